@@ -1,0 +1,127 @@
+# make demo, make test; the rest with `make help`.
+VENV ?= .venv
+PYTHON ?= python3
+JOBS ?= 2
+TEST_WORKERS ?= 2
+# One build folder per environment: build/venv, build/venv-ci, …
+BUILD ?= build/$(patsubst .%,%,$(notdir $(abspath $(VENV))))
+TORCH_VERSION := 2.13.0
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PY := $(VENV)/bin/python
+SETUP := $(VENV)/.setup-stamp
+INSTALLED := $(BUILD)/.installed-stamp
+CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
+
+.PHONY: help setup gtest build demo test test-cpp test-python sanitize lint format bench clean distclean
+
+help:
+	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
+	echo "make build     the package, editable; again: only what changed"
+	echo "make demo      setup, build, examples/train_digits.py"
+	echo "make test      setup, build, C++ tests, Python tests"
+	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
+	echo "make lint | format | bench | clean | distclean"
+	echo "variables: VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
+
+# ---------------------------------------------------------------- environment
+
+setup: $(SETUP) gtest
+
+$(SETUP): requirements-build.txt requirements-test.txt
+	@command -v $${CXX:-c++} >/dev/null || { echo "A C++20 compiler is needed (g++ 12 or newer)."; exit 1; }
+	if [ ! -x $(PY) ]; then
+	  echo "== making a virtual environment in $(VENV)"
+	  $(PYTHON) -m venv $(VENV)
+	fi
+	installed=$$($(PY) -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true)
+	if [ "$$installed" != $(TORCH_VERSION) ]; then
+	  echo "== installing torch $(TORCH_VERSION)"
+	  $(PY) -m pip install torch==$(TORCH_VERSION)
+	fi
+	echo "== installing the CPU plugin, build tools and test tools"
+	$(PY) -m pip install -r requirements-build.txt -r requirements-test.txt torch==$(TORCH_VERSION)
+	touch $@
+
+gtest:
+	@if ! echo '#include <gtest/gtest.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
+	  echo "== the C++ tests need GoogleTest: installing Debian's libgtest-dev"
+	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
+	  install="$$sudo apt-get install -y -qq libgtest-dev"
+	  export DEBIAN_FRONTEND=noninteractive
+	  $$install || { $$sudo apt-get update -qq && $$install; } || {
+	    echo "Could not install it. Install GoogleTest with your package manager, then run make again."
+	    exit 1
+	  }
+	fi
+
+# ---------------------------------------------------------------- build
+
+# The first time, and when the packaging changed: pip configures, builds and installs.
+$(INSTALLED): $(SETUP) pyproject.toml
+	@echo "== building torch_xla (some minutes the first time)"
+	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
+	  -C cmake.define.TORCH_XLA_WERROR=ON -C cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
+	touch $@
+
+# Afterwards: compile what changed, and put the extension in its place.
+build: $(INSTALLED)
+	@cmake --build $(BUILD) --target dev
+
+demo: build
+	@$(PY) examples/train_digits.py
+
+# ---------------------------------------------------------------- tests
+
+test: gtest build
+	@status=0
+	$(MAKE) test-cpp || status=1
+	$(MAKE) test-python || status=1
+	exit $$status
+
+test-cpp: gtest $(INSTALLED)
+	@cmake -B $(BUILD) -DTORCH_XLA_BUILD_TESTS=ON --log-level=WARNING >/dev/null
+	echo "== building the C++ tests"
+	cmake --build $(BUILD) --target cpp_tests
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+test-python: $(INSTALLED)
+	@$(PY) -m pytest -n $(TEST_WORKERS)
+
+sanitize: gtest $(SETUP)
+	@echo "== building the C++ tests with sanitizers"
+	cmake -G Ninja -B build/sanitize -S . -DPython_EXECUTABLE=$(abspath $(PY)) $(CONFIGURE) \
+	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=ON --log-level=WARNING
+	cmake --build build/sanitize --target cpp_tests
+	ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+
+# ---------------------------------------------------------------- the rest
+
+CPP_FILES = git ls-files -co --exclude-standard '*.h' '*.cpp'
+
+lint: $(SETUP)
+	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
+	ruff check .
+	ruff format --check .
+
+format: $(SETUP)
+	@$(CPP_FILES) | xargs -r clang-format -i
+	ruff check --fix .
+	ruff format .
+
+bench: build
+	@$(PY) benchmarks/trace_cost.py
+	$(PY) benchmarks/train_step.py
+
+clean:
+	rm -rf build
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,170 @@
+"""Discovery of PJRT plugins."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_xla import _XLAC
+from torch_xla._internal import plugins
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages, before all others."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def install(site: Path, name: str, files: dict[str, str], entry_points: str = "") -> None:
+    """Makes a distribution with files and entry points, as pip would."""
+    for path, content in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(content)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def found() -> dict[str, plugins.PluginSpec]:
+    return {spec.platform: spec for spec in plugins.find_plugins()}
+
+
+def test_default_cpu_wheel():
+    spec = found()["CPU"]
+    assert Path(spec.library).is_file()
+    assert spec.options == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "plugin = '/lib/chip.so'",
+        "def plugin(): return '/lib/chip.so'",
+        "class plugin:\n  def library_path(self): return '/lib/chip.so'",
+        "class Plugin:\n  def library_path(self): return '/lib/chip.so'\nplugin = Plugin()",
+    ],
+)
+def test_entry_point_forms(site, code):
+    module = f"chip_plugin_{abs(hash(code))}"
+    install(site, module, {f"{module}.py": code}, f"[torch_xla.plugins]\nchip = {module}:plugin\n")
+    assert found()["CHIP"] == ("CHIP", "/lib/chip.so", {})
+
+
+def test_entry_point_options(site):
+    code = (
+        "class Plugin:\n"
+        "  def library_path(self): return '/lib/opt.so'\n"
+        "  def client_create_options(self): return {'cores': 2, 'name': 'x', 'on': True}\n"
+    )
+    install(
+        site,
+        "opt_plugin",
+        {"opt_plugin.py": code},
+        "[torch_xla.plugins]\nopt = opt_plugin:Plugin\n",
+    )
+    assert found()["OPT"].options == {"cores": 2, "name": "x", "on": True}
+
+
+def test_broken_entry_point_is_left_out_with_a_warning(site):
+    install(
+        site,
+        "broken_plugin",
+        {"broken_plugin.py": "raise OSError('driver is missing')"},
+        "[torch_xla.plugins]\nbroken = broken_plugin:Plugin\n",
+    )
+    with pytest.warns(UserWarning, match="'broken'.*OSError: driver is missing"):
+        specs = found()
+    assert "BROKEN" not in specs
+    assert "CPU" in specs
+
+
+def test_entry_point_wins_over_a_known_wheel(site):
+    install(
+        site,
+        "own_cpu",
+        {"own_cpu.py": "path = '/lib/own_cpu.so'"},
+        "[torch_xla.plugins]\ncpu = own_cpu:path\n",
+    )
+    assert found()["CPU"].library == "/lib/own_cpu.so"
+
+
+IMPORTS_JAX = "raise AssertionError('imported')"
+
+
+def test_jax_plugin_is_found_without_import(site):
+    install(
+        site,
+        "jax_plugin_for_test",
+        {
+            "jax_plugins/xla_cuda13/__init__.py": IMPORTS_JAX,
+            "jax_plugins/xla_cuda13/xla_cuda_plugin.so": "",
+            "jax_plugins/mychip/__init__.py": IMPORTS_JAX,
+            "jax_plugins/mychip/pjrt_mychip.so": "",
+            "jax_plugins/mychip/helper.so": "",
+        },
+        "[jax_plugins]\nxla_cuda13 = jax_plugins.xla_cuda13\nmychip = jax_plugins.mychip\n",
+    )
+    specs = found()
+    assert specs["CUDA"].library == str(site / "jax_plugins/xla_cuda13/xla_cuda_plugin.so")
+    assert specs["MYCHIP"].library == str(site / "jax_plugins/mychip/pjrt_mychip.so")
+    assert list(specs).index("CUDA") < list(specs).index("CPU")
+
+
+def test_cuda_wheel_is_found_without_entry_point(site):
+    install(site, "cuda12", {"jax_plugins/xla_cuda12/xla_cuda_plugin.so": ""})
+    (site / "jax_plugins/xla_cuda12/__init__.py").write_text(IMPORTS_JAX)
+    assert found()["CUDA"].library.endswith("xla_cuda12/xla_cuda_plugin.so")
+
+
+def test_tpu_wheel_needs_a_chip(site, monkeypatch):
+    install(
+        site, "libtpu", {"libtpu/__init__.py": "def get_library_path(): return '/lib/libtpu.so'"}
+    )
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    monkeypatch.setattr(plugins.glob, "glob", lambda pattern: [])
+    assert "TPU" not in found()
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    assert found()["TPU"].library == "/lib/libtpu.so"
+
+
+def test_registration_passes_everything_on(monkeypatch):
+    calls = []
+    monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
+    plugins.register_plugins()
+    assert calls == [tuple(spec) for spec in plugins.find_plugins()]
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+SHOW_DEVICES = "import torch_xla; print(torch_xla.real_devices())"
+
+
+def test_number_of_cpu_devices():
+    result = run_python(SHOW_DEVICES, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="2")
+    assert result.stdout == "['CPU:0', 'CPU:1']\n", result.stderr
+
+
+def test_unknown_platform_is_an_exception():
+    result = run_python(SHOW_DEVICES, PJRT_DEVICE="NOSUCH")
+    assert result.returncode == 1
+    assert "NOSUCH" in result.stderr.splitlines()[-1] or "RuntimeError" in result.stderr
+
+
+def test_wrong_library_path_is_an_exception():
+    result = run_python(SHOW_DEVICES, PJRT_DEVICE="CPU", PJRT_CPU_LIBRARY_PATH="/no/such/file.so")
+    assert result.returncode == 1
+    assert "/no/such/file.so" in result.stderr
+    assert "RuntimeError" in result.stderr

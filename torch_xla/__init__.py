@@ -1,0 +1,189 @@
+"""The ``xla`` device for PyTorch: lazy tensors, StableHLO, and any PJRT plugin.
+
+Importing this package makes ``torch.device("xla")`` work and adds ``torch.xla``, the
+device module that PyTorch itself looks for. No device is started by the import: the
+PJRT client is made at the first use of a device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+__version__ = "2.13.0"
+
+# The oldest and newest (major, minor) of torch that this release supports.
+_TORCH_RANGE = ((2, 11), (2, 13))
+
+
+def _check_torch_version(version: str) -> None:
+    """Raises ImportError when ``version`` of torch is outside the supported range."""
+    low, high = _TORCH_RANGE
+    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if not low <= found <= high:
+        raise ImportError(
+            f"torch_xla {__version__} works with torch {low[0]}.{low[1]} to "
+            f"{high[0]}.{high[1]}, but torch {version} is installed: "
+            f'pip install "torch=={high[0]}.{high[1]}.*"'
+        )
+
+
+_check_torch_version(torch.__version__)
+
+try:
+    import torch_xla._XLAC as _XLAC
+except ImportError as error:
+    if isinstance(error, ModuleNotFoundError):
+        _hint = "its extension torch_xla._XLAC is not built; run `pip install .` in its sources"
+    else:  # The file is there; the loader refused it.
+        _hint = (
+            f"its extension was built for another torch than {torch.__version__}; reinstall "
+            "torch_xla for this one"
+        )
+    raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
+
+from torch_xla._internal import device_module as _device_module  # noqa: E402
+from torch_xla._internal import plugins as _plugins  # noqa: E402
+from torch_xla.utils import closures as _closures  # noqa: E402
+
+_plugins.register_plugins()
+_XLAC._init()
+# What is queued still runs; after that no thread of ours touches the interpreter.
+atexit.register(_XLAC._shutdown)
+_device_module.register()
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def device(index: int | None = None) -> torch.device:
+    """Returns an XLA device of this process.
+
+    Args:
+        index: Ordinal of the device, from 0 to ``device_count() - 1``. ``None`` gives the
+            default device (``xla:0`` unless changed). Giving an index makes that device
+            the default one, as :func:`torch_xla.core.xla_model.xla_device` does.
+
+    Returns:
+        The device, for example ``torch.device("xla:0")``.
+
+    Raises:
+        RuntimeError: No PJRT plugin could be started, or there is no device ``index``.
+    """
+    from torch_xla.core import xla_model
+
+    return xla_model.xla_device(index)
+
+
+def devices() -> list[torch.device]:
+    """Returns the XLA devices that this process can use, in order of their ordinals."""
+    return [torch.device(name) for name in _XLAC._xla_get_devices()]
+
+
+def real_devices() -> list[str]:
+    """Returns the hardware behind :func:`devices`, for example ``["CPU:0"]``."""
+    return _XLAC._xla_real_devices(_XLAC._xla_get_devices())
+
+
+def device_count() -> int:
+    """Returns how many XLA devices this process can use."""
+    return len(_XLAC._xla_get_devices())
+
+
+def sync(wait: bool = False) -> None:
+    """Cuts the graph of the default device here, runs it, then runs the step closures.
+
+    The graph is compiled when it was not seen before, and runs asynchronously: only reading
+    a value waits for it. Closures added by
+    :func:`torch_xla.core.xla_model.add_step_closure` run after the cut.
+
+    Args:
+        wait: Whether to return only when the device has finished.
+
+    Raises:
+        RuntimeError: Compilation failed, or asynchronous work of an earlier step did.
+        Exception: Whatever a step closure raised.
+    """
+    _XLAC._xla_sync([], wait)
+    _closures.run_step_closures()
+
+
+def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
+    """Sets the seed of the random number generator.
+
+    ``torch.manual_seed`` seeds every XLA device as well as the CPU; this seeds XLA alone.
+
+    Args:
+        seed: The seed, an integer of 64 bits; negative ones are taken modulo 2**64.
+        device: The XLA device to seed; every XLA device when ``None``.
+    """
+    if device is None:
+        _device_module.manual_seed_all(seed)
+    else:
+        _XLAC._xla_set_rng_seed(int(seed) & _device_module.SEED_MASK, str(torch.device(device)))
+
+
+class _Region(contextlib.ContextDecorator):
+    """A region of code that traces into graphs of its own: one where nothing is read."""
+
+    def __enter__(self) -> _Region:
+        sync()
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        # What an error left half traced runs when it is read, or at the next sync.
+        if exc_type is None:
+            sync()
+
+
+def step() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context manager for one step: :func:`sync` before it and after it.
+
+    What was traced earlier stays out of the step's graph, and the step's graph is launched at
+    the end of the block. When the block raises, nothing is launched.
+    """
+    return _Region()
+
+
+def compile(f: _F | None = None) -> Any:
+    """Traces, compiles and launches a function or a block as a unit.
+
+    Use it on a callable (``step = torch_xla.compile(step_fn)``), as a decorator
+    (``@torch_xla.compile``) or as a context manager (``with torch_xla.compile():``). The
+    code runs as usual between two :func:`sync`; a later call that traces the same graph uses
+    the compiled one.
+
+    Args:
+        f: The callable. ``None`` gives an object for ``with``, which is a decorator too.
+
+    Returns:
+        A callable with the signature and results of ``f``, or the context manager.
+
+    Raises:
+        TypeError: ``f`` is not callable.
+    """
+    if f is None:
+        return _Region()
+    if not callable(f):
+        raise TypeError(f"compile(): expected `f` to be callable, got {type(f).__name__}")
+    return _Region()(f)
+
+
+# Reached as attributes (`torch_xla.runtime.world_size()`) by many scripts.
+from torch_xla import runtime  # noqa: E402
+from torch_xla.core import xla_model as _xla_model  # noqa: E402, F401
+
+__all__ = [
+    "compile",
+    "device",
+    "device_count",
+    "devices",
+    "manual_seed",
+    "real_devices",
+    "runtime",
+    "step",
+    "sync",
+]

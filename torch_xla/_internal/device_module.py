@@ -1,0 +1,202 @@
+"""``torch.xla``: the module that PyTorch looks for behind a device type.
+
+``torch.get_device_module("xla")``, ``torch.random.fork_rng``, ``torch.utils.checkpoint`` and
+the frameworks above find the functions that they know from ``torch.cuda`` here. A ``device``
+argument may be an ordinal, a string, a ``torch.device``, or ``None`` for the current device.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TypeAlias
+
+import torch
+
+from torch_xla import _XLAC
+
+Device: TypeAlias = torch.device | str | int | None
+
+SEED_MASK = (1 << 64) - 1
+
+_in_bad_fork = False
+
+
+def _device_name(device: Device) -> str:
+    """Returns the name of ``device`` with its ordinal, as ``"xla:0"``."""
+    if device is None:
+        return _XLAC._xla_get_default_device()
+    if isinstance(device, int):
+        return f"xla:{device}" if device >= 0 else _XLAC._xla_get_default_device()
+    device = torch.device(device)
+    if device.type != "xla":
+        raise ValueError(f"expected an xla device, got {device}")
+    return _XLAC._xla_get_default_device() if device.index is None else str(device)
+
+
+def is_available() -> bool:
+    """Returns whether a PJRT plugin starts and has a device. Starts it to know."""
+    try:
+        return device_count() > 0
+    except RuntimeError:
+        return False
+
+
+def is_initialized() -> bool:
+    """Returns whether the PJRT client of this process has been made."""
+    return _XLAC._xla_is_initialized()
+
+
+def init() -> None:
+    """Makes the PJRT client now instead of at the first use of a device."""
+    _XLAC._xla_platform()
+
+
+def device_count() -> int:
+    """Returns how many XLA devices this process can use."""
+    return len(_XLAC._xla_get_devices())
+
+
+def current_device() -> int:
+    """Returns the ordinal of the current (default) XLA device."""
+    return torch.device(_XLAC._xla_get_default_device()).index
+
+
+def set_device(device: Device) -> None:
+    """Makes ``device`` the current one; an ordinal below 0 or None changes nothing."""
+    _XLAC._xla_set_default_device(_device_name(device))
+
+
+class device:  # noqa: N801 - named as in torch.cuda
+    """Context manager under which ``device`` is the current one."""
+
+    def __init__(self, device: Device) -> None:
+        self._name = _device_name(device)
+
+    def __enter__(self) -> None:
+        self._previous = _XLAC._xla_set_default_device(self._name)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _XLAC._xla_set_default_device(self._previous)
+
+
+def get_device_name(device: Device = None) -> str:
+    """Returns the hardware's own name, for example ``"NVIDIA H100 80GB HBM3"``."""
+    return _XLAC._xla_device_kind(_device_name(device))
+
+
+def synchronize(device: Device = None) -> None:
+    """Waits until all work launched on ``device`` has finished.
+
+    Operations that are only traced are not launched by this: see :func:`torch_xla.sync`.
+    """
+    _XLAC._xla_wait_device_ops([_device_name(device)])
+
+
+def manual_seed(seed: int) -> None:
+    """Sets the seed of the current device, an integer of 64 bits."""
+    _XLAC._xla_set_rng_seed(int(seed) & SEED_MASK, _device_name(None))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Sets the seed of every device; does not start the PJRT client."""
+    _XLAC._xla_set_rng_seed(int(seed) & SEED_MASK, "")
+
+
+def get_rng_state(device: Device = None) -> torch.Tensor:
+    """Returns the state of the device's random number generator.
+
+    Returns:
+        A CPU tensor of shape ``[8]`` and dtype ``uint8``: the state's little-endian bytes.
+    """
+    state = _XLAC._xla_get_rng_seed(_device_name(device)) & SEED_MASK
+    return torch.tensor(list(state.to_bytes(8, "little")), dtype=torch.uint8)
+
+
+def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
+    """Sets the state of the device's random number generator.
+
+    Args:
+        new_state: What :func:`get_rng_state` returned: shape ``[8]``, dtype ``uint8``.
+        device: The device whose state is set.
+
+    Raises:
+        ValueError: ``new_state`` has another shape or dtype.
+    """
+    if new_state.dtype != torch.uint8 or new_state.shape != (8,):
+        raise ValueError(
+            "set_rng_state(): expected `new_state` of shape [8] and dtype torch.uint8, got "
+            f"{list(new_state.shape)} and {new_state.dtype}"
+        )
+    state = int.from_bytes(bytes(new_state.tolist()), "little")
+    _XLAC._xla_set_rng_seed(state, _device_name(device))
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Returns the bytes of device memory that live buffers take."""
+    return _XLAC._xla_memory_info(_device_name(device))["bytes_used"]
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    """Returns the largest :func:`memory_allocated` so far, in bytes."""
+    return _XLAC._xla_memory_info(_device_name(device))["peak_bytes_used"]
+
+
+def empty_cache() -> None:
+    """Gives back the memory that running steps still hold, by waiting for them.
+
+    The plugin owns the allocator, and PJRT has no call that trims it.
+    """
+    if is_initialized():
+        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Returns the dtypes that ``torch.autocast("xla")`` accepts."""
+    return [torch.bfloat16, torch.float16]
+
+
+def is_bf16_supported() -> bool:
+    """Returns True: XLA compiles bfloat16 for every platform."""
+    return True
+
+
+def _is_in_bad_fork() -> bool:
+    """Whether this process was forked from one with a PJRT client, which cannot be used here."""
+    return _in_bad_fork
+
+
+def _after_fork_in_child() -> None:
+    global _in_bad_fork
+    _in_bad_fork = _in_bad_fork or is_initialized()
+
+
+def _hook_manual_seed() -> None:
+    """Makes ``torch.manual_seed`` and ``torch.seed`` seed the XLA devices too.
+
+    Both go through ``torch.random._seed_custom_device``, so that references to them which were
+    taken before this import are covered.
+    """
+    original = torch.random._seed_custom_device
+    if hasattr(original, "_seeds_xla"):
+        return
+
+    @functools.wraps(original)
+    def seed_custom_device(seed: int) -> None:
+        original(seed)
+        if not _is_in_bad_fork():
+            manual_seed_all(seed)
+
+    seed_custom_device._seeds_xla = True
+    torch.random._seed_custom_device = seed_custom_device
+
+
+def register() -> None:
+    """Installs this module as ``torch.xla`` and hooks seeding and fork; once per process."""
+    if hasattr(torch, "xla"):
+        return
+    torch._register_device_module("xla", sys.modules[__name__])
+    _hook_manual_seed()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork_in_child)

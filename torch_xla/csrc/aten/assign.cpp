@@ -1,0 +1,42 @@
+#include "aten/assign.h"
+
+#include <ATen/native/Resize.h>
+
+#include "aten/bridge.h"
+
+namespace torch_xla::aten {
+namespace {
+
+ir::Value CastTo(const at::Tensor& target, const ir::Value& value) {
+  const c10::ScalarType from = value.shape()->dtype, to = target.scalar_type();
+  TORCH_CHECK(c10::canCast(from, to), "result type ", c10::toString(from),
+              " can't be cast to the desired output type ", c10::toString(to));
+  return lazy::Cast(value, to);
+}
+
+}  // namespace
+
+void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op) {
+  TORCH_CHECK(self.sizes() == c10::IntArrayRef(value.shape()->dims), op,
+              ": output with shape ", self.sizes(), " doesn't match the broadcast shape ",
+              c10::IntArrayRef(value.shape()->dims));
+  GetImpl(self, op)->Write(CastTo(self, value));
+}
+
+void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
+  AssignInPlace(self, GetIrValue(value));
+}
+
+void AssignOut(const at::Tensor& out, ir::Value value, const char* op) {
+  TORCH_CHECK(IsXla(out), "Expected out tensor to have device xla, but got ", out.device(),
+              " instead (", op, ")");
+  ir::Value cast = CastTo(out, value);
+  at::native::resize_output(out, cast.shape()->dims);
+  GetImpl(out)->Write(std::move(cast));
+}
+
+void AssignOut(const at::Tensor& out, const at::Tensor& value) {
+  AssignOut(out, GetIrValue(value));
+}
+
+}  // namespace torch_xla::aten

@@ -1,0 +1,19 @@
+// Writing a result into a tensor that is already there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ir/node.h"
+
+namespace torch_xla::aten {
+
+/// Writes `value` into `self` as an in-place op does: the shapes must be equal and the
+/// dtype castable. `op` is for the messages.
+void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op = "in-place op");
+void AssignInPlace(const at::Tensor& self, const at::Tensor& value);
+
+/// Writes `value` into `out` as an out= op does: `out` is resized where it must be.
+void AssignOut(const at::Tensor& out, ir::Value value, const char* op = "out= op");
+void AssignOut(const at::Tensor& out, const at::Tensor& value);
+
+}  // namespace torch_xla::aten

@@ -1,0 +1,81 @@
+#include "aten/bridge.h"
+
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+
+#include "lazy/device.h"
+#include "lazy/executor.h"
+#include "lazy/transfer.h"
+#include "lazy/worker.h"
+
+namespace torch_xla::aten {
+
+XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK(tensor.defined(), what, ": expected an xla tensor, got None");
+  TORCH_CHECK(IsXla(tensor), what, ": expected an xla tensor, got one on ", tensor.device());
+  return static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+at::Tensor MakeTensor(ir::Value value, int device) {
+  ir::ShapeRef shape = value.shape();
+  return at::detail::make_tensor<XLATensorImpl>(
+      c10::make_intrusive<lazy::Storage>(std::move(value), device), nullptr, shape);
+}
+
+at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                      int device) {
+  ir::ShapeRef shape = ir::GetShape(dtype, sizes);
+  return MakeTensor(
+      lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, device, value)), device);
+}
+
+at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, ir::ShapeRef shape) {
+  return at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), shape);
+}
+
+ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, const char* arg) {
+  TORCH_CHECK(tensor.defined(), op, ": argument `", arg, "` is not a defined tensor");
+  if (IsXla(tensor)) {
+    auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
+    TORCH_CHECK(impl->root()->device() == device, op,
+                ": expected all tensors to be on the same device, but argument `", arg,
+                "` is on ", tensor.device(), " and others are on ", lazy::TorchDevice(device));
+    return impl->Read();
+  }
+  TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0, op,
+              ": expected all tensors to be on the same device, but found at least two devices, ",
+              lazy::TorchDevice(device), " and ", tensor.device(), "! (argument `", arg,
+              "` is not an xla tensor: ", tensor.toString(), tensor.sizes(),
+              "; move it with .to('xla'))");
+  return lazy::MakeScalar(at::_local_scalar_dense(tensor), tensor.scalar_type(),
+                          tensor.unsafeGetTensorImpl()->is_wrapped_number());
+}
+
+void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+  XLATensorImpl* impl = GetImpl(tensor);
+  const int device = impl->root()->device();
+  lazy::DeviceDataPtr data = impl->view() ? lazy::Evaluate(impl->Read(), device)
+                                          : lazy::Evaluate(impl->root());
+  try {
+    lazy::ToHost(*data, cpu);
+  } catch (...) {
+    // This read reports the failure; the next sync need not do it again.
+    try {
+      lazy::GetWorker(device).ThrowFailure();
+    } catch (...) {
+    }
+    throw;
+  }
+}
+
+at::Tensor ToCpu(const at::Tensor& tensor) {
+  at::Tensor cpu = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  CopyToCpu(tensor, cpu);
+  return cpu;
+}
+
+at::Tensor FromCpu(const at::Tensor& cpu, int device) {
+  return MakeTensor(lazy::MakeLeaf(lazy::ToDevice(cpu, device)), device);
+}
+
+}  // namespace torch_xla::aten

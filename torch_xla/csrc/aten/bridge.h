@@ -1,0 +1,36 @@
+// Between at::Tensor and the lazy layer.
+#pragma once
+
+#include "aten/tensor_impl.h"
+#include "lazy/node_factory.h"
+
+namespace torch_xla::aten {
+
+inline bool IsXla(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has_backend(c10::BackendComponent::XLABit);
+}
+
+/// The impl of an xla tensor; anything else is an error that names `what`.
+XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what = "tensor");
+
+/// The current IR value of an xla tensor.
+inline ir::Value GetIrValue(const at::Tensor& tensor) { return GetImpl(tensor)->Read(); }
+
+/// A new tensor with a storage of its own.
+at::Tensor MakeTensor(ir::Value value, int device);
+at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                      int device);
+/// A tensor that shares the storage of `base` and looks at it through `view`.
+at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, ir::ShapeRef shape);
+
+/// The value of an operand on `device`: an xla tensor there, or a zero-dim CPU tensor,
+/// which becomes a number of the program. Anything else is an error.
+ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, const char* arg);
+
+/// A CPU tensor with the content of an xla tensor. Blocks until it is computed.
+at::Tensor ToCpu(const at::Tensor& tensor);
+/// The same into an existing CPU tensor of the same sizes.
+void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu);
+at::Tensor FromCpu(const at::Tensor& cpu, int device);
+
+}  // namespace torch_xla::aten

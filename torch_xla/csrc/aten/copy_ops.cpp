@@ -1,0 +1,195 @@
+// Copies, fills, conversions, and reading a value.
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "XLANativeFunctions.h"
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "lazy/device.h"
+#include "lazy/transfer.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla {
+namespace {
+
+using aten::GetImpl;
+using aten::GetIrValue;
+using aten::IsXla;
+using aten::MakeTensor;
+
+/// The value of `src` on the device of `self`, of the dtype and sizes of `self`.
+ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
+  const int device = GetImpl(self)->root()->device();
+  ir::Value value;
+  if (IsXla(src) && GetImpl(src)->root()->device() == device) {
+    value = GetIrValue(src);
+  } else if (src.device().is_cpu() && src.dim() == 0 && self.dim() > 0) {
+    value = lazy::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
+  } else {
+    // From the host, or from another device by way of the host.
+    at::Tensor cpu = IsXla(src) ? aten::ToCpu(src) : src;
+    TORCH_CHECK(cpu.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
+                " is not supported: copy to the CPU first");
+    value = lazy::MakeLeaf(lazy::ToDevice(cpu.to(self.scalar_type()), device));
+  }
+  return lazy::Expand(lazy::Cast(value, self.scalar_type()), self.sizes());
+}
+
+void CheckExpandable(const at::Tensor& from, const at::Tensor& to) {
+  bool fits = from.dim() <= to.dim();
+  for (int64_t i = 1; fits && i <= from.dim(); ++i) {
+    fits = from.size(-i) == to.size(-i) || from.size(-i) == 1;
+  }
+  TORCH_CHECK(fits, "output with shape ", to.sizes(), " doesn't match the broadcast shape of ",
+              from.sizes());
+}
+
+at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
+  CheckExpandable(src, self);
+  if (IsXla(self)) {
+    GetImpl(self)->Write(ValueFor(self, src));
+    return self;
+  }
+  TORCH_CHECK(self.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
+              " is not supported: copy to the CPU first");
+  if (self.sizes() == src.sizes()) {
+    aten::CopyToCpu(src, self);
+  } else {
+    self.copy_(aten::ToCpu(src));
+  }
+  return self;
+}
+
+}  // namespace
+
+at::Tensor& XLANativeFunctions::copy_(at::Tensor& self, const at::Tensor& src, bool) {
+  static auto& counter = debug::GetCounter("xla::copy_");
+  counter.Add();
+  return CopyInto(self, src);
+}
+
+at::Tensor XLANativeFunctions::_copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
+  static auto& counter = debug::GetCounter("xla::_copy_from");
+  counter.Add();
+  at::Tensor target = dst;
+  return CopyInto(target, self);
+}
+
+at::Tensor XLANativeFunctions::_copy_from_and_resize(const at::Tensor& self,
+                                                     const at::Tensor& dst) {
+  static auto& counter = debug::GetCounter("xla::_copy_from_and_resize");
+  counter.Add();
+  at::Tensor target = dst;
+  if (target.sizes() != self.sizes()) target.resize_(self.sizes());
+  return CopyInto(target, self);
+}
+
+at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self,
+                                        std::optional<at::ScalarType> dtype,
+                                        std::optional<at::Layout>,
+                                        std::optional<at::Device> device, std::optional<bool>,
+                                        bool, std::optional<at::MemoryFormat>) {
+  static auto& counter = debug::GetCounter("xla::_to_copy");
+  counter.Add();
+  const at::Device target = device.value_or(self.device());
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  if (!IsXla(self) || !target.is_xla()) {
+    at::Tensor copy = at::empty(self.sizes(), self.options().device(target).dtype(type));
+    return CopyInto(copy, self);
+  }
+  const int ordinal = lazy::DeviceOrdinal(target);
+  if (ordinal != GetImpl(self)->root()->device()) {
+    return aten::FromCpu(aten::ToCpu(self).to(type), ordinal);
+  }
+  return MakeTensor(lazy::Cast(GetIrValue(self), type), ordinal);
+}
+
+at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::MemoryFormat>) {
+  static auto& counter = debug::GetCounter("xla::clone");
+  counter.Add();
+  // Values do not change, storages do: a new storage of the same value is a copy.
+  auto* impl = GetImpl(self);
+  return MakeTensor(impl->Read(), impl->root()->device());
+}
+
+at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar& value) {
+  static auto& counter = debug::GetCounter("xla::fill_");
+  counter.Add();
+  auto* impl = GetImpl(self);
+  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
+  lazy::DeviceData* current = lazy::LeafData(impl->root()->value());
+  if (!impl->view() && current && current->fill()) {
+    // A tensor that never held anything else: as if it had been made with this value.
+    impl->Write(lazy::MakeLeaf(
+        c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(), value)));
+  } else {
+    impl->Write(lazy::Fill(value, shape));
+  }
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0,
+              "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
+              " dimensions.");
+  return copy_(self, value, false);
+}
+
+at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
+
+at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
+  static auto& counter = debug::GetCounter("xla::_local_scalar_dense");
+  counter.Add();
+  return at::_local_scalar_dense(aten::ToCpu(self));
+}
+
+const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArrayRef size,
+                                              std::optional<at::MemoryFormat>) {
+  static auto& counter = debug::GetCounter("xla::resize_");
+  counter.Add();
+  auto* impl = GetImpl(self);
+  if (self.sizes() == size) return self;
+  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), size);
+  lazy::Storage& root = *impl->root();
+  // As PyTorch: the elements keep their places in memory, room is added at the end.
+  lazy::Ints strides = lazy::ContiguousStrides(size);
+  int64_t offset = 0;
+  if (const lazy::View* view = impl->view()) {
+    TORCH_CHECK(view->steps.size() == 1 && !view->last().bitcast,
+                "resize_: a view of a reshaped transpose or of another dtype cannot be resized");
+    offset = view->last().offset;
+  }
+  const int64_t have = root.shape()->numel, need = offset + shape->numel;
+  ir::Value flat = lazy::ReadView(
+      root, lazy::RestrideView(nullptr, {std::min(have, need)}, {1}, 0).get());
+  if (offset == 0) {
+    if (need > have && have > 0) {
+      auto grown = c10::make_intrusive<lazy::Storage>(
+          lazy::Fill(0, ir::GetShape(shape->dtype, {need})), root.device());
+      lazy::WriteView(*grown, lazy::RestrideView(nullptr, {have}, {1}, 0).get(), flat);
+      flat = grown->value();
+    } else if (need > have) {
+      flat = lazy::Fill(0, ir::GetShape(shape->dtype, {need}));
+    }
+    auto reshaped = c10::make_intrusive<lazy::Storage>(flat, root.device());
+    root.Assign(lazy::ReadView(
+        *reshaped, lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, 0).get()));
+    impl->Reset(impl->root(), nullptr, shape);
+    return self;
+  }
+  TORCH_CHECK(need <= have, "resize_: a view cannot grow beyond the tensor it is a view of (",
+              have, " elements, needs ", need, ")");
+  impl->Reset(impl->root(),
+              lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, offset), shape);
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::set__source_Tensor(at::Tensor& self, const at::Tensor& source) {
+  auto* from = GetImpl(source, "set_");
+  GetImpl(self, "set_")
+      ->Reset(from->root(), from->view_ptr(), ir::GetShape(source.scalar_type(), source.sizes()));
+  return self;
+}
+
+}  // namespace torch_xla

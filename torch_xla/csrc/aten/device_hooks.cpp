@@ -1,0 +1,89 @@
+// What PyTorch itself asks of a device: its guard (current device), and its hooks.
+#include <ATen/detail/XLAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "aten/generator.h"
+#include "lazy/device.h"
+
+namespace torch_xla::aten {
+namespace {
+
+c10::DeviceIndex CountDevices() noexcept {
+  // Asked for while PyTorch starts its autograd threads: must not start a client that
+  // the program never uses, nor throw.
+  if (!lazy::ClientCreated()) return 0;
+  return static_cast<c10::DeviceIndex>(lazy::GetClient().devices().size());
+}
+
+class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::DeviceType::XLA; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    c10::Device previous = getDevice();
+    setDevice(device);
+    return previous;
+  }
+  c10::Device getDevice() const override { return lazy::TorchDevice(lazy::CurrentDevice()); }
+  void setDevice(c10::Device device) const override {
+    if (device.index() != lazy::CurrentDevice()) lazy::SetCurrentDevice(lazy::DeviceOrdinal(device));
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    try {
+      setDevice(device);
+    } catch (...) {
+    }
+  }
+  // One stream per device: programs run in the order they were queued.
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return CountDevices(); }
+};
+
+struct XLAHooks final : public at::XLAHooksInterface {
+  // Newer torch makes hooks from nothing, older from an argument object.
+  template <typename... Args>
+  explicit XLAHooks(const Args&...) {}
+  bool hasXLA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override {
+    try {
+      return !lazy::GetClient().devices().empty();
+    } catch (...) {
+      return false;
+    }
+  }
+  std::string showConfig() const override { return "torch_xla over PJRT"; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return lazy::ClientCreated(); }
+  void init() const override { lazy::GetClient(); }
+  c10::DeviceIndex deviceCount() const override {
+    return isAvailable() ? CountDevices() : c10::DeviceIndex{0};
+  }
+  void setCurrentDevice(c10::DeviceIndex device) const override { lazy::SetCurrentDevice(device); }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return static_cast<c10::DeviceIndex>(lazy::CurrentDevice());
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    return static_cast<c10::DeviceIndex>(lazy::SetCurrentDevice(device));
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchangeDevice(device);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return DefaultGenerator(device < 0 ? getCurrentDevice() : device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return at::make_generator<XLAGeneratorImpl>(device < 0 ? getCurrentDevice() : device);
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
+
+}  // namespace
+}  // namespace torch_xla::aten
+
+namespace at {
+using XLAHooks = torch_xla::aten::XLAHooks;
+REGISTER_XLA_HOOKS(XLAHooks)
+}  // namespace at

@@ -1,0 +1,160 @@
+// Tensors made from nothing. A fill is device data from the start (its buffer is made on
+// demand), so that a training loop's state is a parameter of its first step already.
+#include <cmath>
+
+#include "XLANativeFunctions.h"
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "lazy/device.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla {
+namespace {
+
+using aten::MakeFilled;
+using aten::MakeTensor;
+
+debug::Counter& CounterOf(const char* name) { return debug::GetCounter(name); }
+
+int OrdinalOf(const std::optional<at::Device>& device) {
+  return lazy::DeviceOrdinal(device.value_or(at::Device(at::kXLA)));
+}
+
+at::ScalarType DtypeOf(const std::optional<at::ScalarType>& dtype) {
+  return dtype.value_or(c10::get_default_dtype_as_scalartype());
+}
+
+void CheckSizes(at::IntArrayRef sizes) {
+  for (int64_t size : sizes) {
+    TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
+  }
+}
+
+at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
+                const std::optional<at::ScalarType>& dtype,
+                const std::optional<at::Device>& device) {
+  const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
+  return MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
+}
+
+}  // namespace
+
+at::Tensor XLANativeFunctions::empty_memory_format(at::IntArrayRef size,
+                                                   std::optional<at::ScalarType> dtype,
+                                                   std::optional<at::Layout>,
+                                                   std::optional<at::Device> device,
+                                                   std::optional<bool>,
+                                                   std::optional<at::MemoryFormat>) {
+  static auto& counter = CounterOf("xla::empty");
+  counter.Add();
+  CheckSizes(size);
+  return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayRef,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout> layout,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool> pin_memory) {
+  return empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt);
+}
+
+at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill_value,
+                                    std::optional<at::ScalarType> dtype,
+                                    std::optional<at::Layout>, std::optional<at::Device> device,
+                                    std::optional<bool>) {
+  static auto& counter = CounterOf("xla::full");
+  counter.Add();
+  CheckSizes(size);
+  at::ScalarType type = dtype.value_or(
+      fill_value.isBoolean()         ? at::kBool
+      : fill_value.isIntegral(false) ? at::kLong
+      : fill_value.isComplex()
+          ? c10::toComplexType(c10::get_default_dtype_as_scalartype())
+          : c10::get_default_dtype_as_scalartype());
+  return MakeFilled(fill_value, type, size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                     std::optional<at::Layout>, std::optional<at::Device> device,
+                                     std::optional<bool>) {
+  static auto& counter = CounterOf("xla::zeros");
+  counter.Add();
+  CheckSizes(size);
+  return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::ones(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                    std::optional<at::Layout>, std::optional<at::Device> device,
+                                    std::optional<bool>) {
+  static auto& counter = CounterOf("xla::ones");
+  counter.Add();
+  CheckSizes(size);
+  return MakeFilled(1, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout>,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool>) {
+  // Not a fill: its value may differ from step to step.
+  at::ScalarType type = DtypeOf(dtype);
+  return MakeTensor(lazy::Cast(lazy::MakeScalar(s), type), OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::full_like(const at::Tensor& self, const at::Scalar& fill_value,
+                                         std::optional<at::ScalarType> dtype,
+                                         std::optional<at::Layout>,
+                                         std::optional<at::Device> device, std::optional<bool>,
+                                         std::optional<at::MemoryFormat>) {
+  return Like(self, fill_value, dtype, device);
+}
+
+at::Tensor XLANativeFunctions::zeros_like(const at::Tensor& self,
+                                          std::optional<at::ScalarType> dtype,
+                                          std::optional<at::Layout>,
+                                          std::optional<at::Device> device, std::optional<bool>,
+                                          std::optional<at::MemoryFormat>) {
+  return Like(self, 0, dtype, device);
+}
+
+at::Tensor XLANativeFunctions::ones_like(const at::Tensor& self,
+                                         std::optional<at::ScalarType> dtype,
+                                         std::optional<at::Layout>,
+                                         std::optional<at::Device> device, std::optional<bool>,
+                                         std::optional<at::MemoryFormat>) {
+  return Like(self, 1, dtype, device);
+}
+
+at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const at::Scalar& end,
+                                                 const at::Scalar& step, at::Tensor& out) {
+  static auto& counter = CounterOf("xla::arange");
+  counter.Add();
+  // As at::native::arange: the count is exact for integers, else in double.
+  const double from = start.toDouble(), to = end.toDouble(), by = step.toDouble();
+  TORCH_CHECK(by != 0, "step must be nonzero");
+  TORCH_CHECK(std::isfinite(from) && std::isfinite(to), "unsupported range: ", from, " -> ", to);
+  TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),
+              "upper bound and lower bound inconsistent with step sign");
+  int64_t size = static_cast<int64_t>(std::ceil((to - from) / by));
+  if (start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true)) {
+    const int64_t first = start.toLong(), last = end.toLong(), stride = step.toLong();
+    size = (last - first + stride - (stride > 0 ? 1 : -1)) / stride;
+  }
+  aten::AssignOut(out, lazy::MakeNode(&ir::ops::arange,
+                                      {lazy::MakeScalar(start), lazy::MakeScalar(step)}, {},
+                                      ir::GetShape(out.scalar_type(), {size})));
+  return out;
+}
+
+at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+  TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+  ir::ops::eye.counter->Add();
+  aten::AssignOut(out,
+                  lazy::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
+  return out;
+}
+
+}  // namespace torch_xla

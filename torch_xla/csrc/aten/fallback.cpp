@@ -1,0 +1,153 @@
+#include "aten/fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <set>
+
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "debug/metrics.h"
+
+namespace torch_xla::aten {
+namespace {
+
+Decomposer decomposer = nullptr;
+UserLine user_line = nullptr;
+
+/// Guards against a decomposition that calls the operator it decomposes.
+class InProgress {
+ public:
+  explicit InProgress(const c10::OperatorHandle& op) : name_(op.operator_name()) {
+    entered_ = Ops().insert(name_).second;
+  }
+  ~InProgress() {
+    if (entered_) Ops().erase(name_);
+  }
+  bool entered() const { return entered_; }
+
+ private:
+  struct Less {
+    bool operator()(const c10::OperatorName& a, const c10::OperatorName& b) const {
+      return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
+    }
+  };
+  static std::set<c10::OperatorName, Less>& Ops() {
+    thread_local std::set<c10::OperatorName, Less> ops;
+    return ops;
+  }
+  c10::OperatorName name_;
+  bool entered_;
+};
+
+/// The functional overload of an in-place or out= one: "add_.Tensor" and "add.out" have
+/// "add.Tensor" and "add".
+std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, bool out) {
+  std::string name = op.schema().name(), overload = op.schema().overload_name();
+  if (out) {
+    if (overload == "out") {
+      overload = "";
+    } else if (overload.ends_with("_out")) {
+      overload.resize(overload.size() - 4);
+    } else {
+      return std::nullopt;
+    }
+  } else {
+    if (!name.ends_with("_")) return std::nullopt;
+    name.pop_back();
+  }
+  auto& dispatcher = c10::Dispatcher::singleton();
+  auto functional = dispatcher.findSchema({name, overload});
+  if (!functional && out) functional = dispatcher.findSchema({name, overload + "_out"});
+  if (!functional || functional->schema().is_mutable()) return std::nullopt;
+  const size_t outs = out ? op.schema().returns().size() : 0;
+  if (functional->schema().arguments().size() + outs != op.schema().arguments().size()) {
+    return std::nullopt;
+  }
+  return functional;
+}
+
+/// Runs a mutating operator by its functional overload and an assignment.
+bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const auto& args = schema.arguments();
+  bool out = false, inplace = false;
+  size_t mutated = 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!args[i].alias_info() || !args[i].alias_info()->isWrite()) continue;
+    ++mutated;
+    out |= args[i].is_out();
+    inplace |= i == 0 && !args[i].is_out();
+  }
+  if (out ? inplace || mutated != schema.returns().size() : !inplace || mutated != 1) return false;
+  auto functional = Functional(op, out);
+  if (!functional) return false;
+  torch::jit::Stack inputs(stack->end() - static_cast<int64_t>(args.size()), stack->end());
+  std::vector<at::Tensor> targets;
+  if (out) {
+    for (size_t i = args.size() - mutated; i < args.size(); ++i) targets.push_back(inputs[i].toTensor());
+    inputs.resize(args.size() - mutated);
+  } else {
+    targets.push_back(inputs[0].toTensor());
+  }
+  for (const at::Tensor& target : targets) {
+    if (!IsXla(target)) return false;
+  }
+  functional->callBoxed(inputs);
+  if (inputs.size() != targets.size()) return false;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (out) {
+      AssignOut(targets[i], inputs[i].toTensor());
+    } else {
+      AssignInPlace(targets[i], inputs[i].toTensor());
+    }
+  }
+  torch::jit::drop(*stack, args.size());
+  for (const at::Tensor& target : targets) stack->push_back(target);
+  return true;
+}
+
+void Warn(const std::string& name) {
+  static const bool enabled = [] {
+    const char* value = std::getenv("PT_XLA_DEBUG");
+    const char* level = std::getenv("PT_XLA_DEBUG_LEVEL");
+    return (value && *value && std::string(value) != "0") || (level && std::atoi(level) > 0);
+  }();
+  if (!enabled) return;
+  static std::mutex mutex;
+  static auto& warned = *new std::set<std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!warned.insert(name).second) return;
+  std::string line = user_line ? user_line() : "";
+  std::cerr << "pt-xla-profiler: Op(s) not lowered: " << name << ", run on the CPU"
+            << (line.empty() ? "" : " (first called at " + line + ")")
+            << "; see docs/op_lowering.md\n";
+}
+
+void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  InProgress guard(op);
+  if (guard.entered()) {
+    if (op.schema().is_mutable()) {
+      if (RunFunctional(op, stack)) return;
+    } else if (decomposer && decomposer(op, stack)) {
+      return;
+    }
+  }
+  const std::string& name = op.schema().name();
+  debug::GetCounter(name).Add();
+  Warn(name);
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, XLA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Fallback>());
+}
+
+}  // namespace
+
+void SetDecomposer(Decomposer function) { decomposer = function; }
+void SetUserLine(UserLine function) { user_line = function; }
+
+}  // namespace torch_xla::aten

@@ -1,0 +1,20 @@
+// What happens to an operator that has no kernel here (design.md 4.6): PyTorch's own
+// decomposition, else the CPU.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+namespace torch_xla::aten {
+
+/// Runs a decomposition of the operator on the stack; false when there is none. Set by
+/// the Python layer, where PyTorch keeps its decompositions.
+using Decomposer = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+void SetDecomposer(Decomposer decomposer);
+
+/// "file.py:12" of the user's innermost frame, or empty; set by the Python layer.
+using UserLine = std::string (*)();
+void SetUserLine(UserLine user_line);
+
+}  // namespace torch_xla::aten

@@ -1,0 +1,141 @@
+// Indexing with tensors. Integer indices are lowered; a boolean mask is data-dependent:
+// where it selects what to write it becomes a select, else its count is read.
+#include <ATen/native/IndexingUtils.h>
+#include <ATen/ops/masked_fill.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/where.h>
+
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/node_builder.h"
+
+namespace torch_xla {
+namespace {
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+bool IsMask(const at::Tensor& index) {
+  return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+}
+
+/// Masks as integer indices (which reads their count), all on the device of `self`.
+Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
+  Indices result;
+  for (const std::optional<at::Tensor>& entry : indices) {
+    if (!entry || !entry->defined()) {
+      result.push_back(std::nullopt);
+      continue;
+    }
+    at::Tensor index = aten::IsXla(*entry) ? *entry : entry->to(self.device());
+    TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt ||
+                          IsMask(index),
+                      "tensors used as indices must be long, int, byte or bool tensors");
+    if (!IsMask(index)) {
+      result.push_back(index);
+      continue;
+    }
+    for (int64_t i = 0; i < index.dim(); ++i) {
+      const int64_t dim = static_cast<int64_t>(result.size()) + i;
+      TORCH_CHECK_INDEX(dim < self.dim() && index.size(i) == self.size(dim), "The shape of the mask ",
+                        index.sizes(), " at index ", i,
+                        " does not match the shape of the indexed tensor ", self.sizes(),
+                        " at index ", dim);
+    }
+    at::Tensor positions = index.nonzero();
+    if (index.dim() == 0) {
+      // x[True]: a new leading dimension of size 1 or 0.
+      TORCH_CHECK_INDEX(false, "a zero-dim boolean tensor as one of several indices");
+    }
+    for (int64_t i = 0; i < index.dim(); ++i) result.push_back(positions.select(1, i));
+  }
+  TORCH_CHECK_INDEX(static_cast<int64_t>(result.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(), " (got ",
+                    result.size(), ")");
+  return result;
+}
+
+/// x[mask] = value with one mask over leading dimensions: the mask, shaped to broadcast.
+std::optional<at::Tensor> SingleMask(const at::Tensor& self, const Indices& indices) {
+  std::optional<at::Tensor> mask;
+  int64_t before = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> entry = indices.get(i);
+    if (!entry || !entry->defined()) {
+      if (!mask) ++before;
+      continue;
+    }
+    if (mask || entry->scalar_type() != at::kBool || !aten::IsXla(*entry)) return std::nullopt;
+    mask = *entry;
+  }
+  if (!mask || before + mask->dim() > self.dim()) return std::nullopt;
+  for (int64_t i = 0; i < mask->dim(); ++i) {
+    if (mask->size(i) != self.size(before + i)) return std::nullopt;
+  }
+  at::DimVector sizes(mask->sizes().begin(), mask->sizes().end());
+  sizes.resize(self.dim() - before, 1);
+  return mask->view(sizes);
+}
+
+ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
+                   bool accumulate) {
+  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type() || values.dim() == 0,
+                    "Index put requires the source and destination dtypes match, got ",
+                    self.scalar_type(), " for the destination and ", values.scalar_type(),
+                    " for the source.");
+  if (!accumulate && values.numel() == 1) {
+    if (std::optional<at::Tensor> mask = SingleMask(self, indices)) {
+      at::Tensor value = values.reshape({}).to(self.scalar_type());
+      return aten::GetIrValue(at::masked_fill(self, *mask, value));
+    }
+  }
+  Indices integers = IntegerIndices(self, indices);
+  aten::NodeBuilder builder(ir::ops::index_put);
+  builder.Tensor(self);
+  builder.OptionalTensorList(integers);
+  builder.Tensor(values.scalar_type() == self.scalar_type() ? values
+                                                            : values.to(self.scalar_type()));
+  builder.Bool(accumulate);
+  return aten::GetIrValue(builder.Single());
+}
+
+}  // namespace
+
+at::Tensor XLANativeFunctions::index_Tensor(const at::Tensor& self, const Indices& indices) {
+  Indices integers = IntegerIndices(self, indices);
+  aten::NodeBuilder builder(ir::ops::index_Tensor);
+  builder.Tensor(self);
+  builder.OptionalTensorList(integers);
+  return builder.Single();
+}
+
+at::Tensor XLANativeFunctions::index_put(const at::Tensor& self, const Indices& indices,
+                                         const at::Tensor& values, bool accumulate) {
+  return aten::MakeTensor(IndexPut(self, indices, values, accumulate),
+                          aten::GetImpl(self)->root()->device());
+}
+
+at::Tensor& XLANativeFunctions::index_put_(at::Tensor& self, const Indices& indices,
+                                           const at::Tensor& values, bool accumulate) {
+  aten::AssignInPlace(self, IndexPut(self, indices, values, accumulate), "aten::index_put_");
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::_index_put_impl_(at::Tensor& self, const Indices& indices,
+                                                 const at::Tensor& values, bool accumulate, bool) {
+  return index_put_(self, indices, values, accumulate);
+}
+
+at::Tensor XLANativeFunctions::nonzero(const at::Tensor& self) {
+  // The size of the result is in the data: the host must look.
+  static auto& counter = debug::GetCounter("aten::nonzero");
+  counter.Add();
+  return aten::FromCpu(aten::ToCpu(self).nonzero(), aten::GetImpl(self)->root()->device());
+}
+
+at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+  auto expanded = at::expand_outplace(self, mask);
+  return std::get<0>(expanded)->index({*std::get<1>(expanded)});
+}
+
+}  // namespace torch_xla

@@ -1,0 +1,45 @@
+#include "aten/node_builder.h"
+
+#include "lazy/device.h"
+
+namespace torch_xla::aten {
+namespace {
+
+const char* ArgumentName(const ir::OpSpec& op, int position) {
+  for (const ir::ArgSpec& arg : op.args) {
+    if (arg.kind != ir::ArgKind::kIgnored && position-- == 0) return arg.name;
+  }
+  return "?";
+}
+
+}  // namespace
+
+void NodeBuilder::Foreign(const at::Tensor& tensor) {
+  // A CPU scalar may come before the first xla tensor; it needs no device.
+  const int device = device_ < 0 ? lazy::CurrentDevice() : device_;
+  operands_.push_back(OperandValue(tensor, device, op_.name, ArgumentName(op_, arg_)));
+  ++arg_;
+}
+
+ir::NodePtr NodeBuilder::Node() {
+  if (device_ < 0) device_ = lazy::CurrentDevice();
+  return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
+}
+
+std::vector<at::Tensor> NodeBuilder::List() {
+  ir::NodePtr node = Node();
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < node->num_outputs(); ++i) results.push_back(Result(node, i));
+  return results;
+}
+
+void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs) {
+  for (const at::Tensor* out : outs) {
+    if (device_ < 0 && IsXla(*out)) device_ = GetImpl(*out)->root()->device();
+  }
+  ir::NodePtr node = Node();
+  uint32_t index = 0;
+  for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name);
+}
+
+}  // namespace torch_xla::aten

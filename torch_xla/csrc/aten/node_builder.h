@@ -1,0 +1,160 @@
+// Records one call of an operator as a node. Generated kernels, and those written by
+// hand that only prepare their arguments, name one argument after the other in the
+// order of the schema and then say where the result goes.
+//
+// This is the hot path of tracing: no strings, no look-ups, no locks.
+#pragma once
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "ir/attributes.h"
+
+namespace torch_xla::aten {
+
+class NodeBuilder {
+ public:
+  explicit NodeBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) { op.counter->Add(); }
+
+  void Tensor(const at::Tensor& tensor) {
+    if (IsXla(tensor)) {
+      auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
+      const int device = impl->root()->device();
+      if (device_ < 0) device_ = device;
+      if (device == device_) {
+        operands_.push_back({impl->Read()});
+        ++arg_;
+        return;
+      }
+    }
+    Foreign(tensor);
+  }
+  void OptionalTensor(const std::optional<at::Tensor>& tensor) {
+    bool present = tensor && tensor->defined();
+    words_.Int(present);
+    if (present) {
+      Tensor(*tensor);
+    } else {
+      ++arg_;
+    }
+  }
+  template <typename List>
+  void TensorList(const List& list) {
+    words_.Int(static_cast<int64_t>(list.size()));
+    for (const at::Tensor& tensor : list) {
+      Tensor(tensor);
+      --arg_;
+    }
+    ++arg_;
+  }
+  void OptionalTensorList(const c10::List<std::optional<at::Tensor>>& list) {
+    words_.Int(static_cast<int64_t>(list.size()));
+    for (const std::optional<at::Tensor>& tensor : list) {
+      OptionalTensor(tensor);
+      --arg_;
+    }
+    ++arg_;
+  }
+  void Scalar(const at::Scalar& value) {
+    operands_.push_back(lazy::MakeScalar(value));
+    ++arg_;
+  }
+  void OptionalScalar(const std::optional<at::Scalar>& value) {
+    words_.Int(value.has_value());
+    if (value) {
+      Scalar(*value);
+    } else {
+      ++arg_;
+    }
+  }
+  void ScalarList(at::ArrayRef<at::Scalar> list) {
+    words_.Int(static_cast<int64_t>(list.size()));
+    for (const at::Scalar& value : list) operands_.push_back(lazy::MakeScalar(value));
+    ++arg_;
+  }
+  void ConstantScalar(const at::Scalar& value) { Word([&] { words_.Scalar(value); }); }
+  void OptionalConstantScalar(const std::optional<at::Scalar>& value) {
+    Optional(value, [&](const at::Scalar& v) { words_.Scalar(v); });
+  }
+  void Int(int64_t value) { Word([&] { words_.Int(value); }); }
+  void OptionalInt(std::optional<int64_t> value) {
+    Optional(value, [&](int64_t v) { words_.Int(v); });
+  }
+  void IntList(at::IntArrayRef values) { Word([&] { words_.IntList(values); }); }
+  void OptionalIntList(const at::OptionalIntArrayRef& values) {
+    Optional(values, [&](at::IntArrayRef v) { words_.IntList(v); });
+  }
+  void Bool(bool value) { Int(value); }
+  void OptionalBool(std::optional<bool> value) {
+    Optional(value, [&](bool v) { words_.Int(v); });
+  }
+  template <typename Bools>
+  void BoolList(const Bools& values) {
+    Word([&] { words_.BoolList(values); });
+  }
+  void Double(double value) { Word([&] { words_.Double(value); }); }
+  void OptionalDouble(std::optional<double> value) {
+    Optional(value, [&](double v) { words_.Double(v); });
+  }
+  void DoubleList(at::ArrayRef<double> values) { Word([&] { words_.DoubleList(values); }); }
+  void OptionalDoubleList(const std::optional<at::ArrayRef<double>>& values) {
+    Optional(values, [&](at::ArrayRef<double> v) { words_.DoubleList(v); });
+  }
+  void Dtype(at::ScalarType value) { Int(static_cast<int64_t>(value)); }
+  void OptionalDtype(std::optional<at::ScalarType> value) {
+    Optional(value, [&](at::ScalarType v) { words_.Int(static_cast<int64_t>(v)); });
+  }
+  void String(std::string_view text) { Word([&] { words_.String(text); }); }
+  void OptionalString(std::optional<std::string_view> text) {
+    Optional(text, [&](std::string_view v) { words_.String(v); });
+  }
+
+  /// The result as a new tensor.
+  at::Tensor Single() { return MakeTensor({Node(), 0}, device_); }
+  /// N results as new tensors; one that the op leaves out is undefined.
+  template <size_t N>
+  auto Tuple() {
+    ir::NodePtr node = Node();
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return std::make_tuple(Result(node, I)...);
+    }(std::make_index_sequence<N>());
+  }
+  std::vector<at::Tensor> List();
+  /// The result overwrites a tensor.
+  void InPlace(const at::Tensor& self) { AssignInPlace(self, {Node(), 0}, op_.name); }
+  void Out(std::initializer_list<const at::Tensor*> outs);
+
+ private:
+  template <typename F>
+  void Word(F write) {
+    write();
+    ++arg_;
+  }
+  template <typename T, typename F>
+  void Optional(const T& value, F write) {
+    words_.Int(value.has_value());
+    if (value.has_value()) write(*value);
+    ++arg_;
+  }
+  /// A tensor that is not on the device: a number, or an error.
+  void Foreign(const at::Tensor& tensor);
+  ir::NodePtr Node();
+  at::Tensor Result(const ir::NodePtr& node, size_t index) const {
+    if (!node->shape(index)) return {};
+    return MakeTensor({node, static_cast<uint32_t>(index)}, device_);
+  }
+
+  const ir::OpSpec& op_;
+  int device_ = -1;
+  int arg_ = 0;  // which argument comes next, for messages
+  ir::Node::Operands operands_;
+  ir::Words attributes_;
+  ir::AttributeWriter words_;
+};
+
+}  // namespace torch_xla::aten

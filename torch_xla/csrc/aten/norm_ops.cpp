@@ -1,0 +1,67 @@
+// Batch normalization: the node is pure, the running statistics are written here.
+#include <ATen/ops/add.h>
+#include <ATen/ops/lerp.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sub.h>
+
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/node_builder.h"
+
+namespace torch_xla {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+    double momentum, double eps) {
+  aten::NodeBuilder builder(ir::ops::native_batch_norm);
+  builder.Tensor(input);
+  builder.OptionalTensor(weight);
+  builder.OptionalTensor(bias);
+  builder.OptionalTensor(running_mean);
+  builder.OptionalTensor(running_var);
+  builder.Bool(training);
+  builder.Double(momentum);
+  builder.Double(eps);
+  auto [output, save_mean, save_invstd] = builder.Tuple<3>();
+  if (training && running_mean && running_mean->defined()) {
+    running_mean->lerp_(save_mean.to(running_mean->scalar_type()), momentum);
+  }
+  if (training && running_var && running_var->defined()) {
+    // Normalization divides by the biased variance; the running one is unbiased.
+    const double n = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+    at::Tensor variance = save_invstd.pow(-2).sub_(eps).mul_(n / (n - 1));
+    running_var->lerp_(variance.to(running_var->scalar_type()), momentum);
+  }
+  return {output, save_mean, save_invstd};
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::native_batch_norm(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+    double momentum, double eps) {
+  return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_native_batch_norm_legit(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    at::Tensor& running_mean, at::Tensor& running_var, bool training, double momentum,
+    double eps) {
+  return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_native_batch_norm_legit_no_stats(const at::Tensor& input,
+                                                      const OptionalTensor& weight,
+                                                      const OptionalTensor& bias, bool training,
+                                                      double momentum, double eps) {
+  return BatchNorm(input, weight, bias, std::nullopt, std::nullopt, training, momentum, eps);
+}
+
+}  // namespace torch_xla

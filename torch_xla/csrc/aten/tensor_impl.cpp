@@ -1,0 +1,72 @@
+#include "aten/tensor_impl.h"
+
+#include "lazy/device.h"
+
+namespace torch_xla::aten {
+
+XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape)
+    : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA),
+                      c10::scalarTypeToTypeMeta(shape->dtype),
+                      lazy::TorchDevice(storage->device())),
+      root_(std::move(storage)),
+      view_(std::move(view)) {
+  set_storage_access_should_throw();
+  set_sizes_contiguous(shape->dims);
+}
+
+ir::Value XLATensorImpl::Read() const {
+  if (!view_) {
+    TORCH_INTERNAL_ASSERT(c10::IntArrayRef(root_->shape()->dims) == sizes(),
+                          "an xla tensor's storage was resized through another tensor");
+  }
+  return lazy::ReadView(*root_, view_.get());
+}
+
+void XLATensorImpl::Write(ir::Value value) {
+  if (view_) {
+    for (const lazy::ViewStep& step : view_->steps) {
+      for (size_t i = 0; i < step.strides.size(); ++i) {
+        TORCH_CHECK(step.strides[i] != 0 || step.sizes[i] <= 1,
+                    "unsupported operation: more than one element of the written-to tensor refers "
+                    "to a single memory location. Please clone() the tensor before performing "
+                    "the operation.");
+      }
+    }
+  }
+  lazy::WriteView(*root_, view_.get(), std::move(value));
+}
+
+void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape) {
+  root_ = std::move(storage);
+  view_ = std::move(view);
+  set_sizes_contiguous(shape->dims);
+}
+
+template <typename Version>
+c10::intrusive_ptr<c10::TensorImpl> XLATensorImpl::Copy(Version&& version_counter,
+                                                        bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<XLATensorImpl>(
+      root_, view_, ir::GetShape(c10::typeMetaToScalarType(dtype()), sizes()));
+  copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter),
+                       allow_tensor_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> XLATensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  return Copy(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> XLATensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  return Copy(std::move(version_counter), allow_tensor_metadata_change);
+}
+
+void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  auto* other = static_cast<XLATensorImpl*>(impl.get());
+  copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
+  root_ = other->root_;
+  view_ = other->view_;
+}
+
+}  // namespace torch_xla::aten

@@ -1,0 +1,45 @@
+// The at::TensorImpl of the xla device: a look (a view, or all) at a storage.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include "lazy/storage.h"
+#include "lazy/view.h"
+
+namespace torch_xla::aten {
+
+class XLATensorImpl final : public c10::TensorImpl {
+ public:
+  /// A tensor over the whole storage (`view` null) or over a view of it. Its sizes are
+  /// `shape`'s; it is contiguous to the user whatever the view.
+  XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape);
+
+  const lazy::StoragePtr& root() const { return root_; }
+  const lazy::View* view() const { return view_.get(); }
+  const lazy::ViewPtr& view_ptr() const { return view_; }
+
+  /// The current content.
+  ir::Value Read() const;
+  /// Overwrites it (and so what every view of it sees).
+  void Write(ir::Value value);
+  /// Looks at something else from now on (set_, resize_).
+  void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape);
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+
+ private:
+  const char* tensorimpl_type_name() const override { return "XLATensorImpl"; }
+  template <typename Version>
+  c10::intrusive_ptr<c10::TensorImpl> Copy(Version&& version_counter,
+                                           bool allow_tensor_metadata_change) const;
+
+  lazy::StoragePtr root_;
+  lazy::ViewPtr view_;
+};
+
+}  // namespace torch_xla::aten

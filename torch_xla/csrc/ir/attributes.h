@@ -1,0 +1,120 @@
+// The attributes of a node as a row of 64-bit words, written and read in the
+// order of the operation's arguments. No tags: the OpSpec says what each word is.
+//
+//   int, bool, double, dtype   one word
+//   optional of those          a word 0 or 1, then the value if 1
+//   list                       its length, then a word each
+//   string                     its length in bytes, then 8 bytes a word
+//   constant scalar            its dtype, then two words (real, imaginary)
+//   optional tensor or scalar  a word 0 or 1; list: its length (then 0 or 1 each if optional)
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace torch_xla::ir {
+
+using Words = c10::SmallVector<uint64_t, 8>;
+
+class AttributeWriter {
+ public:
+  explicit AttributeWriter(Words& words) : words_(words) {}
+
+  void Int(int64_t value) { words_.push_back(static_cast<uint64_t>(value)); }
+  void Double(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
+  void IntList(c10::IntArrayRef values) {
+    Int(static_cast<int64_t>(values.size()));
+    for (int64_t value : values) Int(value);
+  }
+  void DoubleList(c10::ArrayRef<double> values) {
+    Int(static_cast<int64_t>(values.size()));
+    for (double value : values) Double(value);
+  }
+  template <typename Bools>
+  void BoolList(const Bools& values) {
+    Int(static_cast<int64_t>(values.size()));
+    for (bool value : values) Int(value);
+  }
+  void String(std::string_view text) {
+    Int(static_cast<int64_t>(text.size()));
+    for (size_t i = 0; i < text.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+      words_.push_back(word);
+    }
+  }
+  void Scalar(const c10::Scalar& value) {
+    Int(static_cast<int64_t>(value.type()));
+    if (value.isComplex()) {
+      auto number = value.toComplexDouble();
+      Double(number.real());
+      Double(number.imag());
+    } else {
+      if (value.isFloatingPoint()) {
+        Double(value.toDouble());
+      } else {
+        Int(value.isBoolean() ? value.toBool() : value.toLong());
+      }
+      Int(0);
+    }
+  }
+
+ private:
+  Words& words_;
+};
+
+class AttributeReader {
+ public:
+  explicit AttributeReader(const Words& words) : words_(words) {}
+
+  int64_t Int() { return static_cast<int64_t>(words_[next_++]); }
+  bool Bool() { return Int() != 0; }
+  double Double() { return std::bit_cast<double>(words_[next_++]); }
+  c10::IntArrayRef IntList() {
+    auto size = static_cast<size_t>(Int());
+    auto* data = reinterpret_cast<const int64_t*>(words_.data() + next_);
+    next_ += size;
+    return {data, size};
+  }
+  c10::ArrayRef<double> DoubleList() {
+    auto size = static_cast<size_t>(Int());
+    auto* data = reinterpret_cast<const double*>(words_.data() + next_);
+    next_ += size;
+    return {data, size};
+  }
+  std::string_view String() {
+    auto size = static_cast<size_t>(Int());
+    std::string_view text(reinterpret_cast<const char*>(words_.data() + next_), size);
+    next_ += (size + 7) / 8;
+    return text;
+  }
+  c10::Scalar Scalar() {
+    auto type = static_cast<c10::ScalarType>(Int());
+    if (c10::isComplexType(type)) {
+      double real = Double(), imag = Double();
+      return c10::complex<double>(real, imag);
+    }
+    c10::Scalar value;
+    if (c10::isFloatingType(type)) {
+      value = Double();
+    } else if (type == c10::ScalarType::Bool) {
+      value = Bool();
+    } else {
+      value = Int();
+    }
+    ++next_;
+    return value;
+  }
+
+ private:
+  const Words& words_;
+  size_t next_ = 0;
+};
+
+}  // namespace torch_xla::ir

@@ -1,0 +1,24 @@
+// Graphs as people read them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/node.h"
+
+namespace torch_xla::ir {
+
+/// The nodes that `roots` need, operands before users, each once.
+std::vector<const Node*> PostOrder(std::span<const Value> roots);
+
+/// The text of the seeds' blog: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
+std::string ToText(std::span<const Value> roots);
+
+/// Graphviz.
+std::string ToDot(std::span<const Value> roots);
+
+/// The node's operation and attributes by name: "aten::sum(%3), dim=(1), keepdim=0".
+std::string Describe(const Node& node, std::span<const std::string> operand_names);
+
+}  // namespace torch_xla::ir

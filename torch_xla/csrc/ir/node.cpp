@@ -1,0 +1,33 @@
+#include "ir/node.h"
+
+#include <unordered_map>
+#include <vector>
+
+namespace torch_xla::ir {
+
+void NodePtr::Release(Node* node) {
+  if (node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  // A chain of a million nodes must not become a million stack frames: the
+  // outermost release frees what the inner ones only queue.
+  thread_local std::vector<Node*> dead;
+  thread_local bool draining = false;
+  dead.push_back(node);
+  if (draining) return;
+  draining = true;
+  while (!dead.empty()) {
+    Node* next = dead.back();
+    dead.pop_back();
+    delete next;
+  }
+  draining = false;
+}
+
+const OutputShapes* InternOutputs(ShapeRef shape) {
+  // Shapes live for ever, so may what is made of one; per thread, so without a lock.
+  thread_local auto& seen = *new std::unordered_map<ShapeRef, const OutputShapes*>;
+  const OutputShapes*& outputs = seen[shape];
+  if (!outputs) outputs = new OutputShapes{{shape}};
+  return outputs;
+}
+
+}  // namespace torch_xla::ir

@@ -1,0 +1,98 @@
+#include "ir/shape.h"
+
+#include <mutex>
+#include <sstream>
+#include <unordered_set>
+
+#include "ir/hash.h"
+
+namespace torch_xla::ir {
+namespace {
+
+struct Key {
+  c10::ScalarType dtype;
+  bool wrapped;
+  c10::IntArrayRef dims;
+};
+
+struct ContentHash {
+  using is_transparent = void;
+  size_t operator()(const Key& key) const {
+    Hasher hasher;
+    hasher.Add(static_cast<uint64_t>(key.dtype) * 2 + key.wrapped);
+    for (int64_t dim : key.dims) hasher.Add(static_cast<uint64_t>(dim));
+    return hasher.Finish().low;
+  }
+  size_t operator()(ShapeRef s) const { return (*this)(Key{s->dtype, s->wrapped, s->dims}); }
+};
+
+struct ContentEqual {
+  using is_transparent = void;
+  static Key ToKey(ShapeRef s) { return {s->dtype, s->wrapped, s->dims}; }
+  static const Key& ToKey(const Key& key) { return key; }
+  template <typename A, typename B>
+  bool operator()(const A& a, const B& b) const {
+    const Key& x = ToKey(a);
+    const Key& y = ToKey(b);
+    return x.dtype == y.dtype && x.wrapped == y.wrapped && x.dims == y.dims;
+  }
+};
+
+using ShapeSet = std::unordered_set<ShapeRef, ContentHash, ContentEqual>;
+
+ShapeRef Intern(const Key& key) {
+  static std::mutex mutex;
+  static ShapeSet& shapes = *new ShapeSet;  // outlives static destruction
+  std::lock_guard<std::mutex> lock(mutex);
+  auto it = shapes.find(key);
+  if (it != shapes.end()) return *it;
+  int64_t numel = 1;
+  for (int64_t dim : key.dims) numel *= dim;
+  auto* shape = new Shape{key.dtype, key.wrapped, numel, {}};
+  shape->dims.assign(key.dims.begin(), key.dims.end());
+  shapes.insert(shape);
+  return shape;
+}
+
+}  // namespace
+
+ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped) {
+  // In front of the shared table, so that tracing takes no lock.
+  thread_local ShapeSet& seen = *new ShapeSet;
+  Key key{dtype, wrapped, dims};
+  auto it = seen.find(key);
+  if (it != seen.end()) return *it;
+  return *seen.insert(Intern(key)).first;
+}
+
+const char* DtypeName(c10::ScalarType dtype) {
+  using c10::ScalarType;
+  switch (dtype) {
+    case ScalarType::Bool: return "pred";
+    case ScalarType::Byte: return "u8";
+    case ScalarType::Char: return "s8";
+    case ScalarType::Short: return "s16";
+    case ScalarType::Int: return "s32";
+    case ScalarType::Long: return "s64";
+    case ScalarType::UInt16: return "u16";
+    case ScalarType::UInt32: return "u32";
+    case ScalarType::UInt64: return "u64";
+    case ScalarType::Half: return "f16";
+    case ScalarType::BFloat16: return "bf16";
+    case ScalarType::Float: return "f32";
+    case ScalarType::Double: return "f64";
+    case ScalarType::ComplexFloat: return "c64";
+    case ScalarType::ComplexDouble: return "c128";
+    default: return c10::toString(dtype);
+  }
+}
+
+std::string Shape::ToString() const {
+  std::ostringstream out;
+  out << DtypeName(dtype) << '[';
+  for (size_t i = 0; i < dims.size(); ++i) out << (i ? "," : "") << dims[i];
+  out << ']';
+  return out.str();
+}
+
+}  // namespace torch_xla::ir

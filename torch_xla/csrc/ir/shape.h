@@ -1,0 +1,32 @@
+// Logical shapes: a torch dtype and dimensions, interned, so that equality is
+// pointer equality and a shape costs a node one pointer.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+
+namespace torch_xla::ir {
+
+struct Shape {
+  c10::ScalarType dtype;
+  /// A Python number: it promotes as PyTorch's wrapped numbers do.
+  bool wrapped;
+  int64_t numel;
+  c10::SmallVector<int64_t, 6> dims;
+
+  size_t rank() const { return dims.size(); }
+  std::string ToString() const;  // "f32[2,3]"
+};
+
+/// Lives for ever; never null where a shape is known.
+using ShapeRef = const Shape*;
+
+ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped = false);
+
+/// "f32", "s64", "pred", …: XLA's short names, as IR dumps print them.
+const char* DtypeName(c10::ScalarType dtype);
+
+}  // namespace torch_xla::ir

@@ -1,0 +1,64 @@
+#include "lazy/device.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <sstream>
+
+#include "runtime/plugin.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+std::mutex client_mutex;
+std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
+std::atomic<int> current_device{0};
+
+runtime::Client* CreateClient() {
+  std::vector<std::string> platforms = runtime::CandidatePlatforms();
+  std::ostringstream failures;
+  for (const std::string& platform : platforms) {
+    try {
+      return runtime::Client::Create(platform).release();
+    } catch (const runtime::Error& error) {
+      if (platforms.size() == 1) throw;
+      failures << "\n  " << platform << ": " << error.what();
+    }
+  }
+  throw runtime::Error(5, "no PJRT plugin gave a device" + failures.str() +
+                              "\n  (set PJRT_DEVICE to choose one, e.g. PJRT_DEVICE=CPU after "
+                              "`pip install fastatomstruct-xla-cpu`)");
+}
+
+}  // namespace
+
+runtime::Client& GetClient() {
+  if (auto* made = client.load(std::memory_order_acquire)) return *made;
+  std::lock_guard<std::mutex> lock(client_mutex);
+  if (!client.load()) client.store(CreateClient(), std::memory_order_release);
+  return *client.load();
+}
+
+const std::string& Platform() { return GetClient().platform(); }
+
+bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }
+
+int CurrentDevice() { return current_device.load(std::memory_order_relaxed); }
+
+int SetCurrentDevice(int device) {
+  return current_device.exchange(DeviceOrdinal(TorchDevice(device)));
+}
+
+int DeviceOrdinal(c10::Device device) {
+  TORCH_CHECK(device.type() == c10::DeviceType::XLA, "expected an xla device, got ", device);
+  if (!device.has_index()) return CurrentDevice();
+  auto count = GetClient().devices().size();
+  TORCH_CHECK_INDEX(static_cast<size_t>(device.index()) < count, "there is no device ", device,
+                    ": ", Platform(), " has ", count, " device", count == 1 ? "" : "s",
+                    " (xla:0", count == 1 ? "" : " …", ")");
+  return device.index();
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,29 @@
+// The devices of this process: one PJRT client, made when first needed.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+#include "runtime/client.h"
+
+namespace torch_xla::lazy {
+
+/// The client of PJRT_DEVICE's platform (or of the first that has a device). Throws
+/// runtime::Error when there is none; a later call tries again.
+runtime::Client& GetClient();
+/// GetClient().platform(), without a look-up.
+const std::string& Platform();
+bool ClientCreated();
+
+/// The default device of this process, for 'xla' without an index.
+int CurrentDevice();
+/// Returns the previous one; throws IndexError when there is no such device.
+int SetCurrentDevice(int device);
+/// The ordinal of an 'xla' device, the current one where it has no index; checked.
+int DeviceOrdinal(c10::Device device);
+inline c10::Device TorchDevice(int ordinal) {
+  return {c10::DeviceType::XLA, static_cast<c10::DeviceIndex>(ordinal)};
+}
+
+}  // namespace torch_xla::lazy

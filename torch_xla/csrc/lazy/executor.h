@@ -1,0 +1,34 @@
+// Cuts graphs, compiles them once, and runs them behind the tracing thread's back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lazy/storage.h"
+
+namespace torch_xla::lazy {
+
+/// Gives every pending tensor of `device` its value: hashes the graph, finds or compiles
+/// its program and queues it. Returns when it is queued (wait: when it is done). Buffers
+/// that the step overwrites are donated. Throws a failure of an earlier queued
+/// execution, once.
+void SyncDevice(int device, bool wait);
+
+/// The same for these storages alone; nothing is donated and the rest of the graph stays.
+void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
+
+/// The device data of `value`, running only what it needs. The data may still be pending.
+DeviceDataPtr Evaluate(const ir::Value& value, int device);
+/// The same for a storage, which keeps the result.
+DeviceDataPtr Evaluate(const StoragePtr& storage);
+
+/// Blocks until everything queued for the device is done; throws a failure once.
+void WaitDevice(int device);
+
+/// The StableHLO that SyncStorages would compile for these values.
+std::string StableHloOf(const std::vector<ir::Value>& values);
+
+/// Ends the worker threads after what is queued; called at interpreter exit.
+void Shutdown();
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,146 @@
+#include "lazy/graph.h"
+
+#include "ir/attributes.h"
+#include "lowering/context.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using runtime::ElementType;
+
+bool IsConstantFill(const DeviceData& data) {
+  return data.fill() && !data.owner_alive.load(std::memory_order_relaxed);
+}
+
+void AddNumbers(const ir::Node& node, Graph& graph) {
+  c10::Scalar value = ir::AttributeReader(node.attributes()).Scalar();
+  if (value.isComplex()) {
+    graph.floats.push_back(value.toComplexDouble().real());
+    graph.floats.push_back(value.toComplexDouble().imag());
+  } else if (value.isFloatingPoint()) {
+    graph.floats.push_back(value.toDouble());
+  } else {
+    graph.integers.push_back(value.isBoolean() ? value.toBool() : value.toLong());
+  }
+}
+
+/// Appends a leaf to the parameters; returns what tells it apart from leaves alike.
+uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
+  if (&node.op() == &ir::ops::device_data) {
+    auto* data = static_cast<DeviceData*>(node.payload());
+    if (IsConstantFill(*data)) {
+      ir::Words words;
+      ir::AttributeWriter(words).Scalar(*data->fill());
+      ir::Hasher hasher;
+      for (uint64_t word : words) hasher.Add(word);
+      return hasher.Finish().low | 1;
+    }
+    graph.data.push_back(DeviceDataPtr::reclaim_copy(data));
+  } else if (&node.op() == &ir::ops::scalar) {
+    AddNumbers(node, graph);
+  }
+  return 0;
+}
+
+/// Element `index` of a packed parameter, as a rank-0 value.
+stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
+  return stablehlo::Reshape(stablehlo::Slice(packed, {index}, {index + 1}), {});
+}
+
+}  // namespace
+
+Graph CollectGraph(std::vector<ir::Value> roots) {
+  static uint64_t walks = 0;
+  const uint64_t walk = ++walks;
+  Graph graph;
+  ir::Hasher hasher;
+  std::vector<std::pair<const ir::Node*, uint32_t>> stack;
+  auto open = [&](const ir::Node* node) {
+    if (node->mark().walk != walk) stack.emplace_back(node, 0);
+  };
+  for (const ir::Value& root : roots) {
+    open(root.node.get());
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (node->mark().walk == walk) {
+        stack.pop_back();
+      } else if (next < node->operands().size()) {
+        open(node->operands()[next++].node.get());
+      } else {
+        node->mark() = {walk, static_cast<uint32_t>(graph.order.size())};
+        graph.order.push_back(node);
+        hasher.Add(node->hash());
+        for (const ir::Value& operand : node->operands()) {
+          hasher.Add((static_cast<uint64_t>(operand.node->mark().position) << 16) | operand.index);
+        }
+        if (node->operands().empty()) hasher.Add(VisitLeaf(*node, graph));
+        stack.pop_back();
+      }
+    }
+    hasher.Add((static_cast<uint64_t>(root.node->mark().position) << 16) | root.index);
+  }
+  graph.hash = hasher.Finish();
+  graph.roots = std::move(roots);
+  return graph;
+}
+
+std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
+                       const std::string& platform) {
+  lowering::LoweringContext cx(platform);
+  stablehlo::Builder& builder = cx.builder();
+  std::vector<stablehlo::Value> data;
+  for (const DeviceDataPtr& parameter : graph.data) {
+    data.push_back(builder.Parameter(cx.Physical(parameter->shape())));
+  }
+  stablehlo::Value floats, integers;
+  auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
+  if (!graph.floats.empty()) {
+    floats = builder.Parameter(
+        {cx.Physical(c10::ScalarType::Double), packed(graph.floats.size())});
+  }
+  if (!graph.integers.empty()) {
+    integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
+  }
+  size_t next_data = 0;
+  int64_t next_float = 0, next_integer = 0;
+  for (const ir::Node* node : graph.order) {
+    if (&node->op() == &ir::ops::device_data) {
+      auto* leaf = static_cast<DeviceData*>(node->payload());
+      if (next_data < graph.data.size() && graph.data[next_data].get() == leaf) {
+        cx.SetLeaf(*node, data[next_data++]);
+      } else {
+        stablehlo::Type type = cx.Physical(leaf->shape());
+        c10::Scalar fill = *leaf->fill();
+        cx.SetLeaf(*node, fill.isComplex()
+                              ? stablehlo::Constant(
+                                    builder, std::complex<double>(fill.toComplexDouble()), type)
+                          : fill.isFloatingPoint()
+                              ? stablehlo::Constant(builder, fill.toDouble(), type)
+                              : stablehlo::Constant(builder, fill.toLong(), type));
+      }
+    } else if (&node->op() == &ir::ops::scalar) {
+      ElementType element = cx.Physical(node->shape()->dtype);
+      c10::ScalarType kind =
+          static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
+      if (c10::isComplexType(kind)) {
+        auto real = Unpack(floats, next_float++), imag = Unpack(floats, next_float++);
+        cx.SetLeaf(*node, stablehlo::Convert(stablehlo::Complex(real, imag), element));
+      } else {
+        stablehlo::Value number = c10::isFloatingType(kind) ? Unpack(floats, next_float++)
+                                                            : Unpack(integers, next_integer++);
+        cx.SetLeaf(*node, stablehlo::Convert(number, element));
+      }
+    } else {
+      cx.Lower(*node);
+    }
+  }
+  std::vector<stablehlo::Value> outputs;
+  for (const ir::Value& root : graph.roots) outputs.push_back(cx.Lowered(root));
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    if (aliases[i] >= 0) builder.SetAlias(static_cast<int>(i), aliases[i]);
+  }
+  return builder.Finish(outputs);
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,36 @@
+// A cut of the graph: what some values need, in a canonical order, with its hash.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lazy/device_data.h"
+
+namespace torch_xla::lazy {
+
+struct Graph {
+  std::vector<ir::Value> roots;
+  std::vector<const ir::Node*> order;  // operands before users
+  // The parameters of the program, in this order: the data of the leaves as `order` meets
+  // them, then all floating and all integer numbers, each packed into one array.
+  std::vector<DeviceDataPtr> data;
+  std::vector<double> floats;
+  std::vector<int64_t> integers;
+  ir::Hash128 hash;
+
+  size_t num_parameters() const {
+    return data.size() + (floats.empty() ? 0 : 1) + (integers.empty() ? 0 : 1);
+  }
+};
+
+/// Walks from `roots`. The hash covers every node and the wiring between them, so equal
+/// hashes mean equal programs (128 bits). One walk at a time: the caller serialises.
+Graph CollectGraph(std::vector<ir::Value> roots);
+
+/// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
+/// or -1; may be shorter than the parameters.
+std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
+                       const std::string& platform);
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,111 @@
+#include "lazy/node_factory.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "lazy/shape_inference.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+bool EnvFlag(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value && std::string_view(value) != "0";
+}
+
+LocationFunction location_function = nullptr;
+
+void AddLocation(ir::Node& node) {
+  static const bool enabled = EnvFlag("XLA_IR_DEBUG");
+  if (enabled && location_function) node.set_location(location_function());
+}
+
+void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Operands& operands,
+                  const ir::Words& attributes) {
+  hasher.Add(op);
+  for (const ir::Value& operand : operands) hasher.Add(operand.shape());
+  for (uint64_t word : attributes) hasher.Add(word);
+}
+
+bool IsSpecial(const c10::Scalar& value) {
+  static const bool enabled = !EnvFlag("XLA_NO_SPECIAL_SCALARS");
+  if (!enabled || value.isComplex()) return false;
+  if (value.isFloatingPoint()) {
+    double number = value.toDouble();
+    return number == 1.0 || (number == 0.0 && !std::signbit(number));
+  }
+  if (value.isBoolean()) return true;
+  return value.toLong() == 0 || value.toLong() == 1;
+}
+
+}  // namespace
+
+void SetLocationFunction(LocationFunction function) { location_function = function; }
+
+ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
+                   ir::ShapeRef shape) {
+  ir::Hasher hasher;
+  AddOperation(hasher, op, operands, attributes);
+  hasher.Add(shape);
+  ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes),
+                                ir::InternOutputs(shape), hasher.Finish()));
+  AddLocation(*node);
+  return {std::move(node), 0};
+}
+
+ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes) {
+  // Per thread, so that tracing takes no lock; 128 bits stand for the key.
+  thread_local auto& memo =
+      *new std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
+  ir::Hasher hasher;
+  AddOperation(hasher, op, operands, attributes);
+  ir::Hash128 hash = hasher.Finish();
+  auto it = memo.find(hash);
+  if (it == memo.end()) {
+    it = memo.emplace(hash, new ir::OutputShapes(InferShapes(*op, operands, attributes))).first;
+  }
+  ir::NodePtr node(
+      new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
+  AddLocation(*node);
+  return node;
+}
+
+ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
+  ir::ShapeRef shape = ir::GetShape(dtype, {}, wrapped);
+  ir::Words words;
+  ir::AttributeWriter(words).Scalar(value);
+  // The value is left out of the hash: any other value is the same program.
+  ir::Hasher hasher;
+  hasher.Add(&ir::ops::scalar);
+  hasher.Add(shape);
+  return {ir::NodePtr(new ir::Node(&ir::ops::scalar, {}, std::move(words),
+                                   ir::InternOutputs(shape), hasher.Finish())),
+          0};
+}
+
+ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
+  if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
+  ir::Words words;
+  ir::AttributeWriter(words).Scalar(value);
+  return MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+}
+
+ir::Value Cast(const ir::Value& value, c10::ScalarType dtype) {
+  ir::ShapeRef shape = value.shape();
+  if (shape->dtype == dtype && !shape->wrapped) return value;
+  return MakeNode(&ir::ops::cast, {value}, {}, ir::GetShape(dtype, shape->dims));
+}
+
+ir::Value Expand(const ir::Value& value, c10::IntArrayRef sizes) {
+  ir::ShapeRef shape = value.shape();
+  if (c10::IntArrayRef(shape->dims) == sizes) return value;
+  return MakeNode(&ir::ops::expand, {value}, {}, ir::GetShape(shape->dtype, sizes));
+}
+
+ir::Value Fill(const c10::Scalar& value, ir::ShapeRef shape) {
+  return MakeNode(&ir::ops::fill, {MakeScalar(value)}, {}, shape);
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,40 @@
+// Makes nodes: hash, memoised result shapes, source location.
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <c10/util/FunctionRef.h>
+
+#include "ir/node.h"
+
+namespace torch_xla::lazy {
+
+/// A node with one result of a known shape.
+ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
+                   ir::ShapeRef shape);
+
+/// A PyTorch operator's node. Its results come from PyTorch's Meta kernel, called once per
+/// (op, attributes, operand shapes) and thread; throws what that kernel throws.
+ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes);
+
+/// A leaf for a number. It is a parameter of the program, so that another value needs no
+/// compilation, but for 0 and 1 (XLA_NO_SPECIAL_SCALARS=1: for these, too).
+/// `dtype`: of a zero-dim tensor (`wrapped` false) or of a Python number.
+ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped);
+inline ir::Value MakeScalar(const c10::Scalar& value) {
+  return MakeScalar(value, value.type(), true);
+}
+/// A number that must not be specialised (a seed).
+ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped);
+
+/// `value` converted to `dtype` or broadcast to `sizes`; itself where nothing changes.
+ir::Value Cast(const ir::Value& value, c10::ScalarType dtype);
+ir::Value Expand(const ir::Value& value, c10::IntArrayRef sizes);
+/// Every element is `value`.
+ir::Value Fill(const c10::Scalar& value, ir::ShapeRef shape);
+
+/// Tells where in the user's Python program we are; set by the bindings, used under
+/// XLA_IR_DEBUG=1.
+using LocationFunction = std::shared_ptr<const ir::SourceLocation> (*)();
+void SetLocationFunction(LocationFunction function);
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,125 @@
+#include "lazy/program.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "debug/metrics.h"
+#include "lazy/device.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+size_t CacheCapacity() {
+  const char* text = std::getenv("XLA_COMPILATION_CACHE_SIZE");
+  long long size = text ? std::atoll(text) : 0;
+  return size > 0 ? static_cast<size_t>(size) : 2048;
+}
+
+/// Where the program is kept on disk; empty without a cache folder. The name stands for
+/// all that the machine code depends on: the program, the compiler, its flags, the device.
+std::filesystem::path DiskPath(const std::string& stablehlo, int device) {
+  const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
+  if (!folder || !*folder) return {};
+  runtime::Client& client = GetClient();
+  const char* flags = std::getenv("XLA_FLAGS");
+  ir::Hasher hasher;
+  for (const std::string& part :
+       {stablehlo, client.platform(), client.version(), client.devices()[device].kind,
+        std::to_string(device), std::string(flags ? flags : "")}) {
+    hasher.Add(part.size());
+    for (size_t i = 0; i < part.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, part.data() + i, std::min<size_t>(8, part.size() - i));
+      hasher.Add(word);
+    }
+  }
+  ir::Hash128 hash = hasher.Finish();
+  char name[48];
+  std::snprintf(name, sizeof name, "%016lx%016lx.xla", hash.high, hash.low);
+  return std::filesystem::path(folder) / name;
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream content;
+  content << in.rdbuf();
+  return content.str();
+}
+
+/// Whole or not at all: other processes may be reading or writing the same entry. A cache
+/// that cannot be written is no error.
+void WriteFile(const std::filesystem::path& path, const std::string& content) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  std::filesystem::path temporary = path;
+  temporary += "." + std::to_string(std::random_device{}());
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out << content;
+    if (!out) {
+      out.close();
+      std::filesystem::remove(temporary, ignored);
+      return;
+    }
+  }
+  std::filesystem::rename(temporary, path, ignored);
+}
+
+}  // namespace
+
+ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto it = entries_.find(key);
+  if (it == entries_.end()) return nullptr;
+  it->second.last_use = ++uses_;
+  return it->second.program;
+}
+
+void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
+  static const size_t capacity = CacheCapacity();
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (entries_.size() >= capacity) {
+    entries_.erase(std::min_element(
+        entries_.begin(), entries_.end(),
+        [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
+  }
+  entries_[key] = {std::move(program), ++uses_};
+}
+
+std::unique_ptr<runtime::Executable> CompileProgram(const std::string& stablehlo, int device) {
+  static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
+  static auto& disk_hits = *new debug::Counter("PersistentCacheHit");
+  static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
+  runtime::CompileOptions options;
+  options.device = device;
+  std::filesystem::path path = DiskPath(stablehlo, device);
+  if (!path.empty()) {
+    std::string serialized = ReadFile(path);
+    if (!serialized.empty()) {
+      try {
+        auto executable = GetClient().Deserialize(serialized, options);
+        disk_hits.Add();
+        return executable;
+      } catch (const runtime::Error&) {
+        // Damaged, or of a plugin that names its versions badly: compile anew.
+      }
+    }
+    disk_misses.Add();
+  }
+  debug::ScopedTimer timer(compile_time);
+  auto executable = GetClient().Compile(stablehlo, options);
+  if (!path.empty()) {
+    try {
+      WriteFile(path, executable->Serialize());
+    } catch (const runtime::Error&) {
+      // A plugin that cannot serialize has no disk cache.
+    }
+  }
+  return executable;
+}
+
+}  // namespace torch_xla::lazy

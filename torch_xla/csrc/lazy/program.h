@@ -1,0 +1,56 @@
+// A compiled graph, and the cache of them.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/hash.h"
+#include "ir/shape.h"
+#include "runtime/client.h"
+
+namespace torch_xla::lazy {
+
+/// Numbers packed as one parameter; their buffer is kept while they do not change.
+template <typename T>
+struct PackedNumbers {
+  std::vector<T> values;
+  std::unique_ptr<runtime::Buffer> buffer;
+};
+
+struct Program {
+  // Set when made:
+  std::string stablehlo;       // dropped once compiled
+  std::vector<int> aliases;    // per data parameter: the output it is donated to, or -1
+  // Set and used by the worker of the device only:
+  std::unique_ptr<runtime::Executable> executable;
+  std::exception_ptr failure;  // of compilation: the same for every later run
+  PackedNumbers<double> floats;
+  PackedNumbers<int64_t> integers;
+};
+
+using ProgramPtr = std::shared_ptr<Program>;
+
+/// Least recently used beyond XLA_COMPILATION_CACHE_SIZE (default 2048) are dropped.
+class ProgramCache {
+ public:
+  ProgramPtr Find(const ir::Hash128& key);
+  void Insert(const ir::Hash128& key, ProgramPtr program);
+
+ private:
+  struct Entry {
+    ProgramPtr program;
+    uint64_t last_use;
+  };
+  std::mutex mutex_;
+  uint64_t uses_ = 0;
+  std::unordered_map<ir::Hash128, Entry, ir::Hash128Hasher> entries_;
+};
+
+/// Compiles, or takes from the cache on disk (XLA_PERSISTENT_CACHE_PATH).
+std::unique_ptr<runtime::Executable> CompileProgram(const std::string& stablehlo, int device);
+
+}  // namespace torch_xla::lazy

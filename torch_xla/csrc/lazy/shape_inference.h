@@ -1,0 +1,13 @@
+// The results of an operator as PyTorch's own Meta kernels give them.
+#pragma once
+
+#include "ir/node.h"
+
+namespace torch_xla::lazy {
+
+/// Calls the operator on meta tensors of the operands' shapes. Throws what it throws for
+/// bad arguments. An undefined result gives a null shape.
+ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                             const ir::Words& attributes);
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,86 @@
+#include "lazy/view.h"
+
+#include "lazy/node_factory.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+ir::Words StepAttributes(const ViewStep& step) {
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.IntList(step.sizes);
+  writer.IntList(step.strides);
+  writer.Int(step.offset);
+  return words;
+}
+
+ir::Value Read(const ir::Value& base, const ViewStep& step) {
+  ir::ShapeRef shape = base.shape();
+  if (step.bitcast) {
+    return MakeNode(&ir::ops::bitcast, {base}, {}, ir::GetShape(*step.bitcast, step.sizes));
+  }
+  return MakeNode(&ir::ops::view, {base}, StepAttributes(step),
+                  ir::GetShape(shape->dtype, step.sizes));
+}
+
+ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
+  if (step.bitcast) return MakeNode(&ir::ops::bitcast, {std::move(value)}, {}, base.shape());
+  return MakeNode(&ir::ops::view_update, {base, std::move(value)}, StepAttributes(step),
+                  base.shape());
+}
+
+}  // namespace
+
+Ints ContiguousStrides(c10::IntArrayRef sizes) {
+  Ints strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+ir::Value ReadView(const Storage& storage, const View* view) {
+  ir::Value value = storage.value();
+  if (view) {
+    for (const ViewStep& step : view->steps) value = Read(value, step);
+  }
+  return value;
+}
+
+void WriteView(Storage& storage, const View* view, ir::Value value) {
+  if (!view) {
+    storage.Assign(std::move(value));
+    return;
+  }
+  // What each step looks at, then back from the last.
+  c10::SmallVector<ir::Value, 2> bases{storage.value()};
+  for (size_t i = 0; i + 1 < view->steps.size(); ++i) {
+    bases.push_back(Read(bases.back(), view->steps[i]));
+  }
+  for (size_t i = view->steps.size(); i-- > 0;) {
+    value = Write(bases[i], view->steps[i], std::move(value));
+  }
+  storage.Assign(std::move(value));
+}
+
+ViewPtr RestrideView(const View* base, Ints sizes, Ints strides, int64_t offset) {
+  auto view = c10::make_intrusive<View>();
+  if (base) {
+    for (size_t i = 0; i + 1 < base->steps.size(); ++i) view->steps.push_back(base->steps[i]);
+    if (base->last().bitcast) view->steps.push_back(base->last());
+  }
+  view->steps.push_back({std::move(sizes), std::move(strides), offset, std::nullopt});
+  return view;
+}
+
+ViewPtr AppendStep(const View* base, ViewStep step) {
+  auto view = c10::make_intrusive<View>();
+  if (base) view->steps = base->steps;
+  view->steps.push_back(std::move(step));
+  return view;
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,196 @@
+#include "lazy/worker.h"
+
+#include <chrono>
+#include <map>
+
+#include "debug/metrics.h"
+#include "lazy/device.h"
+#include "lowering/context.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Enough for tracing to run ahead, few enough for memory: each holds its inputs.
+constexpr int kMaxUnfinished = 8;
+// Handed to the plugin at a time: one runs while the next is prepared.
+constexpr int kMaxRunning = 2;
+
+debug::Metric& ExecuteTime() {
+  static auto& metric = *new debug::Metric("ExecuteTime", debug::Unit::kTimeNs);
+  return metric;
+}
+
+/// Waking a sleeping thread costs more than a short step: look for work a little first.
+void SpinFor(const std::atomic<int>& pushed, std::chrono::microseconds time) {
+  auto end = Clock::now() + time;
+  while (pushed.load(std::memory_order_relaxed) == 0 && Clock::now() < end) {
+    for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+  }
+}
+
+}  // namespace
+
+Worker::Worker(int device) : device_(device), thread_([this] { Run(); }) {}
+
+Worker::~Worker() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Worker::Push(Execution execution) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return unfinished_ < kMaxUnfinished; });
+  ++unfinished_;
+  queue_.push_back(std::move(execution));
+  pushed_.fetch_add(1, std::memory_order_relaxed);
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void Worker::Drain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return unfinished_ == 0; });
+}
+
+void Worker::ThrowFailure() {
+  std::exception_ptr failure;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure = std::exchange(failure_, nullptr);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Worker::Fail(const std::exception_ptr& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_) failure_ = error;
+}
+
+void Worker::Run() {
+  while (true) {
+    SpinFor(pushed_, std::chrono::microseconds(50));
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return stop_ || (!queue_.empty() && running_ < kMaxRunning); });
+    if (queue_.empty()) return;
+    Execution execution = std::move(queue_.front());
+    queue_.pop_front();
+    pushed_.fetch_sub(1, std::memory_order_relaxed);
+    ++running_;
+    lock.unlock();
+    Execute(execution);
+  }
+}
+
+runtime::Buffer* Worker::Numbers(Program& program, const Execution& execution, bool floats) {
+  auto upload = [&](auto& packed, const auto& values, runtime::ElementType type,
+                    const void* bytes) {
+    if (!packed.buffer || packed.values != values) {
+      packed.values = values;
+      int64_t size = static_cast<int64_t>(values.size());
+      packed.buffer = GetClient().BufferFromHost(bytes, type, {&size, 1}, device_);
+    }
+    return packed.buffer.get();
+  };
+  if (!floats) {
+    return upload(program.integers, execution.integers, runtime::ElementType::kS64,
+                  execution.integers.data());
+  }
+  runtime::ElementType type = lowering::PhysicalType(c10::ScalarType::Double, Platform());
+  if (type == runtime::ElementType::kF64) {
+    return upload(program.floats, execution.floats, type, execution.floats.data());
+  }
+  // No f64 on the device: round here, as it would.
+  std::vector<float> rounded(execution.floats.begin(), execution.floats.end());
+  if (type == runtime::ElementType::kF32) {
+    return upload(program.floats, execution.floats, type, rounded.data());
+  }
+  std::vector<c10::BFloat16> halves(rounded.begin(), rounded.end());
+  return upload(program.floats, execution.floats, type, halves.data());
+}
+
+void Worker::Execute(Execution& execution) {
+  auto finish = [this](Clock::time_point start, const runtime::Error* error) {
+    ExecuteTime().AddSample(
+        static_cast<double>(std::chrono::nanoseconds(Clock::now() - start).count()));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (error && !failure_) failure_ = std::make_exception_ptr(*error);
+      --running_;
+      --unfinished_;
+    }
+    changed_.notify_all();
+  };
+  try {
+    Program& program = *execution.program;
+    if (!program.executable && !program.failure) {
+      try {
+        program.executable = CompileProgram(program.stablehlo, device_);
+      } catch (...) {
+        program.failure = std::current_exception();
+      }
+      program.stablehlo = {};
+    }
+    if (program.failure) std::rethrow_exception(program.failure);
+    std::vector<runtime::Buffer*> arguments;
+    arguments.reserve(execution.inputs.size() + 2);
+    for (const DeviceDataPtr& input : execution.inputs) arguments.push_back(input->Get());
+    if (!execution.floats.empty()) arguments.push_back(Numbers(program, execution, true));
+    if (!execution.integers.empty()) arguments.push_back(Numbers(program, execution, false));
+    auto start = Clock::now();
+    runtime::ExecuteResult result = program.executable->Execute(arguments, device_);
+    for (size_t i = 0; i < execution.outputs.size(); ++i) {
+      execution.outputs[i]->Fulfil(std::move(result.outputs[i]));
+    }
+    for (size_t i = 0; i < program.aliases.size(); ++i) {
+      if (program.aliases[i] >= 0) execution.inputs[i]->Drop();
+    }
+    // What the graph held dies before the next step is taken.
+    execution = {};
+    result.done.OnReady([finish, start](const runtime::Error* error) { finish(start, error); });
+  } catch (...) {
+    std::exception_ptr error = std::current_exception();
+    for (const DeviceDataPtr& output : execution.outputs) {
+      if (output->pending()) output->Fail(error);
+    }
+    Fail(error);
+    execution = {};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --running_;
+      --unfinished_;
+    }
+    changed_.notify_all();
+  }
+}
+
+namespace {
+std::mutex workers_mutex;
+std::map<int, std::unique_ptr<Worker>>& Workers() {
+  static auto& workers = *new std::map<int, std::unique_ptr<Worker>>;
+  return workers;
+}
+}  // namespace
+
+Worker& GetWorker(int device) {
+  thread_local std::array<Worker*, 8> seen{};
+  if (static_cast<size_t>(device) < seen.size() && seen[device]) return *seen[device];
+  std::lock_guard<std::mutex> lock(workers_mutex);
+  auto& worker = Workers()[device];
+  if (!worker) worker = std::make_unique<Worker>(device);
+  if (static_cast<size_t>(device) < seen.size()) seen[device] = worker.get();
+  return *worker;
+}
+
+void StopWorkers() {
+  std::lock_guard<std::mutex> lock(workers_mutex);
+  for (auto& [device, worker] : Workers()) worker->Drain();
+  // Kept, not destroyed: another thread may still trace while the interpreter ends.
+}
+
+}  // namespace torch_xla::lazy

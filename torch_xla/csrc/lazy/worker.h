@@ -1,0 +1,61 @@
+// The thread of a device that compiles and runs what was traced, in order.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lazy/device_data.h"
+#include "lazy/program.h"
+
+namespace torch_xla::lazy {
+
+struct Execution {
+  ProgramPtr program;
+  std::vector<DeviceDataPtr> inputs;
+  std::vector<double> floats;
+  std::vector<int64_t> integers;
+  std::vector<DeviceDataPtr> outputs;
+  // Kept only to be freed here rather than on the tracing thread: the graph that was cut.
+  std::vector<ir::Value> graph;
+};
+
+class Worker {
+ public:
+  explicit Worker(int device);
+  ~Worker();
+
+  /// Queues; blocks while too many executions are queued or running.
+  void Push(Execution execution);
+  /// Blocks until all that was pushed is done.
+  void Drain();
+  /// Throws, once, what failed since the last call.
+  void ThrowFailure();
+
+ private:
+  void Run();
+  void Execute(Execution& execution);
+  runtime::Buffer* Numbers(Program& program, const Execution& execution, bool floats);
+  void Fail(const std::exception_ptr& error);
+
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Execution> queue_;
+  std::atomic<int> pushed_{0};   // executions pushed and not yet taken: what Run spins on
+  int unfinished_ = 0;           // pushed and not done on the device
+  int running_ = 0;              // handed to the plugin and not done
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+/// The worker of a device, started when first needed.
+Worker& GetWorker(int device);
+void StopWorkers();
+
+}  // namespace torch_xla::lazy

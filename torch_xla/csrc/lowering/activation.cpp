@@ -1,0 +1,267 @@
+// Activation functions and their gradients: PyTorch's formulas, branch by branch, so
+// that NaN and the boundaries come out alike.
+#include <limits>
+#include <numbers>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering::aten {
+namespace {
+
+using namespace stablehlo;  // NOLINT: formulas
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+constexpr double kSqrt1_2 = std::numbers::sqrt2 / 2;
+// sqrt(2 / pi) and the cubic term of gelu's tanh form.
+constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+constexpr double kGeluKappa = 0.044715;
+
+/// Whether low <= x <= high.
+Value Within(Value x, Value low, Value high) { return And(x >= low, x <= high); }
+
+/// The gradient of a function that is flat where -lambd <= self <= lambd.
+Value ShrinkBackward(LoweringContext& cx, Value grad_output, Value self, Value lambd) {
+  auto [grad, x, bound] = ToCompute(cx, grad_output, self, lambd);
+  return ToOutput(cx, Select(Within(x, -bound, bound), 0, grad));
+}
+
+/// exp(-|x|), from which log-sigmoid and its gradient are made without overflow.
+Value ExpMinusAbs(Value x) { return Exponential(-Abs(x)); }
+
+/// The halves of x along a dimension.
+std::array<Value, 2> Halves(Value x, int64_t dim) {
+  Dims starts(x.rank(), 0), middle = x.dims();
+  middle[dim] /= 2;
+  Value first = Slice(x, starts, middle);
+  starts[dim] = middle[dim];
+  return {first, Slice(x, starts, x.dims())};
+}
+
+}  // namespace
+
+Value elu(LoweringContext& cx, Value self, Value alpha, Value scale, Value input_scale) {
+  auto [x, a, s, i] = ToCompute(cx, self, alpha, scale, input_scale);
+  return ToOutput(cx, Select(x < 0, ExponentialMinusOne(x * i) * (a * s), x * s));
+}
+
+Value elu_backward(LoweringContext& cx, Value grad_output, Value alpha, Value scale,
+                   Value input_scale, bool is_result, Value self_or_result) {
+  auto [grad, a, s, i, x] = ToCompute(cx, grad_output, alpha, scale, input_scale, self_or_result);
+  Value slope = is_result ? x + a * s : a * s * Exponential(x * i);
+  return ToOutput(cx, Select(x <= 0, grad * i * slope, grad * s));
+}
+
+Value gelu(LoweringContext& cx, Value self, std::string_view approximate) {
+  auto [x] = ToCompute(cx, self);
+  Value twice_cdf = approximate == "tanh" ? 1 + Tanh(kGeluBeta * (x + kGeluKappa * (x * x * x)))
+                                          : 1 + Erf(x * kSqrt1_2);
+  return ToOutput(cx, 0.5 * x * twice_cdf);
+}
+
+Value gelu_backward(LoweringContext& cx, Value grad_output, Value self,
+                    std::string_view approximate) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  if (approximate == "tanh") {
+    Value t = Tanh(kGeluBeta * (x + kGeluKappa * (x * x * x)));
+    Value inner_slope = kGeluBeta * (1 + 3 * kGeluKappa * (x * x));
+    return ToOutput(cx, grad * (0.5 * (1 + t) + 0.5 * x * ((1 - t * t) * inner_slope)));
+  }
+  Value cdf = 0.5 * (1 + Erf(x * kSqrt1_2));
+  Value pdf = Exponential(x * x * -0.5) * (kGeluBeta / 2);
+  return ToOutput(cx, grad * (cdf + x * pdf));
+}
+
+Value glu(LoweringContext& cx, Value self, int64_t dim) {
+  auto [a, b] = Halves(self, WrapDim(dim, self.rank()));
+  auto [x, gate] = ToCompute(cx, a, b);
+  return ToOutput(cx, x * Logistic(gate));
+}
+
+Value glu_backward(LoweringContext& cx, Value grad_output, Value self, int64_t dim) {
+  dim = WrapDim(dim, self.rank());
+  const ElementType element = ComputeType(cx.output_element());
+  auto [x, b] = Halves(Convert(self, element), dim);
+  Value gate = Logistic(b), grad = Convert(grad_output, element);
+  Value grad_b = (1 - gate) * gate * grad * x;
+  return ToOutput(cx, Concatenate({gate * grad, grad_b}, dim));
+}
+
+Value hardshrink(LoweringContext& cx, Value self, Value lambd) {
+  auto [x, bound] = ToCompute(cx, self, lambd);
+  return ToOutput(cx, Select(Within(x, -bound, bound), 0, x));
+}
+
+Value hardshrink_backward(LoweringContext& cx, Value grad_out, Value self, Value lambd) {
+  return ShrinkBackward(cx, grad_out, self, lambd);
+}
+
+Value hardsigmoid(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, Minimum(Maximum(x + 3, 0), 6) / 6);
+}
+
+Value hardsigmoid_backward(LoweringContext& cx, Value grad_output, Value self) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  return ToOutput(cx, Select(And(x > -3, x < 3), grad * (1.0 / 6), 0));
+}
+
+Value hardswish(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, x * Minimum(Maximum(x + 3, 0), 6) / 6);
+}
+
+Value hardswish_backward(LoweringContext& cx, Value grad_output, Value self) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  return ToOutput(cx, Select(x <= -3, 0, Select(x < 3, grad * (x / 3 + 0.5), grad)));
+}
+
+Value hardtanh(LoweringContext& cx, Value self, Value min_val, Value max_val) {
+  auto [x, low, high] = ToCompute(cx, self, min_val, max_val);
+  return ToOutput(cx, Minimum(Maximum(x, low), high));
+}
+
+Value hardtanh_backward(LoweringContext& cx, Value grad_output, Value self, Value min_val,
+                        Value max_val) {
+  auto [grad, x, low, high] = ToCompute(cx, grad_output, self, min_val, max_val);
+  return ToOutput(cx, Select(Or(x <= low, x >= high), 0, grad));
+}
+
+Value leaky_relu(LoweringContext& cx, Value self, Value negative_slope) {
+  auto [x, slope] = ToCompute(cx, self, negative_slope);
+  return ToOutput(cx, Select(x > 0, x, x * slope));
+}
+
+Value leaky_relu_backward(LoweringContext& cx, Value grad_output, Value self, Value negative_slope,
+                          bool /*self_is_result: the signs agree*/) {
+  auto [grad, x, slope] = ToCompute(cx, grad_output, self, negative_slope);
+  return ToOutput(cx, Select(x > 0, grad, grad * slope));
+}
+
+Value log_sigmoid_backward(LoweringContext& cx, Value grad_output, Value self,
+                           Value /*buffer: cheaper made again than read*/) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  Value z = ExpMinusAbs(x), ratio = z / (1 + z);
+  return ToOutput(cx, grad * Select(x < 0, 1 - ratio, ratio));
+}
+
+std::vector<Value> log_sigmoid_forward(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  Value z = ExpMinusAbs(x);
+  return {ToOutput(cx, Minimum(x, 0) - LogPlusOne(z)), ToOutput(cx, z)};
+}
+
+Value logit(LoweringContext& cx, Value self, std::optional<double> eps) {
+  auto [x] = ToCompute(cx, self);
+  if (eps) x = Select(x < *eps, *eps, Select(x > 1 - *eps, 1 - *eps, x));
+  return ToOutput(cx, Select(Equal(x, 1), kInfinity, Log(x / (1 - x))));
+}
+
+Value logit_backward(LoweringContext& cx, Value grad_output, Value self,
+                     std::optional<double> eps) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  const double low = eps.value_or(0), high = 1 - low;
+  Value slope = Select(Or(Equal(x, 0), Equal(x, 1)), kInfinity, 1 / (x * (1 - x)));
+  return ToOutput(cx, Select(Or(x<low, x> high), eps ? 0 : kNan, grad * slope));
+}
+
+Value mish(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, x * Tanh(LogPlusOne(Exponential(x))));
+}
+
+Value mish_backward(LoweringContext& cx, Value grad_output, Value self) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  Value t = Tanh(LogPlusOne(Exponential(x)));
+  return ToOutput(cx, grad * (t + x * Logistic(x) * (1 - t * t)));
+}
+
+Value nan_to_num(LoweringContext& cx, Value self, std::optional<double> nan,
+                 std::optional<double> posinf, std::optional<double> neginf) {
+  if (runtime::IsComplex(self.element())) {
+    return Complex(nan_to_num(cx, Real(self), nan, posinf, neginf),
+                   nan_to_num(cx, Imag(self), nan, posinf, neginf));
+  }
+  if (!runtime::IsFloat(self.element())) return self;
+  auto number = [&](std::optional<double> value, Value (*otherwise)(Builder&, ElementType)) {
+    return value ? FullLike(self, *value)
+                 : BroadcastTo(otherwise(cx.builder(), self.element()), self.dims());
+  };
+  Value x = Select(IsNan(self), nan.value_or(0), self);
+  x = Select(Equal(self, kInfinity), number(posinf, MaxFinite), x);
+  return Select(Equal(self, -kInfinity), number(neginf, MinFinite), x);
+}
+
+Value _prelu_kernel(LoweringContext& cx, Value self, Value weight) {
+  return leaky_relu(cx, self, weight);
+}
+
+std::vector<Value> _prelu_kernel_backward(LoweringContext& cx, Value grad_output, Value self,
+                                          Value weight) {
+  auto [grad, x, w] = ToCompute(cx, grad_output, self, weight);
+  Value positive = x > 0;
+  return {ToOutput(cx, Select(positive, grad, w * grad)),
+          ToOutput(cx, Select(positive, 0, x * grad))};
+}
+
+Value relu(LoweringContext&, Value self) { return Maximum(self, 0); }
+
+Value sigmoid_backward(LoweringContext& cx, Value grad_output, Value output) {
+  auto [grad, y] = ToCompute(cx, grad_output, output);
+  Value slope = (1 - y) * y;
+  return ToOutput(cx, grad * (runtime::IsComplex(y.element()) ? Conj(slope) : slope));
+}
+
+Value silu(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, x * Logistic(x));
+}
+
+Value silu_backward(LoweringContext& cx, Value grad_output, Value self) {
+  auto [grad, x] = ToCompute(cx, grad_output, self);
+  Value sigmoid = Logistic(x);
+  return ToOutput(cx, grad * sigmoid * (1 + x * (1 - sigmoid)));
+}
+
+Value softplus(LoweringContext& cx, Value self, Value beta, Value threshold) {
+  auto [x, b, limit] = ToCompute(cx, self, beta, threshold);
+  return ToOutput(cx, Select(x * b > limit, x, LogPlusOne(Exponential(x * b)) / b));
+}
+
+Value softplus_backward(LoweringContext& cx, Value grad_output, Value self, Value beta,
+                        Value threshold) {
+  auto [grad, x, b, limit] = ToCompute(cx, grad_output, self, beta, threshold);
+  Value z = Exponential(x * b);
+  return ToOutput(cx, Select(x * b > limit, grad, grad * z / (z + 1)));
+}
+
+Value softshrink(LoweringContext& cx, Value self, Value lambd) {
+  auto [x, bound] = ToCompute(cx, self, lambd);
+  // x * 0 keeps NaN.
+  return ToOutput(cx, Select(x > bound, x - bound, Select(x < -bound, x + bound, x * 0)));
+}
+
+Value softshrink_backward(LoweringContext& cx, Value grad_output, Value self, Value lambd) {
+  return ShrinkBackward(cx, grad_output, self, lambd);
+}
+
+Value tanh_backward(LoweringContext& cx, Value grad_output, Value output) {
+  auto [grad, y] = ToCompute(cx, grad_output, output);
+  Value slope = 1 - y * y;
+  return ToOutput(cx, grad * (runtime::IsComplex(y.element()) ? Conj(slope) : slope));
+}
+
+Value threshold(LoweringContext& cx, Value self, Value threshold, Value value) {
+  auto [x, limit, replacement] = ToCompute(cx, self, threshold, value);
+  return ToOutput(cx, Select(x <= limit, replacement, x));
+}
+
+Value threshold_backward(LoweringContext& cx, Value grad_output, Value self, Value threshold) {
+  auto [grad, x, limit] = ToCompute(cx, grad_output, self, threshold);
+  return ToOutput(cx, Select(x <= limit, 0, grad));  // NaN lets the gradient pass
+}
+
+}  // namespace torch_xla::lowering::aten

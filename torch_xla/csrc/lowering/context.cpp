@@ -1,0 +1,151 @@
+#include "lowering/context.h"
+
+#include <c10/util/Exception.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
+namespace torch_xla::lowering {
+namespace {
+
+bool EnvFlag(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value && std::string_view(value) != "0" && std::string_view(value) != "false";
+}
+
+ElementType NaturalType(c10::ScalarType dtype) {
+  using c10::ScalarType;
+  switch (dtype) {
+    case ScalarType::Bool: return ElementType::kPred;
+    case ScalarType::Byte: return ElementType::kU8;
+    case ScalarType::Char: return ElementType::kS8;
+    case ScalarType::Short: return ElementType::kS16;
+    case ScalarType::Int: return ElementType::kS32;
+    case ScalarType::Long: return ElementType::kS64;
+    case ScalarType::UInt16: return ElementType::kU16;
+    case ScalarType::UInt32: return ElementType::kU32;
+    case ScalarType::UInt64: return ElementType::kU64;
+    case ScalarType::Half: return ElementType::kF16;
+    case ScalarType::BFloat16: return ElementType::kBF16;
+    case ScalarType::Float: return ElementType::kF32;
+    case ScalarType::Double: return ElementType::kF64;
+    case ScalarType::ComplexFloat: return ElementType::kC64;
+    case ScalarType::ComplexDouble: return ElementType::kC128;
+    case ScalarType::Float8_e4m3fn: return ElementType::kF8E4M3FN;
+    case ScalarType::Float8_e4m3fnuz: return ElementType::kF8E4M3FNUZ;
+    case ScalarType::Float8_e5m2: return ElementType::kF8E5M2;
+    case ScalarType::Float8_e5m2fnuz: return ElementType::kF8E5M2FNUZ;
+    case ScalarType::Float8_e8m0fnu: return ElementType::kF8E8M0FNU;
+    default:
+      TORCH_CHECK_TYPE(false, "the xla device has no tensors of dtype ", dtype);
+  }
+}
+
+}  // namespace
+
+ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
+  static const bool use_bf16 = EnvFlag("XLA_USE_BF16");
+  static const bool downcast_bf16 = EnvFlag("XLA_DOWNCAST_BF16");
+  ElementType type = NaturalType(dtype);
+  const bool no_f64 = platform == "TPU";
+  if (type == ElementType::kF32 && (use_bf16 || downcast_bf16)) return ElementType::kBF16;
+  if (type == ElementType::kF64) {
+    if (use_bf16) return ElementType::kBF16;
+    if (downcast_bf16 || no_f64) return ElementType::kF32;
+  }
+  if (type == ElementType::kC128 && no_f64) return ElementType::kC64;
+  return type;
+}
+
+stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {
+  return {Physical(shape->dtype), Dims(shape->dims.begin(), shape->dims.end())};
+}
+
+c10::ScalarType LoweringContext::CommonDtype() const { return ResultType(node_->operands()); }
+
+Value LoweringContext::Lowered(const ir::Value& value) const {
+  return values_.at(value.node.get())[value.index];
+}
+
+void LoweringContext::SetOutputs(const ir::Node& node, Value value) {
+  SetOutputs(node, std::vector<Value>{value});
+}
+
+void LoweringContext::SetOutputs(const ir::Node& node, const std::vector<Value>& values) {
+  TORCH_INTERNAL_ASSERT(values.size() == node.num_outputs(), "lowering gave ", values.size(),
+                        " results, tracing inferred ", node.num_outputs());
+  for (size_t i = 0; i < values.size(); ++i) {
+    stablehlo::Type expected = Physical(node.shape(i));
+    TORCH_INTERNAL_ASSERT(values[i].type() == expected, "result ", i, " was lowered to ",
+                          values[i].type().ToString(), ", tracing inferred ", expected.ToString());
+  }
+  values_[&node] = values;
+}
+
+void LoweringContext::Lower(const ir::Node& node) {
+  node_ = &node;
+  const ir::SourceLocation* location = node.location();
+  if (location) {
+    builder_.SetLocation(location->file, location->line, node.op().name);
+  } else {
+    builder_.ClearLocation();
+  }
+  try {
+    node.op().lower(*this, node);
+  } catch (const std::exception& error) {
+    std::ostringstream message;
+    message << "lowering " << node.op().name;
+    if (*node.op().overload) message << '.' << node.op().overload;
+    message << '(';
+    for (size_t i = 0; i < node.operands().size(); ++i) {
+      message << (i ? ", " : "") << node.operands()[i].shape()->ToString();
+    }
+    message << ") failed: ";
+    if (auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
+      message << torch_error->what_without_backtrace();
+    } else {
+      message << error.what();
+    }
+    if (location) {
+      message << "\n  traced at " << location->file << ':' << location->line << " in "
+              << location->function;
+    } else {
+      message << "\n  (run with XLA_IR_DEBUG=1 to see the line that traced it)";
+    }
+    TORCH_CHECK(false, message.str());
+  }
+}
+
+c10::ScalarType ResultType(std::span<const ir::Value> operands) {
+  using c10::ScalarType;
+  auto promote = [](ScalarType a, ScalarType b) {
+    return a == ScalarType::Undefined ? b : c10::promoteTypes(a, b);
+  };
+  auto category = [](ScalarType t) {
+    if (t == ScalarType::Undefined) return -1;
+    if (c10::isComplexType(t)) return 3;
+    if (c10::isFloatingType(t)) return 2;
+    return t == ScalarType::Bool ? 0 : 1;
+  };
+  // In order of rank: dimensioned, zero-dim, Python numbers.
+  std::array<ScalarType, 3> by_rank{ScalarType::Undefined, ScalarType::Undefined,
+                                    ScalarType::Undefined};
+  const ScalarType default_float = c10::get_default_dtype_as_scalartype();
+  for (const ir::Value& operand : operands) {
+    ir::ShapeRef shape = operand.shape();
+    ScalarType dtype = shape->dtype;
+    if (shape->wrapped && c10::isComplexType(dtype)) dtype = c10::toComplexType(default_float);
+    if (shape->wrapped && c10::isFloatingType(dtype)) dtype = default_float;
+    ScalarType& slot = by_rank[shape->wrapped ? 2 : shape->rank() == 0 ? 1 : 0];
+    slot = promote(slot, dtype);
+  }
+  ScalarType result = by_rank[0];
+  for (int rank = 1; rank < 3; ++rank) {
+    if (category(by_rank[rank]) > category(result)) result = promote(result, by_rank[rank]);
+  }
+  return result;
+}
+
+}  // namespace torch_xla::lowering

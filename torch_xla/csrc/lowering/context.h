@@ -1,0 +1,73 @@
+// What a Lower function works with: the StableHLO builder, the node being lowered,
+// and the mapping of logical (torch) dtypes to the device's physical element types.
+#pragma once
+
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/node.h"
+#include "stablehlo/builder.h"
+#include "stablehlo/ops.h"
+
+namespace torch_xla::lowering {
+
+using runtime::ElementType;
+using stablehlo::Dims;
+using stablehlo::Direction;
+using stablehlo::ReduceOp;
+using stablehlo::Value;
+
+/// How torch's dtypes are kept on a device: XLA_USE_BF16, XLA_DOWNCAST_BF16 and what
+/// the platform lacks. One table, consulted where text is emitted and where data
+/// crosses the host boundary.
+ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform);
+
+class LoweringContext {
+ public:
+  explicit LoweringContext(std::string_view platform) : platform_(platform) {}
+
+  stablehlo::Builder& builder() { return builder_; }
+  const std::string& platform() const { return platform_; }
+  ElementType Physical(c10::ScalarType dtype) const { return PhysicalType(dtype, platform_); }
+  stablehlo::Type Physical(ir::ShapeRef shape) const;
+
+  /// The node that is being lowered, and its results as its shape inference gave them.
+  const ir::Node& node() const { return *node_; }
+  c10::ScalarType output_dtype(size_t i = 0) const { return node_->shape(i)->dtype; }
+  ElementType output_element(size_t i = 0) const { return Physical(output_dtype(i)); }
+  stablehlo::Type output_type(size_t i = 0) const { return Physical(node_->shape(i)); }
+  Dims output_dims(size_t i = 0) const { return output_type(i).dims; }
+  /// The logical shape of operand `i` (tensors and scalars in the order of the schema).
+  ir::ShapeRef operand_shape(size_t i) const { return node_->operands()[i].shape(); }
+  /// PyTorch's result_type over all operands of the node.
+  c10::ScalarType CommonDtype() const;
+
+  /// The lowered form of an operand.
+  Value Lowered(const ir::Value& value) const;
+  /// Records what a node became; throws when a type is not the one inferred at tracing.
+  void SetOutputs(const ir::Node& node, Value value);
+  void SetOutputs(const ir::Node& node, const std::vector<Value>& values);
+  /// Records a leaf (parameter) without lowering it.
+  void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
+  /// Lowers one node; its operands must have been lowered before. An exception says which
+  /// op failed and, where known, the user's line.
+  void Lower(const ir::Node& node);
+
+ private:
+  stablehlo::Builder builder_;
+  std::string platform_;
+  const ir::Node* node_ = nullptr;
+  std::unordered_map<const ir::Node*, std::vector<Value>> values_;
+};
+
+/// PyTorch's type promotion over logical shapes: dimensioned tensors outrank zero-dim
+/// ones, those outrank Python numbers.
+c10::ScalarType ResultType(std::span<const ir::Value> operands);
+
+}  // namespace torch_xla::lowering

@@ -1,0 +1,63 @@
+#include "lowering/elementwise.h"
+
+#include <algorithm>
+
+namespace torch_xla::lowering {
+
+Value To(Value x, ElementType element, const Dims& dims) {
+  return stablehlo::BroadcastTo(stablehlo::Convert(x, element), dims);
+}
+
+Value ToOutputElement(LoweringContext& cx, Value x) {
+  return stablehlo::Convert(x, cx.output_element());
+}
+
+Value ToOutput(LoweringContext& cx, Value x) {
+  return To(x, cx.output_element(), cx.output_dims());
+}
+
+void LowerUnary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value)) {
+  cx.SetOutputs(node, op(ToOutputElement(cx, cx.Lowered(node.operands()[0]))));
+}
+
+void LowerBinary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value, Value)) {
+  cx.SetOutputs(node, op(ToOutput(cx, cx.Lowered(node.operands()[0])),
+                         ToOutput(cx, cx.Lowered(node.operands()[1]))));
+}
+
+void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction) {
+  ElementType common = cx.Physical(cx.CommonDtype());
+  Dims dims = cx.output_dims();
+  cx.SetOutputs(node, stablehlo::Compare(To(cx.Lowered(node.operands()[0]), common, dims),
+                                         To(cx.Lowered(node.operands()[1]), common, dims),
+                                         direction));
+}
+
+int64_t WrapDim(int64_t dim, int64_t rank) { return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; }
+
+Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
+  Dims result;
+  if (!dims || dims->empty()) {
+    for (int64_t i = 0; i < rank; ++i) result.push_back(i);
+    return result;
+  }
+  for (int64_t dim : *dims) {
+    if (rank > 0) result.push_back(WrapDim(dim, rank));
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+Value KeepDims(Value reduced, const Dims& input_dims, const Dims& dims) {
+  Dims kept = input_dims;
+  for (int64_t dim : dims) kept[dim] = 1;
+  return stablehlo::Reshape(reduced, kept);
+}
+
+ElementType ComputeType(ElementType element) {
+  return element == ElementType::kF16 || element == ElementType::kBF16 ? ElementType::kF32
+                                                                        : element;
+}
+
+}  // namespace torch_xla::lowering

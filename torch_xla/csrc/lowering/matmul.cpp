@@ -1,0 +1,89 @@
+// Matrix products. Half types are multiplied with float accumulation and rounded once.
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+
+namespace torch_xla::lowering::aten {
+namespace {
+
+using stablehlo::BroadcastInDim;
+using stablehlo::BroadcastTo;
+using stablehlo::Convert;
+using stablehlo::DotDimensionNumbers;
+using stablehlo::Multiply;
+
+/// lhs times rhs in the type that PyTorch accumulates in.
+Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
+  const ElementType element = cx.output_element();
+  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
+  const bool gpu = cx.platform() == "CUDA" || cx.platform() == "ROCM";
+  return stablehlo::DotGeneral(
+      Convert(lhs, element), Convert(rhs, element), numbers,
+      gpu ? stablehlo::Precision::kHighest : stablehlo::Precision::kDefault, ComputeType(element));
+}
+
+/// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.
+Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Value alpha) {
+  const ElementType element = product.element();
+  const Dims& dims = product.dims();
+  beta = Convert(beta, element);
+  Value scaled = Multiply(To(self, element, dims), BroadcastTo(beta, dims));
+  Value ignored = stablehlo::Compare(beta, stablehlo::ZerosLike(beta), Direction::kEq);
+  return ToOutput(cx,
+                  stablehlo::Add(stablehlo::Select(ignored, stablehlo::ZerosLike(scaled), scaled),
+                                 Multiply(product, To(alpha, element, dims))));
+}
+
+Value Matrix(LoweringContext& cx, Value lhs, Value rhs) {  // the rhs may be a vector
+  return Product(cx, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+}
+
+Value Batch(LoweringContext& cx, Value lhs, Value rhs) {
+  return Product(
+      cx, lhs, rhs,
+      {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
+}
+
+}  // namespace
+
+Value mm(LoweringContext& cx, Value self, Value mat2) {
+  return ToOutput(cx, Matrix(cx, self, mat2));
+}
+
+Value mv(LoweringContext& cx, Value self, Value vec) { return ToOutput(cx, Matrix(cx, self, vec)); }
+
+Value dot(LoweringContext& cx, Value self, Value tensor) {
+  return ToOutput(cx, Product(cx, self, tensor, {.lhs_contracting = {0}, .rhs_contracting = {0}}));
+}
+
+Value bmm(LoweringContext& cx, Value self, Value mat2) {
+  return ToOutput(cx, Batch(cx, self, mat2));
+}
+
+Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
+  return AddScaled(cx, self, Matrix(cx, mat1, mat2), beta, alpha);
+}
+
+Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {
+  return AddScaled(cx, self, Matrix(cx, mat, vec), beta, alpha);
+}
+
+Value baddbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta,
+              Value alpha) {
+  return AddScaled(cx, self, Batch(cx, batch1, batch2), beta, alpha);
+}
+
+Value addbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta, Value alpha) {
+  return AddScaled(
+      cx, self, Product(cx, batch1, batch2, {.lhs_contracting = {0, 2}, .rhs_contracting = {0, 1}}),
+      beta, alpha);
+}
+
+Value addr(LoweringContext& cx, Value self, Value vec1, Value vec2, Value beta, Value alpha) {
+  const ElementType element = ComputeType(cx.output_element());
+  const Dims dims = cx.output_dims();
+  Value outer = Multiply(BroadcastInDim(Convert(vec1, element), dims, {0}),
+                         BroadcastInDim(Convert(vec2, element), dims, {1}));
+  return AddScaled(cx, self, outer, beta, alpha);
+}
+
+}  // namespace torch_xla::lowering::aten

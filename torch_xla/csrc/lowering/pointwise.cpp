@@ -1,0 +1,400 @@
+// Ops that compute each element from the elements at the same place. Those with an
+// exact counterpart in StableHLO are named in the yaml and have no function here.
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering::aten {
+namespace {
+
+using namespace stablehlo;  // NOLINT: formulas
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx.output_dims()); }
+
+/// `op` for floats; integers have no fraction and stay as they are.
+Value Rounded(LoweringContext& cx, Value x, Value (*op)(Value)) {
+  x = ToOutput(cx, x);
+  return runtime::IsFloat(x.element()) ? op(x) : x;
+}
+
+Value Truncate(Value x) { return Select(x < 0, Ceil(x), Floor(x)); }
+
+/// log(x) over the logarithm of a base: exact where x is a small power of it.
+Value LogToBase(LoweringContext& cx, Value self, double log_base) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, Log(x) / log_base);
+}
+
+/// Whether the real part, or the imaginary one, equals one of `values`.
+Value EqualsAny(Value x, std::initializer_list<double> values) {
+  if (runtime::IsComplex(x.element())) {
+    return Or(EqualsAny(Real(x), values), EqualsAny(Imag(x), values));
+  }
+  Value result = FullLike(Convert(x, ElementType::kPred), false);
+  if (!runtime::IsFloat(x.element())) return result;
+  for (double value : values) result = Or(result, Equal(x, value));
+  return result;
+}
+
+/// a + alpha * b; of bools, a or (alpha and b).
+Value AddScaled(LoweringContext& cx, Value self, Value other, Value scale) {
+  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
+  return ToOutput(cx, a + alpha * b);
+}
+
+Value SubtractScaled(LoweringContext& cx, Value self, Value other, Value scale) {
+  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
+  return ToOutput(cx, a - alpha * b);
+}
+
+/// NaN in the operand or a bound gives NaN; where low > high, high wins.
+Value Clamped(LoweringContext& cx, Value x, std::optional<Value> low, std::optional<Value> high) {
+  x = ToOutput(cx, x);
+  if (low) x = Maximum(x, ToOutput(cx, *low));
+  if (high) x = Minimum(x, ToOutput(cx, *high));
+  return x;
+}
+
+/// Where both are not zero and have different signs.
+Value SignsDiffer(Value a, Value b) { return NotEqual(a < 0, b < 0); }
+
+Value FloorDivideIntegers(Value a, Value b) {
+  Value quotient = Divide(a, b);
+  if (!runtime::IsSigned(a.element())) return quotient;
+  Value inexact = NotEqual(Remainder(a, b), 0);
+  return Select(And(inexact, SignsDiffer(a, b)), quotient - 1, quotient);
+}
+
+/// Python's //, with care for quotients that rounding would carry over an integer.
+Value FloorDivideFloats(Value a, Value b) {
+  Value quotient = a / b;
+  Value remainder = Remainder(a, b);
+  Value exact = (a - remainder) / b;
+  Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));
+  exact = Select(adjust, exact - 1, exact);
+  Value floor = Floor(exact);
+  floor = Select(exact - floor > 0.5, floor + 1, floor);
+  Value signed_zero = quotient * 0;
+  return Select(Equal(b, 0), quotient, Select(Equal(exact, 0), signed_zero, floor));
+}
+
+Value FloorDivide(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  const bool integers = runtime::IsInteger(a.element());
+  return ToOutput(cx, integers ? FloorDivideIntegers(a, b) : FloorDivideFloats(a, b));
+}
+
+/// C's fmod: the sign of the dividend.
+Value Fmod(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  return ToOutput(cx, Remainder(a, b));
+}
+
+/// Python's %: the sign of the divisor.
+Value FloorRemainder(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  Value remainder = Remainder(a, b);
+  if (runtime::IsUnsigned(a.element())) return ToOutput(cx, remainder);
+  Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));
+  return ToOutput(cx, Select(adjust, remainder + b, remainder));
+}
+
+/// The operand that is not NaN, or else what `op` picks.
+Value IgnoringNan(LoweringContext& cx, Value self, Value other, Value (*op)(Value, Value)) {
+  Value a = ToOutput(cx, self), b = ToOutput(cx, other);
+  return Select(IsNan(a), b, Select(IsNan(b), a, op(a, b)));
+}
+
+/// PyTorch's formula, exact at both ends.
+Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
+  auto [a, b, w] = ToCompute(cx, self, end, weight);
+  return ToOutput(cx, Select(Abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)));
+}
+
+Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
+  return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
+}
+
+/// x to a whole power > 0 by repeated squaring.
+Value WholePower(Value x, int64_t exponent) {
+  if (exponent == 1) return x;
+  Value half = WholePower(x, exponent / 2);
+  return exponent % 2 ? half * half * x : half * half;
+}
+
+Value Pow(LoweringContext& cx, Value self, Value exponent) {
+  auto [x, y] = ToCompute(cx, self, exponent);
+  if (x.element() == ElementType::kPred) return Or(x, Not(y));
+  return ToOutput(cx, Power(x, y));
+}
+
+}  // namespace
+
+// ---- One operand
+
+Value abs(LoweringContext& cx, Value self) {
+  const bool is_signed =
+      !runtime::IsUnsigned(self.element()) && self.element() != ElementType::kPred;
+  return ToOutput(cx, is_signed ? Abs(self) : self);
+}
+
+Value ceil(LoweringContext& cx, Value self) { return Rounded(cx, self, Ceil); }
+
+Value conj_physical(LoweringContext&, Value self) {
+  return runtime::IsComplex(self.element()) ? Conj(self) : self;
+}
+
+Value exp2(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, Power(FullLike(x, 2), x));
+}
+
+Value floor(LoweringContext& cx, Value self) { return Rounded(cx, self, Floor); }
+
+Value frac(LoweringContext& cx, Value self) {
+  return Subtract(ToOutput(cx, self), Rounded(cx, self, Truncate));
+}
+
+Value isinf(LoweringContext&, Value self) { return EqualsAny(self, {kInfinity, -kInfinity}); }
+
+Value isnan(LoweringContext&, Value self) { return IsNan(self); }
+
+Value isneginf(LoweringContext&, Value self) { return EqualsAny(self, {-kInfinity}); }
+
+Value isposinf(LoweringContext&, Value self) { return EqualsAny(self, {kInfinity}); }
+
+Value log10(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::numbers::ln10); }
+
+Value log2(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::numbers::ln2); }
+
+Value logical_not(LoweringContext& cx, Value self) { return Not(ToPred(cx, self)); }
+
+Value reciprocal(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, 1 / x);
+}
+
+Value round(LoweringContext& cx, Value self) { return Rounded(cx, self, RoundNearestEven); }
+
+Value round_decimals(LoweringContext& cx, Value self, int64_t decimals) {
+  if (decimals == 0) return round(cx, self);
+  auto [x] = ToCompute(cx, self);
+  const double scale = std::pow(10.0, std::abs(decimals));
+  return ToOutput(
+      cx, decimals > 0 ? RoundNearestEven(x * scale) / scale : RoundNearestEven(x / scale) * scale);
+}
+
+Value sgn(LoweringContext& cx, Value self) {
+  return runtime::IsComplex(self.element()) ? Sign(self) : sign(cx, self);
+}
+
+Value sign(LoweringContext&, Value self) {
+  if (self.element() == ElementType::kPred) return self;
+  if (runtime::IsUnsigned(self.element())) return Minimum(self, 1);
+  return Select(IsNan(self), 0, Sign(self));  // PyTorch gives 0 for NaN
+}
+
+Value trunc(LoweringContext& cx, Value self) { return Rounded(cx, self, Truncate); }
+
+// ---- Several operands
+
+Value add_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
+  return AddScaled(cx, self, other, alpha);
+}
+
+Value addcdiv(LoweringContext& cx, Value self, Value tensor1, Value tensor2, Value value) {
+  auto [x, a, b, scale] = ToCompute(cx, self, tensor1, tensor2, value);
+  return ToOutput(cx, x + scale * a / b);
+}
+
+Value addcmul(LoweringContext& cx, Value self, Value tensor1, Value tensor2, Value value) {
+  auto [x, a, b, scale] = ToCompute(cx, self, tensor1, tensor2, value);
+  return ToOutput(cx, x + scale * a * b);
+}
+
+// Shifts by a negative number or all bits behave alike in PyTorch and StableHLO.
+Value bitwise_left_shift_Tensor(LoweringContext& cx, Value self, Value other) {
+  return ShiftLeft(ToOutput(cx, self), ToOutput(cx, other));
+}
+
+Value bitwise_right_shift_Tensor(LoweringContext& cx, Value self, Value other) {
+  Value x = ToOutput(cx, self), amount = ToOutput(cx, other);
+  return runtime::IsSigned(x.element()) ? ShiftRightArithmetic(x, amount)
+                                        : ShiftRightLogical(x, amount);
+}
+
+Value clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::optional<Value> max) {
+  return Clamped(cx, self, min, max);
+}
+
+Value clamp_Tensor(LoweringContext& cx, Value self, std::optional<Value> min,
+                   std::optional<Value> max) {
+  return Clamped(cx, self, min, max);
+}
+
+Value clamp_max(LoweringContext& cx, Value self, Value max) {
+  return Clamped(cx, self, std::nullopt, max);
+}
+
+Value clamp_max_Tensor(LoweringContext& cx, Value self, Value max) {
+  return Clamped(cx, self, std::nullopt, max);
+}
+
+Value clamp_min(LoweringContext& cx, Value self, Value min) {
+  return Clamped(cx, self, min, std::nullopt);
+}
+
+Value clamp_min_Tensor(LoweringContext& cx, Value self, Value min) {
+  return Clamped(cx, self, min, std::nullopt);
+}
+
+Value copysign_Tensor(LoweringContext& cx, Value self, Value other) {
+  auto [x, sign] = ToCompute(cx, self, other);
+  // By bits: zeros and NaNs have signs too.
+  Value bits = BitcastConvert(
+      sign, sign.element() == ElementType::kF64 ? ElementType::kS64 : ElementType::kS32);
+  return ToOutput(cx, Select(bits < 0, -Abs(x), Abs(x)));
+}
+
+Value div_Tensor_mode(LoweringContext& cx, Value self, Value other,
+                      std::optional<std::string_view> rounding_mode) {
+  if (rounding_mode == "floor") return FloorDivide(cx, self, other);
+  auto [a, b] = ToCompute(cx, self, other);
+  Value quotient = a / b;
+  const bool truncate = rounding_mode == "trunc" && runtime::IsFloat(quotient.element());
+  return ToOutput(cx, truncate ? Truncate(quotient) : quotient);
+}
+
+Value floor_divide(LoweringContext& cx, Value self, Value other) {
+  return FloorDivide(cx, self, other);
+}
+
+Value fmax(LoweringContext& cx, Value self, Value other) {
+  return IgnoringNan(cx, self, other, Maximum);
+}
+
+Value fmin(LoweringContext& cx, Value self, Value other) {
+  return IgnoringNan(cx, self, other, Minimum);
+}
+
+Value fmod_Scalar(LoweringContext& cx, Value self, Value other) { return Fmod(cx, self, other); }
+
+Value fmod_Tensor(LoweringContext& cx, Value self, Value other) { return Fmod(cx, self, other); }
+
+Value heaviside(LoweringContext& cx, Value self, Value values) {
+  Value x = ToOutput(cx, self);
+  return Select(Equal(x, 0), ToOutput(cx, values), ToOutput(cx, x > 0));
+}
+
+Value hypot(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  return ToOutput(cx, Abs(Complex(a, b)));  // neither overflows nor loses an infinity
+}
+
+Value lerp_Scalar(LoweringContext& cx, Value self, Value end, Value weight) {
+  return Lerp(cx, self, end, weight);
+}
+
+Value lerp_Tensor(LoweringContext& cx, Value self, Value end, Value weight) {
+  return Lerp(cx, self, end, weight);
+}
+
+Value logaddexp(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  // Equal operands have the difference 0, infinities too.
+  Value difference = Select(Equal(a, b), 0, Abs(a - b));
+  return ToOutput(cx, Maximum(a, b) + LogPlusOne(Exponential(-difference)));
+}
+
+Value logaddexp2(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  Value difference = Select(Equal(a, b), 0, Abs(a - b));
+  Value correction = LogPlusOne(Exponential(difference * -std::numbers::ln2));
+  return ToOutput(cx, Maximum(a, b) + correction * std::numbers::log2e);
+}
+
+Value logical_and(LoweringContext& cx, Value self, Value other) {
+  return And(ToPred(cx, self), ToPred(cx, other));
+}
+
+Value logical_or(LoweringContext& cx, Value self, Value other) {
+  return Or(ToPred(cx, self), ToPred(cx, other));
+}
+
+Value logical_xor(LoweringContext& cx, Value self, Value other) {
+  return Xor(ToPred(cx, self), ToPred(cx, other));
+}
+
+Value masked_fill_Scalar(LoweringContext& cx, Value self, Value mask, Value value) {
+  return MaskedFill(cx, self, mask, value);
+}
+
+Value masked_fill_Tensor(LoweringContext& cx, Value self, Value mask, Value value) {
+  return MaskedFill(cx, self, mask, value);
+}
+
+Value pow_Scalar(LoweringContext& cx, Value self, Value exponent) {
+  return Pow(cx, self, exponent);
+}
+
+Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& exponent) {
+  auto [x] = ToCompute(cx, self);
+  if (exponent.isComplex())
+    return ToOutput(cx, Power(x, FullLike(x, std::complex<double>(exponent.toComplexDouble()))));
+  const double y = exponent.toDouble();
+  if (y == 0) return ToOutput(cx, FullLike(x, 1));
+  if (x.element() == ElementType::kPred) return ToOutput(cx, x);
+  if (y == 0.5) return ToOutput(cx, Sqrt(x));  // PyTorch's too: sqrt(-inf) is NaN
+  if (y == -0.5) return ToOutput(cx, Rsqrt(x));
+  if (y == -1) return ToOutput(cx, 1 / x);
+  if (y == -2) return ToOutput(cx, 1 / (x * x));
+  if (y == 1 || y == 2 || y == 3 || (runtime::IsInteger(x.element()) && y > 0)) {
+    return ToOutput(cx, WholePower(x, exponent.toLong()));
+  }
+  return ToOutput(cx, Power(x, FullLike(x, y)));
+}
+
+Value pow_Tensor_Tensor(LoweringContext& cx, Value self, Value exponent) {
+  return Pow(cx, self, exponent);
+}
+
+Value remainder_Scalar(LoweringContext& cx, Value self, Value other) {
+  return FloorRemainder(cx, self, other);
+}
+
+Value remainder_Scalar_Tensor(LoweringContext& cx, Value self, Value other) {
+  return FloorRemainder(cx, self, other);
+}
+
+Value remainder_Tensor(LoweringContext& cx, Value self, Value other) {
+  return FloorRemainder(cx, self, other);
+}
+
+Value rsub_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
+  return SubtractScaled(cx, other, self, alpha);
+}
+
+Value rsub_Scalar(LoweringContext& cx, Value self, Value other, Value alpha) {
+  return SubtractScaled(cx, other, self, alpha);
+}
+
+Value sub_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
+  return SubtractScaled(cx, self, other, alpha);
+}
+
+Value where_self(LoweringContext& cx, Value condition, Value self, Value other) {
+  return MaskedFill(cx, other, condition, self);
+}
+
+Value xlogy_Tensor(LoweringContext& cx, Value self, Value other) {
+  auto [x, y] = ToCompute(cx, self, other);
+  return ToOutput(cx, Select(And(Equal(x, 0), Not(IsNan(y))), 0, x * Log(y)));
+}
+
+}  // namespace torch_xla::lowering::aten

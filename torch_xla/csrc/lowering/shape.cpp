@@ -1,0 +1,311 @@
+// Ops that move, repeat, pad and order elements.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "lowering/indexing.h"
+#include "lowering/strided_view.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using stablehlo::Type;
+
+bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
+
+Value Zero(Value like) { return ScalarLike(like, 0); }
+
+/// `x` in zeros of `dims`, `start` from the front of dimension `dim` and `step` apart.
+Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step) {
+  int64_t size = x.dims()[dim];
+  int64_t extent = size == 0 ? 0 : (size - 1) * step + 1;
+  Dims low(dims.size(), 0), high(dims.size(), 0), interior(dims.size(), 0);
+  low[dim] = size == 0 ? 0 : start;
+  high[dim] = dims[dim] - low[dim] - extent;
+  interior[dim] = step - 1;
+  return Pad(x, Zero(x), low, high, interior);
+}
+
+/// A bound of a Python slice as an offset in [0, size].
+int64_t SliceBound(int64_t bound, int64_t size) {
+  return std::clamp<int64_t>(bound < 0 ? bound + size : bound, 0, size);
+}
+
+Dims Strides(const Dims& dims) {
+  Dims strides(dims.size(), 1);
+  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  return strides;
+}
+
+/// The lower (kLe) or upper (kGe) triangle of the last two dimensions.
+Value Triangle(Value x, int64_t diagonal, Direction keep) {
+  int64_t rows = x.dim(-2), columns = x.dim(-1);
+  Type type(ElementType::kS32, {rows, columns});
+  Value row = Iota(x.builder(), type, 0), column = Iota(x.builder(), type, 1);
+  // Any diagonal beyond the matrix is as good as the next one, and fits in 32 bits.
+  diagonal = std::clamp(diagonal, -rows, columns);
+  Value kept = Compare(Subtract(column, row), FullLike(row, diagonal), keep);
+  return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
+}
+
+/// `background` with a diagonal of the dimensions dim1 and dim2 replaced. `values` has the
+/// diagonal as its last dimension.
+Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, int64_t dim2) {
+  if (IsEmpty(values)) return background;
+  const Dims& dims = background.dims();
+  dim1 = WrapDim(dim1, background.rank());
+  dim2 = WrapDim(dim2, background.rank());
+  // Each row gets its value everywhere; a mask keeps the one place.
+  Dims placed = values.dims(), mapping;
+  placed.back() = dims[dim1];
+  values = Place(values, placed, values.rank() - 1, std::max<int64_t>(-offset, 0), 1);
+  for (int64_t i = 0; i < background.rank(); ++i) {
+    if (i != dim1 && i != dim2) mapping.push_back(i);
+  }
+  mapping.push_back(dim1);
+  Type type(ElementType::kS32, dims);
+  Value row = Iota(background.builder(), type, dim1), column = Iota(row.builder(), type, dim2);
+  Value hit = Compare(Subtract(column, row), FullLike(row, offset), Direction::kEq);
+  return Select(hit, BroadcastInDim(values, dims, mapping), background);
+}
+
+// ---- Order ------------------------------------------------------------------------------
+
+bool IsFloat(Value x) { return runtime::IsFloat(x.element()); }
+
+Value IsNan(Value x) { return Compare(x, x, Direction::kNe); }
+
+/// Up to 32 bits of x as a signed integer in PyTorch's order: -0 equals 0, NaN is largest.
+Value OrderKey(Value x) {
+  if (!IsFloat(x)) return Convert(x, ElementType::kS64);
+  Value bits = BitcastConvert(Convert(x, ElementType::kF32), ElementType::kS32);
+  Value magnitude = And(bits, FullLike(bits, 0x7fffffff));
+  Value key = Select(Compare(bits, ZerosLike(bits), Direction::kLt), Negate(magnitude), magnitude);
+  Value nan = Compare(magnitude, FullLike(bits, 0x7f800000), Direction::kGt);
+  return Convert(Select(nan, FullLike(bits, 0x7fffffff), key), ElementType::kS64);
+}
+
+/// Whether a comes before b in PyTorch's ascending order.
+Value Less(Value a, Value b) {
+  Value less = Compare(a, b, Direction::kLt);
+  if (!IsFloat(a)) return less;
+  return Or(less, And(IsNan(b), Not(IsNan(a))));
+}
+
+/// The stable order of the elements along `dim` (kS64 indices). Elements of up to 32 bits are
+/// sorted as one integer with the index in its low half: plain integers sort 15 times
+/// faster on XLA:CPU than pairs do, and by radix on GPUs.
+Value SortOrder(Value x, int64_t dim, bool descending) {
+  Type wide(ElementType::kS64, x.dims());
+  if (runtime::ByteWidth(x.element()) > 4) {
+    Value position = Iota(x.builder(), wide, dim);
+    auto before = [&](std::span<const Value> v) -> std::vector<Value> {
+      return {descending ? Less(v[1], v[0]) : Less(v[0], v[1])};
+    };
+    return stablehlo::Sort({x, position}, dim, /*stable=*/true, before)[1];
+  }
+  Value key = OrderKey(x);
+  if (descending) key = Not(key);
+  Value packed = Or(ShiftLeft(key, FullLike(key, 32)), Iota(x.builder(), wide, dim));
+  auto before = [](std::span<const Value> v) -> std::vector<Value> {
+    return {Compare(v[0], v[1], Direction::kLt)};
+  };
+  packed = stablehlo::Sort({packed}, dim, /*stable=*/false, before)[0];
+  return And(packed, FullLike(packed, 0xffffffff));
+}
+
+/// The first `count` along `dim` of (values, indices).
+std::vector<Value> Ordered(LoweringContext& cx, Value x, int64_t dim, bool descending,
+                           int64_t count) {
+  Value order = SortOrder(x, dim, descending);
+  Dims limits = order.dims();
+  limits[dim] = count;
+  order = Slice(order, Dims(limits.size(), 0), limits);
+  return {Reshape(TakeAlong(x, dim, order), cx.output_dims()), ToOutput(cx, order)};
+}
+
+}  // namespace
+
+namespace aten {
+
+Value cat(LoweringContext& cx, const std::vector<Value>& tensors, int64_t dim) {
+  std::vector<Value> parts;
+  for (Value x : tensors) {
+    // PyTorch lets an empty vector be concatenated with anything.
+    if (x.dims() != Dims{0}) parts.push_back(ToOutputElement(cx, x));
+  }
+  if (parts.empty()) return Constant(cx.builder(), 0, cx.output_type());
+  return Concatenate(parts, WrapDim(dim, parts[0].rank()));
+}
+
+Value constant_pad_nd(LoweringContext& cx, Value self, c10::IntArrayRef pad, Value value) {
+  Dims low(self.rank(), 0), high(self.rank(), 0);
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    low[low.size() - 1 - i] = pad[2 * i];
+    high[high.size() - 1 - i] = pad[2 * i + 1];
+  }
+  return Pad(self, ToOutputElement(cx, value), low, high);
+}
+
+Value flip(LoweringContext&, Value self, c10::IntArrayRef dims) {
+  Dims reversed;
+  for (int64_t dim : dims) {
+    if (self.rank() > 0) reversed.push_back(WrapDim(dim, self.rank()));
+  }
+  return Reverse(self, reversed);
+}
+
+Value repeat(LoweringContext& cx, Value self, c10::IntArrayRef repeats) {
+  // Each dimension becomes (repeat, size), which the reshape joins.
+  Dims dims, mapping;
+  int64_t added = static_cast<int64_t>(repeats.size()) - self.rank();
+  for (int64_t i = 0; i < static_cast<int64_t>(repeats.size()); ++i) {
+    dims.push_back(repeats[i]);
+    if (i < added) continue;
+    mapping.push_back(static_cast<int64_t>(dims.size()));
+    dims.push_back(self.dims()[i - added]);
+  }
+  return Reshape(BroadcastInDim(self, dims, mapping), cx.output_dims());
+}
+
+Value roll(LoweringContext& cx, Value self, c10::IntArrayRef shifts, c10::IntArrayRef dims) {
+  if (IsEmpty(self)) return self;
+  Value x = dims.empty() ? Reshape(self, {self.type().num_elements()}) : self;
+  for (size_t i = 0; i < shifts.size(); ++i) {
+    int64_t dim = dims.empty() ? 0 : WrapDim(dims[i], x.rank());
+    if (x.rank() == 0) continue;
+    int64_t size = x.dims()[dim];
+    int64_t cut = ((-shifts[i] % size) + size) % size;
+    if (cut == 0) continue;
+    Dims zeros(x.rank(), 0), starts = zeros, limits = x.dims();
+    starts[dim] = limits[dim] = cut;
+    x = stablehlo::Concatenate({Slice(x, starts, x.dims()), Slice(x, zeros, limits)}, dim);
+  }
+  return Reshape(x, cx.output_dims());
+}
+
+Value tril(LoweringContext&, Value self, int64_t diagonal) {
+  return Triangle(self, diagonal, Direction::kLe);
+}
+
+Value triu(LoweringContext&, Value self, int64_t diagonal) {
+  return Triangle(self, diagonal, Direction::kGe);
+}
+
+std::vector<Value> sort_stable(LoweringContext& cx, Value self, std::optional<bool>, int64_t dim,
+                               bool descending) {
+  Value x = AtLeast1d(self);
+  if (IsEmpty(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
+  dim = WrapDim(dim, self.rank());
+  return Ordered(cx, x, dim, descending, x.dims()[dim]);
+}
+
+std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim, bool largest,
+                        bool) {
+  Value x = AtLeast1d(self);
+  dim = WrapDim(dim, self.rank());
+  if (cx.output_type().num_elements() == 0) {
+    return {Constant(cx.builder(), 0, cx.output_type()),
+            Constant(cx.builder(), 0, cx.output_type(1))};
+  }
+  // XLA's own top-k is fast for f32 alone.
+  if (!IsFloat(x) || x.element() == ElementType::kF64) return Ordered(cx, x, dim, largest, k);
+  Value y = Convert(x, ElementType::kF32);
+  if (!largest) y = Negate(y);
+  // It compares in total order: the sign of a NaN decides where it goes.
+  double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), largest ? 1.0 : -1.0);
+  y = Select(IsNan(y), FullLike(y, nan), y);
+  Dims to_last(x.rank());
+  std::iota(to_last.begin(), to_last.end(), 0);
+  std::swap(to_last[dim], to_last.back());
+  auto [values, indices] = stablehlo::TopK(Transpose(y, to_last), k);
+  if (!largest) values = Negate(values);
+  auto finish = [&](Value v, size_t output) {
+    return Reshape(Convert(Transpose(v, to_last), cx.output_element(output)),
+                   cx.output_dims(output));
+  };
+  return {finish(values, 0), finish(indices, 1)};
+}
+
+Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input_sizes, int64_t dim,
+                      int64_t size, int64_t step) {
+  if (IsEmpty(grad_in) || input_sizes.empty()) {
+    return IsEmpty(grad_in) ? Constant(cx.builder(), 0, cx.output_type())
+                            : Reshape(grad_in, cx.output_dims());
+  }
+  // Windows in blocks of `step`: block p of window n is added to block n + p of the input.
+  dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
+  auto product = [](auto begin, auto end) {
+    return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+  };
+  int64_t before = product(input_sizes.begin(), input_sizes.begin() + dim);
+  int64_t after = product(input_sizes.begin() + dim + 1, input_sizes.end());
+  int64_t windows = grad_in.dims()[dim], blocks = (size + step - 1) / step;
+  Value x = Convert(grad_in, ComputeType(grad_in.element()));
+  x = Reshape(x, {before, windows, after, size});
+  x = Pad(x, Zero(x), {0, 0, 0, 0}, {0, 0, 0, blocks * step - size});
+  x = Transpose(Reshape(x, {before, windows, after, blocks, step}), {0, 1, 3, 4, 2});
+  // The fewer of the two become rows. Rows padded by one element more than the sum is long
+  // and then read without it are each shifted by their own number.
+  int64_t rows = windows, columns = blocks;
+  if (rows > columns) {
+    x = Transpose(x, {0, 2, 1, 3, 4});
+    std::swap(rows, columns);
+  }
+  int64_t total = rows + columns - 1;
+  x = Pad(x, Zero(x), {0, 0, 0, 0, 0}, {0, 0, total + 1 - columns, 0, 0});
+  x = Reshape(x, {before, rows * (total + 1), step * after});
+  x = Slice(x, {0, 0, 0}, {before, rows * total, step * after});
+  x = Reduce(Reshape(x, {before, rows, total, step * after}), {1}, ReduceOp::kAdd);
+  x = Pad(Reshape(x, {before, total * step, after}), Zero(x), {0, 0, 0},
+          {0, input_sizes[dim] - total * step, 0});
+  return ToOutputElement(cx, Reshape(x, cx.output_dims()));
+}
+
+Value slice_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes, int64_t dim,
+                     int64_t start, int64_t, int64_t step) {
+  dim = WrapDim(dim, grad_output.rank());
+  return Place(grad_output, input_sizes.vec(), dim, SliceBound(start, input_sizes[dim]), step);
+}
+
+Value select_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes,
+                      int64_t dim, int64_t index) {
+  Dims dims = input_sizes.vec(), one = dims;
+  dim = WrapDim(dim, static_cast<int64_t>(dims.size()));
+  one[dim] = 1;
+  return Place(Reshape(grad_output, one), dims, dim, SliceBound(index, dims[dim]), 1);
+}
+
+Value diagonal_backward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, int64_t offset,
+                        int64_t dim1, int64_t dim2) {
+  return SetDiagonal(Constant(cx.builder(), 0, cx.output_type()), grad_output, offset, dim1, dim2);
+}
+
+Value slice_scatter(LoweringContext& cx, Value self, Value src, int64_t dim,
+                    std::optional<int64_t> start, std::optional<int64_t>, int64_t step) {
+  dim = WrapDim(dim, self.rank());
+  Dims strides = Strides(self.dims());
+  int64_t offset = SliceBound(start.value_or(0), self.dims()[dim]) * strides[dim];
+  strides[dim] *= step;
+  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
+}
+
+Value select_scatter(LoweringContext& cx, Value self, Value src, int64_t dim, int64_t index) {
+  dim = WrapDim(dim, self.rank());
+  Dims strides = Strides(self.dims());
+  int64_t offset = SliceBound(index, self.dims()[dim]) * strides[dim];
+  strides.erase(strides.begin() + dim);
+  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
+}
+
+Value diagonal_scatter(LoweringContext& cx, Value self, Value src, int64_t offset, int64_t dim1,
+                       int64_t dim2) {
+  return SetDiagonal(self, ToOutputElement(cx, src), offset, dim1, dim2);
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering

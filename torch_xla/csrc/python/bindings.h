@@ -1,0 +1,13 @@
+// The parts of the _XLAC module, one file each. Nothing here but translation.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torch_xla::python {
+
+void BindRuntime(pybind11::module_& m);      // devices, plugins, memory, random state
+void BindExecution(pybind11::module_& m);    // sync, wait, graph texts
+void BindMetrics(pybind11::module_& m);      // counters and metrics
+void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
+
+}  // namespace torch_xla::python

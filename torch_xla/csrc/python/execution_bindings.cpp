@@ -1,0 +1,63 @@
+#include "aten/bridge.h"
+#include "ir/dump.h"
+#include "lazy/executor.h"
+#include "python/bindings.h"
+#include "python/devices.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+namespace {
+
+std::vector<ir::Value> ValuesOf(const std::vector<at::Tensor>& tensors) {
+  std::vector<ir::Value> values;
+  for (const at::Tensor& tensor : tensors) values.push_back(aten::GetIrValue(tensor));
+  return values;
+}
+
+}  // namespace
+
+void BindExecution(py::module_& m) {
+  m.def(
+      "_xla_sync",
+      [](const std::vector<std::string>& devices, bool wait) {
+        for (int device : Ordinals(devices)) lazy::SyncDevice(device, wait);
+      },
+      py::arg("devices") = std::vector<std::string>(), py::arg("wait") = false, NoGil());
+  m.def(
+      "_xla_sync_multi",
+      [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait) {
+        std::vector<lazy::StoragePtr> storages;
+        for (const at::Tensor& tensor : tensors) {
+          storages.push_back(aten::GetImpl(tensor, "_xla_sync_multi")->root());
+        }
+        lazy::SyncStorages(storages, wait);
+      },
+      py::arg("tensors"), py::arg("devices") = std::vector<std::string>(),
+      py::arg("wait") = true, NoGil());
+  m.def(
+      "_xla_wait_device_ops",
+      [](const std::vector<std::string>& devices) {
+        for (int device : Ordinals(devices)) lazy::WaitDevice(device);
+      },
+      py::arg("devices") = std::vector<std::string>(), NoGil());
+  m.def("_shutdown", &lazy::Shutdown, NoGil());
+  m.def("_get_xla_tensors_text", [](const std::vector<at::Tensor>& tensors) {
+    return ir::ToText(ValuesOf(tensors));
+  });
+  m.def("_get_xla_tensors_dot", [](const std::vector<at::Tensor>& tensors) {
+    return ir::ToDot(ValuesOf(tensors));
+  });
+  m.def(
+      "_get_xla_tensors_hlo",
+      [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
+      NoGil());
+  // Tensors that share memory have one id: that of their storage.
+  m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());
+  });
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,133 @@
+// What the C++ layers need of the Python interpreter: the user's line, and PyTorch's
+// decompositions, which are Python functions.
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "aten/fallback.h"
+#include "debug/metrics.h"
+#include "lazy/node_factory.h"
+#include "python/bindings.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+
+namespace {
+
+/// Folders whose frames are not the user's: torch's and ours.
+const std::vector<std::string>& OwnFolders() {
+  static auto& folders = *new std::vector<std::string>([] {
+    std::vector<std::string> found;
+    for (const char* name : {"torch", "torch_xla"}) {
+      found.push_back(
+          py::module_::import("os.path")
+              .attr("dirname")(py::module_::import(name).attr("__file__"))
+              .cast<std::string>() + "/");
+    }
+    return found;
+  }());
+  return folders;
+}
+
+bool IsOwn(const std::string& file) {
+  for (const std::string& folder : OwnFolders()) {
+    if (file.starts_with(folder)) return true;
+  }
+  return file.starts_with("<");
+}
+
+/// The innermost frame of the user's, else the innermost one; null outside Python.
+std::shared_ptr<const ir::SourceLocation> Location() {
+  if (!Py_IsInitialized()) return nullptr;
+  py::gil_scoped_acquire gil;
+  PyFrameObject* current = PyEval_GetFrame();
+  if (!current) return nullptr;
+  std::shared_ptr<ir::SourceLocation> innermost;
+  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(current));
+  while (!frame.is_none()) {
+    py::object code = frame.attr("f_code");
+    auto location = std::make_shared<ir::SourceLocation>();
+    location->file = code.attr("co_filename").cast<std::string>();
+    location->function = code.attr("co_name").cast<std::string>();
+    py::object line = frame.attr("f_lineno");
+    location->line = line.is_none() ? 0 : line.cast<int>();
+    if (!IsOwn(location->file)) return location;
+    if (!innermost) innermost = location;
+    frame = frame.attr("f_back");
+  }
+  return innermost;
+}
+
+std::string UserLine() {
+  auto location = Location();
+  return location ? location->file + ":" + std::to_string(location->line) : "";
+}
+
+/// torch._decomp.decomposition_table[op], or None.
+py::object FindDecomposition(const c10::FunctionSchema& schema) {
+  std::string_view name = schema.name();
+  const size_t colons = name.find("::");
+  const std::string ns(name.substr(0, colons)), op(name.substr(colons + 2));
+  std::string overload = schema.overload_name().empty() ? "default" : schema.overload_name();
+  py::object packet = py::module_::import("torch").attr("ops").attr(ns.c_str()).attr(op.c_str());
+  py::object table = py::module_::import("torch._decomp").attr("decomposition_table");
+  return table.attr("get")(packet.attr(overload.c_str()));
+}
+
+bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  py::gil_scoped_acquire gil;
+  py::object decomposition = FindDecomposition(schema);
+  if (decomposition.is_none()) return false;
+  py::list args;
+  py::dict kwargs;
+  const size_t count = schema.arguments().size();
+  for (size_t i = 0; i < count; ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    py::object value = torch::jit::toPyObject(torch::jit::peek(*stack, i, count));
+    // Decompositions take dtypes, layouts and formats as torch objects, not as the ints of
+    // a stack.
+    if (!value.is_none()) {
+      const c10::Type& type = *argument.real_type();
+      std::string text = type.annotation_str();
+      if (text.find("ScalarType") != std::string::npos) {
+        value = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(
+            torch::getTHPDtype(static_cast<c10::ScalarType>(value.cast<int>()))));
+      } else if (text.find("Layout") != std::string::npos ||
+                 text.find("MemoryFormat") != std::string::npos) {
+        value = py::none();
+      }
+    }
+    if (argument.kwarg_only()) {
+      if (!value.is_none()) kwargs[argument.name().c_str()] = value;
+    } else {
+      args.append(value);
+    }
+  }
+  py::object result = decomposition(*args, **kwargs);
+  if (result.ptr() == Py_NotImplemented) return false;
+  const auto& returns = schema.returns();
+  torch::jit::Stack results;
+  if (returns.size() == 1) {
+    results.push_back(torch::jit::toIValue(result, returns[0].type()));
+  } else {
+    py::sequence sequence = result;
+    for (size_t i = 0; i < returns.size(); ++i) {
+      results.push_back(torch::jit::toIValue(sequence[i], returns[i].type()));
+    }
+  }
+  debug::GetCounter("xla::decomp::" + schema.name().substr(schema.name().find("::") + 2)).Add();
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& value : results) stack->push_back(std::move(value));
+  return true;
+}
+
+}  // namespace
+
+void RegisterInterpreterHooks() {
+  OwnFolders();
+  lazy::SetLocationFunction(&Location);
+  aten::SetUserLine(&UserLine);
+  aten::SetDecomposer(&Decompose);
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,102 @@
+#include "lazy/device.h"
+#include "lazy/rng.h"
+#include "python/bindings.h"
+#include "python/devices.h"
+#include "runtime/plugin.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+int Ordinal(const std::string& device) {
+  return device.empty() ? lazy::CurrentDevice() : lazy::DeviceOrdinal(c10::Device(device));
+}
+
+std::vector<int> Ordinals(const std::vector<std::string>& devices) {
+  std::vector<int> ordinals;
+  for (const std::string& device : devices) ordinals.push_back(Ordinal(device));
+  if (ordinals.empty()) ordinals.push_back(lazy::CurrentDevice());
+  return ordinals;
+}
+
+namespace {
+
+std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
+
+}  // namespace
+
+void BindRuntime(py::module_& m) {
+  m.def("_xla_add_plugin", [](const std::string& platform, const std::string& library,
+                              const py::dict& options) {
+    runtime::PluginSpec spec{library, {}};
+    for (auto [key, value] : options) {
+      runtime::OptionValue option;
+      if (py::isinstance<py::bool_>(value)) {
+        option = value.cast<bool>();
+      } else if (py::isinstance<py::int_>(value)) {
+        option = value.cast<int64_t>();
+      } else if (py::isinstance<py::float_>(value)) {
+        option = value.cast<float>();
+      } else if (py::isinstance<py::str>(value)) {
+        option = value.cast<std::string>();
+      } else {
+        option = value.cast<std::vector<int64_t>>();
+      }
+      spec.options[key.cast<std::string>()] = option;
+    }
+    runtime::AddPlugin(platform, std::move(spec));
+  });
+  m.def("_xla_is_initialized", &lazy::ClientCreated);
+  m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
+  m.def(
+      "_xla_get_devices",
+      [] {
+        std::vector<std::string> names;
+        for (const auto& device : lazy::GetClient().devices()) {
+          names.push_back(Name(device.local_ordinal));
+        }
+        return names;
+      },
+      NoGil());
+  m.def(
+      "_xla_real_devices",
+      [](const std::vector<std::string>& devices) {
+        std::vector<std::string> names;
+        for (const std::string& device : devices) {
+          names.push_back(lazy::Platform() + ":" + std::to_string(Ordinal(device)));
+        }
+        return names;
+      },
+      NoGil());
+  m.def(
+      "_xla_device_kind",
+      [](const std::string& device) { return lazy::GetClient().devices()[Ordinal(device)].kind; },
+      NoGil());
+  m.def("_xla_get_default_device", [] { return Name(lazy::CurrentDevice()); });
+  m.def(
+      "_xla_set_default_device",
+      [](const std::string& device) { return Name(lazy::SetCurrentDevice(Ordinal(device))); },
+      NoGil());
+  m.def("_xla_set_rng_seed", [](py::int_ seed, const std::string& device) {
+    // Any Python int, as torch.manual_seed takes: modulo 2**64.
+    const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
+    if (device.empty()) {
+      lazy::SetRngSeeds(state);
+    } else {
+      lazy::SetRngSeed(Ordinal(device), state);
+    }
+  });
+  m.def("_xla_get_rng_seed",
+        [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); });
+  m.def("_xla_memory_info", [](const std::string& device) {
+    runtime::MemoryInfo info = lazy::GetClient().memory(Ordinal(device));
+    py::dict result;
+    result["bytes_used"] = info.in_use;
+    result["peak_bytes_used"] = info.peak;
+    result["bytes_limit"] = info.limit;
+    return result;
+  });
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/buffer_type.h"
+#include "runtime/client_impl.h"
+#include "runtime/errors.h"
+
+namespace torch_xla::runtime {
+
+using namespace pjrt;
+
+namespace {
+
+PJRT_Buffer* Handle(void* handle) { return static_cast<PJRT_Buffer*>(handle); }
+
+std::span<const int64_t> Dimensions(const PluginLibrary& plugin, PJRT_Buffer* buffer) {
+  Args<PJRT_Buffer_Dimensions_Args> args;
+  args.buffer = buffer;
+  PJRT_CALL(plugin, PJRT_Buffer_Dimensions, args);
+  return {args.dims, args.num_dims};
+}
+
+// Row-major, untiled, as XLA writes layouts: the last dimension is the most minor.
+bool IsRowMajor(const PJRT_Buffer_MemoryLayout& layout) {
+  if (layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return false;
+  const PJRT_Buffer_MemoryLayout_Tiled& tiled = layout.layout.tiled;
+  if (tiled.num_tiles != 0) return false;
+  for (size_t i = 0; i < tiled.minor_to_major_size; ++i) {
+    if (tiled.minor_to_major[i] != static_cast<int64_t>(tiled.minor_to_major_size - 1 - i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t DenseBytes(PJRT_Buffer_Type type, std::span<const int64_t> dims) {
+  if (type == PJRT_Buffer_Type_TOKEN) return 0;
+  size_t bytes = ByteWidth(FromBufferType(type));
+  if (bytes == 0) {
+    throw Error(PJRT_Error_Code_UNIMPLEMENTED,
+                "PJRT buffer type " + std::to_string(type) + " has no torch_xla element type");
+  }
+  for (int64_t dim : dims) bytes *= static_cast<size_t>(dim);
+  return bytes;
+}
+
+size_t ClientImpl::ArrayBytes(PJRT_Buffer* buffer) const {
+  Args<PJRT_Buffer_ElementType_Args> type_args;
+  type_args.buffer = buffer;
+  PJRT_CALL(plugin, PJRT_Buffer_ElementType, type_args);
+  return DenseBytes(type_args.type, Dimensions(plugin, buffer));
+}
+
+std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType type,
+                                                   std::span<const int64_t> dims, int device,
+                                                   std::function<void()> on_done, bool zero_copy) {
+  // The plugin aborts the process on each of these.
+  CheckDevice(device, "BufferFromHost");
+  const PJRT_Buffer_Type buffer_type = ToBufferType(type);
+  if (buffer_type == PJRT_Buffer_Type_INVALID) {
+    throw InvalidArgument("BufferFromHost: the element type is invalid");
+  }
+  if (plugin.ApiMinor() < BufferTypeSince(buffer_type)) {
+    throw Error(PJRT_Error_Code_UNIMPLEMENTED,
+                "The PJRT plugin " + plugin.path() + " (API " + plugin.ApiVersion() +
+                    ") does not know element type " + std::string(MlirName(type)));
+  }
+  for (int64_t dim : dims) {
+    if (dim < 0) {
+      throw InvalidArgument("BufferFromHost: dimension " + std::to_string(dim) + " is negative");
+    }
+  }
+  const size_t bytes = DenseBytes(buffer_type, dims);
+  static constexpr int64_t kNothing = 0;
+  if (data == nullptr) {
+    if (bytes != 0) throw InvalidArgument("BufferFromHost: the data pointer is null");
+    data = &kNothing;
+  }
+
+  Args<PJRT_Client_BufferFromHostBuffer_Args> args;
+  args.client = client;
+  args.data = data;
+  args.type = buffer_type;
+  args.dims = dims.empty() ? &kNothing : dims.data();
+  args.num_dims = dims.size();
+  args.host_buffer_semantics = zero_copy ? PJRT_HostBufferSemantics_kImmutableZeroCopy
+                               : on_done ? PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes
+                                         : PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+  args.device = devices[device];
+  PJRT_CALL(plugin, PJRT_Client_BufferFromHostBuffer, args);
+
+  Event done(&plugin, args.done_with_host_buffer);
+  auto buffer = std::make_unique<Buffer>(shared_from_this(), args.buffer, bytes, device);
+  if (on_done) {
+    // A failed transfer has also stopped reading; its error stays in the buffer.
+    done.OnReady([on_done = std::move(on_done)](const Error*) { on_done(); });
+  }
+  return buffer;
+}
+
+Buffer::Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device)
+    : client_(std::move(client)),
+      handle_(handle),
+      bytes_(bytes),
+      accounted_(bytes),
+      device_(device) {
+  client_->Charge(device_, bytes_);
+}
+
+Buffer::~Buffer() {
+  Args<PJRT_Buffer_Destroy_Args> args;
+  args.buffer = Handle(handle_);
+  client_->plugin.Destroy(&PJRT_Api::PJRT_Buffer_Destroy, args);
+  ReleaseAccounting();
+}
+
+void Buffer::ReleaseAccounting() {
+  if (const size_t bytes = accounted_.exchange(0, std::memory_order_relaxed)) {
+    client_->Release(device_, bytes);
+  }
+}
+
+Event Buffer::CopyToHost(void* dst) const {
+  const PluginLibrary& plugin = client_->plugin;
+  // The plugin takes a null destination for a question about the size.
+  if (bytes_ == 0) return ReadyEvent();
+  if (dst == nullptr) throw InvalidArgument("CopyToHost: the destination is null");
+
+  Args<PJRT_Buffer_ToHostBuffer_Args> args;
+  args.src = Handle(handle_);
+  args.dst = dst;
+  args.dst_size = bytes_;
+  // Without a layout the plugin may keep the device's, which is not row-major everywhere.
+  Args<PJRT_Buffer_MemoryLayout> layout;
+  std::vector<int64_t> minor_to_major;
+  if (!client_->host_memory) {
+    minor_to_major.resize(Dimensions(plugin, Handle(handle_)).size());
+    for (size_t i = 0; i < minor_to_major.size(); ++i) {
+      minor_to_major[i] = static_cast<int64_t>(minor_to_major.size() - 1 - i);
+    }
+    layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+    layout.layout.tiled.struct_size = kStructSize<PJRT_Buffer_MemoryLayout_Tiled>;
+    layout.layout.tiled.minor_to_major = minor_to_major.data();
+    layout.layout.tiled.minor_to_major_size = minor_to_major.size();
+    args.host_layout = &layout;
+  }
+  PJRT_CALL(plugin, PJRT_Buffer_ToHostBuffer, args);
+  return Event(&plugin, args.event);
+}
+
+Event Buffer::ReadyEvent() const {
+  Args<PJRT_Buffer_ReadyEvent_Args> args;
+  args.buffer = Handle(handle_);
+  PJRT_CALL(client_->plugin, PJRT_Buffer_ReadyEvent, args);
+  return Event(&client_->plugin, args.event);
+}
+
+const void* Buffer::HostPointer() const {
+  const PluginLibrary& plugin = client_->plugin;
+  if (!client_->host_memory || !plugin.Has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return nullptr;
+  if (plugin.Has(&PJRT_Api::PJRT_Buffer_GetMemoryLayout)) {
+    Args<PJRT_Buffer_GetMemoryLayout_Args> args;
+    args.buffer = Handle(handle_);
+    args.layout.struct_size = kStructSize<PJRT_Buffer_MemoryLayout>;
+    PJRT_CALL(plugin, PJRT_Buffer_GetMemoryLayout, args);
+    if (!IsRowMajor(args.layout)) return nullptr;
+  }
+  Args<PJRT_Buffer_UnsafePointer_Args> args;
+  args.buffer = Handle(handle_);
+  PJRT_CALL(plugin, PJRT_Buffer_UnsafePointer, args);
+  return reinterpret_cast<const void*>(args.buffer_pointer);
+}
+
+std::unique_ptr<Buffer> Buffer::Clone() const {
+  const PluginLibrary& plugin = client_->plugin;
+  if (plugin.Has(&PJRT_Api::PJRT_Buffer_CopyToMemory) &&
+      plugin.Has(&PJRT_Api::PJRT_Device_DefaultMemory)) {
+    Args<PJRT_Device_DefaultMemory_Args> memory_args;
+    memory_args.device = client_->devices[device_];
+    PJRT_CALL(plugin, PJRT_Device_DefaultMemory, memory_args);
+    Args<PJRT_Buffer_CopyToMemory_Args> args;
+    args.buffer = Handle(handle_);
+    args.dst_memory = memory_args.memory;
+    PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Buffer_CopyToMemory, args);
+    if (error == nullptr) {
+      return std::make_unique<Buffer>(client_, args.dst_buffer, bytes_, device_);
+    }
+    // Some plugins refuse a copy within one memory; those copy through the host below.
+    const int code = plugin.Code(error);
+    if (code != PJRT_Error_Code_UNIMPLEMENTED && code != PJRT_Error_Code_INVALID_ARGUMENT) {
+      plugin.Throw(error, "Copying a buffer failed");
+    }
+    plugin.Discard(error);
+  }
+
+  Args<PJRT_Buffer_ElementType_Args> type_args;
+  type_args.buffer = Handle(handle_);
+  PJRT_CALL(plugin, PJRT_Buffer_ElementType, type_args);
+  auto host = std::make_shared<std::vector<std::byte>>(bytes_);
+  CopyToHost(host->data()).Await();
+  return client_->BufferFromHost(
+      host->data(), FromBufferType(type_args.type), Dimensions(plugin, Handle(handle_)), device_,
+      /*on_done=*/[host] {}, /*zero_copy=*/false);
+}
+
+}  // namespace torch_xla::runtime

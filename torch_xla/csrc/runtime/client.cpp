@@ -1,0 +1,286 @@
+#include "runtime/client.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "runtime/client_impl.h"
+#include "runtime/compile_options.h"
+#include "runtime/errors.h"
+#include "runtime/plugin.h"
+
+namespace torch_xla::runtime {
+
+using namespace pjrt;
+
+namespace {
+
+int64_t CpuDeviceCount() {
+  const char* text = std::getenv("CPU_NUM_DEVICES");
+  if (text == nullptr || *text == '\0') return 1;
+  int count = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, failure] = std::from_chars(text, end, count);
+  if (failure != std::errc() || rest != end || count < 1) {
+    throw InvalidArgument("CPU_NUM_DEVICES must be a positive integer, got '" + std::string(text) +
+                          "'");
+  }
+  return count;
+}
+
+// Points into `name` and `option`, which must live as long as the result.
+PJRT_NamedValue ToNamedValue(const std::string& name, const OptionValue& option) {
+  PJRT_NamedValue value{};
+  value.struct_size = kStructSize<PJRT_NamedValue>;
+  value.name = name.data();
+  value.name_size = name.size();
+  value.value_size = 1;
+  if (auto* text = std::get_if<std::string>(&option)) {
+    value.type = PJRT_NamedValue_kString;
+    value.value.string_value = text->data();
+    value.value_size = text->size();
+  } else if (auto* integer = std::get_if<int64_t>(&option)) {
+    value.type = PJRT_NamedValue_kInt64;
+    value.value.int64_value = *integer;
+  } else if (auto* flag = std::get_if<bool>(&option)) {
+    value.type = PJRT_NamedValue_kBool;
+    value.value.bool_value = *flag;
+  } else if (auto* real = std::get_if<float>(&option)) {
+    value.type = PJRT_NamedValue_kFloat;
+    value.value.float_value = *real;
+  } else {
+    const auto& list = std::get<std::vector<int64_t>>(option);
+    value.type = PJRT_NamedValue_kInt64List;
+    value.value.int64_array_value = list.data();
+    value.value_size = list.size();
+  }
+  return value;
+}
+
+// " xla_version=2" for every attribute that the plugin publishes as a number or a text.
+std::string PluginAttributes(const PluginLibrary& plugin) {
+  if (!plugin.Has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
+  Args<PJRT_Plugin_Attributes_Args> args;
+  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Plugin_Attributes, args)) {
+    plugin.Discard(error);
+    return {};
+  }
+  std::map<std::string, std::string> sorted;
+  for (size_t i = 0; i < args.num_attributes; ++i) {
+    const PJRT_NamedValue& attribute = args.attributes[i];
+    std::string text;
+    if (attribute.type == PJRT_NamedValue_kString) {
+      text.assign(attribute.value.string_value, attribute.value_size);
+    } else if (attribute.type == PJRT_NamedValue_kInt64) {
+      text = std::to_string(attribute.value.int64_value);
+    } else if (attribute.type == PJRT_NamedValue_kInt64List) {
+      for (size_t j = 0; j < attribute.value_size; ++j) {
+        if (j != 0) text += '.';
+        text += std::to_string(attribute.value.int64_array_value[j]);
+      }
+    } else {
+      continue;
+    }
+    sorted.emplace(std::string(attribute.name, attribute.name_size), text);
+  }
+  std::string result;
+  for (const auto& [name, text] : sorted) result += " " + name + "=" + text;
+  return result;
+}
+
+DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int index) {
+  DeviceInfo info;
+  info.local_ordinal = index;
+  Args<PJRT_Device_GetDescription_Args> description;
+  description.device = device;
+  PJRT_CALL(plugin, PJRT_Device_GetDescription, description);
+  Args<PJRT_DeviceDescription_Id_Args> id;
+  id.device_description = description.device_description;
+  PJRT_CALL(plugin, PJRT_DeviceDescription_Id, id);
+  info.id = id.id;
+  Args<PJRT_DeviceDescription_Kind_Args> kind;
+  kind.device_description = description.device_description;
+  PJRT_CALL(plugin, PJRT_DeviceDescription_Kind, kind);
+  info.kind.assign(kind.device_kind, kind.device_kind_size);
+  Args<PJRT_DeviceDescription_DebugString_Args> debug;
+  debug.device_description = description.device_description;
+  PJRT_CALL(plugin, PJRT_DeviceDescription_DebugString, debug);
+  info.debug_name.assign(debug.debug_string, debug.debug_string_size);
+  return info;
+}
+
+void CheckCompileOptions(const ClientImpl& client, const CompileOptions& options) {
+  if (options.num_replicas < 1 || options.num_partitions < 1) {
+    throw InvalidArgument("A program needs at least one replica and one partition, got " +
+                          std::to_string(options.num_replicas) + " and " +
+                          std::to_string(options.num_partitions));
+  }
+  client.CheckDevice(options.device, "CompileOptions");
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------------------------- ClientImpl
+
+ClientImpl::~ClientImpl() {
+  if (client == nullptr) return;
+  Args<PJRT_Client_Destroy_Args> args;
+  args.client = client;
+  plugin.Destroy(&PJRT_Api::PJRT_Client_Destroy, args);
+}
+
+void ClientImpl::Charge(int device, size_t bytes) {
+  Accounting& memory = accounting[device];
+  const auto change = static_cast<int64_t>(bytes);
+  const int64_t now = memory.in_use.fetch_add(change, std::memory_order_relaxed) + change;
+  int64_t peak = memory.peak.load(std::memory_order_relaxed);
+  while (now > peak && !memory.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+void ClientImpl::Release(int device, size_t bytes) {
+  accounting[device].in_use.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+}
+
+void ClientImpl::CheckDevice(int device, const char* what) const {
+  if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
+    throw InvalidArgument(std::string(what) + ": there is no device " + std::to_string(device) +
+                          ", the client has " + std::to_string(devices.size()));
+  }
+}
+
+int ClientImpl::IndexOf(const PJRT_Device* device) const {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i] == device) return static_cast<int>(i);
+  }
+  throw Error(PJRT_Error_Code_INTERNAL, "The plugin " + plugin.path() + " named a foreign device");
+}
+
+// --------------------------------------------------------------------------------------- Client
+
+Client::~Client() = default;
+
+bool Client::host_memory() const { return impl_->host_memory; }
+
+std::unique_ptr<Client> Client::Create(std::string_view platform) {
+  PluginSpec spec = FindPlugin(platform);
+  const PluginLibrary& plugin = PluginLibrary::Load(spec.library);
+  std::unique_ptr<Client> client(new Client);
+  client->platform_ = UpperCase(platform);
+  if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {
+    spec.options["cpu_device_count"] = CpuDeviceCount();
+  }
+  client->impl_ = std::make_shared<ClientImpl>(plugin);
+  ClientImpl& impl = *client->impl_;
+
+  std::vector<PJRT_NamedValue> options;
+  for (const auto& [name, option] : spec.options) options.push_back(ToNamedValue(name, option));
+  Args<PJRT_Client_Create_Args> create;
+  create.create_options = options.data();
+  create.num_options = options.size();
+  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Client_Create, create)) {
+    plugin.Throw(error, "Cannot create a client of platform " + client->platform_ + " with " +
+                            plugin.path());
+  }
+  impl.client = create.client;
+
+  Args<PJRT_Client_PlatformName_Args> name;
+  name.client = impl.client;
+  PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
+  const std::string platform_name(name.platform_name, name.platform_name_size);
+  impl.host_memory = UpperCase(platform_name) == "CPU";
+  Args<PJRT_Client_PlatformVersion_Args> version;
+  version.client = impl.client;
+  PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
+  client->version_ =
+      platform_name + " " + std::string(version.platform_version, version.platform_version_size) +
+      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() + PluginAttributes(plugin);
+
+  Args<PJRT_Client_AddressableDevices_Args> devices;
+  devices.client = impl.client;
+  PJRT_CALL(plugin, PJRT_Client_AddressableDevices, devices);
+  if (devices.num_addressable_devices == 0) {
+    throw Error(PJRT_Error_Code_NOT_FOUND,
+                "Platform " + client->platform_ + " (" + plugin.path() + ") has no device");
+  }
+  impl.devices.assign(devices.addressable_devices,
+                      devices.addressable_devices + devices.num_addressable_devices);
+  impl.accounting = std::make_unique<ClientImpl::Accounting[]>(impl.devices.size());
+  for (size_t i = 0; i < impl.devices.size(); ++i) {
+    client->devices_.push_back(DescribeDevice(plugin, impl.devices[i], static_cast<int>(i)));
+    impl.device_ids.push_back(client->devices_.back().id);
+  }
+  return client;
+}
+
+std::unique_ptr<Buffer> Client::BufferFromHost(const void* data, ElementType type,
+                                               std::span<const int64_t> dims, int device,
+                                               std::function<void()> on_done, bool zero_copy) {
+  return impl_->BufferFromHost(data, type, dims, device, std::move(on_done), zero_copy);
+}
+
+std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
+                                            const CompileOptions& options) {
+  if (stablehlo.empty()) throw InvalidArgument("The program to compile is empty");
+  CheckCompileOptions(*impl_, options);
+  const std::string encoded = EncodeCompileOptions(options, impl_->device_ids[options.device]);
+  static constexpr std::string_view kFormat = "mlir";
+  Args<PJRT_Program> program;
+  program.code = const_cast<char*>(stablehlo.data());  // the plugin only reads it
+  program.code_size = stablehlo.size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  Args<PJRT_Client_Compile_Args> args;
+  args.client = impl_->client;
+  args.program = &program;
+  args.compile_options = encoded.data();
+  args.compile_options_size = encoded.size();
+  if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Client_Compile, args)) {
+    impl_->plugin.Throw(error, "Compiling the program failed");
+  }
+  // Attribute names stand verbatim in text and in bytecode.
+  const bool may_donate = stablehlo.find("tf.aliasing_output") != std::string_view::npos ||
+                          stablehlo.find("jax.buffer_donor") != std::string_view::npos ||
+                          stablehlo.find("mhlo.input_output_alias") != std::string_view::npos;
+  return std::make_unique<Executable>(impl_, args.executable, may_donate);
+}
+
+std::unique_ptr<Executable> Client::Deserialize(std::string_view serialized,
+                                                const CompileOptions& options) {
+  if (serialized.empty()) throw InvalidArgument("The serialized executable is empty");
+  CheckCompileOptions(*impl_, options);
+  const std::string encoded = EncodeCompileOptions(options, impl_->device_ids[options.device]);
+  Args<PJRT_Executable_DeserializeAndLoad_Args> args;
+  args.client = impl_->client;
+  args.serialized_executable = serialized.data();
+  args.serialized_executable_size = serialized.size();
+  args.overridden_serialized_compile_options = encoded.data();
+  args.overridden_serialized_compile_options_size = encoded.size();
+  if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Executable_DeserializeAndLoad, args)) {
+    impl_->plugin.Throw(error, "Loading a serialized executable failed");
+  }
+  return std::make_unique<Executable>(impl_, args.loaded_executable, /*may_donate=*/true);
+}
+
+MemoryInfo Client::memory(int device) const {
+  impl_->CheckDevice(device, "memory");
+  const ClientImpl::Accounting& own = impl_->accounting[device];
+  MemoryInfo info;
+  info.in_use = own.in_use.load(std::memory_order_relaxed);
+  info.peak = own.peak.load(std::memory_order_relaxed);
+  const PluginLibrary& plugin = impl_->plugin;
+  if (!plugin.Has(&PJRT_Api::PJRT_Device_MemoryStats)) return info;
+  Args<PJRT_Device_MemoryStats_Args> args;
+  args.device = impl_->devices[device];
+  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_MemoryStats, args)) {
+    plugin.Discard(error);
+    return info;
+  }
+  info.in_use = args.bytes_in_use;
+  if (args.peak_bytes_in_use_is_set) info.peak = args.peak_bytes_in_use;
+  if (args.bytes_limit_is_set) info.limit = args.bytes_limit;
+  return info;
+}
+
+}  // namespace torch_xla::runtime

@@ -1,0 +1,221 @@
+// A PJRT client: one loaded plugin, its devices, and the three things it makes
+// (buffers, executables, events). RAII over the C API; every failure is a
+// runtime::Error. All methods may be called from any thread, none needs the GIL.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/element_type.h"
+
+namespace torch_xla::runtime {
+
+class Client;
+class PluginLibrary;
+struct ClientImpl;
+
+/// What went wrong in a plugin. `code` is PJRT's (and absl's) canonical code.
+class Error : public std::runtime_error {
+ public:
+  Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  int code() const { return code_; }
+  bool out_of_memory() const { return code_ == 8; }
+
+ private:
+  int code_;
+};
+
+/// Something that becomes ready later. Movable; waiting twice is allowed.
+class Event {
+ public:
+  Event() = default;                                 // already ready
+  Event(const PluginLibrary* plugin, void* handle);  // takes a PJRT_Event
+  Event(Event&&) noexcept;
+  Event& operator=(Event&&) noexcept;
+  ~Event();
+
+  bool ready() const;
+  /// Blocks until ready; throws Error when the work behind it failed.
+  void Await() const;
+  /// Calls `done` once, from any thread, with nullptr or the failure. The event
+  /// may be destroyed before that.
+  void OnReady(std::function<void(const Error* error)> done) const;
+
+ private:
+  const PluginLibrary* plugin_ = nullptr;
+  void* handle_ = nullptr;
+};
+
+/// One array in device memory. Destroying it releases the memory as soon as the
+/// work that uses it is done. It may outlive its Client.
+class Buffer {
+ public:
+  /// Takes a PJRT_Buffer that lives on device `device`.
+  Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  /// Bytes on the host of the (dense, row-major) array.
+  size_t bytes() const { return bytes_; }
+  void* handle() const { return handle_; }
+  /// Its index in Client::devices().
+  int device() const { return device_; }
+
+  /// Starts a copy into `dst` (row-major, `bytes()` long), which must live until
+  /// the event is ready.
+  Event CopyToHost(void* dst) const;
+  /// Ready when the buffer's content is.
+  Event ReadyEvent() const;
+  /// The buffer's own memory if the host can read it and it is row-major (CPU
+  /// plugins), else nullptr. Valid while the buffer lives and is not donated. It
+  /// does not wait: its content is there once ReadyEvent() is ready.
+  const void* HostPointer() const;
+  /// A copy of this buffer on the same device.
+  std::unique_ptr<Buffer> Clone() const;
+
+ private:
+  friend class Executable;
+  /// Stops counting the memory, once, when it goes or passes to an output.
+  void ReleaseAccounting();
+
+  std::shared_ptr<ClientImpl> client_;
+  void* handle_;
+  size_t bytes_;
+  std::atomic<size_t> accounted_;
+  int device_;
+};
+
+struct CompileOptions {
+  int num_replicas = 1;
+  int num_partitions = 1;
+  bool use_spmd_partitioning = false;
+  /// The device (its index in Client::devices()) of a one-replica program.
+  int device = 0;
+  /// XLA's own options by name ("xla_cpu_enable_fast_math" -> "true").
+  std::vector<std::pair<std::string, std::string>> overrides;
+};
+
+struct ExecuteResult {
+  std::vector<std::unique_ptr<Buffer>> outputs;
+  Event done;  // the program has run; outputs and consumed arguments are settled
+};
+
+class Executable {
+ public:
+  /// Takes a PJRT_LoadedExecutable. `may_donate`: the program may consume arguments.
+  Executable(std::shared_ptr<ClientImpl> client, void* handle, bool may_donate);
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+
+  size_t num_outputs() const { return num_outputs_; }
+  const std::string& name() const { return name_; }
+  /// Indices in Client::devices() of the devices that it runs on from this process.
+  const std::vector<int>& devices() const { return devices_; }
+
+  /// Starts the program on one device, the one it was compiled for. `arguments` in the order of the
+  /// program's parameters. Buffers that the program aliases to outputs are consumed: their Buffer
+  /// objects stay valid to destroy, nothing else.
+  ExecuteResult Execute(std::span<Buffer* const> arguments, int device = 0) const;
+  /// The same for a program over several devices: arguments[d][i], d as in devices().
+  std::vector<ExecuteResult> ExecuteSharded(std::span<const std::vector<Buffer*>> arguments) const;
+
+  /// For Client::Deserialize; throws Error where the plugin cannot.
+  std::string Serialize() const;
+  /// Bytes of temporaries, arguments, outputs and code where the plugin says; -1 else.
+  struct MemoryUse {
+    int64_t temporaries = -1, arguments = -1, outputs = -1, code = -1;
+  };
+  MemoryUse memory() const;
+
+ private:
+  void CheckArguments(std::span<Buffer* const> arguments, int device) const;
+  /// The plugin reports these on one device and crashes on them on several.
+  void CheckShardedArguments(std::span<Buffer* const> arguments) const;
+  bool IsConsumed(const Buffer& buffer) const;
+  void Run(std::span<const std::span<Buffer* const>> arguments,
+           std::span<ExecuteResult> results) const;
+  void ReleaseConsumed(std::span<Buffer* const> arguments) const;
+  void TakeOutputs(std::span<void* const> handles, int device,
+                   std::vector<std::unique_ptr<Buffer>>& outputs) const;
+
+  std::shared_ptr<ClientImpl> client_;
+  void* handle_;
+  bool may_donate_;
+  size_t num_outputs_ = 0;
+  int64_t num_parameters_ = -1;  // -1: the plugin does not tell
+  std::vector<size_t> output_bytes_;
+  std::vector<int64_t> parameter_bytes_;  // of programs over several devices; -1: unknown
+  std::vector<int> devices_;
+  std::string name_;
+};
+
+struct DeviceInfo {
+  int id = 0;              // PJRT's global id
+  int local_ordinal = 0;   // index in Client::devices()
+  std::string kind;        // "cpu", "NVIDIA H100 80GB HBM3"
+  std::string debug_name;  // the plugin's own words
+};
+
+/// Memory of one device, in bytes; -1 where unknown. `in_use` and `peak` are the
+/// plugin's when it tells, else this client's own accounting of live buffers.
+struct MemoryInfo {
+  int64_t in_use = 0, peak = 0, limit = -1;
+};
+
+class Client {
+ public:
+  /// Loads the plugin of `platform` ("CPU", "CUDA", "ROCM", "TPU", or a name
+  /// registered through AddPlugin) and makes its client.
+  static std::unique_ptr<Client> Create(std::string_view platform);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const std::string& platform() const { return platform_; }  // "CPU", upper case
+  /// Name and version of the plugin and its compiler: part of disk-cache keys.
+  const std::string& version() const { return version_; }
+  const std::vector<DeviceInfo>& devices() const { return devices_; }
+  /// Whether device memory is host memory (Buffer::HostPointer works).
+  bool host_memory() const;
+
+  /// Copies a row-major host array to a device. With `on_done`, returns at once
+  /// and reads `data` until `on_done` is called (from any thread); without it,
+  /// `data` may be reused on return. `zero_copy`: the buffer may alias `data` for
+  /// its whole life (CPU; the plugin decides, and `on_done` comes at its end).
+  std::unique_ptr<Buffer> BufferFromHost(const void* data, ElementType type,
+                                         std::span<const int64_t> dims, int device,
+                                         std::function<void()> on_done = nullptr,
+                                         bool zero_copy = false);
+
+  /// Compiles StableHLO, MLIR text or bytecode.
+  std::unique_ptr<Executable> Compile(std::string_view stablehlo, const CompileOptions& options);
+  std::unique_ptr<Executable> Deserialize(std::string_view serialized,
+                                          const CompileOptions& options);
+
+  MemoryInfo memory(int device) const;
+
+  /// Registers an XLA FFI handler (`XLA_FFI_Handler*`, api_version 4) under `name`
+  /// for custom calls; throws where the plugin has no FFI extension.
+  void RegisterCustomCall(const std::string& name, void* handler);
+
+  ClientImpl& impl() { return *impl_; }
+
+ private:
+  Client() = default;
+  std::shared_ptr<ClientImpl> impl_;
+  std::string platform_, version_;
+  std::vector<DeviceInfo> devices_;
+};
+
+}  // namespace torch_xla::runtime

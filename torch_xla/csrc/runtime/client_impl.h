@@ -1,0 +1,52 @@
+// The state of a client that its buffers and executables share. They keep it alive, so that the
+// PJRT client is destroyed after the last of them whatever the order their owners choose.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/client.h"
+#include "runtime/plugin_library.h"
+
+namespace torch_xla::runtime {
+
+struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
+  /// Live bytes of one device, padded so that devices do not share a cache line.
+  struct alignas(64) Accounting {
+    std::atomic<int64_t> in_use{0};
+    std::atomic<int64_t> peak{0};
+  };
+
+  explicit ClientImpl(const PluginLibrary& plugin) : plugin(plugin) {}
+  ~ClientImpl();
+  ClientImpl(const ClientImpl&) = delete;
+  ClientImpl& operator=(const ClientImpl&) = delete;
+
+  void Charge(int device, size_t bytes);
+  void Release(int device, size_t bytes);
+  /// Throws Error naming `what` where `device` is no index of `devices`.
+  void CheckDevice(int device, const char* what) const;
+  /// The index of `device` in `devices`.
+  int IndexOf(const pjrt::PJRT_Device* device) const;
+
+  std::unique_ptr<Buffer> BufferFromHost(const void* data, ElementType type,
+                                         std::span<const int64_t> dims, int device,
+                                         std::function<void()> on_done, bool zero_copy);
+  /// The dense size on the host of any array the plugin made.
+  size_t ArrayBytes(pjrt::PJRT_Buffer* buffer) const;
+
+  const PluginLibrary& plugin;
+  pjrt::PJRT_Client* client = nullptr;
+  bool host_memory = false;
+  std::vector<pjrt::PJRT_Device*> devices;
+  std::vector<int> device_ids;
+  std::unique_ptr<Accounting[]> accounting;
+};
+
+/// Bytes of a dense array, or Error for types that the runtime does not carry.
+size_t DenseBytes(pjrt::PJRT_Buffer_Type type, std::span<const int64_t> dims);
+
+}  // namespace torch_xla::runtime

@@ -1,0 +1,71 @@
+#include "runtime/compile_options.h"
+
+#include <cstdint>
+
+namespace torch_xla::runtime {
+namespace {
+
+// The two kinds of protobuf fields in use, and the encoding of both.
+class ProtoWriter {
+ public:
+  ProtoWriter& Integer(int field, int64_t value) {
+    Varint(static_cast<uint64_t>(field) << 3);
+    Varint(static_cast<uint64_t>(value));
+    return *this;
+  }
+  ProtoWriter& Bytes(int field, std::string_view value) {
+    Varint(static_cast<uint64_t>(field) << 3 | 2);
+    Varint(value.size());
+    text_.append(value);
+    return *this;
+  }
+  ProtoWriter& Message(int field, const ProtoWriter& value) { return Bytes(field, value.text_); }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text_.push_back(static_cast<char>(value | 0x80));
+    text_.push_back(static_cast<char>(value));
+  }
+
+  std::string text_;
+};
+
+// XLA_FLAGS spells booleans "true" and "1", XLA's parser of overrides "True" alone.
+std::string_view CapitalizeBool(std::string_view value) {
+  if (value == "true") return "True";
+  if (value == "false") return "False";
+  return value;
+}
+
+}  // namespace
+
+std::string EncodeCompileOptions(const CompileOptions& options, int device_id) {
+  ProtoWriter build_options;  // ExecutableBuildOptionsProto
+  build_options.Integer(/*device_ordinal*/ 1, options.device)
+      .Integer(/*num_replicas*/ 4, options.num_replicas)
+      .Integer(/*num_partitions*/ 5, options.num_partitions)
+      .Integer(/*use_spmd_partitioning*/ 6, options.use_spmd_partitioning);
+  if (options.num_replicas == 1 && options.num_partitions == 1) {
+    ProtoWriter devices;  // DeviceAssignmentProto.ComputationDevice
+    devices.Integer(/*replica_device_ids*/ 1, device_id);
+    ProtoWriter assignment;  // DeviceAssignmentProto
+    assignment.Integer(/*replica_count*/ 1, 1)
+        .Integer(/*computation_count*/ 2, 1)
+        .Message(/*computation_devices*/ 3, devices);
+    build_options.Message(/*device_assignment*/ 9, assignment);
+  }
+
+  ProtoWriter result;  // CompileOptionsProto
+  result.Message(/*executable_build_options*/ 3, build_options);
+  for (const auto& [name, value] : options.overrides) {
+    ProtoWriter text;  // OptionOverrideProto; XLA parses strings to the option's own type
+    text.Bytes(/*string_field*/ 1, CapitalizeBool(value));
+    ProtoWriter entry;  // map<string, OptionOverrideProto>
+    entry.Bytes(/*key*/ 1, name).Message(/*value*/ 2, text);
+    result.Message(/*env_option_overrides*/ 7, entry);
+  }
+  return result.Take();
+}
+
+}  // namespace torch_xla::runtime

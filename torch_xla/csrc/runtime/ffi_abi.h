@@ -1,0 +1,176 @@
+// The part of the XLA FFI C ABI that a custom-call handler (api_version 4) needs: the frame it is
+// called with. Checked by tests/python/test_pjrt_abi.py like pjrt_abi.h; one field per line.
+#pragma once
+
+#include "runtime/pjrt_abi.h"
+
+namespace torch_xla::runtime::pjrt {
+
+struct XLA_FFI_Error;
+struct XLA_FFI_ExecutionContext;
+struct XLA_FFI_InternalApi;
+struct XLA_FFI_Future;
+
+enum XLA_FFI_Extension_Type : uint32_t {
+  XLA_FFI_Extension_Metadata = 1,
+};
+
+enum XLA_FFI_ExecutionStage : uint32_t {
+  XLA_FFI_ExecutionStage_INSTANTIATE = 0,
+  XLA_FFI_ExecutionStage_PREPARE = 1,
+  XLA_FFI_ExecutionStage_INITIALIZE = 2,
+  XLA_FFI_ExecutionStage_EXECUTE = 3,
+};
+
+enum XLA_FFI_ArgType : uint32_t {
+  XLA_FFI_ArgType_BUFFER = 1,
+};
+
+enum XLA_FFI_AttrType : uint32_t {
+  XLA_FFI_AttrType_ARRAY = 1,
+  XLA_FFI_AttrType_DICTIONARY = 2,
+  XLA_FFI_AttrType_SCALAR = 3,
+  XLA_FFI_AttrType_STRING = 4,
+};
+
+enum XLA_FFI_DataType : uint32_t {
+  XLA_FFI_DataType_PRED = 1,
+  XLA_FFI_DataType_S8 = 2,
+  XLA_FFI_DataType_S16 = 3,
+  XLA_FFI_DataType_S32 = 4,
+  XLA_FFI_DataType_S64 = 5,
+  XLA_FFI_DataType_U8 = 6,
+  XLA_FFI_DataType_U16 = 7,
+  XLA_FFI_DataType_U32 = 8,
+  XLA_FFI_DataType_U64 = 9,
+  XLA_FFI_DataType_F16 = 10,
+  XLA_FFI_DataType_F32 = 11,
+  XLA_FFI_DataType_F64 = 12,
+  XLA_FFI_DataType_C64 = 15,
+  XLA_FFI_DataType_BF16 = 16,
+  XLA_FFI_DataType_TOKEN = 17,
+  XLA_FFI_DataType_C128 = 18,
+  XLA_FFI_DataType_F8E5M2 = 19,
+  XLA_FFI_DataType_F8E4M3FN = 20,
+  XLA_FFI_DataType_F8E5M2FNUZ = 24,
+  XLA_FFI_DataType_F8E4M3FNUZ = 25,
+  XLA_FFI_DataType_F8E8M0FNU = 33,
+};
+
+struct XLA_FFI_Extension_Base {
+  size_t struct_size;
+  XLA_FFI_Extension_Type type;
+  XLA_FFI_Extension_Base* next;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Extension_Base, next);
+
+struct XLA_FFI_Api_Version {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  int major_version;
+  int minor_version;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Api_Version, minor_version);
+
+struct XLA_FFI_Error_Create_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  const char* message;
+  uint32_t errc;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Error_Create_Args, errc);
+
+/// Up to the last function in use; the framework's table is longer.
+struct XLA_FFI_Api {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_Api_Version api_version;
+  XLA_FFI_InternalApi* internal_api;
+  XLA_FFI_Error* (*XLA_FFI_Error_Create)(XLA_FFI_Error_Create_Args* args);
+};
+
+/// A handler called with this extension answers it and returns nullptr: the version it was written
+/// for, and its traits. XLA refuses another version than its own, so answer with
+/// `frame->api->api_version`.
+struct XLA_FFI_Metadata {
+  size_t struct_size;
+  XLA_FFI_Api_Version api_version;
+  uint32_t traits;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Metadata, traits);
+
+struct XLA_FFI_Metadata_Extension {
+  XLA_FFI_Extension_Base extension_base;
+  XLA_FFI_Metadata* metadata;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Metadata_Extension, metadata);
+
+struct XLA_FFI_ByteSpan {
+  const char* ptr;
+  size_t len;
+};
+
+struct XLA_FFI_Scalar {
+  XLA_FFI_DataType dtype;
+  void* value;
+};
+
+struct XLA_FFI_Array {
+  XLA_FFI_DataType dtype;
+  size_t size;
+  void* data;
+};
+
+struct XLA_FFI_Buffer {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_DataType dtype;
+  void* data;
+  int64_t rank;
+  int64_t* dims;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Buffer, dims);
+
+struct XLA_FFI_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  int64_t size;
+  XLA_FFI_ArgType* types;
+  void** args;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Args, args);
+
+struct XLA_FFI_Rets {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  int64_t size;
+  XLA_FFI_ArgType* types;
+  void** rets;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Rets, rets);
+
+struct XLA_FFI_Attrs {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  int64_t size;
+  XLA_FFI_AttrType* types;
+  XLA_FFI_ByteSpan** names;
+  void** attrs;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Attrs, attrs);
+
+struct XLA_FFI_CallFrame {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_Args args;
+  XLA_FFI_Rets rets;
+  XLA_FFI_Attrs attrs;
+  XLA_FFI_Future* future;
+};
+// The ABI itself stops counting before `future`.
+PJRT_STRUCT_SIZE(XLA_FFI_CallFrame, attrs);
+
+}  // namespace torch_xla::runtime::pjrt

@@ -1,0 +1,56 @@
+// Operators on Values, so that a lowering reads like the formula it is. Operands of
+// different shapes are broadcast together (trailing dimensions aligned), a number takes
+// the type of the other operand; element types must agree. `==` compares handles: Equal
+// compares elements.
+#pragma once
+
+#include <utility>
+
+#include "stablehlo/ops.h"
+
+namespace torch_xla::stablehlo {
+
+/// Both operands in the shape they broadcast to.
+inline std::pair<Value, Value> BroadcastTogether(Value a, Value b) {
+  if (a.dims() == b.dims()) return {a, b};
+  const Dims dims = BroadcastShape(a.dims(), b.dims());
+  return {BroadcastTo(a, dims), BroadcastTo(b, dims)};
+}
+
+#define TORCH_XLA_VALUE_OPERATOR(symbol, op)                                           \
+  inline Value operator symbol(Value x, Value y) {                                     \
+    auto [a, b] = BroadcastTogether(x, y);                                             \
+    return op;                                                                         \
+  }                                                                                    \
+  inline Value operator symbol(Value a, Literal b) { return a symbol FullLike(a, b); } \
+  inline Value operator symbol(Literal a, Value b) { return FullLike(b, a) symbol b; }
+
+TORCH_XLA_VALUE_OPERATOR(+, Add(a, b))
+TORCH_XLA_VALUE_OPERATOR(-, Subtract(a, b))
+TORCH_XLA_VALUE_OPERATOR(*, Multiply(a, b))
+TORCH_XLA_VALUE_OPERATOR(/, Divide(a, b))
+TORCH_XLA_VALUE_OPERATOR(<, Compare(a, b, Direction::kLt))
+TORCH_XLA_VALUE_OPERATOR(<=, Compare(a, b, Direction::kLe))
+TORCH_XLA_VALUE_OPERATOR(>, Compare(a, b, Direction::kGt))
+TORCH_XLA_VALUE_OPERATOR(>=, Compare(a, b, Direction::kGe))
+#undef TORCH_XLA_VALUE_OPERATOR
+
+inline Value operator-(Value x) { return Negate(x); }
+
+inline Value Maximum(Value x, Literal y) { return Maximum(x, FullLike(x, y)); }
+inline Value Minimum(Value x, Literal y) { return Minimum(x, FullLike(x, y)); }
+inline Value Select(Value predicate, Literal on_true, Value on_false) {
+  return Select(predicate, FullLike(on_false, on_true), on_false);
+}
+inline Value Select(Value predicate, Value on_true, Literal on_false) {
+  return Select(predicate, on_true, FullLike(on_true, on_false));
+}
+/// Elementwise x == y and x != y.
+inline Value Equal(Value x, Value y) { return Compare(x, y, Direction::kEq); }
+inline Value Equal(Value x, Literal y) { return Equal(x, FullLike(x, y)); }
+inline Value NotEqual(Value x, Value y) { return Compare(x, y, Direction::kNe); }
+inline Value NotEqual(Value x, Literal y) { return NotEqual(x, FullLike(x, y)); }
+/// True for a NaN (in either part of a complex number), never for integers.
+inline Value IsNan(Value x) { return NotEqual(x, x); }
+
+}  // namespace torch_xla::stablehlo

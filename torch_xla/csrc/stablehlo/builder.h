@@ -1,0 +1,159 @@
+// Builds one StableHLO module as MLIR text: a public function @main and any
+// private functions. The ops themselves are the free functions of ops.h.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "stablehlo/type.h"
+
+namespace torch_xla::stablehlo {
+
+class Builder;
+
+/// A handle to one SSA value; copy it freely. It lives as long as its builder, and
+/// may be used in the region that made it and in regions nested in that one.
+class Value {
+ public:
+  Value() = default;
+
+  bool valid() const { return builder_ != nullptr; }
+  /// The accessors throw Error on an invalid value. References stay good as long
+  /// as the builder lives.
+  Builder& builder() const;
+  const Type& type() const;
+  ElementType element() const { return type().element; }
+  const Dims& dims() const { return type().dims; }
+  /// Size of dimension `i`; a negative `i` counts from the end.
+  int64_t dim(int64_t i) const;
+  int64_t rank() const { return type().rank(); }
+  bool operator==(const Value&) const = default;
+
+ private:
+  friend class Builder;
+  Value(Builder* builder, int id) : builder_(builder), id_(id) {}
+  Builder* builder_ = nullptr;
+  int id_ = -1;
+};
+
+/// Makes the ops of a region from its arguments; returns what the region returns.
+using Body = std::function<std::vector<Value>(std::span<const Value> arguments)>;
+
+/// A finished region, ready to be put in one op.
+struct Region {
+  std::string text;
+  std::vector<Type> results;
+};
+
+class Builder {
+ public:
+  Builder();
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  /// The next parameter of @main. Parameters may be added at any time.
+  /// `attributes` is the inside of an MLIR dictionary: `mhlo.sharding = "{replicated}"`.
+  Value Parameter(const Type& type, std::string_view attributes = {});
+  int num_parameters() const { return static_cast<int>(parameters_.size()); }
+  /// Donates the buffer of a parameter to an output (`tf.aliasing_output`).
+  void SetAlias(int parameter, int output);
+  /// Adds attributes to a parameter, an output of @main, or the module (`mhlo.num_partitions`).
+  void AddParameterAttributes(int parameter, std::string_view attributes);
+  void AddOutputAttributes(int output, std::string_view attributes);
+  void AddModuleAttributes(std::string_view attributes);
+
+  /// The module's text, with @main returning `outputs`. `name` is the module's name,
+  /// which XLA makes the executable's. The builder stays usable.
+  std::string Finish(std::span<const Value> outputs, std::string_view name = "main") const;
+  std::string Finish(std::initializer_list<Value> outputs, std::string_view name = "main") const;
+
+  /// Where the ops made from now on come from; `name` (may be empty) names them in profiles.
+  void SetLocation(std::string_view file, int line, std::string_view name = {});
+  void ClearLocation() { location_.clear(); }
+
+  /// Any op, unchecked but for its operands' visibility: `name` with its dialect
+  /// ("stablehlo.add"), `attributes` the inside of an MLIR dictionary.
+  std::vector<Value> Op(std::string_view name, std::span<const Value> operands,
+                        std::span<const Type> results, std::string_view attributes = {},
+                        std::span<const Region> regions = {});
+  /// The same for an op with one result.
+  Value Op(std::string_view name, std::initializer_list<Value> operands, const Type& result,
+           std::string_view attributes = {}, std::span<const Region> regions = {});
+  Value Op(std::string_view name, std::span<const Value> operands, const Type& result,
+           std::string_view attributes = {}, std::span<const Region> regions = {});
+  /// An op without operands of which equal ones in a region are made once
+  /// (constants, iotas).
+  Value UniqueOp(std::string_view name, const Type& result, std::string_view attributes);
+
+  /// `body` as a region with arguments of these types, ended by `stablehlo.return`.
+  Region MakeRegion(std::span<const Type> arguments, const Body& body);
+
+  /// A private function; it sees none of the values outside. Returns its symbol,
+  /// `name` made unique.
+  std::string Function(std::string_view name, std::span<const Type> arguments, const Body& body);
+  /// Calls a private function of this builder.
+  std::vector<Value> Call(std::string_view symbol, std::span<const Value> operands);
+
+  /// Ops made so far, those in regions and functions included.
+  int64_t num_ops() const { return num_ops_; }
+
+  /// Emits `text` with each `$0`, `$1`, … (at most `$9`) replaced by that operand's
+  /// name, for ops whose short form says more than the generic one.
+  std::vector<Value> PrettyOp(std::string_view text, std::span<const Value> operands,
+                              std::span<const Type> results);
+
+ private:
+  friend class Value;
+  struct Record {
+    Type type;
+    int block;      // the block that made it
+    int number;     // %number, or %argnumber of @main
+    int result;     // %number#result; -1 for an op of one result
+    bool argument;  // of @main
+  };
+  struct Block {
+    int id;
+    std::string text;
+    std::unordered_map<std::string, int> unique;  // text of a UniqueOp -> value id
+  };
+  struct FunctionSignature {
+    std::vector<Type> arguments, results;
+  };
+  struct ParameterInfo {
+    int value;
+    int alias = -1;
+    std::string attributes;
+  };
+
+  const Record& Check(Value value, std::string_view op) const;
+  int NewValue(const Type& type, int number, int result, bool argument);
+  void AppendName(const Record& record, std::string& out) const;
+  void AppendIndent(std::string& out) const;
+  void AppendResultNames(int number, size_t results, std::string& out) const;
+  std::vector<Value> NewResults(int number, std::span<const Type> results);
+  void OpenBlock();
+  Block CloseBlock();
+  Region RunBody(std::span<const Type> arguments, const Body& body, std::string_view terminator,
+                 std::vector<int>& argument_ids);
+
+  std::deque<Record> values_;
+  std::vector<Block> blocks_;  // open ones, outermost first; blocks_[0] is @main's
+  size_t isolation_ = 0;       // blocks_ below this one cannot be seen
+  int next_block_ = 0, next_number_ = 0;
+  int64_t num_ops_ = 0;
+  std::vector<ParameterInfo> parameters_;
+  std::map<int, std::string> output_attributes_;
+  std::string module_attributes_;
+  std::string location_;
+  std::string functions_;
+  std::map<std::string, FunctionSignature, std::less<>> signatures_;
+};
+
+}  // namespace torch_xla::stablehlo

@@ -1,0 +1,347 @@
+// One function per StableHLO op. Each checks its operands, infers the result type
+// and emits the op in the builder of its operands; what StableHLO does not allow
+// throws Error. Dimension numbers are never negative. Unless said otherwise the
+// operands of an op have equal types: use BroadcastTo and Convert first.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "stablehlo/builder.h"
+#include "stablehlo/constants.h"
+
+namespace torch_xla::stablehlo {
+
+// ---- Elementwise, one operand -------------------------------------------------------
+
+Value Abs(Value x);  // the result of a complex operand is real
+Value Cbrt(Value x);
+Value Ceil(Value x);
+Value Cosine(Value x);
+Value CountLeadingZeros(Value x);
+Value Exponential(Value x);
+Value ExponentialMinusOne(Value x);
+Value Floor(Value x);
+Value Imag(Value x);      // 0 for a float operand
+Value IsFinite(Value x);  // kPred
+Value Log(Value x);
+Value LogPlusOne(Value x);
+Value Logistic(Value x);
+Value Negate(Value x);
+Value Not(Value x);  // kPred: logical; integers: bitwise
+Value PopulationCount(Value x);
+Value Real(Value x);
+Value RoundNearestAfz(Value x);
+Value RoundNearestEven(Value x);
+Value Rsqrt(Value x);
+Value Sign(Value x);
+Value Sine(Value x);
+Value Sqrt(Value x);
+Value Tan(Value x);
+Value Tanh(Value x);
+
+// CHLO, which the plugin's compiler expands.
+Value Acos(Value x);
+Value Acosh(Value x);
+Value Asin(Value x);
+Value Asinh(Value x);
+Value Atan(Value x);
+Value Atanh(Value x);
+Value BesselI1e(Value x);
+Value Conj(Value x);
+Value Cosh(Value x);
+Value Digamma(Value x);
+Value Erf(Value x);
+Value ErfInv(Value x);
+Value Erfc(Value x);
+Value Lgamma(Value x);
+Value Sinh(Value x);
+Value Square(Value x);
+Value IsInf(Value x);     // kPred
+Value IsPosInf(Value x);  // kPred
+Value IsNegInf(Value x);  // kPred
+
+// ---- Elementwise, several operands --------------------------------------------------
+
+Value Add(Value a, Value b);  // kPred: or
+Value And(Value a, Value b);
+Value Atan2(Value a, Value b);
+Value Complex(Value real, Value imag);
+Value Divide(Value a, Value b);  // integers truncate towards zero
+Value Maximum(Value a, Value b);
+Value Minimum(Value a, Value b);
+Value Multiply(Value a, Value b);  // kPred: and
+Value Or(Value a, Value b);
+Value Power(Value a, Value b);
+Value Remainder(Value a, Value b);  // the sign is the dividend's
+Value ShiftLeft(Value a, Value b);
+Value ShiftRightArithmetic(Value a, Value b);
+Value ShiftRightLogical(Value a, Value b);
+Value Subtract(Value a, Value b);
+Value Xor(Value a, Value b);
+Value NextAfter(Value a, Value b);  // CHLO
+Value Polygamma(Value n, Value x);  // CHLO
+Value Zeta(Value x, Value q);       // CHLO
+
+enum class Direction { kEq, kNe, kGe, kGt, kLe, kLt };
+/// kPred. `total_order` (floats): -NaN < -inf < … < -0 < 0 < … < inf < NaN.
+Value Compare(Value a, Value b, Direction direction, bool total_order = false);
+/// `predicate` is kPred with the shape of the branches, or rank 0.
+Value Select(Value predicate, Value on_true, Value on_false);
+/// `low` and `high` have the shape of `x` or rank 0.
+Value Clamp(Value low, Value x, Value high);
+
+// ---- Element types ------------------------------------------------------------------
+
+/// By value, as a C++ cast (to kPred: x != 0). `x` itself when nothing changes.
+Value Convert(Value x, ElementType element);
+/// Same as Convert.
+Value ConvertTo(Value x, ElementType element);
+/// By bits. Widths that differ split or join the minormost dimension.
+Value BitcastConvert(Value x, ElementType element);
+/// Rounds to a float of fewer bits and back.
+Value ReducePrecision(Value x, int exponent_bits, int mantissa_bits);
+
+// ---- Shapes -------------------------------------------------------------------------
+
+/// Same elements in row-major order. `x` itself when nothing changes.
+Value Reshape(Value x, const Dims& dims);
+/// Dimension i of `x` becomes dimension broadcast_dimensions[i] of the result; sizes
+/// equal or 1.
+Value BroadcastInDim(Value x, const Dims& dims, const Dims& broadcast_dimensions);
+/// Aligns trailing dimensions as numpy and PyTorch do. `x` itself when nothing changes.
+Value BroadcastTo(Value x, const Dims& dims);
+/// The shape two operands broadcast to.
+Dims BroadcastShape(const Dims& a, const Dims& b);
+/// Result dimension i is dimension permutation[i] of `x`. `x` itself when nothing moves.
+Value Transpose(Value x, const Dims& permutation);
+/// Empty strides: all 1. `x` itself when it takes everything.
+Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides = {});
+/// `starts` are rank-0 integers of one type, one per dimension; clamped to fit.
+Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes);
+Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts);
+/// low and high may be negative; empty interior: all 0.
+Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& interior = {});
+Value Concatenate(const std::vector<Value>& operands, int64_t dimension);
+Value Reverse(Value x, const Dims& dimensions);
+Value Iota(Builder& builder, const Type& type, int64_t dimension);
+
+// ---- Indexing -----------------------------------------------------------------------
+
+struct GatherDimensionNumbers {
+  Dims offset_dims = {};
+  Dims collapsed_slice_dims = {};
+  Dims operand_batching_dims = {};
+  Dims start_indices_batching_dims = {};
+  Dims start_index_map = {};
+  int64_t index_vector_dim = 0;
+};
+Value Gather(Value operand, Value start_indices, const GatherDimensionNumbers& numbers,
+             const Dims& slice_sizes, bool indices_are_sorted = false);
+
+struct ScatterDimensionNumbers {
+  Dims update_window_dims = {};
+  Dims inserted_window_dims = {};
+  Dims input_batching_dims = {};
+  Dims scatter_indices_batching_dims = {};
+  Dims scatter_dims_to_operand_dims = {};
+  int64_t index_vector_dim = 0;
+};
+/// `update` gets the old elements of every input and then those of every update,
+/// rank 0, and returns the new elements.
+std::vector<Value> Scatter(const std::vector<Value>& inputs, Value scatter_indices,
+                           const std::vector<Value>& updates,
+                           const ScatterDimensionNumbers& numbers, const Body& update,
+                           bool indices_are_sorted = false, bool unique_indices = false);
+
+enum class ReduceOp { kAdd, kMul, kMax, kMin, kAnd, kOr };
+/// Scatter of one input. No op: the update replaces the element.
+Value Scatter(Value input, Value scatter_indices, Value updates,
+              const ScatterDimensionNumbers& numbers, std::optional<ReduceOp> op = std::nullopt,
+              bool indices_are_sorted = false, bool unique_indices = false);
+
+// ---- Dot and convolution ------------------------------------------------------------
+
+enum class Precision { kDefault, kHigh, kHighest };
+
+struct DotDimensionNumbers {
+  Dims lhs_batch = {}, rhs_batch = {};
+  Dims lhs_contracting = {}, rhs_contracting = {};
+};
+/// The result is [batch…, lhs free…, rhs free…] of element type `result` (kInvalid: that
+/// of the operands).
+Value DotGeneral(Value lhs, Value rhs, const DotDimensionNumbers& numbers,
+                 Precision precision = Precision::kDefault,
+                 ElementType result = ElementType::kInvalid);
+
+/// (low, high) per spatial dimension; may be negative.
+using Padding = std::vector<std::pair<int64_t, int64_t>>;
+
+struct ConvolutionDimensionNumbers {
+  int64_t input_batch = 0, input_feature = 1;
+  Dims input_spatial = {};
+  int64_t kernel_output_feature = 0, kernel_input_feature = 1;
+  Dims kernel_spatial = {};
+  int64_t output_batch = 0, output_feature = 1;
+  Dims output_spatial = {};
+
+  /// PyTorch's layout: [N, C, spatial…], [O, I, spatial…], [N, O, spatial…].
+  static ConvolutionDimensionNumbers Nchw(int64_t spatial_rank);
+};
+struct ConvolutionOptions {
+  // Per spatial dimension; empty: 1, (0, 0), 1, 1, false.
+  Dims strides = {};
+  Padding padding = {};
+  Dims lhs_dilation = {}, rhs_dilation = {};
+  std::vector<bool> window_reversal = {};
+  int64_t feature_group_count = 1;
+  int64_t batch_group_count = 1;
+  Precision precision = Precision::kDefault;
+  ElementType result = ElementType::kInvalid;  // kInvalid: that of the operands
+};
+Value Convolution(Value input, Value kernel, const ConvolutionDimensionNumbers& numbers,
+                  const ConvolutionOptions& options = {});
+
+// ---- Reductions ---------------------------------------------------------------------
+
+/// The identity of `op` for an element type, rank 0.
+Value ReduceIdentity(Builder& builder, ReduceOp op, ElementType element);
+/// a op b.
+Value Apply(ReduceOp op, Value a, Value b);
+
+/// Reduces all operands (of one shape) together over `dimensions`. `body` gets one
+/// accumulator and then one element per operand, rank 0.
+std::vector<Value> Reduce(const std::vector<Value>& operands, const std::vector<Value>& inits,
+                          const Dims& dimensions, const Body& body);
+Value Reduce(Value x, Value init, const Dims& dimensions, ReduceOp op);
+/// From the identity of `op`.
+Value Reduce(Value x, const Dims& dimensions, ReduceOp op);
+
+struct Window {
+  Dims dimensions = {};
+  // Per dimension of the operand; empty: 1, 1, 1, (0, 0).
+  Dims strides = {}, base_dilations = {}, dilations = {};
+  Padding padding = {};
+};
+std::vector<Value> ReduceWindow(const std::vector<Value>& operands, const std::vector<Value>& inits,
+                                const Window& window, const Body& body);
+Value ReduceWindow(Value x, Value init, const Window& window, ReduceOp op);
+Value ReduceWindow(Value x, const Window& window, ReduceOp op);
+
+/// Adds each element of `source` (by `scatter`) to where `select` picked in its window.
+/// No dilations.
+Value SelectAndScatter(Value operand, Value source, Value init, const Window& window,
+                       const Body& select, const Body& scatter);
+/// Picks with >= and adds: the gradient of max pooling.
+Value SelectAndScatter(Value operand, Value source, const Window& window);
+
+/// Sorts all operands (of one shape) together. `comparator` gets two elements of each
+/// operand (a0, b0, a1, b1, …) and returns whether a comes first.
+std::vector<Value> Sort(const std::vector<Value>& operands, int64_t dimension, bool stable,
+                        const Body& comparator);
+struct TopKResult {
+  Value values, indices;  // indices are kS32
+};
+/// The k largest along the last dimension, descending (chlo.top_k).
+TopKResult TopK(Value x, int64_t k);
+
+// ---- Random numbers, FFT, linear algebra ----------------------------------------------
+
+enum class RngAlgorithm { kDefault, kThreeFry, kPhilox };
+struct RngResult {
+  Value state, bits;
+};
+/// `state` is a rank-1 kU64 (2 for ThreeFry, 2 or 3 for Philox); `type` integer or float.
+RngResult RngBitGenerator(Value state, RngAlgorithm algorithm, const Type& type);
+
+enum class FftType { kFft, kIfft, kRfft, kIrfft };
+/// Over the last length.size() dimensions.
+Value Fft(Value x, FftType fft_type, const Dims& length);
+Value Cholesky(Value a, bool lower);
+enum class Side { kLeft, kRight };  // op(a) x = b, x op(a) = b
+enum class TransposeA { kNoTranspose, kTranspose, kAdjoint };
+Value TriangularSolve(Value a, Value b, Side side, bool lower, bool unit_diagonal,
+                      TransposeA transpose_a);
+
+struct BatchNormTrainingResult {
+  Value output, mean, variance;
+};
+BatchNormTrainingResult BatchNormTraining(Value x, Value scale, Value offset, float epsilon,
+                                          int64_t feature);
+Value BatchNormInference(Value x, Value scale, Value offset, Value mean, Value variance,
+                         float epsilon, int64_t feature);
+struct BatchNormGradResult {
+  Value operand, scale, offset;
+};
+BatchNormGradResult BatchNormGrad(Value x, Value scale, Value mean, Value variance,
+                                  Value grad_output, float epsilon, int64_t feature);
+
+// ---- Control ------------------------------------------------------------------------
+
+/// `condition` and `body` get the state; they may use values from outside.
+std::vector<Value> While(const std::vector<Value>& init, const Body& condition, const Body& body);
+/// The branches get no arguments, use values from outside and return equal types.
+std::vector<Value> If(Value predicate, const Body& on_true, const Body& on_false);
+/// `index` is a rank-0 kS32; out of range: the last branch.
+std::vector<Value> Case(Value index, const std::vector<Body>& branches);
+std::vector<Value> OptimizationBarrier(const std::vector<Value>& operands);
+
+/// Tokens order custom calls: pass one as an operand, take one among the results.
+Value CreateToken(Builder& builder);
+/// A token after all of `tokens` (at least one).
+Value AfterAll(const std::vector<Value>& tokens);
+
+struct OutputOperandAlias {
+  int64_t output = 0;
+  int64_t operand = 0;
+};
+struct CustomCallOptions {
+  /// 1: status-returning and opaque string; 4: typed XLA FFI.
+  int api_version = 4;
+  /// For api_version 4 the inside of an MLIR dictionary (`axis = 1 : i64`); below that
+  /// any bytes.
+  std::string backend_config = {};
+  bool has_side_effect = false;
+  std::vector<OutputOperandAlias> aliases = {};
+  /// Minor-to-major layouts; give both or neither.
+  std::vector<Dims> operand_layouts = {}, result_layouts = {};
+  /// More attributes, the inside of a dictionary: `mhlo.sharding = "{…}"`.
+  std::string attributes = {};
+};
+std::vector<Value> CustomCall(Builder& builder, std::string_view target,
+                              const std::vector<Value>& operands, const std::vector<Type>& results,
+                              const CustomCallOptions& options = {});
+
+// ---- Collectives --------------------------------------------------------------------
+
+/// Groups of replica (or device) numbers; empty: one group of all.
+using ReplicaGroups = std::vector<std::vector<int64_t>>;
+struct CollectiveOptions {
+  /// 0: across replicas; otherwise the channel of a cross-partition collective.
+  int64_t channel_id = 0;
+  /// The groups hold flattened ids (needs a channel).
+  bool use_global_device_ids = false;
+};
+std::vector<Value> AllReduce(const std::vector<Value>& operands, const ReplicaGroups& groups,
+                             const Body& body, const CollectiveOptions& options = {});
+std::vector<Value> AllReduce(const std::vector<Value>& operands, const ReplicaGroups& groups,
+                             ReduceOp op, const CollectiveOptions& options = {});
+/// `group_size` is the number of members of a group (of all when `groups` is empty).
+Value AllGather(Value x, int64_t dimension, int64_t group_size, const ReplicaGroups& groups,
+                const CollectiveOptions& options = {});
+Value ReduceScatter(Value x, int64_t dimension, int64_t group_size, const ReplicaGroups& groups,
+                    ReduceOp op, const CollectiveOptions& options = {});
+Value AllToAll(Value x, int64_t split_dimension, int64_t concat_dimension, int64_t split_count,
+               const ReplicaGroups& groups, const CollectiveOptions& options = {});
+/// A replica that is no target gets zeros.
+Value CollectivePermute(Value x, const std::vector<std::pair<int64_t, int64_t>>& source_targets,
+                        const CollectiveOptions& options = {});
+Value CollectiveBroadcast(Value x, const ReplicaGroups& groups,
+                          const CollectiveOptions& options = {});
+Value PartitionId(Builder& builder);  // kU32, rank 0
+Value ReplicaId(Builder& builder);    // kU32, rank 0
+
+}  // namespace torch_xla::stablehlo

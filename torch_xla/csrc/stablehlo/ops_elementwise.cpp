@@ -1,0 +1,273 @@
+#include <array>
+
+#include "stablehlo/ops.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::stablehlo {
+namespace {
+
+// Which element types an op takes.
+enum Kind : unsigned {
+  kPredKind = 1,
+  kSignedKind = 2,
+  kUnsignedKind = 4,
+  kFloatKind = 8,
+  kComplexKind = 16,
+  kIntegerKind = kSignedKind | kUnsignedKind,
+  kBitsKind = kPredKind | kIntegerKind,
+  kInexactKind = kFloatKind | kComplexKind,
+  kNumberKind = kIntegerKind | kInexactKind,
+  kOrderedKind = kPredKind | kIntegerKind | kFloatKind,
+  kAnyKind = kPredKind | kNumberKind,
+};
+
+unsigned KindOf(ElementType element) {
+  if (element == ElementType::kPred) return kPredKind;
+  if (runtime::IsSigned(element)) return kSignedKind;
+  if (runtime::IsUnsigned(element)) return kUnsignedKind;
+  if (runtime::IsFloat(element)) return kFloatKind;
+  if (runtime::IsComplex(element)) return kComplexKind;
+  return 0;
+}
+
+std::string KindNames(unsigned kinds) {
+  constexpr std::array<std::pair<unsigned, std::string_view>, 5> kNames = {{
+      {kPredKind, "bool"},
+      {kSignedKind, "signed integer"},
+      {kUnsignedKind, "unsigned integer"},
+      {kFloatKind, "float"},
+      {kComplexKind, "complex"},
+  }};
+  std::string out;
+  for (auto [kind, name] : kNames) {
+    if ((kinds & kind) == 0) continue;
+    if (!out.empty()) out += " or ";
+    out += name;
+  }
+  return out;
+}
+
+void CheckKind(std::string_view op, unsigned kinds, std::initializer_list<Value> operands) {
+  for (Value v : operands) {
+    if ((KindOf(v.element()) & kinds) == 0) {
+      Fail(op, Cat("elements of type ", KindNames(kinds)), operands);
+    }
+  }
+}
+
+Value Unary(std::string_view op, unsigned kinds, Value x) {
+  Builder& builder = CheckTensors(op, {x});
+  CheckKind(op, kinds, {x});
+  return builder.Op(op, {x}, x.type());
+}
+
+/// With a result of another element type.
+Value UnaryTo(std::string_view op, unsigned kinds, Value x, ElementType result) {
+  Builder& builder = CheckTensors(op, {x});
+  CheckKind(op, kinds, {x});
+  return builder.Op(op, {x}, Type(result, x.dims()));
+}
+
+Value Binary(std::string_view op, unsigned kinds, Value a, Value b) {
+  Builder& builder = CheckTensors(op, {a, b});
+  if (a.type() != b.type()) Fail(op, "operands of equal types", {a, b});
+  CheckKind(op, kinds, {a, b});
+  return builder.Op(op, {a, b}, a.type());
+}
+
+}  // namespace
+
+Value Abs(Value x) {
+  CheckTensors("stablehlo.abs", {x});
+  return UnaryTo("stablehlo.abs", kSignedKind | kInexactKind, x, RealOf(x.element()));
+}
+Value Cbrt(Value x) { return Unary("stablehlo.cbrt", kFloatKind, x); }
+Value Ceil(Value x) { return Unary("stablehlo.ceil", kFloatKind, x); }
+Value Conj(Value x) { return Unary("chlo.conj", kInexactKind, x); }
+Value Cosine(Value x) { return Unary("stablehlo.cosine", kInexactKind, x); }
+Value CountLeadingZeros(Value x) { return Unary("stablehlo.count_leading_zeros", kIntegerKind, x); }
+Value Exponential(Value x) { return Unary("stablehlo.exponential", kInexactKind, x); }
+Value ExponentialMinusOne(Value x) {
+  return Unary("stablehlo.exponential_minus_one", kInexactKind, x);
+}
+Value Floor(Value x) { return Unary("stablehlo.floor", kFloatKind, x); }
+Value Imag(Value x) {
+  CheckTensors("stablehlo.imag", {x});
+  return UnaryTo("stablehlo.imag", kInexactKind, x, RealOf(x.element()));
+}
+Value IsFinite(Value x) {
+  return UnaryTo("stablehlo.is_finite", kFloatKind, x, ElementType::kPred);
+}
+Value Log(Value x) { return Unary("stablehlo.log", kInexactKind, x); }
+Value LogPlusOne(Value x) { return Unary("stablehlo.log_plus_one", kInexactKind, x); }
+Value Logistic(Value x) { return Unary("stablehlo.logistic", kInexactKind, x); }
+Value Negate(Value x) { return Unary("stablehlo.negate", kNumberKind, x); }
+Value Not(Value x) { return Unary("stablehlo.not", kBitsKind, x); }
+Value PopulationCount(Value x) { return Unary("stablehlo.popcnt", kIntegerKind, x); }
+Value Real(Value x) {
+  CheckTensors("stablehlo.real", {x});
+  return UnaryTo("stablehlo.real", kInexactKind, x, RealOf(x.element()));
+}
+Value RoundNearestAfz(Value x) { return Unary("stablehlo.round_nearest_afz", kFloatKind, x); }
+Value RoundNearestEven(Value x) { return Unary("stablehlo.round_nearest_even", kFloatKind, x); }
+Value Rsqrt(Value x) { return Unary("stablehlo.rsqrt", kInexactKind, x); }
+Value Sign(Value x) { return Unary("stablehlo.sign", kSignedKind | kInexactKind, x); }
+Value Sine(Value x) { return Unary("stablehlo.sine", kInexactKind, x); }
+Value Sqrt(Value x) { return Unary("stablehlo.sqrt", kInexactKind, x); }
+Value Tan(Value x) { return Unary("stablehlo.tan", kInexactKind, x); }
+Value Tanh(Value x) { return Unary("stablehlo.tanh", kInexactKind, x); }
+
+Value Acos(Value x) { return Unary("chlo.acos", kInexactKind, x); }
+Value Acosh(Value x) { return Unary("chlo.acosh", kInexactKind, x); }
+Value Asin(Value x) { return Unary("chlo.asin", kInexactKind, x); }
+Value Asinh(Value x) { return Unary("chlo.asinh", kInexactKind, x); }
+Value Atan(Value x) { return Unary("chlo.atan", kInexactKind, x); }
+Value Atanh(Value x) { return Unary("chlo.atanh", kInexactKind, x); }
+Value BesselI1e(Value x) { return Unary("chlo.bessel_i1e", kFloatKind, x); }
+Value Cosh(Value x) { return Unary("chlo.cosh", kInexactKind, x); }
+Value Digamma(Value x) { return Unary("chlo.digamma", kFloatKind, x); }
+Value Erf(Value x) { return Unary("chlo.erf", kFloatKind, x); }
+Value ErfInv(Value x) { return Unary("chlo.erf_inv", kFloatKind, x); }
+Value Erfc(Value x) { return Unary("chlo.erfc", kFloatKind, x); }
+Value Lgamma(Value x) { return Unary("chlo.lgamma", kFloatKind, x); }
+Value Sinh(Value x) { return Unary("chlo.sinh", kInexactKind, x); }
+Value Square(Value x) {
+  CheckTensors("chlo.square", {x});
+  // chlo.square knows no integers.
+  return (KindOf(x.element()) & kIntegerKind) != 0 ? Multiply(x, x)
+                                                   : Unary("chlo.square", kInexactKind, x);
+}
+Value IsInf(Value x) { return UnaryTo("chlo.is_inf", kFloatKind, x, ElementType::kPred); }
+Value IsPosInf(Value x) { return UnaryTo("chlo.is_pos_inf", kFloatKind, x, ElementType::kPred); }
+Value IsNegInf(Value x) { return UnaryTo("chlo.is_neg_inf", kFloatKind, x, ElementType::kPred); }
+
+Value Add(Value a, Value b) { return Binary("stablehlo.add", kAnyKind, a, b); }
+Value And(Value a, Value b) { return Binary("stablehlo.and", kBitsKind, a, b); }
+Value Atan2(Value a, Value b) { return Binary("stablehlo.atan2", kInexactKind, a, b); }
+Value Complex(Value real, Value imag) {
+  constexpr std::string_view kOp = "stablehlo.complex";
+  Builder& builder = CheckTensors(kOp, {real, imag});
+  if (real.type() != imag.type()) Fail(kOp, "operands of equal types", {real, imag});
+  if (real.element() != ElementType::kF32 && real.element() != ElementType::kF64) {
+    Fail(kOp, "elements of type f32 or f64", {real, imag});
+  }
+  ElementType result = real.element() == ElementType::kF32 ? ElementType::kC64 : ElementType::kC128;
+  return builder.Op(kOp, {real, imag}, Type(result, real.dims()));
+}
+Value Divide(Value a, Value b) { return Binary("stablehlo.divide", kNumberKind, a, b); }
+Value Maximum(Value a, Value b) { return Binary("stablehlo.maximum", kAnyKind, a, b); }
+Value Minimum(Value a, Value b) { return Binary("stablehlo.minimum", kAnyKind, a, b); }
+Value Multiply(Value a, Value b) { return Binary("stablehlo.multiply", kAnyKind, a, b); }
+Value Or(Value a, Value b) { return Binary("stablehlo.or", kBitsKind, a, b); }
+Value Power(Value a, Value b) { return Binary("stablehlo.power", kNumberKind, a, b); }
+Value Remainder(Value a, Value b) {
+  return Binary("stablehlo.remainder", kIntegerKind | kFloatKind, a, b);
+}
+Value ShiftLeft(Value a, Value b) { return Binary("stablehlo.shift_left", kIntegerKind, a, b); }
+Value ShiftRightArithmetic(Value a, Value b) {
+  return Binary("stablehlo.shift_right_arithmetic", kIntegerKind, a, b);
+}
+Value ShiftRightLogical(Value a, Value b) {
+  return Binary("stablehlo.shift_right_logical", kIntegerKind, a, b);
+}
+Value Subtract(Value a, Value b) { return Binary("stablehlo.subtract", kNumberKind, a, b); }
+Value Xor(Value a, Value b) { return Binary("stablehlo.xor", kBitsKind, a, b); }
+Value NextAfter(Value a, Value b) { return Binary("chlo.next_after", kFloatKind, a, b); }
+Value Polygamma(Value n, Value x) { return Binary("chlo.polygamma", kFloatKind, n, x); }
+Value Zeta(Value x, Value q) { return Binary("chlo.zeta", kFloatKind, x, q); }
+
+Value Compare(Value a, Value b, Direction direction, bool total_order) {
+  constexpr std::string_view kOp = "stablehlo.compare";
+  constexpr std::string_view kDirections[] = {"EQ", "NE", "GE", "GT", "LE", "LT"};
+  Builder& builder = CheckTensors(kOp, {a, b});
+  if (a.type() != b.type()) Fail(kOp, "operands of equal types", {a, b});
+  unsigned kind = KindOf(a.element());
+  if (kind == 0) Fail(kOp, "elements of a valid type", {a, b});
+  if (kind == kComplexKind && direction != Direction::kEq && direction != Direction::kNe) {
+    Fail(kOp, "EQ or NE for complex elements", {a, b});
+  }
+  if (total_order && kind != kFloatKind) Fail(kOp, "float elements for a total order", {a, b});
+  std::string_view type = kind == kSignedKind                         ? "SIGNED"
+                          : (kind & (kUnsignedKind | kPredKind)) != 0 ? "UNSIGNED"
+                          : total_order                               ? "TOTALORDER"
+                                                                      : "FLOAT";
+  return builder.Op(kOp, {a, b}, Type(ElementType::kPred, a.dims()),
+                    Cat("comparison_direction = #stablehlo<comparison_direction ",
+                        kDirections[static_cast<int>(direction)],
+                        ">, compare_type = #stablehlo<comparison_type ", type, ">"));
+}
+
+Value Select(Value predicate, Value on_true, Value on_false) {
+  constexpr std::string_view kOp = "stablehlo.select";
+  Builder& builder = CheckTensors(kOp, {predicate, on_true, on_false});
+  if (on_true.type() != on_false.type()) {
+    Fail(kOp, "branches of equal types", {predicate, on_true, on_false});
+  }
+  if (predicate.element() != ElementType::kPred ||
+      (predicate.rank() != 0 && predicate.dims() != on_true.dims())) {
+    Fail(kOp, "an i1 predicate of rank 0 or the shape of the branches",
+         {predicate, on_true, on_false});
+  }
+  return builder.Op(kOp, {predicate, on_true, on_false}, on_true.type());
+}
+
+Value Clamp(Value low, Value x, Value high) {
+  constexpr std::string_view kOp = "stablehlo.clamp";
+  Builder& builder = CheckTensors(kOp, {low, x, high});
+  CheckKind(kOp, kOrderedKind, {low, x, high});
+  for (Value bound : {low, high}) {
+    if (bound.element() != x.element() || (bound.rank() != 0 && bound.dims() != x.dims())) {
+      Fail(kOp, "bounds of the operand's element type and of rank 0 or its shape", {low, x, high});
+    }
+  }
+  return builder.Op(kOp, {low, x, high}, x.type());
+}
+
+Value Convert(Value x, ElementType element) {
+  constexpr std::string_view kOp = "stablehlo.convert";
+  Builder& builder = CheckTensors(kOp, {x});
+  if (element == ElementType::kInvalid) Fail(kOp, "a valid element type to convert to", {x});
+  if (x.element() == element) return x;
+  return builder.Op(kOp, {x}, Type(element, x.dims()));
+}
+
+Value ConvertTo(Value x, ElementType element) { return Convert(x, element); }
+
+Value BitcastConvert(Value x, ElementType element) {
+  constexpr std::string_view kOp = "stablehlo.bitcast_convert";
+  Builder& builder = CheckTensors(kOp, {x});
+  bool from_pred = x.element() == ElementType::kPred, to_pred = element == ElementType::kPred;
+  if (element == ElementType::kInvalid || from_pred != to_pred ||
+      runtime::IsComplex(x.element()) != runtime::IsComplex(element)) {
+    Fail(kOp, Cat("element types of like kind; not to ", runtime::MlirName(element)), {x});
+  }
+  if (x.element() == element) return x;
+  auto from = static_cast<int64_t>(runtime::ByteWidth(x.element()));
+  auto to = static_cast<int64_t>(runtime::ByteWidth(element));
+  Dims dims = x.dims();
+  if (from > to) {
+    dims.push_back(from / to);
+  } else if (from < to) {
+    if (dims.empty() || dims.back() != to / from) {
+      Fail(kOp,
+           Cat("a last dimension of ", to / from, " to join into ", runtime::MlirName(element)),
+           {x});
+    }
+    dims.pop_back();
+  }
+  return builder.Op(kOp, {x}, Type(element, dims));
+}
+
+Value ReducePrecision(Value x, int exponent_bits, int mantissa_bits) {
+  constexpr std::string_view kOp = "stablehlo.reduce_precision";
+  Builder& builder = CheckTensors(kOp, {x});
+  CheckKind(kOp, kFloatKind, {x});
+  if (exponent_bits < 1 || mantissa_bits < 0) {
+    Fail(kOp, "at least 1 exponent bit and 0 mantissa bits", {x});
+  }
+  return builder.Op(
+      kOp, {x}, x.type(),
+      Cat("exponent_bits = ", exponent_bits, " : i32, mantissa_bits = ", mantissa_bits, " : i32"));
+}
+
+}  // namespace torch_xla::stablehlo

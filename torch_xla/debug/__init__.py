@@ -1,0 +1,1 @@
+"""Seeing what torch_xla does."""

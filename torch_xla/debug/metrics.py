@@ -1,0 +1,73 @@
+"""Counters and metrics of the lazy device.
+
+A *counter* is a number of events: ``xla::add`` says how many ``add`` were traced,
+``aten::sort`` how often an op without a lowering ran on the CPU. A *metric* is a stream of
+samples, each a time in nanoseconds, a size in bytes or a plain number: ``CompileTime``,
+``ExecuteTime``, ``InboundData``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_xla import _XLAC
+
+
+def metrics_report() -> str:
+    """Returns all metrics (samples, sum, rate, percentiles) and counters as text."""
+    return _XLAC._xla_metrics_report()
+
+
+def short_metrics_report(
+    counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None
+) -> str:
+    """Returns a part of :func:`metrics_report`.
+
+    Args:
+        counter_names: The counters to include.
+        metric_names: The metrics to include. With neither of the two: the important ones,
+            and each op that fell back to the CPU.
+    """
+    return _XLAC._xla_short_metrics_report(list(counter_names or ()), list(metric_names or ()))
+
+
+def counter_names() -> list[str]:
+    """Returns the names of the counters that are not zero."""
+    return _XLAC._xla_counter_names()
+
+
+def counter_value(counter_name: str) -> int | None:
+    """Returns the value of a counter, or None when there is none of that name."""
+    return _XLAC._xla_counter_value(counter_name)
+
+
+def metric_names() -> list[str]:
+    """Returns the names of the metrics that have samples."""
+    return _XLAC._xla_metric_names()
+
+
+def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+    """Returns the content of a metric.
+
+    Returns:
+        The number of samples, their sum, and the latest samples as pairs of a time stamp in
+        seconds and a value; None when there is no metric of that name. Times are in
+        nanoseconds, sizes in bytes.
+    """
+    return _XLAC._xla_metric_data(metric_name)
+
+
+def clear_counters() -> None:
+    """Sets all counters to zero."""
+    _XLAC._clear_xla_counters()
+
+
+def clear_metrics() -> None:
+    """Forgets the samples of all metrics."""
+    _XLAC._clear_xla_metrics()
+
+
+def clear_all() -> None:
+    """Clears the counters and the metrics."""
+    clear_counters()
+    clear_metrics()

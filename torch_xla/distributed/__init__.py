@@ -1,0 +1,1 @@
+"""Feeding the devices and replicating over them."""
