@@ -57,8 +57,9 @@ def test_index():
 
 
 def test_boolean_mask():
-    check(lambda x, m: x[m], X, MASK)
-    check(lambda x, m: x[m], X, MASK[:, :, 0])
+    # How many elements there are is known on the host alone: nonzero runs there.
+    check(lambda x, m: x[m], X, MASK, fallback_ok=True)
+    check(lambda x, m: x[m], X, MASK[:, :, 0], fallback_ok=True)
     check(lambda x, m: torch.where(m, x, 0), X, MASK)
 
 
@@ -119,8 +120,8 @@ def test_masked_assignment():
         x[m] = 9.0
         return x
 
-    check(f, X, MASK)
-    check(f, X, MASK[:, 0, 0])
+    check(f, X, MASK, fallback_ok=True)
+    check(f, X, MASK[:, 0, 0], fallback_ok=True)
 
 
 def test_index_select():
@@ -149,7 +150,7 @@ def test_index_add_copy_fill():
         ),
         (lambda x, i, s: x.index_add(0, i, s), (X.to(torch.float16), i, rows.to(torch.float16))),
         (lambda x, i, s: x.index_add(0, i, s), (ramp(1), index(0), torch.ones(1))),
-        (lambda x, i, s: x.index_add(0, i, s), (ramp(4), torch.tensor(1), torch.tensor(2.0))),
+        (lambda x, i, s: x.index_add(0, i, s), (ramp(4), torch.tensor(1), torch.ones(1))),
         (lambda x, i, s: x.index_add(0, i, s), (X, i[:0], rows[:0])),
         (lambda x, i, s: x.index_copy(0, i, s), (X, index(2, 0), rows[:2])),
         (lambda x, i, s: x.index_copy(2, i, s), (X, index(4, 1), columns)),

@@ -19,7 +19,8 @@ XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what) {
 at::Tensor MakeTensor(ir::Value value, int device) {
   ir::ShapeRef shape = value.shape();
   return at::detail::make_tensor<XLATensorImpl>(
-      c10::make_intrusive<lazy::Storage>(std::move(value), device), nullptr, shape);
+      c10::make_intrusive<lazy::Storage>(std::move(value), device), nullptr,
+      c10::scalarTypeToTypeMeta(shape->dtype), shape->dims);
 }
 
 at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
@@ -29,8 +30,9 @@ at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntA
       lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, device, value)), device);
 }
 
-at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, ir::ShapeRef shape) {
-  return at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), shape);
+at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+                    c10::IntArrayRef sizes) {
+  return at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), dtype, sizes);
 }
 
 ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, const char* arg) {

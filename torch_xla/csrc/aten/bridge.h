@@ -21,7 +21,8 @@ at::Tensor MakeTensor(ir::Value value, int device);
 at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
                       int device);
 /// A tensor that shares the storage of `base` and looks at it through `view`.
-at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, ir::ShapeRef shape);
+at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+                    c10::IntArrayRef sizes);
 
 /// The value of an operand on `device`: an xla tensor there, or a zero-dim CPU tensor,
 /// which becomes a number of the program. Anything else is an error.

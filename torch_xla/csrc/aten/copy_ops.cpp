@@ -175,20 +175,20 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
     auto reshaped = c10::make_intrusive<lazy::Storage>(flat, root.device());
     root.Assign(lazy::ReadView(
         *reshaped, lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, 0).get()));
-    impl->Reset(impl->root(), nullptr, shape);
+    impl->Reset(impl->root(), nullptr, size);
     return self;
   }
   TORCH_CHECK(need <= have, "resize_: a view cannot grow beyond the tensor it is a view of (",
               have, " elements, needs ", need, ")");
   impl->Reset(impl->root(),
-              lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, offset), shape);
+              lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, offset), size);
   return self;
 }
 
 at::Tensor& XLANativeFunctions::set__source_Tensor(at::Tensor& self, const at::Tensor& source) {
   auto* from = GetImpl(source, "set_");
   GetImpl(self, "set_")
-      ->Reset(from->root(), from->view_ptr(), ir::GetShape(source.scalar_type(), source.sizes()));
+      ->Reset(from->root(), from->view_ptr(), source.sizes());
   return self;
 }
 

@@ -8,10 +8,13 @@
 namespace torch_xla::aten {
 namespace {
 
+// Autograd starts a thread per device at the first backward pass, be it on the CPU, and
+// never another one. That must not start a client which the program may never use (or only
+// in processes that it is going to spawn), so without one this is how many it gets.
+constexpr c10::DeviceIndex kDevicesBeforeClient = 16;
+
 c10::DeviceIndex CountDevices() noexcept {
-  // Asked for while PyTorch starts its autograd threads: must not start a client that
-  // the program never uses, nor throw.
-  if (!lazy::ClientCreated()) return 0;
+  if (!lazy::ClientCreated()) return kDevicesBeforeClient;
   return static_cast<c10::DeviceIndex>(lazy::GetClient().devices().size());
 }
 
@@ -24,15 +27,8 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return previous;
   }
   c10::Device getDevice() const override { return lazy::TorchDevice(lazy::CurrentDevice()); }
-  void setDevice(c10::Device device) const override {
-    if (device.index() != lazy::CurrentDevice()) lazy::SetCurrentDevice(lazy::DeviceOrdinal(device));
-  }
-  void uncheckedSetDevice(c10::Device device) const noexcept override {
-    try {
-      setDevice(device);
-    } catch (...) {
-    }
-  }
+  void setDevice(c10::Device device) const override { lazy::EnterDevice(device.index()); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
   // One stream per device: programs run in the order they were queued.
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);

@@ -41,11 +41,9 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
                         " does not match the shape of the indexed tensor ", self.sizes(),
                         " at index ", dim);
     }
+    // Python's x[mask] makes a zero-dim mask a dimension of its own before it calls us.
+    TORCH_CHECK_INDEX(index.dim() > 0, "a zero-dim boolean tensor cannot be an index");
     at::Tensor positions = index.nonzero();
-    if (index.dim() == 0) {
-      // x[True]: a new leading dimension of size 1 or 0.
-      TORCH_CHECK_INDEX(false, "a zero-dim boolean tensor as one of several indices");
-    }
     for (int64_t i = 0; i < index.dim(); ++i) result.push_back(positions.select(1, i));
   }
   TORCH_CHECK_INDEX(static_cast<int64_t>(result.size()) <= self.dim(),

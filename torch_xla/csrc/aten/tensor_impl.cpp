@@ -4,14 +4,14 @@
 
 namespace torch_xla::aten {
 
-XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape)
-    : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA),
-                      c10::scalarTypeToTypeMeta(shape->dtype),
+XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view,
+                             caffe2::TypeMeta dtype, c10::IntArrayRef sizes)
+    : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA), dtype,
                       lazy::TorchDevice(storage->device())),
       root_(std::move(storage)),
       view_(std::move(view)) {
   set_storage_access_should_throw();
-  set_sizes_contiguous(shape->dims);
+  set_sizes_contiguous(sizes);
 }
 
 ir::Value XLATensorImpl::Read() const {
@@ -36,17 +36,16 @@ void XLATensorImpl::Write(ir::Value value) {
   lazy::WriteView(*root_, view_.get(), std::move(value));
 }
 
-void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape) {
+void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {
   root_ = std::move(storage);
   view_ = std::move(view);
-  set_sizes_contiguous(shape->dims);
+  set_sizes_contiguous(sizes);
 }
 
 template <typename Version>
 c10::intrusive_ptr<c10::TensorImpl> XLATensorImpl::Copy(Version&& version_counter,
                                                         bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<XLATensorImpl>(
-      root_, view_, ir::GetShape(c10::typeMetaToScalarType(dtype()), sizes()));
+  auto copy = c10::make_intrusive<XLATensorImpl>(root_, view_, dtype(), sizes());
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version_counter),
                        allow_tensor_metadata_change);
   return copy;

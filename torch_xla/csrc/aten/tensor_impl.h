@@ -11,9 +11,10 @@ namespace torch_xla::aten {
 
 class XLATensorImpl final : public c10::TensorImpl {
  public:
-  /// A tensor over the whole storage (`view` null) or over a view of it. Its sizes are
-  /// `shape`'s; it is contiguous to the user whatever the view.
-  XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape);
+  /// A tensor over the whole storage (`view` null) or over a view of it; it is contiguous
+  /// to the user whatever the view.
+  XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+                c10::IntArrayRef sizes);
 
   const lazy::StoragePtr& root() const { return root_; }
   const lazy::View* view() const { return view_.get(); }
@@ -24,7 +25,7 @@ class XLATensorImpl final : public c10::TensorImpl {
   /// Overwrites it (and so what every view of it sees).
   void Write(ir::Value value);
   /// Looks at something else from now on (set_, resize_).
-  void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, ir::ShapeRef shape);
+  void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes);
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const override;

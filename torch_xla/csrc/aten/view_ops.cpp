@@ -28,10 +28,10 @@ struct Geometry {
     }
   }
   at::Tensor Make() && {
-    ir::ShapeRef shape = ir::GetShape(c10::typeMetaToScalarType(impl->dtype()), sizes);
-    return MakeView(
-        *impl, lazy::RestrideView(impl->view(), std::move(sizes), std::move(strides), offset),
-        shape);
+    lazy::ViewPtr view =
+        lazy::RestrideView(impl->view(), std::move(sizes), std::move(strides), offset);
+    c10::IntArrayRef result = view->last().sizes;
+    return MakeView(*impl, std::move(view), impl->dtype(), result);
   }
   void Erase(int64_t dim) {
     sizes.erase(sizes.begin() + dim);
@@ -49,7 +49,7 @@ struct Geometry {
 
 at::Tensor Alias(const at::Tensor& self) {
   auto* impl = GetImpl(self);
-  return MakeView(*impl, impl->view_ptr(), ir::GetShape(self.scalar_type(), self.sizes()));
+  return MakeView(*impl, impl->view_ptr(), impl->dtype(), self.sizes());
 }
 
 /// The same elements in row-major order under other sizes.
@@ -67,17 +67,16 @@ at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
   step.sizes.assign(sizes.begin(), sizes.end());
   step.strides = lazy::ContiguousStrides(step.sizes);
   auto* impl = geometry.impl;
-  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)),
-                  ir::GetShape(self.scalar_type(), sizes));
+  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)), impl->dtype(), sizes);
 }
 
-at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, Ints sizes) {
+at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& sizes) {
   auto* impl = GetImpl(self);
-  ir::ShapeRef shape = ir::GetShape(dtype, sizes);
   lazy::ViewStep step;
-  step.sizes = std::move(sizes);
+  step.sizes = sizes;
   step.bitcast = dtype;
-  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)), shape);
+  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)),
+                  c10::scalarTypeToTypeMeta(dtype), sizes);
 }
 
 at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
@@ -340,7 +339,7 @@ at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType
                 " (different element sizes), but got ", sizes.back());
     sizes.back() = sizes.back() * from / to;
   }
-  return Bitcast(self, dtype, std::move(sizes));
+  return Bitcast(self, dtype, sizes);
 }
 
 at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
@@ -348,7 +347,7 @@ at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
   TORCH_CHECK(self.is_complex(), "view_as_real is only supported for complex tensors");
   Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.push_back(2);
-  return Bitcast(self, c10::toRealValueType(self.scalar_type()), std::move(sizes));
+  return Bitcast(self, c10::toRealValueType(self.scalar_type()), sizes);
 }
 
 at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
@@ -362,7 +361,7 @@ at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
               self.scalar_type());
   Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.pop_back();
-  return Bitcast(self, c10::toComplexType(self.scalar_type()), std::move(sizes));
+  return Bitcast(self, c10::toComplexType(self.scalar_type()), sizes);
 }
 
 }  // namespace torch_xla

@@ -118,7 +118,8 @@ std::string ShapesOf(const Node& node) {
   if (node.num_outputs() == 1) return node.shape()->ToString();
   std::string text = "(";
   for (size_t i = 0; i < node.num_outputs(); ++i) {
-    text += (i ? ", " : "") + node.shape(i)->ToString();
+    ShapeRef shape = node.shape(i);  // null for a result that the call does not ask for
+    text += (i ? ", " : "") + (shape ? shape->ToString() : "none");
   }
   return text + ")";
 }

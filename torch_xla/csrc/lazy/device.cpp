@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
 #include "runtime/plugin.h"
 
@@ -14,7 +15,8 @@ namespace {
 
 std::mutex client_mutex;
 std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
-std::atomic<int> current_device{0};
+// Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
+thread_local int current_device = 0;
 
 runtime::Client* CreateClient() {
   std::vector<std::string> platforms = runtime::CandidatePlatforms();
@@ -45,11 +47,13 @@ const std::string& Platform() { return GetClient().platform(); }
 
 bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }
 
-int CurrentDevice() { return current_device.load(std::memory_order_relaxed); }
+int CurrentDevice() { return current_device; }
 
 int SetCurrentDevice(int device) {
-  return current_device.exchange(DeviceOrdinal(TorchDevice(device)));
+  return std::exchange(current_device, DeviceOrdinal(TorchDevice(device)));
 }
+
+void EnterDevice(int device) { current_device = device; }
 
 int DeviceOrdinal(c10::Device device) {
   TORCH_CHECK(device.type() == c10::DeviceType::XLA, "expected an xla device, got ", device);

@@ -16,10 +16,13 @@ runtime::Client& GetClient();
 const std::string& Platform();
 bool ClientCreated();
 
-/// The default device of this process, for 'xla' without an index.
+/// The current device of this thread, for 'xla' without an index.
 int CurrentDevice();
 /// Returns the previous one; throws IndexError when there is no such device.
 int SetCurrentDevice(int device);
+/// The same unchecked: for guards, whose device is that of a tensor, and for autograd's
+/// threads, which may start before there is a client.
+void EnterDevice(int device);
 /// The ordinal of an 'xla' device, the current one where it has no index; checked.
 int DeviceOrdinal(c10::Device device);
 inline c10::Device TorchDevice(int ordinal) {

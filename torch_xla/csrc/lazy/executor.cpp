@@ -105,7 +105,21 @@ std::vector<DeviceDataPtr> Launch(std::vector<ir::Value> roots, int device, bool
   return outputs;
 }
 
-/// The distinct values of the storages, fills already assigned.
+/// After a lowering failed: the tensors that cannot be computed become failed data, which
+/// tells so when it is read. All others stay pending, and the next sync computes them.
+void FailUnlowerable(const std::vector<std::pair<Storage*, size_t>>& targets, int device) {
+  for (auto [storage, index] : targets) {
+    try {
+      LowerGraph(CollectGraph({storage->value()}), {}, Platform());
+    } catch (...) {
+      auto failed = c10::make_intrusive<DeviceData>(storage->shape(), device);
+      failed->Fail(std::current_exception());
+      storage->Assign(MakeLeaf(failed));
+    }
+  }
+}
+
+/// Gives the storages that are pending their values; fills need no program.
 void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool whole_device) {
   std::vector<ir::Value> roots;
   std::unordered_map<ir::Value, size_t, ValueHash> position;
@@ -118,7 +132,13 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool whole_
     targets.emplace_back(storage.get(), it->second);
   }
   if (roots.empty()) return;
-  std::vector<DeviceDataPtr> outputs = Launch(std::move(roots), device, whole_device);
+  std::vector<DeviceDataPtr> outputs;
+  try {
+    outputs = Launch(roots, device, whole_device);
+  } catch (...) {
+    FailUnlowerable(targets, device);
+    throw;
+  }
   std::vector<ir::Value> leaves;
   for (const DeviceDataPtr& output : outputs) leaves.push_back(MakeLeaf(output));
   for (auto [storage, index] : targets) storage->Assign(leaves[index]);

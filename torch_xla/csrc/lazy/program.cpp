@@ -96,6 +96,8 @@ std::unique_ptr<runtime::Executable> CompileProgram(const std::string& stablehlo
   static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
   runtime::CompileOptions options;
   options.device = device;
+  // By default XLA:CPU's maximum drops a NaN in its second operand.
+  if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
   std::filesystem::path path = DiskPath(stablehlo, device);
   if (!path.empty()) {
     std::string serialized = ReadFile(path);

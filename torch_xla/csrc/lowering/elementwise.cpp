@@ -49,6 +49,10 @@ Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
   return result;
 }
 
+Dims PerDimension(c10::IntArrayRef list, size_t rank) {
+  return list.size() == 1 ? Dims(rank, list[0]) : Dims(list.begin(), list.end());
+}
+
 Value KeepDims(Value reduced, const Dims& input_dims, const Dims& dims) {
   Dims kept = input_dims;
   for (int64_t dim : dims) kept[dim] = 1;

@@ -35,6 +35,8 @@ void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction
 int64_t WrapDim(int64_t dim, int64_t rank);
 /// Wrapped, sorted, distinct; an empty or absent list means all dimensions.
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank);
+/// A parameter list for `rank` spatial dimensions; a list of one stands for all of them.
+Dims PerDimension(c10::IntArrayRef list, size_t rank);
 /// Puts size-1 dimensions back where `dims` of a reduction were.
 Value KeepDims(Value reduced, const Dims& input_dims, const Dims& dims);
 

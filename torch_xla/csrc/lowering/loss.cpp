@@ -74,8 +74,8 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
                               std::optional<Value> weight, int64_t reduction,
                               int64_t ignore_index) {
   Value ignored = Equal(target, ignore_index);
-  Value weights = BroadcastTo(ClassWeights(cx, self, weight), self.dims());
-  Value w = weight ? PickClass(weights, target) : BroadcastTo(Reshape(weights, {}), target.dims());
+  Value w = weight ? PickClass(Wide(cx, *weight), target)
+                   : Constant(cx.builder(), 1, {ComputeType(cx.output_element()), target.dims()});
   w = Select(ignored, 0, w);
   Value loss = Select(ignored, 0, -(PickClass(Wide(cx, self), target) * w));
   Value total_weight = ReduceAll(w);

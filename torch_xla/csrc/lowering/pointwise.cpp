@@ -28,7 +28,10 @@ Value Truncate(Value x) { return Select(x < 0, Ceil(x), Floor(x)); }
 /// log(x) over the logarithm of a base: exact where x is a small power of it.
 Value LogToBase(LoweringContext& cx, Value self, double log_base) {
   auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, Log(x) / log_base);
+  Value log = Log(x);
+  if (!runtime::IsComplex(x.element())) return ToOutput(cx, log / log_base);
+  // By parts: a complex division would make NaN of log(0).
+  return Complex(Real(log) / log_base, Imag(log) / log_base);
 }
 
 /// Whether the real part, or the imaginary one, equals one of `values`.

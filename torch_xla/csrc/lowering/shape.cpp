@@ -125,7 +125,8 @@ std::vector<Value> Ordered(LoweringContext& cx, Value x, int64_t dim, bool desce
   Dims limits = order.dims();
   limits[dim] = count;
   order = Slice(order, Dims(limits.size(), 0), limits);
-  return {Reshape(TakeAlong(x, dim, order), cx.output_dims()), ToOutput(cx, order)};
+  return {Reshape(TakeAlong(x, dim, order), cx.output_dims()),
+          Reshape(Convert(order, cx.output_element(1)), cx.output_dims(1))};
 }
 
 }  // namespace
@@ -233,10 +234,8 @@ std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim,
 
 Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input_sizes, int64_t dim,
                       int64_t size, int64_t step) {
-  if (IsEmpty(grad_in) || input_sizes.empty()) {
-    return IsEmpty(grad_in) ? Constant(cx.builder(), 0, cx.output_type())
-                            : Reshape(grad_in, cx.output_dims());
-  }
+  if (IsEmpty(grad_in)) return Constant(cx.builder(), 0, cx.output_type());
+  if (input_sizes.empty()) return Reshape(grad_in, cx.output_dims());
   // Windows in blocks of `step`: block p of window n is added to block n + p of the input.
   dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
   auto product = [](auto begin, auto end) {

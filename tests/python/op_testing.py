@@ -1,0 +1,175 @@
+"""Runs functions on CPU tensors and on copies of them on the xla device, and compares.
+
+``check`` does one call; ``check_many`` traces any number of them into one graph, so that
+XLA compiles once. Both fail when an op took the CPU fallback (an ``aten::`` counter moved),
+unless ``fallback_ok`` says that it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+
+BOOL, U8, I8, I16, I32, I64 = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+C64, C128 = torch.complex64, torch.complex128
+
+NAN, INF = float("nan"), float("inf")
+# What breaks formulas: signed zeros, halves, both sides of usual thresholds, no numbers.
+SPECIAL = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -2.5, 3.0, -3.0, 20.5, -30.0, INF, -INF, NAN)
+
+
+def special(dtype: torch.dtype = F32) -> torch.Tensor:
+    """The values in SPECIAL, or integers about zero."""
+    if dtype == BOOL:
+        return torch.tensor([True, False, True])
+    if dtype.is_floating_point:
+        return torch.tensor(SPECIAL, dtype=dtype)
+    return torch.arange(0 if dtype == U8 else -7, 8).to(dtype)
+
+
+def rand(*shape: int, dtype: torch.dtype = F32, seed: int = 0) -> torch.Tensor:
+    """Reproducible numbers: normal for floats, -9 … 9 (0 … 9 unsigned) for integers."""
+    generator = torch.Generator().manual_seed(seed + 7 * sum(shape) + len(shape))
+    if dtype == BOOL:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = C128 if dtype.is_complex else F64
+        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+    return torch.randint(0 if dtype == U8 else -9, 10, shape, generator=generator).to(dtype)
+
+
+def fallbacks() -> dict[str, int]:
+    """The ops that ran on the CPU so far, and how often."""
+    names = [name for name in met.counter_names() if name.startswith("aten::")]
+    return {name: met.counter_value(name) or 0 for name in names}
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _copy(tree: Any, device: torch.device | str, grad: bool) -> Any:
+    """Copies of all tensors on ``device``; with ``grad``, float ones require gradients."""
+
+    def copy(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        y = x.detach().clone().to(device)
+        return y.requires_grad_() if grad and _is_float(x) else y
+
+    return tree_map(copy, tree)
+
+
+def _gradients(outputs: Any, inputs: Any, device: torch.device | str) -> list[Any]:
+    """Gradients of all float inputs from a cotangent that is the same on each device."""
+    outs = [x for x in tree_leaves(outputs) if _is_float(x) and x.requires_grad]
+    leaves = [x for x in tree_leaves(inputs) if _is_float(x)]
+    cotangents = [
+        rand(*out.shape, dtype=out.dtype, seed=i + 1).to(device) for i, out in enumerate(outs)
+    ]
+    return list(torch.autograd.grad(outs, leaves, cotangents, allow_unused=True))
+
+
+def _run(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], device: Any, grad: bool
+) -> list[Any]:
+    """The results (and gradients) of a call on ``device``, flattened."""
+    args, kwargs = _copy((list(args), kwargs), device, grad)
+    results = fn(*args, **kwargs)
+    gradients = _gradients(results, (args, kwargs), device) if grad else []
+    # The arguments too: fn may have changed them in place.
+    return tree_leaves(results) + gradients + tree_leaves((args, kwargs))
+
+
+def _describe(fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    def text(x: Any) -> str:
+        if isinstance(x, torch.Tensor):
+            return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        return repr(x)
+
+    words = [text(x) for x in tree_leaves(list(args))]
+    words += [f"{name}={text(x)}" for name, x in kwargs.items()]
+    return f"{getattr(fn, '__name__', fn)}({', '.join(words)})"
+
+
+def _compare(
+    actual: list[Any], expected: list[Any], rtol: float | None, atol: float | None
+) -> None:
+    assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+    for a, e in zip(actual, expected, strict=True):
+        if not isinstance(e, torch.Tensor):
+            assert a == e or (a != a and e != e), f"{a!r} is not {e!r}"
+            continue
+        assert a is not None, "no gradient where CPU has one"
+        assert a.device.type == "xla", f"a result on {a.device}"
+        torch.testing.assert_close(
+            a.detach().cpu(), e.detach(), rtol=rtol, atol=atol, equal_nan=True
+        )
+
+
+def check_many(
+    cases: Iterable[Sequence[Any]],
+    rtol: float | None = None,
+    atol: float | None = None,
+    grad: bool = False,
+    fallback_ok: bool = False,
+) -> None:
+    """Checks all cases ``(fn, args)`` or ``(fn, args, kwargs)`` in one graph.
+
+    Args:
+        cases: What to call; ``args`` is a tuple or list of arguments.
+        rtol, atol: As torch.testing.assert_close has them (None: by dtype).
+        grad: Also compare first-order gradients of all float inputs.
+        fallback_ok: Ops may run on the CPU.
+    """
+    device = xm.xla_device()
+    before = fallbacks()
+    pending, failures = [], []
+    for fn, args, *rest in cases:
+        kwargs = rest[0] if rest else {}
+        name = _describe(fn, args, kwargs)
+        expected = _run(fn, args, kwargs, "cpu", grad)
+        try:
+            pending.append((name, _run(fn, args, kwargs, device, grad), expected))
+        except Exception as error:  # noqa: BLE001 - all failures are reported together
+            failures.append(f"{name}: raised {error}")
+    torch_xla.sync()
+    for name, actual, expected in pending:
+        try:
+            _compare(actual, expected, rtol, atol)
+        except Exception as error:  # noqa: BLE001
+            failures.append(f"{name}: {error}")
+    moved = [name for name, count in fallbacks().items() if count != before.get(name, 0)]
+    # Reading results back counts as no fallback of the ops under test.
+    moved = [name for name in moved if name != "aten::_local_scalar_dense"]
+    if moved and not fallback_ok:
+        failures.append(f"ran on the CPU: {', '.join(moved)}")
+    assert not failures, "\n".join(failures)
+
+
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    kwargs: dict[str, Any] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    grad: bool = False,
+    fallback_ok: bool = False,
+) -> None:
+    """Checks ``fn(*args, **kwargs)``: values, dtypes and shapes against the CPU's."""
+    check_many([(fn, args, kwargs or {})], rtol, atol, grad, fallback_ok)

@@ -1,0 +1,186 @@
+"""Softmax and losses, forward and backward, against CPU PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from op_testing import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
+
+aten = torch.ops.aten
+
+HALF = {"rtol": 1e-2, "atol": 1e-2}
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def classes(*shape, n=5, ignored=None):
+    """Targets from 0 to n - 1, one of them `ignored`."""
+    target = torch.randint(0, n, shape, generator=torch.Generator().manual_seed(len(shape)))
+    if ignored is not None and target.numel():
+        target.view(-1)[0] = ignored
+    return target
+
+
+# ---- Softmax
+
+
+@pytest.mark.parametrize("fn", [F.softmax, F.log_softmax, F.softmin])
+def test_softmax(fn):
+    x = rand(3, 4, 5) * 20
+    check_many([(fn, (x, d)) for d in (0, 1, -1)], grad=True, rtol=1e-5, atol=1e-5)
+    check_many([(fn, (rand(), d)) for d in (0, -1)] + [(fn, (rand(1), 0))], grad=True)
+    check_many([(fn, (rand(2, 0, 3), d)) for d in (0, 1, 2)], grad=True)
+
+
+def test_softmax_of_infinities():
+    x = torch.tensor([[INF, 1, 2], [-INF, 1, 2], [-INF, -INF, -INF], [NAN, 1, 2], [1e30, 1e30, 0]])
+    check_many([(fn, (x, d)) for fn in (F.softmax, F.log_softmax) for d in (0, 1)])
+
+
+@pytest.mark.parametrize("dtype", [F64, F16, BF16], ids=str)
+def test_softmax_dtypes(dtype):
+    x = rand(3, 40, dtype=dtype)
+    tolerance = {} if dtype == F64 else HALF
+    cases = [(fn, (x, 1)) for fn in (F.softmax, F.log_softmax)]
+    cases += [(fn, (x, 1), {"dtype": F32}) for fn in (F.softmax, F.log_softmax)]
+    check_many(cases, grad=True, **tolerance)
+
+
+# ---- Losses of two tensors
+
+ELEMENTWISE = [
+    (F.mse_loss, {}),
+    (F.l1_loss, {}),
+    (F.smooth_l1_loss, {}),
+    (F.smooth_l1_loss, {"beta": 0.3}),
+    (F.smooth_l1_loss, {"beta": 0.0}),
+    (F.huber_loss, {}),
+    (F.huber_loss, {"delta": 0.4}),
+    (F.soft_margin_loss, {}),
+    (F.kl_div, {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:reduction")
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_elementwise_losses(reduction):
+    x, y = rand(3, 4), rand(3, 4, seed=1).abs() + 0.1
+    cases = [(fn, (x, y), {"reduction": reduction, **kw}) for fn, kw in ELEMENTWISE]
+    check_many(cases, grad=True, **CLOSE)
+
+
+def test_elementwise_losses_on_boundaries():
+    x = torch.tensor([0.0, 1, -1, 0.5, -0.5, 2, NAN, INF])
+    y, grad = torch.zeros(8), torch.ones(8)
+    check_many(
+        [
+            (F.smooth_l1_loss, (x, y), {"reduction": "none"}),
+            (F.huber_loss, (x, y), {"reduction": "none"}),
+            (aten.smooth_l1_loss_backward, (grad, x, y, 0, 1.0)),
+            (aten.smooth_l1_loss_backward, (grad, x, y, 0, 0.0)),
+            (aten.huber_loss_backward, (grad, x, y, 0, 1.0)),
+            (aten.mse_loss_backward, (grad, x, y, 0)),
+        ]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_losses_broadcast_and_shapes():
+    cases = [(F.mse_loss, (rand(3, 4), rand(4))), (F.huber_loss, (rand(3, 1), rand(3, 4)))]
+    cases += [(F.mse_loss, (rand(), rand(seed=1)), {"reduction": r}) for r in REDUCTIONS]
+    cases += [(F.mse_loss, (rand(0, 3), rand(0, 3)), {"reduction": r}) for r in REDUCTIONS]
+    check_many(cases, grad=True)
+    check_many([(F.mse_loss, (rand(9).half(), rand(9, seed=1).half()))], grad=True, **HALF)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_cross_entropy(reduction):
+    x, y = torch.sigmoid(rand(3, 4)), torch.sigmoid(rand(3, 4, seed=1))
+    certain = torch.tensor([0.0, 1, 0, 1]), torch.tensor([0.0, 0, 1, 1])
+    weight, kw = rand(3, 4, seed=2).abs(), {"reduction": reduction}
+    check_many(
+        [
+            (F.binary_cross_entropy, (x, y), kw),
+            (F.binary_cross_entropy, (x, y, weight), kw),
+            (F.binary_cross_entropy_with_logits, (rand(3, 4), y), kw),
+            (F.binary_cross_entropy_with_logits, (rand(3, 4), y, weight), kw),
+            (F.binary_cross_entropy_with_logits, (rand(3, 4), y), {"pos_weight": weight[0], **kw}),
+        ],
+        grad=True,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    check_many([(F.binary_cross_entropy, (*certain,), kw)])
+    grad = torch.ones(4) if reduction == "none" else torch.tensor(1.0)
+    number = REDUCTIONS.index(reduction)
+    check(aten.binary_cross_entropy_backward, grad, *certain, None, number)
+
+
+# ---- Losses of classes
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_nll_loss(reduction):
+    weight, kw = rand(5).abs() + 0.1, {"reduction": reduction}
+    cases = []
+    for shape in ((4, 5), (5,), (2, 5, 3), (2, 5, 3, 2), (2, 5, 2, 1, 2)):
+        x = rand(*shape)
+        target = classes(*shape[:1], *shape[2:]) if len(shape) > 1 else classes()
+        skipped = target.clone()
+        skipped.view(-1)[:1] = -100 if target.dim() else target
+        named = classes(*target.shape, ignored=2)
+        for fn in (F.nll_loss, F.cross_entropy):
+            cases += [
+                (fn, (x, target), kw),
+                (fn, (x, target, weight.clone()), kw),
+                (fn, (x, skipped), kw),
+                (fn, (x, named), {"ignore_index": 2, **kw}),
+                (fn, (x, named, weight.clone()), {"ignore_index": 2, **kw}),
+            ]
+    # The class weights get no gradient from PyTorch, so they take no part in it.
+    check_many(cases, **CLOSE)
+    plain = [case for case in cases if len(case[1]) == 2]
+    check_many(plain, grad=True, **CLOSE)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_nll_loss_operators(reduction):
+    x, target, weight = rand(4, 5), classes(4, ignored=-100), rand(5).abs()
+    grad = rand(4) if reduction == 0 else torch.tensor(0.7)
+    total = torch.tensor(2.5)
+    image, pixels = rand(2, 5, 3, 2), classes(2, 3, 2, ignored=1)
+    pixel_grad = rand(2, 3, 2) if reduction == 0 else torch.tensor(0.7)
+    cases = []
+    for w in (None, weight):
+        cases += [
+            (aten.nll_loss_forward, (x, target, w, reduction, -100)),
+            (aten.nll_loss_backward, (grad, x, target, w, reduction, -100, total)),
+            (aten.nll_loss2d_forward, (image, pixels, w, reduction, 1)),
+            (aten.nll_loss2d_backward, (pixel_grad, image, pixels, w, reduction, 1, total)),
+            (aten.nll_loss_forward, (x[0], target[1], w, reduction, -100)),
+        ]
+    cases += [(aten.nll_loss_forward, (x, torch.full((4,), -100), None, reduction, -100))]
+    cases += [(aten.nll_loss_forward, (x[:0], target[:0], None, reduction, -100))]
+    check_many(cases, **CLOSE)
+
+
+def test_cross_entropy_options():
+    x, target = rand(4, 5), classes(4)
+    probabilities = torch.softmax(rand(4, 5, seed=1), 1)
+    check_many(
+        [
+            (F.cross_entropy, (x, target), {"label_smoothing": 0.1}),
+            (F.cross_entropy, (x, probabilities)),
+            (F.cross_entropy, (x, probabilities), {"label_smoothing": 0.2, "reduction": "sum"}),
+            (F.cross_entropy, (x.double(), target)),
+        ],
+        grad=True,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    check_many([(F.cross_entropy, (x.half(), target)), (F.cross_entropy, (x.bfloat16(), target))],
+               grad=True, **HALF)  # fmt: skip
+
+
+def test_class_out_of_range_does_not_crash():
+    loss = F.nll_loss(torch.zeros(2, 3, device="xla"), torch.tensor([7, 0], device="xla"))
+    assert loss.cpu().shape == ()

@@ -1,0 +1,202 @@
+"""Reductions and scans against CPU PyTorch."""
+
+import pytest
+import torch
+from op_testing import (
+    BF16,
+    BOOL,
+    C64,
+    C128,
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    I64,
+    INF,
+    NAN,
+    U8,
+    check_many,
+    rand,
+    special,
+)
+
+HALF = {"rtol": 1e-2, "atol": 1e-2}
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def tolerance(dtype):
+    return HALF if dtype in (F16, BF16) else CLOSE
+
+
+def over(fn, x, dims=(0, -1, (0, 2)), **kwargs):
+    """Cases of `fn` over some dimensions, with and without keepdim."""
+    return [(fn, (x, d), {"keepdim": k, **kwargs}) for d in dims for k in (False, True)]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16, C64], ids=str)
+def test_sums_of_floats(dtype):
+    x = rand(3, 4, 5, dtype=dtype)
+    cases = [(fn, (x,)) for fn in (torch.sum, torch.mean, torch.prod, torch.var, torch.std)]
+    for fn in (torch.sum, torch.mean, torch.var, torch.std):
+        cases += over(fn, x)
+    cases += over(torch.prod, x, dims=(0, -1))
+    cases += [(torch.sum, (x, 1), {"dtype": C128 if dtype.is_complex else F64})]
+    check_many(cases, **tolerance(dtype))
+
+
+def test_sums_of_integers():
+    cases = []
+    for dtype in (I64, I32, I16, U8, BOOL):
+        x = rand(3, 4, dtype=dtype)
+        cases += [(fn, (x,)) for fn in (torch.sum, torch.prod, torch.cumsum) if fn != torch.cumsum]
+        cases += over(torch.sum, x, dims=(0, (0, 1)))
+        cases += [(torch.prod, (x, 1)), (torch.sum, (x,), {"dtype": F32})]
+        cases += [(torch.mean, (x,), {"dtype": F32}), (torch.sum, (x, 0), {"dtype": I32})]
+        cases += [(torch.prod, (x,), {"dtype": F64})]
+    check_many(cases)
+
+
+def test_gradients():
+    x = rand(3, 4, 5)
+    cases = [(fn, (x,)) for fn in (torch.sum, torch.mean, torch.prod, torch.var, torch.std)]
+    cases += [(torch.max, (x,)), (torch.min, (x,)), (torch.linalg.vector_norm, (x,))]
+    for fn in (torch.sum, torch.mean, torch.var, torch.amax, torch.logsumexp):
+        cases += over(fn, x, dims=(1, (0, 2)))
+    cases += [(fn, (x, 1)) for fn in (torch.cumsum, torch.prod)]
+    cases += [(lambda y: torch.var_mean(y, dim=1), (x,)), (lambda y: y.max(dim=1)[0], (x,))]
+    check_many(cases, grad=True, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, F16, I64, I32, U8, BOOL], ids=str)
+def test_extremes(dtype):
+    x = rand(3, 4, 5, dtype=dtype)  # with ties
+    cases = over(torch.amax, x) + over(torch.amin, x)
+    cases += [(fn, (x,)) for fn in (torch.max, torch.min, torch.amax, torch.amin, torch.aminmax)]
+    cases += over(torch.max, x, dims=(1, -1)) + over(torch.min, x, dims=(0, 2))
+    cases += [(torch.aminmax, (x,), {"dim": 1}), (torch.aminmax, (x,), {"dim": 0, "keepdim": True})]
+    if dtype != BOOL:
+        cases += [(fn, (x,)) for fn in (torch.argmax, torch.argmin)]
+        cases += over(torch.argmax, x, dims=(1, -1)) + over(torch.argmin, x, dims=(0, 2))
+    check_many(cases)
+
+
+def test_extremes_with_nan_and_infinities():
+    rows = torch.tensor(
+        [
+            [1.0, NAN, 3, NAN],
+            [NAN, 1, 2, 3],
+            [-INF, -INF, -INF, -INF],
+            [INF, INF, -INF, 2],
+            [5, 1, 5, 1],
+            [-0.0, 0.0, -0.0, 0.0],
+        ]
+    )
+    cases = []
+    for fn in (torch.argmax, torch.argmin, torch.max, torch.min, torch.amax, torch.amin):
+        cases += [(fn, (rows, 1)), (fn, (rows, 0)), (fn, (rows,))]
+    for fn in (torch.sum, torch.prod, torch.mean, torch.logsumexp, torch.std):
+        cases += [(fn, (rows, 1)), (fn, (rows, 0))]
+    cases += [(fn, (rows, 1)) for fn in (torch.cumsum, torch.cumprod)]
+    check_many(cases, **CLOSE)
+
+
+def test_nan_in_long_rows():
+    # Long enough for vector code, with the NaN at every place of a vector.
+    x = torch.zeros(40, 37)
+    x[torch.arange(37), torch.arange(37)] = NAN
+    functions = (torch.amax, torch.amin, torch.argmax, torch.argmin)
+    check_many([(fn, (x, dim)) for fn in functions for dim in (0, 1)])
+
+
+def test_all_and_any():
+    cases = []
+    for x in (special(), rand(15, dtype=BOOL), rand(15, dtype=U8), rand(15, dtype=I64)):
+        y = x.reshape(3, -1) if x.numel() % 3 == 0 else x[:14].reshape(2, 7)
+        for fn in (torch.all, torch.any):
+            cases += [(fn, (y,)), (fn, (y, 0)), (fn, (y, -1), {"keepdim": True}), (fn, (y, (0, 1)))]
+    check_many(cases)
+
+
+def test_var_and_std():
+    x = rand(3, 4, 5)
+    cases = []
+    for fn in (torch.var, torch.std, torch.var_mean, torch.std_mean):
+        cases += [(fn, (x,), {"dim": 1, "correction": c}) for c in (0, 1, 2, 2.5, 9)]
+        cases += [(fn, (x,), {"dim": (0, 2), "keepdim": True}), (fn, (x,)), (fn, (x, True))]
+    cases += [(torch.var, (x[:1],), {"dim": 0}), (torch.var, (x.to(C64) * (1 + 2j),), {"dim": 1})]
+    # A mean far from zero: one pass would cancel.
+    cases += [(torch.var, (x + 1000,), {"dim": 1})]
+    check_many(cases, rtol=1e-4, atol=1e-5)
+
+
+def test_vector_norm():
+    x = rand(3, 4, 5)
+    x[0, 0] = 0
+    norm = torch.linalg.vector_norm
+    orders = (0, 1, 2, 3, 0.5, 2.5, -1, -2.0, INF, -INF)
+    cases = [(norm, (x, o), {"dim": d}) for o in orders for d in (None, 1, (0, 2))]
+    cases += [(norm, (x.half(), o), {"dim": 1, "keepdim": True}) for o in (1, 2, INF)]
+    cases += [(norm, (rand(3, 4, dtype=C64), o), {"dim": 1}) for o in (0, 1, 2, 3, INF)]
+    cases += [(norm, (x.half(), 2), {"dtype": F32}), (norm, (x, 2, 0), {"dtype": F64})]
+    cases += [(torch.norm, (x,)), (torch.norm, (x, 1, 1)), (lambda y: y.norm(2, 1), (x,))]
+    check_many(cases, rtol=1e-3, atol=1e-4)
+
+
+def test_logsumexp():
+    x = rand(3, 4, 5) * 50
+    cases = over(torch.logsumexp, x) + [(torch.logsumexp, (rand(4, dtype=I64), 0))]
+    cases += [(torch.logsumexp, (torch.tensor([[INF, 1], [-INF, -INF], [NAN, 1]]), 1))]
+    cases += [(torch.logsumexp, (x.half() / 50, 1))]
+    check_many(cases, **HALF)
+
+
+@pytest.mark.parametrize("fn", [torch.cumsum, torch.cumprod])
+def test_scans(fn):
+    cases = [(fn, (rand(3, 4, 5), d)) for d in (0, 1, -1)]
+    cases += [(fn, (rand(3, 4, dtype=t), 1)) for t in (F64, F16, BF16, I64, I32, U8, BOOL, C64)]
+    cases += [(fn, (rand(4, dtype=I32), 0), {"dtype": F32}), (fn, (rand(3, 1), 1))]
+    cases += [(fn, (rand(2, 0, 3), d)) for d in (0, 1)] + [(fn, (rand(), 0)), (fn, (rand(), -1))]
+    check_many(cases, **HALF)
+
+
+def test_long_scans():
+    x, i = rand(1000), rand(3, 700, dtype=I64)
+    cases = [(torch.cumsum, (x, 0)), (torch.cumsum, (i, 1)), (torch.cumsum, (i.t(), 0))]
+    cases += [(torch.cumprod, (1 + x * 1e-3, 0)), (torch.cumsum, (rand(130, 130), 0))]
+    check_many(cases, rtol=1e-4, atol=1e-4)
+
+
+def test_rank_zero():
+    x = rand()
+    cases = [(fn, (x, d)) for d in (0, -1) for fn in (
+        torch.sum, torch.mean, torch.amax, torch.argmax, torch.argmin, torch.max, torch.min,
+        torch.logsumexp, torch.prod, torch.any, torch.all, torch.cumsum)]
+    cases += [(fn, (x,)) for fn in (
+        torch.sum, torch.mean, torch.prod, torch.max, torch.argmax, torch.any, torch.var,
+        torch.linalg.vector_norm, torch.aminmax)]
+    cases += [(torch.sum, (x, 0), {"keepdim": True}), (torch.sum, (x, ()))]
+    check_many(cases)  # fmt: skip
+
+
+def test_empty():
+    x = rand(2, 0, 3)
+    functions = (torch.sum, torch.mean, torch.prod, torch.any, torch.all, torch.logsumexp)
+    cases = [(fn, (x, d)) for fn in functions for d in (0, 1, 2)]
+    cases += [(fn, (x,)) for fn in (torch.sum, torch.mean, torch.prod, torch.any, torch.all)]
+    cases += [(fn, (x, 0)) for fn in (torch.amax, torch.argmax, torch.max)]
+    cases += [(torch.var, (x, 1)), (torch.std, (x,)), (torch.linalg.vector_norm, (x, 2, 1))]
+    cases += [(torch.sum, (x, (0, 1)), {"keepdim": True}), (torch.sum, (rand(3, 2), []))]
+    check_many(cases)
+
+
+def test_errors_are_pytorchs():
+    x = torch.ones(2, 0, device="xla")
+    with pytest.raises(IndexError):
+        torch.argmax(x, dim=1)
+    with pytest.raises(RuntimeError):
+        torch.max(x)
+    with pytest.raises(IndexError):
+        torch.sum(x, dim=3)
+    with pytest.raises(RuntimeError):
+        torch.mean(torch.ones(2, dtype=I64, device="xla"))
