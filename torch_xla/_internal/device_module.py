@@ -48,6 +48,13 @@ def is_initialized() -> bool:
     return _XLAC._xla_is_initialized()
 
 
+def __getattr__(name: str) -> bool:
+    # torch.utils.checkpoint looks at `_initialized` to know whether to keep the RNG state.
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def init() -> None:
     """Makes the PJRT client now instead of at the first use of a device."""
     _XLAC._xla_platform()
@@ -192,11 +199,32 @@ def _hook_manual_seed() -> None:
     torch.random._seed_custom_device = seed_custom_device
 
 
+def _hook_unpickling() -> None:
+    """Makes leaves of the pickled tensors that require gradients, as they were.
+
+    PyTorch pickles the CPU copy of an xla tensor, which then requires gradients too, so that
+    what its function makes of it is no leaf; setting ``requires_grad`` on that raises.
+    """
+    original = torch._utils._rebuild_device_tensor_from_cpu_tensor
+    if hasattr(original, "_detaches"):
+        return
+
+    @functools.wraps(original)
+    def rebuild(
+        data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool
+    ) -> torch.Tensor:
+        return original(data.detach(), dtype, device, requires_grad)
+
+    rebuild._detaches = True
+    torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
+
+
 def register() -> None:
-    """Installs this module as ``torch.xla`` and hooks seeding and fork; once per process."""
+    """Installs this module as ``torch.xla`` and hooks seeding, pickling and fork, once."""
     if hasattr(torch, "xla"):
         return
     torch._register_device_module("xla", sys.modules[__name__])
     _hook_manual_seed()
+    _hook_unpickling()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -32,7 +32,10 @@ at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntA
 
 at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                     c10::IntArrayRef sizes) {
-  return at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), dtype, sizes);
+  auto tensor = at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), dtype, sizes);
+  if (base.is_conj()) tensor.unsafeGetTensorImpl()->_set_conj(true);
+  if (base.is_neg()) tensor.unsafeGetTensorImpl()->_set_neg(true);
+  return tensor;
 }
 
 ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, const char* arg) {
@@ -56,10 +59,12 @@ ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, con
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   XLATensorImpl* impl = GetImpl(tensor);
   const int device = impl->root()->device();
-  lazy::DeviceDataPtr data = impl->view() ? lazy::Evaluate(impl->Read(), device)
-                                          : lazy::Evaluate(impl->root());
+  const bool whole = !impl->view() && !impl->is_conj() && !impl->is_neg();
+  // Held until the copy is done: a sync of another thread does not donate what has an owner.
+  const ir::Value leaf =
+      whole ? lazy::Evaluate(impl->root()) : lazy::Evaluate(impl->Read(), device);
   try {
-    lazy::ToHost(*data, cpu);
+    lazy::ToHost(*lazy::LeafData(leaf), cpu);
   } catch (...) {
     // This read reports the failure; the next sync need not do it again.
     try {

@@ -118,13 +118,14 @@ at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar&
   counter.Add();
   auto* impl = GetImpl(self);
   ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
-  lazy::DeviceData* current = lazy::LeafData(impl->root()->value());
+  const ir::Value value_now = impl->root()->value();
+  lazy::DeviceData* current = lazy::LeafData(value_now);
   if (!impl->view() && current && current->fill()) {
     // A tensor that never held anything else: as if it had been made with this value.
     impl->Write(lazy::MakeLeaf(
         c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(), value)));
   } else {
-    impl->Write(lazy::Fill(value, shape));
+    impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
   }
   return self;
 }
@@ -150,43 +151,40 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   counter.Add();
   auto* impl = GetImpl(self);
   if (self.sizes() == size) return self;
-  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), size);
-  lazy::Storage& root = *impl->root();
-  // As PyTorch: the elements keep their places in memory, room is added at the end.
-  lazy::Ints strides = lazy::ContiguousStrides(size);
   int64_t offset = 0;
   if (const lazy::View* view = impl->view()) {
     TORCH_CHECK(view->steps.size() == 1 && !view->last().bitcast,
                 "resize_: a view of a reshaped transpose or of another dtype cannot be resized");
     offset = view->last().offset;
   }
-  const int64_t have = root.shape()->numel, need = offset + shape->numel;
-  ir::Value flat = lazy::ReadView(
-      root, lazy::RestrideView(nullptr, {std::min(have, need)}, {1}, 0).get());
-  if (offset == 0) {
-    if (need > have && have > 0) {
-      auto grown = c10::make_intrusive<lazy::Storage>(
-          lazy::Fill(0, ir::GetShape(shape->dtype, {need})), root.device());
-      lazy::WriteView(*grown, lazy::RestrideView(nullptr, {have}, {1}, 0).get(), flat);
-      flat = grown->value();
-    } else if (need > have) {
-      flat = lazy::Fill(0, ir::GetShape(shape->dtype, {need}));
+  lazy::Ints sizes(size.begin(), size.end()), strides = lazy::ContiguousStrides(size);
+  lazy::Storage& root = *impl->root();
+  // As PyTorch: the elements keep their places in memory, room is added at the end. Others
+  // that look at the storage see what they saw.
+  const int64_t have = root.shape()->numel;
+  const int64_t need = offset + c10::multiply_integers(size);
+  if (need > have) {
+    ir::ShapeRef grown = offset == 0 ? ir::GetShape(self.scalar_type(), size)
+                                     : ir::GetShape(self.scalar_type(), {need});
+    ir::Value content = lazy::Fill(0, grown);
+    if (have > 0) {
+      ir::Value old = lazy::ReadView(root, lazy::RestrideView(nullptr, {have}, {1}, 0).get());
+      auto larger = c10::make_intrusive<lazy::Storage>(std::move(content), root.device());
+      lazy::WriteView(*larger, lazy::RestrideView(nullptr, {have}, {1}, 0).get(), std::move(old));
+      content = larger->value();
     }
-    auto reshaped = c10::make_intrusive<lazy::Storage>(flat, root.device());
-    root.Assign(lazy::ReadView(
-        *reshaped, lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, 0).get()));
-    impl->Reset(impl->root(), nullptr, size);
-    return self;
+    root.Assign(std::move(content));
   }
-  TORCH_CHECK(need <= have, "resize_: a view cannot grow beyond the tensor it is a view of (",
-              have, " elements, needs ", need, ")");
   impl->Reset(impl->root(),
-              lazy::RestrideView(nullptr, {size.begin(), size.end()}, strides, offset), size);
+              lazy::RestrideView(nullptr, std::move(sizes), std::move(strides), offset), size);
+  if (c10::IntArrayRef(root.shape()->dims) == size) impl->Reset(impl->root(), nullptr, size);
   return self;
 }
 
 at::Tensor& XLANativeFunctions::set__source_Tensor(at::Tensor& self, const at::Tensor& source) {
   auto* from = GetImpl(source, "set_");
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "set_: expected a source of dtype ",
+              self.scalar_type(), ", got ", source.scalar_type());
   GetImpl(self, "set_")
       ->Reset(from->root(), from->view_ptr(), source.sizes());
   return self;

@@ -80,6 +80,7 @@ C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
 }  // namespace torch_xla::aten
 
 namespace at {
-using XLAHooks = torch_xla::aten::XLAHooks;
-REGISTER_XLA_HOOKS(XLAHooks)
+// Not REGISTER_XLA_HOOKS, whose key is the class name alone: PyTorch looks for this one.
+C10_REGISTER_TYPED_CLASS(XLAHooksRegistry, "torch_xla::detail::XLAHooks",
+                         torch_xla::aten::XLAHooks)
 }  // namespace at

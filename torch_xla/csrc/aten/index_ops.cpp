@@ -1,5 +1,6 @@
 // Indexing with tensors. Integer indices are lowered; a boolean mask is data-dependent:
 // where it selects what to write it becomes a select, else its count is read.
+#include <ATen/ExpandUtils.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
@@ -74,6 +75,25 @@ std::optional<at::Tensor> SingleMask(const at::Tensor& self, const Indices& indi
   return mask->view(sizes);
 }
 
+/// PyTorch's Meta kernel of index_put does not look at the values, but that of index tells
+/// what they must fit.
+void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& indices) {
+  ir::Node::Operands operands{aten::GetIrValue(self)};
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.Int(static_cast<int64_t>(indices.size()));
+  for (const std::optional<at::Tensor>& index : indices) {
+    writer.Int(index.has_value());
+    if (index) operands.push_back(aten::GetIrValue(*index));
+  }
+  ir::NodePtr taken =
+      lazy::MakeOpNode(&ir::ops::index_Tensor, std::move(operands), std::move(words));
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), taken->shape()->dims),
+              "shape mismatch: value tensor of shape ", values.sizes(),
+              " cannot be broadcast to indexing result of shape ",
+              c10::IntArrayRef(taken->shape()->dims));
+}
+
 ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
                    bool accumulate) {
   TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type() || values.dim() == 0,
@@ -87,6 +107,7 @@ ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Ten
     }
   }
   Indices integers = IntegerIndices(self, indices);
+  CheckFits(values, self, integers);
   aten::NodeBuilder builder(ir::ops::index_put);
   builder.Tensor(self);
   builder.OptionalTensorList(integers);

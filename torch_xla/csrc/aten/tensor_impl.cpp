@@ -1,6 +1,8 @@
 #include "aten/tensor_impl.h"
 
+#include "XLAOps.h"
 #include "lazy/device.h"
+#include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
 
@@ -14,16 +16,21 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view,
   set_sizes_contiguous(sizes);
 }
 
-ir::Value XLATensorImpl::Read() const {
-  if (!view_) {
-    TORCH_INTERNAL_ASSERT(c10::IntArrayRef(root_->shape()->dims) == sizes(),
-                          "an xla tensor's storage was resized through another tensor");
-  }
-  return lazy::ReadView(*root_, view_.get());
+void XLATensorImpl::LookAtPart() const {
+  view_ = lazy::RestrideView(nullptr, {sizes().begin(), sizes().end()},
+                             lazy::ContiguousStrides(sizes()), 0);
 }
 
-void XLATensorImpl::Write(ir::Value value) {
-  if (view_) {
+ir::Value XLATensorImpl::Resolve(ir::Value value) const {
+  if (is_neg()) value = {lazy::MakeOpNode(&ir::ops::neg, {std::move(value)}, {}), 0};
+  if (is_conj()) value = {lazy::MakeOpNode(&ir::ops::conj_physical, {std::move(value)}, {}), 0};
+  return value;
+}
+
+ir::Value XLATensorImpl::Read() const { return Resolve(lazy::ReadView(*root_, view())); }
+
+void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
+  if (view() && !same_for_all) {
     for (const lazy::ViewStep& step : view_->steps) {
       for (size_t i = 0; i < step.strides.size(); ++i) {
         TORCH_CHECK(step.strides[i] != 0 || step.sizes[i] <= 1,
@@ -33,7 +40,7 @@ void XLATensorImpl::Write(ir::Value value) {
       }
     }
   }
-  lazy::WriteView(*root_, view_.get(), std::move(value));
+  lazy::WriteView(*root_, view(), Resolve(std::move(value)));
 }
 
 void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {

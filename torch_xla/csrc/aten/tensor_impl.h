@@ -17,13 +17,18 @@ class XLATensorImpl final : public c10::TensorImpl {
                 c10::IntArrayRef sizes);
 
   const lazy::StoragePtr& root() const { return root_; }
-  const lazy::View* view() const { return view_.get(); }
-  const lazy::ViewPtr& view_ptr() const { return view_; }
+  const lazy::View* view() const { return view_ptr().get(); }
+  /// Null: the whole storage.
+  const lazy::ViewPtr& view_ptr() const {
+    if (!view_ && c10::IntArrayRef(root_->shape()->dims) != sizes()) LookAtPart();
+    return view_;
+  }
 
   /// The current content.
   ir::Value Read() const;
-  /// Overwrites it (and so what every view of it sees).
-  void Write(ir::Value value);
+  /// Overwrites it (and so what every view of it sees). Where several elements are one in
+  /// memory (expand) only a value that is the same for all of them may be written.
+  void Write(ir::Value value, bool same_for_all = false);
   /// Looks at something else from now on (set_, resize_).
   void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes);
 
@@ -39,8 +44,14 @@ class XLATensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> Copy(Version&& version_counter,
                                            bool allow_tensor_metadata_change) const;
 
+  /// A storage that another tensor has resized has another shape, but its elements are in
+  /// their places: from now on this is a view of them.
+  void LookAtPart() const;
+  /// The value or its complex conjugate, negation: what PyTorch's lazy bits say.
+  ir::Value Resolve(ir::Value value) const;
+
   lazy::StoragePtr root_;
-  lazy::ViewPtr view_;
+  mutable lazy::ViewPtr view_;
 };
 
 }  // namespace torch_xla::aten

@@ -71,12 +71,40 @@ at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
 }
 
 at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& sizes) {
+  TORCH_CHECK(!self.is_conj() && !self.is_neg(),
+              "a conjugate or negative view cannot be viewed as ", dtype,
+              ": call resolve_conj() or resolve_neg() first");
   auto* impl = GetImpl(self);
+  // What is reinterpreted must not depend on the storage's shape, which resize_ may change.
+  lazy::ViewPtr base = impl->view_ptr();
+  if (!base) {
+    Geometry whole(self);
+    base = lazy::RestrideView(nullptr, std::move(whole.sizes), std::move(whole.strides), 0);
+  }
   lazy::ViewStep step;
   step.sizes = sizes;
   step.bitcast = dtype;
-  return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)),
+  return MakeView(*impl, lazy::AppendStep(base.get(), std::move(step)),
                   c10::scalarTypeToTypeMeta(dtype), sizes);
+}
+
+/// How many elements the last step of `impl` chooses from.
+int64_t ElementsBelow(const XLATensorImpl& impl) {
+  const lazy::View* view = impl.view();
+  if (!view || (view->steps.size() == 1 && !view->last().bitcast)) {
+    return impl.root()->shape()->numel;
+  }
+  const auto& steps = view->steps;
+  return c10::multiply_integers(view->last().bitcast ? steps.back().sizes
+                                                     : steps[steps.size() - 2].sizes);
+}
+
+/// The in-place forms of views: `self` is from now on what `view` is.
+template <typename Tensor>
+Tensor& Become(Tensor& self, const at::Tensor& view) {
+  auto* to = GetImpl(view);
+  GetImpl(self)->Reset(to->root(), to->view_ptr(), view.sizes());
+  return self;
 }
 
 at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
@@ -132,15 +160,10 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
     empty |= size[i] == 0;
     last += (size[i] - 1) * stride[i];
   }
-  const lazy::View* view = geometry.impl->view();
-  int64_t have = geometry.impl->root()->shape()->numel;
-  if (view && view->steps.size() > 1) {
-    have = 1;
-    for (int64_t s : view->steps[view->steps.size() - 2].sizes) have *= s;
-  }
-  TORCH_CHECK_INDEX(empty || (geometry.offset >= 0 && last < have), "as_strided: sizes ", size,
-                    ", strides ", stride, ", storage offset ", geometry.offset,
-                    " are out of bounds for a storage of ", have, " elements");
+  const int64_t have = ElementsBelow(*geometry.impl);
+  TORCH_CHECK(empty || (geometry.offset >= 0 && last < have), "as_strided: sizes ", size,
+              ", strides ", stride, ", storage offset ", geometry.offset,
+              " are out of bounds for a storage of ", have, " elements");
   geometry.sizes.assign(size.begin(), size.end());
   geometry.strides.assign(stride.begin(), stride.end());
   return std::move(geometry).Make();
@@ -362,6 +385,32 @@ at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
   Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.pop_back();
   return Bitcast(self, c10::toComplexType(self.scalar_type()), sizes);
+}
+
+const at::Tensor& XLANativeFunctions::as_strided_(const at::Tensor& self, at::IntArrayRef size,
+                                                  at::IntArrayRef stride,
+                                                  std::optional<int64_t> storage_offset) {
+  return Become(self, as_strided(self, size, stride, storage_offset));
+}
+
+at::Tensor& XLANativeFunctions::squeeze_(at::Tensor& self) { return Become(self, squeeze(self)); }
+
+at::Tensor& XLANativeFunctions::squeeze__dim(at::Tensor& self, int64_t dim) {
+  return Become(self, squeeze_dim(self, dim));
+}
+
+at::Tensor& XLANativeFunctions::squeeze__dims(at::Tensor& self, at::IntArrayRef dim) {
+  return Become(self, squeeze_dims(self, dim));
+}
+
+at::Tensor& XLANativeFunctions::t_(at::Tensor& self) { return Become(self, t(self)); }
+
+at::Tensor& XLANativeFunctions::transpose_(at::Tensor& self, int64_t dim0, int64_t dim1) {
+  return Become(self, transpose_int(self, dim0, dim1));
+}
+
+at::Tensor& XLANativeFunctions::unsqueeze_(at::Tensor& self, int64_t dim) {
+  return Become(self, unsqueeze(self, dim));
 }
 
 }  // namespace torch_xla

@@ -103,10 +103,17 @@ class Node {
     location_ = std::move(location);
   }
 
+  /// How many NodePtrs there are.
+  uint32_t references() const { return references_.load(std::memory_order_acquire); }
+
+  /// Lets go of an operand of a node that nobody will read again.
+  void DropOperand(size_t index) const { const_cast<Node*>(this)->operands_[index].node = {}; }
+
   /// Scratch of the one graph walk that may run at a time (lazy/graph.cpp).
   struct Mark {
     uint64_t walk = 0;
     uint32_t position = 0;
+    uint32_t uses = 0;  // by the graph: as an operand or a root
   };
   Mark& mark() const { return mark_; }
 

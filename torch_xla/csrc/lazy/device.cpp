@@ -1,6 +1,7 @@
 #include "lazy/device.h"
 
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <memory>
@@ -15,6 +16,8 @@ namespace {
 
 std::mutex client_mutex;
 std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
+// In a child that was forked off: the client's threads and ours are not in it.
+std::atomic<bool> forked{false};
 // Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
 thread_local int current_device = 0;
 
@@ -37,13 +40,22 @@ runtime::Client* CreateClient() {
 }  // namespace
 
 runtime::Client& GetClient() {
-  if (auto* made = client.load(std::memory_order_acquire)) return *made;
+  if (auto* made = client.load(std::memory_order_acquire)) {
+    if (!forked.load(std::memory_order_relaxed)) return *made;
+    throw runtime::Error(9, "an xla device cannot be used in a process that was forked from one "
+                            "that uses it: start it with the 'spawn' method of multiprocessing");
+  }
   std::lock_guard<std::mutex> lock(client_mutex);
-  if (!client.load()) client.store(CreateClient(), std::memory_order_release);
+  if (!client.load()) {
+    client.store(CreateClient(), std::memory_order_release);
+    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  }
   return *client.load();
 }
 
 const std::string& Platform() { return GetClient().platform(); }
+
+bool ClientForked() { return forked.load(std::memory_order_relaxed); }
 
 bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }
 

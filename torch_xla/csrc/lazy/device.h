@@ -15,6 +15,8 @@ runtime::Client& GetClient();
 /// GetClient().platform(), without a look-up.
 const std::string& Platform();
 bool ClientCreated();
+/// Whether this is a forked child of a process with a client: there is no using it here.
+bool ClientForked();
 
 /// The current device of this thread, for 'xla' without an index.
 int CurrentDevice();

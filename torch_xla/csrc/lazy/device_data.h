@@ -40,12 +40,9 @@ class DeviceData : public c10::intrusive_ptr_target {
   /// After the buffer was donated.
   void Drop() { buffer_.reset(); }
 
-  /// How many tensors have this as their current value. At 0 nothing can read it after
-  /// the graph that does: it may be donated.
-  std::atomic<int> holders{0};
-  /// For a fill: whether the tensor that was created with it still lives. If not, the
-  /// fill is a constant of the graph rather than a parameter.
-  std::atomic<bool> owner_alive{false};
+  /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
+  /// constant of the graph rather than a parameter.
+  std::atomic<int> owners{0};
 
  private:
   enum State { kPending, kReady, kFailed };

@@ -1,6 +1,8 @@
 #include "lazy/executor.h"
 
+#include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -25,26 +27,49 @@ ProgramCache& Cache() {
   return cache;
 }
 
-struct ValueHash {
-  size_t operator()(const ir::Value& value) const {
-    return std::hash<const void*>()(value.node.get()) * 31 + value.index;
-  }
-};
-
 /// A tensor that is nothing but a fill needs no program: its data is made on demand.
-bool AssignFill(Storage& storage) {
-  const ir::Node& node = *storage.value().node;
+bool AssignFill(Storage& storage, const ir::Value& value) {
+  const ir::Node& node = *value.node;
   if (&node.op() != &ir::ops::fill) return false;
   const ir::Node& number = *node.operands()[0].node;
   if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::constant) return false;
-  storage.Assign(MakeLeaf(c10::make_intrusive<DeviceData>(
-      storage.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar())));
+  storage.Replace(value, MakeLeaf(c10::make_intrusive<DeviceData>(
+                             value.shape(), storage.device(),
+                             ir::AttributeReader(number.attributes()).Scalar())));
   return true;
+}
+
+/// Which nodes of the graph, by position, can be read after it is cut: those with an owner
+/// outside of it (a tensor, or an op that another thread is tracing) and all below them.
+/// The tensors that are evaluated must own their results by now: then nobody can get hold
+/// of a node that has no such owner, whatever other threads do.
+std::vector<bool> FindSurvivors(const Graph& graph) {
+  std::vector<bool> survives(graph.order.size());
+  for (size_t i = graph.order.size(); i-- > 0;) {
+    const ir::Node& node = *graph.order[i];
+    if (!survives[i]) survives[i] = node.references() != node.mark().uses;
+    if (!survives[i]) continue;
+    for (const ir::Value& operand : node.operands()) survives[operand.node->mark().position] = true;
+  }
+  return survives;
+}
+
+/// Takes what survives, and all device data, off the nodes that die. They are freed on
+/// another thread, at any time; who owns the rest must not depend on it.
+void DetachDying(const Graph& graph, const std::vector<bool>& survives) {
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    if (survives[i]) continue;
+    const ir::Node& node = *graph.order[i];
+    for (size_t k = 0; k < node.operands().size(); ++k) {
+      const ir::Node& operand = *node.operands()[k].node;
+      if (operand.payload() || survives[operand.mark().position]) node.DropOperand(k);
+    }
+  }
 }
 
 /// Pairs each parameter whose buffer nothing can read after the step with an output of its
 /// type: the new value of the tensor that held it, where that can be told by order.
-std::vector<int> ChooseAliases(const Graph& graph) {
+std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& survives) {
   std::vector<int> aliases(graph.data.size(), -1);
   std::unordered_map<ir::ShapeRef, std::vector<int>> outputs;
   for (size_t i = graph.roots.size(); i-- > 0;) {
@@ -52,7 +77,7 @@ std::vector<int> ChooseAliases(const Graph& graph) {
   }
   for (size_t i = 0; i < graph.data.size(); ++i) {
     const DeviceData& data = *graph.data[i];
-    if (data.holders.load(std::memory_order_relaxed) != 0) continue;
+    if (survives[graph.data_positions[i]]) continue;
     auto it = outputs.find(data.shape());
     if (it == outputs.end() || it->second.empty()) continue;
     aliases[i] = it->second.back();
@@ -87,61 +112,66 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, std::vector<int> aliases, int d
   return program;
 }
 
-/// Runs the graph of `roots`; returns the promises of their data.
-std::vector<DeviceDataPtr> Launch(std::vector<ir::Value> roots, int device, bool donate) {
-  Graph graph = CollectGraph(std::move(roots));
-  std::vector<int> aliases = donate ? ChooseAliases(graph) : std::vector<int>();
-  Execution execution;
-  execution.program = FindOrMakeProgram(graph, std::move(aliases), device);
-  for (const ir::Value& root : graph.roots) {
-    execution.outputs.push_back(c10::make_intrusive<DeviceData>(root.shape(), device));
-  }
-  std::vector<DeviceDataPtr> outputs = execution.outputs;
-  execution.inputs = std::move(graph.data);
-  execution.floats = std::move(graph.floats);
-  execution.integers = std::move(graph.integers);
-  execution.graph = std::move(graph.roots);
-  GetWorker(device).Push(std::move(execution));
-  return outputs;
-}
+struct Target {
+  Storage* storage;
+  size_t root;
+};
 
 /// After a lowering failed: the tensors that cannot be computed become failed data, which
 /// tells so when it is read. All others stay pending, and the next sync computes them.
-void FailUnlowerable(const std::vector<std::pair<Storage*, size_t>>& targets, int device) {
-  for (auto [storage, index] : targets) {
+void FailUnlowerable(const std::vector<Target>& targets, const std::vector<ir::Value>& roots,
+                     int device) {
+  for (auto [storage, root] : targets) {
     try {
-      LowerGraph(CollectGraph({storage->value()}), {}, Platform());
+      LowerGraph(CollectGraph({roots[root]}), {}, Platform());
     } catch (...) {
-      auto failed = c10::make_intrusive<DeviceData>(storage->shape(), device);
+      auto failed = c10::make_intrusive<DeviceData>(roots[root].shape(), device);
       failed->Fail(std::current_exception());
-      storage->Assign(MakeLeaf(failed));
+      storage->Replace(roots[root], MakeLeaf(failed));
     }
   }
 }
 
 /// Gives the storages that are pending their values; fills need no program.
-void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool whole_device) {
+void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate) {
   std::vector<ir::Value> roots;
-  std::unordered_map<ir::Value, size_t, ValueHash> position;
-  std::vector<std::pair<Storage*, size_t>> targets;
+  std::map<std::pair<const ir::Node*, uint32_t>, size_t> position;
+  std::vector<Target> targets;
   roots.reserve(storages.size());
   for (const StoragePtr& storage : storages) {
-    if (LeafData(storage->value()) || AssignFill(*storage)) continue;
-    auto [it, is_new] = position.emplace(storage->value(), roots.size());
-    if (is_new) roots.push_back(storage->value());
-    targets.emplace_back(storage.get(), it->second);
+    ir::Value value = storage->value();
+    if (LeafData(value) || AssignFill(*storage, value)) continue;
+    auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
+    targets.push_back({storage.get(), it->second});
+    if (is_new) roots.push_back(std::move(value));
   }
   if (roots.empty()) return;
-  std::vector<DeviceDataPtr> outputs;
+
+  Graph graph = CollectGraph(std::move(roots));
+  Execution execution;
+  std::vector<ir::Value> leaves;
+  for (const ir::Value& root : graph.roots) {
+    execution.outputs.push_back(c10::make_intrusive<DeviceData>(root.shape(), device));
+    leaves.push_back(MakeLeaf(execution.outputs.back()));
+  }
+  for (auto [storage, root] : targets) storage->Replace(graph.roots[root], leaves[root]);
+  const std::vector<bool> survives = FindSurvivors(graph);
   try {
-    outputs = Launch(roots, device, whole_device);
+    execution.program = FindOrMakeProgram(
+        graph, donate ? ChooseAliases(graph, survives) : std::vector<int>(), device);
   } catch (...) {
-    FailUnlowerable(targets, device);
+    for (auto [storage, root] : targets) storage->Replace(leaves[root], graph.roots[root]);
+    // Another thread may have seen them meanwhile.
+    for (const DeviceDataPtr& output : execution.outputs) output->Fail(std::current_exception());
+    FailUnlowerable(targets, graph.roots, device);
     throw;
   }
-  std::vector<ir::Value> leaves;
-  for (const DeviceDataPtr& output : outputs) leaves.push_back(MakeLeaf(output));
-  for (auto [storage, index] : targets) storage->Assign(leaves[index]);
+  DetachDying(graph, survives);
+  execution.inputs = std::move(graph.data);
+  execution.floats = std::move(graph.floats);
+  execution.integers = std::move(graph.integers);
+  execution.graph = std::move(graph.roots);
+  GetWorker(device).Push(std::move(execution));
 }
 
 }  // namespace
@@ -153,7 +183,7 @@ void SyncDevice(int device, bool wait) {
   worker.ThrowFailure();
   {
     auto lock = LockGraph();
-    SyncLocked(Storage::Pending(device), device, /*whole_device=*/true);
+    SyncLocked(Storage::Pending(device), device, /*donate=*/true);
   }
   if (wait) WaitDevice(device);
 }
@@ -163,19 +193,23 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     auto lock = LockGraph();
-    SyncLocked(group, device, /*whole_device=*/false);
+    SyncLocked(group, device, /*donate=*/false);
   }
   if (wait) {
     for (auto& [device, group] : by_device) WaitDevice(device);
   }
 }
 
-DeviceDataPtr Evaluate(const StoragePtr& storage) {
-  if (!LeafData(storage->value())) SyncStorages({storage}, /*wait=*/false);
-  return DeviceDataPtr::reclaim_copy(LeafData(storage->value()));
+ir::Value Evaluate(const StoragePtr& storage) {
+  while (true) {
+    ir::Value value = storage->value();
+    if (LeafData(value)) return value;
+    SyncStorages({storage}, /*wait=*/false);
+  }
 }
 
-DeviceDataPtr Evaluate(const ir::Value& value, int device) {
+ir::Value Evaluate(const ir::Value& value, int device) {
+  if (LeafData(value)) return value;
   return Evaluate(c10::make_intrusive<Storage>(value, device));
 }
 

@@ -17,10 +17,11 @@ void SyncDevice(int device, bool wait);
 /// The same for these storages alone; nothing is donated and the rest of the graph stays.
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
 
-/// The device data of `value`, running only what it needs. The data may still be pending.
-DeviceDataPtr Evaluate(const ir::Value& value, int device);
+/// The leaf that `value` evaluates to, running only what it needs. Its data may still be
+/// pending; it stays readable for as long as the leaf is kept.
+ir::Value Evaluate(const ir::Value& value, int device);
 /// The same for a storage, which keeps the result.
-DeviceDataPtr Evaluate(const StoragePtr& storage);
+ir::Value Evaluate(const StoragePtr& storage);
 
 /// Blocks until everything queued for the device is done; throws a failure once.
 void WaitDevice(int device);

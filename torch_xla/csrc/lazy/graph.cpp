@@ -10,7 +10,7 @@ namespace {
 using runtime::ElementType;
 
 bool IsConstantFill(const DeviceData& data) {
-  return data.fill() && !data.owner_alive.load(std::memory_order_relaxed);
+  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
 }
 
 void AddNumbers(const ir::Node& node, Graph& graph) {
@@ -37,6 +37,7 @@ uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
       return hasher.Finish().low | 1;
     }
     graph.data.push_back(DeviceDataPtr::reclaim_copy(data));
+    graph.data_positions.push_back(node.mark().position);
   } else if (&node.op() == &ir::ops::scalar) {
     AddNumbers(node, graph);
   }
@@ -68,17 +69,21 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
       } else if (next < node->operands().size()) {
         open(node->operands()[next++].node.get());
       } else {
-        node->mark() = {walk, static_cast<uint32_t>(graph.order.size())};
+        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
         graph.order.push_back(node);
         hasher.Add(node->hash());
         for (const ir::Value& operand : node->operands()) {
-          hasher.Add((static_cast<uint64_t>(operand.node->mark().position) << 16) | operand.index);
+          ir::Node::Mark& mark = operand.node->mark();
+          ++mark.uses;
+          hasher.Add((static_cast<uint64_t>(mark.position) << 16) | operand.index);
         }
         if (node->operands().empty()) hasher.Add(VisitLeaf(*node, graph));
         stack.pop_back();
       }
     }
-    hasher.Add((static_cast<uint64_t>(root.node->mark().position) << 16) | root.index);
+    ir::Node::Mark& mark = root.node->mark();
+    ++mark.uses;
+    hasher.Add((static_cast<uint64_t>(mark.position) << 16) | root.index);
   }
   graph.hash = hasher.Finish();
   graph.roots = std::move(roots);

@@ -15,6 +15,7 @@ struct Graph {
   // The parameters of the program, in this order: the data of the leaves as `order` meets
   // them, then all floating and all integer numbers, each packed into one array.
   std::vector<DeviceDataPtr> data;
+  std::vector<uint32_t> data_positions;  // of their leaves in `order`
   std::vector<double> floats;
   std::vector<int64_t> integers;
   ir::Hash128 hash;

@@ -1,39 +1,30 @@
 #include "lazy/storage.h"
 
 #include <array>
-#include <atomic>
+#include <mutex>
+#include <utility>
 
 namespace torch_xla::lazy {
 
-/// Doubly linked, guarded by a spin lock that is held for four pointer writes.
+/// Doubly linked; the lock is held for four pointer writes.
 struct LiveList {
-  std::atomic_flag locked = ATOMIC_FLAG_INIT;
+  SpinLock lock;
   Storage* first = nullptr;
   Storage* last = nullptr;
 
-  void Lock() {
-    while (locked.test_and_set(std::memory_order_acquire)) {
-      while (locked.test(std::memory_order_relaxed)) {
-      }
-    }
-  }
-  void Unlock() { locked.clear(std::memory_order_release); }
-
   void Append(Storage* storage) {
-    Lock();
+    std::lock_guard guard(lock);
     storage->previous_ = last;
     storage->next_ = nullptr;
     (last ? last->next_ : first) = storage;
     last = storage;
     storage->listed_ = true;
-    Unlock();
   }
   void Remove(Storage* storage) {
-    Lock();
+    std::lock_guard guard(lock);
     (storage->previous_ ? storage->previous_->next_ : first) = storage->next_;
     (storage->next_ ? storage->next_->previous_ : last) = storage->previous_;
     storage->listed_ = false;
-    Unlock();
   }
   static LiveList& Of(int device) {
     static auto& lists = *new std::array<LiveList, 256>;
@@ -41,49 +32,58 @@ struct LiveList {
   }
 };
 
-Storage::Storage(ir::Value value, int device) : value_(std::move(value)), device_(device) {
-  Hold();
+Storage::Storage(ir::Value value, int device) : shape_(value.shape()), device_(device) {
+  Exchange(std::move(value));
 }
 
 Storage::~Storage() {
-  LetGo();
   if (listed_) LiveList::Of(device_).Remove(this);
-  if (created_with_) created_with_->owner_alive.store(false, std::memory_order_relaxed);
+  SetFill({});
 }
 
-void Storage::Hold() {
-  if (DeviceData* data = LeafData(value_)) {
-    data->holders.fetch_add(1, std::memory_order_relaxed);
+void Storage::SetFill(DeviceDataPtr fill) {
+  if (filled_with_) filled_with_->owners.fetch_sub(1, std::memory_order_relaxed);
+  filled_with_ = std::move(fill);
+  if (filled_with_) filled_with_->owners.fetch_add(1, std::memory_order_relaxed);
+}
+
+ir::Value Storage::Exchange(ir::Value value) {
+  if (DeviceData* data = LeafData(value)) {
     if (listed_) LiveList::Of(device_).Remove(this);
-    if (data->fill() && !created_with_) {
-      created_with_ = DeviceDataPtr::reclaim_copy(data);
-      data->owner_alive.store(true, std::memory_order_relaxed);
-    }
+    if (data->fill()) SetFill(DeviceDataPtr::reclaim_copy(data));
   } else if (!listed_) {
     LiveList::Of(device_).Append(this);
   }
+  shape_ = value.shape();
+  return std::exchange(value_, std::move(value));
 }
 
-void Storage::LetGo() {
-  if (DeviceData* data = LeafData(value_)) data->holders.fetch_sub(1, std::memory_order_relaxed);
+ir::Value Storage::value() const {
+  std::lock_guard guard(lock_);
+  return value_;
 }
 
 void Storage::Assign(ir::Value value) {
-  LetGo();
-  value_ = std::move(value);
-  Hold();
+  ir::Value old;  // freed without the lock: much may hang on it
+  std::lock_guard guard(lock_);
+  old = Exchange(std::move(value));
+}
+
+void Storage::Replace(const ir::Value& expected, ir::Value value) {
+  ir::Value old;
+  std::lock_guard guard(lock_);
+  if (value_ == expected) old = Exchange(std::move(value));
 }
 
 std::vector<StoragePtr> Storage::Pending(int device) {
   LiveList& list = LiveList::Of(device);
   std::vector<StoragePtr> pending;
-  list.Lock();
+  std::lock_guard guard(list.lock);
   for (Storage* storage = list.first; storage; storage = storage->next_) {
     // One that another thread is destroying waits in Remove for our lock: lock() skips it.
     Storage* alive = c10::raw::weak_intrusive_ptr::lock(storage);
     if (alive) pending.push_back(StoragePtr::reclaim(alive));
   }
-  list.Unlock();
   return pending;
 }
 

@@ -4,6 +4,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <vector>
 
 #include "ir/node.h"
@@ -11,31 +12,51 @@
 
 namespace torch_xla::lazy {
 
+/// For a few loads and stores; threads that trace hardly ever meet.
+class SpinLock {
+ public:
+  void lock() {
+    while (flag_.test_and_set(std::memory_order_acquire)) {
+      while (flag_.test(std::memory_order_relaxed)) {
+      }
+    }
+  }
+  void unlock() { flag_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
+};
+
 class Storage : public c10::intrusive_ptr_target {
  public:
   /// `value`'s shape is the storage's; views of it index its elements in row-major order.
   Storage(ir::Value value, int device);
   ~Storage() override;
 
-  const ir::Value& value() const { return value_; }
-  ir::ShapeRef shape() const { return value_.shape(); }
+  /// A copy, since a sync on another thread may replace a node by what it evaluates to.
+  ir::Value value() const;
+  ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
 
-  /// Overwrites the whole storage (its shape may change: resize_, set_).
+  /// Overwrites the whole storage (its shape may change: resize_).
   void Assign(ir::Value value);
+  /// The same, but not where the value is no longer `expected`.
+  void Replace(const ir::Value& expected, ir::Value value);
 
   /// Storages on `device` whose value is still a node of the graph, in the order in
   /// which they became so.
   static std::vector<c10::intrusive_ptr<Storage>> Pending(int device);
 
  private:
-  void Hold();
-  void LetGo();
+  ir::Value Exchange(ir::Value value);
+  void SetFill(DeviceDataPtr fill);
   friend struct LiveList;
 
+  mutable SpinLock lock_;
   ir::Value value_;
+  ir::ShapeRef shape_;
   int device_;
-  DeviceDataPtr created_with_;  // a fill; see DeviceData::owner_alive
+  DeviceDataPtr filled_with_;  // the last fill; see DeviceData::owners
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;
   bool listed_ = false;

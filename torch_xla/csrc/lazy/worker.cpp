@@ -178,6 +178,7 @@ std::map<int, std::unique_ptr<Worker>>& Workers() {
 }  // namespace
 
 Worker& GetWorker(int device) {
+  GetClient();  // throws where the worker's thread would not run
   thread_local std::array<Worker*, 8> seen{};
   if (static_cast<size_t>(device) < seen.size() && seen[device]) return *seen[device];
   std::lock_guard<std::mutex> lock(workers_mutex);
@@ -188,6 +189,7 @@ Worker& GetWorker(int device) {
 }
 
 void StopWorkers() {
+  if (ClientForked()) return;
   std::lock_guard<std::mutex> lock(workers_mutex);
   for (auto& [device, worker] : Workers()) worker->Drain();
   // Kept, not destroyed: another thread may still trace while the interpreter ends.

@@ -1,5 +1,6 @@
 #include "lowering/context.h"
 
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <torch/headeronly/core/ScalarType.h>
 

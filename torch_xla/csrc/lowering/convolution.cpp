@@ -360,7 +360,7 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
                                         c10::IntArrayRef stride, c10::IntArrayRef padding,
                                         c10::IntArrayRef dilation, bool transposed,
                                         c10::IntArrayRef /*output_padding*/, int64_t groups,
-                                        const std::vector<bool>& output_mask) {
+                                        const std::vector<bool>& /*output_mask*/) {
   const ElementType element = ConvolutionElement(cx, input);
   const Dims from = Spatial(input.dims()), to = Spatial(grad_output.dims());
   Geometry geometry(cx, transposed ? to : from, transposed ? from : to, Spatial(weight.dims()),
@@ -370,14 +370,14 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
   const bool empty = IsEmpty(x) || IsEmpty(w) || IsEmpty(dy);
   std::vector<Value> gradients(3);
   auto set = [&](size_t i, auto gradient) {
-    if (!output_mask[i]) return;
+    if (!cx.node().shape(i)) return;  // masked out
     gradients[i] = empty ? Constant(cx.builder(), 0, cx.output_type(i))
                          : Convert(gradient(), cx.output_element(i));
   };
   set(0, [&] { return transposed ? geometry.Forward(dy, w) : geometry.InputGradient(dy, w); });
   set(1,
       [&] { return transposed ? geometry.WeightGradient(dy, x) : geometry.WeightGradient(x, dy); });
-  if (output_mask[2]) {
+  if (cx.node().shape(2)) {
     Dims others = {0};
     for (int64_t i = 2; i < dy.rank(); ++i) others.push_back(i);
     Value sum = Reduce(Convert(dy, ComputeType(element)), others, ReduceOp::kAdd);

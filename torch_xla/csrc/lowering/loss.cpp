@@ -55,6 +55,9 @@ Value ClassWeights(LoweringContext& cx, Value self, std::optional<Value> weight)
 /// The elements of `x` that `target` names in the class dimension. Classes out of range
 /// (an ignore_index may be) give any element.
 Value PickClass(Value x, Value target) {
+  if (target.type().num_elements() == 0) {
+    return Constant(x.builder(), 0, {x.element(), target.dims()});
+  }
   const int64_t class_dim = ClassDim(x);
   GatherDimensionNumbers numbers{.collapsed_slice_dims = {class_dim},
                                  .start_index_map = {class_dim},

@@ -14,6 +14,11 @@ using stablehlo::Multiply;
 /// lhs times rhs in the type that PyTorch accumulates in.
 Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
   const ElementType element = cx.output_element();
+  // mm's Meta kernel lets them differ, PyTorch's other kernels do not.
+  if (lhs.element() != rhs.element()) {
+    throw stablehlo::Error("expected both matrices to have the same dtype, got " +
+                           lhs.type().ToString() + " and " + rhs.type().ToString());
+  }
   // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
   const bool gpu = cx.platform() == "CUDA" || cx.platform() == "ROCM";
   return stablehlo::DotGeneral(

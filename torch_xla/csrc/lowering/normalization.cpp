@@ -116,10 +116,10 @@ std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const
 }
 
 /// Gradients of input, weight and bias. `constant_moments`: the moments were given, not
-/// taken from the input.
+/// taken from the input. Gradients that the caller masked out have no shape.
 std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input, const Axes& axes,
                             const Moments& moments, const std::optional<Value>& weight,
-                            bool constant_moments, const std::vector<bool>& output_mask) {
+                            bool constant_moments) {
   const ElementType element = ComputeType(input.element());
   Value grad = Reshape(Convert(grad_output, element), axes.dims);
   Value inverse_std = axes.SpreadMoment(moments.inverse_std, element);
@@ -127,7 +127,7 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
                                        axes.SpreadMoment(moments.mean, element)),
                               inverse_std);
   std::vector<Value> gradients(3);
-  if (output_mask[0]) {
+  if (cx.node().shape(0)) {
     auto project = [&](Value g) {  // takes out what the moments' own dependence cancels
       if (constant_moments) return g;
       Value shift = axes.SpreadMoment(axes.Mean(g), element);
@@ -142,10 +142,10 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
     gradients[0] = ToResult(cx, Multiply(g, inverse_std), 0);
   }
   const Dims outer = axes.Without(axes.affine);
-  if (output_mask[1]) {
+  if (cx.node().shape(1)) {
     gradients[1] = ToResult(cx, Reduce(Multiply(grad, normalized), outer, ReduceOp::kAdd), 1);
   }
-  if (output_mask[2]) gradients[2] = ToResult(cx, Reduce(grad, outer, ReduceOp::kAdd), 2);
+  if (cx.node().shape(2)) gradients[2] = ToResult(cx, Reduce(grad, outer, ReduceOp::kAdd), 2);
   return gradients;
 }
 
@@ -169,17 +169,14 @@ std::vector<Value> native_batch_norm(LoweringContext& cx, Value input, std::opti
           Constant(cx.builder(), 0, cx.output_type(2))};
 }
 
-std::vector<Value> native_batch_norm_backward(LoweringContext& cx, Value grad_out, Value input,
-                                              std::optional<Value> weight,
-                                              std::optional<Value> running_mean,
-                                              std::optional<Value> running_var,
-                                              std::optional<Value> save_mean,
-                                              std::optional<Value> save_invstd, bool train,
-                                              double eps, const std::vector<bool>& output_mask) {
+std::vector<Value> native_batch_norm_backward(
+    LoweringContext& cx, Value grad_out, Value input, std::optional<Value> weight,
+    std::optional<Value> running_mean, std::optional<Value> running_var,
+    std::optional<Value> save_mean, std::optional<Value> save_invstd, bool train, double eps,
+    const std::vector<bool>& /*output_mask*/) {
   Moments moments = train ? Moments{save_mean.value(), save_invstd.value()}
                           : RunningMoments(input, running_mean.value(), running_var.value(), eps);
-  return Backward(cx, grad_out, input, BatchAxes(input.dims()), moments, weight, !train,
-                  output_mask);
+  return Backward(cx, grad_out, input, BatchAxes(input.dims()), moments, weight, !train);
 }
 
 std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
@@ -193,9 +190,9 @@ std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_ou
                                               c10::IntArrayRef normalized_shape, Value mean,
                                               Value rstd, std::optional<Value> weight,
                                               std::optional<Value> /*bias*/,
-                                              const std::vector<bool>& output_mask) {
+                                              const std::vector<bool>& /*output_mask*/) {
   return Backward(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape), {mean, rstd},
-                  weight, false, output_mask);
+                  weight, false);
 }
 
 std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
@@ -207,9 +204,8 @@ std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::opti
 std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_out, Value input,
                                               Value mean, Value rstd, std::optional<Value> weight,
                                               int64_t N, int64_t C, int64_t HxW, int64_t group,
-                                              const std::vector<bool>& output_mask) {
-  return Backward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight, false,
-                  output_mask);
+                                              const std::vector<bool>& /*output_mask*/) {
+  return Backward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight, false);
 }
 
 }  // namespace torch_xla::lowering::aten

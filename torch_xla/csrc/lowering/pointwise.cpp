@@ -297,7 +297,9 @@ Value heaviside(LoweringContext& cx, Value self, Value values) {
 
 Value hypot(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
-  return ToOutput(cx, Abs(Complex(a, b)));  // neither overflows nor loses an infinity
+  Value z = Complex(a, b);  // whose absolute value does not overflow on the way
+  // An infinity outweighs NaN.
+  return ToOutput(cx, Select(EqualsAny(z, {kInfinity, -kInfinity}), kInfinity, Abs(z)));
 }
 
 Value lerp_Scalar(LoweringContext& cx, Value self, Value end, Value weight) {

@@ -1,6 +1,7 @@
 // Reductions and scans. Half types are accumulated in float and rounded once.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
@@ -48,12 +49,14 @@ Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
 }
 
 /// Where the extreme of a dimension first is; a NaN beats every number. Comparing with
-/// the extreme keeps both passes plain reductions, which fuse and vectorize.
+/// the extreme keeps both passes plain reductions, which fuse and vectorize (the more so in
+/// 32 bits).
 Value FirstIndex(Value x, Value extreme, const Dims& dims) {
-  const Type indices{ElementType::kS64, x.dims()};
+  const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
+  const Type indices{size < INT32_MAX ? ElementType::kS32 : ElementType::kS64, x.dims()};
   if (dims.empty()) return Constant(x.builder(), 0, indices);
   Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
-  Value index = Select(hit, Iota(x.builder(), indices, dims[0]), x.dim(dims[0]));
+  Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
   return Reduce(index, dims, ReduceOp::kMin);
 }
 

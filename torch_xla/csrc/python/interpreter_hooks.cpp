@@ -73,17 +73,15 @@ py::object FindDecomposition(const c10::FunctionSchema& schema) {
   return table.attr("get")(packet.attr(overload.c_str()));
 }
 
-bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::FunctionSchema& schema = op.schema();
-  py::gil_scoped_acquire gil;
-  py::object decomposition = FindDecomposition(schema);
-  if (decomposition.is_none()) return false;
+/// What `decomposition` returns for the arguments on the stack; false when it declines.
+bool CallDecomposition(const py::object& decomposition, const c10::FunctionSchema& schema,
+                       const torch::jit::Stack& stack, torch::jit::Stack& results) {
   py::list args;
   py::dict kwargs;
   const size_t count = schema.arguments().size();
   for (size_t i = 0; i < count; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    py::object value = torch::jit::toPyObject(torch::jit::peek(*stack, i, count));
+    py::object value = torch::jit::toPyObject(torch::jit::peek(stack, i, count));
     // Decompositions take dtypes, layouts and formats as torch objects, not as the ints of
     // a stack.
     if (!value.is_none()) {
@@ -106,7 +104,6 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   py::object result = decomposition(*args, **kwargs);
   if (result.ptr() == Py_NotImplemented) return false;
   const auto& returns = schema.returns();
-  torch::jit::Stack results;
   if (returns.size() == 1) {
     results.push_back(torch::jit::toIValue(result, returns[0].type()));
   } else {
@@ -115,8 +112,25 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       results.push_back(torch::jit::toIValue(sequence[i], returns[i].type()));
     }
   }
+  return true;
+}
+
+bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  py::gil_scoped_acquire gil;
+  py::object decomposition = FindDecomposition(schema);
+  if (decomposition.is_none()) return false;
+  torch::jit::Stack results;
+  try {
+    if (!CallDecomposition(decomposition, schema, *stack, results)) return false;
+  } catch (const py::error_already_set& error) {
+    // Many were written for fake tensors or for some arguments only. Where the arguments
+    // are at fault, the CPU kernel says so in PyTorch's own words.
+    if (!error.matches(PyExc_Exception)) throw;
+    return false;
+  }
   debug::GetCounter("xla::decomp::" + schema.name().substr(schema.name().find("::") + 2)).Add();
-  torch::jit::drop(*stack, count);
+  torch::jit::drop(*stack, schema.arguments().size());
   for (c10::IValue& value : results) stack->push_back(std::move(value));
   return true;
 }

@@ -1,0 +1,452 @@
+"""Random numbers on the device: reproducible, well distributed, and never a new program."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+
+N = 20_000
+# With fixed seeds the tests below either pass or fail for ever; a right generator falls
+# below this p-value for one seed in a thousand.
+P = 1e-3
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@pytest.fixture
+def device() -> torch.device:
+    torch_xla.sync(wait=True)
+    return xm.xla_device()
+
+
+def compiles() -> int:
+    return met.counter_value("UncachedCompile") or 0
+
+
+DRAWS = {
+    "rand": lambda d, g: torch.rand(8, device=d, generator=g),
+    "randn": lambda d, g: torch.randn(8, device=d, generator=g),
+    "randint": lambda d, g: torch.randint(5, 1000, (8,), device=d, generator=g),
+    "randperm": lambda d, g: torch.randperm(16, device=d, generator=g),
+    "bernoulli": lambda d, g: torch.bernoulli(torch.full((32,), 0.5, device=d), generator=g),
+    "bernoulli_": lambda d, g: torch.empty(32, device=d).bernoulli_(0.5, generator=g),
+    "normal": lambda d, g: torch.normal(torch.zeros(8, device=d), 2.0, generator=g),
+    "normal_": lambda d, g: torch.empty(8, device=d).normal_(1, 3, generator=g),
+    "uniform_": lambda d, g: torch.empty(8, device=d).uniform_(-2, 3, generator=g),
+    "exponential_": lambda d, g: torch.empty(8, device=d).exponential_(1.5, generator=g),
+    "random_": lambda d, g: torch.empty(8, device=d, dtype=torch.int64).random_(generator=g),
+    "random_ to": lambda d, g: torch.empty(8, device=d).random_(1000, generator=g),
+    "multinomial": lambda d, g: torch.multinomial(
+        torch.ones(50, device=d), 10, replacement=True, generator=g
+    ),
+    "multinomial without": lambda d, g: torch.multinomial(
+        torch.ones(50, device=d), 10, generator=g
+    ),
+}
+
+
+# ------------------------------------------------------------------ the state
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_same_seed_same_numbers_other_seed_others(device, name):
+    def draw(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        numbers = [DRAWS[name](device, None) for _ in range(2)]
+        torch_xla.sync()
+        return [x.cpu() for x in numbers]
+
+    first, again, other = draw(5), draw(5), draw(6)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_generator_of_ones_own(device, name):
+    def draw(seed: int) -> list[torch.Tensor]:
+        generator = torch.Generator(device="xla").manual_seed(seed)
+        return [DRAWS[name](device, generator).cpu() for _ in range(2)]
+
+    state = xm.get_rng_state()
+    first, again, other = draw(5), draw(5), draw(6)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], other[0])
+    assert xm.get_rng_state() == state  # the device's own is left alone
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_steps_differ_and_need_no_program(device, name):
+    def step() -> torch.Tensor:
+        x = DRAWS[name](device, None)
+        torch_xla.sync()
+        return x.cpu()
+
+    torch.manual_seed(0)
+    drawn = [step(), step()]
+    before = compiles()
+    drawn += [step() for _ in range(4)]
+    assert compiles() == before
+    distinct = {tuple(x.tolist()) for x in drawn}
+    assert len(distinct) == len(drawn)
+
+
+def test_set_and_get_rng_state(device):
+    xm.set_rng_state(1234)
+    assert xm.get_rng_state() == 1234
+    first = torch.rand(4, device=device)
+    middle = xm.get_rng_state()
+    assert middle != 1234
+    second = torch.rand(4, device=device)
+    xm.set_rng_state(middle)
+    assert torch.equal(torch.rand(4, device=device).cpu(), second.cpu())
+    xm.set_rng_state(1234, device)
+    assert torch.equal(torch.rand(4, device=device).cpu(), first.cpu())
+    xm.set_rng_state(2**64 - 1)
+    assert xm.get_rng_state(device) == 2**64 - 1
+
+
+def test_manual_seed_of_the_package(device):
+    torch_xla.manual_seed(3)
+    first = torch.rand(4, device=device).cpu()
+    torch_xla.manual_seed(3, device)
+    assert torch.equal(torch.rand(4, device=device).cpu(), first)
+    torch_xla.manual_seed(-3)
+    assert xm.get_rng_state() == 2**64 - 3
+
+
+def test_generator_state_round_trip(device):
+    generator = torch.Generator(device="xla").manual_seed(7)
+    assert generator.initial_seed() == 7
+    torch.rand(3, device=device, generator=generator)
+    state = generator.get_state()
+    first = torch.rand(3, device=device, generator=generator).cpu()
+    copy = torch.Generator(device="xla")
+    copy.set_state(state)
+    assert torch.equal(torch.rand(3, device=device, generator=copy).cpu(), first)
+    with pytest.raises(RuntimeError, match="state"):
+        copy.set_state(torch.zeros(5, dtype=torch.uint8))
+
+
+def test_generator_of_another_device_is_an_error(device):
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, device=device, generator=torch.Generator())
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.empty(3, device=device).normal_(generator=torch.Generator())
+
+
+def test_fork_rng(device):
+    torch.manual_seed(1)
+    with torch.random.fork_rng(devices=[0], device_type="xla"):
+        inside = torch.rand(4, device=device).cpu()
+    assert torch.equal(torch.rand(4, device=device).cpu(), inside)
+
+
+def test_reading_does_not_draw_again(device):
+    x = torch.rand(4, device=device)
+    first = x.cpu()
+    y = x + 1
+    torch_xla.sync()
+    assert torch.equal(x.cpu(), first)
+    torch.testing.assert_close(y.cpu(), first + 1)
+
+
+def test_evaluating_a_part_keeps_the_rest_consistent(device):
+    # The random node is run twice, once for the part: both must give the same numbers.
+    x = torch.randn(6, device=device)
+    y = x * 2
+    part = y.cpu()
+    torch_xla.sync()
+    torch.testing.assert_close(x.cpu() * 2, part)
+
+
+def test_independent_streams(device):
+    torch.manual_seed(11)
+    x, y = torch.randn(N, device=device).cpu(), torch.randn(N, device=device).cpu()
+    assert abs(torch.corrcoef(torch.stack([x, y]))[0, 1]) < 4 / math.sqrt(N)
+    # Adjacent seeds, too.
+    draws = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        draws.append(torch.randn(N, device=device).cpu())
+    correlation = torch.corrcoef(torch.stack(draws)) - torch.eye(4)
+    assert correlation.abs().max() < 4 / math.sqrt(N)
+
+
+# ------------------------------------------------------------------ distributions
+
+
+def follows(x: torch.Tensor, distribution: str, *args: float) -> float:
+    """The p-value of Kolmogorov and Smirnov's test."""
+    return stats.kstest(x.double().numpy().ravel(), distribution, args=args).pvalue
+
+
+CONTINUOUS = {
+    "rand": (lambda d: torch.rand(N, device=d), ("uniform",)),
+    "rand f64": (lambda d: torch.rand(N, device=d, dtype=torch.float64), ("uniform",)),
+    "randn": (lambda d: torch.randn(N, device=d), ("norm",)),
+    "randn f64": (lambda d: torch.randn(N, device=d, dtype=torch.float64), ("norm",)),
+    "uniform_": (lambda d: torch.empty(N, device=d).uniform_(-3, 5), ("uniform", -3, 8)),
+    "normal_": (lambda d: torch.empty(N, device=d).normal_(2, 3), ("norm", 2, 3)),
+    "normal": (lambda d: torch.normal(-1.0, 0.5, (N,), device=d), ("norm", -1, 0.5)),
+    "normal tensors": (
+        lambda d: torch.normal(torch.full((N,), 2.0).to(d), torch.full((N,), 3.0).to(d)),
+        ("norm", 2, 3),
+    ),
+    "exponential_": (lambda d: torch.empty(N, device=d).exponential_(2.5), ("expon", 0, 0.4)),
+    "rand_like": (lambda d: torch.rand_like(torch.empty(N, device=d)), ("uniform",)),
+    "randn_like": (lambda d: torch.randn_like(torch.empty(N, device=d)), ("norm",)),
+    "kaiming": (
+        lambda d: torch.nn.init.normal_(torch.empty(100, 200, device=d), 0.5, 0.1),
+        ("norm", 0.5, 0.1),
+    ),
+    "log_normal_": (lambda d: torch.empty(N, device=d).log_normal_(0, 1).log(), ("norm",)),
+    "cauchy_": (lambda d: torch.empty(N, device=d).cauchy_(1, 2), ("cauchy", 1, 2)),
+    "Normal.sample": (
+        lambda d: torch.distributions.Normal(
+            torch.zeros(N, device=d), torch.ones(N, device=d)
+        ).sample(),
+        ("norm",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_distribution(device, name):
+    torch.manual_seed(17)
+    draw, (distribution, *args) = CONTINUOUS[name]
+    x = draw(device).cpu()
+    assert torch.isfinite(x).all()
+    assert follows(x, distribution, *args) > P
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_uniform_bounds_and_dtype(device, dtype):
+    torch.manual_seed(2)
+    x = torch.rand(N, device=device, dtype=dtype)
+    assert (x.dtype, x.device.type) == (dtype, "xla")
+    x = x.cpu()
+    assert x.min() >= 0
+    assert x.max() <= 1
+    if dtype in (torch.float32, torch.float64):
+        assert x.max() < 1
+    assert abs(x.double().mean() - 0.5) < 5 / math.sqrt(12 * N)
+    assert x.unique().numel() > (100 if dtype == torch.bfloat16 else 500)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_normal_moments_and_dtype(device, dtype):
+    torch.manual_seed(3)
+    x = torch.randn(N, device=device, dtype=dtype)
+    assert x.dtype == dtype
+    x = x.cpu().double()
+    assert torch.isfinite(x).all()
+    assert abs(x.mean()) < 5 / math.sqrt(N)
+    assert abs(x.var() - 1) < 5 * math.sqrt(2 / N)
+    assert 3.3 < x.abs().max() < 6
+
+
+def test_uniform_includes_small_numbers_and_excludes_the_end(device):
+    torch.manual_seed(4)
+    x = torch.empty(200_000, device=device).uniform_(2, 4).cpu()
+    assert x.min() >= 2 and x.max() < 4
+    assert x.min() < 2 + 1e-4 and x.max() > 4 - 1e-4
+
+
+@pytest.mark.parametrize(
+    "dtype", (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8, torch.float32)
+)
+def test_randint_is_uniform(device, dtype):
+    torch.manual_seed(5)
+    x = torch.randint(3, 13, (N,), device=device, dtype=dtype)
+    assert x.dtype == dtype
+    counts = torch.bincount(x.cpu().long() - 3, minlength=10)
+    assert counts.numel() == 10  # none outside
+    assert stats.chisquare(counts.numpy()).pvalue > P
+
+
+def test_randint_of_wide_and_negative_ranges(device):
+    torch.manual_seed(6)
+    x = torch.randint(-(2**62), 2**62, (N,), device=device).cpu()
+    assert follows(x.double() / 2**62, "uniform", -1, 2) > P
+    y = torch.randint(-5, -2, (N,), device=device).cpu()
+    assert sorted(y.unique().tolist()) == [-5, -4, -3]
+    assert (torch.randint(7, 8, (5,), device=device).cpu() == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"),
+    [
+        (torch.bool, 2),
+        (torch.uint8, 256),
+        (torch.int8, 128),
+        (torch.int16, 2**15),
+        (torch.int32, 2**31),
+        (torch.int64, 2**63),
+        (torch.float16, 2**11 + 1),
+        (torch.bfloat16, 2**8 + 1),
+        (torch.float32, 2**24 + 1),
+        (torch.float64, 2**53 + 1),
+    ],
+)
+def test_random_covers_the_dtype(device, dtype, limit):
+    torch.manual_seed(7)
+    x = torch.empty(N, device=device, dtype=dtype).random_()
+    assert x.dtype == dtype
+    x = x.cpu().double()
+    assert x.min() >= 0 and x.max() < limit or limit == 2**63
+    if limit <= 256:
+        counts = torch.bincount(x.long(), minlength=limit)
+        assert counts.numel() == limit
+        assert stats.chisquare(counts.numpy()).pvalue > P
+    else:
+        assert follows(x, "uniform", 0, limit) > P
+
+
+@pytest.mark.parametrize("p", (0.0, 0.1, 0.5, 0.9, 1.0))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int64, torch.bool))
+def test_bernoulli(device, p, dtype):
+    torch.manual_seed(8)
+    x = torch.empty(N, device=device, dtype=dtype).bernoulli_(p)
+    assert x.dtype == dtype
+    x = x.cpu().double()
+    assert ((x == 0) | (x == 1)).all()
+    assert abs(x.mean() - p) <= 4.5 * math.sqrt(p * (1 - p) / N)
+
+
+def test_bernoulli_of_a_tensor(device):
+    torch.manual_seed(9)
+    p = torch.tensor([0.0, 0.2, 0.7, 1.0]).repeat(N // 4, 1)
+    for x in (
+        torch.bernoulli(p.to(device)),
+        torch.empty(p.shape, device=device).bernoulli_(p.to(device)),
+    ):
+        mean = x.cpu().mean(0)
+        assert mean[0] == 0 and mean[3] == 1
+        assert (mean - p[0]).abs().max() < 4.5 * math.sqrt(0.25 / (N // 4))
+
+
+@pytest.mark.parametrize("p", (0.0, 0.1, 0.75, 1.0))
+def test_dropout_scale_and_gradient(device, p):
+    torch.manual_seed(10)
+    x = torch.linspace(1, 2, N).to(device).requires_grad_()
+    y = torch.nn.functional.dropout(x, p, training=True)
+    y.sum().backward()
+    out, grad, cpu = y.detach().cpu(), x.grad.cpu(), x.detach().cpu()
+    kept = out != 0
+    assert abs(kept.float().mean() - (1 - p)) <= 4.5 * math.sqrt(p * (1 - p) / N)
+    if p < 1:
+        torch.testing.assert_close(out[kept], cpu[kept] / (1 - p))
+        torch.testing.assert_close(grad, kept / (1 - p))
+    else:
+        assert (grad == 0).all()
+
+
+def test_dropout_of_evaluation_is_the_identity(device):
+    x = torch.linspace(1, 2, 9).to(device)
+    assert torch.equal(torch.nn.functional.dropout(x, 0.5, training=False).cpu(), x.cpu())
+
+
+def test_dropout_rate_is_no_part_of_the_program(device):
+    x = torch.linspace(1, 2, 64).to(device)
+    history = []
+    for k in range(4):
+        y = torch.nn.functional.dropout(x, 0.1 + 0.2 * k)
+        torch_xla.sync()
+        history.append(compiles())
+        assert y.shape == (64,)
+    assert history[0] == history[-1]
+
+
+@pytest.mark.parametrize("variant", ("dropout2d", "feature_alpha_dropout", "alpha_dropout"))
+def test_other_dropouts(device, variant):
+    torch.manual_seed(12)
+    x = torch.ones(40, 50, 2, 2).to(device)
+    y = getattr(torch.nn.functional, variant)(x, 0.4, training=True).cpu()
+    low, high = y.min(), y.max()
+    assert low != high
+    if variant != "alpha_dropout":  # whole features share their fate
+        assert (y == y[:, :, :1, :1]).all()
+    share = (y == high).float().mean()
+    assert abs(share - 0.6) < 0.06
+
+
+@pytest.mark.parametrize("dtype", (torch.int64, torch.int32, torch.float32))
+def test_randperm(device, dtype):
+    torch.manual_seed(13)
+    x = torch.randperm(1000, device=device, dtype=dtype)
+    assert x.dtype == dtype
+    x = x.cpu()
+    assert torch.equal(x.sort().values, torch.arange(1000).to(dtype))
+    assert abs(stats.spearmanr(x.numpy(), range(1000)).statistic) < 4 / math.sqrt(1000)
+    assert torch.randperm(0, device=device).shape == (0,)
+    assert torch.randperm(1, device=device).tolist() == [0]
+
+
+def test_randperm_gives_each_permutation_alike(device):
+    torch.manual_seed(14)
+    drawn = []
+    for _ in range(600):
+        drawn.append(torch.randperm(3, device=device))
+        torch_xla.sync()
+    drawn = torch.stack([x.cpu() for x in drawn])
+    codes = drawn[:, 0] * 2 + (drawn[:, 1] > drawn[:, 2]).long()
+    assert stats.chisquare(torch.bincount(codes, minlength=6).numpy()).pvalue > P
+
+
+def test_multinomial_with_replacement(device):
+    torch.manual_seed(15)
+    weights = torch.tensor([0.0, 1.0, 2.0, 5.0, 0.0])
+    x = torch.multinomial(weights.to(device), N, replacement=True)
+    assert x.dtype == torch.int64
+    counts = torch.bincount(x.cpu(), minlength=5)
+    assert counts[0] == counts[4] == 0
+    assert stats.chisquare(counts[1:4].numpy(), N * weights[1:4].numpy() / 8).pvalue > P
+
+
+def test_multinomial_without_replacement(device):
+    torch.manual_seed(16)
+    weights = torch.tensor([1.0, 2.0, 4.0, 0.0]).expand(N, 4)
+    x = torch.multinomial(weights.to(device), 3).cpu()
+    assert torch.equal(x.sort().values, torch.tensor([0, 1, 2]).expand(N, 3))  # distinct
+    first = torch.bincount(x[:, 0], minlength=4)[:3]
+    assert stats.chisquare(first.numpy(), N * torch.tensor([1, 2, 4]).numpy() / 7).pvalue > P
+    # The second, given that 2 came first: 1 to 2.
+    second = torch.bincount(x[x[:, 0] == 2, 1], minlength=2)
+    total = second.sum().item()
+    assert stats.chisquare(second.numpy(), [total / 3, 2 * total / 3]).pvalue > P
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: torch.empty(2, device=d).uniform_(2, 1), "uniform_"),
+        (lambda d: torch.empty(2, device=d).normal_(0, -1), "std"),
+        (lambda d: torch.empty(2, device=d).exponential_(-1), "lambda"),
+        (lambda d: torch.empty(2, device=d).bernoulli_(1.5), "p to be in"),
+        (lambda d: torch.randint(3, 3, (2,), device=d), "from"),
+        (lambda d: torch.randperm(-1, device=d), "negative"),
+        (lambda d: torch.multinomial(torch.ones(3, device=d), 4), "n_sample"),
+        (lambda d: torch.multinomial(torch.ones(3, device=d).long(), 1), "floating"),
+        (lambda d: torch.multinomial(torch.ones(1, 1, 3, device=d), 1), "dim"),
+    ],
+)
+def test_arguments_are_checked(device, call, message):
+    with pytest.raises(RuntimeError, match=message):
+        call(device)
+
+
+def test_no_cpu_fallback(device):
+    before = {n: met.counter_value(n) for n in met.counter_names() if n.startswith("aten::")}
+    for draw in DRAWS.values():
+        draw(device, None)
+    torch.nn.functional.dropout(torch.ones(4, device=device), 0.3)
+    torch_xla.sync()
+    after = {n: met.counter_value(n) for n in met.counter_names() if n.startswith("aten::")}
+    assert after == before

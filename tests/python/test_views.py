@@ -1,0 +1,362 @@
+"""Random programs of views and in-place ops, run on xla and on the CPU and compared.
+
+To the user an xla tensor is always contiguous, so on xla `reshape` and `contiguous` of a
+transposed view share memory where the CPU copies. Such results are only read here.
+"""
+
+import pytest
+import torch
+import torch_xla
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+# Shrinking recompiles a graph per attempt: off in the suite; turn it on to study a failure.
+RANDOM = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+SHAPES = [(6,), (3, 4), (2, 3, 4), (4, 4), (1, 5), (2, 1, 3, 2)]
+DTYPES = [torch.float32, torch.int32, torch.complex64, torch.float64]
+
+
+class Pair:
+    """A tensor on both devices. `writable`: xla and CPU share memory with the same others."""
+
+    def __init__(self, cpu, xla, writable=True):
+        self.cpu, self.xla, self.writable = cpu, xla, writable
+
+
+def overlaps(tensor):
+    """Whether elements of a CPU tensor share memory (then the order of writes matters)."""
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return places.unique().numel() != places.numel()
+
+
+def draw_view(draw, t):
+    """A random view of the CPU tensor `t`: its name and the function that makes it."""
+    rank = t.dim()
+    names = ["unsqueeze", "squeeze", "alias", "expand_as", "flatten", "as_strided"]
+    if rank > 0:
+        names += ["narrow", "slice", "select", "movedim", "unfold", "split", "chunk", "view"]
+        names += ["transpose", "permute", "reshape", "expand", "squeeze dim"]
+        if t.shape[0] > 0:
+            names.append("unbind")
+    if rank == 2:
+        names.append("t")
+    if rank >= 2:
+        names += ["transpose", "permute", "diagonal", "diagonal"]
+    if t.is_complex():
+        names += ["view_as_real", "real"]
+    elif t.is_contiguous() and rank > 0:
+        names.append("view dtype")
+    name = draw(st.sampled_from(names))
+    dim = draw(st.integers(-rank, rank - 1)) if rank else 0
+    size = t.shape[dim] if rank else 1
+
+    def among(low, high):
+        return draw(st.integers(low, max(low, high)))
+
+    if name == "unsqueeze":
+        at = among(-rank - 1, rank)
+        return name, lambda x: x.unsqueeze(at)
+    if name == "squeeze":
+        return name, lambda x: x.squeeze()
+    if name == "squeeze dim":
+        return name, lambda x: x.squeeze(dim)
+    if name == "alias":
+        return name, lambda x: x.detach()
+    if name == "expand_as":
+        return name, lambda x: x.expand(2, *x.shape)
+    if name == "expand":
+        sizes = [3 if s == 1 else -1 for s in t.shape]
+        return name, lambda x: x.expand(sizes)
+    if name == "flatten":
+        return name, lambda x: x.flatten()
+    if name == "as_strided":
+        if t.numel() < 2 or not t.is_contiguous():
+            return "alias", lambda x: x.view(x.shape)
+        columns = among(1, t.numel() // 2)
+        rows = among(1, t.numel() // columns)
+        step = among(1, (t.numel() - columns) // max(rows - 1, 1))
+        return name, lambda x: x.as_strided((rows, columns), (step, 1))
+    if name == "narrow":
+        start = among(0, size)
+        length = among(0, size - start)
+        return name, lambda x: x.narrow(dim, start, length)
+    if name == "slice":
+        start, step = among(-size - 1, size), among(1, 3)
+        stop = among(-size - 1, size + 1)
+        index = [slice(None)] * rank
+        index[dim] = slice(start, stop, step)
+        return name, lambda x: x[tuple(index)]
+    if name == "select":
+        if size == 0:
+            return "alias", lambda x: x.view(x.shape)
+        at = among(-size, size - 1)
+        return name, lambda x: x.select(dim, at)
+    if name == "movedim":
+        to = among(0, rank - 1)
+        return name, lambda x: x.movedim(dim, to)
+    if name == "unfold":
+        window, step = among(1, max(size, 1)), among(1, 3)
+        if window > size:
+            return "alias", lambda x: x.view(x.shape)
+        return name, lambda x: x.unfold(dim, window, step)
+    if name == "split":
+        parts = among(1, max(size, 1))
+        which = among(0, max((size + parts - 1) // parts - 1, 0))
+        return name, lambda x: x.split(parts, dim)[which]
+    if name == "chunk":
+        parts = among(1, 3)
+        which = among(0, len(t.chunk(parts, dim)) - 1)
+        return name, lambda x: x.chunk(parts, dim)[which]
+    if name == "unbind":
+        which = among(0, t.shape[0] - 1)
+        return name, lambda x: x.unbind(0)[which]
+    if name in ("view", "reshape"):
+        count = t.numel()
+        divisors = [d for d in range(1, count + 1) if count % d == 0] or [1]
+        first = draw(st.sampled_from(divisors))
+        sizes = (first, count // first)
+        return name, lambda x: x.reshape(sizes)
+    if name == "t":
+        return name, lambda x: x.t()
+    if name == "transpose":
+        other = among(0, rank - 1)
+        return name, lambda x: x.transpose(dim, other)
+    if name == "permute":
+        order = draw(st.permutations(range(rank)))
+        return name, lambda x: x.permute(order)
+    if name == "diagonal":
+        one, two = draw(st.permutations(range(rank)))[:2]
+        offset = among(-2, 2)
+        return name, lambda x: x.diagonal(offset, one, two)
+    if name == "view_as_real":
+        return name, torch.view_as_real
+    if name == "real":
+        part = draw(st.sampled_from(["real", "imag"]))
+        return name, lambda x: getattr(x, part)
+    assert name == "view dtype"
+    size = t.element_size()
+    choices = [torch.int16, torch.uint8] if size >= 4 else [torch.int8]
+    if t.numel() == 0:
+        return "alias", lambda x: x.view(x.shape)
+    dtype = draw(st.sampled_from(choices))
+    return name, lambda x: x.view(dtype)
+
+
+def draw_write(draw, t):
+    """A random in-place op for a CPU tensor like `t`."""
+    names = ["add_", "mul_", "copy_", "fill_", "zero_", "setitem", "out", "itself", "mask"]
+    name = draw(st.sampled_from(names))
+    number = draw(st.integers(-3, 3))
+    values = (torch.arange(t.numel()) % 5 - 1).view(t.shape).to(t.dtype)
+    if name == "add_":
+        return name, lambda x: x.add_(number)
+    if name == "mul_":
+        return name, lambda x: x.mul_(values.to(x.device))
+    if name == "copy_":
+        return name, lambda x: x.copy_(values.to(x.device) + number)
+    if name == "fill_":
+        return name, lambda x: x.fill_(number)
+    if name == "zero_":
+        return name, lambda x: x.zero_()
+    if name == "itself":
+        return name, lambda x: x.add_(x)
+    if name == "mask":
+        return name, lambda x: x.__setitem__((values == 1).to(x.device), number)
+    if name == "setitem":
+        if t.dim() == 0 or t.shape[0] == 0:
+            return name, lambda x: x.__setitem__(..., number)
+        at = draw(st.integers(0, t.shape[0] - 1))
+        return name, lambda x: x.__setitem__(at, number)
+    assert name == "out"
+    return name, lambda x: torch.add(values.to(x.device), number, out=x)
+
+
+def check(pairs, log):
+    # One graph for all of them.
+    torch_xla.sync()
+    for i, pair in enumerate(pairs):
+        found, expected = pair.xla.cpu(), pair.cpu
+        assert found.dtype == expected.dtype and found.shape == expected.shape, (i, log)
+        same = torch.equal(found.nan_to_num(), expected.nan_to_num())
+        assert same, f"tensor {i} after {log}\nfound {found}\nexpected {expected}"
+
+
+def run_program(draw):
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.sampled_from(SHAPES))
+    base = torch.arange(1, torch.Size(shape).numel() + 1).view(shape).to(dtype)
+    pairs = [Pair(base.clone(), base.to("xla"))]
+    log = [f"{dtype} {shape}"]
+    for _ in range(draw(st.integers(3, 9))):
+        source = draw(st.sampled_from(range(len(pairs))))
+        pair = pairs[source]
+        kind = draw(st.sampled_from(["view", "view", "write", "write", "sync"]))
+        if kind == "view":
+            name, view = draw_view(draw, pair.cpu)
+            log.append(f"{len(pairs)} = {name}({source})")
+            cpu = view(pair.cpu)
+            copied = cpu.numel() > 0 and (
+                cpu.untyped_storage().data_ptr() != pair.cpu.untyped_storage().data_ptr()
+            )
+            pairs.append(Pair(cpu, view(pair.xla), pair.writable and not copied))
+            if copied:  # a copy on the CPU, an alias on xla: it cannot be compared any longer
+                check(pairs, log)
+                pairs.pop()
+                log.append("dropped")
+        elif kind == "write" and pair.writable and not overlaps(pair.cpu):
+            name, write = draw_write(draw, pair.cpu)
+            log.append(f"{name}({source})")
+            write(pair.cpu)
+            write(pair.xla)
+        elif kind == "sync":
+            log.append("sync")
+            torch_xla.sync()
+    check(pairs, log)
+
+
+@RANDOM
+@given(st.data())
+def test_random_views_and_writes(data):
+    run_program(data.draw)
+
+
+# ---------------------------------------------------------------- what must hold in particular
+
+BASE = torch.arange(24.0).view(4, 6)
+
+WRITES = {
+    "narrow": lambda x: x.narrow(1, 2, 3).add_(100),
+    "step": lambda x: x[::2, 1::2].mul_(-1),
+    "select": lambda x: x.select(1, -1).fill_(5),
+    "transpose": lambda x: x.t()[2].copy_(torch.arange(4.0, device=x.device)),
+    "diagonal": lambda x: x.diagonal(1).zero_(),
+    "view of a transpose": lambda x: x.t().view(8, 3)[1].add_(100),
+    "unfold apart": lambda x: x.unfold(1, 2, 2)[:, 1].add_(100),
+    "as_strided": lambda x: x.as_strided((3, 2), (7, 2), 3).mul_(10),
+    "as_strided of a view": lambda x: x[1:].as_strided((2, 2), (6, 1)).mul_(10),
+    "chain": lambda x: x[1:].t()[1:5].view(2, 2, 3)[:, 0].add_(100),
+    "bits": lambda x: x[1].view(torch.int32)[2:].zero_(),
+    "bits of a column": lambda x: x[:, 1:2].view(torch.int32)[2:].zero_(),
+    "expanded fill": lambda x: x[:1].expand(3, 6).fill_(2),
+    "empty": lambda x: x[:, 3:3].add_(1),
+    "squeeze_": lambda x: x[:1].squeeze_().add_(100),
+    "unsqueeze_": lambda x: x[1].unsqueeze_(0)[0].add_(100),
+    "t_": lambda x: x.detach().t_()[0].add_(100),
+    "transpose_": lambda x: x.detach().transpose_(0, 1)[1].add_(100),
+    "as_strided_": lambda x: x.detach().as_strided_((2, 2), (6, 1), 1).add_(100),
+    "out": lambda x: torch.add(x[0], 1000, out=x[2]),
+    "set_": lambda x: torch.empty(0, device=x.device).set_(x[1:3]).mul_(3),
+    "overlapping source": lambda x: x[1:].copy_(x[:-1].clone()),
+    "swap": lambda x: (lambda a, b: (x[0].copy_(b), x[3].copy_(a)))(x[0].clone(), x[3].clone()),
+}
+
+
+@pytest.mark.parametrize("synced", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_reach_the_base_and_other_views(name, synced):
+    def run(device):
+        x = BASE.to(device, copy=True)
+        others = [x[1:3], x.detach(), x[:, 1], x.t(), x.diagonal()]
+        if synced and device == "xla":
+            torch_xla.sync()
+        if name == "view of a transpose" and device == "cpu":
+            # The CPU cannot view it; the same elements by their places.
+            places = torch.arange(24).view(4, 6).t().reshape(8, 3)[1]
+            x.view(-1)[places] += 100
+        elif name == "chain" and device == "cpu":
+            places = torch.arange(24).view(4, 6)[1:].t()[1:5].reshape(2, 2, 3)[:, 0]
+            x.view(-1)[places] += 100
+        else:
+            WRITES[name](x)
+        return [x, *others]
+
+    for found, expected in zip(run("xla"), run("cpu")):
+        assert found.tolist() == expected.tolist()
+
+
+def test_write_to_expanded_memory_raises():
+    x = torch.zeros(1, 3, device="xla")
+    for write in (
+        lambda v: v.add_(1),
+        lambda v: v.copy_(torch.ones(2, 3, device="xla")),
+        lambda v: torch.add(v, 1, out=v),
+    ):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            write(x.expand(2, 3))
+    assert x.tolist() == [[0, 0, 0]]
+
+
+def test_complex_parts():
+    x = torch.tensor([1 + 2j, 3 - 4j], device="xla")
+    x.real.mul_(10)
+    x.imag[0] = 7
+    torch.view_as_real(x)[1, 1] = -1
+    assert x.tolist() == [10 + 7j, 30 - 1j]
+    conj = x.conj()
+    conj[0] = 1 + 1j  # writes the conjugate into x
+    x[1] = 2j
+    assert conj.tolist() == [1 + 1j, -2j] and x.tolist() == [1 - 1j, 2j]
+    assert conj[1:].imag.tolist() == [-2]
+
+
+def test_view_dtype():
+    x = torch.tensor([1.0, -2.0], device="xla")
+    bits = x.view(torch.int32)
+    assert bits.tolist() == [0x3F800000, -0x40000000]
+    assert x.view(torch.uint8).shape == (8,)
+    bits[0] = 0x40000000
+    assert x.tolist() == [2, -2]
+    assert x.view(torch.uint8).view(torch.float32).tolist() == [2, -2]
+    wide = x.view(torch.float64)
+    x.zero_()
+    assert wide.tolist() == [0]
+
+
+def test_views_of_a_resized_storage():
+    x = torch.arange(6, dtype=torch.int32, device="xla")
+    bits, tail, alias = x.view(torch.int16), x[4:], x.detach()
+    x.resize_(2, 4)
+    x[0].fill_(9)
+    assert tail.tolist() == [4, 5] and alias.tolist() == [9, 9, 9, 9, 4, 5]
+    assert bits.tolist() == [9, 0] * 4 + [4, 0, 5, 0]
+    alias.zero_()
+    assert x.view(-1)[:6].tolist() == [0] * 6
+
+
+def test_view_identity_of_autograd():
+    x = torch.zeros(2, 3, device="xla")
+    for view in (x[0], x.t(), x.view(-1), x.view(torch.int32), x.detach()[0]):
+        assert view._is_view()
+    assert x.t()._base is x and x[0][1:]._base is x
+
+
+def test_many_views_of_one_base():
+    x = torch.zeros(40, device="xla")
+    views = [x[i : i + 3] for i in range(0, 38)]
+    for i, view in enumerate(views):
+        view.add_(i)
+        if i % 10 == 0:
+            torch_xla.sync()
+    expected = torch.zeros(40)
+    for i in range(38):
+        expected[i : i + 3] += i
+    assert torch.equal(x.cpu(), expected)
+    assert torch.equal(torch.stack(views).cpu(), expected.unfold(0, 3, 1))
+
+
+def test_reading_a_view_does_not_change_the_base():
+    x = torch.arange(6.0, device="xla").view(2, 3)
+    y = x + 1
+    assert y.t()[1].tolist() == [2, 5]
+    y[0].zero_()
+    assert y.t()[1].tolist() == [0, 5] and x.tolist() == [[0, 1, 2], [3, 4, 5]]
