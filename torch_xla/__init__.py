@@ -47,6 +47,7 @@ except ImportError as error:
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
 from torch_xla._internal import device_module as _device_module  # noqa: E402
+from torch_xla._internal import module_ties as _module_ties  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
 
@@ -55,6 +56,7 @@ _XLAC._init()
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()
+_module_ties.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

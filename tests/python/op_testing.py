@@ -111,6 +111,8 @@ def _compare(
     actual: list[Any], expected: list[Any], rtol: float | None, atol: float | None
 ) -> None:
     assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+    if rtol is not None or atol is not None:
+        rtol, atol = rtol or 0.0, atol or 0.0  # one alone: the other is exact
     for a, e in zip(actual, expected, strict=True):
         if not isinstance(e, torch.Tensor):
             assert a == e or (a != a and e != e), f"{a!r} is not {e!r}"

@@ -33,7 +33,8 @@ def _seeded() -> None:
 
 
 def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-3)
+    # Gradients that are zero but for rounding (of a key's bias) must not be scaled up to steps.
+    return torch.optim.AdamW(parameters, lr=1e-3, eps=1e-5)
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

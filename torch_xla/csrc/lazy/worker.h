@@ -1,6 +1,7 @@
 // The thread of a device that compiles and runs what was traced, in order.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -41,15 +42,21 @@ class Worker {
   void Execute(Execution& execution);
   runtime::Buffer* Numbers(Program& program, const Execution& execution, bool floats);
   void Fail(const std::exception_ptr& error);
+  /// One execution is done; with the mutex held.
+  void Finished();
 
   const int device_;
+
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable work_;  // for the worker: something to do, or to stop
+  std::condition_variable done_;  // for those who push and drain
   std::deque<Execution> queue_;
   std::atomic<int> pushed_{0};   // executions pushed and not yet taken: what Run spins on
   int unfinished_ = 0;           // pushed and not done on the device
   int running_ = 0;              // handed to the plugin and not done
+  bool sleeping_ = false;        // the worker waits for work_
   bool stop_ = false;
+  std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
   std::exception_ptr failure_;
   std::thread thread_;
 };

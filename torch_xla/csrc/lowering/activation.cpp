@@ -10,8 +10,6 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-using namespace stablehlo;  // NOLINT: formulas
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -87,7 +85,7 @@ Value glu_backward(LoweringContext& cx, Value grad_output, Value self, int64_t d
   auto [x, b] = Halves(Convert(self, element), dim);
   Value gate = Logistic(b), grad = Convert(grad_output, element);
   Value grad_b = (1 - gate) * gate * grad * x;
-  return ToOutput(cx, Concatenate({gate * grad, grad_b}, dim));
+  return ToOutput(cx, stablehlo::Concatenate({gate * grad, grad_b}, dim));
 }
 
 Value hardshrink(LoweringContext& cx, Value self, Value lambd) {
@@ -186,13 +184,14 @@ Value nan_to_num(LoweringContext& cx, Value self, std::optional<double> nan,
                    nan_to_num(cx, Imag(self), nan, posinf, neginf));
   }
   if (!runtime::IsFloat(self.element())) return self;
-  auto number = [&](std::optional<double> value, Value (*otherwise)(Builder&, ElementType)) {
+  auto number = [&](std::optional<double> value,
+                    Value (*otherwise)(stablehlo::Builder&, ElementType)) {
     return value ? FullLike(self, *value)
                  : BroadcastTo(otherwise(cx.builder(), self.element()), self.dims());
   };
   Value x = Select(IsNan(self), nan.value_or(0), self);
-  x = Select(Equal(self, kInfinity), number(posinf, MaxFinite), x);
-  return Select(Equal(self, -kInfinity), number(neginf, MinFinite), x);
+  x = Select(Equal(self, kInfinity), number(posinf, stablehlo::MaxFinite), x);
+  return Select(Equal(self, -kInfinity), number(neginf, stablehlo::MinFinite), x);
 }
 
 Value _prelu_kernel(LoweringContext& cx, Value self, Value weight) {

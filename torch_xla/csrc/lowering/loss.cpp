@@ -8,8 +8,6 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-using namespace stablehlo;  // NOLINT: formulas
-
 /// at::Reduction's numbers.
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
@@ -59,9 +57,9 @@ Value PickClass(Value x, Value target) {
     return Constant(x.builder(), 0, {x.element(), target.dims()});
   }
   const int64_t class_dim = ClassDim(x);
-  GatherDimensionNumbers numbers{.collapsed_slice_dims = {class_dim},
-                                 .start_index_map = {class_dim},
-                                 .index_vector_dim = target.rank()};
+  stablehlo::GatherDimensionNumbers numbers{.collapsed_slice_dims = {class_dim},
+                                            .start_index_map = {class_dim},
+                                            .index_vector_dim = target.rank()};
   for (int64_t dim = 0; dim < x.rank(); ++dim) {
     if (dim == class_dim) continue;
     numbers.start_indices_batching_dims.push_back(

@@ -11,8 +11,6 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-using namespace stablehlo;  // NOLINT: formulas
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx.output_dims()); }
@@ -147,10 +145,15 @@ Value abs(LoweringContext& cx, Value self) {
   return ToOutput(cx, is_signed ? Abs(self) : self);
 }
 
-Value ceil(LoweringContext& cx, Value self) { return Rounded(cx, self, Ceil); }
+Value ceil(LoweringContext& cx, Value self) { return Rounded(cx, self, stablehlo::Ceil); }
 
 Value conj_physical(LoweringContext&, Value self) {
   return runtime::IsComplex(self.element()) ? Conj(self) : self;
+}
+
+Value digamma(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  return ToOutput(cx, Select(Equal(x, 0), -1 / x, Digamma(x)));  // CHLO has NaN at 0
 }
 
 Value exp2(LoweringContext& cx, Value self) {
@@ -158,7 +161,7 @@ Value exp2(LoweringContext& cx, Value self) {
   return ToOutput(cx, Power(FullLike(x, 2), x));
 }
 
-Value floor(LoweringContext& cx, Value self) { return Rounded(cx, self, Floor); }
+Value floor(LoweringContext& cx, Value self) { return Rounded(cx, self, stablehlo::Floor); }
 
 Value frac(LoweringContext& cx, Value self) {
   return Subtract(ToOutput(cx, self), Rounded(cx, self, Truncate));
@@ -183,7 +186,9 @@ Value reciprocal(LoweringContext& cx, Value self) {
   return ToOutput(cx, 1 / x);
 }
 
-Value round(LoweringContext& cx, Value self) { return Rounded(cx, self, RoundNearestEven); }
+Value round(LoweringContext& cx, Value self) {
+  return Rounded(cx, self, stablehlo::RoundNearestEven);
+}
 
 Value round_decimals(LoweringContext& cx, Value self, int64_t decimals) {
   if (decimals == 0) return round(cx, self);
@@ -279,11 +284,11 @@ Value floor_divide(LoweringContext& cx, Value self, Value other) {
 }
 
 Value fmax(LoweringContext& cx, Value self, Value other) {
-  return IgnoringNan(cx, self, other, Maximum);
+  return IgnoringNan(cx, self, other, stablehlo::Maximum);
 }
 
 Value fmin(LoweringContext& cx, Value self, Value other) {
-  return IgnoringNan(cx, self, other, Minimum);
+  return IgnoringNan(cx, self, other, stablehlo::Minimum);
 }
 
 Value fmod_Scalar(LoweringContext& cx, Value self, Value other) { return Fmod(cx, self, other); }

@@ -10,8 +10,6 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-using namespace stablehlo;  // NOLINT: formulas
-
 using DimList = std::optional<c10::IntArrayRef>;
 
 Dims Wrapped(DimList dims, Value x) { return ReductionDims(dims, x.rank()); }
@@ -53,7 +51,7 @@ Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
 /// 32 bits).
 Value FirstIndex(Value x, Value extreme, const Dims& dims) {
   const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
-  const Type indices{size < INT32_MAX ? ElementType::kS32 : ElementType::kS64, x.dims()};
+  const stablehlo::Type indices{size < INT32_MAX ? ElementType::kS32 : ElementType::kS64, x.dims()};
   if (dims.empty()) return Constant(x.builder(), 0, indices);
   Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
   Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
@@ -101,7 +99,8 @@ Value Scan(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   x = Accumulable(cx, x);
   dim = WrapDim(dim, x.rank());
   if (x.rank() == 0 || x.type().num_elements() == 0) return ToOutput(cx, x);
-  Window window{.dimensions = Dims(x.rank(), 1), .padding = Padding(x.rank(), {0, 0})};
+  stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
+                           .padding = stablehlo::Padding(x.rank(), {0, 0})};
   window.dimensions[dim] = x.dim(dim);
   window.padding[dim] = {x.dim(dim) - 1, 0};
   return ToOutput(cx, ReduceWindow(x, window, op));

@@ -1,0 +1,340 @@
+// lazy/: cutting graphs, running them, donation, the cache of programs.
+#include "lazy/executor.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "debug/metrics.h"
+#include "lazy/device.h"
+#include "lazy/graph.h"
+#include "lazy/node_factory.h"
+#include "lazy/program.h"
+#include "lazy/transfer.h"
+#include "lazy/worker.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+constexpr int kDevice = 0;
+
+int64_t Count(const std::string& name) {
+  debug::Counter* counter = debug::FindCounter(name);
+  return counter ? counter->value() : 0;
+}
+int64_t Compiles() { return Count("UncachedCompile"); }
+int64_t Executions() { return Count("UncachedCompile") + Count("CachedCompile"); }
+
+ir::Value Upload(const at::Tensor& cpu) { return MakeLeaf(ToDevice(cpu, kDevice)); }
+ir::Value Numbers(int64_t n) {
+  return Upload(at::arange(n, at::TensorOptions().dtype(at::kFloat)));
+}
+StoragePtr MakeStorage(ir::Value value) {
+  return c10::make_intrusive<Storage>(std::move(value), kDevice);
+}
+
+/// x + x, made of the internal ops: an [n] vector viewed as [1, n], expanded and cast.
+ir::Value Expanded(const ir::Value& x, int64_t rows) {
+  return Expand(x, {rows, x.shape()->dims.back()});
+}
+
+at::Tensor Read(const StoragePtr& storage) {
+  ir::Value leaf = Evaluate(storage);
+  return ToHost(*LeafData(leaf));
+}
+
+bool IsLeaf(const StoragePtr& storage) { return LeafData(storage->value()) != nullptr; }
+
+class ExecutorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SyncDevice(kDevice, /*wait=*/true);
+  }
+};
+
+TEST_F(ExecutorTest, SyncGivesPendingStoragesTheirData) {
+  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  StoragePtr b = MakeStorage(Cast(a->value(), at::kInt));
+  EXPECT_FALSE(IsLeaf(a));
+  const int64_t before = Executions();
+  SyncDevice(kDevice, /*wait=*/false);
+  EXPECT_TRUE(IsLeaf(a));
+  EXPECT_TRUE(IsLeaf(b));
+  EXPECT_EQ(Executions(), before + 1);
+  at::Tensor expected = at::arange(3, at::TensorOptions().dtype(at::kFloat)).expand({2, 3});
+  EXPECT_TRUE(at::equal(Read(a), expected));
+  EXPECT_TRUE(at::equal(Read(b), expected.to(at::kInt)));
+  EXPECT_EQ(Executions(), before + 1);
+}
+
+TEST_F(ExecutorTest, SyncOfNothingRunsNothing) {
+  StoragePtr leaf = MakeStorage(Numbers(3));
+  const int64_t before = Executions();
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(Executions(), before);
+  EXPECT_TRUE(IsLeaf(leaf));
+}
+
+TEST_F(ExecutorTest, DeadStoragesAreNotComputed) {
+  MakeStorage(Expanded(Numbers(3), 2));
+  const int64_t before = Executions();
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(Executions(), before);
+}
+
+TEST_F(ExecutorTest, OneValueInTwoStoragesIsComputedOnce) {
+  ir::Value value = Expanded(Numbers(3), 4);
+  StoragePtr a = MakeStorage(value), b = MakeStorage(value);
+  value = {};
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(LeafData(a->value()), LeafData(b->value()));
+}
+
+TEST_F(ExecutorTest, EvaluateLeavesTheRestPending) {
+  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  StoragePtr b = MakeStorage(Cast(a->value(), at::kInt));
+  StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
+  EXPECT_EQ(Read(b).sum().item<int64_t>(), 6);
+  EXPECT_TRUE(IsLeaf(b));
+  EXPECT_FALSE(IsLeaf(a));
+  EXPECT_FALSE(IsLeaf(other));
+}
+
+TEST_F(ExecutorTest, EvaluateOfAValueDoesNotTouchStorages) {
+  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  ir::Value leaf = Evaluate(Cast(a->value(), at::kLong), kDevice);
+  EXPECT_EQ(ToHost(*LeafData(leaf)).sum().item<int64_t>(), 6);
+  EXPECT_FALSE(IsLeaf(a));
+}
+
+TEST_F(ExecutorTest, SyncStoragesComputesTheseAlone) {
+  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  StoragePtr b = MakeStorage(Expanded(Numbers(4), 2));
+  SyncStorages({a}, /*wait=*/true);
+  EXPECT_TRUE(IsLeaf(a));
+  EXPECT_FALSE(IsLeaf(b));
+}
+
+TEST_F(ExecutorTest, EqualGraphsAreOneProgram) {
+  for (int i = 0; i < 3; ++i) {
+    StoragePtr a = MakeStorage(Expanded(Numbers(7), 3));
+    const int64_t before = Compiles();
+    SyncDevice(kDevice, /*wait=*/true);
+    if (i > 0) EXPECT_EQ(Compiles(), before);
+    EXPECT_EQ(Read(a).sum().item<float>(), 63);
+  }
+}
+
+TEST_F(ExecutorTest, NumbersAreParameters) {
+  int64_t first = 0;
+  for (double number : {2.5, 3.5, -4.0}) {
+    StoragePtr a =
+        MakeStorage(Expand(MakeScalar(number, at::kFloat, /*wrapped=*/false), {11}));
+    SyncDevice(kDevice, /*wait=*/true);
+    EXPECT_EQ(Read(a)[10].item<double>(), number);
+    if (first == 0) first = Compiles();
+    EXPECT_EQ(Compiles(), first) << number;
+  }
+}
+
+TEST_F(ExecutorTest, FillNeedsNoProgram) {
+  StoragePtr a = MakeStorage(Fill(2.5, ir::GetShape(at::kFloat, {4})));
+  const int64_t before = Executions();
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_TRUE(IsLeaf(a));
+  EXPECT_TRUE(at::equal(Read(a), at::full({4}, 2.5, at::TensorOptions().dtype(at::kFloat))));
+  EXPECT_EQ(Executions(), before);
+}
+
+// ---------------------------------------------------------------- the graph
+
+TEST_F(ExecutorTest, HashCoversTheWiring) {
+  ir::Value x = Numbers(3), y = Numbers(3);
+  auto hash = [](ir::Value a, ir::Value b) {
+    return CollectGraph({Cast(a, at::kInt), Cast(b, at::kLong)}).hash;
+  };
+  EXPECT_EQ(hash(x, y), hash(y, x));  // other leaves, same program
+  EXPECT_FALSE(hash(x, y) == hash(x, x));
+  EXPECT_EQ(hash(x, x), hash(y, y));
+}
+
+TEST_F(ExecutorTest, HashCoversShapesAttributesAndOutputs) {
+  ir::Value x = Numbers(3);
+  auto hash = [](std::vector<ir::Value> roots) { return CollectGraph(std::move(roots)).hash; };
+  ir::Value a = Expanded(x, 2);
+  EXPECT_FALSE(hash({a}) == hash({Expanded(x, 3)}));
+  EXPECT_FALSE(hash({a}) == hash({a, x}));
+  EXPECT_FALSE(hash({a, Cast(a, at::kInt)}) == hash({Cast(a, at::kInt), a}));
+}
+
+TEST_F(ExecutorTest, ParametersAreTheLeavesOnceEach) {
+  ir::Value x = Numbers(3), y = Numbers(3);
+  ir::Value two = MakeScalar(2.5), three = MakeScalar(int64_t{3});
+  Graph graph = CollectGraph({Cast(x, at::kInt), Cast(y, at::kInt), Expanded(x, 2),
+                              Expand(two, {2}), Expand(three, {2})});
+  ASSERT_EQ(graph.data.size(), 2u);
+  EXPECT_EQ(graph.data[0].get(), LeafData(x));
+  EXPECT_EQ(graph.data[1].get(), LeafData(y));
+  EXPECT_EQ(graph.floats, std::vector<double>{2.5});
+  EXPECT_EQ(graph.integers, std::vector<int64_t>{3});
+  EXPECT_EQ(graph.num_parameters(), 4u);
+}
+
+TEST_F(ExecutorTest, DeepGraphsNeedNoStack) {
+  ir::Value x = Numbers(2);
+  const int kDepth = 200000;
+  for (int i = 0; i < kDepth; ++i) x = Cast(x, i % 2 ? at::kFloat : at::kInt);
+  EXPECT_EQ(CollectGraph({x}).order.size(), kDepth + 1u);
+  x = {};  // freed here
+}
+
+TEST_F(ExecutorTest, StableHloNamesTheDonation) {
+  ir::Value x = Numbers(3);
+  Graph graph = CollectGraph({Cast(Cast(x, at::kInt), at::kFloat)});
+  const int alias = 0;
+  EXPECT_NE(LowerGraph(graph, {&alias, 1}, Platform()).find("tf.aliasing_output = 0"),
+            std::string::npos);
+  EXPECT_EQ(LowerGraph(graph, {}, Platform()).find("tf.aliasing_output"), std::string::npos);
+}
+
+// ---------------------------------------------------------------- donation
+
+int64_t MemoryInUse() {
+  WaitDevice(kDevice);
+  return GetClient().memory(kDevice).in_use;
+}
+
+/// A new value of x's type that depends on it.
+ir::Value Update(const ir::Value& x) { return Cast(Cast(x, at::kInt), at::kFloat); }
+
+TEST_F(ExecutorTest, OverwrittenDataIsDonated) {
+  const int64_t kElements = 1 << 16, kBytes = 4 * kElements;
+  const int64_t before = MemoryInUse();
+  StoragePtr state = MakeStorage(Numbers(kElements));
+  int64_t peak = 0;
+  for (int i = 0; i < 5; ++i) {
+    state->Assign(Update(state->value()));
+    SyncDevice(kDevice, /*wait=*/true);
+    if (i == 0) peak = GetClient().memory(kDevice).peak;
+    EXPECT_LT(MemoryInUse() - before, kBytes + kBytes / 2);
+  }
+  EXPECT_LT(GetClient().memory(kDevice).peak, peak + kBytes / 2);
+  EXPECT_EQ(Read(state)[77].item<float>(), 77);
+}
+
+TEST_F(ExecutorTest, DataOfAnotherStorageIsNotDonated) {
+  StoragePtr state = MakeStorage(Numbers(8)), clone = MakeStorage(state->value());
+  state->Assign(Expand(MakeScalar(2.5, at::kFloat, false), {8}));
+  state->Assign(Update(clone->value()));
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(Read(clone)[5].item<float>(), 5);
+  EXPECT_EQ(Read(state)[5].item<float>(), 5);
+}
+
+TEST_F(ExecutorTest, DataThatAHeldValueNeedsIsNotDonated) {
+  // As an op that another thread is tracing holds its operands.
+  StoragePtr state = MakeStorage(Numbers(8));
+  ir::Value held = Cast(state->value(), at::kInt);
+  state->Assign(Update(state->value()));
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(ToHost(*LeafData(Evaluate(held, kDevice)))[5].item<int>(), 5);
+}
+
+TEST_F(ExecutorTest, DataThatIsBeingReadIsNotDonated) {
+  StoragePtr state = MakeStorage(Numbers(8));
+  ir::Value leaf = Evaluate(state);
+  state->Assign(Update(state->value()));
+  SyncDevice(kDevice, /*wait=*/true);
+  EXPECT_EQ(ToHost(*LeafData(leaf))[5].item<float>(), 5);
+}
+
+TEST_F(ExecutorTest, EvaluateDonatesNothing) {
+  StoragePtr state = MakeStorage(Numbers(8));
+  StoragePtr view = MakeStorage(Expanded(state->value(), 2));
+  state->Assign(Update(state->value()));
+  EXPECT_EQ(Read(state)[5].item<float>(), 5);
+  EXPECT_EQ(Read(view)[1][5].item<float>(), 5);
+}
+
+// ---------------------------------------------------------------- storages
+
+TEST_F(ExecutorTest, ReplaceOnlyWhatIsExpected) {
+  ir::Value first = Numbers(3), second = Numbers(3), third = Numbers(3);
+  StoragePtr storage = MakeStorage(first);
+  storage->Replace(second, third);
+  EXPECT_EQ(storage->value(), first);
+  storage->Replace(first, second);
+  EXPECT_EQ(storage->value(), second);
+}
+
+TEST_F(ExecutorTest, PendingListsStoragesInOrder) {
+  StoragePtr a = MakeStorage(Numbers(3));
+  StoragePtr b = MakeStorage(Expanded(Numbers(3), 2));
+  a->Assign(Expanded(Numbers(3), 2));
+  EXPECT_EQ(Storage::Pending(kDevice), (std::vector<StoragePtr>{b, a}));
+  b->Assign(Numbers(3));
+  EXPECT_EQ(Storage::Pending(kDevice), std::vector<StoragePtr>{a});
+}
+
+TEST_F(ExecutorTest, ThreadsUpdateTheirStoragesWhileOthersSync) {
+  auto work = [](float* result) {
+    StoragePtr state = MakeStorage(Numbers(4));
+    for (int i = 0; i < 300; ++i) {
+      state->Assign(Update(state->value()));
+      if (i % 3 == 0) SyncDevice(kDevice, /*wait=*/false);
+    }
+    *result = Read(state)[3].item<float>();
+  };
+  float first = 0, second = 0;
+  std::thread thread(work, &first);
+  work(&second);
+  thread.join();
+  EXPECT_EQ(first, 3);
+  EXPECT_EQ(second, 3);
+}
+
+// ---------------------------------------------------------------- failures
+
+TEST_F(ExecutorTest, FailureIsReportedOnce) {
+  // 4 EB: no allocator has that.
+  StoragePtr huge = MakeStorage(Expand(Numbers(1), {int64_t{1} << 60}));
+  StoragePtr sibling = MakeStorage(Expanded(Numbers(3), 2));
+  SyncDevice(kDevice, /*wait=*/false);
+  EXPECT_ANY_THROW(WaitDevice(kDevice));
+  EXPECT_NO_THROW(WaitDevice(kDevice));
+  EXPECT_ANY_THROW(Read(sibling));
+  EXPECT_NO_THROW(SyncDevice(kDevice, /*wait=*/true));
+  StoragePtr next = MakeStorage(Expanded(Numbers(3), 2));
+  EXPECT_EQ(Read(next).sum().item<float>(), 6);
+}
+
+TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
+  EXPECT_THROW(CompileProgram("module { this is no program }", kDevice), runtime::Error);
+  auto executable = CompileProgram(
+      "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }",
+      kDevice);
+  EXPECT_NE(executable, nullptr);
+}
+
+// ---------------------------------------------------------------- the cache
+
+TEST(ProgramCacheTest, FindsWhatWasInserted) {
+  ProgramCache cache;
+  EXPECT_EQ(cache.Find({1, 2}), nullptr);
+  auto program = std::make_shared<Program>();
+  cache.Insert({1, 2}, program);
+  EXPECT_EQ(cache.Find({1, 2}), program);
+  EXPECT_EQ(cache.Find({2, 1}), nullptr);
+  auto other = std::make_shared<Program>();
+  cache.Insert({1, 2}, other);
+  EXPECT_EQ(cache.Find({1, 2}), other);
+}
+
+}  // namespace
+}  // namespace torch_xla::lazy
