@@ -39,7 +39,7 @@ StoragePtr MakeStorage(ir::Value value) {
   return c10::make_intrusive<Storage>(std::move(value), kDevice);
 }
 
-/// x + x, made of the internal ops: an [n] vector viewed as [1, n], expanded and cast.
+/// The vector x as each of `rows` rows: some op, so that there is something to run.
 ir::Value Expanded(const ir::Value& x, int64_t rows) {
   return Expand(x, {rows, x.shape()->dims.back()});
 }
@@ -53,9 +53,7 @@ bool IsLeaf(const StoragePtr& storage) { return LeafData(storage->value()) != nu
 
 class ExecutorTest : public testing::Test {
  protected:
-  void SetUp() override {
-    SyncDevice(kDevice, /*wait=*/true);
-  }
+  void SetUp() override { SyncDevice(kDevice, /*wait=*/true); }
 };
 
 TEST_F(ExecutorTest, SyncGivesPendingStoragesTheirData) {
@@ -126,7 +124,9 @@ TEST_F(ExecutorTest, EqualGraphsAreOneProgram) {
     StoragePtr a = MakeStorage(Expanded(Numbers(7), 3));
     const int64_t before = Compiles();
     SyncDevice(kDevice, /*wait=*/true);
-    if (i > 0) EXPECT_EQ(Compiles(), before);
+    if (i > 0) {
+      EXPECT_EQ(Compiles(), before);
+    }
     EXPECT_EQ(Read(a).sum().item<float>(), 63);
   }
 }

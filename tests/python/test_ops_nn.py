@@ -186,7 +186,9 @@ def test_convolution_dtypes():
 
 def test_convolution_of_nothing():
     x, w = rand(0, 3, 5, 5), rand(4, 3, 3, 3)
-    check_many([(F.conv2d, (x, w, rand(4))), (F.conv_transpose2d, (x, rand(3, 4, 3, 3)))], grad=True)
+    check_many(
+        [(F.conv2d, (x, w, rand(4))), (F.conv_transpose2d, (x, rand(3, 4, 3, 3)))], grad=True
+    )
 
 
 def test_convolution_by_names():
@@ -399,10 +401,18 @@ def test_batch_norm_dtypes(dtype):
 
 def test_batch_norm_is_exact_far_from_zero():
     # mean(x^2) - mean(x)^2 would have lost the variance.
-    check(F.batch_norm, rand(16, 3, 4, 4) + 1000, None, None, None, None, True, rtol=1e-3, atol=1e-3)
+    check(
+        F.batch_norm, rand(16, 3, 4, 4) + 1000, None, None, None, None, True, rtol=1e-3, atol=1e-3
+    )
 
 
-LAYER_NORMS = [((4, 5), (5,)), ((2, 3, 4, 5), (4, 5)), ((3, 4), (3, 4)), ((6,), (6,)), ((0, 5), (5,))]
+LAYER_NORMS = [
+    ((4, 5), (5,)),
+    ((2, 3, 4, 5), (4, 5)),
+    ((3, 4), (3, 4)),
+    ((6,), (6,)),
+    ((0, 5), (5,)),
+]
 
 
 def layer_norm(x, shape, w, b):
@@ -427,7 +437,12 @@ def test_layer_norm():
 def test_layer_norm_dtypes(dtype):
     tolerance = {} if dtype == F64 else {"rtol": 2e-2, "atol": 2e-2}
     for other in {dtype, F64 if dtype == F64 else F32}:
-        args = (rand(4, 16, dtype=dtype), [16], rand(16, dtype=other), rand(16, dtype=other, seed=1))
+        args = (
+            rand(4, 16, dtype=dtype),
+            [16],
+            rand(16, dtype=other),
+            rand(16, dtype=other, seed=1),
+        )
         check(F.layer_norm, *args, grad=True, **tolerance)
 
 

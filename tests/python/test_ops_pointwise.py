@@ -136,7 +136,8 @@ def test_unary_of_complex():
     functions = [torch.abs, torch.exp, torch.log, torch.sin, torch.cos, torch.tanh, torch.sqrt]
     functions += [torch.sgn, torch.neg, torch.reciprocal, torch.sigmoid, torch.isnan, torch.isinf]
     functions += [torch.conj_physical, torch.log2, torch.log10]
-    check_many([(fn, (z,)) for fn in functions], rtol=1e-5, atol=1e-5)
+    cases = [(fn, (z,)) for fn in functions] + [(torch.logaddexp, (z, z.t().reshape(3, 4)))]
+    check_many(cases, rtol=1e-5, atol=1e-5)
     w = torch.tensor([complex(NAN, 1), complex(1, INF), complex(-INF, NAN), 1 + 1j], dtype=C64)
     check_many([(torch.isnan, (w,)), (torch.isinf, (w,))])
 

@@ -10,9 +10,10 @@ import threading
 
 import pytest
 import torch
-import torch_xla
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import torch_xla
 
 XLA = torch.device("xla:0")
 
@@ -382,7 +383,9 @@ def test_save_and_load_a_state_dict(weights_only):
     state = save_and_load(model.state_dict(), weights_only=weights_only)
     other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to("xla")
     other.load_state_dict(state)
-    for (name, a), (_, b) in zip(model.state_dict().items(), other.state_dict().items()):
+    for (name, a), (_, b) in zip(
+        model.state_dict().items(), other.state_dict().items(), strict=True
+    ):
         assert state[name].device == XLA and b.device == XLA and torch.equal(a, b), name
 
 
@@ -424,7 +427,7 @@ def test_module_to_moves_gradients():
     model(torch.ones(2, 3)).sum().backward()
     expected = [p.grad.clone() for p in model.parameters()]
     model.to("xla")
-    for p, grad in zip(model.parameters(), expected):
+    for p, grad in zip(model.parameters(), expected, strict=True):
         assert p.grad.device == XLA
         torch.testing.assert_close(p.grad.cpu(), grad)
 
@@ -439,7 +442,7 @@ def test_module_to_with_swapped_parameters(swap):
         model.to("xla")
         state = model.state_dict()
         model.load_state_dict({name: value.cpu() + 1 for name, value in state.items()})
-        for p, value in zip(model.parameters(), expected):
+        for p, value in zip(model.parameters(), expected, strict=True):
             assert p.device == XLA and isinstance(p, nn.Parameter)
             torch.testing.assert_close(p.detach().cpu(), value + 1)
     finally:
@@ -569,8 +572,9 @@ BAD_CALLS = {
     "unfold size": lambda d: torch.ones(3, device=d).unfold(0, 4, 1),
     "cat of ranks": lambda d: torch.cat([torch.ones(2, device=d), torch.ones(2, 2, device=d)]),
     "stack of shapes": lambda d: torch.stack([torch.ones(2, device=d), torch.ones(3, device=d)]),
-    "mm of dtypes": lambda d: torch.ones(2, 2, device=d)
-    @ torch.ones(2, 2, device=d, dtype=torch.float64),
+    "mm of dtypes": lambda d: (
+        torch.ones(2, 2, device=d) @ torch.ones(2, 2, device=d, dtype=torch.float64)
+    ),
     "mask shape": lambda d: torch.ones(3, device=d)[torch.ones(2, device=d, dtype=torch.bool)],
     "float index": lambda d: torch.ones(3, device=d)[torch.ones(2, device=d)],
     "put shape": lambda d: torch.ones(3, device=d).__setitem__(
@@ -815,8 +819,9 @@ def test_in_place_on_leaves():
 def gradients_of(f, *inputs):
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     result = f(*inputs)
-    (result * torch.arange(1.0, result.numel() + 1, device=result.device).view(result.shape)).sum(
-    ).backward()
+    (
+        result * torch.arange(1.0, result.numel() + 1, device=result.device).view(result.shape)
+    ).sum().backward()
     return [result.detach().cpu(), *(x.grad.cpu() for x in inputs)]
 
 
@@ -890,14 +895,16 @@ GRADIENTS = {
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_autograd_through_views_and_writes(name):
     x = torch.arange(12.0).view(3, 4).sub(5.5) / 4
-    for a, b in zip(gradients_of(GRADIENTS[name], x.to("xla")), gradients_of(GRADIENTS[name], x)):
+    for a, b in zip(
+        gradients_of(GRADIENTS[name], x.to("xla")), gradients_of(GRADIENTS[name], x), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
 def test_autograd_of_a_written_value():
     x, v = torch.arange(9.0).view(3, 3), torch.tensor([1.0, 2.0, 3.0])
     found = gradients_of(write_other, x.to("xla"), v.to("xla"))
-    for a, b in zip(found, gradients_of(write_other, x, v)):
+    for a, b in zip(found, gradients_of(write_other, x, v), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -910,7 +917,7 @@ def test_base_and_view_after_a_write():
         return torch.cat([y, view * 3])
 
     x = torch.arange(12.0).view(3, 4)
-    for a, b in zip(gradients_of(f, x.to("xla")), gradients_of(f, x)):
+    for a, b in zip(gradients_of(f, x.to("xla")), gradients_of(f, x), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -962,7 +969,7 @@ def test_checkpoint(use_reentrant):
     model.zero_grad()
     torch.xla.set_rng_state(state)
     torch.utils.checkpoint.checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
-    for a, b in zip([x.grad, *(p.grad for p in model.parameters())], expected):
+    for a, b in zip([x.grad, *(p.grad for p in model.parameters())], expected, strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu())
 
 
@@ -977,9 +984,7 @@ def test_functional_transforms():
     found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w.to("xla"), xs.to("xla"))
     torch.testing.assert_close(found.cpu(), expected)
     jacobian = torch.func.jacrev(lambda x: torch.sin(x) * x)(xs[0].to("xla"))
-    torch.testing.assert_close(
-        jacobian.cpu(), torch.func.jacrev(lambda x: torch.sin(x) * x)(xs[0])
-    )
+    torch.testing.assert_close(jacobian.cpu(), torch.func.jacrev(lambda x: torch.sin(x) * x)(xs[0]))
 
 
 def test_functional_call_and_saved_tensor_hooks():

@@ -6,7 +6,6 @@
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/transfer.h"
-#include "lazy/worker.h"
 
 namespace torch_xla::aten {
 
@@ -66,9 +65,10 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   try {
     lazy::ToHost(*lazy::LeafData(leaf), cpu);
   } catch (...) {
-    // This read reports the failure; the next sync need not do it again.
+    // This read reports the failure; the next sync need not do it again. The worker may be
+    // about to note it.
     try {
-      lazy::GetWorker(device).ThrowFailure();
+      lazy::WaitDevice(device);
     } catch (...) {
     }
     throw;

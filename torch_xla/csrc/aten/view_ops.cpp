@@ -54,8 +54,11 @@ at::Tensor Alias(const at::Tensor& self) {
 
 /// The same elements in row-major order under other sizes.
 at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
-  Geometry geometry(self);
+  auto* impl = GetImpl(self);
   at::DimVector sizes = at::infer_size_dv(size, self.numel());
+  // All of a storage in its order: the view of it is made when someone reads this tensor.
+  if (!impl->view_ptr()) return MakeView(*impl, nullptr, impl->dtype(), sizes);
+  Geometry geometry(self);
   auto strides = at::detail::computeStride(geometry.sizes, geometry.strides, sizes);
   if (strides) {
     geometry.sizes.assign(sizes.begin(), sizes.end());
@@ -66,7 +69,6 @@ at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
   lazy::ViewStep step;
   step.sizes.assign(sizes.begin(), sizes.end());
   step.strides = lazy::ContiguousStrides(step.sizes);
-  auto* impl = geometry.impl;
   return MakeView(*impl, lazy::AppendStep(impl->view(), std::move(step)), impl->dtype(), sizes);
 }
 

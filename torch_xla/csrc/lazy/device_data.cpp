@@ -12,6 +12,11 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::
 DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill)
     : shape_(shape), device_(device), fill_(fill), state_(kReady) {}
 
+uint64_t DeviceData::NextId() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 runtime::Buffer* DeviceData::Wait() {
   state_.wait(kPending, std::memory_order_acquire);
   return Get();

@@ -26,6 +26,8 @@ class DeviceData : public c10::intrusive_ptr_target {
 
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
+  /// Never given twice, unlike an address.
+  uint64_t id() const { return id_; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
 
   /// Blocks until the promise is kept; throws what broke it. The buffer stays the
@@ -46,8 +48,11 @@ class DeviceData : public c10::intrusive_ptr_target {
 
  private:
   enum State { kPending, kReady, kFailed };
+  static uint64_t NextId();
+
   ir::ShapeRef shape_;
   int device_;
+  uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
   std::atomic<int> state_{kPending};
   std::unique_ptr<runtime::Buffer> buffer_;

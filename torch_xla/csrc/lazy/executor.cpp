@@ -67,21 +67,38 @@ void DetachDying(const Graph& graph, const std::vector<bool>& survives) {
   }
 }
 
-/// Pairs each parameter whose buffer nothing can read after the step with an output of its
-/// type: the new value of the tensor that held it, where that can be told by order.
-std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& survives) {
+struct Target {
+  Storage* storage;
+  size_t root;
+  uint64_t overwrites;  // the id of the storage's data before
+};
+
+/// Pairs parameters whose buffers nothing can read after the step with the outputs that take
+/// their place: the new value of the tensor that held the data, else a root computed straight
+/// from it (p = p - g). No other output of its type will do: where the two are alive at once,
+/// XLA copies the parameter first, which costs more than a fresh buffer.
+std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& survives,
+                               const std::vector<Target>& targets) {
   std::vector<int> aliases(graph.data.size(), -1);
-  std::unordered_map<ir::ShapeRef, std::vector<int>> outputs;
-  for (size_t i = graph.roots.size(); i-- > 0;) {
-    outputs[graph.roots[i].shape()].push_back(static_cast<int>(i));
-  }
+  std::unordered_map<uint64_t, size_t> dying;  // parameters by the id of their data
   for (size_t i = 0; i < graph.data.size(); ++i) {
-    const DeviceData& data = *graph.data[i];
-    if (survives[graph.data_positions[i]]) continue;
-    auto it = outputs.find(data.shape());
-    if (it == outputs.end() || it->second.empty()) continue;
-    aliases[i] = it->second.back();
-    it->second.pop_back();
+    if (!survives[graph.data_positions[i]]) dying.emplace(graph.data[i]->id(), i);
+  }
+  if (dying.empty()) return aliases;
+  std::vector<bool> taken(graph.roots.size());
+  auto pair = [&](uint64_t id, size_t root) {
+    auto it = dying.find(id);
+    if (taken[root] || it == dying.end()) return;
+    if (graph.data[it->second]->shape() != graph.roots[root].shape()) return;
+    aliases[it->second] = static_cast<int>(root);
+    taken[root] = true;
+    dying.erase(it);
+  };
+  for (const Target& target : targets) pair(target.overwrites, target.root);
+  for (size_t root = 0; root < graph.roots.size(); ++root) {
+    for (const ir::Value& operand : graph.roots[root].node->operands()) {
+      if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
+    }
   }
   return aliases;
 }
@@ -112,16 +129,11 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, std::vector<int> aliases, int d
   return program;
 }
 
-struct Target {
-  Storage* storage;
-  size_t root;
-};
-
 /// After a lowering failed: the tensors that cannot be computed become failed data, which
 /// tells so when it is read. All others stay pending, and the next sync computes them.
 void FailUnlowerable(const std::vector<Target>& targets, const std::vector<ir::Value>& roots,
                      int device) {
-  for (auto [storage, root] : targets) {
+  for (const auto& [storage, root, overwrites] : targets) {
     try {
       LowerGraph(CollectGraph({roots[root]}), {}, Platform());
     } catch (...) {
@@ -142,7 +154,7 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
     ir::Value value = storage->value();
     if (LeafData(value) || AssignFill(*storage, value)) continue;
     auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
-    targets.push_back({storage.get(), it->second});
+    targets.push_back({storage.get(), it->second, storage->last_data()});
     if (is_new) roots.push_back(std::move(value));
   }
   if (roots.empty()) return;
@@ -154,13 +166,14 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
     execution.outputs.push_back(c10::make_intrusive<DeviceData>(root.shape(), device));
     leaves.push_back(MakeLeaf(execution.outputs.back()));
   }
-  for (auto [storage, root] : targets) storage->Replace(graph.roots[root], leaves[root]);
+  for (const Target& t : targets) t.storage->Replace(graph.roots[t.root], leaves[t.root]);
   const std::vector<bool> survives = FindSurvivors(graph);
   try {
     execution.program = FindOrMakeProgram(
-        graph, donate ? ChooseAliases(graph, survives) : std::vector<int>(), device);
+        graph, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(),
+        device);
   } catch (...) {
-    for (auto [storage, root] : targets) storage->Replace(leaves[root], graph.roots[root]);
+    for (const Target& t : targets) t.storage->Replace(leaves[t.root], graph.roots[t.root]);
     // Another thread may have seen them meanwhile.
     for (const DeviceDataPtr& output : execution.outputs) output->Fail(std::current_exception());
     FailUnlowerable(targets, graph.roots, device);

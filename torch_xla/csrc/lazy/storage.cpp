@@ -50,6 +50,7 @@ void Storage::SetFill(DeviceDataPtr fill) {
 ir::Value Storage::Exchange(ir::Value value) {
   if (DeviceData* data = LeafData(value)) {
     if (listed_) LiveList::Of(device_).Remove(this);
+    last_data_ = data->id();
     if (data->fill()) SetFill(DeviceDataPtr::reclaim_copy(data));
   } else if (!listed_) {
     LiveList::Of(device_).Append(this);
@@ -61,6 +62,11 @@ ir::Value Storage::Exchange(ir::Value value) {
 ir::Value Storage::value() const {
   std::lock_guard guard(lock_);
   return value_;
+}
+
+uint64_t Storage::last_data() const {
+  std::lock_guard guard(lock_);
+  return last_data_;
 }
 
 void Storage::Assign(ir::Value value) {

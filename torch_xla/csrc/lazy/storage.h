@@ -38,6 +38,10 @@ class Storage : public c10::intrusive_ptr_target {
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
 
+  /// The id of the data that it held last, 0 for none: while a node is pending, of what that
+  /// overwrites.
+  uint64_t last_data() const;
+
   /// Overwrites the whole storage (its shape may change: resize_).
   void Assign(ir::Value value);
   /// The same, but not where the value is no longer `expected`.
@@ -56,6 +60,7 @@ class Storage : public c10::intrusive_ptr_target {
   ir::Value value_;
   ir::ShapeRef shape_;
   int device_;
+  uint64_t last_data_ = 0;
   DeviceDataPtr filled_with_;  // the last fill; see DeviceData::owners
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;

@@ -9,7 +9,7 @@
 // - a sum of elementwise products, one per kernel element, for depthwise kernels;
 // - a matrix product over patches (im2col) where that is faster or XLA:CPU would be naive:
 //   see UsesProduct;
-// - else a stablehlo.convolution, which XLA:CPU gives to Eigen.
+// - else a stablehlo.convolution, for which XLA:CPU has fast paths (Eigen, YNNPACK).
 // Milliseconds on two cores, float, batch 16 (ResNet-18 on 64x64 images), per form:
 //                        forward           input gradient     weight gradient
 //   channels, map        conv   product    conv   product     conv   product
@@ -19,6 +19,7 @@
 //   256>512, 4x4>2x2     6.1    2.2        82     4.5         7.2    2.6
 //   512, 2x2             273    3.9        270    7.6         9.6    3.8
 //   64>128, 1x1 kernel   1.2    0.8        1.6    1.1         1.6    0.9
+//   16>32, 8x16x16       33     14         57     6.2        54     38
 // Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
@@ -94,7 +95,7 @@ class Geometry {
  private:
   bool UsesElementwise(int64_t inputs, int64_t outputs) const;
   bool UsesProduct(ElementType element, int64_t batch, int64_t inputs, int64_t outputs,
-                   const Dims& lhs, const Dims& rhs) const;
+                   const Dims& lhs, const Dims& rhs, int64_t zeros = 1) const;
   Value Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
                  stablehlo::ConvolutionOptions options) const;
   Value Padded(Value x) const;
@@ -102,6 +103,8 @@ class Geometry {
   Value Untap(Value y, const Dims& tap) const;
   Value TapWeight(Value w, const Dims& tap, const Dims& dims) const;
   Value Patches(Value x) const;
+  Value GroupWeights(Value w) const;
+  Value GroupChannels(Value dy) const;
 
   size_t rank_;
   Dims input_, output_, kernel_, stride_, padding_, dilation_;
@@ -151,15 +154,26 @@ Value Geometry::TapWeight(Value w, const Dims& tap, const Dims& dims) const {
   return BroadcastInDim(Reshape(Slice(w, Join({0, 0}, tap), limit), {w.dim(0)}), dims, {1});
 }
 
-/// im2col: [C * kernel, N, output…].
+/// im2col: [groups, C / groups * kernel, N, output…].
 Value Geometry::Patches(Value x) const {
-  const int64_t channels = x.dim(1), batch = x.dim(0);
+  const int64_t batch = x.dim(0), channels = x.dim(1);
   Value padded = Padded(SwapLeading(x));
   std::vector<Value> taps;
   ForEachTap(kernel_, [&](const Dims& tap) {
     taps.push_back(Reshape(Tap(padded, tap), Join({channels, 1, batch}, output_)));
   });
-  return Reshape(Concatenate(taps, 1), Join({channels * Product(kernel_), batch}, output_));
+  return Reshape(Concatenate(taps, 1),
+                 Join({groups_, channels / groups_ * Product(kernel_), batch}, output_));
+}
+
+/// [groups, O / groups, C / groups * kernel].
+Value Geometry::GroupWeights(Value w) const {
+  return Reshape(w, {groups_, w.dim(0) / groups_, w.dim(1) * Product(kernel_)});
+}
+
+/// [N, O, output…] as [N, groups, O / groups, output…].
+Value Geometry::GroupChannels(Value dy) const {
+  return Reshape(dy, Join({dy.dim(0), groups_, dy.dim(1) / groups_}, output_));
 }
 
 // ---- Choice of form ---------------------------------------------------------------------
@@ -171,18 +185,22 @@ bool Geometry::UsesElementwise(int64_t inputs, int64_t outputs) const {
 }
 
 /// `lhs` and `rhs` are the sizes of the maps that a stablehlo.convolution would have as input
-/// and as kernel, the latter with its dilation.
+/// and as kernel, the latter with its dilation; `zeros` is how many times larger its input
+/// would be by dilation with zeros.
 bool Geometry::UsesProduct(ElementType element, int64_t batch, int64_t inputs, int64_t outputs,
-                           const Dims& lhs, const Dims& rhs) const {
+                           const Dims& lhs, const Dims& rhs, int64_t zeros) const {
   constexpr int64_t kMaxPatches = int64_t{1} << 26;
-  const int64_t rows = batch * Product(output_);
-  if (!cpu_ || groups_ != 1 || rows * inputs * Product(kernel_) > kMaxPatches) return false;
-  const bool eigen = element == ElementType::kF32;
+  const int64_t rows = batch * Product(output_), taps = Product(kernel_);
+  if (!cpu_ || rows * inputs * taps > kMaxPatches) return false;
+  // What XLA:CPU has fast paths for: float, two dimensions, groups of some size.
+  const bool fast =
+      element == ElementType::kF32 && rank_ <= 2 && (groups_ == 1 || inputs / groups_ > 4);
   // The simplifier swaps the operands of a convolution whose kernel is larger than its input;
-  // no fast path of XLA:CPU takes what comes out.
+  // no fast path takes what comes out.
   const bool swapped = Product(rhs) > Product(lhs);
-  // Eigen's path transposes the weights, which weigh more than patches of few rows.
-  return !eigen || swapped || Product(kernel_) == 1 || rows <= outputs;
+  // The fast paths transpose the weights, which weigh more than patches of few rows.
+  const bool few_rows = taps == 1 || rows <= outputs / groups_;
+  return !fast || swapped || few_rows || zeros > (groups_ == 1 ? 4 : 1);
 }
 
 Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
@@ -192,7 +210,7 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
   for (size_t i = 0; cpu_ && i < rank_; ++i) {
     auto& [before, after] = options.padding[i];
     if (!options.lhs_dilation.empty() && options.lhs_dilation[i] > 1) continue;
-    // Eigen's path takes no negative padding.
+    // The fast paths take no negative padding.
     low[numbers.input_spatial[i]] = std::min<int64_t>(before, 0);
     high[numbers.input_spatial[i]] = std::min<int64_t>(after, 0);
     crops |= before < 0 || after < 0;
@@ -217,9 +235,10 @@ Value Geometry::Forward(Value x, Value w) const {
     return sum;
   }
   if (UsesProduct(x.element(), batch, x.dim(1), outputs, input_, window_)) {
-    Value rows = Reshape(w, {outputs, w.dim(1) * Product(kernel_)});
-    return SwapLeading(
-        DotGeneral(rows, Patches(x), {.lhs_contracting = {1}, .rhs_contracting = {0}}));
+    Value y = DotGeneral(
+        GroupWeights(w), Patches(x),
+        {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
+    return SwapLeading(Reshape(y, Join({outputs, batch}, output_)));
   }
   Padding padding;
   for (size_t i = 0; i < rank_; ++i) {
@@ -248,9 +267,11 @@ Value Geometry::InputGradient(Value dy, Value w) const {
     });
     return sum;
   }
-  if (UsesProduct(dy.element(), batch, inputs, outputs, output_, window_)) {
-    Value rows = Reshape(w, {outputs, inputs, Product(kernel_)});
-    Value taps = DotGeneral(rows, dy, {.lhs_contracting = {0}, .rhs_contracting = {1}});
+  if (UsesProduct(dy.element(), batch, inputs, outputs, output_, window_, Product(stride_))) {
+    Value taps = DotGeneral(
+        GroupWeights(w), GroupChannels(dy),
+        {.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contracting = {1}, .rhs_contracting = {2}});
+    taps = Reshape(taps, Join({inputs, Product(kernel_), batch}, output_));
     int64_t index = 0;
     ForEachTap(kernel_, [&](const Dims& tap) {
       Dims start(taps.rank(), 0), limit = taps.dims();
@@ -299,11 +320,12 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   Dims spread;  // dy as a kernel, dilated by the stride
   for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
   if (UsesProduct(x.element(), batch, inputs, outputs, input_, spread)) {
-    Value patches = Patches(x);
-    Dims contracting;
-    for (int64_t i = 1; i < patches.rank(); ++i) contracting.push_back(i);
-    Value taps =
-        DotGeneral(dy, patches, {.lhs_contracting = batch_and_map, .rhs_contracting = contracting});
+    Value grad = GroupChannels(dy), patches = Patches(x);
+    stablehlo::DotDimensionNumbers numbers{.lhs_batch = {1}, .rhs_batch = {0}};
+    numbers.lhs_contracting = {0};
+    for (int64_t i = 3; i < grad.rank(); ++i) numbers.lhs_contracting.push_back(i);
+    for (int64_t i = 2; i < patches.rank(); ++i) numbers.rhs_contracting.push_back(i);
+    Value taps = DotGeneral(grad, patches, numbers);
     return Reshape(taps, result);
   }
   auto numbers = ConvolutionDimensionNumbers::Nchw(static_cast<int64_t>(rank_));

@@ -112,6 +112,18 @@ Value IgnoringNan(LoweringContext& cx, Value self, Value other, Value (*op)(Valu
   return Select(IsNan(a), b, Select(IsNan(b), a, op(a, b)));
 }
 
+/// log(base^a + base^b) to that base, from the larger (by real part) and the difference.
+Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
+  auto [a, b] = ToCompute(cx, self, other);
+  const bool complex = runtime::IsComplex(a.element());
+  Value first = complex ? Real(a) >= Real(b) : a >= b;
+  Value larger = Select(first, a, b), smaller = Select(first, b, a);
+  // Equal operands differ by 0, infinities too.
+  Value difference = Select(Equal(a, b), 0, smaller - larger);
+  Value correction = LogPlusOne(Exponential(difference * log_base));
+  return ToOutput(cx, larger + correction * (1 / log_base));
+}
+
 /// PyTorch's formula, exact at both ends.
 Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
   auto [a, b, w] = ToCompute(cx, self, end, weight);
@@ -316,17 +328,11 @@ Value lerp_Tensor(LoweringContext& cx, Value self, Value end, Value weight) {
 }
 
 Value logaddexp(LoweringContext& cx, Value self, Value other) {
-  auto [a, b] = ToCompute(cx, self, other);
-  // Equal operands have the difference 0, infinities too.
-  Value difference = Select(Equal(a, b), 0, Abs(a - b));
-  return ToOutput(cx, Maximum(a, b) + LogPlusOne(Exponential(-difference)));
+  return LogAddExp(cx, self, other, 1);
 }
 
 Value logaddexp2(LoweringContext& cx, Value self, Value other) {
-  auto [a, b] = ToCompute(cx, self, other);
-  Value difference = Select(Equal(a, b), 0, Abs(a - b));
-  Value correction = LogPlusOne(Exponential(difference * -std::numbers::ln2));
-  return ToOutput(cx, Maximum(a, b) + correction * std::numbers::log2e);
+  return LogAddExp(cx, self, other, std::numbers::ln2);
 }
 
 Value logical_and(LoweringContext& cx, Value self, Value other) {

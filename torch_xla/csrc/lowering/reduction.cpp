@@ -195,9 +195,10 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord
 Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
   const Dims dims = Wrapped(dim, self);
   Value x = Accumulable(cx, self);
-  Value maximum = Reduce(x, dims, ReduceOp::kMax);
+  Value real = runtime::IsComplex(x.element()) ? Real(x) : x;
+  Value maximum = Reduce(real, dims, ReduceOp::kMax);
   // An infinite maximum minus itself would be NaN.
-  maximum = Select(IsInf(maximum), 0, maximum);
+  maximum = Convert(Select(IsInf(maximum), 0, maximum), x.element());
   Value terms = Exponential(x - KeepDims(maximum, x.dims(), dims));
   return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
 }
