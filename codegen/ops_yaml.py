@@ -138,9 +138,9 @@ class Op:
             if variant is None or "generated" in variant.tags:
                 continue
             # A factory's out= takes its dtype from `out`: not the same call.
-            if len(list(variant.func.schema_order_arguments())) - len(variant.func.arguments.out) != len(
-                list(self.function.func.schema_order_arguments())
-            ):
+            if len(list(variant.func.schema_order_arguments())) - len(
+                variant.func.arguments.out
+            ) != len(list(self.function.func.schema_order_arguments())):
                 continue
             if str(variant.func.name) not in self.listed:
                 found.append(variant)

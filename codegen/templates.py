@@ -106,9 +106,7 @@ def _lower_thunk(op: Op) -> str:
         helper = {"unary": "LowerUnary", "binary": "LowerBinary", "compare": "LowerCompare"}[kind]
         target = f"Direction::{function}" if kind == "compare" else f"stablehlo::{function}"
         return head + f"  {helper}(cx, node, {target});\n}}\n"
-    reads = [
-        f"  auto {a.name} = args.{a.kind}();\n" for a in op.args if a.kind != "Ignored"
-    ]
+    reads = [f"  auto {a.name} = args.{a.kind}();\n" for a in op.args if a.kind != "Ignored"]
     call = ", ".join(["cx", *(a.name for a in op.args if a.kind != "Ignored")])
     return (
         head
@@ -127,7 +125,9 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
         "namespace lowering {\nnamespace {\n\n",
     ]
     lines += [_lower_thunk(op) + "\n" for op in mine]
-    lines.append("}  // namespace\n}  // namespace lowering\n\nnamespace ir::ops {\nnamespace {\n\n")
+    lines.append(
+        "}  // namespace\n}  // namespace lowering\n\nnamespace ir::ops {\nnamespace {\n\n"
+    )
     for op in mine:
         if op.args:
             specs = ", ".join(f'{{"{a.name}", ArgKind::k{a.kind}}}' for a in op.args)

@@ -134,8 +134,7 @@ TEST_F(ExecutorTest, EqualGraphsAreOneProgram) {
 TEST_F(ExecutorTest, NumbersAreParameters) {
   int64_t first = 0;
   for (double number : {2.5, 3.5, -4.0}) {
-    StoragePtr a =
-        MakeStorage(Expand(MakeScalar(number, at::kFloat, /*wrapped=*/false), {11}));
+    StoragePtr a = MakeStorage(Expand(MakeScalar(number, at::kFloat, /*wrapped=*/false), {11}));
     SyncDevice(kDevice, /*wait=*/true);
     EXPECT_EQ(Read(a)[10].item<double>(), number);
     if (first == 0) first = Compiles();
@@ -176,8 +175,8 @@ TEST_F(ExecutorTest, HashCoversShapesAttributesAndOutputs) {
 TEST_F(ExecutorTest, ParametersAreTheLeavesOnceEach) {
   ir::Value x = Numbers(3), y = Numbers(3);
   ir::Value two = MakeScalar(2.5), three = MakeScalar(int64_t{3});
-  Graph graph = CollectGraph({Cast(x, at::kInt), Cast(y, at::kInt), Expanded(x, 2),
-                              Expand(two, {2}), Expand(three, {2})});
+  Graph graph = CollectGraph(
+      {Cast(x, at::kInt), Cast(y, at::kInt), Expanded(x, 2), Expand(two, {2}), Expand(three, {2})});
   ASSERT_EQ(graph.data.size(), 2u);
   EXPECT_EQ(graph.data[0].get(), LeafData(x));
   EXPECT_EQ(graph.data[1].get(), LeafData(y));
@@ -317,8 +316,7 @@ TEST_F(ExecutorTest, FailureIsReportedOnce) {
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
   EXPECT_THROW(CompileProgram("module { this is no program }", kDevice), runtime::Error);
   auto executable = CompileProgram(
-      "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }",
-      kDevice);
+      "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }", kDevice);
   EXPECT_NE(executable, nullptr);
 }
 

@@ -1,6 +1,5 @@
-#include <gtest/gtest.h>
-
 #include <c10/util/complex.h>
+#include <gtest/gtest.h>
 
 #include <set>
 #include <string>
@@ -133,8 +132,17 @@ TEST(HasherTest, OrderAndLengthMatter) {
   };
   EXPECT_EQ(hash({1, 2}), hash({1, 2}));
   std::vector<Hash128> hashes;
-  for (const auto& words : std::vector<std::vector<uint64_t>>{
-           {}, {0}, {0, 0}, {0, 0, 0}, {1}, {1, 2}, {2, 1}, {~0ull}, {1ull << 63}, {1, 0}, {0, 1}}) {
+  for (const auto& words : std::vector<std::vector<uint64_t>>{{},
+                                                              {0},
+                                                              {0, 0},
+                                                              {0, 0, 0},
+                                                              {1},
+                                                              {1, 2},
+                                                              {2, 1},
+                                                              {~0ull},
+                                                              {1ull << 63},
+                                                              {1, 0},
+                                                              {0, 1}}) {
     hashes.push_back(hash(words));
   }
   for (size_t i = 0; i < hashes.size(); ++i) {

@@ -128,9 +128,8 @@ TEST_F(OpTest, AddInPlace) {
 }
 
 TEST_F(OpTest, AddOut) {
-  Check("xla::add", {at::rand({2, 3}), at::rand({3}), at::empty({0})}, [](Tensors& in) {
-    return Tensors{at::add_out(in[2], in[0], in[1])};
-  });
+  Check("xla::add", {at::rand({2, 3}), at::rand({3}), at::empty({0})},
+        [](Tensors& in) { return Tensors{at::add_out(in[2], in[0], in[1])}; });
 }
 
 TEST_F(OpTest, AddPromotesIntegers) {
@@ -164,7 +163,7 @@ TEST_F(OpTest, Pow) {
 TEST_F(OpTest, Unary) {
   Check("xla::erf", {at::randn({6})}, [](Tensors& in) {
     const Tensor& x = in[0];
-    return Tensors{at::exp(x), at::tanh(x), at::sin(x), at::erf(x), at::neg(x),
+    return Tensors{at::exp(x),     at::tanh(x),  at::sin(x),   at::erf(x),  at::neg(x),
                    at::sigmoid(x), at::floor(x), at::round(x), at::sign(x), at::expm1(x)};
   });
 }
@@ -278,9 +277,8 @@ TEST_F(OpTest, Losses) {
 }
 
 TEST_F(OpTest, CrossEntropy) {
-  CheckGradients("xla::nll_loss_backward", {at::randn({4, 5}), at::arange(4)}, [](Tensors& in) {
-    return Tensors{at::cross_entropy_loss(in[0], in[1])};
-  });
+  CheckGradients("xla::nll_loss_backward", {at::randn({4, 5}), at::arange(4)},
+                 [](Tensors& in) { return Tensors{at::cross_entropy_loss(in[0], in[1])}; });
 }
 
 TEST_F(OpTest, Matmul) {
@@ -324,9 +322,8 @@ TEST_F(OpTest, SortTopk) {
 }
 
 TEST_F(OpTest, TriuTril) {
-  Check("xla::triu", {at::rand({3, 4})}, [](Tensors& in) {
-    return Tensors{at::triu(in[0], 1), at::tril(in[0]), in[0].triu_(-1)};
-  });
+  Check("xla::triu", {at::rand({3, 4})},
+        [](Tensors& in) { return Tensors{at::triu(in[0], 1), at::tril(in[0]), in[0].triu_(-1)}; });
 }
 
 TEST_F(OpTest, IndexWithTensors) {

@@ -1,8 +1,7 @@
 #include "lazy/view.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
@@ -23,9 +22,7 @@ StoragePtr MakeStorage(const at::Tensor& cpu) {
   return c10::make_intrusive<Storage>(MakeLeaf(ToDevice(cpu, 0)), 0);
 }
 
-at::Tensor Content(const ir::Value& value) {
-  return ToHost(*LeafData(Evaluate(value, 0)));
-}
+at::Tensor Content(const ir::Value& value) { return ToHost(*LeafData(Evaluate(value, 0))); }
 
 void ExpectEqual(const at::Tensor& found, const at::Tensor& expected) {
   ASSERT_EQ(found.sizes(), expected.sizes());
@@ -50,7 +47,8 @@ const Case kCases[] = {
     {"select", [](const at::Tensor& x) { return x.select(1, 2); }},
     {"transpose", [](const at::Tensor& x) { return x.transpose(0, 2); }},
     {"diagonal", [](const at::Tensor& x) { return x.diagonal(1, 1, 2); }},
-    {"part of a transpose", [](const at::Tensor& x) { return x.permute({2, 0, 1}).slice(0, 2, 5); }},
+    {"part of a transpose",
+     [](const at::Tensor& x) { return x.permute({2, 0, 1}).slice(0, 2, 5); }},
     {"unsqueeze", [](const at::Tensor& x) { return x.unsqueeze(1); }},
     {"apart", [](const at::Tensor& x) { return x.unfold(2, 2, 3); }},
     {"empty", [](const at::Tensor& x) { return x.slice(1, 2, 2); }},
@@ -180,11 +178,13 @@ TEST(StorageTest, PendingHoldsLiveGraphValuesInOrder) {
   SyncDevice(0, /*wait=*/true);
   StoragePtr data = MakeStorage(at::zeros({2}));
   auto negated = [&] {
-    return c10::make_intrusive<Storage>(
-        ReadView(*data, RestrideView(nullptr, {1}, {1}, 1).get()), 0);
+    return c10::make_intrusive<Storage>(ReadView(*data, RestrideView(nullptr, {1}, {1}, 1).get()),
+                                        0);
   };
   StoragePtr first = negated(), second = negated();
-  { StoragePtr dead = negated(); }
+  {
+    StoragePtr dead = negated();
+  }
   EXPECT_EQ(Storage::Pending(0), (std::vector<StoragePtr>{first, second}));
   first->Assign(data->value());  // data again
   EXPECT_EQ(Storage::Pending(0), (std::vector<StoragePtr>{second}));
@@ -206,16 +206,17 @@ TEST(StorageTest, ReplaceOnlyWhatIsStillThere) {
 
 /// The sum of a value with itself, as a node.
 ir::Value Twice(const ir::Value& value) {
-  return MakeNode(&ir::ops::view, {value},
-                  [&] {
-                    ir::Words words;
-                    ir::AttributeWriter writer(words);
-                    writer.IntList(value.shape()->dims);
-                    writer.IntList(ContiguousStrides(value.shape()->dims));
-                    writer.Int(0);
-                    return words;
-                  }(),
-                  value.shape());
+  return MakeNode(
+      &ir::ops::view, {value},
+      [&] {
+        ir::Words words;
+        ir::AttributeWriter writer(words);
+        writer.IntList(value.shape()->dims);
+        writer.IntList(ContiguousStrides(value.shape()->dims));
+        writer.Int(0);
+        return words;
+      }(),
+      value.shape());
 }
 
 TEST(StorageTest, ASyncDoesNotDonateWhatAnotherThreadHolds) {

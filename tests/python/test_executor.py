@@ -670,7 +670,7 @@ def no_failure_left():
     gc.collect()
     try:
         torch_xla.sync(wait=True)
-    except (RuntimeError, MemoryError):
+    except RuntimeError:
         torch_xla.sync(wait=True)
 
 
@@ -695,7 +695,7 @@ def test_read_reports_a_failed_step(device, no_failure_left):
 def test_sync_reports_a_failed_step_once(device, no_failure_left, wait):
     big = out_of_memory(device)
     torch_xla.sync()
-    with pytest.raises((RuntimeError, MemoryError), match="(?i)memory"):
+    with pytest.raises(RuntimeError, match="(?i)memory"):
         wait()
     wait()
     assert (torch.arange(3.0).to(device) * 2).tolist() == [0, 2, 4]

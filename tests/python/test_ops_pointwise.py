@@ -161,7 +161,14 @@ ARITHMETIC = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.m
 
 
 def test_arithmetic_broadcasts():
-    shapes = [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((2, 3), ()), ((), ()), ((0, 3), (3,))]
+    shapes = [
+        ((3, 4), (3, 4)),
+        ((3, 1), (4,)),
+        ((), (2, 3)),
+        ((2, 3), ()),
+        ((), ()),
+        ((0, 3), (3,)),
+    ]
     check_many(
         [(fn, (rand(*a), rand(*b, seed=1))) for fn in ARITHMETIC for a, b in shapes], grad=True
     )
@@ -255,7 +262,9 @@ def test_integers_wrap_around():
 def test_comparisons():
     functions = [torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge]
     a, i = special(), rand(6, dtype=I64)
-    cases = [(fn, pair) for fn in functions for pair in ((a[:, None], a), (a, 1.0), (i, 2), (i, 1.5))]
+    cases = [
+        (fn, pair) for fn in functions for pair in ((a[:, None], a), (a, 1.0), (i, 2), (i, 1.5))
+    ]
     cases += [(fn, (i, rand(6, seed=3))) for fn in functions]
     cases += [(fn, (special(BOOL), special(BOOL).flip(0))) for fn in functions]
     cases += [(fn, (rand(3, dtype=C64), 1 + 2j)) for fn in functions[:2]]
@@ -302,10 +311,13 @@ def test_bits():
     for dtype in (I64, I32, I8, U8):
         a = rand(9, dtype=dtype)
         b = amounts if dtype != U8 else amounts.abs()
-        cases += [(fn, (a[:, None], b.to(dtype))) for fn in (
-            torch.bitwise_left_shift, torch.bitwise_right_shift)]
-        cases += [(fn, (a, a.flip(0))) for fn in (
-            torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor)]
+        cases += [
+            (fn, (a[:, None], b.to(dtype)))
+            for fn in (torch.bitwise_left_shift, torch.bitwise_right_shift)
+        ]
+        cases += [
+            (fn, (a, a.flip(0))) for fn in (torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor)
+        ]
         cases += [(torch.bitwise_and, (a, 6)), (torch.bitwise_left_shift, (a, 2))]
     cases += [(torch.bitwise_xor, (special(BOOL), special(BOOL).flip(0)))]
     check_many(cases)  # fmt: skip

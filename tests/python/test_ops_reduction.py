@@ -172,12 +172,38 @@ def test_long_scans():
 
 def test_rank_zero():
     x = rand()
-    cases = [(fn, (x, d)) for d in (0, -1) for fn in (
-        torch.sum, torch.mean, torch.amax, torch.argmax, torch.argmin, torch.max, torch.min,
-        torch.logsumexp, torch.prod, torch.any, torch.all, torch.cumsum)]
-    cases += [(fn, (x,)) for fn in (
-        torch.sum, torch.mean, torch.prod, torch.max, torch.argmax, torch.any, torch.var,
-        torch.linalg.vector_norm, torch.aminmax)]
+    cases = [
+        (fn, (x, d))
+        for d in (0, -1)
+        for fn in (
+            torch.sum,
+            torch.mean,
+            torch.amax,
+            torch.argmax,
+            torch.argmin,
+            torch.max,
+            torch.min,
+            torch.logsumexp,
+            torch.prod,
+            torch.any,
+            torch.all,
+            torch.cumsum,
+        )
+    ]
+    cases += [
+        (fn, (x,))
+        for fn in (
+            torch.sum,
+            torch.mean,
+            torch.prod,
+            torch.max,
+            torch.argmax,
+            torch.any,
+            torch.var,
+            torch.linalg.vector_norm,
+            torch.aminmax,
+        )
+    ]
     cases += [(torch.sum, (x, 0), {"keepdim": True}), (torch.sum, (x, ()))]
     check_many(cases)  # fmt: skip
 
@@ -197,6 +223,8 @@ def test_errors_are_pytorchs():
     x = torch.ones(2, 0, device="xla")
     with pytest.raises(IndexError):
         torch.argmax(x, dim=1)
+    with pytest.raises(RuntimeError, match="Specify the reduction dim"):
+        torch.max(x).cpu()  # only the lowering sees it: PyTorch's Meta kernel lets it pass
     with pytest.raises(IndexError):
         torch.sum(x, dim=3)
     with pytest.raises(RuntimeError):

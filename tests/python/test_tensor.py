@@ -1093,7 +1093,8 @@ def test_data_loader(workers):
 
 
 def test_threads_trace_at_once():
-    threads, rounds = 4, 30
+    # Each sync cuts what all threads have traced so far, so hardly two graphs are alike.
+    threads, rounds = 3, 9
     start = threading.Barrier(threads, timeout=60)
     results, errors = [None] * threads, []
 

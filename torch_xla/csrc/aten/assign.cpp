@@ -17,8 +17,8 @@ ir::Value CastTo(const at::Tensor& target, const ir::Value& value) {
 }  // namespace
 
 void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op) {
-  TORCH_CHECK(self.sizes() == c10::IntArrayRef(value.shape()->dims), op,
-              ": output with shape ", self.sizes(), " doesn't match the broadcast shape ",
+  TORCH_CHECK(self.sizes() == c10::IntArrayRef(value.shape()->dims), op, ": output with shape ",
+              self.sizes(), " doesn't match the broadcast shape ",
               c10::IntArrayRef(value.shape()->dims));
   GetImpl(self, op)->Write(CastTo(self, value));
 }

@@ -25,8 +25,8 @@ at::Tensor MakeTensor(ir::Value value, int device) {
 at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntArrayRef sizes,
                       int device) {
   ir::ShapeRef shape = ir::GetShape(dtype, sizes);
-  return MakeTensor(
-      lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, device, value)), device);
+  return MakeTensor(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, device, value)),
+                    device);
 }
 
 at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
@@ -42,8 +42,8 @@ ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, con
   if (IsXla(tensor)) {
     auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
     TORCH_CHECK(impl->root()->device() == device, op,
-                ": expected all tensors to be on the same device, but argument `", arg,
-                "` is on ", tensor.device(), " and others are on ", lazy::TorchDevice(device));
+                ": expected all tensors to be on the same device, but argument `", arg, "` is on ",
+                tensor.device(), " and others are on ", lazy::TorchDevice(device));
     return impl->Read();
   }
   TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0, op,

@@ -85,11 +85,10 @@ at::Tensor XLANativeFunctions::_copy_from_and_resize(const at::Tensor& self,
   return CopyInto(target, self);
 }
 
-at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self,
-                                        std::optional<at::ScalarType> dtype,
-                                        std::optional<at::Layout>,
-                                        std::optional<at::Device> device, std::optional<bool>,
-                                        bool, std::optional<at::MemoryFormat>) {
+at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                                        std::optional<at::Layout>, std::optional<at::Device> device,
+                                        std::optional<bool>, bool,
+                                        std::optional<at::MemoryFormat>) {
   static auto& counter = debug::GetCounter("xla::_to_copy");
   counter.Add();
   const at::Device target = device.value_or(self.device());
@@ -131,9 +130,8 @@ at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar&
 }
 
 at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor& value) {
-  TORCH_CHECK(value.dim() == 0,
-              "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
-              " dimensions.");
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
+              value.dim(), " dimensions.");
   return copy_(self, value, false);
 }
 
@@ -185,8 +183,7 @@ at::Tensor& XLANativeFunctions::set__source_Tensor(at::Tensor& self, const at::T
   auto* from = GetImpl(source, "set_");
   TORCH_CHECK(self.scalar_type() == source.scalar_type(), "set_: expected a source of dtype ",
               self.scalar_type(), ", got ", source.scalar_type());
-  GetImpl(self, "set_")
-      ->Reset(from->root(), from->view_ptr(), source.sizes());
+  GetImpl(self, "set_")->Reset(from->root(), from->view_ptr(), source.sizes());
   return self;
 }
 

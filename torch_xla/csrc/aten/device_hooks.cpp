@@ -81,6 +81,5 @@ C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
 
 namespace at {
 // Not REGISTER_XLA_HOOKS, whose key is the class name alone: PyTorch looks for this one.
-C10_REGISTER_TYPED_CLASS(XLAHooksRegistry, "torch_xla::detail::XLAHooks",
-                         torch_xla::aten::XLAHooks)
+C10_REGISTER_TYPED_CLASS(XLAHooksRegistry, "torch_xla::detail::XLAHooks", torch_xla::aten::XLAHooks)
 }  // namespace at

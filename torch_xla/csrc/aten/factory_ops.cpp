@@ -39,12 +39,9 @@ at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
 
 }  // namespace
 
-at::Tensor XLANativeFunctions::empty_memory_format(at::IntArrayRef size,
-                                                   std::optional<at::ScalarType> dtype,
-                                                   std::optional<at::Layout>,
-                                                   std::optional<at::Device> device,
-                                                   std::optional<bool>,
-                                                   std::optional<at::MemoryFormat>) {
+at::Tensor XLANativeFunctions::empty_memory_format(
+    at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat>) {
   static auto& counter = CounterOf("xla::empty");
   counter.Add();
   CheckSizes(size);
@@ -60,18 +57,16 @@ at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayR
 }
 
 at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill_value,
-                                    std::optional<at::ScalarType> dtype,
-                                    std::optional<at::Layout>, std::optional<at::Device> device,
-                                    std::optional<bool>) {
+                                    std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                                    std::optional<at::Device> device, std::optional<bool>) {
   static auto& counter = CounterOf("xla::full");
   counter.Add();
   CheckSizes(size);
   at::ScalarType type = dtype.value_or(
       fill_value.isBoolean()         ? at::kBool
       : fill_value.isIntegral(false) ? at::kLong
-      : fill_value.isComplex()
-          ? c10::toComplexType(c10::get_default_dtype_as_scalartype())
-          : c10::get_default_dtype_as_scalartype());
+      : fill_value.isComplex()       ? c10::toComplexType(c10::get_default_dtype_as_scalartype())
+                                     : c10::get_default_dtype_as_scalartype());
   return MakeFilled(fill_value, type, size, OrdinalOf(device));
 }
 
@@ -142,9 +137,9 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
     const int64_t first = start.toLong(), last = end.toLong(), stride = step.toLong();
     size = (last - first + stride - (stride > 0 ? 1 : -1)) / stride;
   }
-  aten::AssignOut(out, lazy::MakeNode(&ir::ops::arange,
-                                      {lazy::MakeScalar(start), lazy::MakeScalar(step)}, {},
-                                      ir::GetShape(out.scalar_type(), {size})));
+  aten::AssignOut(
+      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(start), lazy::MakeScalar(step)}, {},
+                          ir::GetShape(out.scalar_type(), {size})));
   return out;
 }
 

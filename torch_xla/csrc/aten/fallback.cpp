@@ -87,7 +87,8 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::Stack inputs(stack->end() - static_cast<int64_t>(args.size()), stack->end());
   std::vector<at::Tensor> targets;
   if (out) {
-    for (size_t i = args.size() - mutated; i < args.size(); ++i) targets.push_back(inputs[i].toTensor());
+    for (size_t i = args.size() - mutated; i < args.size(); ++i)
+      targets.push_back(inputs[i].toTensor());
     inputs.resize(args.size() - mutated);
   } else {
     targets.push_back(inputs[0].toTensor());

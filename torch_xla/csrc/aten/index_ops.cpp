@@ -28,17 +28,17 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
       continue;
     }
     at::Tensor index = aten::IsXla(*entry) ? *entry : entry->to(self.device());
-    TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt ||
-                          IsMask(index),
-                      "tensors used as indices must be long, int, byte or bool tensors");
+    TORCH_CHECK_INDEX(
+        index.scalar_type() == at::kLong || index.scalar_type() == at::kInt || IsMask(index),
+        "tensors used as indices must be long, int, byte or bool tensors");
     if (!IsMask(index)) {
       result.push_back(index);
       continue;
     }
     for (int64_t i = 0; i < index.dim(); ++i) {
       const int64_t dim = static_cast<int64_t>(result.size()) + i;
-      TORCH_CHECK_INDEX(dim < self.dim() && index.size(i) == self.size(dim), "The shape of the mask ",
-                        index.sizes(), " at index ", i,
+      TORCH_CHECK_INDEX(dim < self.dim() && index.size(i) == self.size(dim),
+                        "The shape of the mask ", index.sizes(), " at index ", i,
                         " does not match the shape of the indexed tensor ", self.sizes(),
                         " at index ", dim);
     }

@@ -77,15 +77,21 @@ class NodeBuilder {
     for (const at::Scalar& value : list) operands_.push_back(lazy::MakeScalar(value));
     ++arg_;
   }
-  void ConstantScalar(const at::Scalar& value) { Word([&] { words_.Scalar(value); }); }
+  void ConstantScalar(const at::Scalar& value) {
+    Word([&] { words_.Scalar(value); });
+  }
   void OptionalConstantScalar(const std::optional<at::Scalar>& value) {
     Optional(value, [&](const at::Scalar& v) { words_.Scalar(v); });
   }
-  void Int(int64_t value) { Word([&] { words_.Int(value); }); }
+  void Int(int64_t value) {
+    Word([&] { words_.Int(value); });
+  }
   void OptionalInt(std::optional<int64_t> value) {
     Optional(value, [&](int64_t v) { words_.Int(v); });
   }
-  void IntList(at::IntArrayRef values) { Word([&] { words_.IntList(values); }); }
+  void IntList(at::IntArrayRef values) {
+    Word([&] { words_.IntList(values); });
+  }
   void OptionalIntList(const at::OptionalIntArrayRef& values) {
     Optional(values, [&](at::IntArrayRef v) { words_.IntList(v); });
   }
@@ -97,11 +103,15 @@ class NodeBuilder {
   void BoolList(const Bools& values) {
     Word([&] { words_.BoolList(values); });
   }
-  void Double(double value) { Word([&] { words_.Double(value); }); }
+  void Double(double value) {
+    Word([&] { words_.Double(value); });
+  }
   void OptionalDouble(std::optional<double> value) {
     Optional(value, [&](double v) { words_.Double(v); });
   }
-  void DoubleList(at::ArrayRef<double> values) { Word([&] { words_.DoubleList(values); }); }
+  void DoubleList(at::ArrayRef<double> values) {
+    Word([&] { words_.DoubleList(values); });
+  }
   void OptionalDoubleList(const std::optional<at::ArrayRef<double>>& values) {
     Optional(values, [&](at::ArrayRef<double> v) { words_.DoubleList(v); });
   }
@@ -109,7 +119,9 @@ class NodeBuilder {
   void OptionalDtype(std::optional<at::ScalarType> value) {
     Optional(value, [&](at::ScalarType v) { words_.Int(static_cast<int64_t>(v)); });
   }
-  void String(std::string_view text) { Word([&] { words_.String(text); }); }
+  void String(std::string_view text) {
+    Word([&] { words_.String(text); });
+  }
   void OptionalString(std::optional<std::string_view> text) {
     Optional(text, [&](std::string_view v) { words_.String(v); });
   }

@@ -51,8 +51,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::native_batch_
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_native_batch_norm_legit(
     const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-    at::Tensor& running_mean, at::Tensor& running_var, bool training, double momentum,
-    double eps) {
+    at::Tensor& running_mean, at::Tensor& running_var, bool training, double momentum, double eps) {
   return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
 }
 

@@ -38,30 +38,41 @@ at::Tensor& FillWith(at::Tensor& self, const ir::Value& value) {
   return self;
 }
 
-at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to,
-                          const Generator& generator) {
+at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
   TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
               " >= to=", to);
   auto number = [](int64_t n) { return lazy::MakeScalar(n); };
-  return FillWith(self, Random(ir::ops::random_integer, self, generator,
-                               {number(from), number(to)}, at::kLong));
+  return FillWith(self, Random(ir::ops::random_integer, self, generator, {number(from), number(to)},
+                               at::kLong));
 }
 
 /// One past the largest integer that a dtype holds exactly.
 int64_t IntegerLimit(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBool: return 2;
-    case at::kByte: return int64_t{1} << 8;
-    case at::kChar: return int64_t{1} << 7;
-    case at::kShort: return int64_t{1} << 15;
-    case at::kUInt16: return int64_t{1} << 16;
-    case at::kInt: return int64_t{1} << 31;
-    case at::kUInt32: return int64_t{1} << 32;
-    case at::kHalf: return (int64_t{1} << 11) + 1;
-    case at::kBFloat16: return (int64_t{1} << 8) + 1;
-    case at::kFloat: return (int64_t{1} << 24) + 1;
-    case at::kDouble: return (int64_t{1} << 53) + 1;
-    default: return std::numeric_limits<int64_t>::max();
+    case at::kBool:
+      return 2;
+    case at::kByte:
+      return int64_t{1} << 8;
+    case at::kChar:
+      return int64_t{1} << 7;
+    case at::kShort:
+      return int64_t{1} << 15;
+    case at::kUInt16:
+      return int64_t{1} << 16;
+    case at::kInt:
+      return int64_t{1} << 31;
+    case at::kUInt32:
+      return int64_t{1} << 32;
+    case at::kHalf:
+      return (int64_t{1} << 11) + 1;
+    case at::kBFloat16:
+      return (int64_t{1} << 8) + 1;
+    case at::kFloat:
+      return (int64_t{1} << 24) + 1;
+    case at::kDouble:
+      return (int64_t{1} << 53) + 1;
+    default:
+      return std::numeric_limits<int64_t>::max();
   }
 }
 
@@ -69,10 +80,10 @@ at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value
                   at::IntArrayRef sizes, const Generator& generator) {
   const int device = GetImpl(like)->root()->device();
   ir::ops::random_normal.counter->Add();
-  return MakeTensor(lazy::MakeNode(&ir::ops::random_normal,
-                                   {aten::DrawSeed(generator, device), mean, std}, {},
-                                   ir::GetShape(like.scalar_type(), sizes)),
-                    device);
+  return MakeTensor(
+      lazy::MakeNode(&ir::ops::random_normal, {aten::DrawSeed(generator, device), mean, std}, {},
+                     ir::GetShape(like.scalar_type(), sizes)),
+      device);
 }
 
 }  // namespace
@@ -81,15 +92,15 @@ at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double t
                                          Generator generator) {
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from,
               " > to=", to);
-  return FillWith(self, Random(ir::ops::random_uniform, self, generator,
-                               {Number(from), Number(to)}, FloatOf(self)));
+  return FillWith(self, Random(ir::ops::random_uniform, self, generator, {Number(from), Number(to)},
+                               FloatOf(self)));
 }
 
 at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double std,
                                         Generator generator) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
-  return FillWith(self, Random(ir::ops::random_normal, self, generator,
-                               {Number(mean), Number(std)}, FloatOf(self)));
+  return FillWith(self, Random(ir::ops::random_normal, self, generator, {Number(mean), Number(std)},
+                               FloatOf(self)));
 }
 
 at::Tensor XLANativeFunctions::normal_Tensor_float(const at::Tensor& mean, double std,
@@ -105,14 +116,14 @@ at::Tensor XLANativeFunctions::normal_float_Tensor(double mean, const at::Tensor
 
 at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, const at::Tensor& std,
                                                     Generator generator) {
-  return Normal(mean, GetIrValue(mean), GetIrValue(std),
-                at::infer_size(mean.sizes(), std.sizes()), generator);
+  return Normal(mean, GetIrValue(mean), GetIrValue(std), at::infer_size(mean.sizes(), std.sizes()),
+                generator);
 }
 
 at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Generator generator) {
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
-  return FillWith(self, Random(ir::ops::random_exponential, self, generator, {Number(lambd)},
-                               FloatOf(self)));
+  return FillWith(
+      self, Random(ir::ops::random_exponential, self, generator, {Number(lambd)}, FloatOf(self)));
 }
 
 at::Tensor& XLANativeFunctions::random_(at::Tensor& self, Generator generator) {
@@ -130,22 +141,22 @@ at::Tensor& XLANativeFunctions::random__from(at::Tensor& self, int64_t from,
 
 at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
-  return FillWith(self, Random(ir::ops::random_bernoulli, self, generator, {Number(p)},
-                               self.scalar_type()));
+  return FillWith(
+      self, Random(ir::ops::random_bernoulli, self, generator, {Number(p)}, self.scalar_type()));
 }
 
 at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Tensor& p,
                                                   Generator generator) {
   const int device = GetImpl(self)->root()->device();
-  return FillWith(self, Random(ir::ops::random_bernoulli, self, generator,
-                               {aten::OperandValue(p, device, "aten::bernoulli_", "p")},
-                               self.scalar_type()));
+  return FillWith(
+      self, Random(ir::ops::random_bernoulli, self, generator,
+                   {aten::OperandValue(p, device, "aten::bernoulli_", "p")}, self.scalar_type()));
 }
 
 at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator generator) {
-  return MakeTensor(Random(ir::ops::random_bernoulli, self, generator, {GetIrValue(self)},
-                           self.scalar_type()),
-                    GetImpl(self)->root()->device());
+  return MakeTensor(
+      Random(ir::ops::random_bernoulli, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
 }
 
 at::Tensor XLANativeFunctions::bernoulli_p(const at::Tensor& self, double p, Generator generator) {
@@ -160,17 +171,19 @@ at::Tensor& XLANativeFunctions::randperm_generator_out(int64_t n, Generator gene
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   ir::ops::random_permutation.counter->Add();
   const int device = GetImpl(out, "randperm")->root()->device();
-  aten::AssignOut(out, lazy::MakeNode(&ir::ops::random_permutation,
-                                      {aten::DrawSeed(generator, device)}, {},
-                                      ir::GetShape(out.scalar_type(), {n})));
+  aten::AssignOut(
+      out, lazy::MakeNode(&ir::ops::random_permutation, {aten::DrawSeed(generator, device)}, {},
+                          ir::GetShape(out.scalar_type(), {n})));
   return out;
 }
 
 at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_samples,
                                            bool replacement, Generator generator) {
   TORCH_CHECK(self.dim() == 1 || self.dim() == 2, "prob_dist must be 1 or 2 dim");
-  TORCH_CHECK(self.is_floating_point(), "multinomial only supports floating-point dtypes for "
-              "input, got: ", self.scalar_type());
+  TORCH_CHECK(self.is_floating_point(),
+              "multinomial only supports floating-point dtypes for "
+              "input, got: ",
+              self.scalar_type());
   TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
   TORCH_CHECK(replacement || num_samples <= self.size(-1),
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
@@ -180,11 +193,10 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
   sizes.back() = num_samples;
   ir::Words words;
   ir::AttributeWriter(words).Int(replacement);
-  return MakeTensor(
-      lazy::MakeNode(&ir::ops::random_multinomial,
-                     {aten::DrawSeed(generator, device), GetIrValue(self)}, std::move(words),
-                     ir::GetShape(at::kLong, sizes)),
-      device);
+  return MakeTensor(lazy::MakeNode(&ir::ops::random_multinomial,
+                                   {aten::DrawSeed(generator, device), GetIrValue(self)},
+                                   std::move(words), ir::GetShape(at::kLong, sizes)),
+                    device);
 }
 
 }  // namespace torch_xla

@@ -6,8 +6,8 @@
 
 namespace torch_xla::aten {
 
-XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view,
-                             caffe2::TypeMeta dtype, c10::IntArrayRef sizes)
+XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
+                             c10::IntArrayRef sizes)
     : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::XLA), dtype,
                       lazy::TorchDevice(storage->device())),
       root_(std::move(storage)),

@@ -43,8 +43,8 @@ struct Geometry {
   int64_t offset = 0;
 };
 
-#define COUNT(name)                                            \
-  static auto& counter = debug::GetCounter("xla::" name);      \
+#define COUNT(name)                                       \
+  static auto& counter = debug::GetCounter("xla::" name); \
   counter.Add()
 
 at::Tensor Alias(const at::Tensor& self) {
@@ -157,8 +157,8 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   bool empty = false;
   for (size_t i = 0; i < size.size(); ++i) {
     TORCH_CHECK(size[i] >= 0, "as_strided: negative size in ", size);
-    TORCH_CHECK(stride[i] >= 0, "as_strided: Negative strides are not supported at the moment, got ",
-                stride);
+    TORCH_CHECK(stride[i] >= 0,
+                "as_strided: Negative strides are not supported at the moment, got ", stride);
     empty |= size[i] == 0;
     last += (size[i] - 1) * stride[i];
   }
@@ -356,9 +356,8 @@ at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType
   const int64_t to = static_cast<int64_t>(c10::elementSize(dtype));
   Ints sizes(self.sizes().begin(), self.sizes().end());
   if (from != to) {
-    TORCH_CHECK(self.dim() > 0,
-                "self.dim() cannot be 0 to view ", self.scalar_type(), " as ", dtype,
-                " (different element sizes)");
+    TORCH_CHECK(self.dim() > 0, "self.dim() cannot be 0 to view ", self.scalar_type(), " as ",
+                dtype, " (different element sizes)");
     TORCH_CHECK(from > to || (sizes.back() * from) % to == 0, "self.size(-1) must be divisible by ",
                 to / from, " to view ", self.scalar_type(), " as ", dtype,
                 " (different element sizes), but got ", sizes.back());

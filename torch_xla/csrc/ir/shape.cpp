@@ -68,22 +68,38 @@ ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped) {
 const char* DtypeName(c10::ScalarType dtype) {
   using c10::ScalarType;
   switch (dtype) {
-    case ScalarType::Bool: return "pred";
-    case ScalarType::Byte: return "u8";
-    case ScalarType::Char: return "s8";
-    case ScalarType::Short: return "s16";
-    case ScalarType::Int: return "s32";
-    case ScalarType::Long: return "s64";
-    case ScalarType::UInt16: return "u16";
-    case ScalarType::UInt32: return "u32";
-    case ScalarType::UInt64: return "u64";
-    case ScalarType::Half: return "f16";
-    case ScalarType::BFloat16: return "bf16";
-    case ScalarType::Float: return "f32";
-    case ScalarType::Double: return "f64";
-    case ScalarType::ComplexFloat: return "c64";
-    case ScalarType::ComplexDouble: return "c128";
-    default: return c10::toString(dtype);
+    case ScalarType::Bool:
+      return "pred";
+    case ScalarType::Byte:
+      return "u8";
+    case ScalarType::Char:
+      return "s8";
+    case ScalarType::Short:
+      return "s16";
+    case ScalarType::Int:
+      return "s32";
+    case ScalarType::Long:
+      return "s64";
+    case ScalarType::UInt16:
+      return "u16";
+    case ScalarType::UInt32:
+      return "u32";
+    case ScalarType::UInt64:
+      return "u64";
+    case ScalarType::Half:
+      return "f16";
+    case ScalarType::BFloat16:
+      return "bf16";
+    case ScalarType::Float:
+      return "f32";
+    case ScalarType::Double:
+      return "f64";
+    case ScalarType::ComplexFloat:
+      return "c64";
+    case ScalarType::ComplexDouble:
+      return "c128";
+    default:
+      return c10::toString(dtype);
   }
 }
 

@@ -42,8 +42,9 @@ runtime::Client* CreateClient() {
 runtime::Client& GetClient() {
   if (auto* made = client.load(std::memory_order_acquire)) {
     if (!forked.load(std::memory_order_relaxed)) return *made;
-    throw runtime::Error(9, "an xla device cannot be used in a process that was forked from one "
-                            "that uses it: start it with the 'spawn' method of multiprocessing");
+    throw runtime::Error(9,
+                         "an xla device cannot be used in a process that was forked from one "
+                         "that uses it: start it with the 'spawn' method of multiprocessing");
   }
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
@@ -72,8 +73,8 @@ int DeviceOrdinal(c10::Device device) {
   if (!device.has_index()) return CurrentDevice();
   auto count = GetClient().devices().size();
   TORCH_CHECK_INDEX(static_cast<size_t>(device.index()) < count, "there is no device ", device,
-                    ": ", Platform(), " has ", count, " device", count == 1 ? "" : "s",
-                    " (xla:0", count == 1 ? "" : " …", ")");
+                    ": ", Platform(), " has ", count, " device", count == 1 ? "" : "s", " (xla:0",
+                    count == 1 ? "" : " …", ")");
   return device.index();
 }
 

@@ -52,8 +52,7 @@ ir::Value MakeLeaf(const DeviceDataPtr& data) {
   ir::Hasher hasher;
   hasher.Add(&ir::ops::device_data);
   hasher.Add(data->shape());
-  ir::NodePtr node(
-      new ir::Node(&ir::ops::device_data, {}, {}, outputs, hasher.Finish()));
+  ir::NodePtr node(new ir::Node(&ir::ops::device_data, {}, {}, outputs, hasher.Finish()));
   node->set_payload(data);
   return {std::move(node), 0};
 }

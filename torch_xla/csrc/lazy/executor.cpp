@@ -170,8 +170,7 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
   const std::vector<bool> survives = FindSurvivors(graph);
   try {
     execution.program = FindOrMakeProgram(
-        graph, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(),
-        device);
+        graph, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(), device);
   } catch (...) {
     for (const Target& t : targets) t.storage->Replace(leaves[t.root], graph.roots[t.root]);
     // Another thread may have seen them meanwhile.

@@ -101,8 +101,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   stablehlo::Value floats, integers;
   auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
   if (!graph.floats.empty()) {
-    floats = builder.Parameter(
-        {cx.Physical(c10::ScalarType::Double), packed(graph.floats.size())});
+    floats = builder.Parameter({cx.Physical(c10::ScalarType::Double), packed(graph.floats.size())});
   }
   if (!graph.integers.empty()) {
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
@@ -117,12 +116,12 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       } else {
         stablehlo::Type type = cx.Physical(leaf->shape());
         c10::Scalar fill = *leaf->fill();
-        cx.SetLeaf(*node, fill.isComplex()
-                              ? stablehlo::Constant(
-                                    builder, std::complex<double>(fill.toComplexDouble()), type)
-                          : fill.isFloatingPoint()
-                              ? stablehlo::Constant(builder, fill.toDouble(), type)
-                              : stablehlo::Constant(builder, fill.toLong(), type));
+        cx.SetLeaf(
+            *node,
+            fill.isComplex()
+                ? stablehlo::Constant(builder, std::complex<double>(fill.toComplexDouble()), type)
+            : fill.isFloatingPoint() ? stablehlo::Constant(builder, fill.toDouble(), type)
+                                     : stablehlo::Constant(builder, fill.toLong(), type));
       }
     } else if (&node->op() == &ir::ops::scalar) {
       ElementType element = cx.Physical(node->shape()->dtype);

@@ -66,8 +66,7 @@ ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Wo
   if (it == memo.end()) {
     it = memo.emplace(hash, new ir::OutputShapes(InferShapes(*op, operands, attributes))).first;
   }
-  ir::NodePtr node(
-      new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
+  ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
   AddLocation(*node);
   return node;
 }
@@ -80,8 +79,8 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
   ir::Hasher hasher;
   hasher.Add(&ir::ops::scalar);
   hasher.Add(shape);
-  return {ir::NodePtr(new ir::Node(&ir::ops::scalar, {}, std::move(words),
-                                   ir::InternOutputs(shape), hasher.Finish())),
+  return {ir::NodePtr(new ir::Node(&ir::ops::scalar, {}, std::move(words), ir::InternOutputs(shape),
+                                   hasher.Finish())),
           0};
 }
 

@@ -23,8 +23,8 @@ struct PackedNumbers {
 
 struct Program {
   // Set when made:
-  std::string stablehlo;       // dropped once compiled
-  std::vector<int> aliases;    // per data parameter: the output it is donated to, or -1
+  std::string stablehlo;     // dropped once compiled
+  std::vector<int> aliases;  // per data parameter: the output it is donated to, or -1
   // Set and used by the worker of the device only:
   std::unique_ptr<runtime::Executable> executable;
   std::exception_ptr failure;  // of compilation: the same for every later run

@@ -32,7 +32,8 @@ c10::Scalar NumberOfType(c10::ScalarType dtype) {
 
 /// The actual value where the leaf carries it: some checks are about values.
 c10::Scalar ScalarOf(const ir::Value& value) {
-  if (!value.node->attributes().empty()) return ir::AttributeReader(value.node->attributes()).Scalar();
+  if (!value.node->attributes().empty())
+    return ir::AttributeReader(value.node->attributes()).Scalar();
   return NumberOfType(value.shape()->dtype);
 }
 
@@ -43,13 +44,18 @@ class StackBuilder {
 
   c10::IValue Argument(const ir::ArgSpec& arg) {
     switch (arg.kind) {
-      case ArgKind::kTensor: return MetaTensor(operands_[next_++].shape());
-      case ArgKind::kScalar: return ScalarOf(operands_[next_++]);
-      case ArgKind::kOptionalTensor: return Optional({arg.name, ArgKind::kTensor});
-      case ArgKind::kOptionalScalar: return Optional({arg.name, ArgKind::kScalar});
+      case ArgKind::kTensor:
+        return MetaTensor(operands_[next_++].shape());
+      case ArgKind::kScalar:
+        return ScalarOf(operands_[next_++]);
+      case ArgKind::kOptionalTensor:
+        return Optional({arg.name, ArgKind::kTensor});
+      case ArgKind::kOptionalScalar:
+        return Optional({arg.name, ArgKind::kScalar});
       case ArgKind::kTensorList: {
         c10::List<at::Tensor> list;
-        for (int64_t n = words_.Int(); n > 0; --n) list.push_back(MetaTensor(operands_[next_++].shape()));
+        for (int64_t n = words_.Int(); n > 0; --n)
+          list.push_back(MetaTensor(operands_[next_++].shape()));
         return list;
       }
       case ArgKind::kOptionalTensorList: {
@@ -63,32 +69,48 @@ class StackBuilder {
         }
         return list;
       }
-      case ArgKind::kConstantScalar: return words_.Scalar();
-      case ArgKind::kOptionalConstantScalar: return Optional({arg.name, ArgKind::kConstantScalar});
-      case ArgKind::kInt: return words_.Int();
-      case ArgKind::kOptionalInt: return Optional({arg.name, ArgKind::kInt});
-      case ArgKind::kIntList: return words_.IntList();
-      case ArgKind::kOptionalIntList: return Optional({arg.name, ArgKind::kIntList});
-      case ArgKind::kBool: return words_.Bool();
-      case ArgKind::kOptionalBool: return Optional({arg.name, ArgKind::kBool});
+      case ArgKind::kConstantScalar:
+        return words_.Scalar();
+      case ArgKind::kOptionalConstantScalar:
+        return Optional({arg.name, ArgKind::kConstantScalar});
+      case ArgKind::kInt:
+        return words_.Int();
+      case ArgKind::kOptionalInt:
+        return Optional({arg.name, ArgKind::kInt});
+      case ArgKind::kIntList:
+        return words_.IntList();
+      case ArgKind::kOptionalIntList:
+        return Optional({arg.name, ArgKind::kIntList});
+      case ArgKind::kBool:
+        return words_.Bool();
+      case ArgKind::kOptionalBool:
+        return Optional({arg.name, ArgKind::kBool});
       case ArgKind::kBoolList: {
         c10::List<bool> list;
         for (int64_t value : words_.IntList()) list.push_back(value != 0);
         return list;
       }
-      case ArgKind::kDouble: return words_.Double();
-      case ArgKind::kOptionalDouble: return Optional({arg.name, ArgKind::kDouble});
+      case ArgKind::kDouble:
+        return words_.Double();
+      case ArgKind::kOptionalDouble:
+        return Optional({arg.name, ArgKind::kDouble});
       case ArgKind::kDoubleList: {
         c10::List<double> list;
         for (double value : words_.DoubleList()) list.push_back(value);
         return list;
       }
-      case ArgKind::kOptionalDoubleList: return Optional({arg.name, ArgKind::kDoubleList});
-      case ArgKind::kDtype: return static_cast<c10::ScalarType>(words_.Int());
-      case ArgKind::kOptionalDtype: return Optional({arg.name, ArgKind::kDtype});
-      case ArgKind::kString: return std::string(words_.String());
-      case ArgKind::kOptionalString: return Optional({arg.name, ArgKind::kString});
-      case ArgKind::kIgnored: return {};
+      case ArgKind::kOptionalDoubleList:
+        return Optional({arg.name, ArgKind::kDoubleList});
+      case ArgKind::kDtype:
+        return static_cast<c10::ScalarType>(words_.Int());
+      case ArgKind::kOptionalDtype:
+        return Optional({arg.name, ArgKind::kDtype});
+      case ArgKind::kString:
+        return std::string(words_.String());
+      case ArgKind::kOptionalString:
+        return Optional({arg.name, ArgKind::kString});
+      case ArgKind::kIgnored:
+        return {};
     }
     return {};
   }

@@ -5,6 +5,7 @@
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/errors.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -15,10 +16,14 @@ using runtime::ElementType;
 /// The torch dtype whose bytes are the physical type's.
 c10::ScalarType PhysicalDtype(c10::ScalarType dtype) {
   switch (ElementType physical = lowering::PhysicalType(dtype, Platform()); physical) {
-    case ElementType::kBF16: return c10::ScalarType::BFloat16;
-    case ElementType::kF32: return c10::ScalarType::Float;
-    case ElementType::kC64: return c10::ScalarType::ComplexFloat;
-    default: return dtype;
+    case ElementType::kBF16:
+      return c10::ScalarType::BFloat16;
+    case ElementType::kF32:
+      return c10::ScalarType::Float;
+    case ElementType::kC64:
+      return c10::ScalarType::ComplexFloat;
+    default:
+      return dtype;
   }
 }
 
@@ -41,9 +46,13 @@ debug::Metric& TransferFromDeviceTime() {
 
 std::unique_ptr<runtime::Buffer> Upload(const at::Tensor& cpu, int device) {
   at::Tensor dense = cpu.to(PhysicalDtype(cpu.scalar_type())).contiguous();
-  return GetClient().BufferFromHost(dense.const_data_ptr(),
-                                    lowering::PhysicalType(cpu.scalar_type(), Platform()),
-                                    {dense.sizes().data(), dense.sizes().size()}, device);
+  try {
+    return GetClient().BufferFromHost(dense.const_data_ptr(),
+                                      lowering::PhysicalType(cpu.scalar_type(), Platform()),
+                                      {dense.sizes().data(), dense.sizes().size()}, device);
+  } catch (const runtime::Error& error) {
+    std::rethrow_exception(AsTorchError(error));
+  }
 }
 
 }  // namespace
@@ -74,8 +83,7 @@ void ToHost(DeviceData& data, const at::Tensor& cpu) {
 }
 
 at::Tensor ToHost(DeviceData& data) {
-  at::Tensor cpu =
-      at::empty(data.shape()->dims, at::TensorOptions().dtype(data.shape()->dtype));
+  at::Tensor cpu = at::empty(data.shape()->dims, at::TensorOptions().dtype(data.shape()->dtype));
   ToHost(data, cpu);
   return cpu;
 }

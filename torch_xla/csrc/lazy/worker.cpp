@@ -7,6 +7,7 @@
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/errors.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -138,7 +139,7 @@ void Worker::Execute(Execution& execution) {
       // What it waited for the one before it is not its own time.
       const auto time = now - std::max(start, std::exchange(last_done_, now));
       ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
-      if (error && !failure_) failure_ = std::make_exception_ptr(*error);
+      if (error && !failure_) failure_ = AsTorchError(*error);
       Finished();
     }
   };
@@ -170,7 +171,7 @@ void Worker::Execute(Execution& execution) {
     execution = {};
     result.done.OnReady([finish, start](const runtime::Error* error) { finish(start, error); });
   } catch (...) {
-    std::exception_ptr error = std::current_exception();
+    std::exception_ptr error = AsTorchError(std::current_exception());
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error);
     }

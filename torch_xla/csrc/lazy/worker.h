@@ -51,10 +51,10 @@ class Worker {
   std::condition_variable work_;  // for the worker: something to do, or to stop
   std::condition_variable done_;  // for those who push and drain
   std::deque<Execution> queue_;
-  std::atomic<int> pushed_{0};   // executions pushed and not yet taken: what Run spins on
-  int unfinished_ = 0;           // pushed and not done on the device
-  int running_ = 0;              // handed to the plugin and not done
-  bool sleeping_ = false;        // the worker waits for work_
+  std::atomic<int> pushed_{0};  // executions pushed and not yet taken: what Run spins on
+  int unfinished_ = 0;          // pushed and not done on the device
+  int running_ = 0;             // handed to the plugin and not done
+  bool sleeping_ = false;       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
   std::exception_ptr failure_;

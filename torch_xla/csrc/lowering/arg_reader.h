@@ -18,7 +18,9 @@ class ArgReader {
 
   Value Tensor() { return cx_.Lowered(node_.operands()[next_++]); }
   Value Scalar() { return Tensor(); }
-  std::optional<Value> OptionalTensor() { return Optional([&] { return Tensor(); }); }
+  std::optional<Value> OptionalTensor() {
+    return Optional([&] { return Tensor(); });
+  }
   std::optional<Value> OptionalScalar() { return OptionalTensor(); }
   std::vector<Value> TensorList() {
     std::vector<Value> values(words_.Int());
@@ -36,25 +38,37 @@ class ArgReader {
     return Optional([&] { return ConstantScalar(); });
   }
   int64_t Int() { return words_.Int(); }
-  std::optional<int64_t> OptionalInt() { return Optional([&] { return Int(); }); }
+  std::optional<int64_t> OptionalInt() {
+    return Optional([&] { return Int(); });
+  }
   c10::IntArrayRef IntList() { return words_.IntList(); }
-  std::optional<c10::IntArrayRef> OptionalIntList() { return Optional([&] { return IntList(); }); }
+  std::optional<c10::IntArrayRef> OptionalIntList() {
+    return Optional([&] { return IntList(); });
+  }
   bool Bool() { return words_.Bool(); }
-  std::optional<bool> OptionalBool() { return Optional([&] { return Bool(); }); }
+  std::optional<bool> OptionalBool() {
+    return Optional([&] { return Bool(); });
+  }
   std::vector<bool> BoolList() {
     c10::IntArrayRef values = words_.IntList();
     return std::vector<bool>(values.begin(), values.end());
   }
   double Double() { return words_.Double(); }
-  std::optional<double> OptionalDouble() { return Optional([&] { return Double(); }); }
+  std::optional<double> OptionalDouble() {
+    return Optional([&] { return Double(); });
+  }
   c10::ArrayRef<double> DoubleList() { return words_.DoubleList(); }
   std::optional<c10::ArrayRef<double>> OptionalDoubleList() {
     return Optional([&] { return DoubleList(); });
   }
   c10::ScalarType Dtype() { return static_cast<c10::ScalarType>(words_.Int()); }
-  std::optional<c10::ScalarType> OptionalDtype() { return Optional([&] { return Dtype(); }); }
+  std::optional<c10::ScalarType> OptionalDtype() {
+    return Optional([&] { return Dtype(); });
+  }
   std::string_view String() { return words_.String(); }
-  std::optional<std::string_view> OptionalString() { return Optional([&] { return String(); }); }
+  std::optional<std::string_view> OptionalString() {
+    return Optional([&] { return String(); });
+  }
 
  private:
   template <typename F>

@@ -21,19 +21,21 @@ void LowerUnary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value)) {
 }
 
 void LowerBinary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value, Value)) {
-  cx.SetOutputs(node, op(ToOutput(cx, cx.Lowered(node.operands()[0])),
-                         ToOutput(cx, cx.Lowered(node.operands()[1]))));
+  auto [a, b] = ToCompute(cx, cx.Lowered(node.operands()[0]), cx.Lowered(node.operands()[1]));
+  cx.SetOutputs(node, ToOutputElement(cx, op(a, b)));
 }
 
 void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction) {
   ElementType common = cx.Physical(cx.CommonDtype());
   Dims dims = cx.output_dims();
-  cx.SetOutputs(node, stablehlo::Compare(To(cx.Lowered(node.operands()[0]), common, dims),
-                                         To(cx.Lowered(node.operands()[1]), common, dims),
-                                         direction));
+  cx.SetOutputs(node,
+                stablehlo::Compare(To(cx.Lowered(node.operands()[0]), common, dims),
+                                   To(cx.Lowered(node.operands()[1]), common, dims), direction));
 }
 
-int64_t WrapDim(int64_t dim, int64_t rank) { return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; }
+int64_t WrapDim(int64_t dim, int64_t rank) {
+  return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
+}
 
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
   Dims result;
@@ -61,7 +63,7 @@ Value KeepDims(Value reduced, const Dims& input_dims, const Dims& dims) {
 
 ElementType ComputeType(ElementType element) {
   return element == ElementType::kF16 || element == ElementType::kBF16 ? ElementType::kF32
-                                                                        : element;
+                                                                       : element;
 }
 
 }  // namespace torch_xla::lowering

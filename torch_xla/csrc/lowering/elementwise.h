@@ -26,7 +26,7 @@ std::array<Value, sizeof...(Values)> ToCompute(LoweringContext& cx, Values... va
 
 /// The operand converted to the output's dtype, then `op`.
 void LowerUnary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value));
-/// Both operands converted and broadcast to the output, then `op`.
+/// `op` of both operands as ToCompute gives them.
 void LowerBinary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value, Value));
 /// Both operands promoted together and broadcast, then compared.
 void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction);

@@ -28,8 +28,8 @@ void LowerToOutput(LoweringContext& cx, const ir::Node& node) {
 void LowerView(LoweringContext& cx, const ir::Node& node) {
   ir::AttributeReader attributes(node.attributes());
   auto sizes = attributes.IntList(), strides = attributes.IntList();
-  cx.SetOutputs(node, ReadStrided(cx.Lowered(node.operands()[0]), sizes, strides,
-                                  attributes.Int()));
+  cx.SetOutputs(node,
+                ReadStrided(cx.Lowered(node.operands()[0]), sizes, strides, attributes.Int()));
 }
 
 void LowerViewUpdate(LoweringContext& cx, const ir::Node& node) {
@@ -43,9 +43,9 @@ void LowerViewUpdate(LoweringContext& cx, const ir::Node& node) {
 Value SplitComplex(Value x) {
   Dims dims = x.dims();
   dims.push_back(1);
-  return stablehlo::Concatenate({stablehlo::Reshape(stablehlo::Real(x), dims),
-                                 stablehlo::Reshape(stablehlo::Imag(x), dims)},
-                                x.rank());
+  return stablehlo::Concatenate(
+      {stablehlo::Reshape(stablehlo::Real(x), dims), stablehlo::Reshape(stablehlo::Imag(x), dims)},
+      x.rank());
 }
 
 Value JoinComplex(Value x, Dims dims) {
@@ -98,8 +98,8 @@ void LowerArange(LoweringContext& cx, const ir::Node& node) {
                             : ElementType::kS64;
   Dims dims = cx.output_dims();
   Value index = stablehlo::Iota(cx.builder(), {element, dims}, 0);
-  Value x = stablehlo::Add(To(start, element, dims),
-                           stablehlo::Multiply(index, To(step, element, dims)));
+  Value x =
+      stablehlo::Add(To(start, element, dims), stablehlo::Multiply(index, To(step, element, dims)));
   cx.SetOutputs(node, ToOutputElement(cx, x));
 }
 
@@ -127,9 +127,8 @@ constexpr ArgSpec kViewUpdate[] = {{"self", ArgKind::kTensor},
                                    {"size", ArgKind::kIntList},
                                    {"stride", ArgKind::kIntList},
                                    {"storage_offset", ArgKind::kInt}};
-constexpr ArgSpec kMultinomial[] = {{"seed", ArgKind::kTensor},
-                                    {"self", ArgKind::kTensor},
-                                    {"replacement", ArgKind::kBool}};
+constexpr ArgSpec kMultinomial[] = {
+    {"seed", ArgKind::kTensor}, {"self", ArgKind::kTensor}, {"replacement", ArgKind::kBool}};
 
 OpSpec Internal(const char* name, std::span<const ArgSpec> args, LowerFunction lower,
                 const char* counter) {
@@ -138,12 +137,15 @@ OpSpec Internal(const char* name, std::span<const ArgSpec> args, LowerFunction l
 
 }  // namespace
 
-const OpSpec device_data = Internal("xla::device_data", {}, lowering::LowerLeaf, "xla::device_data");
+const OpSpec device_data =
+    Internal("xla::device_data", {}, lowering::LowerLeaf, "xla::device_data");
 const OpSpec scalar = Internal("xla::scalar", kValue, lowering::LowerLeaf, "xla::scalar");
-const OpSpec constant = Internal("prim::Constant", kValue, lowering::LowerConstant, "prim::Constant");
+const OpSpec constant =
+    Internal("prim::Constant", kValue, lowering::LowerConstant, "prim::Constant");
 const OpSpec fill = Internal("xla::fill", kOneTensor, lowering::LowerToOutput, "xla::fill");
 const OpSpec cast = Internal("xla::cast", kOneTensor, lowering::LowerToOutput, "xla::cast");
-const OpSpec expand = Internal("aten::expand", kOneTensor, lowering::LowerToOutput, "xla::expand_value");
+const OpSpec expand =
+    Internal("aten::expand", kOneTensor, lowering::LowerToOutput, "xla::expand_value");
 const OpSpec view = Internal("aten::as_strided", kView, lowering::LowerView, "xla::view_read");
 const OpSpec view_update = Internal("xla::as_strided_view_update", kViewUpdate,
                                     lowering::LowerViewUpdate, "xla::view_update");

@@ -355,6 +355,11 @@ Value masked_fill_Tensor(LoweringContext& cx, Value self, Value mask, Value valu
   return MaskedFill(cx, self, mask, value);
 }
 
+Value nextafter(LoweringContext& cx, Value self, Value other) {
+  // In the output's own type: the next float32 is not the next bfloat16.
+  return stablehlo::NextAfter(ToOutput(cx, self), ToOutput(cx, other));
+}
+
 Value pow_Scalar(LoweringContext& cx, Value self, Value exponent) {
   return Pow(cx, self, exponent);
 }

@@ -15,8 +15,7 @@ Value Seed(LoweringContext& cx, const ir::Node& node) { return cx.Lowered(node.o
 
 /// Uniform bits of an unsigned type.
 Value Bits(LoweringContext& cx, const ir::Node& node, ElementType element, const Dims& dims) {
-  Value seed =
-      stablehlo::Reshape(stablehlo::Convert(Seed(cx, node), ElementType::kU64), {1});
+  Value seed = stablehlo::Reshape(stablehlo::Convert(Seed(cx, node), ElementType::kU64), {1});
   Value state = stablehlo::Concatenate({seed, stablehlo::ZerosLike(seed)}, 0);
   return stablehlo::RngBitGenerator(state, stablehlo::RngAlgorithm::kPhilox, {element, dims}).bits;
 }
@@ -75,8 +74,8 @@ void LowerRandomInteger(LoweringContext& cx, const ir::Node& node) {
   Value from = OperandTo(cx, node, 1, ElementType::kU64, dims);
   Value to = OperandTo(cx, node, 2, ElementType::kU64, dims);
   // Modulo, as PyTorch's own random_; its bias is below 2^-32 for ranges below 2^32.
-  Value x = stablehlo::Remainder(Bits(cx, node, ElementType::kU64, dims),
-                                 stablehlo::Subtract(to, from));
+  Value x =
+      stablehlo::Remainder(Bits(cx, node, ElementType::kU64, dims), stablehlo::Subtract(to, from));
   x = stablehlo::Add(x, from);
   cx.SetOutputs(node, ToOutputElement(cx, stablehlo::BitcastConvert(x, ElementType::kS64)));
 }
@@ -126,9 +125,9 @@ void LowerRandomMultinomial(LoweringContext& cx, const ir::Node& node) {
     Value total = stablehlo::Slice(cumulated, {0, n - 1}, {rows, n});
     Value u = stablehlo::Multiply(Uniform(cx, node, element, {rows, k}),
                                   stablehlo::BroadcastInDim(total, {rows, k}, {0, 1}));
-    Value below = stablehlo::Compare(stablehlo::BroadcastInDim(cumulated, {rows, k, n}, {0, 2}),
-                                     stablehlo::BroadcastInDim(u, {rows, k, n}, {0, 1}),
-                                     Direction::kLe);
+    Value below =
+        stablehlo::Compare(stablehlo::BroadcastInDim(cumulated, {rows, k, n}, {0, 2}),
+                           stablehlo::BroadcastInDim(u, {rows, k, n}, {0, 1}), Direction::kLe);
     Value count =
         stablehlo::Reduce(stablehlo::Convert(below, ElementType::kS64), {2}, ReduceOp::kAdd);
     count = stablehlo::Minimum(count, FullLike(count, n - 1));

@@ -1,4 +1,6 @@
 // Reductions and scans. Half types are accumulated in float and rounded once.
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -23,7 +25,7 @@ int64_t Count(Value x, const Dims& dims) {
   return count;
 }
 
-/// `x` of output `i` without its dimensions of size 1 that keepdim asks for, or with them.
+/// x as output `i`: its element type, and dimensions of size 1 where keepdim has them.
 Value Finish(LoweringContext& cx, Value x, size_t i = 0) {
   return Reshape(Convert(x, cx.output_element(i)), cx.output_dims(i));
 }
@@ -44,6 +46,14 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
 
 Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
   return Finish(cx, Reduce(Accumulable(cx, x), dims, ReduceOp::kAdd) / Count(x, dims));
+}
+
+/// Of all elements. PyTorch's Meta kernel lets empty tensors pass, its others do not.
+Value Extreme(LoweringContext& cx, Value x, ReduceOp op) {
+  TORCH_CHECK(x.type().num_elements() > 0,
+              "Expected reduction dim to be specified for "
+              "input.numel() == 0. Specify the reduction dim with the 'dim' argument.");
+  return Finish(cx, Reduce(x, AllDims(x), op));
 }
 
 /// Where the extreme of a dimension first is; a NaN beats every number. Comparing with
@@ -203,9 +213,7 @@ Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*ke
   return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
 }
 
-Value max(LoweringContext& cx, Value self) {
-  return Finish(cx, Reduce(self, AllDims(self), ReduceOp::kMax));
-}
+Value max(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMax); }
 
 std::vector<Value> max_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
   return ExtremeWithIndex(cx, self, dim, ReduceOp::kMax);
@@ -220,9 +228,7 @@ Value mean_dim(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
   return Mean(cx, self, Wrapped(dim, self));
 }
 
-Value min(LoweringContext& cx, Value self) {
-  return Finish(cx, Reduce(self, AllDims(self), ReduceOp::kMin));
-}
+Value min(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMin); }
 
 std::vector<Value> min_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
   return ExtremeWithIndex(cx, self, dim, ReduceOp::kMin);

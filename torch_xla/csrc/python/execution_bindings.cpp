@@ -35,8 +35,8 @@ void BindExecution(py::module_& m) {
         }
         lazy::SyncStorages(storages, wait);
       },
-      py::arg("tensors"), py::arg("devices") = std::vector<std::string>(),
-      py::arg("wait") = true, NoGil());
+      py::arg("tensors"), py::arg("devices") = std::vector<std::string>(), py::arg("wait") = true,
+      NoGil());
   m.def(
       "_xla_wait_device_ops",
       [](const std::vector<std::string>& devices) {
@@ -44,12 +44,10 @@ void BindExecution(py::module_& m) {
       },
       py::arg("devices") = std::vector<std::string>(), NoGil());
   m.def("_shutdown", &lazy::Shutdown, NoGil());
-  m.def("_get_xla_tensors_text", [](const std::vector<at::Tensor>& tensors) {
-    return ir::ToText(ValuesOf(tensors));
-  });
-  m.def("_get_xla_tensors_dot", [](const std::vector<at::Tensor>& tensors) {
-    return ir::ToDot(ValuesOf(tensors));
-  });
+  m.def("_get_xla_tensors_text",
+        [](const std::vector<at::Tensor>& tensors) { return ir::ToText(ValuesOf(tensors)); });
+  m.def("_get_xla_tensors_dot",
+        [](const std::vector<at::Tensor>& tensors) { return ir::ToDot(ValuesOf(tensors)); });
   m.def(
       "_get_xla_tensors_hlo",
       [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },

@@ -18,10 +18,10 @@ const std::vector<std::string>& OwnFolders() {
   static auto& folders = *new std::vector<std::string>([] {
     std::vector<std::string> found;
     for (const char* name : {"torch", "torch_xla"}) {
-      found.push_back(
-          py::module_::import("os.path")
-              .attr("dirname")(py::module_::import(name).attr("__file__"))
-              .cast<std::string>() + "/");
+      found.push_back(py::module_::import("os.path")
+                          .attr("dirname")(py::module_::import(name).attr("__file__"))
+                          .cast<std::string>() +
+                      "/");
     }
     return found;
   }());

@@ -1,3 +1,5 @@
+#include <torch/csrc/Exceptions.h>
+
 #include "python/bindings.h"
 #include "runtime/client.h"
 
@@ -6,8 +8,10 @@ PYBIND11_MODULE(_XLAC, m) {
   pybind11::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);
+    } catch (const c10::OutOfMemoryError& e) {
+      PyErr_SetString(THPException_OutOfMemoryError, e.what_without_backtrace());
     } catch (const torch_xla::runtime::Error& e) {
-      PyErr_SetString(e.out_of_memory() ? PyExc_MemoryError : PyExc_RuntimeError, e.what());
+      PyErr_SetString(PyExc_RuntimeError, e.what());
     }
   });
   BindRuntime(m);
