@@ -125,7 +125,7 @@ def test_struct_layouts(declared, compiled):
         else:
             assert compiled[f"sizeof {name}"] == ctypes.sizeof(reference), name
         assert len(fields) == len(names), (name, fields, names)
-        for field, theirs in zip(fields, names):
+        for field, theirs in zip(fields, names, strict=True):
             assert field == theirs or theirs.startswith("_anon"), (name, field, theirs)
             assert compiled[f"offset {name}.{field}"] == getattr(reference, theirs).offset, (
                 name,

@@ -1,4 +1,4 @@
-#include <torch/csrc/Exceptions.h>
+#include <c10/util/Exception.h>
 
 #include "python/bindings.h"
 #include "runtime/client.h"
@@ -9,7 +9,8 @@ PYBIND11_MODULE(_XLAC, m) {
     try {
       if (error) std::rethrow_exception(error);
     } catch (const c10::OutOfMemoryError& e) {
-      PyErr_SetString(THPException_OutOfMemoryError, e.what_without_backtrace());
+      pybind11::object type = pybind11::module_::import("torch").attr("OutOfMemoryError");
+      PyErr_SetString(type.ptr(), e.what_without_backtrace());
     } catch (const torch_xla::runtime::Error& e) {
       PyErr_SetString(PyExc_RuntimeError, e.what());
     }
