@@ -86,9 +86,17 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
 
 ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
-  ir::Words words;
-  ir::AttributeWriter(words).Scalar(value);
-  return MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+  // alpha = 1 comes with every addition: one node serves them all.
+  thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
+  const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : value.toLong() != 0;
+  ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |
+                             static_cast<uint32_t>(value.type()) << 8 | wrapped << 1 | is_one];
+  if (!constant) {
+    ir::Words words;
+    ir::AttributeWriter(words).Scalar(value);
+    constant = MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+  }
+  return constant;
 }
 
 ir::Value Cast(const ir::Value& value, c10::ScalarType dtype) {
