@@ -363,3 +363,20 @@ def test_reading_a_view_does_not_change_the_base():
     assert y.t()[1].tolist() == [2, 5]
     y[0].zero_()
     assert y.t()[1].tolist() == [0, 5] and x.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_as_strided_gradient_of_a_view_is_right_or_refused():
+    """Autograd sees a contiguous tensor: where it is not, there must be no wrong gradient."""
+
+    def gradient(device):
+        x = torch.arange(12.0).reshape(3, 4).to(device).requires_grad_()
+        x[1:].as_strided((2, 2), (2, 1)).sum().backward()
+        return x.grad.cpu()
+
+    torch.testing.assert_close(gradient("xla"), gradient("cpu"))
+    x = torch.ones(3, 4, device="xla", requires_grad=True)
+    with pytest.raises(RuntimeError, match="as_strided.*clone"):
+        x.t().as_strided((2, 2), (1, 4))
+    with pytest.raises(RuntimeError, match="as_strided.*clone"):
+        x[1:].as_strided((2, 2), (1, 4), 2)
+    assert x.detach().t().as_strided((2, 2), (1, 4)).shape == (2, 2)

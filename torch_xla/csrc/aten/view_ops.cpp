@@ -3,6 +3,7 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
@@ -42,6 +43,15 @@ struct Geometry {
   Ints sizes, strides;
   int64_t offset = 0;
 };
+
+/// Whether the elements follow each other in memory as they do to the user.
+bool IsDense(const Geometry& geometry) {
+  const Ints dense = lazy::ContiguousStrides(geometry.sizes);
+  for (size_t i = 0; i < dense.size(); ++i) {
+    if (geometry.sizes[i] != 1 && geometry.strides[i] != dense[i]) return false;
+  }
+  return true;
+}
 
 #define COUNT(name)                                       \
   static auto& counter = debug::GetCounter("xla::" name); \
@@ -152,6 +162,12 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes ", size, " and strides ", stride,
               " must have the same length");
   Geometry geometry(self);
+  // Autograd derives as_strided for what the input looks like: contiguous from offset 0.
+  TORCH_CHECK(!self.requires_grad() || !at::GradMode::is_enabled() ||
+                  (IsDense(geometry) && (!storage_offset || geometry.offset == 0)),
+              "as_strided: the gradient through as_strided of a transposed, strided or offset view "
+              "is not supported on ",
+              self.device(), "; call clone() on the view first");
   geometry.offset = storage_offset.value_or(geometry.offset);
   int64_t last = geometry.offset;
   bool empty = false;
