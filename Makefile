@@ -20,13 +20,14 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest build demo test test-cpp test-python sanitize lint format bench clean distclean
+.PHONY: help setup gtest build demo test test-cpp test-python conformance sanitize lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
 	echo "make build     the package, editable; again: only what changed"
 	echo "make demo      setup, build, examples/train_digits.py"
 	echo "make test      setup, build, C++ tests, Python tests"
+	echo "make conformance  PyTorch's operator database against CPU, all of it: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make lint | format | bench | clean | distclean"
 	echo "variables: VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
@@ -94,6 +95,10 @@ test-cpp: gtest $(INSTALLED)
 
 test-python: $(INSTALLED)
 	@$(PY) -m pytest -n $(TEST_WORKERS)
+
+# ARGS="-k fft -v": see tests/python/conformance.py --help.
+conformance: $(INSTALLED)
+	@$(PY) tests/python/conformance.py $(ARGS)
 
 sanitize: gtest $(SETUP)
 	@echo "== building the C++ tests with sanitizers"

@@ -1,0 +1,313 @@
+"""Runs PyTorch's whole operator database on xla against CPU and writes docs/operators.md.
+
+    python tests/python/conformance.py                  # everything: `make conformance`
+    python tests/python/conformance.py -k linalg -v     # what matches, with all failures
+
+Each operator runs in a process of its own, forked from one that has imported torch: a crash or
+an endless loop of one is a line of the report. Exits with 1 when something failed that
+opinfo_exceptions.py does not excuse, when something excused passes, or below the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import torch
+from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS, UNINITIALIZED, Excuse
+from opinfo_testing import CHECKS, DTYPES, OPS, check_op, dtype_name, plan
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+PASS_BAR, FALLBACK_BAR = 0.98, 0.05
+MARKS = {"native": "N", "decomposition": "D", "fallback": "C"}
+
+
+# ---------------------------------------------------------------- running
+
+
+@dataclasses.dataclass
+class Job:
+    op: str
+    pid: int
+    pipe: int
+    stderr: Any
+    deadline: float
+    data: bytes = b""
+
+
+def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All that is asked of one operator; in a child process."""
+    torch.set_num_threads(1)
+    reports = []
+    for dtype, checks in plan(OPS[op]).items():
+        wanted = [check for check in checks if check in args.checks]
+        if args.dtypes is None or dtype_name(dtype) in args.dtypes:
+            reports.append(dataclasses.asdict(check_op(OPS[op], dtype, wanted, args.limit)))
+    return reports
+
+
+def _start(op: str, args: argparse.Namespace) -> Job:
+    read, write = os.pipe()
+    stderr = tempfile.TemporaryFile()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read)
+            os.dup2(stderr.fileno(), 2)
+            with os.fdopen(write, "wb") as pipe:
+                pipe.write(json.dumps(_work(op, args)).encode())
+            status = 0
+        except BaseException as error:  # noqa: BLE001 - the parent reads it in stderr
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(status)
+    os.close(write)
+    return Job(op, pid, read, stderr, time.monotonic() + args.timeout)
+
+
+def _finish(job: Job, timed_out: bool) -> list[dict[str, Any]] | str:
+    """The reports of a process that has ended, or how it ended."""
+    _, status = os.waitpid(job.pid, 0)
+    os.close(job.pipe)
+    if status == 0:
+        return json.loads(job.data)
+    job.stderr.seek(0)
+    lines = job.stderr.read().decode(errors="replace").strip().splitlines()
+    if timed_out:
+        return "did not end in time"
+    if os.WIFSIGNALED(status):
+        return f"{signal.Signals(os.WTERMSIG(status)).name} {lines[-1] if lines else ''}"
+    return lines[-1] if lines else "ended without a word"
+
+
+def run_all(ops: list[str], args: argparse.Namespace) -> dict[str, list[dict[str, Any]] | str]:
+    """Reports by operator, or a string for one whose process did not live to write them."""
+    todo = collections.deque(ops)
+    results: dict[str, Any] = {}
+    running: dict[int, Job] = {}
+    selector = selectors.DefaultSelector()
+    failed = 0
+    with tqdm(total=len(ops), unit="op", dynamic_ncols=True, disable=args.quiet) as bar:
+        while todo or running:
+            while todo and len(running) < args.jobs:
+                job = _start(todo.popleft(), args)
+                running[job.pipe] = job
+                selector.register(job.pipe, selectors.EVENT_READ)
+            for key, _ in selector.select(timeout=1.0):
+                job = running[key.fd]
+                if chunk := os.read(key.fd, 1 << 16):
+                    job.data += chunk
+                    continue
+                selector.unregister(key.fd)
+                del running[key.fd]
+                results[job.op] = _finish(job, time.monotonic() > job.deadline)
+                failed += _failed(results[job.op])
+                bar.update()
+                bar.set_postfix_str(f"{failed} failed, {job.op}"[:40])
+            for job in running.values():
+                if time.monotonic() > job.deadline:
+                    os.kill(job.pid, signal.SIGKILL)  # its pipe ends, above
+    return {op: results[op] for op in ops}
+
+
+def _failed(result: list[dict[str, Any]] | str) -> bool:
+    return isinstance(result, str) or any(report["failures"] for report in result)
+
+
+# ---------------------------------------------------------------- judging
+
+
+@dataclasses.dataclass
+class Verdict:
+    """One operator in all its dtypes, after the excuses."""
+
+    op: str
+    failures: list[str]  # not excused
+    excused: list[Excuse]
+    stale: list[Excuse]  # excuses that nothing needed
+    reports: list[dict[str, Any]]
+    wrong: bool
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures and not self.excused
+
+    @property
+    def fallbacks(self) -> list[str]:
+        names = {f for r in self.reports for f in r["fallbacks"] + r["grad_fallbacks"]}
+        return sorted(names)
+
+    @property
+    def how(self) -> str:
+        if any(r["fallbacks"] for r in self.reports):
+            return "fallback"
+        return "decomposition" if any(r["decompositions"] for r in self.reports) else "native"
+
+
+def judge(op: str, result: list[dict[str, Any]] | str, complete: bool) -> Verdict:
+    if isinstance(result, str):
+        return Verdict(op, [f"the process ended: {result}"], [], [], [], False)
+    excuses = EXCEPTIONS.get(op, [])
+    used: list[Excuse] = []
+    failures, wrong = [], False
+    for report in result:
+        used += [excuses[i] for i in report["tolerances_used"]]
+        for failure in report["failures"]:
+            excuse = next((e for e in excuses if e.covers(failure["check"], report["dtype"])), None)
+            if excuse is not None and not excuse.widens:
+                used.append(excuse)
+                continue
+            wrong |= failure["kind"] == "wrong"
+            failures.append(
+                f"{report['dtype']} {failure['check']} {failure['kind']}: "
+                f"{failure['sample']}: {failure['message']}"
+            )
+    stale = [e for e in excuses if complete and e not in used]
+    excused = [e for e in excuses if e in used and not e.widens]
+    return Verdict(op, failures, excused, stale, result, wrong)
+
+
+# ---------------------------------------------------------------- reporting
+
+
+def _cell(report: dict[str, Any] | None, op: str) -> str:
+    if report is None:
+        return ""
+    mark = MARKS[
+        "fallback"
+        if report["fallbacks"]
+        else "decomposition"
+        if report["decompositions"]
+        else "native"
+    ]
+    return mark + ("✗" if report["failures"] else "")
+
+
+def write_table(verdicts: list[Verdict], path: Path, wall: float) -> str:
+    """docs/operators.md; returns the totals as a line of text."""
+    tested = [v for v in verdicts if v.reports or v.failures]
+    passed = sum(v.passed for v in tested)
+    how = collections.Counter(v.how for v in tested)
+    cpu = [v for v in tested if v.fallbacks]
+    cases = sum(sum(r["cases"].values()) for v in tested for r in v.reports)
+    wrong = sum(v.wrong for v in tested)
+    n = max(1, len(tested))
+    totals = (
+        f"{len(tested)} operators, {cases} cases: {passed} pass ({passed / n:.1%}), "
+        f"{wrong} wrong; {how['native']} native, {how['decomposition']} by decomposition, "
+        f"{how['fallback']} with a CPU fallback in the forward ({len(cpu)}, {len(cpu) / n:.1%}, "
+        "counting gradients)"
+    )
+    dtypes = [dtype_name(d) for d in DTYPES]
+    lines = [
+        "# Operators",
+        "",
+        "Written by `make conformance` (tests/python/conformance.py), which runs PyTorch's",
+        "operator database on `xla` against CPU: forward in each dtype, non-contiguous and empty",
+        "inputs, `out=` and in-place variants, view aliasing, bad input, first-order gradients.",
+        "",
+        f"With torch {torch.__version__}, platform {os.environ['PJRT_DEVICE']}: {totals}.",
+        "",
+        "**N**: every operator that reached the device is lowered. **D**: some were first taken",
+        "apart by PyTorch's decompositions. **C**: some ran on the CPU. **✗**: something differs",
+        "from the CPU (below). Empty: not on the CPU either, or not tested.",
+        "",
+        "| operator | " + " | ".join(dtypes) + " | CPU fallbacks |",
+        "|---" * (len(dtypes) + 2) + "|",
+    ]
+    for v in sorted(tested, key=lambda v: v.op):
+        by_dtype = {r["dtype"]: r for r in v.reports}
+        cells = [_cell(by_dtype.get(d), v.op) for d in dtypes]
+        lines.append(f"| {v.op} | " + " | ".join(cells) + f" | {', '.join(v.fallbacks)} |")
+    lines += ["", "## CPU fallbacks", ""]
+    reasons = collections.defaultdict(list)
+    for v in cpu:
+        for name in v.fallbacks:
+            reasons[name].append(v.op)
+    lines += ["| operator on the CPU | reached from | reason |", "|---|---|---|"]
+    for name, ops in sorted(reasons.items()):
+        shown = ", ".join(ops[:6]) + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
+        lines.append(f"| {name} | {shown} | {FALLBACK_REASONS.get(name, '**none given**')} |")
+    lines += ["", "## Exceptions", ""]
+    lines += ["| operator | checks | dtypes | reason |", "|---|---|---|---|"]
+    for op, excuses in sorted(EXCEPTIONS.items()):
+        for e in excuses:
+            what = ", ".join(e.checks) or "all"
+            lines.append(f"| {op} | {what} | {', '.join(e.dtypes) or 'all'} | {e.reason} |")
+    shapes = ", ".join(sorted(UNINITIALIZED))
+    lines += ["", f"Compared by shape and dtype alone, being uninitialized memory: {shapes}.", ""]
+    bad = [v for v in tested if v.failures]
+    if bad:
+        lines += ["## Failures", ""]
+        for v in bad:
+            text = v.failures[0].replace("|", "\\|").replace("\n", " ")
+            lines.append(f"- {v.op}: {len(v.failures)}, the first: `{text[:200]}`")
+        lines.append("")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines))
+    del wall
+    return totals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-k", default="", help="only operators whose name contains this")
+    parser.add_argument("--ops", type=lambda s: s.split(","), help="these operators")
+    parser.add_argument("--checks", type=lambda s: s.split(","), default=list(CHECKS))
+    parser.add_argument("--dtypes", type=lambda s: s.split(","), help="default: all")
+    parser.add_argument("--limit", type=int, help="samples per check; default: all")
+    parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one operator")
+    parser.add_argument("--output", type=Path, help="where the table goes")
+    parser.add_argument("--json", type=Path, help="where all reports go")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every failure")
+    args = parser.parse_args()
+    ops = args.ops or [name for name, op in OPS.items() if args.k in name and op.dtypes]
+    complete = args.limit is None and args.dtypes is None and args.checks == list(CHECKS)
+    start = time.monotonic()
+    results = run_all(ops, args)
+    wall = time.monotonic() - start
+    if args.json:
+        args.json.write_text(json.dumps(results))
+    verdicts = [judge(op, result, complete) for op, result in results.items()]
+    output = args.output
+    if output is None and complete and not args.k and not args.ops:
+        output = ROOT / "docs" / "operators.md"
+    with tempfile.TemporaryDirectory() as scratch:
+        totals = write_table(verdicts, output or Path(scratch) / "operators.md", wall)
+    bad = [v for v in verdicts if v.failures]
+    for v in bad:
+        shown = v.failures if args.verbose else v.failures[:1]
+        print(f"FAIL {v.op} ({len(v.failures)})", *shown, sep="\n     ")
+    stale = [(v.op, e) for v in verdicts for e in v.stale]
+    for op, excuse in stale:
+        print(f"PASS {op}: excused for “{excuse.reason}”, and nothing needed it: delete the entry")
+    unexplained = sorted({f for v in verdicts for f in v.fallbacks} - set(FALLBACK_REASONS))
+    if unexplained:
+        print("CPU fallbacks without a reason in FALLBACK_REASONS:", ", ".join(unexplained))
+    print(f"{totals}; {wall:.0f} s")
+    n = max(1, len(verdicts))
+    below = (
+        sum(v.passed for v in verdicts) / n < PASS_BAR
+        or sum(bool(v.fallbacks) for v in verdicts) / n > FALLBACK_BAR
+    )
+    return int(bool(bad or stale or unexplained) or (complete and below))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

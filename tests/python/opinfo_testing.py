@@ -1,0 +1,653 @@
+"""Runs the OpInfos of PyTorch's own operator database on the xla device against the CPU.
+
+``check_op`` makes the cases of one operator in one dtype (forward, non-contiguous and empty
+inputs, out= and in-place variants, view aliasing, bad input, gradients), traces all of them,
+syncs once, so that XLA compiles once, and returns a ``Report``: what differs, and by what means
+the operator ran. tests/python/test_opinfo.py and tests/python/conformance.py ask the questions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from opinfo_exceptions import CANONICAL, EXCEPTIONS, RANDOM, SOMETIMES_RANDOM, UNINITIALIZED
+from torch.testing._internal.common_device_type import toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import noncontiguous_like
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+CHECKS = ("forward", "noncontiguous", "empty", "out", "inplace", "view", "error", "grad")
+
+
+# Cases in one graph: compiling costs more than linearly in a graph's size.
+BATCH = 100
+
+
+def op_name(op: OpInfo) -> str:
+    """ "div.trunc_rounding": unique in op_db."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPS: dict[str, OpInfo] = {op_name(op): op for op in op_db}
+
+
+def dtypes_of(op: OpInfo) -> list[torch.dtype]:
+    """The dtypes to test: those in DTYPES that the op has on CPU, else whatever it has."""
+    return [d for d in DTYPES if d in op.dtypes] or sorted(op.dtypes, key=str)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def plan(op: OpInfo) -> dict[torch.dtype, tuple[str, ...]]:
+    """What is asked of an op in each dtype: the forward in all of them, gradients in those that
+    are trained in, and the rest, which does not depend on the dtype, in one float and one other."""
+    dtypes = dtypes_of(op)
+    full = [d for d in dtypes if d.is_floating_point][:1]
+    full += [d for d in dtypes if not d.is_floating_point][:1]
+    checks: dict[torch.dtype, tuple[str, ...]] = {}
+    for dtype in dtypes:
+        if dtype in full:
+            checks[dtype] = CHECKS
+        elif dtype in (torch.bfloat16, torch.complex64):
+            checks[dtype] = ("forward", "grad")
+        else:
+            checks[dtype] = ("forward",)
+    return checks
+
+
+# ---------------------------------------------------------------- one case
+
+
+@dataclasses.dataclass
+class Case:
+    """A call that is made on both devices. ``run`` returns what to compare."""
+
+    check: str
+    sample: str
+    run: Callable[[torch.device], Any]
+    must_raise: type[BaseException] | None = None
+    random: bool = False
+
+
+@dataclasses.dataclass
+class Failure:
+    check: str
+    kind: str  # "wrong", "raised", "silent" (CPU raises, xla does not)
+    sample: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.kind}: {self.sample}: {self.message}"
+
+
+@dataclasses.dataclass
+class Report:
+    op: str
+    dtype: str
+    failures: list[Failure] = dataclasses.field(default_factory=list)
+    cases: dict[str, int] = dataclasses.field(default_factory=dict)
+    decompositions: list[str] = dataclasses.field(default_factory=list)
+    fallbacks: list[str] = dataclasses.field(default_factory=list)
+    # Those of the gradient too: one of an op whose forward is native is a fallback all the same.
+    grad_fallbacks: list[str] = dataclasses.field(default_factory=list)
+    # Indices of the widening excuses (EXCEPTIONS[op]) without which a case would have failed.
+    tolerances_used: list[int] = dataclasses.field(default_factory=list)
+
+
+# What decides where a CPU kernel's own rounding is in doubt (Excuse.precise).
+WIDE = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+_widen = False
+
+
+def _run_wide(case: Case) -> Any:
+    """The case's results on the CPU in double precision, or an exception."""
+    global _widen
+    _widen = True
+    try:
+        return _attempt(case.run, torch.device("cpu"))
+    finally:
+        _widen = False
+
+
+def _text(x: Any) -> str:
+    if isinstance(x, torch.Tensor):
+        return f"{dtype_name(x.dtype)}{list(x.shape)}"
+    if isinstance(x, (list, tuple)):
+        inner = ", ".join(_text(y) for y in x)
+        return f"[{inner}]"
+    return repr(x)
+
+
+def describe(sample: SampleInput) -> str:
+    words = [_text(sample.input), *(_text(x) for x in sample.args)]
+    words += [f"{name}={_text(x)}" for name, x in sample.kwargs.items()]
+    return f"({', '.join(words)})"
+
+
+def _move(tree: Any, device: torch.device, change: Callable[[Any], Any] | None = None) -> Any:
+    """Copies of the tensors in ``tree`` on ``device``; other devices named in it follow."""
+
+    def move(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            y = x.detach().clone().to("cpu" if hasattr(x, "on_every_device") else device)
+            if _widen:
+                y = y.to(WIDE.get(y.dtype, y.dtype))
+            return change(y) if change else y
+        if isinstance(x, torch.device) and x.type == "cpu":
+            return device
+        return str(device) if isinstance(x, str) and x == "cpu" else x
+
+    return tree_map(move, tree)
+
+
+def _inputs(
+    sample: SampleInput, device: torch.device, change: Callable[[Any], Any] | None = None
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    return _move((sample.input, list(sample.args), sample.kwargs), device, change)
+
+
+def _differentiable(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _cotangent(like: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = tuple(like.shape)
+    dtype = torch.complex128 if like.is_complex() else torch.float64
+    return torch.randn(shape, generator=generator, dtype=dtype).to(like.dtype).to(like.device)
+
+
+# ---------------------------------------------------------------- the cases of an op
+
+
+def _samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> list[SampleInput]:
+    torch.manual_seed(0)
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    if op.name == "tensor_split":  # Wants its indices on the CPU, on every device.
+        for x in tree_leaves([sample.args for sample in samples]):
+            if isinstance(x, torch.Tensor):
+                x.on_every_device = True
+    if limit is None or len(samples) <= limit:
+        return samples
+    # Spread over the list: neighbours are alike.
+    return [samples[i * len(samples) // limit] for i in range(limit)]
+
+
+def _forward(op: OpInfo, sample: SampleInput, change: Any = None) -> Callable[..., Any]:
+    canonical = CANONICAL.get(op_name(op))
+
+    def run(device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, device, change)
+        # What has no tensor to follow follows the default device.
+        here = any(isinstance(x, torch.Tensor) for x in tree_leaves((input, args, kwargs)))
+        with contextlib.nullcontext() if here else device:
+            result = op(input, *args, **kwargs)
+        return canonical(result, input) if canonical else result
+
+    return run
+
+
+def _empty_sample(sample: SampleInput) -> SampleInput | None:
+    """The sample with nothing in the first dimension of its input."""
+    first = next((x for x in tree_leaves(sample.input) if isinstance(x, torch.Tensor)), None)
+    if first is None or first.dim() == 0 or first.size(0) == 0:
+        return None
+    size = first.size(0)
+
+    def cut(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.dim() == first.dim() and x.size(0) == size:
+            return x.narrow(0, 0, 0)
+        return x
+
+    input, args, kwargs = tree_map(cut, (sample.input, list(sample.args), sample.kwargs))
+    return SampleInput(input, args=tuple(args), kwargs=kwargs)
+
+
+def _out_cases(op: OpInfo, sample: SampleInput, name: str) -> Iterator[Case]:
+    """out= that is strided, that must be resized, and of another dtype."""
+
+    def outs(make: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, torch.device("cpu"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = op(input, *args, **kwargs)
+        single = isinstance(expected, torch.Tensor)
+        made = [make(x).to(device) for x in ([expected] if single else expected)]
+        if make is strided:
+            made = [x.transpose(-1, -2) if x.dim() > 1 else x for x in made]
+        return made[0] if single else tuple(made)
+
+    def strided(x: torch.Tensor) -> torch.Tensor:
+        return (x.transpose(-1, -2) if x.dim() > 1 else x).contiguous().clone().fill_(3)
+
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(0)
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        wide = torch.int64 if x.dtype.is_floating_point or x.dtype.is_complex else torch.float64
+        return x.new_empty(x.shape, dtype=wide)
+
+    for make in (strided, resized, other):
+
+        def run(device: torch.device, make: Any = make) -> Any:
+            out = outs(make, device)
+            input, args, kwargs = _inputs(sample, device)
+            result = op(input, *args, **kwargs, out=out)
+            pairs = zip(tree_leaves(result), tree_leaves(out), strict=True)
+            return [out, [r is o for r, o in pairs]]
+
+        yield Case("out", f"{make.__name__} out={name}", run)
+
+
+def _inplace_case(op: OpInfo, sample: SampleInput, name: str) -> Case:
+    def run(device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, device)
+        result = op.inplace_variant(input, *args, **kwargs)
+        return [input, result, result is input]
+
+    return Case("inplace", name, run)
+
+
+def _storages(tree: Any) -> set[int]:
+    return {
+        x.untyped_storage().data_ptr()
+        for x in tree_leaves(tree)
+        if isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel()
+    }
+
+
+def _aliases(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether a result shares the input's memory on the CPU."""
+    try:
+        input, args, kwargs = _inputs(sample, torch.device("cpu"))
+        if not isinstance(input, torch.Tensor):
+            return False
+        result = op(input, *args, **kwargs)
+        return bool(_storages(result) & _storages(input))
+    except Exception:  # noqa: BLE001 - the forward check speaks of it
+        return False
+
+
+def _view_cases(op: OpInfo, sample: SampleInput, name: str) -> Iterator[Case]:
+    """Writes through the result and through the input, and looks at the other."""
+
+    def through_result(device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, device)
+        result = op(input, *args, **kwargs)
+        for i, x in enumerate(tree_leaves(result)):
+            if isinstance(x, torch.Tensor):
+                x.fill_(i + 1)
+        return [input, result]
+
+    def through_input(device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, device)
+        result = op(input, *args, **kwargs)
+        input.fill_(1)
+        return [input, result]
+
+    yield Case("view", f"result written, {name}", through_result)
+    yield Case("view", f"input written, {name}", through_input)
+
+
+def _grad_case(op: OpInfo, sample: SampleInput, name: str) -> Case:
+    def require(x: torch.Tensor) -> torch.Tensor:
+        return x.requires_grad_() if _differentiable(x) else x
+
+    def run(device: torch.device) -> Any:
+        input, args, kwargs = _inputs(sample, device, require)
+        result = op.gradcheck_wrapper(op.get_op(), input, *args, **kwargs)
+        if sample.output_process_fn_grad is not None:
+            result = sample.output_process_fn_grad(result)
+        outs = [x for x in tree_leaves(result) if _differentiable(x) and x.requires_grad]
+        leaves = [x for x in tree_leaves((input, args, kwargs)) if _differentiable(x)]
+        if not outs or not leaves:
+            return []
+        cotangents = [_cotangent(x, i + 1) for i, x in enumerate(outs)]
+        return list(torch.autograd.grad(outs, leaves, cotangents, allow_unused=True))
+
+    return Case("grad", name, run)
+
+
+def _error_cases(op: OpInfo) -> Iterator[Case]:
+    if op.error_inputs_func is None:
+        return
+    torch.manual_seed(0)
+    for error in op.error_inputs("cpu"):
+        sample = error.sample_input
+
+        def run(device: torch.device, sample: SampleInput = sample) -> Any:
+            # As they are: what is wrong may be the strides, or that two are one tensor.
+            input, args, kwargs = sample.input, list(sample.args), dict(sample.kwargs)
+            if device.type != "cpu":
+                input, args, kwargs = _inputs(sample, device)
+            return op(input, *args, **kwargs)
+
+        yield Case("error", describe(sample), run, must_raise=error.error_type)
+
+
+def make_cases(op: OpInfo, dtype: torch.dtype, check: str, limit: int | None) -> Iterator[Case]:
+    """The cases of a check, of ``limit`` samples (all with None)."""
+    samples = _samples(op, dtype, limit)
+    few = samples[: max(1, (limit or 8) // 2)]
+    inplace_ok = op.inplace_variant is not None and op.name != "resize_as_"
+    if check == "error":
+        # Bad input is not of a dtype: once, with the first one.
+        if dtype == dtypes_of(op)[0]:
+            yield from _error_cases(op)
+        return
+    if check == "grad" and not (op.supports_autograd and dtype in op.backward_dtypes):
+        return
+    for sample in samples if check in ("forward", "noncontiguous", "grad") else few:
+        name = describe(sample)
+        if check == "forward":
+            yield Case(check, name, _forward(op, sample))
+        elif check == "noncontiguous":
+            yield Case(check, name, _forward(op, sample, noncontiguous_like))
+        elif check == "empty":
+            if (empty := _empty_sample(sample)) is not None:
+                yield Case(check, describe(empty), _forward(op, empty))
+        elif check == "out" and op.supports_out:
+            yield from _out_cases(op, sample, name)
+        elif check == "inplace" and inplace_ok and not sample.broadcasts_input:
+            yield _inplace_case(op, sample, name)
+        elif check == "view" and _aliases(op, sample):
+            yield from _view_cases(op, sample, name)
+        elif check == "grad" and (dtype.is_floating_point or dtype.is_complex):
+            yield _grad_case(op, sample, name)
+
+
+# ---------------------------------------------------------------- running and comparing
+
+
+def _attempt(run: Callable[[torch.device], Any], device: torch.device, seed: int = 1) -> Any:
+    """The results, flattened, or the exception."""
+    try:
+        # Each device's own generator, at the same place for each case.
+        torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return tree_leaves(run(device))
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return error
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:300]
+
+
+def _tolerances(op: OpInfo, dtype: torch.dtype) -> tuple[float, float] | None:
+    """PyTorch's toleranceOverride of the op for a dtype, the widest of its tests'."""
+    rtol = atol = 0.0
+    for info in op.decorators:
+        for decorator in getattr(info, "decorators", [info]):
+            if not isinstance(decorator, toleranceOverride) or dtype not in decorator.d:
+                continue
+            if getattr(info, "device_type", None) not in (None, "cpu"):
+                continue
+            atol = max(atol, decorator.d[dtype].atol)
+            rtol = max(rtol, decorator.d[dtype].rtol)
+    return (rtol, atol) if rtol or atol else None
+
+
+def _rtol(dtype: torch.dtype) -> float:
+    """assert_close's own."""
+    return {torch.float16: 1e-3, torch.bfloat16: 1.6e-2, torch.float64: 1e-7}.get(dtype, 1.3e-6)
+
+
+def _atol(dtype: torch.dtype) -> float:
+    return 1e-7 if dtype == torch.float64 else 1e-5
+
+
+def _compare_tensors(
+    actual: Any, expected: torch.Tensor, override: tuple[float, float] | None
+) -> str | None:
+    if actual.device.type != "xla":
+        return f"a result on {actual.device}"
+    expected = expected.detach()
+    actual = actual.detach().cpu()
+    rtol = atol = None
+    if override and (expected.is_floating_point() or expected.is_complex()):
+        rtol, atol = (
+            max(override[0], _rtol(expected.dtype)),
+            max(override[1], _atol(expected.dtype)),
+        )
+    try:
+        torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split())[:300]
+    return None
+
+
+def _compare_random(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """The means, where there are enough numbers."""
+    if expected.numel() < 64 or expected.dtype.is_complex:
+        return None
+    a, e = actual.detach().cpu().double(), expected.detach().double()
+    if not (a.isfinite().all() and e.isfinite().all()):
+        return None
+    spread = max(a.std().item(), e.std().item(), 1e-6)
+    error = 6 * spread * (2 / a.numel()) ** 0.5
+    if abs(a.mean().item() - e.mean().item()) > error:
+        return f"mean {a.mean().item():.4g}, on CPU {e.mean().item():.4g}"
+    return None
+
+
+def _judge(
+    op: OpInfo,
+    case: Case,
+    actual: Any,
+    expected: Any,
+    tolerances: tuple[float, float] | None,
+) -> Failure | None:
+    """What is wrong with a case, or None."""
+
+    def failure(kind: str, message: str) -> Failure:
+        return Failure(case.check, kind, case.sample[:300], message)
+
+    if isinstance(expected, Exception):
+        # What the CPU has no kernel for is no contract.
+        missing = isinstance(expected, NotImplementedError) or "not implemented" in str(expected)
+        if isinstance(actual, Exception):
+            wanted = (type(expected), case.must_raise or type(expected))
+            if missing or isinstance(actual, wanted):
+                return None
+            return failure("raised", f"{_one_line(actual)}; on CPU {_one_line(expected)}")
+        return None if missing else failure("silent", f"on CPU {_one_line(expected)}")
+    if case.must_raise and isinstance(actual, case.must_raise):
+        return None
+    if isinstance(actual, Exception):
+        return failure("raised", _one_line(actual))
+    if case.must_raise:
+        return None  # The database means another device: the CPU takes it too.
+    if len(actual) != len(expected):
+        return failure("wrong", f"{len(actual)} results, on CPU {len(expected)}")
+    for a, e in zip(actual, expected, strict=True):
+        if message := _difference(op_name(op), a, e, tolerances, case.random):
+            return failure("wrong", message)
+    return None
+
+
+def _difference(
+    name: str,
+    actual: Any,
+    expected: Any,
+    tolerances: tuple[float, float] | None,
+    random: bool,
+) -> str | None:
+    if not isinstance(expected, torch.Tensor):
+        if random or actual == expected or (actual != actual and expected != expected):
+            return None
+        if isinstance(actual, (float, complex)) and isinstance(expected, (float, complex)):
+            rtol, atol = tolerances or (1.3e-6, 1e-5)
+            if abs(actual - expected) <= atol + rtol * abs(expected):
+                return None
+        return f"{_text(actual)}, on CPU {_text(expected)}"
+    if not isinstance(actual, torch.Tensor) or (
+        (actual.dtype, actual.shape) != (expected.dtype, expected.shape)
+    ):
+        return f"{_text(actual)}, on CPU {_text(expected)}"
+    if name in UNINITIALIZED:
+        return None
+    if random:
+        return _compare_random(actual, expected)
+    return _compare_tensors(actual, expected, tolerances)
+
+
+def _no_worse(actual: Any, expected: Any, precise: Any, tolerances: Any) -> bool:
+    """Whether xla's error against the result in double precision is within the tolerances, or at
+    most twice the CPU's own: the criterion of PyTorch's tests of its decompositions."""
+    if isinstance(actual, Exception) or isinstance(precise, Exception):
+        return False
+    if not len(actual) == len(expected) == len(precise):
+        return False
+    for a, e, p in zip(actual, expected, precise, strict=True):
+        if not isinstance(e, torch.Tensor):
+            if a != e and not isinstance(e, (float, complex)):
+                return False
+            continue
+        if not isinstance(a, torch.Tensor) or (a.dtype, a.shape) != (e.dtype, e.shape):
+            return False
+        a, e = a.detach().cpu(), e.detach()
+        if e.dtype not in WIDE:
+            if not torch.equal(a, e):
+                return False
+            continue
+        p = p.detach().to(WIDE[e.dtype])
+        a, e = a.to(p.dtype), e.to(p.dtype)
+        finite = e.isfinite() & p.isfinite() & a.isfinite()
+        # What is no number, or out of the dtype's range, is so on both.
+        same = (a == e) | ((a != a) & (e != e))
+        if not (finite | same).all():
+            return False
+        if not finite.any():
+            continue
+        a, e, p = a[finite], e[finite], p[finite]
+        rtol, atol = tolerances
+        bound = torch.clamp(atol + rtol * p.abs(), min=2 * (e - p).abs().max().item())
+        if not ((a - p).abs() <= bound).all():
+            return False
+    return True
+
+
+def _counters() -> dict[str, int]:
+    return {name: met.counter_value(name) or 0 for name in met.counter_names()}
+
+
+def _moved(before: dict[str, int], prefix: str) -> list[str]:
+    after = _counters()
+    return sorted(
+        name.removeprefix(prefix)
+        for name, count in after.items()
+        if name.startswith(prefix) and count != before.get(name, 0)
+    )
+
+
+def check_op(
+    op: OpInfo,
+    dtype: torch.dtype,
+    checks: Iterable[str] = CHECKS,
+    limit: int | None = None,
+) -> Report:
+    """Runs the named checks of one op in one dtype.
+
+    Args:
+        op: An entry of op_db.
+        dtype: One that the op has on the CPU.
+        checks: Names out of CHECKS.
+        limit: How many samples for a check; all with None.
+    """
+    name = op_name(op)
+    report = Report(name, dtype_name(dtype))
+    device, cpu = torch.device(xm.xla_device()), torch.device("cpu")
+    pending: list[tuple[Case, Any, Any]] = []
+
+    def judge(case: Case, actual: Any, expected: Any) -> None:
+        try:
+            failure = _judge(op, case, actual, expected, _tolerances(op, dtype))
+            for i, excuse in enumerate(EXCEPTIONS.get(name, ())):
+                if not failure or failure.kind != "wrong" or not excuse.widens:
+                    continue
+                if not excuse.covers(case.check, report.dtype):
+                    continue
+                wide = (excuse.rtol, excuse.atol)
+                if excuse.precise:
+                    wide = _tolerances(op, dtype) or (_rtol(dtype), _atol(dtype))
+                    if _no_worse(actual, expected, _run_wide(case), wide):
+                        failure = None
+                else:
+                    failure = _judge(op, case, actual, expected, wide)
+                if failure is None and i not in report.tolerances_used:
+                    report.tolerances_used.append(i)
+        except Exception as error:  # noqa: BLE001 - reading the result back failed
+            failure = Failure(case.check, "raised", case.sample, _one_line(error))
+        if failure:
+            report.failures.append(failure)
+
+    def flush() -> None:
+        try:
+            torch_xla.sync(wait=True)
+        except Exception:  # noqa: BLE001 - each is run again, alone, to find the culprit
+            for i, (case, _, expected) in enumerate(pending):
+                actual = _attempt(case.run, device)
+                try:
+                    torch_xla.sync(wait=True)
+                except Exception as error:  # noqa: BLE001
+                    actual = error
+                pending[i] = (case, actual, expected)
+        for case, actual, expected in pending:
+            judge(case, actual, expected)
+        pending.clear()
+
+    for check in checks:
+        try:
+            cases = list(make_cases(op, dtype, check, limit))
+        except Exception as error:  # noqa: BLE001 - the database's own sample may not work
+            report.failures.append(Failure(check, "raised", "making samples", _one_line(error)))
+            continue
+        report.cases[check] = len(cases)
+        for case in cases:
+            case.random = name in RANDOM or any(
+                text in case.sample for text in SOMETIMES_RANDOM.get(name, ())
+            )
+        before = _counters()
+        for case in cases:
+            expected = _attempt(case.run, cpu)
+            pending.append((case, _attempt(case.run, device), expected))
+            if len(pending) >= BATCH:
+                flush()
+        if check == "forward":
+            report.decompositions = _moved(before, "xla::decomp::")
+            report.fallbacks = _moved(before, "aten::")
+        elif check == "grad":
+            report.grad_fallbacks = _moved(before, "aten::")
+    flush()
+    return report
