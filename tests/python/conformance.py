@@ -26,13 +26,38 @@ from typing import Any
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import torch
+import yaml
 from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS, UNINITIALIZED, Excuse
 from opinfo_testing import CHECKS, DTYPES, OPS, check_op, dtype_name, plan
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS_BAR, FALLBACK_BAR = 0.98, 0.05
-MARKS = {"native": "N", "decomposition": "D", "fallback": "C"}
+MARKS = {"native": "N", "decomposition": "D", "kernel": "K", "fallback": "C"}
+
+
+def _kernel_ops() -> set[str]:
+    """Operators whose one lowering is a call of PyTorch's CPU kernel."""
+    lines = yaml.safe_load((ROOT / "codegen" / "xla_native_functions.yaml").read_text())
+    return {
+        name.partition(".")[0]
+        for entry in lines["full_codegen"]
+        if isinstance(entry, dict)
+        for name, options in entry.items()
+        if options and options.get("cpu_kernel") == "only"
+    }
+
+
+KERNEL_OPS = _kernel_ops()
+
+
+def how(report: dict[str, Any]) -> str:
+    """By what means an operator ran in one dtype."""
+    if report["fallbacks"]:
+        return "fallback"
+    if KERNEL_OPS.intersection(report["lowered"]):
+        return "kernel"
+    return "decomposition" if report["decompositions"] else "native"
 
 
 # ---------------------------------------------------------------- running
@@ -141,6 +166,7 @@ class Verdict:
     stale: list[Excuse]  # excuses that nothing needed
     reports: list[dict[str, Any]]
     wrong: bool
+    marks: dict[str, str]  # by dtype: ✗ something failed, * all that failed is excused
 
     @property
     def passed(self) -> bool:
@@ -153,24 +179,27 @@ class Verdict:
 
     @property
     def how(self) -> str:
-        if any(r["fallbacks"] for r in self.reports):
-            return "fallback"
-        return "decomposition" if any(r["decompositions"] for r in self.reports) else "native"
+        """The least that it took in any dtype."""
+        return max((how(r) for r in self.reports), key=list(MARKS).index, default="native")
 
 
 def judge(op: str, result: list[dict[str, Any]] | str, complete: bool) -> Verdict:
     if isinstance(result, str):
-        return Verdict(op, [f"the process ended: {result}"], [], [], [], False)
+        return Verdict(op, [f"the process ended: {result}"], [], [], [], False, {})
     excuses = EXCEPTIONS.get(op, [])
     used: list[Excuse] = []
     failures, wrong = [], False
+    marks: dict[str, str] = {}
     for report in result:
         used += [excuses[i] for i in report["tolerances_used"]]
         for failure in report["failures"]:
-            excuse = next((e for e in excuses if e.covers(failure["check"], report["dtype"])), None)
-            if excuse is not None and not excuse.widens:
+            what = failure["check"], report["dtype"], failure["message"]
+            excuse = next((e for e in excuses if not e.widens and e.covers(*what)), None)
+            if excuse is not None:
                 used.append(excuse)
+                marks.setdefault(report["dtype"], "*")
                 continue
+            marks[report["dtype"]] = "✗"
             wrong |= failure["kind"] == "wrong"
             failures.append(
                 f"{report['dtype']} {failure['check']} {failure['kind']}: "
@@ -178,39 +207,26 @@ def judge(op: str, result: list[dict[str, Any]] | str, complete: bool) -> Verdic
             )
     stale = [e for e in excuses if complete and e not in used]
     excused = [e for e in excuses if e in used and not e.widens]
-    return Verdict(op, failures, excused, stale, result, wrong)
+    return Verdict(op, failures, excused, stale, result, wrong, marks)
 
 
 # ---------------------------------------------------------------- reporting
 
 
-def _cell(report: dict[str, Any] | None, op: str) -> str:
-    if report is None:
-        return ""
-    mark = MARKS[
-        "fallback"
-        if report["fallbacks"]
-        else "decomposition"
-        if report["decompositions"]
-        else "native"
-    ]
-    return mark + ("✗" if report["failures"] else "")
-
-
-def write_table(verdicts: list[Verdict], path: Path, wall: float) -> str:
+def write_table(verdicts: list[Verdict], path: Path) -> str:
     """docs/operators.md; returns the totals as a line of text."""
     tested = [v for v in verdicts if v.reports or v.failures]
     passed = sum(v.passed for v in tested)
-    how = collections.Counter(v.how for v in tested)
+    means = collections.Counter(v.how for v in tested)
     cpu = [v for v in tested if v.fallbacks]
     cases = sum(sum(r["cases"].values()) for v in tested for r in v.reports)
     wrong = sum(v.wrong for v in tested)
     n = max(1, len(tested))
     totals = (
         f"{len(tested)} operators, {cases} cases: {passed} pass ({passed / n:.1%}), "
-        f"{wrong} wrong; {how['native']} native, {how['decomposition']} by decomposition, "
-        f"{how['fallback']} with a CPU fallback in the forward ({len(cpu)}, {len(cpu) / n:.1%}, "
-        "counting gradients)"
+        f"{wrong} wrong; {means['native']} native, {means['decomposition']} by decomposition, "
+        f"{means['kernel']} by PyTorch's CPU kernel within the program, {means['fallback']} with "
+        f"a CPU fallback in the forward ({len(cpu)}, {len(cpu) / n:.1%}, counting gradients)"
     )
     dtypes = [dtype_name(d) for d in DTYPES]
     lines = [
@@ -223,15 +239,19 @@ def write_table(verdicts: list[Verdict], path: Path, wall: float) -> str:
         f"With torch {torch.__version__}, platform {os.environ['PJRT_DEVICE']}: {totals}.",
         "",
         "**N**: every operator that reached the device is lowered. **D**: some were first taken",
-        "apart by PyTorch's decompositions. **C**: some ran on the CPU. **✗**: something differs",
-        "from the CPU (below). Empty: not on the CPU either, or not tested.",
+        "apart by PyTorch's decompositions. **K**: some call PyTorch's CPU kernel within the",
+        "program (on other platforms than the CPU they are a **C**). **C**: some ran on the CPU,",
+        "outside of it. **✗**: something differs from the CPU (below), **\\***: and is excused",
+        "(below). Empty: not on the CPU either, or not tested.",
         "",
         "| operator | " + " | ".join(dtypes) + " | CPU fallbacks |",
         "|---" * (len(dtypes) + 2) + "|",
     ]
     for v in sorted(tested, key=lambda v: v.op):
         by_dtype = {r["dtype"]: r for r in v.reports}
-        cells = [_cell(by_dtype.get(d), v.op) for d in dtypes]
+        cells = [
+            MARKS[how(by_dtype[d])] + v.marks.get(d, "") if d in by_dtype else "" for d in dtypes
+        ]
         lines.append(f"| {v.op} | " + " | ".join(cells) + f" | {', '.join(v.fallbacks)} |")
     lines += ["", "## CPU fallbacks", ""]
     reasons = collections.defaultdict(list)
@@ -259,7 +279,6 @@ def write_table(verdicts: list[Verdict], path: Path, wall: float) -> str:
         lines.append("")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines))
-    del wall
     return totals
 
 
@@ -289,7 +308,7 @@ def main() -> int:
     if output is None and complete and not args.k and not args.ops:
         output = ROOT / "docs" / "operators.md"
     with tempfile.TemporaryDirectory() as scratch:
-        totals = write_table(verdicts, output or Path(scratch) / "operators.md", wall)
+        totals = write_table(verdicts, output or Path(scratch) / "operators.md")
     bad = [v for v in verdicts if v.failures]
     for v in bad:
         shown = v.failures if args.verbose else v.failures[:1]

@@ -19,7 +19,7 @@ def _failures(report: Report) -> list[str]:
     return [
         f"{report.dtype} {failure}"
         for failure in report.failures
-        if not any(e.covers(failure.check, report.dtype) for e in excuses)
+        if not any(e.covers(failure.check, report.dtype, failure.message) for e in excuses)
     ]
 
 
