@@ -70,6 +70,7 @@ def _arg_kind(arg: Argument, constants: set[str]) -> str:
 class Arg:
     name: str
     kind: str  # ArgKind without its `k`
+    count: int | None = None  # of arguments that `lower_args` joined
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +104,21 @@ class Op:
             Arg(a.name, _arg_kind(a, constants))
             for a in self.function.func.schema_order_arguments()
         ]
+
+    @property
+    def lower_name(self) -> str:
+        """The Lower function: the one that the option `lower` names, or the op's own."""
+        return self.options.get("lower", self.symbol)
+
+    @property
+    def lower_args(self) -> list[Arg]:
+        """What Lower gets. One that serves 1-d to 3-d operators gets their scales as a list."""
+        args = [a for a in self.args if a.kind != "Ignored"]
+        scales = [a for a in args if a.kind == "OptionalDouble" and a.name.startswith("scales")]
+        if "lower" not in self.options or not scales:
+            return args
+        others = args[: -len(scales)]
+        return [*others, Arg("scales", "OptionalDoubles", len(scales))]
 
     @property
     def num_returns(self) -> int:

@@ -28,6 +28,7 @@ LOWER_TYPES = {
     "BoolList": "const std::vector<bool>&",
     "Double": "double",
     "OptionalDouble": "std::optional<double>",
+    "OptionalDoubles": "const std::vector<std::optional<double>>&",
     "DoubleList": "c10::ArrayRef<double>",
     "OptionalDoubleList": "std::optional<c10::ArrayRef<double>>",
     "Dtype": "c10::ScalarType",
@@ -50,8 +51,8 @@ def _return_type(op: Op) -> str:
     return "Value" if op.num_returns == 1 and not op.returns_list else "std::vector<Value>"
 
 
-def _lower_parameters(args: list[Arg]) -> str:
-    parts = [f"{LOWER_TYPES[a.kind]} {a.name}" for a in args if a.kind != "Ignored"]
+def _lower_parameters(op: Op) -> str:
+    parts = [f"{LOWER_TYPES[a.kind]} {a.name}" for a in op.lower_args]
     return ", ".join(["LoweringContext& cx", *parts])
 
 
@@ -90,10 +91,13 @@ def lowering_declarations(ops: list[Op]) -> str:
         "// Each of these is defined by hand in lowering/.\n#pragma once\n\n"
         '#include "lowering/context.h"\n\nnamespace torch_xla::lowering::aten {\n\n',
     ]
+    declared: dict[str, list[str]] = {}  # one function may serve several operators
     for op in _ir_ops(ops):
         if op.lowering_option is None:
-            lines.append(f"// {op.function.func}\n")
-            lines.append(f"{_return_type(op)} {op.symbol}({_lower_parameters(op.args)});\n")
+            text = f"{_return_type(op)} {op.lower_name}({_lower_parameters(op)});\n"
+            declared.setdefault(text, []).append(f"// {op.function.func}\n")
+    for text, schemas in declared.items():
+        lines += [*schemas, text]
     lines.append("\n}  // namespace torch_xla::lowering::aten\n")
     return "".join(lines)
 
@@ -106,13 +110,13 @@ def _lower_thunk(op: Op) -> str:
         helper = {"unary": "LowerUnary", "binary": "LowerBinary", "compare": "LowerCompare"}[kind]
         target = f"Direction::{function}" if kind == "compare" else f"stablehlo::{function}"
         return head + f"  {helper}(cx, node, {target});\n}}\n"
-    reads = [f"  auto {a.name} = args.{a.kind}();\n" for a in op.args if a.kind != "Ignored"]
-    call = ", ".join(["cx", *(a.name for a in op.args if a.kind != "Ignored")])
+    reads = [f"  auto {a.name} = args.{a.kind}({a.count or ''});\n" for a in op.lower_args]
+    call = ", ".join(["cx", *(a.name for a in op.lower_args)])
     return (
         head
         + ("  ArgReader args(cx, node);\n" if reads else "  (void)node;\n")
         + "".join(reads)
-        + f"  cx.SetOutputs(node, aten::{op.symbol}({call}));\n}}\n"
+        + f"  cx.SetOutputs(node, aten::{op.lower_name}({call}));\n}}\n"
     )
 
 

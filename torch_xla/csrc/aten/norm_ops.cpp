@@ -1,5 +1,6 @@
 // Batch normalization: the node is pure, the running statistics are written here.
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/pow.h>
@@ -37,6 +38,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
     at::Tensor variance = save_invstd.pow(-2).sub_(eps).mul_(n / (n - 1));
     running_var->lerp_(variance.to(running_var->scalar_type()), momentum);
   }
+  // As ATen on the CPU: what only training saves is empty.
+  if (!training) save_mean = save_invstd = at::empty({0}, save_mean.options());
   return {output, save_mean, save_invstd};
 }
 
@@ -61,6 +64,15 @@ XLANativeFunctions::_native_batch_norm_legit_no_stats(const at::Tensor& input,
                                                       const OptionalTensor& bias, bool training,
                                                       double momentum, double eps) {
   return BatchNorm(input, weight, bias, std::nullopt, std::nullopt, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_batch_norm_with_update(const at::Tensor& input, const OptionalTensor& weight,
+                                            const OptionalTensor& bias, at::Tensor& running_mean,
+                                            at::Tensor& running_var, double momentum, double eps) {
+  auto [output, save_mean, save_invstd] =
+      BatchNorm(input, weight, bias, running_mean, running_var, /*training=*/true, momentum, eps);
+  return {output, save_mean, save_invstd, at::empty({0}, input.options().dtype(at::kByte))};
 }
 
 }  // namespace torch_xla

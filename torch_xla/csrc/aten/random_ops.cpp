@@ -1,5 +1,7 @@
 // Random numbers, made on the device from a seed that is a parameter of the program.
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/where.h>
 
 #include <limits>
 
@@ -197,6 +199,22 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
                                    {aten::DrawSeed(generator, device), GetIrValue(self)},
                                    std::move(words), ir::GetShape(at::kLong, sizes)),
                     device);
+}
+
+at::Tensor XLANativeFunctions::rrelu_with_noise(const at::Tensor& self, at::Tensor& noise,
+                                                const at::Scalar& lower, const at::Scalar& upper,
+                                                bool training, Generator generator) {
+  if (!training) return at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
+  const at::Tensor negative = self.le(0);
+  noise.uniform_(lower.toDouble(), upper.toDouble(), std::move(generator));
+  noise.copy_(at::where(negative, noise, 1));
+  return at::where(negative, self.mul(noise), self);
+}
+
+at::Tensor& XLANativeFunctions::rrelu_with_noise_(at::Tensor& self, at::Tensor& noise,
+                                                  const at::Scalar& lower, const at::Scalar& upper,
+                                                  bool training, Generator generator) {
+  return self.copy_(rrelu_with_noise(self, noise, lower, upper, training, std::move(generator)));
 }
 
 }  // namespace torch_xla

@@ -57,6 +57,12 @@ class ArgReader {
   std::optional<double> OptionalDouble() {
     return Optional([&] { return Double(); });
   }
+  /// `count` arguments of the schema as one list.
+  std::vector<std::optional<double>> OptionalDoubles(size_t count) {
+    std::vector<std::optional<double>> values(count);
+    for (auto& value : values) value = OptionalDouble();
+    return values;
+  }
   c10::ArrayRef<double> DoubleList() { return words_.DoubleList(); }
   std::optional<c10::ArrayRef<double>> OptionalDoubleList() {
     return Optional([&] { return DoubleList(); });

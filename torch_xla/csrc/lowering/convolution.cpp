@@ -21,7 +21,6 @@
 //   64>128, 1x1 kernel   1.2    0.8        1.6    1.1         1.6    0.9
 //   16>32, 8x16x16       33     14         57     6.2        54     38
 // Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
-#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {
@@ -92,6 +91,9 @@ class Geometry {
   Value InputGradient(Value dy, Value w) const;
   Value WeightGradient(Value x, Value dy) const;
 
+  Value Patches(Value x) const;
+  Value SumPatches(Value taps) const;
+
  private:
   bool UsesElementwise(int64_t inputs, int64_t outputs) const;
   bool UsesProduct(ElementType element, int64_t batch, int64_t inputs, int64_t outputs,
@@ -102,7 +104,6 @@ class Geometry {
   Value Tap(Value padded, const Dims& tap) const;
   Value Untap(Value y, const Dims& tap) const;
   Value TapWeight(Value w, const Dims& tap, const Dims& dims) const;
-  Value Patches(Value x) const;
   Value GroupWeights(Value w) const;
   Value GroupChannels(Value dy) const;
 
@@ -164,6 +165,20 @@ Value Geometry::Patches(Value x) const {
   });
   return Reshape(Concatenate(taps, 1),
                  Join({groups_, channels / groups_ * Product(kernel_), batch}, output_));
+}
+
+/// The transpose of Patches: [C, kernel, N, output…] added up at its places in [C, N, input…].
+Value Geometry::SumPatches(Value taps) const {
+  Value sum;
+  Dims start(taps.rank(), 0), limit = taps.dims(), dims = {taps.dim(0), taps.dim(2)};
+  dims = Join(dims, output_);
+  ForEachTap(kernel_, [&](const Dims& tap) {
+    limit[1] = start[1] + 1;
+    Value term = Untap(Reshape(Slice(taps, start, limit), dims), tap);
+    sum = sum.valid() ? Add(sum, term) : term;
+    ++start[1];
+  });
+  return sum;
 }
 
 /// [groups, O / groups, C / groups * kernel].
@@ -256,14 +271,11 @@ Value Geometry::Forward(Value x, Value w) const {
 
 Value Geometry::InputGradient(Value dy, Value w) const {
   const int64_t batch = dy.dim(0), outputs = w.dim(0), inputs = w.dim(1) * groups_;
-  Value sum;
-  auto accumulate = [&](Value y, const Dims& tap) {
-    Value term = Untap(y, tap);
-    sum = sum.valid() ? Add(sum, term) : term;
-  };
   if (UsesElementwise(inputs, outputs)) {
+    Value sum;
     ForEachTap(kernel_, [&](const Dims& tap) {
-      accumulate(Multiply(dy, TapWeight(w, tap, dy.dims())), tap);
+      Value term = Untap(Multiply(dy, TapWeight(w, tap, dy.dims())), tap);
+      sum = sum.valid() ? Add(sum, term) : term;
     });
     return sum;
   }
@@ -271,15 +283,7 @@ Value Geometry::InputGradient(Value dy, Value w) const {
     Value taps = DotGeneral(
         GroupWeights(w), GroupChannels(dy),
         {.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contracting = {1}, .rhs_contracting = {2}});
-    taps = Reshape(taps, Join({inputs, Product(kernel_), batch}, output_));
-    int64_t index = 0;
-    ForEachTap(kernel_, [&](const Dims& tap) {
-      Dims start(taps.rank(), 0), limit = taps.dims();
-      start[1] = index++;
-      limit[1] = index;
-      accumulate(Reshape(Slice(taps, start, limit), Join({inputs, batch}, output_)), tap);
-    });
-    return SwapLeading(sum);
+    return SwapLeading(SumPatches(Reshape(taps, Join({inputs, Product(kernel_), batch}, output_))));
   }
   auto numbers = ConvolutionDimensionNumbers::Nchw(static_cast<int64_t>(rank_));
   Padding padding;
@@ -357,11 +361,32 @@ ElementType ConvolutionElement(const LoweringContext& cx, Value x) {
 
 bool IsEmpty(Value x) { return Product(x.dims()) == 0; }
 
+/// `x` with a batch of one where it has only `rank` dimensions.
+Value WithBatch(Value x, int64_t rank) {
+  return x.rank() > rank ? x : Reshape(x, Join({1}, x.dims()));
+}
+
+/// How many windows fit in each dimension.
+Dims PatchCounts(const Dims& input, c10::IntArrayRef kernel, c10::IntArrayRef dilation,
+                 c10::IntArrayRef padding, c10::IntArrayRef stride) {
+  const size_t rank = input.size();
+  const Dims kernels = PerDimension(kernel, rank), dilations = PerDimension(dilation, rank),
+             paddings = PerDimension(padding, rank), strides = PerDimension(stride, rank);
+  Dims counts;
+  for (size_t i = 0; i < rank; ++i) {
+    counts.push_back((input[i] + 2 * paddings[i] - Span(kernels[i], dilations[i])) / strides[i] +
+                     1);
+  }
+  return counts;
+}
+
 }  // namespace
 
 Value convolution(LoweringContext& cx, Value input, Value weight, std::optional<Value> bias,
                   c10::IntArrayRef stride, c10::IntArrayRef padding, c10::IntArrayRef dilation,
                   bool transposed, c10::IntArrayRef /*output_padding*/, int64_t groups) {
+  TORCH_CHECK(input.element() == weight.element(), "Input type (", input.type().ToString(),
+              ") and weight type (", weight.type().ToString(), ") should be the same");
   const ElementType element = ConvolutionElement(cx, input);
   const Dims dims = cx.output_dims(), from = Spatial(input.dims()), to = Spatial(dims);
   Geometry geometry(cx, transposed ? to : from, transposed ? from : to, Spatial(weight.dims()),
@@ -406,6 +431,31 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
     gradients[2] = Convert(sum, cx.output_element(2));
   }
   return gradients;
+}
+
+Value im2col(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+             c10::IntArrayRef dilation, c10::IntArrayRef padding, c10::IntArrayRef stride) {
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
+  Value x = WithBatch(self, 3);
+  const Dims input = Spatial(x.dims());
+  Geometry geometry(cx, input, PatchCounts(input, kernel_size, dilation, padding, stride),
+                    PerDimension(kernel_size, 2), stride, padding, dilation, 1);
+  Value patches = geometry.Patches(x);
+  patches = Reshape(patches, {patches.dim(1), x.dim(0), cx.output_type().dims.back()});
+  return Reshape(Transpose(patches, {1, 0, 2}), cx.output_dims());
+}
+
+Value col2im(LoweringContext& cx, Value self, c10::IntArrayRef output_size,
+             c10::IntArrayRef kernel_size, c10::IntArrayRef dilation, c10::IntArrayRef padding,
+             c10::IntArrayRef stride) {
+  if (IsEmpty(self)) return Constant(cx.builder(), 0, cx.output_type());
+  const Dims kernel = PerDimension(kernel_size, 2), size = PerDimension(output_size, 2);
+  const Dims counts = PatchCounts(size, kernel_size, dilation, padding, stride);
+  Geometry geometry(cx, size, counts, kernel, stride, padding, dilation, 1);
+  Value x = WithBatch(Convert(self, ComputeType(self.element())), 2);
+  x = Transpose(x, {1, 0, 2});
+  x = Reshape(x, Join({x.dim(0) / Product(kernel), Product(kernel), x.dim(1)}, counts));
+  return Reshape(ToOutputElement(cx, SwapLeading(geometry.SumPatches(x))), cx.output_dims());
 }
 
 }  // namespace torch_xla::lowering::aten

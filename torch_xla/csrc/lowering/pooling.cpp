@@ -5,9 +5,15 @@
 // Gradients are dense: what each input element gets from the windows that may cover it. The
 // StableHLO op for it, select_and_scatter, is 24 times slower than ATen on XLA:CPU.
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <string_view>
 
-#include "XLALowerings.h"
+#include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
+#include "lowering/indexing.h"
+#include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
 namespace {
@@ -44,11 +50,6 @@ Value Table(Value like, const Dims& numbers, ElementType element, int64_t dim, c
   return BroadcastInDim(Convert(table, element), dims, {dim});
 }
 
-Dims WithSize(Dims dims, int64_t dim, int64_t size) {
-  dims[dim] = size;
-  return dims;
-}
-
 Value PadAlong(Value x, int64_t dim, Value value, int64_t low, int64_t high) {
   const Dims none(x.rank(), 0);
   return low == 0 && high == 0 ? x
@@ -69,23 +70,8 @@ Value Tap(Value padded, const Window& w, int64_t tap) {
                WithSize(Dims(padded.rank(), 1), w.dim, w.stride));
 }
 
-/// Each element along `dim` `count` times.
-Value RepeatEach(Value x, int64_t dim, int64_t count) {
-  if (count == 1) return x;
-  Dims split = x.dims(), axes;
-  split.insert(split.begin() + dim + 1, count);
-  for (int64_t i = 0; i <= x.rank(); ++i) {
-    if (i != dim + 1) axes.push_back(i);
-  }
-  return Reshape(BroadcastInDim(x, split, axes), WithSize(x.dims(), dim, x.dim(dim) * count));
-}
-
 Value SumWindows(Value x, const Window& w) {
-  if (w.Tiles()) {
-    Dims split = WithSize(x.dims(), w.dim, w.output);
-    split.insert(split.begin() + w.dim + 1, w.kernel);
-    return Reduce(Reshape(x, split), {w.dim + 1}, ReduceOp::kAdd);
-  }
+  if (w.Tiles()) return Reduce(SplitDimension(x, w.dim, w.kernel), {w.dim + 1}, ReduceOp::kAdd);
   stablehlo::Window window{.dimensions = WithSize(Dims(x.rank(), 1), w.dim, w.kernel),
                            .strides = WithSize(Dims(x.rank(), 1), w.dim, w.stride),
                            .padding = stablehlo::Padding(x.rank(), {0, 0})};
@@ -108,10 +94,17 @@ Value SpreadWindows(Value y, const Window& w) {
 
 // ---- All pooled dimensions --------------------------------------------------------------
 
+/// How many dimensions the operator pools: 2 for "aten::avg_pool2d_backward".
+int64_t SpatialRank(const LoweringContext& cx) {
+  const std::string_view op = cx.node().op().name;
+  return op[op.find("d", op.find_first_of("23")) - 1] - '0';
+}
+
 /// From the dimensions of input and output and PyTorch's parameters.
-std::vector<Window> Windows(const Dims& input, const Dims& output, size_t pooled,
+std::vector<Window> Windows(const LoweringContext& cx, const Dims& input, const Dims& output,
                             c10::IntArrayRef kernel, c10::IntArrayRef stride,
                             c10::IntArrayRef padding, c10::IntArrayRef dilation) {
+  const size_t pooled = SpatialRank(cx);
   const Dims kernels = PerDimension(kernel, pooled), paddings = PerDimension(padding, pooled),
              dilations = PerDimension(dilation, pooled),
              strides = stride.empty() ? kernels : PerDimension(stride, pooled);
@@ -122,6 +115,15 @@ std::vector<Window> Windows(const Dims& input, const Dims& output, size_t pooled
                        paddings[i], dilations[i]});
   }
   return windows;
+}
+
+/// The index of each element in its plane, the last `pooled` dimensions.
+Value PlaneIndex(stablehlo::Builder& builder, const Dims& dims, int64_t pooled) {
+  const Dims plane(dims.end() - pooled, dims.end());
+  int64_t size = 1;
+  for (int64_t n : plane) size *= n;
+  return stablehlo::BroadcastTo(Reshape(stablehlo::Iota(builder, {kIndex, {size}}, 0), plane),
+                                dims);
 }
 
 // ---- Max pooling ------------------------------------------------------------------------
@@ -166,21 +168,20 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Windo
 }
 
 /// Adds each gradient where its index says, by a scatter into the flattened planes.
-Value ScatterMaxPoolBackward(Value grad, Value indices, const Dims& dims, size_t pooled) {
-  int64_t plane = 1, planes = 1;
-  for (size_t i = 0; i < dims.size(); ++i) (i + pooled < dims.size() ? planes : plane) *= dims[i];
+Value ScatterMaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices) {
+  const Dims dims = cx.output_dims();
+  Value grad = Convert(grad_output, ComputeType(grad_output.element()));
+  if (grad.type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
+  int64_t plane = 1;
+  for (int64_t i = 1; i <= SpatialRank(cx); ++i) plane *= dims[dims.size() - i];
+  const int64_t planes = cx.output_type().num_elements() / plane;
   const Dims flat = {planes, grad.type().num_elements() / planes};
-  Value start = stablehlo::Iota(grad.builder(), {ElementType::kS64, flat}, 0);
-  Value places = Add(Reshape(Convert(indices, ElementType::kS64), flat),
-                     Multiply(start, stablehlo::FullLike(start, plane)));
-  Value zeros = Constant(grad.builder(), 0, {grad.element(), {planes * plane}});
+  Value start = stablehlo::Iota(cx.builder(), {ElementType::kS64, flat}, 0) * plane;
+  Value places = Reshape(Convert(indices, ElementType::kS64), flat) + start;
+  Value zeros = Constant(cx.builder(), 0, {grad.element(), {planes * plane}});
   const Dims all = {flat[0] * flat[1]};
-  return Reshape(
-      Scatter(
-          zeros, Reshape(places, all), Reshape(grad, all),
-          {.inserted_window_dims = {0}, .scatter_dims_to_operand_dims = {0}, .index_vector_dim = 1},
-          ReduceOp::kAdd),
-      dims);
+  return ToOutput(
+      cx, Reshape(Put(zeros, 0, Reshape(places, all), Reshape(grad, all), ReduceOp::kAdd), dims));
 }
 
 Value MaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices,
@@ -190,21 +191,15 @@ Value MaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices,
   if (grad.type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   // Input element h lies in the window that starts last at or before it, number (h + padding)
   // / stride, and in at most (extent - 1) / stride windows before that one.
-  Dims counts, plane;
+  Dims counts;
   int64_t terms = 1;
   for (const Window& w : windows) {
     counts.push_back((w.extent() - 1) / w.stride + 1);
     terms *= counts.back();
-    plane.push_back(w.input);
   }
   constexpr int64_t kMaxTerms = 9;
-  if (terms > kMaxTerms) {
-    return ToOutput(cx, ScatterMaxPoolBackward(grad, indices, dims, windows.size()));
-  }
-  int64_t size = 1;
-  for (int64_t n : plane) size *= n;
-  Value self = stablehlo::BroadcastTo(
-      Reshape(stablehlo::Iota(cx.builder(), {kIndex, {size}}, 0), plane), dims);
+  if (terms > kMaxTerms) return ScatterMaxPoolBackward(cx, grad_output, indices);
+  Value self = PlaneIndex(cx.builder(), dims, static_cast<int64_t>(windows.size()));
   Value places = Convert(indices, kIndex);
   for (const Window& w : windows) {
     grad = RepeatEach(grad, w.dim, w.stride);
@@ -250,189 +245,179 @@ Value Divisor(Value like, const std::vector<Window>& windows, bool count_include
   return divisor;
 }
 
-Value AveragePool(LoweringContext& cx, Value x, const std::vector<Window>& windows,
+// ---- Adaptive and fractional pooling ----------------------------------------------------
+
+/// PyTorch's adaptive windows: output o covers [o * in / out, ceil((o + 1) * in / out)).
+MapRows AdaptiveWindows(int64_t input, int64_t output) {
+  MapRows windows(output);
+  for (int64_t o = 0; o < output; ++o) {
+    const int64_t last = ((o + 1) * input + output - 1) / output;
+    for (int64_t i = o * input / output; i < last; ++i) windows[o].push_back({i});
+  }
+  return windows;
+}
+
+/// Both directions: sums over windows, or of the windows over each input element.
+Value AdaptivePool(LoweringContext& cx, Value x, bool backward) {
+  Value y = Convert(x, ComputeType(x.element()));
+  const Dims dims = cx.output_dims();
+  for (int64_t dim = x.rank() - SpatialRank(cx); dim < x.rank(); ++dim) {
+    const int64_t input = backward ? dims[dim] : x.dim(dim);
+    const int64_t output = backward ? x.dim(dim) : dims[dim];
+    const MapRows windows = AdaptiveWindows(input, output);
+    Dims sizes;
+    for (const auto& window : windows) sizes.push_back(static_cast<int64_t>(window.size()));
+    auto divide = [&] { y = Divide(y, Table(y, sizes, y.element(), dim, y.dims())); };
+    if (backward) divide();
+    y = MapDimension(y, dim, backward ? Transposed(windows, input) : windows);
+    if (!backward) divide();
+  }
+  return ToOutput(cx, y);
+}
+
+/// Splits dimension `dim` of an array in two: its windows, and the elements of each. One that
+/// is in a window twice does no harm.
+using Cut = std::function<Value(Value x, int64_t dim)>;
+
+/// Values and their flat indices, as MaxPool; of any windows.
+std::vector<Value> MaxPool(LoweringContext& cx, Value x, const Cut& cut) {
+  if (cx.output_type().num_elements() == 0) {
+    return {Constant(cx.builder(), 0, cx.output_type()),
+            Constant(cx.builder(), 0, cx.output_type(1))};
+  }
+  const int64_t pooled = SpatialRank(cx);
+  Value best = x, index = PlaneIndex(x.builder(), x.dims(), pooled);
+  for (int64_t dim = x.rank() - 1; dim >= x.rank() - pooled; --dim) {
+    Value values = cut(best, dim), places = cut(index, dim);
+    best = Reduce(values, {dim + 1}, ReduceOp::kMax);
+    Dims axes;
+    for (int64_t i = 0; i <= x.rank(); ++i) {
+      if (i != dim + 1) axes.push_back(i);
+    }
+    Value hit = Equal(values, BroadcastInDim(best, values.dims(), axes));
+    constexpr int64_t kNone = std::numeric_limits<int32_t>::max();
+    Value first = Reduce(Select(hit, places, kNone), {dim + 1}, ReduceOp::kMin);
+    Value last_nan = Reduce(Select(IsNan(values), places, -1), {dim + 1}, ReduceOp::kMax);
+    index = Select(last_nan >= 0, last_nan, first);
+  }
+  return {best, Convert(index, cx.output_element(1))};
+}
+
+/// The windows of fractional pooling (B. Graham, "Fractional Max-Pooling", 2014) start at
+/// floor((o + u) * step) - floor(u * step), the last one at the end; u is drawn per plane.
+Cut FractionalWindows(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+                      Value samples) {
+  const int64_t pooled = SpatialRank(cx);
+  const Dims kernels = PerDimension(kernel_size, pooled), dims = cx.output_dims();
+  return [=](Value x, int64_t dim) {
+    const int64_t spatial = dim - (self.rank() - pooled), kernel = kernels[spatial];
+    const int64_t outputs = dims[dim], range = self.dim(dim) - kernel;
+    // ATen numbers the samples backwards in two dimensions, forwards in three.
+    const int64_t which = pooled == 2 ? 1 - spatial : spatial;
+    Dims planes(self.dims().begin(), self.dims().end() - pooled);
+    Value u = Slice(samples, {0, 0, which}, {samples.dim(0), samples.dim(1), which + 1});
+    Dims table = planes;
+    table.insert(table.end(), {outputs, kernel});
+    const auto lead = static_cast<int64_t>(planes.size());
+    Dims axes(lead);
+    std::iota(axes.begin(), axes.end(), 0);
+    u = BroadcastInDim(Reshape(u, planes), table, axes);
+    auto count = [&](int64_t axis) { return stablehlo::Iota(x.builder(), {kIndex, table}, axis); };
+    Value o = count(lead), start = o;
+    if (outputs > 1) {
+      Value step = Divide(FullLike(u, range), FullLike(u, outputs - 1));
+      start = Convert((Convert(o, u.element()) + u) * step, kIndex) - Convert(u * step, kIndex);
+    }
+    start = Select(Equal(o, outputs - 1), FullLike(o, range), start);
+    // [planes…, outputs * kernel] over whatever the other dimensions are by now.
+    Dims flat = planes;
+    flat.push_back(outputs * kernel);
+    axes.push_back(dim);
+    Value index = BroadcastInDim(Reshape(start + count(lead + 1), flat),
+                                 WithSize(x.dims(), dim, flat.back()), axes);
+    return SplitDimension(TakeAlong(x, dim, index), dim, kernel);
+  };
+}
+
+}  // namespace
+
+Value AdaptiveAveragePool(LoweringContext& cx, Value self, c10::IntArrayRef) {
+  return AdaptivePool(cx, self, /*backward=*/false);
+}
+
+Value AdaptiveAveragePoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/) {
+  return AdaptivePool(cx, grad_output, /*backward=*/true);
+}
+
+std::vector<Value> AdaptiveMaxPool(LoweringContext& cx, Value self, c10::IntArrayRef) {
+  const Dims dims = cx.output_dims();
+  return MaxPool(cx, self, [&](Value x, int64_t dim) {
+    if (x.dim(dim) % dims[dim] == 0) return SplitDimension(x, dim, x.dim(dim) / dims[dim]);
+    const MapRows windows = AdaptiveWindows(x.dim(dim), dims[dim]);
+    size_t longest = 0;
+    for (const auto& window : windows) longest = std::max(longest, window.size());
+    Dims places;
+    for (const auto& window : windows) {
+      for (size_t i = 0; i < longest; ++i) {
+        places.push_back(window[std::min(i, window.size() - 1)].index);
+      }
+    }
+    return SplitDimension(Take(x, dim, ConstantS64(x.builder(), places)), dim,
+                          static_cast<int64_t>(longest));
+  });
+}
+
+Value AdaptiveMaxPoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/,
+                              Value indices) {
+  return ScatterMaxPoolBackward(cx, grad_output, indices);
+}
+
+std::vector<Value> FractionalMaxPool(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+                                     c10::IntArrayRef, Value random_samples) {
+  return MaxPool(cx, self, FractionalWindows(cx, self, kernel_size, random_samples));
+}
+
+Value FractionalMaxPoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/,
+                                c10::IntArrayRef, c10::IntArrayRef, Value indices) {
+  return ScatterMaxPoolBackward(cx, grad_output, indices);
+}
+
+Value AveragePool(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+                  c10::IntArrayRef stride, c10::IntArrayRef padding, bool /*ceil_mode*/,
                   bool count_include_pad, std::optional<int64_t> divisor_override) {
-  Value sum = Convert(x, ComputeType(x.element()));
+  const auto windows = Windows(cx, self.dims(), cx.output_dims(), kernel_size, stride, padding, 1);
+  Value sum = Convert(self, ComputeType(self.element()));
   for (auto w = windows.rbegin(); w != windows.rend(); ++w) sum = SumWindows(sum, *w);
   return ToOutput(
       cx, Divide(sum, Divisor(sum, windows, count_include_pad, divisor_override, sum.dims())));
 }
 
-Value AveragePoolBackward(LoweringContext& cx, Value grad_output,
-                          const std::vector<Window>& windows, bool count_include_pad,
+Value AveragePoolBackward(LoweringContext& cx, Value grad_output, Value self,
+                          c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
+                          c10::IntArrayRef padding, bool /*ceil_mode*/, bool count_include_pad,
                           std::optional<int64_t> divisor_override) {
+  const auto windows =
+      Windows(cx, self.dims(), grad_output.dims(), kernel_size, stride, padding, 1);
   Value grad = Convert(grad_output, ComputeType(grad_output.element()));
   grad = Divide(grad, Divisor(grad, windows, count_include_pad, divisor_override, grad.dims()));
   for (const Window& w : windows) grad = SpreadWindows(grad, w);
   return ToOutput(cx, grad);
 }
 
-// ---- Adaptive average pooling -----------------------------------------------------------
-
-/// Ranges [first, last) of positions along a dimension.
-struct Ranges {
-  Dims first, last;
-};
-
-/// PyTorch's adaptive windows: output o covers [o * in / out, ceil((o + 1) * in / out)).
-Ranges AdaptiveWindows(int64_t input, int64_t output) {
-  Ranges ranges;
-  for (int64_t o = 0; o < output; ++o) {
-    ranges.first.push_back(o * input / output);
-    ranges.last.push_back(((o + 1) * input + output - 1) / output);
-  }
-  return ranges;
+std::vector<Value> MaxPoolWithIndices(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+                                      c10::IntArrayRef stride, c10::IntArrayRef padding,
+                                      c10::IntArrayRef dilation, bool /*ceil_mode*/) {
+  return MaxPool(
+      cx, self, Windows(cx, self.dims(), cx.output_dims(), kernel_size, stride, padding, dilation));
 }
 
-/// The windows that cover each input element.
-Ranges Inverse(const Ranges& windows, int64_t input) {
-  Ranges ranges;
-  const auto output = static_cast<int64_t>(windows.first.size());
-  for (int64_t h = 0; h < input; ++h) {
-    int64_t first = 0, last = output;
-    while (first < output && windows.last[first] <= h) ++first;
-    while (last > first && windows.first[last - 1] > h) --last;
-    ranges.first.push_back(first);
-    ranges.last.push_back(last);
-  }
-  return ranges;
-}
-
-/// Sums over ranges of different sizes along `dim`: slices as long as the longest range by
-/// one gather, and what they have too much masked.
-Value SumRanges(Value x, int64_t dim, const Ranges& ranges) {
-  const auto count = static_cast<int64_t>(ranges.first.size());
-  int64_t longest = 0;
-  for (int64_t r = 0; r < count; ++r) {
-    longest = std::max(longest, ranges.last[r] - ranges.first[r]);
-  }
-  Dims starts;
-  std::vector<std::byte> inside;
-  for (int64_t r = 0; r < count; ++r) {
-    starts.push_back(std::min(ranges.first[r], x.dim(dim) - longest));
-    for (int64_t i = starts[r]; i < starts[r] + longest; ++i) {
-      inside.push_back(std::byte{i >= ranges.first[r] && i < ranges.last[r]});
-    }
-  }
-  stablehlo::GatherDimensionNumbers numbers{.start_index_map = {dim}, .index_vector_dim = 1};
-  for (int64_t i = 0; i <= x.rank(); ++i) {
-    if (i != dim) numbers.offset_dims.push_back(i);
-  }
-  Value slices =
-      Gather(x, ConstantS64(x.builder(), starts), numbers, WithSize(x.dims(), dim, longest), true);
-  Value mask = ConstantFromBytes(x.builder(), {ElementType::kPred, {count, longest}}, inside);
-  Value masked = Select(BroadcastInDim(mask, slices.dims(), {dim, dim + 1}), slices,
-                        stablehlo::ZerosLike(slices));
-  return Reduce(masked, {dim + 1}, ReduceOp::kAdd);
-}
-
-/// Both directions: sums over windows, or of the windows over each input element.
-Value AdaptivePool(LoweringContext& cx, Value x, size_t pooled, bool backward) {
-  Value y = Convert(x, ComputeType(x.element()));
-  const Dims dims = cx.output_dims();
-  for (size_t i = dims.size() - pooled; i < dims.size(); ++i) {
-    const auto dim = static_cast<int64_t>(i);
-    const int64_t input = backward ? dims[i] : x.dim(dim), output = backward ? x.dim(dim) : dims[i];
-    const Ranges windows = AdaptiveWindows(input, output);
-    Dims sizes(output);
-    for (int64_t o = 0; o < output; ++o) sizes[o] = windows.last[o] - windows.first[o];
-    const bool even = output > 0 && input % output == 0;
-    const Window tile{dim, input, output, even ? input / output : 1, even ? input / output : 1, 0};
-    if (backward) {
-      y = Divide(y, Table(y, sizes, y.element(), dim, y.dims()));
-      y = even ? SpreadWindows(y, tile) : SumRanges(y, dim, Inverse(windows, input));
-    } else {
-      y = even ? SumWindows(y, tile) : SumRanges(y, dim, windows);
-      y = Divide(y, Table(y, sizes, y.element(), dim, y.dims()));
-    }
-  }
-  return ToOutput(cx, y);
-}
-
-}  // namespace
-
-Value _adaptive_avg_pool2d(LoweringContext& cx, Value self, c10::IntArrayRef) {
-  return AdaptivePool(cx, self, 2, false);
-}
-
-Value _adaptive_avg_pool2d_backward(LoweringContext& cx, Value grad_output, Value /*self*/) {
-  return AdaptivePool(cx, grad_output, 2, true);
-}
-
-Value avg_pool2d(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
-                 c10::IntArrayRef stride, c10::IntArrayRef padding, bool /*ceil_mode*/,
-                 bool count_include_pad, std::optional<int64_t> divisor_override) {
-  return AveragePool(cx, self,
-                     Windows(self.dims(), cx.output_dims(), 2, kernel_size, stride, padding, 1),
-                     count_include_pad, divisor_override);
-}
-
-Value avg_pool2d_backward(LoweringContext& cx, Value grad_output, Value self,
-                          c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                          c10::IntArrayRef padding, bool /*ceil_mode*/, bool count_include_pad,
-                          std::optional<int64_t> divisor_override) {
-  return AveragePoolBackward(
-      cx, grad_output, Windows(self.dims(), grad_output.dims(), 2, kernel_size, stride, padding, 1),
-      count_include_pad, divisor_override);
-}
-
-std::vector<Value> max_pool2d_with_indices(LoweringContext& cx, Value self,
-                                           c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                                           c10::IntArrayRef padding, c10::IntArrayRef dilation,
-                                           bool /*ceil_mode*/) {
-  return MaxPool(cx, self,
-                 Windows(self.dims(), cx.output_dims(), 2, kernel_size, stride, padding, dilation));
-}
-
-Value max_pool2d_with_indices_backward(LoweringContext& cx, Value grad_output, Value self,
-                                       c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                                       c10::IntArrayRef padding, c10::IntArrayRef dilation,
-                                       bool /*ceil_mode*/, Value indices) {
+Value MaxPoolWithIndicesBackward(LoweringContext& cx, Value grad_output, Value self,
+                                 c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
+                                 c10::IntArrayRef padding, c10::IntArrayRef dilation,
+                                 bool /*ceil_mode*/, Value indices) {
   return MaxPoolBackward(
       cx, grad_output, indices,
-      Windows(self.dims(), grad_output.dims(), 2, kernel_size, stride, padding, dilation));
-}
-
-Value _adaptive_avg_pool3d(LoweringContext& cx, Value self, c10::IntArrayRef) {
-  return AdaptivePool(cx, self, 3, false);
-}
-
-Value _adaptive_avg_pool3d_backward(LoweringContext& cx, Value grad_output, Value /*self*/) {
-  return AdaptivePool(cx, grad_output, 3, true);
-}
-
-Value avg_pool3d(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
-                 c10::IntArrayRef stride, c10::IntArrayRef padding, bool /*ceil_mode*/,
-                 bool count_include_pad, std::optional<int64_t> divisor_override) {
-  return AveragePool(cx, self,
-                     Windows(self.dims(), cx.output_dims(), 3, kernel_size, stride, padding, 1),
-                     count_include_pad, divisor_override);
-}
-
-Value avg_pool3d_backward(LoweringContext& cx, Value grad_output, Value self,
-                          c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                          c10::IntArrayRef padding, bool /*ceil_mode*/, bool count_include_pad,
-                          std::optional<int64_t> divisor_override) {
-  return AveragePoolBackward(
-      cx, grad_output, Windows(self.dims(), grad_output.dims(), 3, kernel_size, stride, padding, 1),
-      count_include_pad, divisor_override);
-}
-
-std::vector<Value> max_pool3d_with_indices(LoweringContext& cx, Value self,
-                                           c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                                           c10::IntArrayRef padding, c10::IntArrayRef dilation,
-                                           bool /*ceil_mode*/) {
-  return MaxPool(cx, self,
-                 Windows(self.dims(), cx.output_dims(), 3, kernel_size, stride, padding, dilation));
-}
-
-Value max_pool3d_with_indices_backward(LoweringContext& cx, Value grad_output, Value self,
-                                       c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
-                                       c10::IntArrayRef padding, c10::IntArrayRef dilation,
-                                       bool /*ceil_mode*/, Value indices) {
-  return MaxPoolBackward(
-      cx, grad_output, indices,
-      Windows(self.dims(), grad_output.dims(), 3, kernel_size, stride, padding, dilation));
+      Windows(cx, self.dims(), grad_output.dims(), kernel_size, stride, padding, dilation));
 }
 
 }  // namespace torch_xla::lowering::aten

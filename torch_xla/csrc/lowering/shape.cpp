@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "XLALowerings.h"
+#include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/strided_view.h"
@@ -141,6 +142,13 @@ Value cat(LoweringContext& cx, const std::vector<Value>& tensors, int64_t dim) {
   }
   if (parts.empty()) return Constant(cx.builder(), 0, cx.output_type());
   return Concatenate(parts, WrapDim(dim, parts[0].rank()));
+}
+
+Value channel_shuffle(LoweringContext&, Value self, int64_t groups) {
+  Dims order(self.rank() + 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[1], order[2]);
+  return Reshape(Transpose(SplitDimension(self, 1, self.dim(1) / groups), order), self.dims());
 }
 
 Value constant_pad_nd(LoweringContext& cx, Value self, c10::IntArrayRef pad, Value value) {

@@ -1,0 +1,110 @@
+// Operators that are calls of others: PyTorch has neither a Meta kernel nor a decomposition
+// for them.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_weight_norm_differentiable_backward.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <string>
+
+#include "XLANativeFunctions.h"
+#include "aten/assign.h"
+
+namespace torch_xla {
+namespace {
+
+/// As at::native::linspace: halves counted from both ends, so that the last number is `end`.
+at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t steps,
+                    const at::TensorOptions& options) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+  const bool integral = c10::isIntegralType(dtype, true);
+  const at::ScalarType compute = integral                            ? at::kDouble
+                                 : c10::isReducedFloatingType(dtype) ? at::kFloat
+                                                                     : dtype;
+  const at::Scalar from = integral ? at::Scalar(start.toLong()) : start;
+  const at::Scalar to = integral ? at::Scalar(end.toLong()) : end;
+  const at::TensorOptions wide = options.dtype(compute);
+  if (steps == 1) return at::full({1}, from, options);
+  const at::Tensor index = at::arange(steps, wide);
+  const at::Tensor first = at::scalar_tensor(from, wide), last = at::scalar_tensor(to, wide);
+  const at::Tensor step = (last - first) / (steps - 1);
+  const at::Tensor low = first + step * index, high = last - step * ((steps - 1) - index);
+  return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high).to(dtype);
+}
+
+/// A letter for each dimension that is not in `without`.
+std::string Letters(int64_t rank, at::IntArrayRef without) {
+  std::string letters;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (std::find(without.begin(), without.end(), i) == without.end()) {
+      letters += static_cast<char>('a' + i);
+    }
+  }
+  return letters;
+}
+
+}  // namespace
+
+at::Tensor& XLANativeFunctions::linspace_out(const at::Scalar& start, const at::Scalar& end,
+                                             int64_t steps, at::Tensor& out) {
+  aten::AssignOut(out, Linspace(start, end, steps, out.options()));
+  return out;
+}
+
+at::Tensor& XLANativeFunctions::logspace_out(const at::Scalar& start, const at::Scalar& end,
+                                             int64_t steps, double base, at::Tensor& out) {
+  // The exponents are not rounded to the result's type.
+  const bool integral = c10::isIntegralType(out.scalar_type(), true);
+  const at::TensorOptions options =
+      out.options().dtype(integral                                        ? at::kDouble
+                          : c10::isReducedFloatingType(out.scalar_type()) ? at::kFloat
+                                                                          : out.scalar_type());
+  const at::Scalar from = integral ? at::Scalar(start.toLong()) : start;
+  const at::Scalar to = integral ? at::Scalar(end.toLong()) : end;
+  aten::AssignOut(out, at::pow(base, Linspace(from, to, steps, options)).to(out.scalar_type()));
+  return out;
+}
+
+at::Tensor XLANativeFunctions::_trilinear(const at::Tensor& i1, const at::Tensor& i2,
+                                          const at::Tensor& i3, at::IntArrayRef expand1,
+                                          at::IntArrayRef expand2, at::IntArrayRef expand3,
+                                          at::IntArrayRef sumdim, int64_t /*unroll_dim*/) {
+  const auto rank = i1.dim() + static_cast<int64_t>(expand1.size());
+  return at::einsum(Letters(rank, expand1) + ',' + Letters(rank, expand2) + ',' +
+                        Letters(rank, expand3) + "->" + Letters(rank, sumdim),
+                    {i1, i2, i3});
+}
+
+at::Tensor XLANativeFunctions::fractional_max_pool3d_backward(const at::Tensor& grad_output,
+                                                              const at::Tensor& self,
+                                                              at::IntArrayRef /*kernel_size*/,
+                                                              at::IntArrayRef /*output_size*/,
+                                                              const at::Tensor& indices) {
+  return at::zeros_like(self)
+      .flatten(-3)
+      .scatter_add(-1, indices.flatten(-3), grad_output.flatten(-3))
+      .view_as(self);
+}
+
+at::Tensor XLANativeFunctions::as_strided_scatter(const at::Tensor& self, const at::Tensor& src,
+                                                  at::IntArrayRef size, at::IntArrayRef stride,
+                                                  std::optional<int64_t> storage_offset) {
+  at::Tensor result = self.clone();
+  result.as_strided(size, stride, storage_offset).copy_(src);
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::_weight_norm_interface_backward(
+    const at::Tensor& grad_w, const at::Tensor& saved_v, const at::Tensor& saved_g,
+    const at::Tensor& saved_norms, int64_t dim) {
+  return at::_weight_norm_differentiable_backward(grad_w, saved_v, saved_g, saved_norms, dim);
+}
+
+}  // namespace torch_xla
