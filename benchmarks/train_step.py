@@ -4,7 +4,7 @@
 
 One process trains on the xla device and one in eager PyTorch on the CPU; they take turns, block
 by block, so that both see the same machine and never run at once. A block is a number of steps
-in flight, with one wait at its end. The bare executable's own time is the median ``ExecuteTime``
+in flight, with one wait at its end. The bare executable's own time is the mean ``ExecuteTime``
 of more blocks in between, in which each step is waited for before the next one is traced, so that
 nothing else runs on the cores. ``memory`` is the peak resident set of each process.
 """
@@ -61,7 +61,7 @@ def _work(connection: Connection, model_name: str, device_name: str) -> None:
         seconds = (time.perf_counter() - start) / steps
         if bare:
             samples = met.metric_data("ExecuteTime")[2][-steps:]
-            seconds = statistics.median(value for _, value in samples) / 1e9
+            seconds = statistics.mean(value for _, value in samples) / 1e9
         return seconds
 
     start = time.perf_counter()

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from ops_yaml import load_ops
 from templates import (
     autograd_registration,
+    foreach_kernels,
     kernel_shard,
     lowering_declarations,
     native_functions_header,
@@ -38,6 +39,7 @@ def outputs(yaml_path: Path) -> dict[str, str]:
         "XLAOps.h": op_specs_header(ops),
         "XLALowerings.h": lowering_declarations(ops),
         "RegisterAutogradXLA.cpp": autograd_registration(ops),
+        "XLANativeFunctions_foreach.cpp": foreach_kernels(ops),
     }
     for shard in range(SHARDS):
         files[f"XLANativeFunctions_{shard}.cpp"] = kernel_shard(ops, shard, SHARDS)

@@ -15,6 +15,7 @@ from torchgen.model import (
     Argument,
     BaseTy,
     BaseType,
+    DispatchKey,
     ListType,
     NativeFunction,
     NativeFunctionsGroup,
@@ -23,9 +24,9 @@ from torchgen.model import (
     Type,
 )
 
-SECTIONS = ("full_codegen", "ir_gen", "supported", "symint", "autograd")
+SECTIONS = ("full_codegen", "ir_gen", "foreach", "supported", "symint", "autograd")
 # The lowerings an entry may name instead of a hand-written Lower.
-LOWERING_KEYS = ("unary", "binary", "compare")
+LOWERING_KEYS = ("unary", "binary", "compare", "element")
 
 _BASE_KINDS = {
     BaseTy.Tensor: "Tensor",
@@ -83,6 +84,7 @@ class Op:
     options: dict
     listed: frozenset[str]  # every op named in the yaml
     symint: bool
+    foreach_inplace: NativeFunction | None = None  # `_foreach_add_.List` of `_foreach_add.List`
 
     @property
     def schema_name(self) -> str:
@@ -131,11 +133,29 @@ class Op:
 
     @property
     def has_ir(self) -> bool:
-        return self.section in ("full_codegen", "ir_gen")
+        return self.section in ("full_codegen", "ir_gen", "foreach")
 
     @property
     def has_kernel(self) -> bool:
-        return self.section in ("full_codegen", "supported")
+        return self.section in ("full_codegen", "foreach", "supported")
+
+    @property
+    def generates_kernels(self) -> bool:
+        return self.section in ("full_codegen", "foreach")
+
+    @property
+    def cpu_kernel(self) -> str | None:
+        """ "only": PyTorch's CPU kernel is the one lowering; "preferred": there is a Lower for
+        other platforms."""
+        option = self.options.get("cpu_kernel")
+        if option not in (None, "only", "preferred"):
+            raise ValueError(f"{self.schema_name}: cpu_kernel: {option}: `only` or `preferred`")
+        return option
+
+    @property
+    def needs_lower(self) -> bool:
+        """Whether lowering/ defines a Lower for it."""
+        return self.has_ir and self.lowering_option is None and self.cpu_kernel != "only"
 
     @property
     def lowering_option(self) -> tuple[str, str] | None:
@@ -146,6 +166,8 @@ class Op:
 
     def variants(self) -> list[NativeFunction]:
         """In-place and out= overloads that come free with this functional one."""
+        if self.section == "foreach":  # torchgen does not group these.
+            return [self.foreach_inplace] if self.foreach_inplace else []
         if self.function.func.kind() is not SchemaKind.functional or self.group is None:
             return []
         found = []
@@ -204,11 +226,14 @@ def load_ops(path: Path) -> list[Op]:
     entries: list[tuple[str, str, dict]] = []
     for section in SECTIONS:
         for entry in content.get(section) or ():
-            name, options = entry if isinstance(entry, tuple) else (entry, {})
+            name, options = entry, {}
             if isinstance(entry, dict):
                 ((name, options),) = entry.items()
+            if section == "foreach":
+                options = {"element": options}
             entries.append((section, name, options or {}))
     symint = {name for section, name, _ in entries if section == "symint"}
+    autograd = {name for section, name, _ in entries if section == "autograd"}
     entries = [entry for entry in entries if entry[0] != "symint"]
     listed = frozenset(name for section, name, _ in entries if section != "ir_gen")
 
@@ -219,7 +244,21 @@ def load_ops(path: Path) -> list[Op]:
         if (section, name) in seen:
             raise ValueError(f"{path.name}: {section}: {name!r} stands twice")
         seen.add((section, name))
-        op = Op(by_name[name], groups.get(name), section, options, listed, name in symint)
+        inplace = None
+        if section == "foreach":
+            base, _, overload = name.partition(".")
+            inplace = by_name.get(f"{base}_.{overload}" if overload else f"{base}_")
+        op = Op(by_name[name], groups.get(name), section, options, listed, name in symint, inplace)
+        # The dispatcher would take the kernel for the op's autograd formula too: no gradients.
+        composite = op.function.has_composite_implicit_autograd_kernel and not (
+            op.function.structured_delegate
+            or parsed.backend_indices[DispatchKey.CPU].has_kernel(op.function)
+        )
+        if op.has_kernel and composite and name not in autograd:
+            raise ValueError(
+                f"{path.name}: {section}: {name!r} is CompositeImplicitAutograd, a kernel would "
+                "take its gradient away: list the operators it is made of"
+            )
         if op.has_ir:
             op.args  # noqa: B018 - fails here, with the entry's name, where it cannot be generated
         ops.append(op)

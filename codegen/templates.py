@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
 from ops_yaml import Arg, Op, declaration, definition, symbol_of
@@ -67,7 +68,7 @@ def native_functions_header(ops: list[Op]) -> str:
         if op.has_kernel:
             decl = declaration(op.function, op.symbol, op.symint)
             lines.append(f"  static {decl};\n")
-        if op.section == "full_codegen":
+        if op.generates_kernels:
             for variant in op.variants():
                 lines.append(f"  static {declaration(variant, symbol_of(variant))};\n")
     lines.append("};\n\nnamespace autograd {\n")
@@ -92,8 +93,8 @@ def lowering_declarations(ops: list[Op]) -> str:
         '#include "lowering/context.h"\n\nnamespace torch_xla::lowering::aten {\n\n',
     ]
     declared: dict[str, list[str]] = {}  # one function may serve several operators
-    for op in _ir_ops(ops):
-        if op.lowering_option is None:
+    for op in ops:
+        if op.needs_lower:
             text = f"{_return_type(op)} {op.lower_name}({_lower_parameters(op)});\n"
             declared.setdefault(text, []).append(f"// {op.function.func}\n")
     for text, schemas in declared.items():
@@ -105,8 +106,17 @@ def lowering_declarations(ops: list[Op]) -> str:
 def _lower_thunk(op: Op) -> str:
     """Decodes a node into the typed arguments of its Lower function."""
     head = f"void Lower_{op.symbol}(LoweringContext& cx, const ir::Node& node) {{\n"
+    if op.cpu_kernel == "only":
+        return head + "  cx.SetOutputs(node, CpuKernel(cx));\n}\n"
+    if op.cpu_kernel == "preferred":
+        head += (
+            "  if (HasCpuKernels(cx.platform())) {\n"
+            "    cx.SetOutputs(node, CpuKernel(cx));\n    return;\n  }\n"
+        )
     if option := op.lowering_option:
         kind, function = option
+        if kind == "element":
+            return head + f"  LowerForeach(cx, node, ir::ops::{function.replace('.', '_')});\n}}\n"
         helper = {"unary": "LowerUnary", "binary": "LowerBinary", "compare": "LowerCompare"}[kind]
         target = f"Direction::{function}" if kind == "compare" else f"stablehlo::{function}"
         return head + f"  {helper}(cx, node, {target});\n}}\n"
@@ -125,7 +135,9 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
     lines = [
         HEADER,
         '#include "XLAOps.h"\n#include "XLALowerings.h"\n#include "lowering/arg_reader.h"\n'
-        '#include "lowering/elementwise.h"\n\nnamespace torch_xla {\n\n'
+        '#include "lowering/cpu_kernel.h"\n'
+        '#include "lowering/elementwise.h"\n#include "lowering/foreach.h"\n\n'
+        "namespace torch_xla {\n\n"
         "namespace lowering {\nnamespace {\n\n",
     ]
     lines += [_lower_thunk(op) + "\n" for op in mine]
@@ -152,8 +164,21 @@ def _record(args: list[Arg]) -> str:
     return "".join(f"  builder.{a.kind}({a.name});\n" for a in args if a.kind != "Ignored")
 
 
+def _fallback(op: Op, function: NativeFunction) -> str:
+    """Where an op has no lowering but the CPU's kernel, and the device is not the CPU."""
+    if op.cpu_kernel != "only":
+        return ""
+    args = ", ".join(a.name for a in function.func.schema_order_arguments())
+    return (
+        "  if (!aten::UseCpuKernels()) {\n"
+        f"    return at::native::call_fallback_fn<&aten::Fallback, "
+        f"at::_ops::{symbol_of(function)}>::call({args});\n  }}\n"
+    )
+
+
 def _kernel(op: Op) -> str:
-    body = f"  NodeBuilder builder(ir::ops::{op.symbol});\n" + _record(op.args)
+    body = _fallback(op, op.function)
+    body += f"  NodeBuilder builder(ir::ops::{op.symbol});\n" + _record(op.args)
     if op.returns_list:
         result = "builder.List()"
     elif op.num_returns == 1:
@@ -168,25 +193,82 @@ def _out_names(function: NativeFunction) -> list[str]:
     return [a.name for a in function.func.arguments.out]
 
 
+def _casts_into_out(function: NativeFunction) -> bool:
+    """Whether `out` may be of another dtype than the result: it may for what PyTorch builds on
+    TensorIterator, for what takes its dtype from `out`, and for what is not structured."""
+    takes_dtype = any(str(a.type) == "ScalarType?" for a in function.func.schema_order_arguments())
+    return (
+        not function.structured
+        or function.structured_inherits is not None
+        or takes_dtype
+        or str(function.func.name.name) in ("cat", "pow")
+    )
+
+
 def _variant_kernel(op: Op, variant: NativeFunction) -> str:
     """An in-place or out= overload: the functional node, its result written to a tensor."""
     head = definition(variant, f"XLANativeFunctions::{symbol_of(variant)}") + " {\n"
-    body = f"  NodeBuilder builder(ir::ops::{op.symbol});\n" + _record(op.args)
+    body = _fallback(op, variant)
+    body += f"  NodeBuilder builder(ir::ops::{op.symbol});\n" + _record(op.args)
     outs = _out_names(variant)
     if not outs:
         return head + body + "  builder.InPlace(self);\n  return self;\n}\n"
     listed = ", ".join(f"&{name}" for name in outs)
     result = outs[0] if len(outs) == 1 else f"{{{', '.join(outs)}}}"
-    return head + body + f"  builder.Out({{{listed}}});\n  return {result};\n}}\n"
+    castable = "" if _casts_into_out(variant) else ", false"
+    return head + body + f"  builder.Out({{{listed}}}{castable});\n  return {result};\n}}\n"
+
+
+def _foreach_kernels(op: Op) -> str:
+    """One node for the list; PyTorch's loop over the tensors where it is not uniform."""
+    text = ""
+    for variant in (op.function, *op.variants()):
+        symbol, name = symbol_of(variant), str(variant.func.name.name)
+        in_place = variant is not op.function
+        call = ", ".join(a.name for a in variant.func.schema_order_arguments())
+        fast = (
+            "  if (builder.UniformInPlace()) return builder.InPlace();\n"
+            if in_place
+            else "  if (builder.Uniform()) return builder.List();\n"
+        )
+        text += (
+            f"{definition(variant, f'XLANativeFunctions::{symbol}')} {{\n"
+            f"  ForeachBuilder builder(ir::ops::{op.symbol});\n"
+            + _record(op.args)
+            + fast
+            + f"  return at::compositeexplicitautograd::{name}({call});\n}}\n\n"
+        )
+    return text
+
+
+def foreach_kernels(ops: list[Op]) -> str:
+    mine = [op for op in ops if op.section == "foreach"]
+    names = {str(op.function.func.name.name) for op in mine}
+    includes = "".join(
+        f"#include <ATen/ops/{name}_compositeexplicitautograd_dispatch.h>\n"
+        for name in sorted(names)
+    )
+    return (
+        f'{HEADER}{includes}\n#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n'
+        '#include "aten/foreach.h"\n\nnamespace torch_xla {\n\nusing aten::ForeachBuilder;\n\n'
+        + "".join(_foreach_kernels(op) for op in mine)
+        + "}  // namespace torch_xla\n"
+    )
 
 
 def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
     mine = _shard(
         [op for op in ops if op.section == "full_codegen"], lambda op: op.symbol, shard, shards
     )
+    fallbacks = sorted({str(op.function.func.name.name) for op in mine if op.cpu_kernel == "only"})
+    includes = "".join(f"#include <ATen/ops/{name}_ops.h>\n" for name in fallbacks)
+    if fallbacks:
+        includes += '#include "aten/cpu_kernel.h"\n#include "aten/fallback.h"\n'
+        includes = "#include <ATen/native/CPUFallback.h>\n" + includes
     lines = [
         HEADER,
-        '#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n#include "aten/node_builder.h"\n\n'
+        f'{includes}#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n'
+        '#include "aten/node_builder.h"\n\n'
         "namespace torch_xla {\n\nusing aten::NodeBuilder;\n\n",
     ]
     for op in mine:
@@ -215,25 +297,41 @@ def _wrapper(op: Op, variant: NativeFunction) -> str:
     return f"{head} {{\n{body}}}\n"
 
 
+def _registrations(ops: list[Op]) -> list[tuple[str, str, str, str]]:
+    """(C++ type, operator, function, definition of the function if it is a wrapper) of each."""
+    entries = []
+    for op in ops:
+        if not op.has_kernel:
+            continue
+        name = f"XLANativeFunctions::{op.symbol}"
+        entries.append((declaration(op.function, "", op.symint), op.schema_name, name, ""))
+        for variant in op.variants():
+            symbol = symbol_of(variant)
+            generated = op.generates_kernels
+            entries.append(
+                (
+                    declaration(variant, "", op.symint),
+                    str(variant.func.name),
+                    f"XLANativeFunctions::{symbol}" if generated else f"wrapper_{symbol}",
+                    "" if generated else _wrapper(op, variant) + "\n",
+                )
+            )
+    # Without the names of the parameters, so that functions of one type are together.
+    return [(re.sub(r" \w+(?=[,)])", "", type_), *rest) for type_, *rest in entries]
+
+
 def registration_shard(ops: list[Op], shard: int, shards: int) -> str:
-    mine = _shard([op for op in ops if op.has_kernel], lambda op: op.symbol, shard, shards)
+    # What the dispatcher instantiates for a function depends on its type alone: each type in
+    # one shard, and functions as pointers, not as template arguments, halve the compile time.
+    mine = _shard(_registrations(ops), lambda entry: entry[0], shard, shards)
     lines = [
         HEADER,
         '#include <torch/library.h>\n\n#include "XLANativeFunctions.h"\n'
         '#include "aten/assign.h"\n\nnamespace torch_xla {\nnamespace {\n\n',
     ]
-    impls = []
-    for op in mine:
-        impls.append((op.schema_name, f"XLANativeFunctions::{op.symbol}"))
-        for variant in op.variants():
-            symbol = symbol_of(variant)
-            if op.section == "full_codegen":
-                impls.append((str(variant.func.name), f"XLANativeFunctions::{symbol}"))
-            else:
-                lines.append(_wrapper(op, variant) + "\n")
-                impls.append((str(variant.func.name), f"wrapper_{symbol}"))
+    lines += [definition for *_, definition in mine]
     lines.append("}  // namespace\n\nTORCH_LIBRARY_IMPL(aten, XLA, m) {\n")
-    lines += [f'  m.impl("{name}", TORCH_FN({function}));\n' for name, function in impls]
+    lines += [f'  m.impl("{name}", &{function});\n' for _, name, function, _ in mine]
     lines.append("}\n\n}  // namespace torch_xla\n")
     return "".join(lines)
 

@@ -49,6 +49,7 @@ except ImportError as error:
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import module_ties as _module_ties  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
+from torch_xla._internal import torch_defaults as _torch_defaults  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
 
 _plugins.register_plugins()
@@ -57,6 +58,7 @@ _XLAC._init()
 atexit.register(_XLAC._shutdown)
 _device_module.register()
 _module_ties.register()
+_torch_defaults.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -32,6 +32,9 @@ at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntA
 at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                     c10::IntArrayRef sizes) {
   auto tensor = at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), dtype, sizes);
+  if (c10::InferenceMode::is_enabled() && base.key_set().has(c10::DispatchKey::ADInplaceOrView)) {
+    GetImpl(tensor)->BecomeNormalTensor(base.key_set());
+  }
   if (base.is_conj()) tensor.unsafeGetTensorImpl()->_set_conj(true);
   if (base.is_neg()) tensor.unsafeGetTensorImpl()->_set_neg(true);
   return tensor;

@@ -16,6 +16,11 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe
   set_sizes_contiguous(sizes);
 }
 
+void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {
+  key_set_ = keys;
+  set_version_counter(c10::VariableVersion(0));
+}
+
 void XLATensorImpl::LookAtPart() const {
   view_ = lazy::RestrideView(nullptr, {sizes().begin(), sizes().end()},
                              lazy::ContiguousStrides(sizes()), 0);
@@ -23,7 +28,7 @@ void XLATensorImpl::LookAtPart() const {
 
 ir::Value XLATensorImpl::Resolve(ir::Value value) const {
   if (is_neg()) value = {lazy::MakeOpNode(&ir::ops::neg, {std::move(value)}, {}), 0};
-  if (is_conj()) value = {lazy::MakeOpNode(&ir::ops::conj_physical, {std::move(value)}, {}), 0};
+  if (is_conj()) value = {lazy::MakeOpNode(&ir::ops::_conj_physical, {std::move(value)}, {}), 0};
   return value;
 }
 

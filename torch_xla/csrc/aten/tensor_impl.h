@@ -32,6 +32,10 @@ class XLATensorImpl final : public c10::TensorImpl {
   /// Looks at something else from now on (set_, resize_).
   void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes);
 
+  /// Under InferenceMode new tensors are inference tensors, but a view of a normal tensor is
+  /// a normal tensor with the keys of that.
+  void BecomeNormalTensor(c10::DispatchKeySet keys);
+
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter,
       bool allow_tensor_metadata_change) const override;

@@ -26,6 +26,7 @@ void PrintAttribute(std::ostream& out, const ArgSpec& arg, AttributeReader& read
       if (!reader.Bool()) name() << "None";
       return;
     case ArgKind::kTensorList:
+    case ArgKind::kScalarList:
       reader.Int();
       return;
     case ArgKind::kOptionalTensorList: {

@@ -25,6 +25,7 @@ enum class ArgKind : uint8_t {
   kOptionalTensorList,
   kScalar,
   kOptionalScalar,
+  kScalarList,
   kConstantScalar,  // a Scalar whose value is part of the program (an exponent)
   kOptionalConstantScalar,
   kInt,

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <unordered_map>
 
+#include "lazy/device.h"
 #include "lazy/shape_inference.h"
+#include "lowering/context.h"
 #include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
@@ -27,6 +29,36 @@ void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Oper
   hasher.Add(op);
   for (const ir::Value& operand : operands) hasher.Add(operand.shape());
   for (uint64_t word : attributes) hasher.Add(word);
+}
+
+/// A node whose shapes are inferred when its like is seen for the first time. Takes what
+/// `operands` and `attributes` hold after that.
+ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir::Words& attributes,
+                         c10::function_ref<ir::OutputShapes()> infer) {
+  // Per thread, so that tracing takes no lock; 128 bits stand for the key.
+  thread_local auto& memo =
+      *new std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
+  ir::Hasher hasher;
+  AddOperation(hasher, op, operands, attributes);
+  ir::Hash128 hash = hasher.Finish();
+  auto it = memo.find(hash);
+  if (it == memo.end()) {
+    std::unique_ptr<ir::OutputShapes> outputs;
+    try {
+      outputs = std::make_unique<ir::OutputShapes>(infer());
+      // Meta kernels do not look at everything (dtypes least of all): what the lowering refuses
+      // is refused now, where the call is, and not at the sync.
+      lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs.get(), hash),
+                                       Platform());
+    } catch (const std::exception&) {
+      ThrowAsOnCpu(*op, operands, attributes);
+      throw;
+    }
+    it = memo.emplace(hash, outputs.release()).first;
+  }
+  ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
+  AddLocation(*node);
+  return node;
 }
 
 bool IsSpecial(const c10::Scalar& value) {
@@ -56,19 +88,13 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
 }
 
 ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes) {
-  // Per thread, so that tracing takes no lock; 128 bits stand for the key.
-  thread_local auto& memo =
-      *new std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
-  ir::Hasher hasher;
-  AddOperation(hasher, op, operands, attributes);
-  ir::Hash128 hash = hasher.Finish();
-  auto it = memo.find(hash);
-  if (it == memo.end()) {
-    it = memo.emplace(hash, new ir::OutputShapes(InferShapes(*op, operands, attributes))).first;
-  }
-  ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
-  AddLocation(*node);
-  return node;
+  return MakeMemoised(op, operands, attributes,
+                      [&] { return InferShapes(*op, operands, attributes); });
+}
+
+ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
+                       c10::function_ref<ir::OutputShapes()> infer) {
+  return MakeMemoised(op, operands, attributes, infer);
 }
 
 ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {

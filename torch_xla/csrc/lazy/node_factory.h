@@ -15,6 +15,9 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
 /// A PyTorch operator's node. Its results come from PyTorch's Meta kernel, called once per
 /// (op, attributes, operand shapes) and thread; throws what that kernel throws.
 ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes);
+/// The same with result shapes that follow from the operands in a way known to the caller.
+ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
+                       c10::function_ref<ir::OutputShapes()> infer);
 
 /// A leaf for a number. It is a parameter of the program, so that another value needs no
 /// compilation, but for 0 and 1 (XLA_NO_SPECIAL_SCALARS=1: for these, too).

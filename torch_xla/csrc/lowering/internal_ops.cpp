@@ -110,6 +110,28 @@ void LowerEye(LoweringContext& cx, const ir::Node& node) {
   cx.SetOutputs(node, ToOutputElement(cx, diagonal));
 }
 
+/// Which candidates stay when each one that stays removes those it overlaps further down the
+/// order. Round k settles the first k candidates, so the fixed point is the greedy result;
+/// it comes after as many rounds as the longest chain of removals has links.
+void LowerSuppress(LoweringContext& cx, const ir::Node& node) {
+  Value overlaps = cx.Lowered(node.operands()[0]), valid = cx.Lowered(node.operands()[1]);
+  const Dims dims = overlaps.dims();
+  const stablehlo::Type index{ElementType::kS64, dims};
+  Value above = stablehlo::Compare(stablehlo::Iota(cx.builder(), index, 0),
+                                   stablehlo::Iota(cx.builder(), index, 1), Direction::kLt);
+  Value removes = stablehlo::And(overlaps, above);  // [i, j]: i removes j
+  auto next = [&](std::span<const Value> state) -> std::vector<Value> {
+    Value active = stablehlo::And(removes, stablehlo::BroadcastInDim(state[0], dims, {0}));
+    Value removed = stablehlo::Reduce(active, {0}, ReduceOp::kOr);
+    return {stablehlo::And(valid, stablehlo::Not(removed)), state[0]};
+  };
+  auto changed = [](std::span<const Value> state) -> std::vector<Value> {
+    Value differs = stablehlo::Compare(state[0], state[1], Direction::kNe);
+    return {stablehlo::Reduce(differs, {0}, ReduceOp::kOr)};
+  };
+  cx.SetOutputs(node, stablehlo::While({valid, stablehlo::Not(valid)}, changed, next)[0]);
+}
+
 }  // namespace
 }  // namespace lowering
 
@@ -118,6 +140,7 @@ namespace {
 
 constexpr ArgSpec kValue[] = {{"value", ArgKind::kConstantScalar}};
 constexpr ArgSpec kOneTensor[] = {{"self", ArgKind::kTensor}};
+constexpr ArgSpec kSuppress[] = {{"overlaps", ArgKind::kTensor}, {"valid", ArgKind::kTensor}};
 constexpr ArgSpec kView[] = {{"self", ArgKind::kTensor},
                              {"size", ArgKind::kIntList},
                              {"stride", ArgKind::kIntList},
@@ -152,6 +175,7 @@ const OpSpec view_update = Internal("xla::as_strided_view_update", kViewUpdate,
 const OpSpec bitcast = Internal("xla::bitcast", kOneTensor, lowering::LowerBitcast, "xla::bitcast");
 const OpSpec arange = Internal("aten::arange", {}, lowering::LowerArange, "xla::arange_value");
 const OpSpec eye = Internal("aten::eye", {}, lowering::LowerEye, "xla::eye");
+const OpSpec suppress = Internal("xla::suppress", kSuppress, lowering::LowerSuppress, "xla::nms");
 
 const OpSpec random_uniform =
     Internal("aten::uniform", {}, lowering::LowerRandomUniform, "xla::uniform_");
@@ -163,6 +187,12 @@ const OpSpec random_bernoulli =
     Internal("aten::bernoulli", {}, lowering::LowerRandomBernoulli, "xla::bernoulli");
 const OpSpec random_exponential =
     Internal("aten::exponential", {}, lowering::LowerRandomExponential, "xla::exponential_");
+const OpSpec random_poisson =
+    Internal("aten::poisson", {}, lowering::LowerRandomPoisson, "xla::poisson");
+const OpSpec random_binomial =
+    Internal("aten::binomial", {}, lowering::LowerRandomBinomial, "xla::binomial");
+const OpSpec random_gamma =
+    Internal("aten::_standard_gamma", {}, lowering::LowerRandomGamma, "xla::_standard_gamma");
 const OpSpec random_permutation =
     Internal("aten::randperm", {}, lowering::LowerRandomPermutation, "xla::randperm");
 const OpSpec random_multinomial = Internal("aten::multinomial", kMultinomial,

@@ -30,6 +30,9 @@ extern const OpSpec bitcast;
 extern const OpSpec arange;
 /// Ones on the diagonal.
 extern const OpSpec eye;
+/// Non-maximum suppression of candidates in falling order. Operands, bool: [n, n] which pairs
+/// overlap, [n] which are candidates at all. Result: [n] which stay.
+extern const OpSpec suppress;
 
 // Random numbers. Operand 0 is a seed (an integer scalar); each says its own others.
 /// Operands: from, to; the node's dtype is a float. Uniform in [from, to).
@@ -42,6 +45,12 @@ extern const OpSpec random_integer;
 extern const OpSpec random_bernoulli;
 /// Operands: lambda.
 extern const OpSpec random_exponential;
+/// Operands: rate.
+extern const OpSpec random_poisson;
+/// Operands: count, probability (both broadcast to the node's shape).
+extern const OpSpec random_binomial;
+/// Operands: alpha (the concentration; the scale is 1).
+extern const OpSpec random_gamma;
 /// A permutation of 0 … n - 1.
 extern const OpSpec random_permutation;
 /// Operands: weights [n] or [m, n]. Attribute: replacement. Shape [k] or [m, k].

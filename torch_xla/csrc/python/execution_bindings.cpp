@@ -1,6 +1,8 @@
 #include "aten/bridge.h"
 #include "ir/dump.h"
 #include "lazy/executor.h"
+#include "lazy/node_factory.h"
+#include "lowering/internal_ops.h"
 #include "python/bindings.h"
 #include "python/devices.h"
 
@@ -52,6 +54,14 @@ void BindExecution(py::module_& m) {
       "_get_xla_tensors_hlo",
       [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
       NoGil());
+  m.def("_xla_suppress", [](const at::Tensor& overlaps, const at::Tensor& valid) {
+    aten::XLATensorImpl* impl = aten::GetImpl(overlaps, "nms");
+    ir::ops::suppress.counter->Add();
+    return aten::MakeTensor(
+        lazy::MakeNode(&ir::ops::suppress, {impl->Read(), aten::GetIrValue(valid)}, {},
+                       ir::GetShape(at::kBool, valid.sizes())),
+        impl->root()->device());
+  });
   // Tensors that share memory have one id: that of their storage.
   m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());

@@ -8,6 +8,7 @@
 #include "runtime/client_impl.h"
 #include "runtime/compile_options.h"
 #include "runtime/errors.h"
+#include "runtime/host_memory.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::runtime {
@@ -190,6 +191,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform) {
   PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
   const std::string platform_name(name.platform_name, name.platform_name_size);
   impl.host_memory = UpperCase(platform_name) == "CPU";
+  if (impl.host_memory) KeepFreedMemory();
   Args<PJRT_Client_PlatformVersion_Args> version;
   version.client = impl.client;
   PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
