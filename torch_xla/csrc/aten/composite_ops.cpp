@@ -4,7 +4,6 @@
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
@@ -20,23 +19,21 @@ namespace torch_xla {
 namespace {
 
 /// As at::native::linspace: halves counted from both ends, so that the last number is `end`.
+/// The ends are rounded to the dtype of `options`; the result is not, it is in a wider one.
 at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t steps,
                     const at::TensorOptions& options) {
   TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
   const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
-  const bool integral = c10::isIntegralType(dtype, true);
-  const at::ScalarType compute = integral                            ? at::kDouble
-                                 : c10::isReducedFloatingType(dtype) ? at::kFloat
-                                                                     : dtype;
-  const at::Scalar from = integral ? at::Scalar(start.toLong()) : start;
-  const at::Scalar to = integral ? at::Scalar(end.toLong()) : end;
-  const at::TensorOptions wide = options.dtype(compute);
-  if (steps == 1) return at::full({1}, from, options);
-  const at::Tensor index = at::arange(steps, wide);
-  const at::Tensor first = at::scalar_tensor(from, wide), last = at::scalar_tensor(to, wide);
+  const at::ScalarType wide = c10::isIntegralType(dtype, true)    ? at::kDouble
+                              : c10::isReducedFloatingType(dtype) ? at::kFloat
+                                                                  : dtype;
+  const at::Tensor first = at::scalar_tensor(start, options).to(wide);
+  if (steps == 1) return first.reshape({1});
+  const at::Tensor last = at::scalar_tensor(end, options).to(wide);
   const at::Tensor step = (last - first) / (steps - 1);
+  const at::Tensor index = at::arange(steps, options.dtype(wide));
   const at::Tensor low = first + step * index, high = last - step * ((steps - 1) - index);
-  return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high).to(dtype);
+  return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high);
 }
 
 /// A letter for each dimension that is not in `without`.
@@ -54,21 +51,14 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 
 at::Tensor& XLANativeFunctions::linspace_out(const at::Scalar& start, const at::Scalar& end,
                                              int64_t steps, at::Tensor& out) {
-  aten::AssignOut(out, Linspace(start, end, steps, out.options()));
+  aten::AssignOut(out, Linspace(start, end, steps, out.options()).to(out.scalar_type()));
   return out;
 }
 
 at::Tensor& XLANativeFunctions::logspace_out(const at::Scalar& start, const at::Scalar& end,
                                              int64_t steps, double base, at::Tensor& out) {
-  // The exponents are not rounded to the result's type.
-  const bool integral = c10::isIntegralType(out.scalar_type(), true);
-  const at::TensorOptions options =
-      out.options().dtype(integral                                        ? at::kDouble
-                          : c10::isReducedFloatingType(out.scalar_type()) ? at::kFloat
-                                                                          : out.scalar_type());
-  const at::Scalar from = integral ? at::Scalar(start.toLong()) : start;
-  const at::Scalar to = integral ? at::Scalar(end.toLong()) : end;
-  aten::AssignOut(out, at::pow(base, Linspace(from, to, steps, options)).to(out.scalar_type()));
+  const at::Tensor exponents = Linspace(start, end, steps, out.options());
+  aten::AssignOut(out, at::pow(base, exponents).to(out.scalar_type()));
   return out;
 }
 

@@ -103,47 +103,59 @@ std::vector<Tap> Axis::Taps(Value coordinate) const {
           tap(1, near(1 - t), -near_slope(1 - t)), tap(2, far(2 - t), -far_slope(2 - t))};
 }
 
-/// A combination of one tap per dimension: an element, and what it counts.
-struct Corner {
-  Value row;                  // of the elements; out of range outside of the input
-  Value inside;               // per place
-  Value weight;               // per place
+/// All combinations of one tap per dimension. Each array is [combinations, places].
+struct Corners {
+  Value row;     // which element, of all inputs of the batch
+  Value inside;  // whether there is such an element
+  Value weight;
   std::vector<Value> slopes;  // by each coordinate of the grid
 };
 
-/// From the grid [N, output…, rank] and the dimensions [N, C, input…]. Places are flattened.
-std::vector<Corner> Corners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
-                            bool align_corners) {
+/// One array of [taps, places].
+Value Stack(const std::vector<Tap>& taps, Value Tap::* member) {
+  std::vector<Value> rows;
+  for (const Tap& tap : taps) rows.push_back(Reshape(tap.*member, {1, tap.index.dim(0)}));
+  return stablehlo::Concatenate(rows, 0);
+}
+
+/// Each row of `a` times each row of `b`.
+Value Combine(Value a, Value b) {
+  Value product = Reshape(a, {a.dim(0), 1, a.dim(1)}) * Reshape(b, {1, b.dim(0), b.dim(1)});
+  return Reshape(product, {a.dim(0) * b.dim(0), a.dim(1)});
+}
+
+/// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
+Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
+                   bool align_corners) {
   const auto rank = static_cast<int64_t>(dims.size()) - 2;
   const int64_t places = grid.type().num_elements() / rank;
   Value flat = Reshape(grid, {places, rank});
   Value batch = Iota(grid.builder(), {ElementType::kS64, {dims[0], places / dims[0]}}, 0);
-  std::vector<Corner> corners = {{Reshape(batch, {places}), {}, {}, {}}};
+  Corners corners{Reshape(batch, {1, places}), {}, {}, {}};
   for (int64_t i = 0; i < rank; ++i) {
     // Coordinates are in the order x, y, z: the last dimension's comes first.
     Value coordinate = Reshape(Slice(flat, {0, rank - 1 - i}, {places, rank - i}), {places});
     const Axis axis(dims[i + 2], static_cast<Mode>(mode), static_cast<Edge>(padding),
                     align_corners);
     const std::vector<Tap> taps = axis.Taps(coordinate);
-    std::vector<Corner> product;
-    for (const Corner& corner : corners) {
-      for (const Tap& tap : taps) {
-        Corner next{corner.row * dims[i + 2] + tap.index, tap.inside, tap.weight, {tap.slope}};
-        if (i > 0) {
-          next.inside = And(corner.inside, tap.inside);
-          next.weight = corner.weight * tap.weight;
-          next.slopes[0] = corner.weight * tap.slope;
-          for (Value slope : corner.slopes) next.slopes.push_back(slope * tap.weight);
-        }
-        product.push_back(next);
-      }
+    Value index = Stack(taps, &Tap::index), inside = Stack(taps, &Tap::inside);
+    Value weight = Stack(taps, &Tap::weight), slope = Stack(taps, &Tap::slope);
+    if (i == 0) {
+      corners = {corners.row * dims[2] + index, inside, weight, {slope}};
+      continue;
     }
-    corners = product;
+    Value ones = OnesLike(index), before = OnesLike(corners.row);
+    corners.row = Combine(corners.row * dims[i + 2], ones) + Combine(before, index);
+    corners.inside = Combine(corners.inside, inside);
+    for (Value& other : corners.slopes) other = Combine(other, weight);
+    corners.slopes.insert(corners.slopes.begin(), Combine(corners.weight, slope));
+    corners.weight = Combine(corners.weight, weight);
   }
   return corners;
 }
 
-Value Channels(Value per_place, Value rows) { return BroadcastInDim(per_place, rows.dims(), {0}); }
+/// [combinations, places] for all channels.
+Value Channels(Value x, const Dims& dims) { return BroadcastInDim(x, dims, {0, 1}); }
 
 /// [N, C, …] as rows [N * …, C], and back.
 Value ToRows(Value x) {
@@ -168,14 +180,12 @@ Value GridSampler(LoweringContext& cx, Value input, Value grid, int64_t interpol
   const ElementType element = ComputeType(cx.output_element());
   const Dims dims = cx.output_dims();
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
-  Value rows = ToRows(Convert(input, element)), sum;
-  for (const Corner& corner : Corners(Convert(grid, element), input.dims(), interpolation_mode,
-                                      padding_mode, align_corners)) {
-    Value read = Take(rows, 0, corner.row);
-    Value term = Select(Channels(corner.inside, read), read * Channels(corner.weight, read), 0);
-    sum = sum.valid() ? sum + term : term;
-  }
-  return ToOutputElement(cx, FromRows(sum, dims));
+  const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
+                                     padding_mode, align_corners);
+  Value read = Take(ToRows(Convert(input, element)), 0, corners.row);
+  Value terms = read * Channels(corners.weight, read.dims());
+  terms = Select(Channels(corners.inside, read.dims()), terms, 0);
+  return ToOutputElement(cx, FromRows(Reduce(terms, {0}, ReduceOp::kAdd), dims));
 }
 
 std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, Value input,
@@ -190,29 +200,25 @@ std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, V
     if (of_grid) gradients[1] = Constant(cx.builder(), 0, cx.output_type(1));
     return gradients;
   }
+  const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
+                                     padding_mode, align_corners);
   Value rows = ToRows(Convert(input, element)), grad = ToRows(Convert(grad_output, element));
-  Value to_input = ZerosLike(rows);
-  std::vector<Value> to_grid(input.rank() - 2);
-  for (const Corner& corner : Corners(Convert(grid, element), input.dims(), interpolation_mode,
-                                      padding_mode, align_corners)) {
-    if (of_input) {
-      // What is outside goes to a row that is not there, which Put skips.
-      Value row = Select(corner.inside, corner.row, rows.dim(0));
-      to_input = Put(to_input, 0, row, grad * Channels(corner.weight, grad), ReduceOp::kAdd);
-    }
-    if (!of_grid) continue;
-    Value product = Reduce(grad * Take(rows, 0, corner.row), {1}, ReduceOp::kAdd);
-    for (size_t i = 0; i < to_grid.size(); ++i) {
-      Value term = Select(corner.inside, product * corner.slopes[i], 0);
-      to_grid[i] = to_grid[i].valid() ? to_grid[i] + term : term;
-    }
-  }
+  const Dims dims = {corners.row.dim(0), grad.dim(0), grad.dim(1)};
+  Value all = BroadcastInDim(grad, dims, {1, 2});
   if (of_input) {
-    gradients[0] = Convert(FromRows(to_input, input.dims()), cx.output_element(0));
+    // What is outside goes to a row that is not there, which Put skips.
+    Value row = Select(corners.inside, corners.row, rows.dim(0));
+    Value sum = Put(ZerosLike(rows), 0, row, all * Channels(corners.weight, dims), ReduceOp::kAdd);
+    gradients[0] = Convert(FromRows(sum, input.dims()), cx.output_element(0));
   }
   if (of_grid) {
-    for (Value& x : to_grid) x = Reshape(x, {x.dim(0), 1});
-    gradients[1] = Convert(Reshape(stablehlo::Concatenate(to_grid, 1), cx.output_dims(1)),
+    Value product = Reduce(all * Take(rows, 0, corners.row), {2}, ReduceOp::kAdd);
+    std::vector<Value> columns;
+    for (Value slope : corners.slopes) {
+      Value sum = Reduce(Select(corners.inside, product * slope, 0), {0}, ReduceOp::kAdd);
+      columns.push_back(Reshape(sum, {sum.dim(0), 1}));
+    }
+    gradients[1] = Convert(Reshape(stablehlo::Concatenate(columns, 1), cx.output_dims(1)),
                            cx.output_element(1));
   }
   return gradients;
