@@ -17,30 +17,45 @@ namespace {
 Decomposer decomposer = nullptr;
 UserLine user_line = nullptr;
 
-/// Guards against a decomposition that calls the operator it decomposes.
+/// The operators that are being run here, each within the one before. Guards against a
+/// decomposition that calls the operator it decomposes.
 class InProgress {
  public:
-  explicit InProgress(const c10::OperatorHandle& op) : name_(op.operator_name()) {
-    entered_ = Ops().insert(name_).second;
+  explicit InProgress(const c10::OperatorHandle& op)
+      : name_(op.operator_name()), outer_(innermost_), entered_(true) {
+    for (InProgress* other = outer_; other; other = other->outer_) {
+      if (other->name_ == name_) {
+        other->called_itself_ = true;
+        entered_ = false;
+      }
+      nested_ |= other->decomposing_ && other->name_.name == name_.name;
+    }
+    innermost_ = this;
   }
-  ~InProgress() {
-    if (entered_) Ops().erase(name_);
-  }
+  InProgress(const InProgress&) = delete;
+  InProgress& operator=(const InProgress&) = delete;
+  ~InProgress() { innermost_ = outer_; }
+
   bool entered() const { return entered_; }
+  bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    decomposing_ = true;
+    if (!decomposer(op, stack)) return false;
+    // Once for a call: not for another overload of it on the way, nor where it came back to the
+    // same one, which the CPU then ran.
+    const std::string& name = name_.name;
+    if (!nested_ && !called_itself_)
+      debug::GetCounter("xla::decomp::" + name.substr(name.find("::") + 2)).Add();
+    return true;
+  }
 
  private:
-  struct Less {
-    bool operator()(const c10::OperatorName& a, const c10::OperatorName& b) const {
-      return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
-    }
-  };
-  static std::set<c10::OperatorName, Less>& Ops() {
-    thread_local std::set<c10::OperatorName, Less> ops;
-    return ops;
-  }
+  static thread_local InProgress* innermost_;
   c10::OperatorName name_;
-  bool entered_;
+  InProgress* outer_;
+  bool entered_, nested_ = false, called_itself_ = false, decomposing_ = false;
 };
+
+thread_local InProgress* InProgress::innermost_ = nullptr;
 
 /// The functional overload of an in-place or out= one: "add_.Tensor" and "add.out" have
 /// "add.Tensor" and "add".
@@ -127,12 +142,14 @@ void Warn(const std::string& name) {
             << "; see docs/op_lowering.md\n";
 }
 
+}  // namespace
+
 void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   InProgress guard(op);
   if (guard.entered()) {
     if (op.schema().is_mutable()) {
       if (RunFunctional(op, stack)) return;
-    } else if (decomposer && decomposer(op, stack)) {
+    } else if (decomposer && guard.Decompose(op, stack)) {
       return;
     }
   }
@@ -141,6 +158,8 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Warn(name);
   at::native::cpu_fallback(op, stack);
 }
+
+namespace {
 
 TORCH_LIBRARY_IMPL(_, XLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&Fallback>());

@@ -21,6 +21,11 @@ std::atomic<bool> forked{false};
 // Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
 thread_local int current_device = 0;
 
+std::vector<void (*)(runtime::Client&)>& ClientHooks() {
+  static auto& hooks = *new std::vector<void (*)(runtime::Client&)>;
+  return hooks;
+}
+
 runtime::Client* CreateClient() {
   std::vector<std::string> platforms = runtime::CandidatePlatforms();
   std::ostringstream failures;
@@ -48,11 +53,15 @@ runtime::Client& GetClient() {
   }
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
-    client.store(CreateClient(), std::memory_order_release);
+    runtime::Client* made = CreateClient();
+    for (auto* hook : ClientHooks()) hook(*made);
+    client.store(made, std::memory_order_release);
     pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   }
   return *client.load();
 }
+
+void OnClientCreated(void (*hook)(runtime::Client& client)) { ClientHooks().push_back(hook); }
 
 const std::string& Platform() { return GetClient().platform(); }
 

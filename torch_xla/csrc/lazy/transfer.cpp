@@ -55,6 +55,14 @@ std::unique_ptr<runtime::Buffer> Upload(const at::Tensor& cpu, int device) {
   }
 }
 
+void Download(runtime::Buffer& buffer, void* to) {
+  try {
+    buffer.CopyToHost(to).Await();
+  } catch (const runtime::Error& error) {
+    std::rethrow_exception(AsTorchError(error));  // of the execution that made the buffer
+  }
+}
+
 }  // namespace
 
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
@@ -73,11 +81,11 @@ void ToHost(DeviceData& data, const at::Tensor& cpu) {
   InboundData().AddSample(static_cast<double>(buffer->bytes()));
   c10::ScalarType physical = PhysicalDtype(data.shape()->dtype);
   if (cpu.scalar_type() == physical && cpu.is_contiguous()) {
-    buffer->CopyToHost(cpu.mutable_data_ptr()).Await();
+    Download(*buffer, cpu.mutable_data_ptr());
     return;
   }
   at::Tensor dense = at::empty(data.shape()->dims, at::TensorOptions().dtype(physical));
-  buffer->CopyToHost(dense.mutable_data_ptr()).Await();
+  Download(*buffer, dense.mutable_data_ptr());
   // Through the logical dtype first, so that what the user sees is what it says.
   cpu.copy_(dense.to(data.shape()->dtype));
 }

@@ -5,17 +5,11 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <array>
-#include <cstdlib>
 #include <sstream>
 
+#include "debug/environment.h"
+
 namespace torch_xla::lowering {
-namespace {
-
-bool EnvFlag(const char* name) {
-  const char* value = std::getenv(name);
-  return value && *value && std::string_view(value) != "0" && std::string_view(value) != "false";
-}
-
 ElementType NaturalType(c10::ScalarType dtype) {
   using c10::ScalarType;
   switch (dtype) {
@@ -64,11 +58,9 @@ ElementType NaturalType(c10::ScalarType dtype) {
   }
 }
 
-}  // namespace
-
 ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
-  static const bool use_bf16 = EnvFlag("XLA_USE_BF16");
-  static const bool downcast_bf16 = EnvFlag("XLA_DOWNCAST_BF16");
+  static const bool use_bf16 = debug::EnvFlag("XLA_USE_BF16");
+  static const bool downcast_bf16 = debug::EnvFlag("XLA_DOWNCAST_BF16");
   ElementType type = NaturalType(dtype);
   const bool no_f64 = platform == "TPU";
   if (type == ElementType::kF32 && (use_bf16 || downcast_bf16)) return ElementType::kBF16;
@@ -137,6 +129,22 @@ void LoweringContext::Lower(const ir::Node& node) {
       message << "\n  (run with XLA_IR_DEBUG=1 to see the line that traced it)";
     }
     TORCH_CHECK(false, message.str());
+  }
+}
+
+void LoweringContext::Check(const ir::Node& node, std::string_view platform) {
+  LoweringContext cx(platform);
+  for (const ir::Value& operand : node.operands()) {
+    std::vector<Value>& results = cx.values_[operand.node.get()];
+    if (results.size() <= operand.index) results.resize(operand.index + 1);
+    Value& value = results[operand.index];
+    if (!value.valid()) value = cx.builder_.Parameter(cx.Physical(operand.shape()));
+  }
+  cx.node_ = &node;
+  try {
+    node.op().lower(cx, node);
+  } catch (const stablehlo::Error& error) {
+    TORCH_CHECK(false, node.op().name, ": ", error.what());
   }
 }
 

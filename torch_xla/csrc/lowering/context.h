@@ -23,6 +23,9 @@ using stablehlo::Direction;
 using stablehlo::ReduceOp;
 using stablehlo::Value;
 
+/// The element type of the same values as a torch dtype; throws where XLA has none.
+ElementType NaturalType(c10::ScalarType dtype);
+
 /// How torch's dtypes are kept on a device: XLA_USE_BF16, XLA_DOWNCAST_BF16 and what
 /// the platform lacks. One table, consulted where text is emitted and where data
 /// crosses the host boundary.
@@ -58,6 +61,8 @@ class LoweringContext {
   /// Lowers one node; its operands must have been lowered before. An exception says which
   /// op failed and, where known, the user's line.
   void Lower(const ir::Node& node);
+  /// Lowers a node by itself, into nothing, for what its lowering has to say of the arguments.
+  static void Check(const ir::Node& node, std::string_view platform);
 
  private:
   stablehlo::Builder builder_;

@@ -1,0 +1,185 @@
+"""Linear algebra: LAPACK's kernels inside programs, and products of every dtype."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from op_testing import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+
+
+def positive(*shape: int, dtype: torch.dtype = F64) -> torch.Tensor:
+    a = rand(*shape, dtype=dtype)
+    return a @ a.mH + torch.eye(shape[-1], dtype=dtype)
+
+
+FACTORIZATIONS = (
+    torch.linalg.qr,
+    torch.linalg.eig,
+    torch.linalg.det,
+    torch.linalg.slogdet,
+    torch.linalg.inv_ex,
+    torch.linalg.lu,
+    torch.linalg.lu_factor_ex,
+    torch.linalg.ldl_factor_ex,
+    torch.linalg.matrix_exp,
+    torch.geqrf,
+    lambda a: torch.linalg.svd(a, full_matrices=False),
+    lambda a: torch.linalg.eigh(a + a.mH),
+    lambda a: torch.linalg.cholesky_ex(a + a.mH + 9 * torch.eye(4, device=a.device)),
+    lambda a: torch.linalg.solve_ex(a, a + 1),
+    lambda a: torch.linalg.solve_triangular(a, a + 1, upper=True),
+    lambda a: torch.triangular_solve(a, a + 1, transpose=True),
+    lambda a: torch.cholesky_solve(a, a + 1),
+    lambda a: torch.linalg.householder_product(a, a[..., 0]),
+)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, C64, C128])
+def test_factorizations_are_those_of_the_cpu(dtype: torch.dtype) -> None:
+    a = rand(2, 4, 4, dtype=dtype)
+    check_many([(f, (a,)) for f in FACTORIZATIONS], rtol=0, atol=0)
+
+
+def test_empty_and_batched() -> None:
+    cases = []
+    for f in (torch.linalg.qr, torch.linalg.inv_ex, torch.linalg.eigvals, torch.linalg.svdvals):
+        cases += [(f, (torch.empty(0, 3, 3),)), (f, (torch.empty(0, 0),)), (f, (rand(2, 3, 5, 5),))]
+    check_many(cases, rtol=0, atol=0)
+
+
+def test_gradients() -> None:
+    a = positive(4, 4)
+    cases = [
+        (torch.linalg.inv, (a,)),
+        (torch.linalg.cholesky, (a,)),
+        (torch.linalg.solve, (a, rand(4, 2, dtype=F64))),
+        (torch.linalg.slogdet, (a,)),
+        (lambda x: torch.linalg.eigh(x)[0], (a,)),
+        (lambda x: torch.linalg.qr(x), (a,)),
+        (lambda x: torch.linalg.svdvals(x), (a,)),
+        (torch.linalg.lstsq, (a, rand(4, 2, dtype=F64))),
+        (torch.linalg.pinv, (a,)),
+    ]
+    check_many(cases, grad=True)
+
+
+def test_out_and_scalar_arguments() -> None:
+    a = positive(3, 3)
+
+    def out(x: torch.Tensor) -> torch.Tensor:
+        q, r = torch.empty_like(x), torch.empty_like(x)
+        torch.linalg.qr(x, out=(q, r))
+        return q + r
+
+    check_many([(out, (a,)), (torch.igamma, (rand(5).abs(), rand(5, seed=1).abs()))])
+
+
+def test_a_singular_matrix_raises_in_the_call() -> None:
+    zeros = torch.zeros(3, 3, device=xm.xla_device())
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.linalg.inv(zeros)
+    assert (zeros + 1).sum().item() == 9
+
+
+def test_an_error_of_the_kernel_comes_with_the_read() -> None:
+    zeros = torch.zeros(3, 3, device=xm.xla_device())
+    failed = torch.linalg.eigvalsh(zeros / 0)
+    with pytest.raises(torch.linalg.LinAlgError, match="failed to converge"):
+        failed.cpu()
+    # What comes after is not harmed.
+    assert (zeros + 1).sum().item() == 9
+
+
+def test_bad_arguments_raise_in_the_call() -> None:
+    a = torch.zeros(3, 4, device=xm.xla_device())
+    for call in (torch.linalg.inv, torch.linalg.eigh, lambda x: torch.linalg.qr(x, "foo")):
+        with pytest.raises(RuntimeError):
+            call(a)
+
+
+def test_a_program_from_the_disk_cache_finds_the_kernel(tmp_path) -> None:
+    code = (
+        "import torch, torch_xla, torch_xla.debug.metrics as met\n"
+        "q, r = torch.linalg.qr(torch.eye(3).add(1).to('xla'))\n"
+        "print((q @ r).cpu().round().tolist(), met.counter_value('PersistentCacheHit'))\n"
+    )
+    env = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    first, second = (run.stdout.strip().rsplit(" ", 1) for run in runs)
+    assert first[0] == second[0] == "[[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 2.0]]"
+    assert int(second[1]) > 0
+
+
+def test_without_cpu_kernels() -> None:
+    """What other platforms do: StableHLO where it has the op, else the fallback."""
+    code = (
+        "import torch, torch_xla, torch_xla.debug.metrics as met\n"
+        "a = torch.randn(2, 4, 4); a = a @ a.mT + torch.eye(4); b = torch.randn(2, 4, 3)\n"
+        "x, y = a.to('xla'), b.to('xla')\n"
+        "def close(f): torch.testing.assert_close(f(x, y).cpu(), f(a, b), rtol=1e-4, atol=1e-4)\n"
+        "close(lambda a, b: torch.linalg.cholesky(a))\n"
+        "close(lambda a, b: torch.linalg.cholesky(a, upper=True))\n"
+        "close(lambda a, b: torch.linalg.solve_triangular(a, b, upper=False))\n"
+        "close(lambda a, b: torch.linalg.cholesky_ex(a - 100 * torch.eye(4).to(a))[1].sign())\n"
+        "assert not [n for n in met.counter_names() if n.startswith('aten::')]\n"
+        "close(lambda a, b: torch.linalg.qr(a)[1])\n"
+        "assert met.counter_value('aten::linalg_qr')\n"
+        "print('ok')"
+    )
+    env = {**os.environ, "XLA_CPU_KERNELS": "0"}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert run.stdout.strip() == "ok", run.stderr
+
+
+def test_one_program_holds_the_kernel_and_what_surrounds_it() -> None:
+    device = xm.xla_device()
+    torch_xla.sync(wait=True)
+    steps = met.metric_data("ExecuteTime")[0]
+    a = rand(4, 4).to(device)
+    (torch.linalg.qr(a * 2)[0].sum() + 1).cpu()
+    xm.wait_device_ops()
+    assert met.metric_data("ExecuteTime")[0] == steps + 1
+
+
+def test_products_of_integers() -> None:
+    cases = []
+    for dtype in (U8, I8, I32, I64):
+        a, b, v = rand(3, 4, dtype=dtype), rand(4, 5, dtype=dtype), rand(4, dtype=dtype)
+        c = rand(3, 5, dtype=dtype)
+        cases += [
+            (torch.mm, (a, b)),
+            (torch.mv, (a, v)),
+            (torch.dot, (v, v)),
+            (torch.addmm, (c, a, b), {"beta": 2, "alpha": 3}),
+            (torch.bmm, (rand(2, 3, 4, dtype=dtype), rand(2, 4, 2, dtype=dtype))),
+            (torch.einsum, ("ij,jk->ki", a, b)),
+            (torch.tensordot, (a, b, 1)),
+            (torch.kron, (a, b)),
+        ]
+    check_many(cases)
+
+
+def test_distances() -> None:
+    a, b = rand(2, 3, 4, dtype=F64), rand(2, 5, 4, dtype=F64, seed=1)
+    cases = []
+    for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")):
+        mode = "donot_use_mm_for_euclid_dist"
+        cases += [(torch.cdist, (a, b), {"p": p, "compute_mode": mode})]
+        cases += [(torch.pdist, (a[0],), {"p": p})]
+    check_many(cases, grad=True)
+
+
+def test_wrong_shapes_raise() -> None:
+    with pytest.raises(RuntimeError):
+        check(torch.mm, rand(2, 3), rand(2, 3))

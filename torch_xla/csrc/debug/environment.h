@@ -1,0 +1,17 @@
+// Switches of the environment.
+#pragma once
+
+#include <cstdlib>
+#include <string_view>
+
+namespace torch_xla::debug {
+
+/// Whether the variable is set to something that does not mean off ("", "0", "false").
+inline bool EnvFlag(const char* name) {
+  const char* value = std::getenv(name);
+  if (!value) return false;
+  const std::string_view text(value);
+  return !text.empty() && text != "0" && text != "false";
+}
+
+}  // namespace torch_xla::debug

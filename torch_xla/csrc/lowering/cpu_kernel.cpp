@@ -1,0 +1,102 @@
+#include "lowering/cpu_kernel.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+struct Platforms {
+  std::mutex mutex;
+  std::set<std::string, std::less<>> names;
+};
+
+Platforms& Enabled() {
+  static auto& platforms = *new Platforms;
+  return platforms;
+}
+
+bool SwitchedOff() {
+  const char* value = std::getenv("XLA_CPU_KERNELS");
+  return value && std::string_view(value) == "0";
+}
+
+Dims RowMajor(size_t rank) {
+  Dims minor_to_major;
+  for (size_t i = rank; i-- > 0;) minor_to_major.push_back(static_cast<int64_t>(i));
+  return minor_to_major;
+}
+
+/// `name = array<i64: 1, 2>`; nothing for an empty list.
+std::string ListAttribute(std::string_view name, const std::vector<int64_t>& values) {
+  if (values.empty()) return {};
+  std::string text = ", " + std::string(name) + " = array<i64: ";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(values[i]);
+  }
+  return text + ">";
+}
+
+/// All that the handler needs to make the call, so that a program from the disk cache of
+/// another process finds it too.
+std::string CallAttributes(const ir::Node& node) {
+  std::vector<int64_t> kinds, words, wrapped;
+  for (const ir::ArgSpec& arg : node.op().args) kinds.push_back(static_cast<int64_t>(arg.kind));
+  for (uint64_t word : node.attributes()) words.push_back(static_cast<int64_t>(word));
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    if (node.operands()[i].shape()->wrapped) wrapped.push_back(static_cast<int64_t>(i));
+  }
+  return "op = " + stablehlo::Quoted(node.op().name) +
+         ", overload = " + stablehlo::Quoted(node.op().overload) + ListAttribute("kinds", kinds) +
+         ListAttribute("words", words) + ListAttribute("wrapped", wrapped);
+}
+
+}  // namespace
+
+bool HasCpuKernels(std::string_view platform) {
+  std::lock_guard<std::mutex> lock(Enabled().mutex);
+  return Enabled().names.contains(platform);
+}
+
+void EnableCpuKernels(std::string platform) {
+  if (SwitchedOff()) return;
+  std::lock_guard<std::mutex> lock(Enabled().mutex);
+  Enabled().names.insert(std::move(platform));
+}
+
+std::vector<Value> CpuKernel(LoweringContext& cx) {
+  const ir::Node& node = cx.node();
+  TORCH_CHECK_NOT_IMPLEMENTED(HasCpuKernels(cx.platform()), node.op().name,
+                              " has no lowering on platform ", cx.platform());
+  stablehlo::CustomCallOptions options;
+  options.backend_config = CallAttributes(node);
+  std::vector<Value> operands;
+  // The kernel sees the types that the user does, whatever the device keeps them in.
+  for (const ir::Value& operand : node.operands()) {
+    operands.push_back(Convert(cx.Lowered(operand), NaturalType(operand.shape()->dtype)));
+    options.operand_layouts.push_back(RowMajor(operand.shape()->rank()));
+  }
+  std::vector<stablehlo::Type> types;
+  for (size_t i = 0; i < node.num_outputs(); ++i) {
+    ir::ShapeRef shape = node.shape(i);
+    if (!shape) continue;
+    types.push_back({NaturalType(shape->dtype), Dims(shape->dims.begin(), shape->dims.end())});
+    options.result_layouts.push_back(RowMajor(shape->rank()));
+  }
+  std::vector<Value> made =
+      stablehlo::CustomCall(cx.builder(), kCpuKernelTarget, operands, types, options);
+  std::vector<Value> results(node.num_outputs());
+  size_t next = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (node.shape(i)) results[i] = Convert(made[next++], cx.output_element(i));
+  }
+  return results;
+}
+
+}  // namespace torch_xla::lowering
