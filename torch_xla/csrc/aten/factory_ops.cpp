@@ -1,6 +1,7 @@
 // Tensors made from nothing. A fill is device data from the start (its buffer is made on
 // demand), so that a training loop's state is a parameter of its first step already.
 #include <cmath>
+#include <limits>
 
 #include "XLANativeFunctions.h"
 #include "aten/assign.h"
@@ -126,20 +127,30 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
                                                  const at::Scalar& step, at::Tensor& out) {
   static auto& counter = CounterOf("xla::arange");
   counter.Add();
-  // As at::native::arange: the count is exact for integers, else in double.
-  const double from = start.toDouble(), to = end.toDouble(), by = step.toDouble();
-  TORCH_CHECK(by != 0, "step must be nonzero");
-  TORCH_CHECK(std::isfinite(from) && std::isfinite(to), "unsupported range: ", from, " -> ", to);
+  // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
+  // size is that of the numbers asked for, except in int64.
+  const at::ScalarType dtype = out.scalar_type();
+  const bool integral = c10::isIntegralType(dtype, true);
+  const at::Scalar first = integral ? at::Scalar(start.toLong()) : start;
+  const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;
+  const at::Scalar stride = integral ? at::Scalar(step.toLong()) : step;
+  const double from = first.toDouble(), to = last.toDouble(), by = stride.toDouble();
+  TORCH_CHECK_VALUE(by != 0, "step must be nonzero");
+  TORCH_CHECK(std::isfinite(start.toDouble()) && std::isfinite(end.toDouble()),
+              "unsupported range: ", start.toDouble(), " -> ", end.toDouble());
   TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),
               "upper bound and lower bound inconsistent with step sign");
-  int64_t size = static_cast<int64_t>(std::ceil((to - from) / by));
-  if (start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true)) {
-    const int64_t first = start.toLong(), last = end.toLong(), stride = step.toLong();
-    size = (last - first + stride - (stride > 0 ? 1 : -1)) / stride;
+  double size = std::ceil((end.toDouble() - start.toDouble()) / step.toDouble());
+  if (dtype == at::kLong) {
+    const int64_t n = stride.toLong();
+    size =
+        std::ceil(static_cast<double>((last.toLong() - first.toLong() + n - (n > 0 ? 1 : -1)) / n));
   }
+  TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
+              "invalid size, possible overflow?");
   aten::AssignOut(
-      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(start), lazy::MakeScalar(step)}, {},
-                          ir::GetShape(out.scalar_type(), {size})));
+      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
+                          ir::GetShape(dtype, {static_cast<int64_t>(size)})));
   return out;
 }
 

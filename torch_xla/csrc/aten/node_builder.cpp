@@ -26,6 +26,13 @@ ir::NodePtr NodeBuilder::Node() {
   return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
 }
 
+at::Tensor NodeBuilder::SingleLike(const at::Tensor& self) {
+  ir::NodePtr node = lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] {
+    return ir::OutputShapes{{ir::GetShape(self.scalar_type(), self.sizes())}};
+  });
+  return MakeTensor({std::move(node), 0}, device_);
+}
+
 std::vector<at::Tensor> NodeBuilder::List() {
   ir::NodePtr node = Node();
   std::vector<at::Tensor> results;
@@ -33,13 +40,13 @@ std::vector<at::Tensor> NodeBuilder::List() {
   return results;
 }
 
-void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs) {
+void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, bool castable) {
   for (const at::Tensor* out : outs) {
     if (device_ < 0 && IsXla(*out)) device_ = GetImpl(*out)->root()->device();
   }
   ir::NodePtr node = Node();
   uint32_t index = 0;
-  for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name);
+  for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name, castable);
 }
 
 }  // namespace torch_xla::aten

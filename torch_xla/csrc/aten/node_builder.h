@@ -128,6 +128,8 @@ class NodeBuilder {
 
   /// The result as a new tensor.
   at::Tensor Single() { return MakeTensor({Node(), 0}, device_); }
+  /// The same for an op without a Meta kernel, whose result is like `self`.
+  at::Tensor SingleLike(const at::Tensor& self);
   /// N results as new tensors; one that the op leaves out is undefined.
   template <size_t N>
   auto Tuple() {
@@ -139,7 +141,7 @@ class NodeBuilder {
   std::vector<at::Tensor> List();
   /// The result overwrites a tensor.
   void InPlace(const at::Tensor& self) { AssignInPlace(self, {Node(), 0}, op_.name); }
-  void Out(std::initializer_list<const at::Tensor*> outs);
+  void Out(std::initializer_list<const at::Tensor*> outs, bool castable = true);
 
  private:
   template <typename F>

@@ -1,9 +1,9 @@
 #include "lazy/node_factory.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <unordered_map>
 
+#include "debug/environment.h"
 #include "lazy/device.h"
 #include "lazy/shape_inference.h"
 #include "lowering/context.h"
@@ -12,15 +12,10 @@
 namespace torch_xla::lazy {
 namespace {
 
-bool EnvFlag(const char* name) {
-  const char* value = std::getenv(name);
-  return value && *value && std::string_view(value) != "0";
-}
-
 LocationFunction location_function = nullptr;
 
 void AddLocation(ir::Node& node) {
-  static const bool enabled = EnvFlag("XLA_IR_DEBUG");
+  static const bool enabled = debug::EnvFlag("XLA_IR_DEBUG");
   if (enabled && location_function) node.set_location(location_function());
 }
 
@@ -62,7 +57,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
 }
 
 bool IsSpecial(const c10::Scalar& value) {
-  static const bool enabled = !EnvFlag("XLA_NO_SPECIAL_SCALARS");
+  static const bool enabled = !debug::EnvFlag("XLA_NO_SPECIAL_SCALARS");
   if (!enabled || value.isComplex()) return false;
   if (value.isFloatingPoint()) {
     double number = value.toDouble();

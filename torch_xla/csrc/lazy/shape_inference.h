@@ -10,4 +10,9 @@ namespace torch_xla::lazy {
 ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
                              const ir::Words& attributes);
 
+/// Throws what the CPU's kernel throws for operands of these shapes, if it does. Meta kernels and
+/// lowerings refuse the same calls, but not always with PyTorch's words and class of error.
+void ThrowAsOnCpu(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                  const ir::Words& attributes);
+
 }  // namespace torch_xla::lazy

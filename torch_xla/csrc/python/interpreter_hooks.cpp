@@ -3,7 +3,6 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "aten/fallback.h"
-#include "debug/metrics.h"
 #include "lazy/node_factory.h"
 #include "python/bindings.h"
 
@@ -129,7 +128,6 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (!error.matches(PyExc_Exception)) throw;
     return false;
   }
-  debug::GetCounter("xla::decomp::" + schema.name().substr(schema.name().find("::") + 2)).Add();
   torch::jit::drop(*stack, schema.arguments().size());
   for (c10::IValue& value : results) stack->push_back(std::move(value));
   return true;
