@@ -65,10 +65,31 @@ Value Clamped(LoweringContext& cx, Value x, std::optional<Value> low, std::optio
 /// Where both are not zero and have different signs.
 Value SignsDiffer(Value a, Value b) { return NotEqual(a < 0, b < 0); }
 
+/// Divisors that kill the process where XLA folds constants with the processor's own division:
+/// 0, and -1 for the smallest integer.
+Value IsTrap(Value b) {
+  return runtime::IsSigned(b.element()) ? Or(Equal(b, 0), Equal(b, -1)) : Equal(b, 0);
+}
+
+/// a / b as XLA has it: -1 (all bits) for b = 0.
+Value SafeDivide(Value a, Value b) {
+  if (!runtime::IsInteger(a.element())) return Divide(a, b);
+  Value quotient = Divide(a, Select(IsTrap(b), 1, b)), zero = Equal(b, 0);
+  if (runtime::IsSigned(b.element())) quotient = Select(Equal(b, -1), -a, quotient);
+  return Select(zero, Not(FullLike(a, 0)), quotient);
+}
+
+/// The remainder of that: a for b = 0.
+Value SafeRemainder(Value a, Value b) {
+  if (!runtime::IsInteger(a.element())) return Remainder(a, b);
+  Value remainder = Remainder(a, Select(IsTrap(b), 1, b));
+  return Select(Equal(b, 0), a, remainder);
+}
+
 Value FloorDivideIntegers(Value a, Value b) {
-  Value quotient = Divide(a, b);
+  Value quotient = SafeDivide(a, b);
   if (!runtime::IsSigned(a.element())) return quotient;
-  Value inexact = NotEqual(Remainder(a, b), 0);
+  Value inexact = NotEqual(SafeRemainder(a, b), 0);
   return Select(And(inexact, SignsDiffer(a, b)), quotient - 1, quotient);
 }
 
@@ -94,13 +115,13 @@ Value FloorDivide(LoweringContext& cx, Value self, Value other) {
 /// C's fmod: the sign of the dividend.
 Value Fmod(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
-  return ToOutput(cx, Remainder(a, b));
+  return ToOutput(cx, SafeRemainder(a, b));
 }
 
 /// Python's %: the sign of the divisor.
 Value FloorRemainder(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
-  Value remainder = Remainder(a, b);
+  Value remainder = SafeRemainder(a, b);
   if (runtime::IsUnsigned(a.element())) return ToOutput(cx, remainder);
   Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));
   return ToOutput(cx, Select(adjust, remainder + b, remainder));
@@ -159,7 +180,7 @@ Value abs(LoweringContext& cx, Value self) {
 
 Value ceil(LoweringContext& cx, Value self) { return Rounded(cx, self, stablehlo::Ceil); }
 
-Value conj_physical(LoweringContext&, Value self) {
+Value _conj_physical(LoweringContext&, Value self) {
   return runtime::IsComplex(self.element()) ? Conj(self) : self;
 }
 
@@ -286,7 +307,7 @@ Value div_Tensor_mode(LoweringContext& cx, Value self, Value other,
                       std::optional<std::string_view> rounding_mode) {
   if (rounding_mode == "floor") return FloorDivide(cx, self, other);
   auto [a, b] = ToCompute(cx, self, other);
-  Value quotient = a / b;
+  Value quotient = SafeDivide(a, b);
   const bool truncate = rounding_mode == "trunc" && runtime::IsFloat(quotient.element());
   return ToOutput(cx, truncate ? Truncate(quotient) : quotient);
 }
@@ -369,6 +390,8 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& expo
   if (exponent.isComplex())
     return ToOutput(cx, Power(x, FullLike(x, std::complex<double>(exponent.toComplexDouble()))));
   const double y = exponent.toDouble();
+  TORCH_CHECK(y >= 0 || !runtime::IsInteger(x.element()),
+              "Integers to negative integer powers are not allowed.");
   if (y == 0) return ToOutput(cx, FullLike(x, 1));
   if (x.element() == ElementType::kPred) return ToOutput(cx, x);
   if (y == 0.5) return ToOutput(cx, Sqrt(x));  // PyTorch's too: sqrt(-inf) is NaN
