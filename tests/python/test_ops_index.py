@@ -272,6 +272,173 @@ def test_embedding():
     check(lambda i, w: embedding(i, w), tokens, weight.to(torch.bfloat16), grad=True)
 
 
+@pytest.mark.parametrize("include_self", [True, False])
+def test_index_reduce(include_self):
+    i, rows = index(2, 0, 2), torch.cos(ramp(3, 4, 5)) * 3
+    whole = ramp(3, 4, 5, dtype=INT64) - 25
+    cases = [
+        (
+            lambda x, i, s, r=r, d=d: x.index_reduce(d, i, s, r, include_self=include_self),
+            (x, i, s),
+        )
+        for r in ("prod", "mean", "amax", "amin")
+        for x, s, d in ((X, rows, 0), (X, rows[:, :, :3], 2), (whole, whole - 30, 0))
+    ]
+    check_many(cases)
+    for r in ("mean", "amax", "prod"):
+        check(
+            lambda x, i, s, r=r: x.index_reduce(0, i, s, r, include_self=include_self),
+            X + 2,
+            i,
+            rows,
+            grad=True,
+            fallback_ok=r == "prod",
+        )
+
+
+def test_scatter_with_reduce():
+    source = torch.cos(ramp(3, 4, 5)) * 3
+    cases = [
+        (lambda x, i, s, r=r: x.scatter(1, i, s, reduce=r), (X, INDEX, source))
+        for r in ("add", "multiply")
+    ]
+    cases += [
+        (lambda x, i, r=r: x.scatter(1, i, 2.5, reduce=r), (X, INDEX)) for r in ("add", "multiply")
+    ]
+    check_many(cases)
+
+
+def test_take_and_put():
+    places = index([3, -1], [0, 3])
+    values = torch.tensor([[1.5, 2.5], [3.5, 4.5]])
+    cases = [
+        (torch.take, (X, places)),
+        (torch.take, (X, places[:0])),
+        (torch.take, (MASK, places)),
+        (lambda x, i, v: x.put(i, v, accumulate=True), (X, places, values)),
+        (lambda x, i, v: x.put(i, v), (X, places[0], values[0])),
+        (lambda x, i, v: x.put_(i, v, True), (X.to(INT64), places, places)),
+        (lambda x, i, v: x.put(i, v, True), (X.to(torch.bfloat16), places, values.bfloat16())),
+    ]
+    check_many(cases)
+    check(torch.take, X, places, grad=True)
+    check(lambda x, i, v: x.put(i, v, accumulate=True), X, places, values, grad=True)
+
+
+def test_masked_scatter():
+    source = -ramp(60)
+    cases = [
+        (torch.masked_scatter, (X, MASK, source)),
+        (torch.masked_scatter, (X, MASK[:, :, 0:1], source)),
+        (torch.masked_scatter, (X, torch.zeros_like(MASK), source[:0])),
+        (lambda x, m, s: x.masked_scatter_(m, s), (X.to(INT64), MASK[0], source.to(INT64))),
+    ]
+    check_many(cases)
+    check(torch.masked_scatter, X, MASK, source, grad=True)
+
+
+def test_data_dependent_sizes():
+    # How many elements there are is known on the host alone.
+    for case in (
+        (torch.masked_select, X, MASK),
+        (torch.masked_select, torch.tensor(2.0), torch.tensor(True)),
+        (torch.masked_select, X, MASK[0]),
+        (torch.nonzero, MASK),
+        (torch.argwhere, X),
+        (lambda x: x.nonzero(as_tuple=True), MASK),
+        (torch.repeat_interleave, X, index(2, 0, 3), 0),
+        (torch.repeat_interleave, index(2, 0, 3)),
+        (torch.repeat_interleave, X, 2),
+    ):
+        check(*case, fallback_ok=True)
+    check(torch.masked_select, X, MASK, grad=True, fallback_ok=True)
+    check(
+        lambda x, i: torch.repeat_interleave(x, i, 1),
+        X,
+        index(1, 0, 2, 2),
+        grad=True,
+        fallback_ok=True,
+    )
+
+
+def test_static_sizes():
+    check_many(
+        [
+            (lambda x: torch.nonzero_static(x, size=30), (MASK,)),
+            (lambda x: torch.nonzero_static(x, size=5, fill_value=-7), (MASK,)),
+            (lambda x: torch.nonzero_static(x, size=2), (torch.tensor(3.0),)),
+            (lambda x: torch.nonzero_static(x, size=0), (MASK,)),
+            (
+                lambda x, i: torch.repeat_interleave(x, i, 0, output_size=5),
+                (X, index(2, 0, 3)),
+            ),
+            (lambda i: torch.repeat_interleave(i, output_size=5), (index(2, 0, 3, dtype=INT32),)),
+        ]
+    )
+
+
+BAGS = [
+    {"mode": "sum"},
+    {"mode": "mean"},
+    {"mode": "max"},
+    {"mode": "mean", "padding_idx": 1},
+    {"mode": "max", "padding_idx": 1},
+    {"mode": "sum", "padding_idx": 1},
+]
+
+
+@pytest.mark.parametrize("kwargs", BAGS, ids=str)
+def test_embedding_bag(kwargs):
+    bag = torch.nn.functional.embedding_bag
+    weight, tokens = torch.sin(ramp(6, 4) * 3), index(1, 5, 0, 1, 1, 2, 5)
+    for args in ((tokens, weight, index(0, 2, 2, 6)), (tokens[:6].view(2, 3), weight)):
+        check(lambda *a: bag(*a, **kwargs), *args, grad=True)
+    check(lambda *a: bag(*a, include_last_offset=True, **kwargs), tokens, weight, index(0, 3, 7))
+    check(lambda *a: bag(*a, **kwargs), tokens, weight.bfloat16(), index(0, 3))
+    if kwargs["mode"] == "sum":
+        check(
+            lambda i, w, o, p: bag(i, w, o, per_sample_weights=p, **kwargs),
+            tokens,
+            weight,
+            index(0, 2, 6),
+            torch.cos(ramp(7)),
+            grad=True,
+        )
+
+
+def test_embedding_bag_gradient_by_frequency():
+    """Bags of one are embeddings. (PyTorch's CPU kernel divides by counts of other rows.)"""
+    grads = []
+    for bags in (False, True):
+        w = torch.sin(ramp(6, 4)).to("xla").requires_grad_()
+        tokens = index([1], [5], [1], [2]).to("xla")
+        f = torch.nn.functional.embedding_bag if bags else torch.nn.functional.embedding
+        kwargs = {"mode": "sum"} if bags else {}
+        (f(tokens, w, scale_grad_by_freq=True, **kwargs) ** 2).sum().backward()
+        grads.append(w.grad.cpu())
+    torch.testing.assert_close(*grads)
+
+
+def test_embedding_max_norm():
+    weight, tokens = ramp(6, 4) / 3, index([1, 5, 0], [1, 1, 2])
+
+    def f(i, w, p):
+        w = w.clone()
+        return torch.nn.functional.embedding(i, w, max_norm=2.0, norm_type=p), w
+
+    check_many([(f, (tokens, weight, p)) for p in (2.0, 1.0)])
+
+
+def test_index_fill_with_a_tensor():
+    i = index(2, 0)
+    check_many(
+        [
+            (lambda x, i, v: x.index_fill(1, i, v), (X, i, torch.tensor(2.5))),
+            (lambda x, i, v: x.index_fill_(0, i, v), (X, i, torch.tensor(2.5))),
+        ]
+    )
+
+
 def test_indices_out_of_range_are_memory_safe():
     """PyTorch on a CPU raises; a device cannot, but stays within the tensor."""
     import torch_xla.core.xla_model as xm

@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from op_testing import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
 
+import torch_xla.debug.metrics as met
+
 aten = torch.ops.aten
 
 HALF = {"rtol": 1e-2, "atol": 1e-2}
@@ -186,3 +188,95 @@ def test_cross_entropy_options():
 def test_class_out_of_range_does_not_crash():
     loss = F.nll_loss(torch.zeros(2, 3, device="xla"), torch.tensor([7, 0], device="xla"))
     assert loss.cpu().shape == ()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_margin_losses(reduction):
+    x, target = rand(4, 5), classes(4)
+    labels = torch.tensor([[0, 3, -1, 2, 1], [-1, 0, 0, 0, 0], [4, 3, 2, 1, 0], [2, -1, 2, 2, 2]])
+    kw = {"reduction": reduction}
+    cases = [
+        (F.multi_margin_loss, (x, target), {"p": p, "margin": margin, **kw})
+        for p in (1, 2)
+        for margin in (1.0, 0.3)
+    ]
+    cases += [
+        (
+            lambda x, t, w: F.multi_margin_loss(x, t, weight=w.detach(), **kw),
+            (x, target, rand(5).abs()),
+        ),
+        (F.multilabel_margin_loss, (x, labels), kw),
+        (F.multilabel_margin_loss, (x.double(), labels), kw),
+        (lambda x, t: F.multilabel_soft_margin_loss(x, (t > 0).float(), **kw), (x, labels)),
+        (lambda x: F.soft_margin_loss(x, x.detach().sign(), **kw), (x,)),
+        (lambda x: F.hinge_embedding_loss(x, x.detach().sign(), **kw), (x,)),
+        (
+            lambda x, y: F.margin_ranking_loss(x, y, x.detach().sign(), margin=0.2, **kw),
+            (x, rand(4, 5, seed=1)),
+        ),
+        (F.cosine_embedding_loss, (x, rand(4, 5, seed=1), torch.tensor([1, -1, 1, -1])), kw),
+        (F.triplet_margin_loss, (x, rand(4, 5, seed=1), rand(4, 5, seed=2)), kw),
+    ]
+    check_many([c for c in cases if c[0] is not F.multi_margin_loss], grad=True, **CLOSE)
+    check_many([c for c in cases if c[0] is F.multi_margin_loss], grad=True, **CLOSE)
+    if reduction != "none":
+        check(F.multilabel_margin_loss, x[0], labels[0], kwargs=kw, grad=True, **CLOSE)
+        check(F.multi_margin_loss, x[0], target[0], kwargs=kw, grad=True, **CLOSE)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_losses_of_nothing(loss, reduction):
+    check_many([(loss, (rand(0, 3), rand(0, 3)), {"reduction": reduction})], grad=True)
+
+
+CTC_LENGTHS = {
+    "all": ([12, 12, 12], [4, 4, 4]),
+    "some": ([12, 9, 5], [4, 2, 3]),
+    "no labels": ([12, 3, 12], [0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("lengths", CTC_LENGTHS)
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_ctc_loss(lengths, concatenated):
+    inputs, labels = CTC_LENGTHS[lengths]
+    targets = torch.tensor([[1, 2, 2, 3], [5, 5, 1, 2], [4, 3, 4, 1]])
+    if concatenated:
+        targets = torch.cat([row[:n] for row, n in zip(targets, labels, strict=True)])
+    x = rand(12, 3, 6)
+
+    def loss(x, targets, inputs=tuple(inputs), labels=tuple(labels), **kwargs):
+        return F.ctc_loss(x.log_softmax(-1), targets, inputs, labels, **kwargs)
+
+    cases = [(loss, (x, targets), {"reduction": reduction}) for reduction in REDUCTIONS]
+    cases.append((loss, (x.double(), targets.int())))
+    check_many(cases, grad=True, rtol=1e-4, atol=1e-5)
+
+
+def test_ctc_loss_of_the_impossible():
+    x, targets = rand(3, 2, 5), torch.tensor([[1, 1, 1], [2, 3, 4]])
+
+    def loss(x, targets, inputs, **kwargs):
+        return F.ctc_loss(x.log_softmax(-1), targets, inputs, torch.tensor([3, 3]), **kwargs)
+
+    inputs = torch.tensor([3, 3])
+    check_many([(loss, (x, targets, inputs), {"reduction": "none"})], **CLOSE)
+    check_many(
+        [(loss, (x, targets, inputs), {"zero_infinity": True, "blank": b}) for b in (0,)],
+        grad=True,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    with pytest.raises(RuntimeError, match="blank"):
+        F.ctc_loss(x.to("xla"), targets.to("xla"), (3, 3), (3, 3), blank=9)
+
+
+def test_ctc_lengths_are_no_part_of_the_program():
+    x, targets = rand(8, 2, 5).to("xla"), torch.tensor([[1, 2, 3], [2, 3, 4]]).to("xla")
+    before = None
+    for inputs in ((8, 8), (6, 7), (8, 5)):
+        F.ctc_loss(x.log_softmax(-1), targets, inputs, (3, 2)).cpu()
+        after = met.counter_value("UncachedCompile")
+        assert before in (None, after)
+        before = after

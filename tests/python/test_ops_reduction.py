@@ -170,6 +170,31 @@ def test_long_scans():
     check_many(cases, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("fn", [torch.cummax, torch.cummin, torch.logcumsumexp])
+def test_other_scans(fn):
+    ties = rand(5, 40, dtype=I64) // 4
+    cases = [(fn, (rand(4, 5, 6), d)) for d in (0, 1, -1)]
+    cases += [(fn, (rand(3, 70, dtype=F64), 1)), (fn, (rand(), 0)), (fn, (rand(2, 0, 3), 1))]
+    cases += [(fn, (torch.tensor([-INF, -INF, 1.0, INF, 2.0, -INF]), 0))]
+    cases += [(fn, (torch.tensor([1.0, NAN, 3.0, NAN, 0.5]), 0))]
+    if fn is torch.logcumsumexp:
+        cases += [(fn, (rand(4, 3, dtype=C64), 0)), (fn, (rand(20, dtype=BF16), 0))]
+    else:
+        cases += [(fn, (ties, 1)), (fn, (ties.bool(), 0)), (fn, (rand(30, dtype=BF16), 0))]
+    check_many(cases, rtol=1e-2 if fn is torch.logcumsumexp else 0, atol=1e-5)
+    first = (lambda x: fn(x, 1)[0]) if fn is not torch.logcumsumexp else (lambda x: fn(x, 1))
+    check_many([(first, (rand(3, 9),))], grad=True, **CLOSE)
+
+
+def test_nan_ignoring_and_counts():
+    x = torch.where(rand(4, 6) > 0.5, NAN, rand(4, 6, seed=1))
+    cases = [(fn, (x, d)) for fn in (torch.nansum, torch.nanmean) for d in (0, -1)]
+    cases += [(torch.nansum, (x,)), (torch.nanmean, (x,)), (torch.nansum, (x.half(), 0))]
+    cases += [(torch.count_nonzero, (rand(4, 6).relu(), d)) for d in (None, 0, (0, 1))]
+    cases += [(torch.cumulative_trapezoid, (rand(3, 5),)), (torch.trapezoid, (rand(3, 5),))]
+    check_many(cases, **CLOSE)
+
+
 def test_rank_zero():
     x = rand()
     cases = [

@@ -41,6 +41,17 @@ DRAWS = {
     "exponential_": lambda d, g: torch.empty(8, device=d).exponential_(1.5, generator=g),
     "random_": lambda d, g: torch.empty(8, device=d, dtype=torch.int64).random_(generator=g),
     "random_ to": lambda d, g: torch.empty(8, device=d).random_(1000, generator=g),
+    "cauchy_": lambda d, g: torch.empty(8, device=d).cauchy_(generator=g),
+    "geometric_": lambda d, g: torch.empty(32, device=d).geometric_(0.2, generator=g),
+    "log_normal_": lambda d, g: torch.empty(8, device=d).log_normal_(generator=g),
+    "poisson": lambda d, g: torch.poisson(torch.full((32,), 4.0, device=d), generator=g),
+    "binomial": lambda d, g: torch.binomial(
+        torch.full((32,), 9.0, device=d), torch.full((32,), 0.4, device=d), generator=g
+    ),
+    "_standard_gamma": lambda d, g: torch._standard_gamma(torch.ones(8, device=d), generator=g),
+    "_sample_dirichlet": lambda d, g: torch._sample_dirichlet(
+        torch.ones(2, 3, device=d), generator=g
+    ).flatten(),
     "multinomial": lambda d, g: torch.multinomial(
         torch.ones(50, device=d), 10, replacement=True, generator=g
     ),
@@ -208,6 +219,36 @@ CONTINUOUS = {
     ),
     "log_normal_": (lambda d: torch.empty(N, device=d).log_normal_(0, 1).log(), ("norm",)),
     "cauchy_": (lambda d: torch.empty(N, device=d).cauchy_(1, 2), ("cauchy", 1, 2)),
+    "log_normal_ parameters": (
+        lambda d: torch.empty(N, device=d).log_normal_(1, 0.5).log(),
+        ("norm", 1, 0.5),
+    ),
+    "gamma below 1": (
+        lambda d: torch._standard_gamma(torch.full((N,), 0.3, device=d)),
+        ("gamma", 0.3),
+    ),
+    "gamma": (
+        lambda d: torch._standard_gamma(torch.full((N,), 2.5, device=d)),
+        ("gamma", 2.5),
+    ),
+    "gamma f64": (
+        lambda d: torch._standard_gamma(torch.full((N,), 50.0, device=d, dtype=torch.float64)),
+        ("gamma", 50.0),
+    ),
+    "dirichlet": (
+        lambda d: torch._sample_dirichlet(torch.tensor([0.5, 2.0, 3.0]).to(d).expand(N, 3))[:, 0],
+        ("beta", 0.5, 5.0),
+    ),
+    "Beta.sample": (
+        lambda d: torch.distributions.Beta(
+            torch.full((N,), 2.0, device=d), torch.full((N,), 5.0, device=d)
+        ).sample(),
+        ("beta", 2.0, 5.0),
+    ),
+    "StudentT.sample": (
+        lambda d: torch.distributions.StudentT(torch.full((N,), 4.0, device=d)).sample(),
+        ("t", 4.0),
+    ),
     "Normal.sample": (
         lambda d: torch.distributions.Normal(
             torch.zeros(N, device=d), torch.ones(N, device=d)
@@ -250,6 +291,76 @@ def test_normal_moments_and_dtype(device, dtype):
     assert abs(x.mean()) < 5 / math.sqrt(N)
     assert abs(x.var() - 1) < 5 * math.sqrt(2 / N)
     assert 3.3 < x.abs().max() < 6
+
+
+def fits(x: torch.Tensor, distribution: stats.rv_discrete) -> float:
+    """The p-value of a chi-squared test, with rare values taken together."""
+    low, high = (int(distribution.ppf(q)) for q in (0.002, 0.998))
+    edges = torch.arange(low, high + 1)
+    counts = torch.histc(x.double(), high - low + 1, low - 0.5, high + 0.5).numpy()
+    expected = distribution.pmf(edges.numpy()) * x.numel()
+    # The tails.
+    below, above = (x < low).sum().item(), (x > high).sum().item()
+    counts[0] += below
+    counts[-1] += above
+    expected[0] += distribution.cdf(low - 1) * x.numel()
+    expected[-1] += distribution.sf(high) * x.numel()
+    return stats.chisquare(counts, expected * (counts.sum() / expected.sum())).pvalue
+
+
+DISCRETE = {
+    **{
+        f"poisson {rate}": (
+            lambda d, rate=rate: torch.poisson(torch.full((N,), rate, device=d)),
+            stats.poisson(rate),
+        )
+        for rate in (0.7, 9.5, 10.5, 400.0)
+    },
+    **{
+        f"binomial {n} {p}": (
+            lambda d, n=n, p=p: torch.binomial(
+                torch.full((N,), float(n), device=d), torch.full((N,), p, device=d)
+            ),
+            stats.binom(n, p),
+        )
+        for n, p in ((7, 0.5), (12, 0.9), (30, 0.1), (200, 0.3), (1000, 0.97))
+    },
+    "geometric_": (lambda d: torch.empty(N, device=d).geometric_(0.2), stats.geom(0.2)),
+    "geometric_ of integers": (
+        lambda d: torch.empty(N, device=d, dtype=torch.int64).geometric_(0.7),
+        stats.geom(0.7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_distribution(device, name):
+    torch.manual_seed(23)
+    draw, distribution = DISCRETE[name]
+    x = draw(device).cpu()
+    assert torch.equal(x, x.floor() if x.is_floating_point() else x)
+    assert fits(x.double(), distribution) > P
+
+
+def test_parameters_at_their_bounds(device):
+    nan = float("nan")
+    draws = (
+        torch.poisson(torch.tensor([0.0, -1.0, nan]).to(device)),
+        torch.binomial(
+            torch.tensor([0.0, 5.0, 5.0, nan, 30.0]).to(device),
+            torch.tensor([0.3, 0.0, 1.0, 0.5, 1.0]).to(device),
+        ),
+        torch._standard_gamma(torch.tensor([-1.0, nan]).to(device)),
+    )
+    poisson, binomial, gamma = (x.cpu() for x in draws)
+    assert poisson[0] == 0 and poisson[1:].isnan().all()
+    torch.testing.assert_close(binomial, torch.tensor([0, 0, 5, nan, 30]), equal_nan=True)
+    assert gamma.isnan().all()
+    small = torch._standard_gamma(torch.full((100,), 1e-4, device=device)).cpu()
+    assert (small > 0).all()
+    simplex = torch._sample_dirichlet(torch.full((50, 4), 1e-3, device=device)).cpu()
+    torch.testing.assert_close(simplex.sum(-1), torch.ones(50))
+    assert torch.poisson(torch.empty(0, device=device)).shape == (0,)
 
 
 def test_uniform_includes_small_numbers_and_excludes_the_end(device):
@@ -430,6 +541,10 @@ def test_multinomial_without_replacement(device):
         (lambda d: torch.empty(2, device=d).normal_(0, -1), "std"),
         (lambda d: torch.empty(2, device=d).exponential_(-1), "lambda"),
         (lambda d: torch.empty(2, device=d).bernoulli_(1.5), "p to be in"),
+        (lambda d: torch.empty(2, device=d).cauchy_(0, 0), "sigma"),
+        (lambda d: torch.empty(2, device=d).geometric_(1), "p to be in"),
+        (lambda d: torch.empty(2, device=d).log_normal_(0, -1), "std"),
+        (lambda d: torch.poisson(torch.ones(2, device=d).long()), "not implemented"),
         (lambda d: torch.randint(3, 3, (2,), device=d), "from"),
         (lambda d: torch.randperm(-1, device=d), "negative"),
         (lambda d: torch.multinomial(torch.ones(3, device=d), 4), "n_sample"),
@@ -450,3 +565,32 @@ def test_no_cpu_fallback(device):
     torch_xla.sync()
     after = {n: met.counter_value(n) for n in met.counter_names() if n.startswith("aten::")}
     assert after == before
+
+
+def test_gradients_of_samples(device):
+    """By the concentration, as PyTorch approximates them, in every part of the plane."""
+    alpha = torch.logspace(-2, 2.5, 40, dtype=torch.float64)
+    gamma = alpha[:, None] * torch.logspace(-1.5, 0.8, 30, dtype=torch.float64)
+    alpha = alpha[:, None].expand(gamma.shape).contiguous()
+    torch.testing.assert_close(
+        torch._standard_gamma_grad(alpha.to(device), gamma.to(device)).cpu(),
+        torch._standard_gamma_grad(alpha, gamma),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    grid = torch.meshgrid(
+        torch.tensor([1e-3, 0.02, 0.3, 0.49, 0.55, 0.8, 0.97, 0.999], dtype=torch.float64),
+        torch.logspace(-1, 2, 12, dtype=torch.float64),
+        torch.logspace(-1, 2, 12, dtype=torch.float64),
+        indexing="ij",
+    )
+    x, a, b = (t.contiguous() for t in grid)
+    torch.testing.assert_close(
+        torch._dirichlet_grad(x.to(device), a.to(device), (a + b).to(device)).cpu(),
+        torch._dirichlet_grad(x, a, a + b),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    concentration = torch.tensor([0.5, 2.0, 9.0], device=device, requires_grad=True)
+    torch.distributions.Gamma(concentration, 1.0).rsample().sum().backward()
+    assert concentration.grad.isfinite().all()

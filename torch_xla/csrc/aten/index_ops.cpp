@@ -1,7 +1,10 @@
 // Indexing with tensors. Integer indices are lowered; a boolean mask is data-dependent:
 // where it selects what to write it becomes a select, else its count is read.
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/IndexingUtils.h>
+#include <ATen/ops/_embedding_bag_dense_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/where.h>
@@ -153,8 +156,57 @@ at::Tensor XLANativeFunctions::nonzero(const at::Tensor& self) {
 
 at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-  auto expanded = at::expand_outplace(self, mask);
+  // Zero dimensions are one, as an index is nothing without.
+  auto at_least_1d = [](const at::Tensor& x) { return x.dim() == 0 ? x.unsqueeze(0) : x; };
+  const at::Tensor tensor = at_least_1d(self), selected = at_least_1d(mask);
+  auto expanded = at::expand_outplace(tensor, selected);
   return std::get<0>(expanded)->index({*std::get<1>(expanded)});
+}
+
+at::Tensor XLANativeFunctions::repeat_interleave_Tensor(const at::Tensor& repeats,
+                                                        std::optional<int64_t> output_size) {
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  TORCH_CHECK(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt,
+              "repeats has to be Long or Int tensor");
+  if (repeats.size(0) == 0) return at::empty({0}, repeats.options());
+  if (!output_size) {
+    // The size of the result is in the data: the host must look.
+    static auto& counter = debug::GetCounter("aten::repeat_interleave");
+    counter.Add();
+    const at::Tensor seen = aten::ToCpu(repeats);
+    TORCH_CHECK(seen.ge(0).all().item<bool>(), "repeats can not be negative");
+    output_size = seen.sum().item<int64_t>();
+  }
+  aten::NodeBuilder builder(ir::ops::repeat_interleave_Tensor);
+  builder.Tensor(repeats);
+  builder.OptionalInt(output_size);
+  return builder.Single();
+}
+
+at::Tensor& XLANativeFunctions::embedding_renorm_(at::Tensor& self, const at::Tensor& indices,
+                                                  double max_norm, double norm_type) {
+  TORCH_CHECK(self.dim() == 2, "embedding_renorm_ expects a tensor of 2 dimensions, but got ",
+              self.dim());
+  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
+              "embedding_renorm_ expects indices of Long or Int, but got ", indices.scalar_type());
+  if (indices.numel() == 0) return self;
+  // A row named twice is written twice with the same.
+  const at::Tensor places = indices.reshape({-1}).to(at::kLong);
+  const at::Tensor rows = self.index_select(0, places);
+  const at::Tensor norms = rows.norm(norm_type, at::IntArrayRef{1}, /*keepdim=*/true);
+  const at::Tensor scale = at::where(norms > max_norm, max_norm / (norms + 1e-7), 1);
+  return self.index_copy_(0, places, (rows * scale).to(self.scalar_type()));
+}
+
+at::Tensor XLANativeFunctions::_embedding_bag_backward(
+    const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& /*offsets*/,
+    const at::Tensor& offset2bag, const at::Tensor& bag_size, const at::Tensor& maximum_indices,
+    int64_t num_weights, bool scale_grad_by_freq, int64_t mode, bool sparse,
+    const std::optional<at::Tensor>& per_sample_weights, int64_t padding_idx) {
+  TORCH_CHECK(!sparse, "embedding_bag: sparse gradients are not supported on the xla device");
+  return at::_embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices,
+                                           num_weights, scale_grad_by_freq, mode,
+                                           per_sample_weights, padding_idx);
 }
 
 }  // namespace torch_xla

@@ -1,14 +1,22 @@
 // Random numbers, made on the device from a seed that is a parameter of the program.
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_standard_gamma.h>
+#include <ATen/ops/ceil.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/tan.h>
 #include <ATen/ops/where.h>
 
+#include <cmath>
 #include <limits>
 
 #include "XLANativeFunctions.h"
+#include "XLAOps.h"
 #include "aten/assign.h"
 #include "aten/bridge.h"
 #include "aten/generator.h"
+#include "aten/node_builder.h"
 #include "lowering/internal_ops.h"
 
 namespace torch_xla {
@@ -38,6 +46,17 @@ at::ScalarType FloatOf(const at::Tensor& self) {
 at::Tensor& FillWith(at::Tensor& self, const ir::Value& value) {
   GetImpl(self)->Write(lazy::Cast(value, self.scalar_type()));
   return self;
+}
+
+/// Numbers of FloatOf(self), for a distribution made of them.
+at::Tensor Drawn(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
+                 std::initializer_list<ir::Value> operands) {
+  return MakeTensor(Random(op, self, generator, operands, FloatOf(self)),
+                    GetImpl(self)->root()->device());
+}
+
+void CheckFloating(const at::Tensor& self, const char* what) {
+  TORCH_CHECK(self.is_floating_point(), what, " is not implemented for ", self.scalar_type());
 }
 
 at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
@@ -126,6 +145,87 @@ at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Gen
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
   return FillWith(
       self, Random(ir::ops::random_exponential, self, generator, {Number(lambd)}, FloatOf(self)));
+}
+
+at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double sigma,
+                                        Generator generator) {
+  TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  CheckFloating(self, "Cauchy distribution");
+  const at::Tensor u = Drawn(ir::ops::random_uniform, self, generator, {Number(-0.5), Number(0.5)});
+  return FillWith(self, GetIrValue(at::tan(u * M_PI) * sigma + median));
+}
+
+at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator generator) {
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  // An exponential variable rounded up.
+  const at::Tensor x =
+      Drawn(ir::ops::random_exponential, self, generator, {Number(-std::log1p(-p))});
+  return FillWith(self, GetIrValue(at::ceil(x)));
+}
+
+at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, double std,
+                                            Generator generator) {
+  TORCH_CHECK(std > 0, "log_normal_ expects std > 0.0, but found std=", std);
+  CheckFloating(self, "log_normal");
+  const at::Tensor x = Drawn(ir::ops::random_normal, self, generator, {Number(mean), Number(std)});
+  return FillWith(self, GetIrValue(at::exp(x)));
+}
+
+at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "poisson");
+  return MakeTensor(
+      Random(ir::ops::random_poisson, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
+}
+
+at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tensor& prob,
+                                        Generator generator) {
+  CheckFloating(count, "binomial");
+  TORCH_CHECK(count.scalar_type() == prob.scalar_type(), "Found dtype ", prob.scalar_type(),
+              " but expected ", count.scalar_type());
+  const int device = GetImpl(count)->root()->device();
+  ir::ops::random_binomial.counter->Add();
+  return MakeTensor(
+      lazy::MakeNode(
+          &ir::ops::random_binomial,
+          {aten::DrawSeed(generator, device), GetIrValue(count), GetIrValue(prob)}, {},
+          ir::GetShape(count.scalar_type(), at::infer_size(count.sizes(), prob.sizes()))),
+      device);
+}
+
+at::Tensor XLANativeFunctions::_standard_gamma(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "gamma");
+  return MakeTensor(
+      Random(ir::ops::random_gamma, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
+}
+
+at::Tensor XLANativeFunctions::_standard_gamma_grad(const at::Tensor& self,
+                                                    const at::Tensor& output) {
+  aten::NodeBuilder builder(ir::ops::_standard_gamma_grad);
+  builder.Tensor(self);
+  builder.Tensor(output);
+  return builder.SingleLike(self);
+}
+
+at::Tensor XLANativeFunctions::_dirichlet_grad(const at::Tensor& x, const at::Tensor& alpha,
+                                               const at::Tensor& total) {
+  aten::NodeBuilder builder(ir::ops::_dirichlet_grad);
+  builder.Tensor(x);
+  builder.Tensor(alpha);
+  builder.Tensor(total);
+  return builder.SingleLike(x);
+}
+
+at::Tensor XLANativeFunctions::_sample_dirichlet(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "dirichlet");
+  // In double as PyTorch: of small concentrations all samples may be small.
+  const at::Tensor gamma = at::_standard_gamma(self.to(at::kDouble), std::move(generator));
+  const bool wide = self.scalar_type() == at::kDouble;
+  const double least =
+      wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  const double most = wide ? std::nextafter(1.0, 0.0) : std::nextafter(1.0f, 0.0f);
+  return (gamma / gamma.sum(-1, /*keepdim=*/true)).clamp(least, most).to(self.scalar_type());
 }
 
 at::Tensor& XLANativeFunctions::random_(at::Tensor& self, Generator generator) {

@@ -10,6 +10,9 @@ void LowerRandomNormal(LoweringContext& cx, const ir::Node& node);
 void LowerRandomInteger(LoweringContext& cx, const ir::Node& node);
 void LowerRandomBernoulli(LoweringContext& cx, const ir::Node& node);
 void LowerRandomExponential(LoweringContext& cx, const ir::Node& node);
+void LowerRandomPoisson(LoweringContext& cx, const ir::Node& node);
+void LowerRandomBinomial(LoweringContext& cx, const ir::Node& node);
+void LowerRandomGamma(LoweringContext& cx, const ir::Node& node);
 void LowerRandomPermutation(LoweringContext& cx, const ir::Node& node);
 void LowerRandomMultinomial(LoweringContext& cx, const ir::Node& node);
 

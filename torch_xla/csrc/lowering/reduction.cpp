@@ -1,15 +1,51 @@
 // Reductions and scans. Half types are accumulated in float and rounded once.
+#include "lowering/reduction.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
-#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 
-namespace torch_xla::lowering::aten {
+namespace torch_xla::lowering {
+namespace {
+
+ElementType IndexType(int64_t size) {
+  return size < INT32_MAX ? ElementType::kS32 : ElementType::kS64;
+}
+
+stablehlo::Window PrefixWindow(Value x, int64_t dim) {
+  stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
+                           .padding = stablehlo::Padding(x.rank(), {0, 0})};
+  window.dimensions[dim] = x.dim(dim);
+  window.padding[dim] = {x.dim(dim) - 1, 0};
+  return window;
+}
+
+bool IsTrivialScan(Value x) { return x.rank() == 0 || x.type().num_elements() == 0; }
+
+}  // namespace
+
+// Comparing with the extreme keeps both passes plain reductions, which fuse and vectorize
+// (the more so in 32 bits).
+Value FirstIndex(Value x, Value extreme, const Dims& dims) {
+  const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
+  const stablehlo::Type indices{IndexType(size), x.dims()};
+  if (dims.empty()) return Constant(x.builder(), 0, indices);
+  Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
+  Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
+  return Reduce(index, dims, ReduceOp::kMin);
+}
+
+Value Scan(Value x, int64_t dim, ReduceOp op) {
+  return IsTrivialScan(x) ? x : ReduceWindow(x, PrefixWindow(x, dim), op);
+}
+
+namespace aten {
 namespace {
 
 using DimList = std::optional<c10::IntArrayRef>;
@@ -56,18 +92,6 @@ Value Extreme(LoweringContext& cx, Value x, ReduceOp op) {
   return Finish(cx, Reduce(x, AllDims(x), op));
 }
 
-/// Where the extreme of a dimension first is; a NaN beats every number. Comparing with
-/// the extreme keeps both passes plain reductions, which fuse and vectorize (the more so in
-/// 32 bits).
-Value FirstIndex(Value x, Value extreme, const Dims& dims) {
-  const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
-  const stablehlo::Type indices{size < INT32_MAX ? ElementType::kS32 : ElementType::kS64, x.dims()};
-  if (dims.empty()) return Constant(x.builder(), 0, indices);
-  Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
-  Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
-  return Reduce(index, dims, ReduceOp::kMin);
-}
-
 Value ArgExtreme(LoweringContext& cx, Value x, std::optional<int64_t> dim, ReduceOp op) {
   if (!dim) x = Reshape(x, {Count(x, AllDims(x))});
   const Dims dims = OneDim(dim.value_or(0), x);
@@ -104,16 +128,30 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
   return {mean, sum / Convert(Maximum(divisor, 0), real)};
 }
 
-/// Every prefix along `dim` reduced.
-Value Scan(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
-  x = Accumulable(cx, x);
+Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
+  return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
+}
+
+/// Where the extreme of each prefix last is: the last place so far that holds it. A NaN
+/// beats every number.
+std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   dim = WrapDim(dim, x.rank());
-  if (x.rank() == 0 || x.type().num_elements() == 0) return ToOutput(cx, x);
-  stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
-                           .padding = stablehlo::Padding(x.rank(), {0, 0})};
-  window.dimensions[dim] = x.dim(dim);
-  window.padding[dim] = {x.dim(dim) - 1, 0};
-  return ToOutput(cx, ReduceWindow(x, window, op));
+  if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
+  Value extreme = Scan(x, dim, op);
+  Value place = Iota(cx.builder(), {IndexType(x.dim(dim)), x.dims()}, dim);
+  place = Select(Or(Equal(x, extreme), IsNan(x)), place, 0);
+  return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
+}
+
+/// log(exp(a) + exp(b)) from the larger (by real part) and the difference.
+Value LogAddExp(Value a, Value b) {
+  const bool complex = runtime::IsComplex(a.element());
+  Value first = complex ? Real(a) >= Real(b) : a >= b;
+  first = Or(first, IsNan(a));
+  Value larger = Select(first, a, b), smaller = Select(first, b, a);
+  Value difference = Select(Equal(a, b), 0, smaller - larger);
+  Value sum = larger + LogPlusOne(Exponential(difference));
+  return Select(IsNegInf(complex ? Real(smaller) : smaller), larger, sum);
 }
 
 }  // namespace
@@ -165,14 +203,22 @@ Value argmin(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /
   return ArgExtreme(cx, self, dim, ReduceOp::kMin);
 }
 
+std::vector<Value> cummax(LoweringContext& cx, Value self, int64_t dim) {
+  return CumulatedExtreme(cx, self, dim, ReduceOp::kMax);
+}
+
+std::vector<Value> cummin(LoweringContext& cx, Value self, int64_t dim) {
+  return CumulatedExtreme(cx, self, dim, ReduceOp::kMin);
+}
+
 Value cumprod(LoweringContext& cx, Value self, int64_t dim,
               std::optional<c10::ScalarType> /*dtype*/) {
-  return Scan(cx, self, dim, ReduceOp::kMul);
+  return Cumulated(cx, self, dim, ReduceOp::kMul);
 }
 
 Value cumsum(LoweringContext& cx, Value self, int64_t dim,
              std::optional<c10::ScalarType> /*dtype*/) {
-  return Scan(cx, self, dim, ReduceOp::kAdd);
+  return Cumulated(cx, self, dim, ReduceOp::kAdd);
 }
 
 Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord, DimList dim,
@@ -200,6 +246,17 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord
     norm = Power(norm, FullLike(norm, 1 / p));
   }
   return Finish(cx, norm);
+}
+
+Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
+  Value x = Accumulable(cx, self);
+  if (IsTrivialScan(x)) return self;
+  Value init = Scalar(x, -std::numeric_limits<double>::infinity(), x.element());
+  auto body = [](std::span<const Value> v) -> std::vector<Value> {
+    return {LogAddExp(v[0], v[1])};
+  };
+  const stablehlo::Window window = PrefixWindow(x, WrapDim(dim, x.rank()));
+  return ToOutput(cx, ReduceWindow({x}, {init}, window, body)[0]);
 }
 
 Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
@@ -274,4 +331,5 @@ std::vector<Value> var_mean_correction(LoweringContext& cx, Value self, DimList 
   return {Finish(cx, moments.variance), Finish(cx, moments.mean, 1)};
 }
 
-}  // namespace torch_xla::lowering::aten
+}  // namespace aten
+}  // namespace torch_xla::lowering

@@ -1,11 +1,8 @@
-// Ops that move, repeat, pad and order elements.
+// Ops that move, repeat and pad elements.
 #include <algorithm>
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 
-#include "XLALowerings.h"
 #include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
@@ -72,62 +69,6 @@ Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, 
   Value row = Iota(background.builder(), type, dim1), column = Iota(row.builder(), type, dim2);
   Value hit = Compare(Subtract(column, row), FullLike(row, offset), Direction::kEq);
   return Select(hit, BroadcastInDim(values, dims, mapping), background);
-}
-
-// ---- Order ------------------------------------------------------------------------------
-
-bool IsFloat(Value x) { return runtime::IsFloat(x.element()); }
-
-Value IsNan(Value x) { return Compare(x, x, Direction::kNe); }
-
-/// Up to 32 bits of x as a signed integer in PyTorch's order: -0 equals 0, NaN is largest.
-Value OrderKey(Value x) {
-  if (!IsFloat(x)) return Convert(x, ElementType::kS64);
-  Value bits = BitcastConvert(Convert(x, ElementType::kF32), ElementType::kS32);
-  Value magnitude = And(bits, FullLike(bits, 0x7fffffff));
-  Value key = Select(Compare(bits, ZerosLike(bits), Direction::kLt), Negate(magnitude), magnitude);
-  Value nan = Compare(magnitude, FullLike(bits, 0x7f800000), Direction::kGt);
-  return Convert(Select(nan, FullLike(bits, 0x7fffffff), key), ElementType::kS64);
-}
-
-/// Whether a comes before b in PyTorch's ascending order.
-Value Less(Value a, Value b) {
-  Value less = Compare(a, b, Direction::kLt);
-  if (!IsFloat(a)) return less;
-  return Or(less, And(IsNan(b), Not(IsNan(a))));
-}
-
-/// The stable order of the elements along `dim` (kS64 indices). Elements of up to 32 bits are
-/// sorted as one integer with the index in its low half: plain integers sort 15 times
-/// faster on XLA:CPU than pairs do, and by radix on GPUs.
-Value SortOrder(Value x, int64_t dim, bool descending) {
-  Type wide(ElementType::kS64, x.dims());
-  if (runtime::ByteWidth(x.element()) > 4) {
-    Value position = Iota(x.builder(), wide, dim);
-    auto before = [&](std::span<const Value> v) -> std::vector<Value> {
-      return {descending ? Less(v[1], v[0]) : Less(v[0], v[1])};
-    };
-    return stablehlo::Sort({x, position}, dim, /*stable=*/true, before)[1];
-  }
-  Value key = OrderKey(x);
-  if (descending) key = Not(key);
-  Value packed = Or(ShiftLeft(key, FullLike(key, 32)), Iota(x.builder(), wide, dim));
-  auto before = [](std::span<const Value> v) -> std::vector<Value> {
-    return {Compare(v[0], v[1], Direction::kLt)};
-  };
-  packed = stablehlo::Sort({packed}, dim, /*stable=*/false, before)[0];
-  return And(packed, FullLike(packed, 0xffffffff));
-}
-
-/// The first `count` along `dim` of (values, indices).
-std::vector<Value> Ordered(LoweringContext& cx, Value x, int64_t dim, bool descending,
-                           int64_t count) {
-  Value order = SortOrder(x, dim, descending);
-  Dims limits = order.dims();
-  limits[dim] = count;
-  order = Slice(order, Dims(limits.size(), 0), limits);
-  return {Reshape(TakeAlong(x, dim, order), cx.output_dims()),
-          Reshape(Convert(order, cx.output_element(1)), cx.output_dims(1))};
 }
 
 }  // namespace
@@ -203,41 +144,6 @@ Value tril(LoweringContext&, Value self, int64_t diagonal) {
 
 Value triu(LoweringContext&, Value self, int64_t diagonal) {
   return Triangle(self, diagonal, Direction::kGe);
-}
-
-std::vector<Value> sort_stable(LoweringContext& cx, Value self, std::optional<bool>, int64_t dim,
-                               bool descending) {
-  Value x = AtLeast1d(self);
-  if (IsEmpty(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
-  dim = WrapDim(dim, self.rank());
-  return Ordered(cx, x, dim, descending, x.dims()[dim]);
-}
-
-std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim, bool largest,
-                        bool) {
-  Value x = AtLeast1d(self);
-  dim = WrapDim(dim, self.rank());
-  if (cx.output_type().num_elements() == 0) {
-    return {Constant(cx.builder(), 0, cx.output_type()),
-            Constant(cx.builder(), 0, cx.output_type(1))};
-  }
-  // XLA's own top-k is fast for f32 alone.
-  if (!IsFloat(x) || x.element() == ElementType::kF64) return Ordered(cx, x, dim, largest, k);
-  Value y = Convert(x, ElementType::kF32);
-  if (!largest) y = Negate(y);
-  // It compares in total order: the sign of a NaN decides where it goes.
-  double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), largest ? 1.0 : -1.0);
-  y = Select(IsNan(y), FullLike(y, nan), y);
-  Dims to_last(x.rank());
-  std::iota(to_last.begin(), to_last.end(), 0);
-  std::swap(to_last[dim], to_last.back());
-  auto [values, indices] = stablehlo::TopK(Transpose(y, to_last), k);
-  if (!largest) values = Negate(values);
-  auto finish = [&](Value v, size_t output) {
-    return Reshape(Convert(Transpose(v, to_last), cx.output_element(output)),
-                   cx.output_dims(output));
-  };
-  return {finish(values, 0), finish(indices, 1)};
 }
 
 Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input_sizes, int64_t dim,
