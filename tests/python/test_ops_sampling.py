@@ -317,6 +317,26 @@ def test_bilinear():
     )
 
 
+def test_channel_shuffle():
+    check_many(
+        [
+            (F.channel_shuffle, (rand(2, 6, 3, 2), 3)),
+            (F.channel_shuffle, (rand(2, 4, 3), 2)),
+            (F.channel_shuffle, (rand(0, 4, 3, 2), 2)),
+        ]
+    )
+
+
+def test_weight_norm():
+    check_many(
+        [
+            (lambda v, g: torch._weight_norm(v, g, 0), (rand(4, 3, 2), rand(4, 1, 1))),
+            (lambda v, g: torch._weight_norm(v, g, 2), (rand(4, 3, 2), rand(1, 1, 2))),
+        ],
+        grad=True,
+    )
+
+
 def test_rrelu():
     x = torch.cat([rand(200), torch.tensor([0.0, NAN, -INF, INF])])
     check(F.rrelu, x, grad=True)
