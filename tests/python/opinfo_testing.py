@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -478,6 +479,10 @@ def _judge(
     if isinstance(expected, Exception):
         # What the CPU has no kernel for is no contract.
         missing = isinstance(expected, NotImplementedError) or "not implemented" in str(expected)
+        if case.check == "empty" and re.search(
+            "out of (bounds|range)|dim should be", str(expected)
+        ):
+            return None  # Indices into what was cut away: values, which are not looked at.
         if isinstance(actual, Exception):
             wanted = (type(expected), case.must_raise or type(expected))
             if missing or isinstance(actual, wanted):
