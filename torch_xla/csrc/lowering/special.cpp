@@ -1,6 +1,7 @@
 // Special functions, from the approximations of Cephes (cephes_tables.h) where StableHLO and
 // CHLO have none.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numbers>
@@ -334,6 +335,63 @@ Value LowerHermite(LoweringContext& cx, Value self, Value degree, bool physicist
   return ToOutput(cx, PolynomialOfDegree(x, n, family));
 }
 
+// ---- The zeta function of Hurwitz
+
+/// Terms until the argument is past 9, then the Euler-Maclaurin formula, as Cephes has it. CHLO's
+/// is wrong below 0.
+Value HurwitzZeta(LoweringContext& cx, Value exponent, Value start) {
+  // (2k)! / B_2k
+  constexpr double kDivisors[] = {12,
+                                  -720,
+                                  30240,
+                                  -1209600,
+                                  47900160,
+                                  -1.8924375803183791606e9,
+                                  7.47242496e10,
+                                  -2.950130727918164224e12,
+                                  1.1646782814350067249e14,
+                                  -4.5979787224074726105e15,
+                                  1.8152105401943546773e17,
+                                  -7.1661652561756670113e18};
+  const ElementType wide = cx.Physical(c10::ScalarType::Double);
+  Value x = Convert(exponent, wide), q = Convert(start, wide);
+  Value pole = And(q <= 0, Equal(q, Floor(q)));
+  Value undefined = Or(x < 1, And(And(q <= 0, Not(pole)), NotEqual(x, Floor(x))));
+  Value known = Or(Or(pole, undefined), Or(IsNan(q), Equal(x, 1)));
+  Dims all;
+  for (int64_t i = 0; i < x.rank(); ++i) all.push_back(i);
+  Value first = Select(known, 10, q);
+  Value term = Power(first, -x);
+  std::vector<Value> state = stablehlo::While(
+      {ScalarLike(x, 0), first, term, term},
+      [&](std::span<const Value> s) -> std::vector<Value> {
+        return {Or(s[0] < 9, Reduce(s[1] <= 9, all, ReduceOp::kOr))};
+      },
+      [&](std::span<const Value> s) -> std::vector<Value> {
+        Value active = Or(BroadcastTo(s[0] < 9, x.dims()), s[1] <= 9);
+        Value next = Select(active, s[1] + 1, s[1]);
+        Value b = Power(next, -x);
+        return {s[0] + 1, next, Select(active, s[2] + b, s[2]), b};
+      });
+  Value w = state[1], sum = state[2], b = state[3];
+  sum = sum + b * w / (x - 1) - 0.5 * b;
+  Value factor = FullLike(x, 1);
+  double k = 0;
+  for (double divisor : kDivisors) {
+    factor = factor * (x + k);
+    b = b / w;
+    sum = sum + factor * b / divisor;
+    factor = factor * (x + (k + 1));
+    b = b / w;
+    k += 2;
+  }
+  // Far out every term is 0, and infinite factors would make NaN of them.
+  sum = Select(Equal(state[2], state[2] + state[3]), state[2], sum);
+  sum = Select(undefined, kNan, Select(pole, kInfinity, sum));
+  sum = Select(Equal(x, 1), kInfinity, Select(x < 1, kNan, sum));
+  return Select(Or(IsNan(x), IsNan(q)), kNan, sum);
+}
+
 // ---- Bits of floats
 
 struct FloatFormat {
@@ -389,13 +447,14 @@ Value special_xlog1py(LoweringContext& cx, Value self, Value other) {
 
 Value special_zeta(LoweringContext& cx, Value self, Value other) {
   auto [x, q] = ToCompute(cx, self, other);
-  return ToOutput(cx, Zeta(x, q));
+  return ToOutput(cx, HurwitzZeta(cx, x, q));
 }
 
 Value polygamma(LoweringContext& cx, int64_t n, Value self) {
   if (n == 0) return digamma(cx, self);
   auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, Polygamma(FullLike(x, n), x));
+  const double factorial = std::tgamma(static_cast<double>(n) + 1);
+  return ToOutput(cx, HurwitzZeta(cx, FullLike(x, n + 1), x) * (n % 2 ? factorial : -factorial));
 }
 
 Value sinc(LoweringContext& cx, Value self) {
