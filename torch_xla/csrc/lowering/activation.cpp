@@ -3,7 +3,6 @@
 #include <limits>
 #include <numbers>
 
-#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 

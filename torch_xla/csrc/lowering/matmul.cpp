@@ -1,5 +1,4 @@
 // Matrix products. Half types are multiplied with float accumulation and rounded once.
-#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {
