@@ -20,6 +20,9 @@ def _xla_draws_its_own_numbers() -> None:
     torch_xla.sync(wait=True)
 
 
+pytestmark = pytest.mark.conformance
+
+
 def _to(tree: Any, device: Any) -> Any:
     def move(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):

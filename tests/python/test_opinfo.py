@@ -1,4 +1,4 @@
-"""PyTorch's operator database on xla against CPU: the part of it that fits `make test`.
+"""PyTorch's operator database on xla against CPU, a few samples of each operator.
 
 `make conformance` runs the rest: every dtype, every sample. Here an operator runs forward in
 float32 and one integer dtype, with its gradient, variants, views and bad input, a few samples of
@@ -10,6 +10,8 @@ from __future__ import annotations
 import pytest
 from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS
 from opinfo_testing import CHECKS, OPS, Report, check_op, plan
+
+pytestmark = pytest.mark.conformance
 
 SAMPLES = 3
 

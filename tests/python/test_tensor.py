@@ -694,8 +694,12 @@ def test_promotion_of_tensors_and_numbers():
             cpu = torch.ones(2, dtype=a), torch.ones(2, dtype=b)
             x, y = (t.to("xla") for t in cpu)
             assert (x * y).dtype == (cpu[0] * cpu[1]).dtype, (a, b)
-            assert (x * y[0]).dtype == (cpu[0] * cpu[1][0]).dtype, (a, b)
+            expected = (cpu[0] * cpu[1][0]).dtype
+            if expected != torch.complex32:  # XLA has no complex numbers of half precision.
+                assert (x * y[0]).dtype == expected, (a, b)
         for number in (True, 2, 2.5, 1 + 1j):
+            if a == torch.float16 and isinstance(number, complex):
+                continue
             cpu = torch.ones(2, dtype=a)
             assert (cpu.to("xla") * number).dtype == (cpu * number).dtype, (a, number)
             assert (number + cpu.to("xla")).dtype == (number + cpu).dtype, (a, number)
