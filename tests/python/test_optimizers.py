@@ -15,6 +15,8 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 import torch_xla
 import torch_xla.core.xla_model as xm
 
+pytestmark = pytest.mark.conformance
+
 STEPS = 3
 REFUSED = re.compile("capturable=True, params.* must be on supported devices|fused=True.* requires")
 
