@@ -161,11 +161,12 @@ void Worker::Execute(Execution& execution) {
     if (!execution.integers.empty()) arguments.push_back(Numbers(program, execution, false));
     auto start = Clock::now();
     runtime::ExecuteResult result = program.executable->Execute(arguments, device_);
-    for (size_t i = 0; i < execution.outputs.size(); ++i) {
-      execution.outputs[i]->Fulfil(std::move(result.outputs[i]));
-    }
+    // Who sees a result sees, too, that what was donated to it is gone.
     for (size_t i = 0; i < program.aliases.size(); ++i) {
       if (program.aliases[i] >= 0) execution.inputs[i]->Drop();
+    }
+    for (size_t i = 0; i < execution.outputs.size(); ++i) {
+      execution.outputs[i]->Fulfil(std::move(result.outputs[i]));
     }
     // What the graph held dies before the next step is taken.
     execution = {};
