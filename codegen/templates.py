@@ -160,8 +160,17 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
     return "".join(lines)
 
 
-def _record(args: list[Arg]) -> str:
-    return "".join(f"  builder.{a.kind}({a.name});\n" for a in args if a.kind != "Ignored")
+# What computes in the dtype of `out` where no dtype is given.
+ACCUMULATING = {"cumprod", "cumsum", "mean", "nansum", "prod", "sum"}
+
+
+def _record(args: list[Arg], dtype: str = "dtype") -> str:
+    """One call per argument; `dtype` is said for the argument of that name."""
+    return "".join(
+        f"  builder.{a.kind}({dtype if a.name == 'dtype' else a.name});\n"
+        for a in args
+        if a.kind != "Ignored"
+    )
 
 
 def _fallback(op: Op, function: NativeFunction) -> str:
@@ -193,30 +202,22 @@ def _out_names(function: NativeFunction) -> list[str]:
     return [a.name for a in function.func.arguments.out]
 
 
-def _casts_into_out(function: NativeFunction) -> bool:
-    """Whether `out` may be of another dtype than the result: it may for what PyTorch builds on
-    TensorIterator, for what takes its dtype from `out`, and for what is not structured."""
-    takes_dtype = any(str(a.type) == "ScalarType?" for a in function.func.schema_order_arguments())
-    return (
-        not function.structured
-        or function.structured_inherits is not None
-        or takes_dtype
-        or str(function.func.name.name) in ("cat", "pow")
-    )
-
-
 def _variant_kernel(op: Op, variant: NativeFunction) -> str:
     """An in-place or out= overload: the functional node, its result written to a tensor."""
     head = definition(variant, f"XLANativeFunctions::{symbol_of(variant)}") + " {\n"
     body = _fallback(op, variant)
-    body += f"  NodeBuilder builder(ir::ops::{op.symbol});\n" + _record(op.args)
     outs = _out_names(variant)
+    body += f"  NodeBuilder builder(ir::ops::{op.symbol});\n"
+    if len(outs) == 1 and str(variant.func.name.name) in ACCUMULATING:
+        body += _record(op.args, f"dtype.value_or({outs[0]}.scalar_type())")
+    else:
+        body += _record(op.args)
     if not outs:
         return head + body + "  builder.InPlace(self);\n  return self;\n}\n"
     listed = ", ".join(f"&{name}" for name in outs)
     result = outs[0] if len(outs) == 1 else f"{{{', '.join(outs)}}}"
-    castable = "" if _casts_into_out(variant) else ", false"
-    return head + body + f"  builder.Out({{{listed}}}{castable});\n  return {result};\n}}\n"
+    overload = variant.func.name.overload_name
+    return head + body + f'  builder.Out({{{listed}}}, "{overload}");\n  return {result};\n}}\n'
 
 
 def _foreach_kernels(op: Op) -> str:
@@ -279,22 +280,11 @@ def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
 
 
 def _wrapper(op: Op, variant: NativeFunction) -> str:
-    """An in-place or out= overload of a hand-written kernel."""
+    """An in-place overload of a hand-written kernel."""
     head = definition(variant, f"wrapper_{symbol_of(variant)}", op.symint)
     args = ", ".join(a.name for a in op.function.func.schema_order_arguments())
     call = f"XLANativeFunctions::{op.symbol}({args})"
-    outs = _out_names(variant)
-    if not outs:
-        body = f"  aten::AssignInPlace(self, {call});\n  return self;\n"
-    elif len(outs) == 1:
-        body = f"  aten::AssignOut({outs[0]}, {call});\n  return {outs[0]};\n"
-    else:
-        body = f"  auto results = {call};\n"
-        body += "".join(
-            f"  aten::AssignOut({out}, std::get<{i}>(results));\n" for i, out in enumerate(outs)
-        )
-        body += f"  return {{{', '.join(outs)}}};\n"
-    return f"{head} {{\n{body}}}\n"
+    return f"{head} {{\n  aten::AssignInPlace(self, {call});\n  return self;\n}}\n"
 
 
 def _registrations(ops: list[Op]) -> list[tuple[str, str, str, str]]:
@@ -308,6 +298,8 @@ def _registrations(ops: list[Op]) -> list[tuple[str, str, str, str]]:
         for variant in op.variants():
             symbol = symbol_of(variant)
             generated = op.generates_kernels
+            if not generated and _out_names(variant):
+                continue  # The fallback calls the kernel and assigns.
             entries.append(
                 (
                     declaration(variant, "", op.symint),

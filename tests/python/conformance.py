@@ -119,14 +119,19 @@ def _finish(job: Job, timed_out: bool) -> list[dict[str, Any]] | str:
     return lines[-1] if lines else "ended without a word"
 
 
+def _resume(path: Path) -> dict[str, Any]:
+    """What a run that was cut short had written."""
+    return dict(json.loads(line) for line in path.open()) if path.exists() else {}
+
+
 def run_all(ops: list[str], args: argparse.Namespace) -> dict[str, list[dict[str, Any]] | str]:
     """Reports by operator, or a string for one whose process did not live to write them."""
-    todo = collections.deque(ops)
-    results: dict[str, Any] = {}
+    results = _resume(args.json) if args.json else {}
+    todo = collections.deque(op for op in ops if op not in results)
     running: dict[int, Job] = {}
     selector = selectors.DefaultSelector()
     failed = 0
-    with tqdm(total=len(ops), unit="op", dynamic_ncols=True, disable=args.quiet) as bar:
+    with tqdm(total=len(todo), unit="op", dynamic_ncols=True, disable=args.quiet) as bar:
         while todo or running:
             while todo and len(running) < args.jobs:
                 job = _start(todo.popleft(), args)
@@ -141,6 +146,9 @@ def run_all(ops: list[str], args: argparse.Namespace) -> dict[str, list[dict[str
                 del running[key.fd]
                 results[job.op] = _finish(job, time.monotonic() > job.deadline)
                 failed += _failed(results[job.op])
+                if args.json:
+                    with args.json.open("a") as file:
+                        file.write(json.dumps([job.op, results[job.op]]) + "\n")
                 bar.update()
                 bar.set_postfix_str(f"{failed} failed, {job.op}"[:40])
             for job in running.values():
@@ -292,7 +300,9 @@ def main() -> int:
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one operator")
     parser.add_argument("--output", type=Path, help="where the table goes")
-    parser.add_argument("--json", type=Path, help="where all reports go")
+    parser.add_argument(
+        "--json", type=Path, help="all reports go here, a line each; those there are kept"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("-v", "--verbose", action="store_true", help="every failure")
     args = parser.parse_args()
@@ -301,8 +311,6 @@ def main() -> int:
     start = time.monotonic()
     results = run_all(ops, args)
     wall = time.monotonic() - start
-    if args.json:
-        args.json.write_text(json.dumps(results))
     verdicts = [judge(op, result, complete) for op, result in results.items()]
     output = args.output
     if output is None and complete and not args.k and not args.ops:

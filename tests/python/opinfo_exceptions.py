@@ -40,46 +40,90 @@ class Excuse:
 
 # Operator (of op_db) -> what is excused.
 SPARSE = "the device has no sparse tensors"
+CONTIGUOUS = "tensors are contiguous to their user, whatever they view"
+STRIDED_OUT = "the CPU's kernel does not write to a strided out="
+NAN_TO_INT = "NaN as an integer is undefined in C++, and so on the CPU"
 OVERLAP = Excuse(
     "a tensor is a value and no memory: a write that overlaps itself or an input is well defined",
     ("error",),
     match="unsupported operation",
 )
 UNREAD = "indices and probabilities are not read back to be checked, as on other accelerators"
+ORDER = "sums of many numbers, in another order"
 CANCELS = "the formula cancels: CPU and XLA (which fuses multiply and add) round differently"
 
 EXCEPTIONS: dict[str, list[Excuse]] = {
+    "as_strided_scatter": [Excuse(CONTIGUOUS, ("noncontiguous",))],
     "asin": [Excuse(CANCELS, ("grad",), precise=True)],
     "atanh": [Excuse(CANCELS, ("grad",), precise=True)],
     "bernoulli": [OVERLAP],
     "cat": [OVERLAP],
     "chalf": [Excuse("XLA has no complex numbers of half precision")],
     "cov": [Excuse(CANCELS, ("grad",), precise=True)],
-    "erfinv": [Excuse(CANCELS, ("grad",), precise=True)],
+    "digamma": [Excuse(CANCELS, ("grad",), precise=True)],
+    "erfinv": [
+        Excuse("exp(erfinv(x)^2) multiplies an error by 2 erfinv(x)^2", ("grad",), rtol=2e-5)
+    ],
+    "fft.hfft2": [Excuse(CANCELS, precise=True)],
+    "fft.hfftn": [Excuse(CANCELS, precise=True)],
     "gather": [OVERLAP, Excuse(UNREAD, ("error",), match="out of bounds")],
+    "grid_sampler_3d": [Excuse(ORDER, ("grad",), rtol=1e-4, atol=1e-4)],
     "index_select": [OVERLAP],
     "kron": [Excuse(CANCELS, ("grad",), precise=True)],
     "kthvalue": [OVERLAP],
+    "logcumsumexp": [Excuse(CANCELS, ("grad",), precise=True)],
     "masked_select": [OVERLAP],
+    "median": [Excuse(NAN_TO_INT, ("empty",))],
     "multinomial": [
         Excuse(UNREAD, ("error",), match="probab"),
-        Excuse(UNREAD, ("error",), match="2^24"),
     ],
+    "nanmedian": [Excuse(NAN_TO_INT, ("empty",))],
+    "narrow_copy": [Excuse(STRIDED_OUT, ("out",))],
+    "native_group_norm": [Excuse(CONTIGUOUS, ("noncontiguous",))],
+    "nn.functional.avg_pool3d": [Excuse(STRIDED_OUT, ("out",))],
     "nn.functional.conv_transpose3d": [Excuse(CANCELS, ("grad",), precise=True)],
+    "nn.functional.ctc_loss": [Excuse(ORDER, ("grad",), rtol=1e-4, atol=1e-4)],
     "nn.functional.embedding": [Excuse(f"sparse=True: {SPARSE}", ("grad",))],
     "nn.functional.embedding_bag": [Excuse(f"sparse=True: {SPARSE}", ("grad",))],
+    "nn.functional.gelu": [Excuse(STRIDED_OUT, ("out",))],
     "nn.functional.layer_norm": [Excuse(CANCELS, ("grad",), precise=True)],
+    "nn.functional.pixel_unshuffle": [
+        Excuse("the CPU returns an empty input in its old shape", ("empty",))
+    ],
+    "polygamma.polygamma_n_0": [Excuse(CANCELS, precise=True)],
+    "polygamma.polygamma_n_1": [Excuse(CANCELS, precise=True)],
+    "polygamma.polygamma_n_2": [Excuse(CANCELS, precise=True)],
+    "polygamma.polygamma_n_3": [Excuse(CANCELS, precise=True)],
+    "polygamma.polygamma_n_4": [Excuse(CANCELS, precise=True)],
     "scatter": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "scatter_add": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "sparse.mm.reduce": [Excuse(SPARSE)],
     "sparse.sampled_addmm": [Excuse(SPARSE)],
+    "special.hermite_polynomial_h": [Excuse(CANCELS, precise=True)],
+    "special.hermite_polynomial_he": [Excuse(CANCELS, precise=True)],
+    "special.polygamma.special_polygamma_n_0": [Excuse(CANCELS, precise=True)],
     "stft": [Excuse(CANCELS, ("grad",), precise=True)],
     "take": [OVERLAP],
     "to_sparse": [Excuse(SPARSE)],
+    "view_as_complex": [Excuse(CONTIGUOUS, ("noncontiguous",))],
 }
 
 # Why an aten operator runs on the CPU. One without a line here fails the suite.
-FALLBACK_REASONS: dict[str, str] = {}
+_SHAPE = "the shape of the result depends on the data, which the host has to see"
+FALLBACK_REASONS: dict[str, str] = {
+    "_segment_reduce_backward": "the segments' lengths are data, and loop bounds",
+    "_to_sparse": SPARSE,
+    "_unique": _SHAPE,
+    "_unique2": _SHAPE,
+    "bincount": _SHAPE,
+    "hash_tensor": "a checksum of the bits, for debugging",
+    "linalg_lstsq": "LAPACK's least squares of matrices that may lack full rank",
+    "nonzero": _SHAPE,
+    "repeat_interleave": _SHAPE,
+    "segment_reduce": "the segments' lengths are data, and loop bounds",
+    "unique_consecutive": _SHAPE,
+    "unique_dim": _SHAPE,
+}
 
 # Results that nobody wrote: shape and dtype are compared.
 UNINITIALIZED = {
@@ -92,6 +136,9 @@ UNINITIALIZED = {
     "resize_",
     "resize_as_",
 }
+
+# Cutting the samples of these gives arguments that crash PyTorch's own CPU kernel.
+NO_EMPTY = {"lu_unpack"}
 
 # Results drawn from a generator: shape, dtype and moments are compared.
 RANDOM = {
@@ -128,8 +175,23 @@ SOMETIMES_RANDOM = {
     "nn.functional.scaled_dot_product_attention": ("dropout_p=0.5",),
 }
 
-# Operators whose result is one of several right ones -> what of it is unique.
-CANONICAL: dict[str, Callable[[Any, Any], Any]] = {}
+
+def _chosen(result: Any, input: Any, k: int, dim: int = -1, *args: Any, **kwargs: Any) -> Any:
+    """Of equal elements any may be chosen: the indices must lead to the values, in any order
+    where no order is promised."""
+    values, indices = result
+    if indices.dim() < input.dim():
+        at = input.gather(dim, indices.unsqueeze(dim)).squeeze(dim)
+    else:
+        at = input.gather(dim, indices)
+    if args[1:] == (False,) or kwargs.get("sorted") is False:
+        values, at = (x.sort(dim).values for x in (values, at))
+    return [values, at.to(values.dtype)]
+
+
+# Operators whose result is one of several right ones -> what of it is unique, from the result
+# and the arguments.
+CANONICAL: dict[str, Callable[..., Any]] = {"kthvalue": _chosen, "topk": _chosen}
 
 # Module -> (rtol, atol, reason).
 MODULE_TOLERANCES: dict[str, tuple[float, float, str]] = {

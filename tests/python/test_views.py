@@ -365,18 +365,55 @@ def test_reading_a_view_does_not_change_the_base():
     assert y.t()[1].tolist() == [0, 5] and x.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_as_strided_gradient_of_a_view_is_right_or_refused():
-    """Autograd sees a contiguous tensor: where it is not, there must be no wrong gradient."""
+STRIDED = {
+    "offset": lambda x: x[1:].as_strided((2, 2), (2, 1)),
+    "offset, given": lambda x: x[1:].as_strided((2, 2), (2, 1), 5),
+    "its own strides": lambda x: x.t().as_strided((4, 3), x.t().stride()),
+}
 
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_as_strided_gradient(name):
     def gradient(device):
         x = torch.arange(12.0).reshape(3, 4).to(device).requires_grad_()
-        x[1:].as_strided((2, 2), (2, 1)).sum().backward()
+        y = STRIDED[name](x)
+        y.backward(torch.arange(float(y.numel()), device=device).view_as(y))
         return x.grad.cpu()
 
     torch.testing.assert_close(gradient("xla"), gradient("cpu"))
-    x = torch.ones(3, 4, device="xla", requires_grad=True)
-    with pytest.raises(RuntimeError, match="as_strided.*clone"):
-        x.t().as_strided((2, 2), (1, 4))
-    with pytest.raises(RuntimeError, match="as_strided.*clone"):
-        x[1:].as_strided((2, 2), (1, 4), 2)
-    assert x.detach().t().as_strided((2, 2), (1, 4)).shape == (2, 2)
+
+
+CUTS = {
+    "split": lambda x: x.split([1, 2], 0)[1],
+    "split along the last": lambda x: x.split([1, 2, 1], 1)[1],
+    "tensor_split": lambda x: x.tensor_split([1], 0)[1],
+    "chunk": lambda x: x.chunk(2, 1)[1],
+    "unbind": lambda x: x.unbind(1)[2],
+    "unflatten": lambda x: x.unflatten(1, (2, 2))[:, 1],
+    "hsplit": lambda x: x.hsplit([1])[1],
+    "as_strided": lambda x: x.as_strided((2, 3), x.stride(), x.storage_offset()),
+    "unfold": lambda x: x.unfold(1, 2, 2)[:, 1],
+}
+SOURCES = {
+    "whole": lambda x: x[:3],
+    "rows": lambda x: x[12:],
+    "columns": lambda x: x.view(10, 6)[2:5, 1:5],
+    "steps": lambda x: x.view(6, 10)[::2, ::3],
+    "transpose": lambda x: x.view(4, 15)[:, 3:6].t(),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_cuts_of_views_read_and_write(source, cut):
+    """PyTorch's own composites find their way by stride() and storage_offset()."""
+
+    def run(device):
+        x = torch.arange(60.0).view(15, 4).to(device)
+        part = CUTS[cut](SOURCES[source](x))
+        read = part.clone()
+        part.mul_(-1)
+        return read.cpu(), x.cpu()
+
+    for on_xla, on_cpu in zip(run("xla"), run("cpu"), strict=True):
+        torch.testing.assert_close(on_xla, on_cpu)

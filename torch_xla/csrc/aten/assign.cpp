@@ -27,13 +27,9 @@ void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
   AssignInPlace(self, GetIrValue(value));
 }
 
-void AssignOut(const at::Tensor& out, ir::Value value, const char* op, bool castable) {
+void AssignOut(const at::Tensor& out, ir::Value value, const char* op) {
   TORCH_CHECK(IsXla(out), "Expected out tensor to have device xla, but got ", out.device(),
               " instead (", op, ")");
-  const bool as_byte = value.shape()->dtype == at::kBool && out.scalar_type() == at::kByte;
-  TORCH_CHECK(castable || as_byte || out.scalar_type() == value.shape()->dtype,
-              "Expected out tensor to have dtype ", value.shape()->dtype, ", but got ",
-              out.scalar_type(), " instead (", op, ")");
   ir::Value cast = CastTo(out, value);
   at::native::resize_output(out, cast.shape()->dims);
   GetImpl(out)->Write(std::move(cast));

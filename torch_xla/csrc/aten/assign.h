@@ -12,10 +12,8 @@ namespace torch_xla::aten {
 void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op = "in-place op");
 void AssignInPlace(const at::Tensor& self, const at::Tensor& value);
 
-/// Writes `value` into `out` as an out= op does: `out` is resized where it must be. Operators
-/// that are not pointwise mostly take no other dtype than the result's (`castable`).
-void AssignOut(const at::Tensor& out, ir::Value value, const char* op = "out= op",
-               bool castable = true);
+/// Writes `value` into `out` as an out= op does: `out` is resized where it must be.
+void AssignOut(const at::Tensor& out, ir::Value value, const char* op = "out= op");
 void AssignOut(const at::Tensor& out, const at::Tensor& value);
 
 }  // namespace torch_xla::aten

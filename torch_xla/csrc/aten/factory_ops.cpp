@@ -80,6 +80,15 @@ at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::Sca
   return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
 }
 
+/// Autograd's zeros that take no memory; a fill takes none either.
+at::Tensor XLANativeFunctions::_efficientzerotensor(at::IntArrayRef size,
+                                                    std::optional<at::ScalarType> dtype,
+                                                    std::optional<at::Layout> layout,
+                                                    std::optional<at::Device> device,
+                                                    std::optional<bool> pin_memory) {
+  return zeros(size, dtype, layout, device, pin_memory);
+}
+
 at::Tensor XLANativeFunctions::ones(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                                     std::optional<at::Layout>, std::optional<at::Device> device,
                                     std::optional<bool>) {
@@ -135,7 +144,7 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;
   const at::Scalar stride = integral ? at::Scalar(step.toLong()) : step;
   const double from = first.toDouble(), to = last.toDouble(), by = stride.toDouble();
-  TORCH_CHECK_VALUE(by != 0, "step must be nonzero");
+  TORCH_CHECK(by != 0, "step must be nonzero");
   TORCH_CHECK(std::isfinite(start.toDouble()) && std::isfinite(end.toDouble()),
               "unsupported range: ", start.toDouble(), " -> ", end.toDouble());
   TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),

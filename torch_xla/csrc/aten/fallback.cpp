@@ -1,6 +1,7 @@
 #include "aten/fallback.h"
 
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <cstdlib>
@@ -9,7 +10,9 @@
 
 #include "aten/assign.h"
 #include "aten/bridge.h"
+#include "debug/environment.h"
 #include "debug/metrics.h"
+#include "lazy/shape_inference.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -62,13 +65,8 @@ thread_local InProgress* InProgress::innermost_ = nullptr;
 std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, bool out) {
   std::string name = op.schema().name(), overload = op.schema().overload_name();
   if (out) {
-    if (overload == "out") {
-      overload = "";
-    } else if (overload.ends_with("_out")) {
-      overload.resize(overload.size() - 4);
-    } else {
-      return std::nullopt;
-    }
+    // The others are "out", or the name of what is written ("grad_input").
+    overload.resize(overload.ends_with("_out") ? overload.size() - 4 : 0);
   } else {
     if (!name.ends_with("_")) return std::nullopt;
     name.pop_back();
@@ -82,6 +80,37 @@ std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, boo
     return std::nullopt;
   }
   return functional;
+}
+
+/// Zeros on the CPU for what is on the device.
+c10::IValue Zeros(const c10::IValue& value) {
+  auto zeros = [](const at::Tensor& tensor) {
+    return tensor.defined() ? at::zeros(tensor.sizes(), tensor.options().device(at::kCPU)) : tensor;
+  };
+  if (value.isTensor()) return zeros(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(zeros(tensor));
+    return list;
+  }
+  return value;
+}
+
+void CheckOut(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
+              const torch::jit::Stack& results, const std::vector<at::Tensor>& outs) {
+  bool as_they_are = true;
+  std::vector<at::Tensor> zeros;
+  std::vector<c10::ScalarType> dtypes;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::Tensor& result = results[i].toTensor();
+    as_they_are &= result.scalar_type() == outs[i].scalar_type();
+    dtypes.push_back(outs[i].scalar_type());
+  }
+  if (as_they_are) return;
+  for (const c10::IValue& result : results) zeros.push_back(Zeros(result).toTensor());
+  torch::jit::Stack stack;
+  for (const c10::IValue& argument : arguments) stack.push_back(Zeros(argument));
+  lazy::CheckOutDtypes(op, stack, zeros, dtypes);
 }
 
 /// Runs a mutating operator by its functional overload and an assignment.
@@ -111,8 +140,10 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const at::Tensor& target : targets) {
     if (!IsXla(target)) return false;
   }
+  const torch::jit::Stack arguments = inputs;
   functional->callBoxed(inputs);
   if (inputs.size() != targets.size()) return false;
+  if (out) CheckOut(op, arguments, inputs, targets);
   for (size_t i = 0; i < targets.size(); ++i) {
     if (out) {
       AssignOut(targets[i], inputs[i].toTensor());
@@ -127,9 +158,8 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 void Warn(const std::string& name) {
   static const bool enabled = [] {
-    const char* value = std::getenv("PT_XLA_DEBUG");
     const char* level = std::getenv("PT_XLA_DEBUG_LEVEL");
-    return (value && *value && std::string(value) != "0") || (level && std::atoi(level) > 0);
+    return debug::EnvFlag("PT_XLA_DEBUG") || (level && std::atoi(level) > 0);
   }();
   if (!enabled) return;
   static std::mutex mutex;

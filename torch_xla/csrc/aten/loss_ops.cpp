@@ -127,6 +127,22 @@ at::Tensor XLANativeFunctions::smooth_l1_loss_backward(const at::Tensor& grad_ou
   return builder.Single();
 }
 
+at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const at::Tensor& target,
+                                                 const at::Scalar& p, const at::Scalar& margin,
+                                                 const std::optional<at::Tensor>& weight,
+                                                 int64_t reduction) {
+  aten::NodeBuilder builder(ir::ops::multi_margin_loss);
+  builder.Tensor(self);
+  builder.Tensor(target);
+  builder.ConstantScalar(p);
+  builder.ConstantScalar(margin);
+  builder.OptionalTensor(weight);
+  builder.Int(reduction);
+  const at::Tensor loss = builder.Single();
+  // The Meta kernel gives a single sample a dimension.
+  return reduction == at::Reduction::None ? loss.view(target.sizes()) : loss;
+}
+
 at::Tensor XLANativeFunctions::multi_margin_loss_backward(
     const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target,
     const at::Scalar& p, const at::Scalar& margin, const std::optional<at::Tensor>& weight,

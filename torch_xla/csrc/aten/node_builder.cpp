@@ -1,6 +1,7 @@
 #include "aten/node_builder.h"
 
 #include "lazy/device.h"
+#include "lazy/shape_inference.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -40,13 +41,16 @@ std::vector<at::Tensor> NodeBuilder::List() {
   return results;
 }
 
-void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, bool castable) {
+void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload) {
+  c10::SmallVector<c10::ScalarType, 4> dtypes;
   for (const at::Tensor* out : outs) {
     if (device_ < 0 && IsXla(*out)) device_ = GetImpl(*out)->root()->device();
+    dtypes.push_back(out->scalar_type());
   }
   ir::NodePtr node = Node();
+  lazy::CheckOutDtypes(*node, out_overload, dtypes);
   uint32_t index = 0;
-  for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name, castable);
+  for (const at::Tensor* out : outs) AssignOut(*out, {node, index++}, op_.name);
 }
 
 }  // namespace torch_xla::aten

@@ -141,7 +141,8 @@ class NodeBuilder {
   std::vector<at::Tensor> List();
   /// The result overwrites a tensor.
   void InPlace(const at::Tensor& self) { AssignInPlace(self, {Node(), 0}, op_.name); }
-  void Out(std::initializer_list<const at::Tensor*> outs, bool castable = true);
+  /// The results overwrite tensors of any shape, and of the dtypes that the out= overload takes.
+  void Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload);
 
  private:
   template <typename F>

@@ -19,6 +19,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
     const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
     const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
     double momentum, double eps) {
+  TORCH_CHECK(!training || input.numel() > 0,
+              "input tensor must have at least one element, but got input_sizes = ", input.sizes());
   aten::NodeBuilder builder(ir::ops::native_batch_norm);
   builder.Tensor(input);
   builder.OptionalTensor(weight);

@@ -1,6 +1,7 @@
 // Random numbers, made on the device from a seed that is a parameter of the program.
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_standard_gamma.h>
 #include <ATen/ops/ceil.h>
 #include <ATen/ops/exp.h>
@@ -261,6 +262,12 @@ at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator gener
       GetImpl(self)->root()->device());
 }
 
+at::Tensor& XLANativeFunctions::bernoulli_out(const at::Tensor& self, Generator generator,
+                                              at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  return out.bernoulli_(self, std::move(generator));
+}
+
 at::Tensor XLANativeFunctions::bernoulli_p(const at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli expects p to be in [0, 1], but got p=", p);
   return MakeTensor(
@@ -287,6 +294,7 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
               "input, got: ",
               self.scalar_type());
   TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(self.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
   TORCH_CHECK(replacement || num_samples <= self.size(-1),
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   ir::ops::random_multinomial.counter->Add();

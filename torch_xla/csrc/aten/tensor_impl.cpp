@@ -13,7 +13,14 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe
       root_(std::move(storage)),
       view_(std::move(view)) {
   set_storage_access_should_throw();
+  ShowAsContiguous(sizes);
+}
+
+void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {
   set_sizes_contiguous(sizes);
+  const lazy::ViewStep* step = view_ ? &view_->last() : nullptr;
+  const bool block = step && !step->bitcast && lazy::IsDense(step->sizes, step->strides);
+  storage_offset_ = block ? step->offset : 0;
 }
 
 void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {
@@ -51,7 +58,7 @@ void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
 void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {
   root_ = std::move(storage);
   view_ = std::move(view);
-  set_sizes_contiguous(sizes);
+  ShowAsContiguous(sizes);
 }
 
 template <typename Version>

@@ -44,6 +44,9 @@ class XLATensorImpl final : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
  private:
+  /// The sizes, strides and storage offset that the user sees: a contiguous block, at its place in
+  /// the storage if it is one, else at the start of its own.
+  void ShowAsContiguous(c10::IntArrayRef sizes);
   const char* tensorimpl_type_name() const override { return "XLATensorImpl"; }
   template <typename Version>
   c10::intrusive_ptr<c10::TensorImpl> Copy(Version&& version_counter,

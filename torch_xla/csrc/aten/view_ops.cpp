@@ -44,14 +44,7 @@ struct Geometry {
   int64_t offset = 0;
 };
 
-/// Whether the elements follow each other in memory as they do to the user.
-bool IsDense(const Geometry& geometry) {
-  const Ints dense = lazy::ContiguousStrides(geometry.sizes);
-  for (size_t i = 0; i < dense.size(); ++i) {
-    if (geometry.sizes[i] != 1 && geometry.strides[i] != dense[i]) return false;
-  }
-  return true;
-}
+bool IsDense(const Geometry& geometry) { return lazy::IsDense(geometry.sizes, geometry.strides); }
 
 #define COUNT(name)                                       \
   static auto& counter = debug::GetCounter("xla::" name); \
@@ -161,14 +154,13 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   COUNT("as_strided");
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes ", size, " and strides ", stride,
               " must have the same length");
+  // Strides and offset are over what the tensor looks like to its user, for whom stride() and
+  // storage_offset() were meant: a contiguous block of memory, and one of its own where in truth
+  // it is not.
   Geometry geometry(self);
-  // Autograd derives as_strided for what the input looks like: contiguous from offset 0.
-  TORCH_CHECK(!self.requires_grad() || !at::GradMode::is_enabled() ||
-                  (IsDense(geometry) && (!storage_offset || geometry.offset == 0)),
-              "as_strided: the gradient through as_strided of a transposed, strided or offset view "
-              "is not supported on ",
-              self.device(), "; call clone() on the view first");
-  geometry.offset = storage_offset.value_or(geometry.offset);
+  const bool dense = IsDense(geometry);
+  const int64_t have = dense ? ElementsBelow(*geometry.impl) : self.numel();
+  geometry.offset = storage_offset.value_or(dense ? geometry.offset : 0);
   int64_t last = geometry.offset;
   bool empty = false;
   for (size_t i = 0; i < size.size(); ++i) {
@@ -178,13 +170,15 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
     empty |= size[i] == 0;
     last += (size[i] - 1) * stride[i];
   }
-  const int64_t have = ElementsBelow(*geometry.impl);
   TORCH_CHECK(empty || (geometry.offset >= 0 && last < have), "as_strided: sizes ", size,
               ", strides ", stride, ", storage offset ", geometry.offset,
               " are out of bounds for a storage of ", have, " elements");
   geometry.sizes.assign(size.begin(), size.end());
   geometry.strides.assign(stride.begin(), stride.end());
-  return std::move(geometry).Make();
+  if (dense) return std::move(geometry).Make();
+  lazy::ViewStep step{geometry.sizes, geometry.strides, geometry.offset, std::nullopt};
+  return MakeView(*geometry.impl, lazy::AppendStep(geometry.impl->view(), std::move(step)),
+                  geometry.impl->dtype(), size);
 }
 
 at::Tensor XLANativeFunctions::expand(const at::Tensor& self, at::IntArrayRef size, bool) {

@@ -38,16 +38,21 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
   ir::Hash128 hash = hasher.Finish();
   auto it = memo.find(hash);
   if (it == memo.end()) {
-    std::unique_ptr<ir::OutputShapes> outputs;
-    try {
-      outputs = std::make_unique<ir::OutputShapes>(infer());
-      // Meta kernels do not look at everything (dtypes least of all): what the lowering refuses
-      // is refused now, where the call is, and not at the sync.
+    // Meta kernels do not look at everything (dtypes least of all): what the lowering refuses
+    // is refused now, where the call is, and not at the sync.
+    auto checked = [&](ir::OutputShapes shapes) {
+      auto outputs = std::make_unique<ir::OutputShapes>(std::move(shapes));
       lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs.get(), hash),
                                        Platform());
+      return outputs;
+    };
+    std::unique_ptr<ir::OutputShapes> outputs;
+    try {
+      outputs = checked(infer());
     } catch (const std::exception&) {
-      ThrowAsOnCpu(*op, operands, attributes);
-      throw;
+      auto on_cpu = ShapesOnCpu(*op, operands, attributes);
+      if (!on_cpu) throw;
+      outputs = checked(*std::move(on_cpu));
     }
     it = memo.emplace(hash, outputs.release()).first;
   }

@@ -6,6 +6,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zero.h>
 
+#include <unordered_set>
+
 #include "ir/attributes.h"
 #include "lazy/argument_decoder.h"
 
@@ -49,33 +51,30 @@ struct Placeholders {
   c10::Scalar Scalar() { return ScalarOf(operands[next++]); }
 };
 
-/// Calls the operator on placeholders.
-torch::jit::Stack Call(const c10::OperatorHandle& handle, const ir::OpSpec& op,
-                       const ir::Node::Operands& operands, const ir::Words& attributes,
-                       c10::DeviceType device) {
+torch::jit::Stack Arguments(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                            const ir::Words& attributes, c10::DeviceType device) {
   torch::jit::Stack stack;
   ArgumentDecoder decoder(Placeholders{operands, device}, attributes);
   for (const ir::ArgSpec& arg : op.args) stack.push_back(decoder.Argument(arg.kind));
+  return stack;
+}
+
+/// Calls the operator's kernel.
+void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   at::AutoDispatchBelowAutograd below_autograd;
   // A Python mode that watches the user's calls must not see ours.
   c10::impl::ExcludeDispatchKeyGuard no_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  handle.callBoxed(stack);
-  return stack;
+  op.callBoxed(stack);
 }
 
 ir::ShapeRef ShapeOf(const at::Tensor& tensor) {
   return tensor.defined() ? ir::GetShape(tensor.scalar_type(), tensor.sizes()) : nullptr;
 }
 
-}  // namespace
-
-ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
-                             const ir::Words& attributes) {
-  auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.name, op.overload);
-  const torch::jit::Stack stack = Call(handle, op, operands, attributes, c10::kMeta);
+ir::OutputShapes ShapesOf(const torch::jit::Stack& results) {
   ir::OutputShapes outputs;
-  for (const c10::IValue& result : stack) {
+  for (const c10::IValue& result : results) {
     if (result.isTensorList()) {
       for (const at::Tensor& tensor : result.toTensorVector()) {
         outputs.shapes.push_back(ShapeOf(tensor));
@@ -87,17 +86,83 @@ ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& ope
   return outputs;
 }
 
-void ThrowAsOnCpu(const ir::OpSpec& op, const ir::Node::Operands& operands,
-                  const ir::Words& attributes) {
+/// More than this is not computed on the CPU to see what its kernel would say.
+bool IsSmall(const ir::Node::Operands& operands) {
   constexpr int64_t kMaxElements = 1 << 20;
   int64_t elements = 0;
   for (const ir::Value& operand : operands) {
     elements += c10::multiply_integers(operand.shape()->dims);
-    if (elements > kMaxElements) return;
+    if (elements > kMaxElements) return false;
   }
-  if (auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload})) {
-    Call(*handle, op, operands, attributes, c10::kCPU);
+  return true;
+}
+
+}  // namespace
+
+ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                             const ir::Words& attributes) {
+  auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.name, op.overload);
+  torch::jit::Stack stack = Arguments(op, operands, attributes, c10::kMeta);
+  CallBelow(handle, stack);
+  return ShapesOf(stack);
+}
+
+std::optional<ir::OutputShapes> ShapesOnCpu(const ir::OpSpec& op,
+                                            const ir::Node::Operands& operands,
+                                            const ir::Words& attributes) {
+  auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
+  if (!handle || !IsSmall(operands)) return std::nullopt;
+  torch::jit::Stack stack = Arguments(op, operands, attributes, c10::kCPU);
+  CallBelow(*handle, stack);
+  return ShapesOf(stack);
+}
+
+void CheckOutDtypes(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
+                    c10::ArrayRef<at::Tensor> results, c10::ArrayRef<c10::ScalarType> dtypes) {
+  auto call = [&](auto dtype_of) {
+    torch::jit::Stack stack = arguments;
+    for (size_t i = 0; i < dtypes.size(); ++i) stack.push_back(results[i].to(dtype_of(i)));
+    CallBelow(op, stack);
+  };
+  // What it refuses either way is in the values, which are not these.
+  std::string refused;
+  try {
+    call([&](size_t i) { return results[i].scalar_type(); });
+  } catch (const std::exception& error) {
+    refused = error.what();
   }
+  try {
+    call([&](size_t i) { return dtypes[i]; });
+  } catch (const std::exception& error) {
+    if (refused != error.what()) throw;
+  }
+}
+
+void CheckOutDtypes(const ir::Node& node, const char* out_overload,
+                    c10::ArrayRef<c10::ScalarType> dtypes) {
+  bool as_they_are = true;
+  ir::Hasher hasher;
+  hasher.Add(node.hash());
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    as_they_are &= !node.shape(i) || node.shape(i)->dtype == dtypes[i];
+    hasher.Add(static_cast<uint64_t>(dtypes[i]));
+  }
+  if (as_they_are) return;
+  thread_local auto& checked = *new std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
+  const ir::Hash128 key = hasher.Finish();
+  if (checked.contains(key)) return;
+  const ir::OpSpec& op = node.op();
+  if (auto handle = c10::Dispatcher::singleton().findSchema({op.name, out_overload})) {
+    const c10::DeviceType device = IsSmall(node.operands()) ? c10::kCPU : c10::kMeta;
+    std::vector<at::Tensor> results;
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      results.push_back(node.shape(i) ? Placeholder(node.shape(i), device)
+                                      : at::empty({0}, at::TensorOptions().dtype(dtypes[i])));
+    }
+    CheckOutDtypes(*handle, Arguments(op, node.operands(), node.attributes(), device), results,
+                   dtypes);
+  }
+  checked.insert(key);
 }
 
 }  // namespace torch_xla::lazy

@@ -42,6 +42,16 @@ Ints ContiguousStrides(c10::IntArrayRef sizes) {
   return strides;
 }
 
+bool IsDense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] == 1) continue;
+    if (strides[i] != stride) return false;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return true;
+}
+
 ir::Value ReadView(const Storage& storage, const View* view) {
   ir::Value value = storage.value();
   if (view) {

@@ -22,6 +22,8 @@ using Ints = c10::SmallVector<int64_t, 5>;
 
 /// Strides of a row-major contiguous array.
 Ints ContiguousStrides(c10::IntArrayRef sizes);
+/// Whether the elements follow each other in memory in row-major order.
+bool IsDense(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
 struct ViewStep {
   Ints sizes, strides;

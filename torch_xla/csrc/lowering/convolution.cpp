@@ -84,6 +84,7 @@ class Geometry {
         dilation_(PerDimension(dilation, rank_)),
         groups_(groups),
         cpu_(cx.platform() == "CPU") {
+    for (int64_t p : padding_) TORCH_CHECK(p >= 0, "negative padding is not supported");
     for (size_t i = 0; i < rank_; ++i) window_.push_back(Span(kernel_[i], dilation_[i]));
   }
 
@@ -387,6 +388,8 @@ Value convolution(LoweringContext& cx, Value input, Value weight, std::optional<
                   bool transposed, c10::IntArrayRef /*output_padding*/, int64_t groups) {
   TORCH_CHECK(input.element() == weight.element(), "Input type (", input.type().ToString(),
               ") and weight type (", weight.type().ToString(), ") should be the same");
+  TORCH_CHECK(weight.dim(0) >= groups, "Given groups=", groups, ", expected weight to be at least ",
+              groups, " at dimension 0, but got ", weight.type().ToString());
   const ElementType element = ConvolutionElement(cx, input);
   const Dims dims = cx.output_dims(), from = Spatial(input.dims()), to = Spatial(dims);
   Geometry geometry(cx, transposed ? to : from, transposed ? from : to, Spatial(weight.dims()),

@@ -408,6 +408,8 @@ Value take(LoweringContext&, Value self, Value index) {
 }
 
 Value put(LoweringContext& cx, Value self, Value index, Value source, bool accumulate) {
+  TORCH_CHECK_INDEX(!IsEmpty(self) || IsEmpty(index),
+                    "put_(): Tried to put elements into an empty tensor");
   index = WrapIndex(Flat(index), self.type().num_elements());
   const ElementType compute = accumulate ? ComputeType(self.element()) : self.element();
   Value result = Put(Convert(Flat(self), compute), 0, index, Convert(Flat(source), compute),
@@ -416,8 +418,10 @@ Value put(LoweringContext& cx, Value self, Value index, Value source, bool accum
 }
 
 Value masked_scatter(LoweringContext& cx, Value self, Value mask, Value source) {
+  TORCH_CHECK(mask.element() == ElementType::kPred,
+              "masked_scatter_ only supports boolean masks, but got ", mask.type().ToString());
   if (IsEmpty(source) || cx.output_type().num_elements() == 0) return ToOutput(cx, self);
-  mask = BroadcastTo(Convert(mask, ElementType::kPred), cx.output_dims());
+  mask = BroadcastTo(mask, cx.output_dims());
   Value taken = Reshape(Take(Flat(source), 0, Rank(Flat(mask))), mask.dims());
   return Select(mask, taken, ToOutput(cx, self));
 }

@@ -254,11 +254,14 @@ Value searchsorted_Scalar(LoweringContext& cx, Value sorted_sequence, Value self
 }
 
 Value bucketize_Tensor(LoweringContext& cx, Value self, Value boundaries, bool, bool right) {
+  TORCH_CHECK(boundaries.rank() == 1, "boundaries tensor must be 1 dimension, but got dim(",
+              boundaries.rank(), ")");
   return SearchSorted(cx, boundaries, 1, self, 0, right);
 }
 
-Value bucketize_Scalar(LoweringContext& cx, Value self, Value boundaries, bool, bool right) {
-  return SearchSorted(cx, boundaries, 1, self, 0, right);
+Value bucketize_Scalar(LoweringContext& cx, Value self, Value boundaries, bool out_int32,
+                       bool right) {
+  return bucketize_Tensor(cx, self, boundaries, out_int32, right);
 }
 
 Value histc(LoweringContext& cx, Value self, int64_t bins, const c10::Scalar& min,

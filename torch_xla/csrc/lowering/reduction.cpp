@@ -100,6 +100,7 @@ Value ArgExtreme(LoweringContext& cx, Value x, std::optional<int64_t> dim, Reduc
 
 std::vector<Value> ExtremeWithIndex(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   const Dims dims = OneDim(dim, x);
+  TORCH_CHECK_INDEX(Count(x, dims) > 0, "Expected reduction dim ", dim, " to have non-zero size.");
   Value extreme = Reduce(x, dims, op);
   return {Finish(cx, extreme), Finish(cx, FirstIndex(x, extreme, dims), 1)};
 }

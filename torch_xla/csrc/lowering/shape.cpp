@@ -50,6 +50,21 @@ Value Triangle(Value x, int64_t diagonal, Direction keep) {
   return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
 }
 
+/// Of the diagonal of an array, which comes last.
+Dims DiagonalDims(const Dims& dims, int64_t offset, int64_t dim1, int64_t dim2) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  dim1 = WrapDim(dim1, rank);
+  dim2 = WrapDim(dim2, rank);
+  Dims result;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (i != dim1 && i != dim2) result.push_back(dims[i]);
+  }
+  const int64_t rows = dims[dim1] + std::min<int64_t>(offset, 0);
+  const int64_t columns = dims[dim2] - std::max<int64_t>(offset, 0);
+  result.push_back(std::max<int64_t>(0, std::min(rows, columns)));
+  return result;
+}
+
 /// `background` with a diagonal of the dimensions dim1 and dim2 replaced. `values` has the
 /// diagonal as its last dimension.
 Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, int64_t dim2) {
@@ -217,6 +232,10 @@ Value select_scatter(LoweringContext& cx, Value self, Value src, int64_t dim, in
 
 Value diagonal_scatter(LoweringContext& cx, Value self, Value src, int64_t offset, int64_t dim1,
                        int64_t dim2) {
+  const Dims slice = DiagonalDims(self.dims(), offset, dim1, dim2);
+  TORCH_CHECK(src.dims() == slice,
+              "expected src to have a size equal to the slice of self. src size = ",
+              c10::IntArrayRef(src.dims()), ", slice size = ", c10::IntArrayRef(slice));
   return SetDiagonal(self, ToOutputElement(cx, src), offset, dim1, dim2);
 }
 
