@@ -15,8 +15,6 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 import torch_xla
 import torch_xla.core.xla_model as xm
 
-pytestmark = pytest.mark.conformance
-
 STEPS = 3
 REFUSED = re.compile("capturable=True, params.* must be on supported devices|fused=True.* requires")
 
@@ -64,7 +62,7 @@ def _train(info: OptimizerInfo, kwargs: dict[str, Any], device: Any) -> Iterator
         yield parameters
 
 
-@pytest.mark.parametrize(("info", "impl"), _cases())
+@pytest.mark.parametrize(("info", "impl"), list(_cases()))
 def test_three_steps_equal_the_cpus(info: OptimizerInfo, impl: str) -> None:
     device = xm.xla_device()
     flags = {} if info.name in ("LBFGS", "Muon") else {"foreach": impl == "foreach"}

@@ -144,7 +144,8 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;
   const at::Scalar stride = integral ? at::Scalar(step.toLong()) : step;
   const double from = first.toDouble(), to = last.toDouble(), by = stride.toDouble();
-  TORCH_CHECK(by != 0, "step must be nonzero");
+  TORCH_CHECK(step.toDouble() != 0, "step must be nonzero");
+  TORCH_CHECK_VALUE(by != 0, "step must be nonzero");  // 0.5 among integers
   TORCH_CHECK(std::isfinite(start.toDouble()) && std::isfinite(end.toDouble()),
               "unsupported range: ", start.toDouble(), " -> ", end.toDouble());
   TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),

@@ -40,7 +40,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
     at::Tensor variance = save_invstd.pow(-2).sub_(eps).mul_(n / (n - 1));
     running_var->lerp_(variance.to(running_var->scalar_type()), momentum);
   }
-  // As ATen on the CPU: what only training saves is empty.
+  // As ATen on the CPU: in the input's dtype if the weights have it, and what only training saves
+  // is empty.
+  if (!weight || !weight->defined() || weight->scalar_type() == input.scalar_type()) {
+    save_mean = save_mean.to(input.scalar_type());
+    save_invstd = save_invstd.to(input.scalar_type());
+  }
   if (!training) save_mean = save_invstd = at::empty({0}, save_mean.options());
   return {output, save_mean, save_invstd};
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "debug/metrics.h"
@@ -186,6 +187,24 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
   GetWorker(device).Push(std::move(execution));
 }
 
+/// `storages` and all others whose values are computed on the way to theirs. Whoever reads values
+/// in a loop would have each computed again by the next program, which would grow by it.
+std::vector<StoragePtr> WithIntermediates(std::vector<StoragePtr> storages, int device) {
+  const std::vector<StoragePtr> pending = Storage::Pending(device);
+  if (pending.size() <= storages.size()) return storages;
+  std::vector<ir::Value> roots;
+  for (const StoragePtr& storage : storages) roots.push_back(storage->value());
+  const Graph graph = CollectGraph(std::move(roots));
+  const std::unordered_set<StoragePtr> asked(storages.begin(), storages.end());
+  for (const StoragePtr& storage : pending) {
+    const ir::Value value = storage->value();
+    if (!LeafData(value) && graph.Contains(*value.node) && !asked.contains(storage)) {
+      storages.push_back(storage);
+    }
+  }
+  return storages;
+}
+
 }  // namespace
 
 void SyncDevice(int device, bool wait) {
@@ -205,7 +224,7 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     auto lock = LockGraph();
-    SyncLocked(group, device, /*donate=*/false);
+    SyncLocked(WithIntermediates(group, device), device, /*donate=*/false);
   }
   if (wait) {
     for (auto& [device, group] : by_device) WaitDevice(device);

@@ -14,7 +14,8 @@ namespace torch_xla::lazy {
 /// execution, once.
 void SyncDevice(int device, bool wait);
 
-/// The same for these storages alone; nothing is donated and the rest of the graph stays.
+/// The same for these storages and those whose values theirs are computed from; nothing is donated
+/// and the rest of the graph stays.
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
 
 /// The leaf that `value` evaluates to, running only what it needs. Its data may still be

@@ -20,6 +20,11 @@ struct Graph {
   std::vector<int64_t> integers;
   ir::Hash128 hash;
 
+  /// Until the next walk.
+  bool Contains(const ir::Node& node) const {
+    const uint32_t position = node.mark().position;
+    return position < order.size() && order[position] == &node;
+  }
   size_t num_parameters() const {
     return data.size() + (floats.empty() ? 0 : 1) + (integers.empty() ? 0 : 1);
   }

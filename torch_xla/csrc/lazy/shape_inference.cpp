@@ -128,13 +128,13 @@ void CheckOutDtypes(const c10::OperatorHandle& op, const torch::jit::Stack& argu
   std::string refused;
   try {
     call([&](size_t i) { return results[i].scalar_type(); });
-  } catch (const std::exception& error) {
-    refused = error.what();
+  } catch (const c10::Error& error) {
+    refused = error.what_without_backtrace();
   }
   try {
     call([&](size_t i) { return dtypes[i]; });
-  } catch (const std::exception& error) {
-    if (refused != error.what()) throw;
+  } catch (const c10::Error& error) {
+    if (refused != error.what_without_backtrace()) throw;
   }
 }
 

@@ -83,6 +83,8 @@ std::vector<Value> Picked(LoweringContext& cx, Value x, int64_t dim, Value index
 /// The lower median along `dim`, or NaN where there is one that is not to be ignored.
 std::vector<Value> Median(LoweringContext& cx, Value x, int64_t dim, bool ignore_nan) {
   x = AtLeast1d(x);
+  TORCH_CHECK_INDEX(cx.node().num_outputs() == 1 || x.dim(dim) > 0,
+                    "median(): Expected reduction dim ", dim, " to have non-zero size.");
   if (IsEmpty(x)) {
     std::vector<Value> results;
     for (size_t i = 0; i < cx.node().num_outputs(); ++i) {

@@ -152,6 +152,8 @@ Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
 }
 
 Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
+  TORCH_CHECK(!runtime::IsComplex(value.element()) || runtime::IsComplex(self.element()),
+              "value cannot be converted to type ", self.type().ToString(), " without overflow");
   return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
 }
 
