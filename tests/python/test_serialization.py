@@ -206,6 +206,19 @@ def test_errors(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["foreign", "truncated", "whole"]
 
 
+def test_xm_save_leaves_the_old_file_when_it_fails(device, tmp_path):
+    xm.save({"a": torch.ones(2, device=device)}, tmp_path / "file")
+    with pytest.raises(Exception, match="pickle"):
+        xm.save({"a": torch.zeros(2, device=device), "b": lambda: 0}, tmp_path / "file")
+    assert torch.load(tmp_path / "file")["a"].tolist() == [1, 1]
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_is_no_file_is_not_replaced():
+    xser.save(torch.ones(2), "/dev/null")
+    assert not os.path.isfile("/dev/null")
+
+
 def test_gcs(device):
     pytest.importorskip("gcp_storage_emulator")
     with gcs_server():

@@ -42,6 +42,10 @@ def atomic_write(path: str | os.PathLike[str], sync: bool = True) -> Iterator[IO
             machine that loses its power.
     """
     path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/null
+        with open(path, "wb") as file:
+            yield file
+        return
     directory, name = os.path.split(path)
     prefix = os.path.join(directory, f".{name}.")
     if sync:  # Small unsynced files are written by the thousand: no search for each.
