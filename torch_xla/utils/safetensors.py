@@ -107,10 +107,14 @@ def save_file(
     text += b" " * (-len(text) % 8)
     with serialization._replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
+        staging = serialization._Staging.for_tensors(state_dict.values())
         for name in names:
-            tensor = state_dict[name].detach().cpu().resolve_conj().resolve_neg()
-            file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
-            del tensor
+            tensor = state_dict[name]
+            if not xla_model.is_xla_tensor(tensor):
+                tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+                file.write(tensor.reshape(-1).view(torch.uint8).numpy())
+            else:
+                file.write(staging.fill(tensor).numpy())
 
 
 def load_file(

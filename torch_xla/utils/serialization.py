@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import IO, Any
 
@@ -32,12 +32,16 @@ class _Storage:
     """A storage of the file that is being written; pickled as a reference to its record."""
 
     def __init__(
-        self, key: int, dtype: torch.dtype, numel: int, read: Callable[[], torch.UntypedStorage]
+        self, key: int, dtype: torch.dtype, numel: int, source: torch.Tensor | torch.UntypedStorage
     ) -> None:
         self.key = str(key)
         self.dtype = dtype
         self.numel = numel
-        self.read = read  # Copies it to the host.
+        self.source = source  # An xla tensor, or a storage of another device.
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
 
     def reference(self) -> tuple[str, type, str, str, int]:
         storage_type: Any = torch.UntypedStorage
@@ -45,11 +49,30 @@ class _Storage:
             name = torch.storage._dtype_to_storage_type_map()[self.dtype]
             storage_type = getattr(torch, name)
             return ("storage", storage_type, self.key, "cpu", self.numel)
-        return ("storage", storage_type, self.key, "cpu", self.numel * self.dtype.itemsize)
+        return ("storage", storage_type, self.key, "cpu", self.nbytes)
 
 
-def _host_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
-    return tensor.detach().cpu().contiguous().untyped_storage()
+class _Staging:
+    """Host memory that xla tensors pass through one after the other.
+
+    Allocated once: blocks that are freed and allocated in turns leave holes which the next, by a
+    few bytes, does not fit into.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = torch.empty(nbytes, dtype=torch.uint8)
+
+    @staticmethod
+    def for_tensors(tensors: Iterable[Any]) -> _Staging:
+        sizes = (t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.is_xla)
+        return _Staging(max(sizes, default=0))
+
+    def fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the tensor's bytes, shape ``[nbytes]`` and dtype uint8, until the next call."""
+        content = self._bytes[: tensor.nbytes]
+        if tensor.numel():
+            content.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+        return content
 
 
 class _Pickler(pickle.Pickler):
@@ -72,10 +95,10 @@ class _Pickler(pickle.Pickler):
         key: Any,
         dtype: torch.dtype,
         numel: int,
-        read: Callable[[], torch.UntypedStorage],
+        source: torch.Tensor | torch.UntypedStorage,
     ) -> _Storage:
         if key not in self._by_key:
-            self._by_key[key] = _Storage(len(self.storages), dtype, numel, read)
+            self._by_key[key] = _Storage(len(self.storages), dtype, numel, source)
             self.storages.append(self._by_key[key])
         return self._by_key[key]
 
@@ -95,7 +118,7 @@ class _Pickler(pickle.Pickler):
                 f"{self._host_dtypes[address]} and {dtype}"
             )
         numel = storage.nbytes() // dtype.itemsize
-        found = self._storage(storage._cdata, dtype, numel, storage.cpu)
+        found = self._storage(storage._cdata, dtype, numel, storage)
         if isinstance(obj, torch.UntypedStorage):
             return ("storage", torch.UntypedStorage, found.key, "cpu", storage.nbytes())
         return found.reference()
@@ -109,7 +132,7 @@ class _Pickler(pickle.Pickler):
         if self._layouts is None:
             return (list, ())
         key, base, strides, offset = self._layouts.place(obj)
-        storage = self._storage(key, base.dtype, base.numel(), lambda: _host_storage(base))
+        storage = self._storage(key, base.dtype, base.numel(), base)
         arguments = (storage, offset, tuple(obj.size()), strides, obj.requires_grad, OrderedDict())
         function: Any = torch._utils._rebuild_tensor_v2
         if obj.dtype in torch.storage._new_dtypes():
@@ -164,9 +187,13 @@ def _write(data: Any, tensors: list[torch.Tensor], file: IO[bytes]) -> None:
     }
     for name, content in records.items():
         writer.write_record(name, content, len(content))
+    staging = _Staging.for_tensors(storage.source for storage in pickler.storages)
     for storage in pickler.storages:
-        content = storage.read()
-        writer.write_record(f"data/{storage.key}", content, storage.numel * storage.dtype.itemsize)
+        if isinstance(storage.source, torch.Tensor):
+            content = staging.fill(storage.source).untyped_storage()
+        else:
+            content = storage.source.cpu()
+        writer.write_record(f"data/{storage.key}", content, storage.nbytes)
         del content
     writer.write_end_of_file()
 
