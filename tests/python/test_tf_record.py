@@ -335,6 +335,8 @@ def test_indexed_dataset_errors(tmp_path):
         IndexedTfRecordDataset(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="no file matches the pattern"):
         IndexedTfRecordDataset(str(tmp_path / "nothing*"))
+    with pytest.raises(ValueError, match="expected a local path, got gs://bucket/file"):
+        IndexedTfRecordDataset("gs://bucket/file")
     whole = _write(tmp_path / "whole", [b"first", b"second"]).read_bytes()
     bad = tmp_path / "bad"
     bad.write_bytes(whole[:-1])

@@ -147,6 +147,7 @@ class IndexedTfRecordDataset(Dataset):
 
     Raises:
         FileNotFoundError: There is no such file, or a pattern matches nothing.
+        ValueError: A path is not local.
         RuntimeError: A file is corrupted, truncated, or no uncompressed TFRecord file.
     """
 
@@ -162,6 +163,11 @@ class IndexedTfRecordDataset(Dataset):
     @staticmethod
     def _index(path: str) -> torch.Tensor:
         """Returns where the records of a file begin, and where the last one ends."""
+        if gcsfs._is_url(path):
+            raise ValueError(
+                f"IndexedTfRecordDataset: expected a local path, got {path}: TfRecordDataset reads "
+                "remote files"
+            )
         offsets = [0]
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
