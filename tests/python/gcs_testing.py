@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import os
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
 _BUSY = (
@@ -85,6 +87,17 @@ class _Handler(socketserver.BaseRequestHandler):
         self.request.sendall(answer)
 
 
+class _Impatient:
+    """asyncio for gcsfs.retry, which waits a second before its third try, then two, ..."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 100)
+
+
 @contextmanager
 def gcs_server() -> Iterator[FaultyProxy]:
     """Runs the server and the proxy; ``gs://bucket`` is there, empty, inside the block."""
@@ -100,9 +113,11 @@ def gcs_server() -> Iterator[FaultyProxy]:
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # It asks for credentials.
     }
     try:
-        with mock.patch.dict(os.environ, environment):
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(os.environ, environment))
             import gcsfs
 
+            stack.enter_context(mock.patch.object(gcsfs.retry, "asyncio", _Impatient()))
             gcsfs.GCSFileSystem.clear_instance_cache()
             gcsfs.GCSFileSystem().mkdir("bucket")
             proxy.requests.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import time
 from unittest import mock
 
@@ -116,15 +115,8 @@ def test_a_write_that_raises_leaves_the_old_object(bucket, mode, text):
     assert gcsfs.read(f"{bucket}/file") == b"old"
 
 
-@pytest.fixture
-def quick_retries():
-    """gcsfs waits a second before its second try, then two, ..."""
-    with mock.patch.dict(sys.modules["gcsfs.retry"].DEFAULT_RETRY_CONFIG, initial=0.01):
-        yield
-
-
 @pytest.mark.parametrize("faults", [["drop"], ["busy", "busy"], ["cut"], ["busy", "cut", "drop"]])
-def test_reads_go_on_after_faults(server, bucket, faults, quick_retries):
+def test_reads_go_on_after_faults(server, bucket, faults):
     content = bytes(range(256)) * 1000
     gcsfs.write(f"{bucket}/file", content)
     server.faults.extend(faults)
@@ -133,7 +125,7 @@ def test_reads_go_on_after_faults(server, bucket, faults, quick_retries):
 
 
 @pytest.mark.parametrize("fault", ["drop", "busy"])
-def test_writes_go_on_after_faults(server, bucket, fault, quick_retries):
+def test_writes_go_on_after_faults(server, bucket, fault):
     server.faults.append(fault)
     gcsfs.write(f"{bucket}/file", b"content")
     assert not server.faults
