@@ -20,7 +20,7 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest build demo test test-cpp test-python conformance sanitize lint format bench clean distclean
+.PHONY: help setup gtest zlib build demo test test-cpp test-python conformance sanitize lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -34,7 +34,7 @@ help:
 
 # ---------------------------------------------------------------- environment
 
-setup: $(SETUP) gtest
+setup: $(SETUP) gtest zlib
 
 $(SETUP): requirements-build.txt requirements-test.txt
 	@command -v $${CXX:-c++} >/dev/null || { echo "A C++20 compiler is needed (g++ 12 or newer)."; exit 1; }
@@ -63,10 +63,22 @@ gtest:
 	  }
 	fi
 
+zlib:
+	@if ! echo '#include <zlib.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
+	  echo "== compressed TFRecord files need zlib: installing Debian's zlib1g-dev"
+	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
+	  install="$$sudo apt-get install -y -qq zlib1g-dev"
+	  export DEBIAN_FRONTEND=noninteractive
+	  $$install || { $$sudo apt-get update -qq && $$install; } || {
+	    echo "Could not install it. Install zlib's headers with your package manager, then run make again."
+	    exit 1
+	  }
+	fi
+
 # ---------------------------------------------------------------- build
 
 # The first time, and when the packaging changed: pip configures, builds and installs.
-$(INSTALLED): $(SETUP) pyproject.toml
+$(INSTALLED): $(SETUP) pyproject.toml | zlib
 	@echo "== building torch_xla (some minutes the first time)"
 	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
 	  -C cmake.define.TORCH_XLA_WERROR=ON -C cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
@@ -100,7 +112,7 @@ test-python: $(INSTALLED)
 conformance: $(INSTALLED)
 	@$(PY) tests/python/conformance.py $(ARGS)
 
-sanitize: gtest $(SETUP)
+sanitize: gtest zlib $(SETUP)
 	@echo "== building the C++ tests with sanitizers"
 	cmake -G Ninja -B build/sanitize -S . -DPython_EXECUTABLE=$(abspath $(PY)) $(CONFIGURE) \
 	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=ON --log-level=WARNING

@@ -47,8 +47,10 @@ except ImportError as error:
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
 from torch_xla._internal import device_module as _device_module  # noqa: E402
+from torch_xla._internal import dlpack_protocol as _dlpack_protocol  # noqa: E402
 from torch_xla._internal import module_ties as _module_ties  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
+from torch_xla._internal import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal import torch_defaults as _torch_defaults  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
 
@@ -58,6 +60,8 @@ _XLAC._init()
 atexit.register(_XLAC._shutdown)
 _device_module.register()
 _module_ties.register()
+_storage_location.register()
+_dlpack_protocol.register()
 _torch_defaults.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -11,6 +11,7 @@ import torch
 
 import torch_xla
 from torch_xla import _XLAC, runtime
+from torch_xla._internal.atomic_file import atomic_write
 from torch_xla.utils import closures
 from torch_xla.utils.utils import map_tensors
 
@@ -279,7 +280,8 @@ def save(
 ) -> None:
     """Saves data as ``torch.save`` does, with its XLA tensors moved to the CPU.
 
-    ``torch.load`` gives CPU tensors. A view is saved as a tensor of its own.
+    ``torch.load`` gives CPU tensors. A view is saved as a tensor of its own. A file takes the
+    place of an older one when it is whole.
 
     Args:
         data: Any nested combination of Python objects and tensors.
@@ -290,7 +292,11 @@ def save(
     """
     data = _to_cpu(data)  # On every replica: the execution may need them all.
     if not master_only or is_master_ordinal(local=not global_master):
-        torch.save(data, file_or_path)
+        if isinstance(file_or_path, (str, os.PathLike)):
+            with atomic_write(file_or_path, sync=False) as file:
+                torch.save(data, file)
+        else:
+            torch.save(data, file_or_path)
 
 
 def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:

@@ -58,13 +58,17 @@ ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, con
                           tensor.unsafeGetTensorImpl()->is_wrapped_number());
 }
 
-void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+ir::Value Evaluate(const at::Tensor& tensor) {
   XLATensorImpl* impl = GetImpl(tensor);
-  const int device = impl->root()->device();
   const bool whole = !impl->view() && !impl->is_conj() && !impl->is_neg();
+  return whole ? lazy::Evaluate(impl->root())
+               : lazy::Evaluate(impl->Read(), impl->root()->device());
+}
+
+void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+  const int device = GetImpl(tensor)->root()->device();
   // Held until the copy is done: a sync of another thread does not donate what has an owner.
-  const ir::Value leaf =
-      whole ? lazy::Evaluate(impl->root()) : lazy::Evaluate(impl->Read(), device);
+  const ir::Value leaf = Evaluate(tensor);
   try {
     lazy::ToHost(*lazy::LeafData(leaf), cpu);
   } catch (...) {

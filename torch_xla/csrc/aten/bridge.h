@@ -28,6 +28,8 @@ at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeM
 /// which becomes a number of the program. Anything else is an error.
 ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, const char* arg);
 
+/// The leaf with the content of an xla tensor; what of it is pending is executed.
+ir::Value Evaluate(const at::Tensor& tensor);
 /// A CPU tensor with the content of an xla tensor. Blocks until it is computed.
 at::Tensor ToCpu(const at::Tensor& tensor);
 /// The same into an existing CPU tensor of the same sizes.

@@ -75,6 +75,23 @@ DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
                                          std::move(buffer));
 }
 
+DeviceDataPtr AliasHost(const at::Tensor& cpu, int device) {
+  const bool plain = cpu.is_contiguous() && !cpu.is_conj() && !cpu.is_neg() &&
+                     PhysicalDtype(cpu.scalar_type()) == cpu.scalar_type();
+  if (!plain || !GetClient().host_memory()) return ToDevice(cpu, device);
+  std::unique_ptr<runtime::Buffer> buffer;
+  try {
+    buffer = GetClient().BufferFromHost(
+        cpu.const_data_ptr(), lowering::PhysicalType(cpu.scalar_type(), Platform()),
+        {cpu.sizes().data(), cpu.sizes().size()}, device, /*on_done=*/[cpu] {},
+        /*zero_copy=*/true);
+  } catch (const runtime::Error& error) {
+    std::rethrow_exception(AsTorchError(error));
+  }
+  return c10::make_intrusive<DeviceData>(ir::GetShape(cpu.scalar_type(), cpu.sizes()), device,
+                                         std::move(buffer));
+}
+
 void ToHost(DeviceData& data, const at::Tensor& cpu) {
   runtime::Buffer* buffer = data.Wait();
   debug::ScopedTimer timer(TransferFromDeviceTime());

@@ -8,6 +8,8 @@ namespace torch_xla::python {
 void BindRuntime(pybind11::module_& m);    // devices, plugins, memory, random state
 void BindExecution(pybind11::module_& m);  // sync, wait, graph texts
 void BindMetrics(pybind11::module_& m);    // counters and metrics
+void BindData(pybind11::module_& m);       // TFRecord files
+void BindDlpack(pybind11::module_& m);     // memory shared with other libraries
 void RegisterInterpreterHooks();           // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

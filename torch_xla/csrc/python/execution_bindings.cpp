@@ -66,6 +66,22 @@ void BindExecution(py::module_& m) {
   m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());
   });
+  // (strides, offset) in elements of the storage; None where these cannot express the view.
+  m.def("_xla_get_layout", [](const at::Tensor& tensor) -> py::object {
+    const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "_xla_get_layout");
+    if (impl->is_conj() || impl->is_neg()) return py::none();
+    const lazy::View* view = impl->view();
+    if (!view) return py::make_tuple(tensor.strides(), 0);
+    const lazy::ViewStep& step = view->last();
+    if (view->steps.size() != 1 || step.bitcast) return py::none();
+    return py::make_tuple(c10::IntArrayRef(step.strides), step.offset);
+  });
+  // A tensor over the whole storage that `tensor` is a look at.
+  m.def("_xla_get_storage_tensor", [](const at::Tensor& tensor) {
+    const lazy::StoragePtr& root = aten::GetImpl(tensor, "_xla_get_storage_tensor")->root();
+    return at::detail::make_tensor<aten::XLATensorImpl>(
+        root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims);
+  });
 }
 
 }  // namespace torch_xla::python

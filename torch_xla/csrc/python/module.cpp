@@ -18,5 +18,7 @@ PYBIND11_MODULE(_XLAC, m) {
   BindRuntime(m);
   BindExecution(m);
   BindMetrics(m);
+  BindData(m);
+  BindDlpack(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

@@ -1,0 +1,244 @@
+"""CheckpointManager: when it saves, what it keeps, and that what it restores is what was saved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from gcs_testing import gcs_server
+
+import torch_xla.core.xla_model as xm
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
+
+
+@pytest.fixture(scope="module")
+def device():
+    return xm.xla_device()
+
+
+@pytest.fixture
+def manager(tmp_path):
+    manager = CheckpointManager(tmp_path / "run", save_interval=10)
+    yield manager
+    manager.close()
+
+
+def _state(value: float, device="xla"):
+    return {
+        "model": {"w": torch.full((3, 2), value, device=device), "cpu": torch.tensor([value])},
+        "list": [torch.full((2,), value, device=device)],
+        "step": int(value),
+    }
+
+
+def _check(state, value: float):
+    assert state["model"]["w"].eq(value).all() and state["model"]["w"].device.type == "xla"
+    assert state["model"]["cpu"].item() == value
+    assert state["list"][0].tolist() == [value] * 2
+    assert state["step"] == value
+
+
+@pytest.mark.parametrize("call", ["save", "save_async"])
+def test_save_and_restore(manager, call):
+    save = getattr(manager, call)
+    assert save(0, _state(1.0))
+    assert not save(5, _state(2.0))
+    assert save(7, _state(3.0), force=True)
+    assert save(10, _state(4.0))
+    manager.join()
+    assert manager.all_steps() == [0, 7, 10]
+    state = _state(0.0)
+    manager.restore(7, state)
+    _check(state, 3.0)
+    assert manager.restore_latest(state) == 10
+    _check(state, 4.0)
+
+
+def test_an_asynchronous_save_has_the_values_of_its_step(manager, monkeypatch):
+    entered, go_on = threading.Event(), threading.Event()
+    original = dcp.save
+
+    def slow(*args, **kwargs):
+        entered.set()
+        assert go_on.wait(60)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(dcp, "save", slow)
+    state = _state(1.0)
+    assert manager.save_async(0, state)
+    assert entered.wait(60)
+    state["model"]["w"].add_(5)
+    state["model"]["cpu"].add_(5)
+    state["list"][0].zero_()
+    xm.mark_step()
+    assert manager.all_steps() == []  # It is still being written.
+    go_on.set()
+    restored = _state(0.0)
+    assert manager.restore_latest(restored) == 0
+    _check(restored, 1.0)
+
+
+def test_an_asynchronous_failure_is_raised_later(manager, monkeypatch):
+    def failing(*args, **kwargs):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dcp, "save", failing)
+        manager.save_async(0, _state(1.0))
+        with pytest.raises(OSError, match="disk full"):
+            manager.join()
+    assert manager.save_async(10, _state(2.0))
+    manager.join()
+    assert manager.all_steps() == [10]
+
+
+def test_retention(tmp_path):
+    manager = CheckpointManager(tmp_path, 1, max_to_keep=2, chkpt_on_preemption=False)
+    for step in range(5):
+        manager.save_async(step, {"a": torch.tensor(step)})
+    manager.join()
+    assert manager.all_steps() == [3, 4]
+    assert sorted(os.listdir(tmp_path)) == ["3", "4"]
+
+
+def test_what_is_not_whole_is_passed_over(manager, tmp_path):
+    for step in (0, 10, 20, 30):
+        manager.save(step, _state(float(step)))
+    os.remove(tmp_path / "run/30/.metadata")
+    assert manager.all_steps() == [0, 10, 20]
+    data = next((tmp_path / "run/20").glob("*.distcp"))
+    os.truncate(data, os.path.getsize(data) // 2)
+    (tmp_path / "run/10/.metadata").write_bytes(b"")
+    state = _state(-1.0)
+    assert manager.restore_latest(state) == 0
+    _check(state, 0.0)
+
+
+def test_nothing_to_restore(manager):
+    state = _state(1.0)
+    assert manager.restore_latest(state) is None
+    _check(state, 1.0)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 5 .*there are \[\]"):
+        manager.restore(5, state)
+
+
+def test_a_state_of_another_form(manager):
+    manager.save(0, {"a": torch.ones(2)})
+    with pytest.raises((RuntimeError, dcp.CheckpointException), match="b"):
+        manager.restore(0, {"b": torch.ones(2)})
+
+
+def test_a_step_saved_again(manager):
+    manager.save(0, _state(1.0))
+    manager.save(0, _state(2.0))
+    state = _state(0.0)
+    assert manager.restore_latest(state) == 0
+    _check(state, 2.0)
+
+
+def test_preemption(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    manager = CheckpointManager(tmp_path, 100)
+    assert not manager.should_save(7) and not manager.reached_preemption(7)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert manager.reached_preemption(8)
+    assert manager.save_async(8, {"a": torch.ones(1)})
+    manager.close()
+    assert manager.all_steps() == [8]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.multiprocess
+def test_killed_while_saving(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, torch\n"
+        "import torch.distributed.checkpoint as dcp\n"
+        "from torch_xla.experimental.distributed_checkpoint import CheckpointManager\n"
+        "manager = CheckpointManager(sys.argv[1], 1)\n"
+        "manager.save(1, {'a': torch.ones(10)})\n"
+        "dcp.FileSystemWriter.finish = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "manager.save(2, {'a': torch.zeros(10)})\n"
+    )
+    child = subprocess.run([sys.executable, script, tmp_path / "run"], timeout=120)
+    assert child.returncode == -signal.SIGKILL
+    assert ".2.tmp" in os.listdir(tmp_path / "run")
+    manager = CheckpointManager(tmp_path / "run", 1, chkpt_on_preemption=False)
+    assert os.listdir(tmp_path / "run") == ["1"]  # The rest was cleared away.
+    state = {"a": torch.zeros(10)}
+    assert manager.restore_latest(state) == 1 and state["a"].eq(1).all()
+
+
+def test_prime_optimizer(device):
+    parameter = torch.nn.Parameter(torch.ones(3, device=device))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=0.5)
+    prime_optimizer(optimizer)
+    assert parameter.tolist() == [1, 1, 1]
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert optimizer.state[parameter]["exp_avg"].shape == (3,)
+
+
+def test_gcs(device):
+    pytest.importorskip("gcp_storage_emulator")
+    with gcs_server():
+        manager = CheckpointManager("gs://bucket/run", 1, 1, chkpt_on_preemption=False)
+        for step in range(2):
+            manager.save(step, _state(float(step)))
+        assert manager.all_steps() == [1]
+        state = _state(7.0)
+        assert manager.restore_latest(state) == 1
+        _check(state, 1.0)
+
+
+def test_wrong_arguments(tmp_path, manager):
+    for name in ("save_interval", "max_pending_async"):
+        arguments = {"save_interval": 1, name: 0}
+        with pytest.raises(ValueError, match=f"`{name}` of at least 1, got 0"):
+            CheckpointManager(tmp_path, **arguments)
+    with pytest.raises(ValueError, match="step of at least 0, got -1"):
+        manager.save(-1, {})
+
+
+@pytest.mark.multiprocess
+def test_process_group(tmp_path):
+    """Two ranks: one is preempted and both save; both restore the same."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, torch\n"
+        "import torch.distributed as dist\n"
+        "from torch_xla.experimental.distributed_checkpoint import CheckpointManager\n"
+        "rank = int(sys.argv[1])\n"
+        f"dist.init_process_group('gloo', init_method='tcp://127.0.0.1:{port}',\n"
+        "                        rank=rank, world_size=2)\n"
+        "manager = CheckpointManager(sys.argv[2], 100)\n"
+        "if rank == 1:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "state = {'a': torch.ones(4), f'own{rank}': torch.full((2,), rank)}\n"
+        "saved = manager.save_async(3, state)\n"
+        "manager.join()\n"
+        "state = {'a': torch.zeros(4), f'own{rank}': torch.zeros(2)}\n"
+        "step = manager.restore_latest(state)\n"
+        "assert saved and step == 3 and state['a'].eq(1).all()\n"
+        "assert state[f'own{rank}'].eq(rank).all()\n"
+        "manager.close()\n"
+        "dist.destroy_process_group()\n"
+    )
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), tmp_path / "run"]) for rank in (0, 1)
+    ]
+    try:
+        assert [rank.wait(120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()

@@ -1,0 +1,13 @@
+// What is wrong with a file, for its user: which file, and where in it.
+#pragma once
+
+#include <stdexcept>
+
+namespace torch_xla::data {
+
+class DataError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace torch_xla::data

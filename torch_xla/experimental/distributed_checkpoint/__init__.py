@@ -1,0 +1,6 @@
+"""Checkpoints of training runs, over ``torch.distributed.checkpoint``."""
+
+from torch_xla.experimental.distributed_checkpoint.manager import CheckpointManager
+from torch_xla.experimental.distributed_checkpoint.util import prime_optimizer
+
+__all__ = ["CheckpointManager", "prime_optimizer"]

@@ -1,0 +1,335 @@
+"""Saves a run every so many steps, keeps the newest, finds the one to go on from."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import threading
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+
+from torch_xla._internal.atomic_file import sync_directory
+from torch_xla.core import xla_model
+from torch_xla.utils import gcsfs
+from torch_xla.utils.utils import map_tensors
+
+# That there is no process group is no mistake here.
+warnings.filterwarnings(
+    "ignore", "torch.distributed is disabled, unavailable", UserWarning, "torch.distributed"
+)
+
+_METADATA = ".metadata"  # torch.distributed.checkpoint writes it last.
+
+
+def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Returns a copy that the training that goes on does not change."""
+    own = map_tensors(lambda t: t.detach().clone() if t.device.type == "cpu" else t, state_dict)
+    return xla_model._to_cpu(own)
+
+
+class CheckpointManager:
+    """Takes checkpoints of a run with ``torch.distributed.checkpoint``.
+
+    A checkpoint is a folder named by its step. It appears when it is whole: a process that is
+    killed while saving leaves the older ones as they were. Where a process group is initialised,
+    all its ranks make the same calls, and each writes what it holds; otherwise this process
+    writes all::
+
+        manager = CheckpointManager("gs://bucket/run", save_interval=100, max_to_keep=3)
+        prime_optimizer(optimizer)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        last = manager.restore_latest(state)
+        if last is not None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        for step in range(0 if last is None else last + 1, steps):
+            train(step)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            manager.save_async(step, state)
+            if manager.reached_preemption(step):
+                break
+        manager.join()
+
+    Args:
+        path: The folder of the checkpoints: a local path, or an URL of any file system that
+            fsspec knows.
+        save_interval: A checkpoint is taken at every step that is a multiple of it.
+        max_to_keep: How many checkpoints are kept; 0 keeps all.
+        max_pending_async: How many asynchronous checkpoints may be unfinished. One more waits.
+        process_group: The ranks that take part; all when None.
+        chkpt_on_preemption: Whether SIGTERM, by which machines tell that they are about to go, is
+            caught and makes the next step one that is saved. Needs the main thread.
+
+    Raises:
+        ValueError: One of the numbers is too small.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        save_interval: int,
+        max_to_keep: int = 0,
+        max_pending_async: int = 1,
+        process_group: dist.ProcessGroup | None = None,
+        chkpt_on_preemption: bool = True,
+    ) -> None:
+        for name, number, least in (
+            ("save_interval", save_interval, 1),
+            ("max_to_keep", max_to_keep, 0),
+            ("max_pending_async", max_pending_async, 1),
+        ):
+            if number < least:
+                raise ValueError(
+                    f"CheckpointManager: expected `{name}` of at least {least}, got {number}"
+                )
+        self._path = os.fspath(path).rstrip("/")
+        self._remote = gcsfs._is_url(self._path)
+        self._save_interval = save_interval
+        self._max_to_keep = max_to_keep
+        self._group: dist.ProcessGroup | None = None
+        if dist.is_available() and dist.is_initialized():
+            # Of its own: saving in the background must not meet the training's collectives.
+            ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+            self._group = dist.new_group(ranks, backend="gloo")
+        self._executor = ThreadPoolExecutor(1, "torch_xla checkpoint")
+        self._room = threading.BoundedSemaphore(max_pending_async)
+        self._pending: list[Future[None]] = []
+        self._preempted = threading.Event()
+        self._previous_handler: Any = None
+        if chkpt_on_preemption:
+            self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+        if not self._remote and self._is_coordinator():
+            os.makedirs(self._path, exist_ok=True)
+            for name in os.listdir(self._path):  # Of runs that were killed.
+                if name.startswith(".") and name.endswith(".tmp"):
+                    shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
+
+    def _on_sigterm(self, number: int, frame: Any) -> None:
+        self._preempted.set()
+        if callable(self._previous_handler):
+            self._previous_handler(number, frame)
+
+    def _is_coordinator(self) -> bool:
+        return self._group is None or dist.get_rank(self._group) == 0
+
+    def _folder(self, step: int) -> str:
+        return f"{self._path}/{step}"
+
+    # ------------------------------------------------------------ when
+
+    def reached_preemption(self, step: int) -> bool:
+        """Returns whether SIGTERM has come, on any rank: save, :meth:`join`, and leave.
+
+        Args:
+            step: The step that was just taken. With a process group, all ranks ask at each.
+        """
+        if self._group is None:
+            return self._preempted.is_set()
+        flag = torch.tensor(int(self._preempted.is_set()))
+        dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
+        return bool(flag)
+
+    def should_save(self, step: int) -> bool:
+        """Returns whether ``step`` is one that is saved: by the interval, or for preemption."""
+        if step < 0:
+            raise ValueError(f"CheckpointManager: expected a step of at least 0, got {step}")
+        return self.reached_preemption(step) or step % self._save_interval == 0
+
+    # ------------------------------------------------------------ saving
+
+    def save(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
+        """Takes a checkpoint, if it is time, and returns when it is whole.
+
+        XLA tensors are copied to the host one at a time.
+
+        Args:
+            step: The number of the step, at least 0.
+            state_dict: Nested dictionaries and lists of tensors (any shape and dtype) and other
+                objects that can be pickled.
+            force: Whether to save whatever the step.
+
+        Returns:
+            Whether a checkpoint was taken.
+
+        Raises:
+            Exception: What made this or an earlier asynchronous checkpoint fail.
+        """
+        if not (self.should_save(step) or force):
+            return False
+        self.join()
+        self._write(step, state_dict)
+        return True
+
+    def save_async(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
+        """Takes a checkpoint, if it is time, writing it while the training goes on.
+
+        The tensors are copied to the host before this returns, all of them.
+
+        Args, Returns and Raises are those of :meth:`save`; an error of the writing is raised by
+        the next call, or by :meth:`join`.
+        """
+        if not (self.should_save(step) or force):
+            return False
+        self._raise_failure()
+        self._room.acquire()
+        try:
+            future = self._executor.submit(self._write, step, _on_host(state_dict))
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        self._pending.append(future)
+        return True
+
+    def join(self) -> None:
+        """Waits until all checkpoints are whole.
+
+        Raises:
+            Exception: What made one fail.
+        """
+        while self._pending:
+            self._pending.pop(0).result()
+
+    def _raise_failure(self) -> None:
+        while self._pending and self._pending[0].done():
+            self._pending.pop(0).result()
+
+    def _barrier(self) -> None:
+        if self._group is not None:
+            dist.barrier(self._group)
+
+    def _write(self, step: int, state_dict: dict[str, Any]) -> None:
+        folder = self._folder(step)
+        # A remote folder is whole when its metadata is there; a local one has its name then.
+        target = folder if self._remote else f"{self._path}/.{step}.tmp"
+        if self._is_coordinator():
+            self._remove(target)
+        self._barrier()
+        # Closing a remote file is its sync; without this the writer would call os.sync().
+        writer = (
+            FsspecWriter(target, sync_files=False) if self._remote else dcp.FileSystemWriter(target)
+        )
+        dcp.save(
+            state_dict,
+            storage_writer=writer,
+            process_group=self._group,
+            no_dist=self._group is None,
+        )
+        if self._is_coordinator():
+            if not self._remote:
+                sync_directory(target)
+                self._remove(folder)
+                os.rename(target, folder)
+                sync_directory(self._path)
+            if self._max_to_keep:
+                for old in self.all_steps()[: -self._max_to_keep]:
+                    self._remove(self._folder(old))
+        self._barrier()
+
+    def _remove(self, folder: str) -> None:
+        if self._remote:
+            # Without its metadata it is no checkpoint any more, however far this comes.
+            if gcsfs.list(f"{folder}/{_METADATA}"):
+                gcsfs.remove(f"{folder}/{_METADATA}")
+            gcsfs.rmtree(folder)
+        elif os.path.exists(folder):
+            if os.path.exists(f"{folder}/{_METADATA}"):
+                os.remove(f"{folder}/{_METADATA}")
+            shutil.rmtree(folder)
+
+    # ------------------------------------------------------------ restoring
+
+    def all_steps(self) -> list[int]:
+        """Returns the steps of the checkpoints that are there, in increasing order."""
+        if self._remote:
+            paths = [blob.path for blob in gcsfs.list(self._path)]
+        else:
+            names = os.listdir(self._path) if os.path.isdir(self._path) else []
+            paths = [f"{self._path}/{name}/{_METADATA}" for name in names]
+            paths = [path for path in paths if os.path.exists(path)]
+        steps = []
+        for path in paths:
+            *_, name, file = path.split("/")
+            if file == _METADATA and name.isdecimal():
+                steps.append(int(name))
+        return sorted(steps)
+
+    def _reader(self, step: int) -> Any:
+        folder = self._folder(step)
+        return FsspecReader(folder) if self._remote else dcp.FileSystemReader(folder)
+
+    def _is_whole(self, step: int) -> bool:
+        """Whether the metadata can be read and the files are as long as it says."""
+        try:
+            stored = self._reader(step).read_metadata().storage_data
+        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
+            return False
+        ends: dict[str, int] = {}
+        for info in stored.values():
+            end = info.offset + info.length
+            ends[info.relative_path] = max(end, ends.get(info.relative_path, 0))
+        try:
+            return all(
+                gcsfs.stat(f"{self._folder(step)}/{name}").size >= end for name, end in ends.items()
+            )
+        except FileNotFoundError:
+            return False
+
+    def restore(self, step: int, state_dict: dict[str, Any]) -> None:
+        """Restores a checkpoint into ``state_dict``, in place.
+
+        Args:
+            step: One of :meth:`all_steps`.
+            state_dict: Of the form that was saved; its tensors get the values, on the devices
+                where they are, and other objects are replaced. An optimizer must have its state:
+                see :func:`prime_optimizer`.
+
+        Raises:
+            FileNotFoundError: There is no checkpoint of that step.
+            RuntimeError: ``state_dict`` has what the checkpoint has not, or of other shapes.
+        """
+        self.join()
+        if step not in (steps := self.all_steps()):
+            raise FileNotFoundError(
+                f"CheckpointManager: there is no checkpoint of step {step} at {self._path}; "
+                f"there are {steps}"
+            )
+        dcp.load(
+            state_dict,
+            storage_reader=self._reader(step),
+            process_group=self._group,
+            no_dist=self._group is None,
+        )
+
+    def restore_latest(self, state_dict: dict[str, Any]) -> int | None:
+        """Restores the newest checkpoint that is whole: see :meth:`restore`.
+
+        One with missing or truncated files is passed over.
+
+        Returns:
+            Its step; None where there is none, with ``state_dict`` as it was.
+        """
+        self.join()
+        found = [next((s for s in reversed(self.all_steps()) if self._is_whole(s)), None)]
+        if self._group is not None:  # All ranks restore what the first one sees.
+            dist.broadcast_object_list(found, group_src=0, group=self._group)
+        if found[0] is not None:
+            self.restore(found[0], state_dict)
+        return found[0]
+
+    def close(self) -> None:
+        """Waits for what is pending and gives SIGTERM back to who had it."""
+        try:
+            self.join()
+        finally:
+            self._executor.shutdown()
+            if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+                signal.signal(signal.SIGTERM, self._previous_handler or signal.SIG_DFL)
