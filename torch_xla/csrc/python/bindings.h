@@ -5,9 +5,10 @@
 
 namespace torch_xla::python {
 
-void BindRuntime(pybind11::module_& m);    // devices, plugins, memory, random state
-void BindExecution(pybind11::module_& m);  // sync, wait, graph texts
-void BindMetrics(pybind11::module_& m);    // counters and metrics
-void RegisterInterpreterHooks();           // source lines, PyTorch's decompositions
+void BindRuntime(pybind11::module_& m);      // devices, plugins, memory, random state
+void BindExecution(pybind11::module_& m);    // sync, wait, graph texts
+void BindMetrics(pybind11::module_& m);      // counters and metrics
+void BindDistributed(pybind11::module_& m);  // replicas and their collectives
+void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

@@ -18,5 +18,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindRuntime(m);
   BindExecution(m);
   BindMetrics(m);
+  BindDistributed(m);
   m.def("_init", &RegisterInterpreterHooks);
 }
