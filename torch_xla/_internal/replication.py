@@ -18,6 +18,7 @@ import errno
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,8 @@ TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
 ADDRESS_VARIABLE = "XLA_REPLICA_ADDRESS"
 DEFAULT_TIMEOUT = 300.0
 
-# How often those who wait for a key look whether everyone lives, in seconds.
-_POLL_INTERVAL = 0.25
+# How long those who wait for a key sleep between two looks, in seconds: from, to.
+_POLL_INTERVALS = (0.0005, 0.05)
 
 
 class Topology(NamedTuple):
@@ -262,17 +263,29 @@ def connect() -> None:
             seconds,
             bulk,
         )
-        atexit.register(_disconnect)
+        atexit.register(_finish_at_exit)
 
 
-def _disconnect() -> None:
-    # What is queued may be collectives that others wait for.
-    _XLAC._shutdown()
+def finish() -> None:
+    """Runs the collectives that are traced, which others may wait for, and disconnects.
+
+    Raises:
+        RuntimeError: One of them failed.
+    """
+    if not _XLAC._xla_replicas_connected():
+        return
+    if _XLAC._xla_collective_pending():
+        _XLAC._xla_sync([], False)
+    _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
     _XLAC._xla_disconnect_replicas()
 
 
-def _missing(keys: dist.Store, names: dict[str, int]) -> list[int]:
-    return [rank for name, rank in names.items() if not keys.check([name])]
+def _finish_at_exit() -> None:
+    # After an error this replica's collectives are not to be waited for.
+    if not hasattr(sys, "last_value"):
+        finish()
+    elif _XLAC._xla_replicas_connected():
+        _XLAC._xla_disconnect_replicas()
 
 
 def wait_for_keys(keys: dist.Store, names: dict[str, int], seconds: float | None = None) -> None:
@@ -288,24 +301,21 @@ def wait_for_keys(keys: dist.Store, names: dict[str, int], seconds: float | None
     """
     seconds = timeout() if seconds is None else seconds
     deadline = time.monotonic() + seconds
-    waiting = list(names)
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            keys.wait(waiting, datetime.timedelta(seconds=max(0.001, min(left, _POLL_INTERVAL))))
-            return
-        except RuntimeError:  # A timeout, or the end of the store's server.
-            pass
-        missing = _missing(keys, names)
-        if not missing:
-            return
-        if _XLAC._xla_replicas_connected():
+    interval, longest = _POLL_INTERVALS
+    while not keys.check(list(names)):
+        time.sleep(interval)
+        interval = min(2 * interval, longest)
+        late = time.monotonic() > deadline
+        if interval < longest and not late:
+            continue
+        missing = [rank for name, rank in names.items() if not keys.check([name])]
+        if missing and _XLAC._xla_replicas_connected():
             ended = [rank for rank in _XLAC._xla_ended_replicas() if rank in missing]
             if ended:
                 raise RuntimeError(
                     f"replica {ended[0]} has ended, for which replica {topology().rank} waits"
                 )
-        if left <= _POLL_INTERVAL:
+        if missing and late:
             raise RuntimeError(f"replicas {missing} did not come within {seconds:g} s")
 
 

@@ -56,7 +56,7 @@ def checked_groups(name: str, groups: Groups, same_size: bool = False) -> list[l
         )
     if same_size and len({len(group) for group in lists}) != 1:
         raise ValueError(f"{name}(): expected `groups` of one size, got {lists}")
-    return [] if len(lists) == 1 else lists
+    return [] if lists == [list(range(place.world_size))] else lists
 
 
 def group_size(groups: Sequence[Sequence[int]]) -> int:

@@ -38,6 +38,8 @@ def _run_replica(
         # The threads that PyTorch's operators would share are not in this process.
         torch.set_num_threads(1)
     fn(place.rank, *args)
+    # A forked process ends without running what is registered for the exit.
+    replication.finish()
 
 
 def _checked_count(nprocs: int | None) -> int:

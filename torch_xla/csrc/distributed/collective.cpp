@@ -164,6 +164,8 @@ std::vector<int64_t> ResultDims(const Collective& collective, c10::IntArrayRef d
 }
 
 void CheckReduction(Reduction reduction, c10::ScalarType dtype) {
+  TORCH_CHECK_TYPE(!c10::isFloat8Type(dtype), "the reduction '", Name(reduction),
+                   "' is not defined for ", c10::toString(dtype), "; convert to a wider dtype");
   const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
   const bool ordered = reduction == Reduction::kMin || reduction == Reduction::kMax;
   TORCH_CHECK_TYPE(!(bitwise && (c10::isFloatingType(dtype) || c10::isComplexType(dtype))),

@@ -26,18 +26,32 @@ constexpr int64_t kSegmentBytes = 4 << 20;
 /// Tags of the messages between two replicas; those of one tag stay in order.
 enum Tag : int { kData = 1, kReduced = 2 };
 
-/// acc = acc op x. Unsigned sums and products are those of the signed bits.
+template <typename T>
+void PickUnsigned(const at::Tensor& acc, const at::Tensor& x, bool larger) {
+  auto* to = static_cast<T*>(acc.data_ptr());
+  auto* from = static_cast<const T*>(x.data_ptr());
+  for (int64_t i = 0; i < acc.numel(); ++i) {
+    to[i] = larger ? std::max(to[i], from[i]) : std::min(to[i], from[i]);
+  }
+}
+
+/// acc = acc op x, both contiguous.
 void Combine(at::Tensor acc, at::Tensor x, Reduction reduction) {
-  if (reduction == Reduction::kSum || reduction == Reduction::kMul) {
-    const c10::ScalarType dtype = acc.scalar_type();
-    const c10::ScalarType as = dtype == at::kUInt16   ? at::kShort
-                               : dtype == at::kUInt32 ? at::kInt
-                               : dtype == at::kUInt64 ? at::kLong
-                                                      : dtype;
-    if (as != dtype) {
-      acc = acc.view(as);
-      x = x.view(as);
+  // PyTorch has next to no kernels for these. All but the order is that of the signed bits.
+  const c10::ScalarType dtype = acc.scalar_type();
+  const c10::ScalarType as = dtype == at::kUInt16   ? at::kShort
+                             : dtype == at::kUInt32 ? at::kInt
+                             : dtype == at::kUInt64 ? at::kLong
+                                                    : dtype;
+  if (as != dtype) {
+    if (reduction == Reduction::kMin || reduction == Reduction::kMax) {
+      const bool larger = reduction == Reduction::kMax;
+      if (dtype == at::kUInt16) return PickUnsigned<uint16_t>(acc, x, larger);
+      if (dtype == at::kUInt32) return PickUnsigned<uint32_t>(acc, x, larger);
+      return PickUnsigned<uint64_t>(acc, x, larger);
     }
+    acc = acc.view(as);
+    x = x.view(as);
   }
   switch (reduction) {
     case Reduction::kSum:
