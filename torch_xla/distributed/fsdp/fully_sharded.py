@@ -15,6 +15,7 @@ from torch.utils import _pytree
 import torch_xla
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding
+from torch_xla.distributed.fsdp.state_dict import WRAPPED, clean_name
 
 
 class XlaFullyShardedDataParallel(nn.Module):
@@ -111,7 +112,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._is_root: bool | None = None
         self._has_final_callback = False
         self._buckets = self._make_buckets(module, flatten_parameters)
-        self.module = module
+        self._fsdp_wrapped_module = module
         buffer_dtype = buffer_dtype or compute_dtype
         if buffer_dtype is not None:
             for buffer in module.buffers():
@@ -153,6 +154,18 @@ class XlaFullyShardedDataParallel(nn.Module):
             Bucket([(p, found[p]) for p in bunch], [names[p] for p in bunch], self._sharding)
             for bunch in bunches.values()
         ]
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that is wrapped."""
+        return self._fsdp_wrapped_module
+
+    def __getattr__(self, name: str) -> Any:
+        """Finds what is not here in the module that is wrapped."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__(WRAPPED), name)
 
     def _nested(self) -> Iterator[XlaFullyShardedDataParallel]:
         """This wrapper, and all inside of it."""
@@ -270,15 +283,13 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Returns the state of the unwrapped module, whole, on the CPU. All replicas call it."""
-        from torch_xla.distributed.fsdp.state_dict import clean_name
-
         state = {}
         with self.summon_full_params(), torch.no_grad():
             for path, child in self.named_modules():
                 if isinstance(child, XlaFullyShardedDataParallel):
                     for bucket in child._buckets:
                         for name, full in zip(bucket.names, bucket.full, strict=True):
-                            key = clean_name(f"{path}.module.{name}" if path else f"module.{name}")
+                            key = clean_name(f"{path}.{WRAPPED}.{name}")
                             state[key] = full.detach().clone()
             for name, buffer in self.named_buffers():
                 state[clean_name(name)] = buffer.detach().clone()
@@ -297,7 +308,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             prefix = f"{path}." if path else ""
             for shard_name, bucket in zip(child._shard_names, child._buckets, strict=True):
                 entry = bucket.metadata(prefix + shard_name)
-                entry["names"] = [f"{prefix}module.{name}" for name in entry["names"]]
+                entry["names"] = [f"{prefix}{WRAPPED}.{name}" for name in entry["names"]]
                 shards.append(entry)
         return {
             "rank": self._sharding.rank,

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+# A wrapper's name for what it wraps.
+WRAPPED = "_fsdp_wrapped_module"
+
 
 def clean_name(name: str) -> str:
-    """Returns a parameter's name without the wrappers: ``module.0.module.weight``: ``0.weight``.
-
-    A wrapper is a module of its own, which has what it wraps as ``module``.
-    """
-    return ".".join(part for part in name.split(".") if part != "module")
+    """Returns a parameter's name without those of the wrappers around it."""
+    return ".".join(part for part in name.split(".") if part not in (WRAPPED, ""))
 
 
 def consolidate_sharded_state_dicts(
