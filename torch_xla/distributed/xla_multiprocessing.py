@@ -132,6 +132,11 @@ def spawn(
         return context
     while not context.join():
         pass
+    if hosts > 1:
+        # The replicas of other hosts may still ask the store of the first one.
+        store.set(f"finished/{host}", b"")
+        if server:
+            replication.wait_for_keys(store, {f"finished/{i}": i * count for i in range(hosts)})
     return None
 
 

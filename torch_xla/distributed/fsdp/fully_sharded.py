@@ -120,9 +120,9 @@ class XlaFullyShardedDataParallel(nn.Module):
                     buffer.data = buffer.data.to(buffer_dtype)
         self._shard_names = []
         for i, bucket in enumerate(self._buckets):
-            whole = len(bucket.names) == 1 and not flatten_parameters
-            name = bucket.names[0].replace(".", "_") if whole else f"flat_{i}"
-            name = f"shard_{name}"
+            # The number keeps `a.b_c` and `a_b.c` apart.
+            end = "flat" if flatten_parameters else bucket.names[0].replace(".", "_")
+            name = f"shard_{i}_{end}"
             self.register_parameter(name, bucket.shard)
             self._shard_names.append(name)
         if execute_sharding_on_init:
@@ -189,6 +189,8 @@ class XlaFullyShardedDataParallel(nn.Module):
                 (args, kwargs),
             )
         for bucket in self._buckets:
+            # What a forward pass without a backward one has left may be old.
+            bucket.free()
             bucket.gather()
         outputs = self.module(*args, **kwargs)
         keeps = self._is_root and self._disable_reshard_on_root and torch.is_grad_enabled()
