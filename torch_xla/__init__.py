@@ -50,6 +50,7 @@ from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import dlpack_protocol as _dlpack_protocol  # noqa: E402
 from torch_xla._internal import module_ties as _module_ties  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
+from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal import torch_defaults as _torch_defaults  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
@@ -63,6 +64,7 @@ _module_ties.register()
 _storage_location.register()
 _dlpack_protocol.register()
 _torch_defaults.register()
+_replication.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -180,6 +182,29 @@ def compile(f: _F | None = None) -> Any:
     return _Region()(f)
 
 
+def launch(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> None:
+    """Runs ``fn(ordinal, *args)`` in one process for each device, and waits for them.
+
+    In a process that ``torchrun`` has started the function is called directly. See
+    :func:`torch_xla.distributed.xla_multiprocessing.spawn`.
+
+    Args:
+        fn: The function.
+        args: Its arguments behind the ordinal.
+        start_method: ``"spawn"``, ``"fork"`` or ``"forkserver"``.
+        debug_single_process: Whether to call it in this process alone, as one replica.
+    """
+    from torch_xla.distributed import xla_multiprocessing
+
+    nprocs = 1 if debug_single_process else None
+    xla_multiprocessing.spawn(fn, args, nprocs=nprocs, start_method=start_method)
+
+
 # Reached as attributes (`torch_xla.runtime.world_size()`) by many scripts.
 from torch_xla import runtime  # noqa: E402
 from torch_xla.core import xla_model as _xla_model  # noqa: E402, F401
@@ -189,6 +214,7 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "launch",
     "manual_seed",
     "real_devices",
     "runtime",

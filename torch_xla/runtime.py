@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_xla import _XLAC
+from torch_xla._internal import replication
 
 
 def device_type() -> str:
@@ -25,7 +26,7 @@ def global_device_count() -> int:
 
 
 def world_size() -> int:
-    """Returns how many replicas take part in the replication."""
+    """Returns how many replicas take part in the replication; there is one for each process."""
     return process_count()
 
 
@@ -36,14 +37,27 @@ def global_ordinal() -> int:
 
 def local_ordinal() -> int:
     """Returns the ordinal of this replica among those of its host."""
-    return 0
+    return replication.topology().local_rank
 
 
 def process_index() -> int:
     """Returns the index of this process, from 0 to ``process_count() - 1``."""
-    return 0
+    return replication.topology().rank
 
 
 def process_count() -> int:
     """Returns how many processes take part in the replication."""
-    return 1
+    return replication.topology().world_size
+
+
+def set_collective_timeout(seconds: float) -> None:
+    """Sets how long replicas wait for each other, before the first collective.
+
+    The default is ``XLA_COLLECTIVE_TIMEOUT``, or 300 seconds. A replica that waits longer
+    raises, and names those it waits for.
+
+    Raises:
+        ValueError: ``seconds`` is not above 0.
+        RuntimeError: The replicas are connected already.
+    """
+    replication.set_timeout(seconds)

@@ -70,3 +70,31 @@ def test_gpt_compiles_do_not_grow_with_steps(tmp_path):
         arguments = (*SMALL_GPT, "--steps", steps, "--warmup", "2", "--sample", steps)
         counts.append(run_example(tmp_path, "train_gpt.py", *arguments, timeout=180)["compiles"])
     assert counts[0] == counts[1]
+
+
+def run_digits_mp(tmp_path: Path, replicas: int, *arguments: str) -> dict[str, Any]:
+    variables = {"CPU_NUM_DEVICES": str(replicas), "XLA_COLLECTIVE_TIMEOUT": "120"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return run_example(tmp_path, "train_digits_mp.py", *arguments, timeout=280)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(600)
+def test_digits_replicas_train_as_one_process(tmp_path):
+    arguments = ("--epochs", "2", "--dropout", "0", "--norm", "none")
+    one = run_digits_mp(tmp_path, 1, *arguments, "--batch-size", "64")
+    four = run_digits_mp(tmp_path, 4, *arguments, "--batch-size", "16")
+    assert len(one["losses"]) == len(four["losses"]) == 44
+    assert four["losses"][:10] == pytest.approx(one["losses"][:10], rel=1e-3, abs=1e-4)
+    assert four["losses"] == pytest.approx(one["losses"], rel=0.05, abs=0.05)
+    # The same bits on all replicas.
+    assert len(set(four["weights"])) == 1 and len(four["weights"]) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.timeout(600)
+def test_digits_replicas_reach_97_percent(tmp_path):
+    assert run_digits_mp(tmp_path, 4)["accuracy"] >= 0.97

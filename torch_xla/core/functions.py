@@ -2,9 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from torch_xla import _XLAC
+from torch_xla.core import collectives
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: torch.Tensor,
+        reduce_type: str,
+        scale: float,
+        groups: Sequence[Sequence[int]] | None,
+    ) -> torch.Tensor:
+        result = collectives.all_reduce(reduce_type, value, scale, groups)
+        ctx.reduce_type, ctx.scale, ctx.groups = reduce_type, scale, groups
+        if reduce_type != collectives.REDUCE_SUM:
+            ctx.save_for_backward(value)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
+        # Every replica's result depends on this one's value.
+        grad = collectives.all_reduce(collectives.REDUCE_SUM, grad, ctx.scale, ctx.groups)
+        if ctx.reduce_type == collectives.REDUCE_SUM:
+            return grad, None, None, None
+        (value,) = ctx.saved_tensors
+        if ctx.reduce_type == collectives.REDUCE_MUL:
+            return grad * _product_of_others(value, ctx.groups).conj(), None, None, None
+        best = collectives.all_reduce(ctx.reduce_type, value, 1.0, ctx.groups)
+        # Replicas with the same value share the gradient, as elements do in torch.amax.
+        chosen = (value == best).to(grad.dtype)
+        count = collectives.all_reduce(collectives.REDUCE_SUM, chosen, 1.0, ctx.groups)
+        return grad * chosen / count, None, None, None
+
+
+def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | None) -> torch.Tensor:
+    """The product of the other replicas' values; not a quotient, since there are zeros."""
+    lists = collectives.checked_groups("all_reduce", groups)
+    size = collectives.group_size(lists)
+    rank = collectives.replication.topology().rank
+    own = next((group.index(rank) for group in lists if rank in group), rank)
+    # A gather, without asking for groups of one size.
+    values = torch.zeros((size, *value.shape), dtype=value.dtype, device=value.device)
+    values[own] = value
+    values = collectives.all_reduce(collectives.REDUCE_SUM, values, 1.0, groups)
+    others = [values[i] for i in range(size) if i != own]
+    return torch.stack(others).prod(0) if others else torch.ones_like(value)
+
+
+def all_reduce(
+    reduce_type: str,
+    value: torch.Tensor,
+    scale: float = 1.0,
+    groups: Sequence[Sequence[int]] | None = None,
+    cctx: Any = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Reduces a tensor across the replicas; can be differentiated.
+
+    All replicas have to take part in the backward pass, too. ``REDUCE_AND`` and ``REDUCE_OR``
+    are for integers and bool, which have no gradients.
+
+    Args:
+        reduce_type: As in :func:`torch_xla.core.xla_model.all_reduce`, like the others.
+        value: The tensor.
+        scale: What the result is multiplied by.
+        groups: The replica groups; one of all replicas when None.
+        cctx: Not needed; taken for scripts that pass it.
+        pin_layout: The same.
+
+    Returns:
+        The result, a new tensor.
+    """
+    return _AllReduce.apply(value, reduce_type, scale, groups)
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value: torch.Tensor, dim: int, groups: Sequence[Sequence[int]] | None
+    ) -> torch.Tensor:
+        ctx.dim, ctx.groups, ctx.shape = dim, groups, value.shape
+        return collectives.all_gather(value, dim, groups)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        size = collectives.group_size(collectives.checked_groups("all_gather", ctx.groups))
+        part = collectives.reduce_scatter(
+            collectives.REDUCE_SUM, grad, 1.0, ctx.dim, size, ctx.groups
+        )
+        return part.reshape(ctx.shape), None, None
+
+
+def all_gather(
+    value: torch.Tensor,
+    dim: int = 0,
+    groups: Sequence[Sequence[int]] | None = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Concatenates the replicas' tensors along a dimension; can be differentiated.
+
+    All replicas have to take part in the backward pass, too.
+
+    Args:
+        value: The tensor, of the same shape on every replica.
+        dim: The dimension; negative ones count from the last.
+        groups: The replica groups, all of one size; one of all replicas when None.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+
+    Returns:
+        The replicas' values in the order of the group.
+    """
+    return _AllGather.apply(value, dim, groups)
 
 
 def _pairwise_iou(boxes: torch.Tensor) -> torch.Tensor:

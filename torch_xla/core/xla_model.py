@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +13,65 @@ import torch
 import torch_xla
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.atomic_file import atomic_write
+from torch_xla.core.collectives import (
+    REDUCE_AND,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_MUL,
+    REDUCE_OR,
+    REDUCE_SUM,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast_master_param,
+    collective_broadcast,
+    collective_permute,
+    reduce_gradients,
+    reduce_scatter,
+    rendezvous,
+)
 from torch_xla.utils import closures
 from torch_xla.utils.utils import map_tensors
 
-REDUCE_SUM = "sum"
-REDUCE_MUL = "mul"
-REDUCE_AND = "and"
-REDUCE_OR = "or"
-REDUCE_MIN = "min"
-REDUCE_MAX = "max"
+__all__ = [
+    "REDUCE_AND",
+    "REDUCE_MAX",
+    "REDUCE_MIN",
+    "REDUCE_MUL",
+    "REDUCE_OR",
+    "REDUCE_SUM",
+    "add_step_closure",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast_master_param",
+    "collective_broadcast",
+    "collective_permute",
+    "do_on_ordinals",
+    "get_local_ordinal",
+    "get_memory_info",
+    "get_ordinal",
+    "get_rng_state",
+    "get_xla_supported_devices",
+    "is_master_ordinal",
+    "is_xla_tensor",
+    "mark_step",
+    "master_print",
+    "mesh_reduce",
+    "optimizer_step",
+    "reduce_gradients",
+    "reduce_scatter",
+    "rendezvous",
+    "save",
+    "send_cpu_data_to_device",
+    "set_rng_state",
+    "unlazy",
+    "wait_device_ops",
+    "xla_device",
+    "xla_device_hw",
+    "xla_real_devices",
+    "xrt_world_size",
+]
 
 
 def _device_name(device: torch.device | str | None) -> str:
@@ -222,7 +273,8 @@ def optimizer_step(
 ) -> Any:
     """Combines the gradients of the replicas and takes an optimizer step.
 
-    A process that is not replicated has its gradients already.
+    The gradients become their mean over the replicas. A process that is not replicated has its
+    gradients already.
 
     Args:
         optimizer: The optimizer whose ``step()`` is called.
@@ -235,14 +287,9 @@ def optimizer_step(
         What ``optimizer.step()`` returned.
 
     Raises:
-        ValueError: ``groups`` names a replica that does not exist.
+        ValueError: ``groups`` does not hold each replica once.
     """
-    world_size = runtime.world_size()
-    if any(not 0 <= replica < world_size for group in groups or () for replica in group):
-        raise ValueError(
-            f"optimizer_step(): expected `groups` of ordinals from 0 to {world_size - 1}, "
-            f"got {groups}"
-        )
+    reduce_gradients(optimizer, groups)
     result = optimizer.step(**(optimizer_args or {}))
     if barrier:
         mark_step()
@@ -297,6 +344,41 @@ def save(
                 torch.save(data, file)
         else:
             torch.save(data, file_or_path)
+
+
+def do_on_ordinals(
+    target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)
+) -> Any:
+    """Runs a function on some of the replicas only. All of them call this.
+
+    Args:
+        target: The function, called as ``target(*data)`` with XLA tensors moved to the CPU.
+        data: Its arguments. All XLA tensors that it uses have to be among them: computing them
+            may need all replicas.
+        ordinals: Where to run it.
+
+    Returns:
+        What ``target`` returned where it ran, None elsewhere.
+    """
+    data = _to_cpu(data)
+    return target(*data) if get_ordinal() in ordinals else None
+
+
+def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
+    """Reduces data of the replicas on the host, outside of the graph.
+
+    Args:
+        tag: The name of the :func:`rendezvous` at which they meet.
+        data: Anything that ``torch.save`` takes; XLA tensors are moved to the CPU.
+        reduce_fn: Called with the list of what the replicas gave, in order of the ordinals.
+
+    Returns:
+        What ``reduce_fn`` returned.
+    """
+    buffer = io.BytesIO()
+    torch.save(_to_cpu(data), buffer)
+    payloads = rendezvous(tag, buffer.getvalue())
+    return reduce_fn([torch.load(io.BytesIO(data), weights_only=False) for data in payloads])
 
 
 def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:

@@ -1,5 +1,8 @@
 #include "aten/tensor_impl.h"
 
+#include <mutex>
+#include <unordered_map>
+
 #include "XLAOps.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
@@ -85,6 +88,42 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
   root_ = other->root_;
   view_ = other->view_;
+}
+
+namespace {
+
+/// What stands for a storage towards PyTorch. In a table, since hardly any is ever asked for.
+struct Identity {
+  c10::weak_intrusive_ptr<lazy::Storage> owner;
+  c10::Storage storage;
+};
+
+}  // namespace
+
+const c10::Storage& XLATensorImpl::storage() const {
+  static std::mutex mutex;
+  static auto& identities = *new std::unordered_map<const lazy::Storage*, Identity>;
+  static size_t purge_at = 64;
+  std::lock_guard lock(mutex);
+  if (identities.size() >= purge_at) {
+    std::erase_if(identities, [](const auto& entry) { return entry.second.owner.expired(); });
+    purge_at = std::max<size_t>(64, 2 * identities.size());
+  }
+  auto it = identities.find(root_.get());
+  if (it != identities.end() && it->second.owner.expired()) {
+    identities.erase(it);  // Of one that was here before.
+    it = identities.end();
+  }
+  if (it == identities.end()) {
+    c10::Storage made(c10::Storage::use_byte_size_t(), size_t{0},
+                      c10::DataPtr(nullptr, lazy::TorchDevice(root_->device())));
+    made.unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
+    it = identities
+             .emplace(root_.get(),
+                      Identity{c10::weak_intrusive_ptr<lazy::Storage>(root_), std::move(made)})
+             .first;
+  }
+  return it->second.storage;
 }
 
 }  // namespace torch_xla::aten

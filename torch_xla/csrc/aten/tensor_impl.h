@@ -43,6 +43,9 @@ class XLATensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
+  /// Empty and unreadable: it only tells whether tensors share memory (DDP's buckets ask).
+  const c10::Storage& storage() const override;
+
  private:
   /// The sizes, strides and storage offset that the user sees: a contiguous block, at its place in
   /// the storage if it is one, else at the start of its own.

@@ -1,11 +1,14 @@
 #include "lazy/executor.h"
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "debug/metrics.h"
+#include "distributed/collective_ops.h"
+#include "lazy/collective.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
 #include "lazy/worker.h"
@@ -205,6 +208,15 @@ std::vector<StoragePtr> WithIntermediates(std::vector<StoragePtr> storages, int 
   return storages;
 }
 
+bool NeedCollective(const std::vector<StoragePtr>& storages, int device) {
+  if (!CollectivePending(device)) return false;
+  std::vector<ir::Value> roots;
+  for (const StoragePtr& storage : storages) roots.push_back(storage->value());
+  Graph graph = CollectGraph(std::move(roots));
+  return std::any_of(graph.order.begin(), graph.order.end(),
+                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
+}
+
 }  // namespace
 
 void SyncDevice(int device, bool wait) {
@@ -224,7 +236,10 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     auto lock = LockGraph();
-    SyncLocked(WithIntermediates(group, device), device, /*donate=*/false);
+    // A collective runs once: what else is made of its results must not be left for later.
+    group = NeedCollective(group, device) ? Storage::Pending(device)
+                                          : WithIntermediates(std::move(group), device);
+    SyncLocked(group, device, /*donate=*/false);
   }
   if (wait) {
     for (auto& [device, group] : by_device) WaitDevice(device);

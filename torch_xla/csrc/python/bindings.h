@@ -5,11 +5,12 @@
 
 namespace torch_xla::python {
 
-void BindRuntime(pybind11::module_& m);    // devices, plugins, memory, random state
-void BindExecution(pybind11::module_& m);  // sync, wait, graph texts
-void BindMetrics(pybind11::module_& m);    // counters and metrics
-void BindData(pybind11::module_& m);       // TFRecord files
-void BindDlpack(pybind11::module_& m);     // memory shared with other libraries
-void RegisterInterpreterHooks();           // source lines, PyTorch's decompositions
+void BindRuntime(pybind11::module_& m);      // devices, plugins, memory, random state
+void BindExecution(pybind11::module_& m);    // sync, wait, graph texts
+void BindMetrics(pybind11::module_& m);      // counters and metrics
+void BindData(pybind11::module_& m);         // TFRecord files
+void BindDlpack(pybind11::module_& m);       // memory shared with other libraries
+void BindDistributed(pybind11::module_& m);  // replicas and their collectives
+void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

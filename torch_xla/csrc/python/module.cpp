@@ -20,5 +20,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindMetrics(m);
   BindData(m);
   BindDlpack(m);
+  BindDistributed(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

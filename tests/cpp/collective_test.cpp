@@ -1,0 +1,182 @@
+// What replicas tell each other before a collective, and what a collective does with shapes.
+#include "distributed/collective.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "distributed/peer_mesh.h"
+
+namespace torch_xla::distributed {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Meshes of `count` ranks in this process.
+std::vector<std::unique_ptr<PeerMesh>> MakeMeshes(int count, std::chrono::milliseconds timeout) {
+  std::vector<std::vector<int>> sockets(count, std::vector<int>(count, -1));
+  for (int a = 0; a < count; ++a) {
+    for (int b = 0; b < a; ++b) {
+      int pair[2];
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+      sockets[a][b] = pair[0];
+      sockets[b][a] = pair[1];
+    }
+  }
+  std::vector<std::unique_ptr<PeerMesh>> meshes;
+  for (int rank = 0; rank < count; ++rank) {
+    meshes.push_back(std::make_unique<PeerMesh>(rank, std::move(sockets[rank]), timeout));
+  }
+  return meshes;
+}
+
+struct Outcome {
+  std::string payloads, error;
+};
+
+Outcome Exchange(PeerMesh& mesh, const std::vector<int64_t>& members, const std::string& what,
+                 const std::string& payload) {
+  try {
+    std::vector<char> payloads = mesh.Exchange(members, what, payload);
+    return {{payloads.begin(), payloads.end()}, {}};
+  } catch (const ReplicaError& error) {
+    mesh.Abort(error.what());
+    return {{}, error.what()};
+  }
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(PeerMesh, ExchangesPayloadsInTheOrderOfTheMembers) {
+  auto meshes = MakeMeshes(3, 10s);
+  std::vector<Outcome> outcomes(3);
+  std::vector<std::thread> threads;
+  // More than a socket holds.
+  const size_t size = 3 << 20;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      outcomes[rank] = Exchange(*meshes[rank], {2, 0, 1}, "call",
+                                std::string(size, static_cast<char>('a' + rank)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.payloads,
+              std::string(size, 'c') + std::string(size, 'a') + std::string(size, 'b'));
+  }
+}
+
+TEST(PeerMesh, OneMemberNeedsNobody) {
+  auto meshes = MakeMeshes(2, 10s);
+  EXPECT_EQ(Exchange(*meshes[1], {1}, "call", "own").payloads, "own");
+  EXPECT_EQ(Exchange(*meshes[1], {1}, "call", "").payloads, "");
+}
+
+TEST(PeerMesh, ShowsBothWhereTheyDiffer) {
+  for (const std::string payload : {"", "abc", "a longer one"}) {
+    auto meshes = MakeMeshes(2, 10s);
+    Outcome first, second;
+    std::thread other([&] { second = Exchange(*meshes[1], {0, 1}, "another thing", payload); });
+    first = Exchange(*meshes[0], {0, 1}, "this", "abc");
+    other.join();
+    for (const Outcome& outcome : {first, second}) {
+      EXPECT_TRUE(Contains(outcome.error, "this")) << outcome.error;
+      EXPECT_TRUE(Contains(outcome.error, "another thing")) << outcome.error;
+    }
+  }
+}
+
+TEST(PeerMesh, TellsPayloadsOfOtherSizesApart) {
+  auto meshes = MakeMeshes(2, 10s);
+  Outcome first, second;
+  std::thread other([&] { second = Exchange(*meshes[1], {0, 1}, "call", "12"); });
+  first = Exchange(*meshes[0], {0, 1}, "call", "1234");
+  other.join();
+  EXPECT_NE(first.error, "");
+  EXPECT_NE(second.error, "");
+}
+
+TEST(PeerMesh, NamesWhoHasEnded) {
+  auto meshes = MakeMeshes(3, 10s);
+  EXPECT_TRUE(meshes[0]->Ended().empty());
+  meshes[2].reset();
+  EXPECT_EQ(meshes[0]->Ended(), std::vector<int>{2});
+  Outcome outcome = Exchange(*meshes[0], {0, 2}, "call", "x");
+  EXPECT_TRUE(Contains(outcome.error, "rank 2 has ended")) << outcome.error;
+}
+
+TEST(PeerMesh, NamesWhoDoesNotCome) {
+  auto meshes = MakeMeshes(3, 50ms);
+  Outcome outcome = Exchange(*meshes[1], {0, 1, 2}, "call", "x");
+  EXPECT_TRUE(Contains(outcome.error, "ranks 0 and 2 did not come within 0.05 s")) << outcome.error;
+}
+
+TEST(PeerMesh, PassesOnWhyOneGaveUp) {
+  auto meshes = MakeMeshes(2, 10s);
+  meshes[0]->Abort("the reason");
+  meshes[0].reset();
+  Outcome outcome = Exchange(*meshes[1], {0, 1}, "call", "x");
+  EXPECT_TRUE(Contains(outcome.error, "rank 0 gave up: the reason")) << outcome.error;
+}
+
+TEST(Collective, EncodesAndDecodes) {
+  Collective collective{CollectiveKind::kAllToAll, Reduction::kMax, {{0, 2}, {3}, {}}, {1, 5, 2}};
+  Collective decoded = Decode(Encode(collective));
+  EXPECT_EQ(decoded.kind, collective.kind);
+  EXPECT_EQ(decoded.reduction, collective.reduction);
+  EXPECT_EQ(decoded.groups, collective.groups);
+  EXPECT_EQ(decoded.arguments, collective.arguments);
+}
+
+TEST(Collective, FindsTheGroup) {
+  Collective collective{CollectiveKind::kAllReduce};
+  EXPECT_EQ(collective.GroupOf(1, 3), (std::vector<int64_t>{0, 1, 2}));
+  collective.groups = {{0, 2}, {3, 1}};
+  EXPECT_EQ(collective.GroupOf(1, 4), (std::vector<int64_t>{3, 1}));
+  EXPECT_THROW(collective.GroupOf(4, 5), c10::ValueError);
+}
+
+TEST(Collective, GivesShapes) {
+  auto dims = [](CollectiveKind kind, std::vector<int64_t> arguments, std::vector<int64_t> x) {
+    return ResultDims({kind, Reduction::kSum, {}, std::move(arguments)}, x);
+  };
+  using Dims = std::vector<int64_t>;
+  EXPECT_EQ(dims(CollectiveKind::kAllReduce, {}, {2, 3}), (Dims{2, 3}));
+  EXPECT_EQ(dims(CollectiveKind::kAllGather, {1, 4}, {2, 3}), (Dims{2, 12}));
+  EXPECT_EQ(dims(CollectiveKind::kReduceScatter, {0, 4}, {8, 3}), (Dims{2, 3}));
+  EXPECT_EQ(dims(CollectiveKind::kAllToAll, {0, 1, 4}, {8, 3}), (Dims{2, 12}));
+  EXPECT_EQ(dims(CollectiveKind::kAllToAll, {0, 0, 4}, {8, 3}), (Dims{8, 3}));
+  EXPECT_THROW(dims(CollectiveKind::kAllGather, {2, 4}, {2, 3}), c10::IndexError);
+  EXPECT_THROW(dims(CollectiveKind::kReduceScatter, {1, 4}, {8, 3}), c10::ValueError);
+}
+
+TEST(Collective, SaysWhatItIs) {
+  ir::ShapeRef shape = ir::GetShape(c10::ScalarType::Float, {2, 3});
+  EXPECT_EQ(Describe({CollectiveKind::kAllReduce}, {shape}),
+            "all_reduce(sum, f32[2,3], groups=all)");
+  EXPECT_EQ(Describe({CollectiveKind::kAllGather, Reduction::kSum, {{0, 1}, {2}}, {1, 2}}, {shape}),
+            "all_gather(f32[2,3], arguments=[1,2], groups=[[0,1],[2]])");
+  // A long list is cut, and told apart all the same.
+  std::vector<ir::ShapeRef> many(300, shape);
+  const std::string text = Describe({CollectiveKind::kAllReduce}, many);
+  many[299] = ir::GetShape(c10::ScalarType::Float, {3, 2});
+  EXPECT_LT(text.size(), 600u);
+  EXPECT_NE(text, Describe({CollectiveKind::kAllReduce}, many));
+}
+
+TEST(Collective, RefusesReductions) {
+  EXPECT_NO_THROW(CheckReduction(Reduction::kAnd, c10::ScalarType::Bool));
+  EXPECT_THROW(CheckReduction(Reduction::kOr, c10::ScalarType::Half), c10::TypeError);
+  EXPECT_THROW(CheckReduction(Reduction::kMin, c10::ScalarType::ComplexFloat), c10::TypeError);
+  EXPECT_THROW(CheckReduction(Reduction::kSum, c10::ScalarType::Float8_e5m2), c10::TypeError);
+  EXPECT_THROW(ReductionNamed("mean"), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace torch_xla::distributed

@@ -1,0 +1,556 @@
+"""Replicas as processes: how they start, find each other, fail and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from replica_testing import environment, run_replicas, start_replicas, wait_for_ends
+
+import torch_xla
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+pytestmark = pytest.mark.multiprocess
+
+
+# ------------------------------------------------------------------------- spawn, launch
+
+
+def run_identity() -> dict[str, Any]:
+    import torch_xla.core.xla_model as xm
+    import torch_xla.runtime as xr
+
+    device = xm.xla_device()
+    return {
+        "device": str(device),
+        "ordinals": (
+            xm.get_ordinal(),
+            xm.get_local_ordinal(),
+            xr.global_ordinal(),
+            xr.local_ordinal(),
+            xr.process_index(),
+        ),
+        "counts": (
+            xm.xrt_world_size(),
+            xr.world_size(),
+            xr.process_count(),
+            xr.addressable_device_count(),
+            xr.global_device_count(),
+        ),
+        "masters": (xm.is_master_ordinal(), xm.is_master_ordinal(local=False)),
+        "sum": xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=device) * xr.world_size()).item(),
+    }
+
+
+def test_replicas_know_their_place(tmp_path):
+    for rank, found in enumerate(run_replicas(run_identity, 3, tmp_path)):
+        assert found["device"] == "xla:0"
+        assert found["ordinals"] == (rank,) * 5
+        assert found["counts"] == (3, 3, 3, 1, 3)
+        assert found["masters"] == (rank == 0,) * 2
+        assert found["sum"] == 9
+
+
+def _record(index: int, folder: str, word: str) -> None:
+    Path(folder, str(index)).write_text(f"{word} {torch_xla.runtime.world_size()}")
+
+
+def test_one_process_is_called_directly(tmp_path):
+    with environment(CPU_NUM_DEVICES="4"):
+        assert xmp.spawn(_record, (str(tmp_path), "one"), nprocs=1) is None
+        torch_xla.launch(_record, (str(tmp_path), "one"), debug_single_process=True)
+    assert (tmp_path / "0").read_text() == "one 1"
+    with environment(CPU_NUM_DEVICES="1"):
+        xmp.spawn(_record, (str(tmp_path), "default"))
+    assert (tmp_path / "0").read_text() == "default 1"
+
+
+def test_launch(tmp_path):
+    with environment(CPU_NUM_DEVICES="2"):
+        torch_xla.launch(_record, (str(tmp_path), "launched"))
+    assert [(tmp_path / name).read_text() for name in "01"] == ["launched 2"] * 2
+
+
+@pytest.mark.parametrize("nprocs", [0, 2, 3, 8])
+def test_wrong_nprocs(nprocs):
+    with environment(CPU_NUM_DEVICES="4"), pytest.raises(ValueError, match=r"nprocs.*of 4"):
+        xmp.spawn(print, nprocs=nprocs)
+
+
+def test_wrong_start_method():
+    with environment(CPU_NUM_DEVICES="2"), pytest.raises(ValueError, match="start_method.*thread"):
+        xmp.spawn(print, start_method="thread")
+
+
+def test_fork_after_use_is_refused():
+    torch.ones(1, device="xla").cpu()
+    with environment(CPU_NUM_DEVICES="2"), pytest.raises(RuntimeError, match="has not used"):
+        xmp.spawn(print, start_method="fork")
+
+
+def _fail(index: int) -> None:
+    if index == 1:
+        raise KeyError("the second one")
+    time.sleep(60)
+
+
+def test_error_of_a_replica_is_raised():
+    with (
+        environment(CPU_NUM_DEVICES="2"),
+        pytest.raises(torch.multiprocessing.ProcessRaisedException, match="the second one"),
+    ):
+        xmp.spawn(_fail)
+
+
+# ----------------------------------------------------------------------- host functions
+
+
+def run_host_functions(folder: str) -> dict[str, Any]:
+    import torch_xla.core.xla_model as xm
+
+    device = xm.xla_device()
+    rank = xm.get_ordinal()
+    out: dict[str, Any] = {}
+    out["payloads"] = xm.rendezvous("tag", f"from {rank}".encode())
+    out["again"] = xm.rendezvous("tag", str(rank))
+    if rank < 2:
+        out["some"] = xm.rendezvous("some", bytes([rank]), replicas=[1, 0])
+    out["reduced"] = xm.mesh_reduce("mean", torch.full((2,), float(rank), device=device), sum)
+    out["objects"] = xm.mesh_reduce("objects", {"rank": rank}, lambda all: [d["rank"] for d in all])
+    x = xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device=device))
+    out["on_ordinals"] = xm.do_on_ordinals(
+        lambda t, word: (t.device.type, t.tolist(), word), (x, "word"), ordinals=(0, 2)
+    )
+    # A pending collective does not make a rendezvous wait in a circle.
+    y = xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=device))
+    if rank == 0:
+        xm.rendezvous("after")
+        out["pending"] = y.item()
+    else:
+        out["pending"] = y.item()
+        xm.rendezvous("after")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).to(device)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float(rank + 5))
+        model[1].running_mean.fill_(float(rank + 7))
+    xm.broadcast_master_param(model)
+    out["model"] = {name: t.cpu() for name, t in model.state_dict().items()}
+    xm.save({"rank": rank, "x": x}, f"{folder}/saved.pt")
+    xm.save({"rank": rank}, f"{folder}/saved{rank}.pt", master_only=False)
+    xm.rendezvous("saved")
+    out["saved"] = torch.load(f"{folder}/saved.pt")
+    out["own"] = torch.load(f"{folder}/saved{rank}.pt")["rank"]
+
+    # optimizer_step: the mean of the gradients, of those that there are.
+    weights = [torch.nn.Parameter(torch.ones(3, device=device)) for _ in range(3)]
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+    (weights[0].sum() * (rank + 1) + weights[1].sum() * 3).backward()
+    xm.optimizer_step(optimizer, barrier=True)
+    out["weights"] = [w.tolist() for w in weights]
+    return out
+
+
+def test_host_functions(tmp_path):
+    results = run_replicas(run_host_functions, 3, tmp_path, str(tmp_path))
+    for rank, out in enumerate(results):
+        assert out["payloads"] == (b"from 0", b"from 1", b"from 2")
+        assert out["again"] == (b"0", b"1", b"2")
+        assert out.get("some") == ((b"\0", b"\1") if rank < 2 else None)
+        assert out["reduced"].tolist() == [3.0, 3.0]
+        assert out["objects"] == [0, 1, 2]
+        assert out["on_ordinals"] == (None if rank == 1 else ("cpu", [3.0, 3.0], "word"))
+        assert out["pending"] == 3
+        for name, tensor in out["model"].items():
+            value = {"1.running_mean": 7, "1.running_var": 1, "1.num_batches_tracked": 0}
+            assert torch.all(tensor == value.get(name, 5)), name
+        assert out["saved"]["rank"] == 0 and out["saved"]["x"].tolist() == [3, 3]
+        assert out["own"] == rank
+        assert out["weights"] == [[-1.0] * 3, [-2.0] * 3, [1.0] * 3]
+
+
+# ------------------------------------------------------------------------------ failures
+
+
+def _until_failure(folder: str, body: Any) -> None:
+    """Runs ``body`` and notes how it failed, and after how many seconds."""
+    import torch_xla.core.xla_model as xm
+
+    device, rank = xm.xla_device(), xm.get_ordinal()
+    xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=device)).cpu()  # Everyone is connected.
+    start = time.monotonic()
+    try:
+        body(device, rank)
+        text = "no failure"
+    except RuntimeError as error:
+        text = str(error)
+    Path(folder, f"error{rank}").write_text(f"{time.monotonic() - start}\n{text}")
+
+
+def errors_of(folder: Path, ranks: list[int]) -> list[tuple[float, str]]:
+    texts = [(folder / f"error{rank}").read_text().split("\n", 1) for rank in ranks]
+    return [(float(seconds), text) for seconds, text in texts]
+
+
+def _die_in_step(device: torch.device, rank: int) -> None:
+    import torch_xla.core.xla_model as xm
+
+    for step in range(5):
+        x = torch.full((300, 300), float(step), device=device)
+        if rank == 1 and step == 3:
+            torch_xla.sync()
+            os.kill(os.getpid(), signal.SIGKILL)
+        xm.all_reduce(xm.REDUCE_SUM, [x])
+        torch_xla.sync()
+    x.cpu()
+
+
+def run_death(folder: str) -> None:
+    _until_failure(folder, _die_in_step)
+
+
+def test_killed_replica_is_named(tmp_path):
+    context = start_replicas(run_death, 3, tmp_path, str(tmp_path))
+    codes = wait_for_ends(context, 90)
+    assert codes[1] == -signal.SIGKILL
+    for seconds, text in errors_of(tmp_path, [0, 2]):
+        # By the broken connection, not by the timeout of 60 s.
+        assert seconds < 30
+        assert "rank 1 has ended" in text, text
+
+
+def _die_in_transfer(device: torch.device, rank: int) -> None:
+    import threading
+
+    import torch_xla.core.xla_model as xm
+
+    if rank == 1:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    x = torch.ones(4_000_000, device=device)
+    while True:
+        xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5)
+        torch_xla.sync(wait=True)
+
+
+def run_death_in_transfer(folder: str) -> None:
+    _until_failure(folder, _die_in_transfer)
+
+
+def test_killed_in_the_middle_of_a_transfer(tmp_path):
+    context = start_replicas(run_death_in_transfer, 2, tmp_path, str(tmp_path))
+    codes = wait_for_ends(context, 90)
+    assert codes[1] == -signal.SIGKILL
+    [(seconds, text)] = errors_of(tmp_path, [0])
+    assert seconds < 40
+    assert "rank 1" in text and ("has ended" in text or "transfer" in text), text
+
+
+def _be_late(device: torch.device, rank: int) -> None:
+    import torch_xla.core.xla_model as xm
+
+    if rank == 0:
+        time.sleep(16)
+    xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device=device)).cpu()
+
+
+def run_late(folder: str) -> None:
+    _until_failure(folder, _be_late)
+
+
+def test_late_replica_is_named(tmp_path):
+    context = start_replicas(run_late, 2, tmp_path, str(tmp_path), XLA_COLLECTIVE_TIMEOUT="6")
+    wait_for_ends(context, 60)
+    [(seconds, text)] = errors_of(tmp_path, [1])
+    assert 5.5 < seconds < 15
+    assert "rank 0 did not come within 6 s" in text and "all_reduce(sum, f32[2]" in text
+
+
+def _disagree(what: str) -> Any:
+    def body(device: torch.device, rank: int) -> None:
+        import torch_xla.core.xla_model as xm
+
+        x = torch.ones(4, 6, device=device)
+        large = torch.ones(100, 100, device=device)
+        if what == "shape":
+            xm.all_reduce("sum", x if rank == 0 else x[:, :5])
+        elif what == "large":
+            xm.all_reduce("sum", large if rank == 0 else large[:99])
+        elif what == "size":
+            xm.all_reduce("sum", x if rank == 0 else large)
+        elif what == "dtype":
+            xm.all_reduce("sum", x if rank == 0 else x.int())
+        elif what == "operation":
+            xm.all_reduce("sum", x) if rank == 0 else xm.all_gather(x)
+        elif what == "reduction":
+            xm.all_reduce("sum" if rank == 0 else "max", x)
+        elif what == "order":
+            calls = [lambda: xm.all_reduce("sum", x), lambda: xm.all_gather(x, 1)]
+            for call in calls if rank == 0 else reversed(calls):
+                call()
+        torch_xla.sync(wait=True)
+
+    return body
+
+
+def run_disagreement(folder: str, what: str) -> None:
+    _until_failure(folder, _disagree(what))
+
+
+@pytest.mark.parametrize(
+    ("what", "texts"),
+    [
+        ("shape", ("all_reduce(sum, f32[4,6]", "all_reduce(sum, f32[4,5]")),
+        ("large", ("f32[100,100]", "f32[99,100]")),
+        ("size", ("f32[4,6]", "f32[100,100]")),
+        ("dtype", ("f32[4,6]", "s32[4,6]")),
+        ("operation", ("all_reduce(", "all_gather(")),
+        ("reduction", ("sum", "max")),
+        ("order", ("all_reduce(", "all_gather(")),
+    ],
+)
+def test_disagreement_is_reported(what, texts, tmp_path):
+    context = start_replicas(run_disagreement, 2, tmp_path, str(tmp_path), what)
+    wait_for_ends(context, 90)
+    for rank, (seconds, text) in enumerate(errors_of(tmp_path, [0, 1])):
+        assert seconds < 30
+        assert "different collectives" in text, text
+        assert f"rank {rank} (this one) runs" in text or f"rank {1 - rank} gave up" in text
+        assert all(part in text for part in texts), text
+
+
+def run_rendezvous_with_dead() -> str:
+    import torch_xla.core.xla_model as xm
+
+    rank = xm.get_ordinal()
+    xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=xm.xla_device())).cpu()
+    if rank == 1:
+        return "ended"
+    with pytest.raises(RuntimeError, match="replica 1 has ended"):
+        xm.rendezvous("never")
+    return "raised"
+
+
+def test_rendezvous_without_a_replica(tmp_path):
+    assert run_replicas(run_rendezvous_with_dead, 2, tmp_path) == ["raised", "ended"]
+
+
+# ------------------------------------------------------------------- launchers and hosts
+
+SCRIPT = """
+import os
+import sys
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+import torch_xla.runtime as xr
+
+
+def main(index, folder):
+    device = xm.xla_device()
+    total = xm.all_reduce(xm.REDUCE_SUM, torch.full((5000,), index + 1.0, device=device))
+    values = (index, xr.world_size(), xr.local_ordinal(), xr.addressable_device_count(),
+              int(total[0].item()))
+    with open(os.path.join(folder, str(index)), "w") as file:
+        file.write(" ".join(map(str, values)))
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "launch":
+        torch_xla.launch(main, args=(sys.argv[1],))
+    else:
+        xmp.spawn(main, args=(sys.argv[1],))
+"""
+
+
+def write_script(folder: Path) -> str:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    return str(script)
+
+
+@pytest.mark.parametrize("how", ["launch", "spawn"])
+def test_torchrun(how, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", write_script(tmp_path), str(tmp_path), how]
+    # Also where the machine would have more devices.
+    env = {**os.environ, "CPU_NUM_DEVICES": "4", "XLA_COLLECTIVE_TIMEOUT": "60"}
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=150, check=False, env=env
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert [(tmp_path / name).read_text() for name in "01"] == ["0 2 0 1 3", "1 2 1 1 3"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        return probe.getsockname()[1]
+
+
+def test_two_hosts(tmp_path):
+    script, port = write_script(tmp_path), free_port()
+    hosts = []
+    for host in range(2):
+        env = {
+            **os.environ,
+            "CPU_NUM_DEVICES": "2",
+            "MASTER_ADDR": "127.0.0.2",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": "2",
+            "RANK": str(host),
+            "XLA_REPLICA_ADDRESS": f"127.0.0.{host + 2}",
+            "XLA_COLLECTIVE_TIMEOUT": "60",
+        }
+        hosts.append(
+            subprocess.Popen(
+                [sys.executable, script, str(tmp_path), "spawn"],
+                env=env,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        for host in hosts:
+            _, errors = host.communicate(timeout=150)
+            assert host.returncode == 0, errors[-4000:]
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
+    found = [(tmp_path / name).read_text() for name in "0123"]
+    assert found == ["0 4 0 1 10", "1 4 1 1 10", "2 4 0 1 10", "3 4 1 1 10"]
+
+
+# ------------------------------------------------------------------------- shared models
+
+FORKED = """
+import os
+import sys
+import time
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+WRAPPED = xmp.MpModelWrapper(torch.nn.Linear(4, 4))
+SERIAL = xmp.MpSerialExecutor()
+
+
+def main(index, folder):
+    def alone():
+        path = os.path.join(folder, "busy")
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        time.sleep(0.2)
+        os.remove(path)
+        return index
+
+    assert SERIAL.run(alone) == index
+    model = WRAPPED.to(xm.xla_device())
+    weight = WRAPPED._model.weight
+    assert model.weight is weight and weight.device.type == "xla"
+    total = xm.all_reduce(xm.REDUCE_SUM, model.weight).cpu()
+    torch.testing.assert_close(total, 3 * weight.detach().cpu())
+
+
+if __name__ == "__main__":
+    xmp.spawn(main, args=(sys.argv[1],), start_method=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_wrapped_model_and_serial_executor(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FORKED)
+    result = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), method],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "CPU_NUM_DEVICES": "3", "XLA_COLLECTIVE_TIMEOUT": "60"},
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+
+
+REPEATED = """
+import os
+import sys
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+
+def main(index):
+    x = torch.full((8000,), index + 1.0, device=xm.xla_device())
+    assert xm.all_reduce(xm.REDUCE_SUM, x)[0].item() == 3
+    xm.rendezvous("end")
+
+
+def held():
+    children = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == os.getpid():
+            children.append(name)
+    return len(os.listdir("/proc/self/fd")), len(children), len(os.listdir("/proc/self/task"))
+
+
+if __name__ == "__main__":
+    xmp.spawn(main, start_method="fork")
+    before = held()
+    for _ in range(int(sys.argv[1])):
+        xmp.spawn(main, start_method="fork")
+        after = held()
+        assert all(a <= b for a, b in zip(after, before)), (before, after)
+    leftovers = os.listdir(os.environ["TMPDIR"])
+    assert not leftovers, leftovers
+"""
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(5, marks=pytest.mark.timeout(200)),
+        pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
+    ],
+)
+def test_repeated_spawns_leave_nothing(count, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(REPEATED)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ports = _listening_ports()
+    result = subprocess.run(
+        [sys.executable, str(script), str(count)],
+        capture_output=True,
+        text=True,
+        timeout=1400,
+        check=False,
+        env={**os.environ, "CPU_NUM_DEVICES": "2", "TMPDIR": str(temporary)},
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    # Other programs may have opened some meanwhile, but hardly as many.
+    assert len(_listening_ports() - ports) < max(5, count // 10)
+
+
+def _listening_ports() -> set[str]:
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return {line.split()[1] for line in lines if line.split()[3] == "0A"}

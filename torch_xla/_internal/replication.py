@@ -1,0 +1,438 @@
+"""The replicas: one process each, who they are, and how they find each other.
+
+The environment says who this process is, in the variables of ``torchrun``: ``RANK``,
+``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``. Processes of
+:func:`torch_xla.distributed.xla_multiprocessing.spawn` get them too, and in ``TORCH_XLA_STORE``
+the address of a key-value store that their parent keeps.
+
+The replicas connect when the first collective is traced: a socket between every two of them,
+made here, for what each is about to run, and c10d's Gloo for the data (see
+``csrc/distributed/``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import errno
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from torch_xla import _XLAC
+
+STORE_VARIABLE = "TORCH_XLA_STORE"
+TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
+ADDRESS_VARIABLE = "XLA_REPLICA_ADDRESS"
+DEFAULT_TIMEOUT = 300.0
+
+# How long those who wait for a key sleep between two looks, in seconds: from, to.
+_POLL_INTERVALS = (0.0005, 0.05)
+
+
+class Topology(NamedTuple):
+    """Where this process is among the replicas."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+_override: Topology | None = None
+_timeout: float | None = None
+_store: dist.Store | None = None
+_address: str | None = None
+_lock = threading.RLock()
+_rendezvous_counts: dict[tuple[str, tuple[int, ...]], int] = {}
+
+
+def topology() -> Topology:
+    """Returns this process's place, from the environment; a process by itself is the only one."""
+    if _override is not None:
+        return _override
+    environ = os.environ
+    if "LOCAL_RANK" not in environ or "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return Topology()
+    return Topology(
+        int(environ["RANK"]),
+        int(environ["WORLD_SIZE"]),
+        int(environ["LOCAL_RANK"]),
+        int(environ.get("LOCAL_WORLD_SIZE", "1")),
+    )
+
+
+def is_launched() -> bool:
+    """Returns whether something (torchrun, spawn) has started this process as a replica."""
+    return "LOCAL_RANK" in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def adopt(store: dist.Store, rank: int, world_size: int) -> None:
+    """Makes this process one of the replicas that ``init_process_group`` has named.
+
+    Nothing changes where the environment has said so already.
+    """
+    global _override, _store
+    if topology().world_size > 1:
+        if (rank, world_size) != topology()[:2]:
+            raise RuntimeError(
+                f"this process is replica {topology().rank} of {topology().world_size}, but "
+                f"init_process_group was given rank {rank} of {world_size}"
+            )
+        return
+    if world_size > 1:
+        use_one_device()
+        _override = Topology(rank, world_size, rank, world_size)
+        _store = dist.PrefixStore("torch_xla", store)
+
+
+def use_one_device() -> None:
+    """Makes the CPU platform give this process one device: the other replicas have theirs."""
+    if not _XLAC._xla_is_initialized():
+        os.environ["CPU_NUM_DEVICES"] = "1"
+
+
+def timeout() -> float:
+    """Returns how long replicas wait for each other, in seconds."""
+    if _timeout is not None:
+        return _timeout
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if text is None:
+        return DEFAULT_TIMEOUT
+    return checked_timeout(text)
+
+
+def checked_timeout(value: str | float) -> float:
+    """Returns ``value`` as a number of seconds; raises ValueError when it is none above 0."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {value!r}")
+    return seconds
+
+
+def set_timeout(seconds: float) -> None:
+    """Sets how long replicas wait for each other; for the time before they are connected."""
+    global _timeout
+    if _XLAC._xla_replicas_connected():
+        raise RuntimeError("the timeout must be set before the first collective")
+    _timeout = checked_timeout(seconds)
+
+
+def make_store(host: str, port: int, server: bool) -> dist.TCPStore:
+    """Returns a store: the server itself, or a client of the one at ``host:port``.
+
+    Args:
+        host: Name or address.
+        port: The port; 0 lets a server choose one.
+        server: Whether to be the server.
+    """
+    return dist.TCPStore(
+        host,
+        port,
+        is_master=server,
+        wait_for_workers=False,
+        timeout=datetime.timedelta(seconds=timeout()),
+    )
+
+
+def store() -> dist.Store:
+    """Returns the store that all replicas share."""
+    global _store
+    with _lock:
+        if _store is None:
+            place = topology()
+            if place.world_size == 1:
+                _store = dist.HashStore()
+            elif STORE_VARIABLE in os.environ:
+                host, port = os.environ[STORE_VARIABLE].rsplit(":", 1)
+                _store = make_store(host, int(port), server=False)
+            else:
+                found = dist.rendezvous(
+                    "env://",
+                    place.rank,
+                    place.world_size,
+                    timeout=datetime.timedelta(seconds=timeout()),
+                )
+                _store = dist.PrefixStore("torch_xla", next(found)[0])
+        return _store
+
+
+def _store_host() -> str:
+    if STORE_VARIABLE in os.environ:
+        return os.environ[STORE_VARIABLE].rsplit(":", 1)[0]
+    return os.environ.get("MASTER_ADDR", "127.0.0.1")
+
+
+def address() -> str:
+    """Returns this host's address as the others reach it.
+
+    That is ``XLA_REPLICA_ADDRESS``, or the one with which it reaches the store.
+    """
+    global _address
+    if _address is None:
+        _address = os.environ.get(ADDRESS_VARIABLE)
+    if _address is None:
+        family, _, _, _, target = socket.getaddrinfo(_store_host(), 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # Sends nothing.
+            _address = probe.getsockname()[0]
+    return _address
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionError("a replica closed its connection")
+        data += part
+    return data
+
+
+def _open_sockets(keys: dist.Store, place: Topology, seconds: float) -> list[socket.socket | None]:
+    """Connects this process with every other one; returns the sockets in order of rank."""
+    deadline = time.monotonic() + seconds
+    host = address()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sockets: list[socket.socket | None] = [None] * place.world_size
+    with socket.create_server((host, 0), family=family, backlog=place.world_size) as server:
+        if place.rank == 0:
+            keys.set("cookie", secrets.token_hex(8))
+        keys.set(f"address/{place.rank}", f"{host} {server.getsockname()[1]}")
+        wait_for_keys(keys, {f"address/{rank}": rank for rank in range(place.world_size)}, seconds)
+        cookie = keys.get("cookie")
+        for rank in range(place.rank):
+            peer_host, port = keys.get(f"address/{rank}").decode().split(" ")
+            peer = socket.create_connection((peer_host, int(port)), timeout=seconds)
+            peer.sendall(cookie + place.rank.to_bytes(4, "little"))
+            sockets[rank] = peer
+        while None in (other for rank, other in enumerate(sockets) if rank != place.rank):
+            server.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                peer, _ = server.accept()
+            except TimeoutError:
+                missing = [r for r, s in enumerate(sockets) if s is None and r != place.rank]
+                raise RuntimeError(
+                    f"replicas {missing} did not connect to replica {place.rank} within "
+                    f"{seconds:g} s"
+                ) from None
+            peer.settimeout(seconds)
+            if _receive(peer, len(cookie)) != cookie:
+                peer.close()  # A stranger.
+                continue
+            sockets[int.from_bytes(_receive(peer, 4), "little")] = peer
+    for peer in sockets:
+        if peer is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sockets
+
+
+def connect() -> None:
+    """Connects the replicas, once. All of them have to call it.
+
+    Raises:
+        RuntimeError: Some did not come within the timeout; the message names them.
+    """
+    with _lock:
+        if _XLAC._xla_replicas_connected():
+            return
+        place = topology()
+        seconds = timeout()
+        keys = dist.PrefixStore("connect", store())
+        sockets = _open_sockets(keys, place, seconds)
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = datetime.timedelta(seconds=seconds)
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address())]
+        options._threads = 1  # For its own collectives, of which none is used.
+        bulk = dist.ProcessGroupGloo(
+            dist.PrefixStore("gloo", keys), place.rank, place.world_size, options
+        )
+        _XLAC._xla_connect_replicas(
+            place.rank,
+            [-1 if peer is None else peer.detach() for peer in sockets],
+            seconds,
+            bulk,
+        )
+        atexit.register(_finish_at_exit)
+
+
+def finish() -> None:
+    """Runs the collectives that are traced, which others may wait for, and disconnects.
+
+    Raises:
+        RuntimeError: One of them failed.
+    """
+    if not _XLAC._xla_replicas_connected():
+        return
+    if _XLAC._xla_collective_pending():
+        _XLAC._xla_sync([], False)
+    _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    _XLAC._xla_disconnect_replicas()
+
+
+def _finish_at_exit() -> None:
+    # After an error this replica's collectives are not to be waited for.
+    if not hasattr(sys, "last_value"):
+        finish()
+    elif _XLAC._xla_replicas_connected():
+        _XLAC._xla_disconnect_replicas()
+
+
+def wait_for_keys(keys: dist.Store, names: dict[str, int], seconds: float | None = None) -> None:
+    """Waits until every key is there.
+
+    Args:
+        keys: The store.
+        names: The keys, each with the rank that sets it.
+        seconds: The timeout; that of all replicas when None.
+
+    Raises:
+        RuntimeError: A replica has ended, or did not set its key in time; the message names it.
+    """
+    seconds = timeout() if seconds is None else seconds
+    deadline = time.monotonic() + seconds
+    interval, longest = _POLL_INTERVALS
+    while not keys.check(list(names)):
+        time.sleep(interval)
+        interval = min(2 * interval, longest)
+        late = time.monotonic() > deadline
+        if interval < longest and not late:
+            continue
+        missing = [rank for name, rank in names.items() if not keys.check([name])]
+        if missing and _XLAC._xla_replicas_connected():
+            ended = [rank for rank in _XLAC._xla_ended_replicas() if rank in missing]
+            if ended:
+                raise RuntimeError(
+                    f"replica {ended[0]} has ended, for which replica {topology().rank} waits"
+                )
+        if missing and late:
+            raise RuntimeError(f"replicas {missing} did not come within {seconds:g} s")
+
+
+def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
+    """Gives ``payload`` to ``ordinals``, this one among them, and returns theirs in that order.
+
+    Raises:
+        RuntimeError: As :func:`wait_for_keys`.
+    """
+    members = tuple(ordinals)
+    rank = topology().rank
+    with _lock:
+        count = _rendezvous_counts.get((tag, members), 0)
+        _rendezvous_counts[(tag, members)] = count + 1
+        # A client answers one call at a time, and others must not wait behind this one.
+        keys = dist.PrefixStore(f"rendezvous/{tag}/{members}/{count}", store().clone())
+    keys.set(str(rank), payload)
+    names = {str(member): member for member in members}
+    wait_for_keys(keys, names)
+    payloads = [keys.get(name) for name in names]
+    if keys.add("done", 1) == len(members):
+        for name in (*names, "done"):
+            keys.delete_key(name)
+    return payloads
+
+
+class HostLock:
+    """A lock among the replicas of a host; it is given up when its process ends.
+
+    Replicas that make the same locks in the same order share them.
+    """
+
+    _made = 0
+
+    def __init__(self) -> None:
+        self._index = HostLock._made
+        HostLock._made += 1
+
+    def _name(self) -> str:
+        # An abstract address: no file, and gone with the process.
+        where = os.environ.get(STORE_VARIABLE) or ":".join(
+            os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
+        )
+        return f"\0torch_xla/{where}/{self._index}"
+
+    def __enter__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        while True:
+            try:
+                self._socket.bind(self._name())
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                time.sleep(0.005)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._socket.close()
+
+
+def local_device_count() -> int:
+    """Returns how many devices this host has, without starting a PJRT client.
+
+    Raises:
+        ValueError: ``CPU_NUM_DEVICES`` is no positive integer.
+    """
+    platform = os.environ.get("PJRT_DEVICE", "").upper()
+    counts = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count, "CPU": _cpu_device_count}
+    if platform in counts:
+        return counts[platform]()
+    if platform:  # Any other plugin is asked, which starts its client.
+        return len(_XLAC._xla_get_devices())
+    return next((count for count in (_tpu_device_count(), _cuda_device_count()) if count), 0) or (
+        _cpu_device_count()
+    )
+
+
+def _cpu_device_count() -> int:
+    text = os.environ.get("CPU_NUM_DEVICES", "1")
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"CPU_NUM_DEVICES must be a positive integer, got {text!r}")
+    return int(text)
+
+
+def _numbered(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(prefix) and name[len(prefix) :].isdigit():
+            yield name
+
+
+def _cuda_device_count() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return len(list(_numbered("/dev", "nvidia")))
+
+
+def _tpu_device_count() -> int:
+    return len(list(_numbered("/dev", "accel"))) or len(list(_numbered("/dev/vfio", "")))
+
+
+def child_environment(place: Topology, store_address: str) -> dict[str, str]:
+    """Returns the environment variables that make a process a replica."""
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        STORE_VARIABLE: store_address,
+    }
+
+
+def register() -> None:
+    """At import: a process that was started as one of several replicas has one device."""
+    if topology().world_size > 1:
+        use_one_device()

@@ -1,0 +1,427 @@
+"""Collectives among the replicas: what :mod:`torch_xla.core.xla_model` offers of them.
+
+A collective is traced like any other operation and runs with the graph. All replicas must trace
+the same ones in the same order; they run in that order, whatever else is read in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._internal import replication
+
+REDUCE_SUM = "sum"
+REDUCE_MUL = "mul"
+REDUCE_AND = "and"
+REDUCE_OR = "or"
+REDUCE_MIN = "min"
+REDUCE_MAX = "max"
+
+REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
+
+Groups = Sequence[Sequence[int]] | None
+_Tensors = TypeVar("_Tensors", bound=Sequence[torch.Tensor])
+
+
+def checked_reduction(name: str, reduce_type: str) -> str:
+    """Returns ``reduce_type``; raises ValueError where it is no reduction."""
+    if reduce_type not in REDUCTIONS:
+        raise ValueError(
+            f"{name}(): expected `reduce_type` to be one of {', '.join(map(repr, REDUCTIONS))}, "
+            f"got {reduce_type!r}"
+        )
+    return reduce_type
+
+
+def checked_groups(name: str, groups: Groups, same_size: bool = False) -> list[list[int]]:
+    """Returns ``groups`` as lists; an empty list stands for one group of all replicas.
+
+    Raises:
+        ValueError: An ordinal is no replica's, occurs twice or not at all, or groups that must
+            be of one size are not.
+    """
+    if groups is None:
+        return []
+    place = replication.topology()
+    lists = [[int(ordinal) for ordinal in group] for group in groups]
+    members = [ordinal for group in lists for ordinal in group]
+    if sorted(members) != list(range(place.world_size)):
+        raise ValueError(
+            f"{name}(): expected `groups` in which each ordinal from 0 to {place.world_size - 1} "
+            f"occurs once, got {lists}"
+        )
+    if same_size and len({len(group) for group in lists}) != 1:
+        raise ValueError(f"{name}(): expected `groups` of one size, got {lists}")
+    return [] if lists == [list(range(place.world_size))] else lists
+
+
+def group_size(groups: Sequence[Sequence[int]]) -> int:
+    """Returns how many replicas are in this one's group."""
+    place = replication.topology()
+    if not groups:
+        return place.world_size
+    return next(len(group) for group in groups if place.rank in group)
+
+
+def _checked_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name}(): expected a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.device.type != "xla":
+        raise ValueError(f"{name}(): expected a tensor on an xla device, got {tensor.device}")
+    return tensor
+
+
+def _checked_dim(name: str, argument: str, dim: int, tensor: torch.Tensor) -> int:
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(
+            f"{name}(): expected `{argument}` from {-tensor.dim()} to {tensor.dim() - 1} for a "
+            f"tensor of shape {list(tensor.shape)}, got {dim}"
+        )
+    return dim % tensor.dim()
+
+
+def run(
+    kind: str,
+    tensors: Sequence[torch.Tensor],
+    groups: Sequence[Sequence[int]],
+    arguments: Sequence[int] = (),
+    reduction: str = REDUCE_SUM,
+    in_place: bool = False,
+) -> list[torch.Tensor]:
+    """Traces a collective; connects the replicas at the first one.
+
+    Groups need not hold every replica: those that are in none do not call this.
+    """
+    replication.connect()
+    return _XLAC._xla_collective(
+        kind, reduction, list(tensors), [list(g) for g in groups], list(arguments), in_place
+    )
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    return tensor if scale == 1.0 else (tensor * scale).to(tensor.dtype)
+
+
+def all_reduce(
+    reduce_type: str,
+    inputs: Any,
+    scale: float = 1.0,
+    groups: Groups = None,
+    cctx: Any = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Reduces tensors across the replicas.
+
+    Args:
+        reduce_type: ``REDUCE_SUM``, ``REDUCE_MUL``, ``REDUCE_AND``, ``REDUCE_OR`` (bitwise; for
+            integers and bool), ``REDUCE_MIN`` or ``REDUCE_MAX``.
+        inputs: A tensor, or a list or tuple of tensors of any shapes and dtypes. A list goes in
+            one transfer for each dtype in it.
+        scale: What the results are multiplied by.
+        groups: The replica groups, as lists of ordinals in which each replica occurs once; one
+            group of all replicas when None. ``[[0, 1], [2, 3]]`` reduces over 0 and 1, and over
+            2 and 3.
+        cctx: Not needed, since collectives keep their order anyway; taken for scripts that
+            pass it.
+        pin_layout: The same.
+
+    Returns:
+        For a tensor: a new one with the result. For a list or tuple: that itself, whose tensors
+        hold the results.
+
+    Raises:
+        ValueError: ``reduce_type``, ``groups`` or the tensors' devices are not as above.
+        TypeError: The reduction is not defined for a dtype.
+    """
+    checked_reduction("all_reduce", reduce_type)
+    lists = checked_groups("all_reduce", groups)
+    single = isinstance(inputs, torch.Tensor)
+    tensors = [_checked_tensor("all_reduce", t) for t in ([inputs] if single else inputs)]
+    with torch.no_grad():
+        if replication.topology().world_size == 1:
+            if single:
+                return _scaled(inputs.detach().clone(), scale)
+        elif single:
+            return _scaled(run("all_reduce", tensors, lists, reduction=reduce_type)[0], scale)
+        else:
+            run("all_reduce", tensors, lists, reduction=reduce_type, in_place=True)
+        if scale != 1.0:
+            floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
+            if floats:
+                torch._foreach_mul_(floats, scale)
+            for tensor in tensors:
+                if not tensor.dtype.is_floating_point:
+                    tensor.copy_(_scaled(tensor, scale))
+    return inputs
+
+
+def all_gather(
+    value: torch.Tensor,
+    dim: int = 0,
+    groups: Groups = None,
+    output: torch.Tensor | None = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Concatenates the replicas' tensors along a dimension.
+
+    Args:
+        value: The tensor, of the same shape on every replica. One without dimensions counts as
+            one of shape [1].
+        dim: The dimension; negative ones count from the last.
+        groups: The replica groups, as in :func:`all_reduce`, all of one size.
+        output: Takes the result; it must have its shape.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+
+    Returns:
+        A tensor with the replicas' values in the order of the group: ``value``'s shape, with
+        dimension ``dim`` as many times as large as there are replicas in the group.
+
+    Raises:
+        IndexError: There is no dimension ``dim``.
+        ValueError: ``groups`` or the tensor's device is not as above.
+    """
+    lists = checked_groups("all_gather", groups, same_size=True)
+    _checked_tensor("all_gather", value)
+    with torch.no_grad():
+        value = value.detach()
+        if value.dim() == 0:
+            value = value.reshape(1)
+        dim = _checked_dim("all_gather", "dim", dim, value)
+        if replication.topology().world_size == 1:
+            result = value.clone()
+        else:
+            result = run("all_gather", [value], lists, [dim])[0]
+        return result if output is None else output.copy_(result)
+
+
+def all_to_all(
+    value: torch.Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: Groups = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Splits a tensor, sends part i to replica i of the group, and joins what comes.
+
+    Args:
+        value: The tensor, of the same shape on every replica.
+        split_dimension: The dimension to split; its size must be divisible by ``split_count``.
+        concat_dimension: The dimension along which to join the parts, in the order of the group.
+        split_count: The number of parts: the size of a group.
+        groups: The replica groups, as in :func:`all_reduce`, all of one size.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+
+    Returns:
+        A tensor whose ``split_dimension`` is smaller, and whose ``concat_dimension`` is larger,
+        by the factor ``split_count``.
+
+    Raises:
+        IndexError: There is no such dimension.
+        ValueError: ``split_count``, a size or ``groups`` is not as above.
+    """
+    lists = checked_groups("all_to_all", groups, same_size=True)
+    _checked_tensor("all_to_all", value)
+    split = _checked_dim("all_to_all", "split_dimension", split_dimension, value)
+    concat = _checked_dim("all_to_all", "concat_dimension", concat_dimension, value)
+    if split_count != group_size(lists):
+        raise ValueError(
+            f"all_to_all(): expected `split_count` to be the size of a group, "
+            f"{group_size(lists)}, got {split_count}"
+        )
+    with torch.no_grad():
+        value = value.detach()
+        if replication.topology().world_size == 1:
+            return value.clone()
+        return run("all_to_all", [value], lists, [split, concat])[0]
+
+
+def reduce_scatter(
+    reduce_type: str,
+    input: torch.Tensor,
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Groups = None,
+    output: torch.Tensor | None = None,
+    pin_layout: bool = True,
+) -> torch.Tensor:
+    """Reduces across the replicas, and gives each one its part of the result.
+
+    Args:
+        reduce_type: As in :func:`all_reduce`.
+        input: The tensor, of the same shape on every replica.
+        scale: What the result is multiplied by.
+        scatter_dim: The dimension to split; its size must be divisible by ``shard_count``.
+        shard_count: The number of parts: the size of a group.
+        groups: The replica groups, as in :func:`all_reduce`, all of one size.
+        output: Takes the result; it must have its shape.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+
+    Returns:
+        The i-th part for the i-th replica of the group.
+
+    Raises:
+        IndexError: There is no dimension ``scatter_dim``.
+        ValueError: ``reduce_type``, ``shard_count``, a size or ``groups`` is not as above.
+        TypeError: The reduction is not defined for the dtype.
+    """
+    checked_reduction("reduce_scatter", reduce_type)
+    lists = checked_groups("reduce_scatter", groups, same_size=True)
+    _checked_tensor("reduce_scatter", input)
+    dim = _checked_dim("reduce_scatter", "scatter_dim", scatter_dim, input)
+    if shard_count != group_size(lists):
+        raise ValueError(
+            f"reduce_scatter(): expected `shard_count` to be the size of a group, "
+            f"{group_size(lists)}, got {shard_count}"
+        )
+    with torch.no_grad():
+        input = input.detach()
+        if replication.topology().world_size == 1:
+            result = input.clone()
+        else:
+            result = run("reduce_scatter", [input], lists, [dim], reduce_type)[0]
+        result = _scaled(result, scale)
+        return result if output is None else output.copy_(result)
+
+
+def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Sends tensors from replica to replica.
+
+    Args:
+        value: The tensor, of the same shape on every replica. All replicas call this.
+        pairs: ``[source, target]`` ordinals. No ordinal is the target of two.
+
+    Returns:
+        What the replica's source sent; zeros where it has none.
+
+    Raises:
+        ValueError: An ordinal is no replica's, or twice a target.
+    """
+    _checked_tensor("collective_permute", value)
+    world_size = replication.topology().world_size
+    flat = [int(ordinal) for pair in pairs for ordinal in pair]
+    if any(len(pair) != 2 for pair in pairs) or any(not 0 <= o < world_size for o in flat):
+        raise ValueError(
+            f"collective_permute(): expected `pairs` of ordinals from 0 to {world_size - 1}, got "
+            f"{[list(pair) for pair in pairs]}"
+        )
+    targets = flat[1::2]
+    if len(set(targets)) != len(targets):
+        raise ValueError(f"collective_permute(): a target occurs twice in `pairs`: {targets}")
+    with torch.no_grad():
+        value = value.detach()
+        if world_size == 1:
+            return value.clone() if targets else torch.zeros_like(value)
+        return run("collective_permute", [value], [], flat)[0]
+
+
+def collective_broadcast(
+    tensors: _Tensors,
+    root_ordinal: int = 0,
+    groups: Groups = None,
+    pin_layout: bool = True,
+) -> _Tensors:
+    """Gives all replicas the tensors of one, in place.
+
+    Args:
+        tensors: Tensors of the same shapes and dtypes on every replica; they go in one transfer
+            for each dtype.
+        root_ordinal: The replica whose tensors the others get.
+        groups: The replica groups, as in :func:`all_reduce`; ``root_ordinal`` must then be in
+            this replica's.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+
+    Returns:
+        ``tensors``.
+
+    Raises:
+        ValueError: ``root_ordinal`` is no replica of the group.
+    """
+    lists = checked_groups("collective_broadcast", groups)
+    place = replication.topology()
+    members = next((g for g in lists if place.rank in g), list(range(place.world_size)))
+    if root_ordinal not in members:
+        raise ValueError(
+            f"collective_broadcast(): expected `root_ordinal` to be one of {members}, got "
+            f"{root_ordinal}"
+        )
+    checked = [_checked_tensor("collective_broadcast", tensor) for tensor in tensors]
+    if place.world_size > 1:
+        with torch.no_grad():
+            own = [members] if lists else []
+            run("broadcast", checked, own, [root_ordinal], in_place=True)
+    return tensors
+
+
+def broadcast_master_param(model: torch.nn.Module) -> None:
+    """Gives all replicas the parameters and buffers of replica 0, in place."""
+    with torch.no_grad():
+        # Each once, though it may have several names.
+        tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        collective_broadcast(list(tensors.values()))
+
+
+def reduce_gradients(
+    optimizer: torch.optim.Optimizer,
+    groups: Groups = None,
+    cctx: Any = None,
+    pin_layout: bool = True,
+) -> None:
+    """Replaces an optimizer's gradients by their mean over the replicas, in one transfer.
+
+    Args:
+        optimizer: The optimizer; parameters without a gradient are left out.
+        groups: The replica groups, as in :func:`all_reduce`.
+        cctx: Not needed; taken for scripts that pass it.
+        pin_layout: The same.
+    """
+    lists = checked_groups("reduce_gradients", groups)
+    count = group_size(lists)
+    gradients = [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+    if count > 1 and gradients:
+        all_reduce(REDUCE_SUM, gradients, scale=1.0 / count, groups=groups)
+
+
+def rendezvous(
+    tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()
+) -> tuple[bytes, ...]:
+    """Waits until all replicas have come to the same point, and exchanges data.
+
+    Collectives that were traced are launched first, since others may wait for them.
+
+    Args:
+        tag: The name of the point.
+        payload: What the others get from this replica.
+        replicas: The ordinals that take part, this one among them; all when empty.
+
+    Returns:
+        The payloads in order of the ordinals that take part; where all do, that of ordinal i is
+        at position i.
+
+    Raises:
+        RuntimeError: A replica did not come within the timeout, or has ended.
+        ValueError: ``replicas`` is not as above.
+    """
+    place = replication.topology()
+    data = payload.encode() if isinstance(payload, str) else bytes(payload)
+    members = sorted(set(replicas)) or list(range(place.world_size))
+    if place.rank not in members or not 0 <= members[0] <= members[-1] < place.world_size:
+        raise ValueError(
+            f"rendezvous(): expected `replicas` from 0 to {place.world_size - 1} with this one, "
+            f"{place.rank}, among them, got {members}"
+        )
+    if len(members) == 1:
+        return (data,)
+    if _XLAC._xla_collective_pending():
+        _XLAC._xla_sync([], False)
+    return tuple(replication.exchange(tag, data, members))

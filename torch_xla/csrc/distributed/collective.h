@@ -1,0 +1,61 @@
+// What a collective is: its operation, who takes part, and what it does with shapes.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/attributes.h"
+#include "ir/shape.h"
+
+namespace torch_xla::distributed {
+
+enum class CollectiveKind : int64_t {
+  kAllReduce,      // any number of arrays
+  kAllGather,      // arguments: the dimension, the size of a group
+  kAllToAll,       // arguments: the dimensions to split and to concatenate, the size of a group
+  kReduceScatter,  // arguments: the dimension, the size of a group
+  kPermute,        // arguments: source, target, source, target, …
+  kBroadcast,      // any number of arrays; argument: the root's rank
+};
+inline constexpr int kCollectiveKinds = 6;
+
+enum class Reduction : int64_t { kSum, kMul, kAnd, kOr, kMin, kMax };
+
+using Groups = std::vector<std::vector<int64_t>>;
+
+struct Collective {
+  CollectiveKind kind;
+  Reduction reduction = Reduction::kSum;
+  Groups groups = {};  // empty: all replicas
+  std::vector<int64_t> arguments = {};
+
+  /// The group that `rank` is in, of `size` replicas. Throws where it is in none.
+  std::vector<int64_t> GroupOf(int64_t rank, int64_t size) const;
+};
+
+const char* Name(CollectiveKind kind);
+const char* Name(Reduction reduction);
+/// From "sum", "mul", "and", "or", "min", "max"; throws ValueError for any other.
+Reduction ReductionNamed(std::string_view name);
+CollectiveKind CollectiveNamed(std::string_view name);
+
+/// Integers that say all of it but for the shapes, and back.
+std::vector<int64_t> Encode(const Collective& collective);
+Collective Decode(std::span<const int64_t> encoded);
+
+/// "all_reduce(sum, f32[2,3], groups=[[0,1],[2,3]])"
+std::string Describe(const Collective& collective, c10::ArrayRef<ir::ShapeRef> shapes);
+
+/// The result's dimensions from the operand's. Throws ValueError or IndexError where the shape
+/// does not suit the collective.
+std::vector<int64_t> ResultDims(const Collective& collective, c10::IntArrayRef dims);
+
+/// Throws TypeError where a reduction is not defined for a dtype.
+void CheckReduction(Reduction reduction, c10::ScalarType dtype);
+
+}  // namespace torch_xla::distributed

@@ -1,0 +1,462 @@
+#include "distributed/communicator.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace torch_xla::distributed {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// Up to here a payload goes with the header, to every replica: one hop. From here on what
+// counts is the number of bytes.
+constexpr int64_t kInlineBytes = 16 << 10;
+// A reduction of one segment goes on while the next ones are on their way.
+constexpr int64_t kSegmentBytes = 4 << 20;
+
+/// Tags of the messages between two replicas; those of one tag stay in order.
+enum Tag : int { kData = 1, kReduced = 2 };
+
+template <typename T>
+void PickUnsigned(const at::Tensor& acc, const at::Tensor& x, bool larger) {
+  auto* to = static_cast<T*>(acc.data_ptr());
+  auto* from = static_cast<const T*>(x.data_ptr());
+  for (int64_t i = 0; i < acc.numel(); ++i) {
+    to[i] = larger ? std::max(to[i], from[i]) : std::min(to[i], from[i]);
+  }
+}
+
+/// acc = acc op x, both contiguous.
+void Combine(at::Tensor acc, at::Tensor x, Reduction reduction) {
+  // PyTorch has next to no kernels for these. All but the order is that of the signed bits.
+  const c10::ScalarType dtype = acc.scalar_type();
+  const c10::ScalarType as = dtype == at::kUInt16   ? at::kShort
+                             : dtype == at::kUInt32 ? at::kInt
+                             : dtype == at::kUInt64 ? at::kLong
+                                                    : dtype;
+  if (as != dtype) {
+    if (reduction == Reduction::kMin || reduction == Reduction::kMax) {
+      const bool larger = reduction == Reduction::kMax;
+      if (dtype == at::kUInt16) return PickUnsigned<uint16_t>(acc, x, larger);
+      if (dtype == at::kUInt32) return PickUnsigned<uint32_t>(acc, x, larger);
+      return PickUnsigned<uint64_t>(acc, x, larger);
+    }
+    acc = acc.view(as);
+    x = x.view(as);
+  }
+  switch (reduction) {
+    case Reduction::kSum:
+      at::add_out(acc, acc, x);
+      return;
+    case Reduction::kMul:
+      at::mul_out(acc, acc, x);
+      return;
+    case Reduction::kAnd:
+      at::bitwise_and_out(acc, acc, x);
+      return;
+    case Reduction::kOr:
+      at::bitwise_or_out(acc, acc, x);
+      return;
+    case Reduction::kMin:
+      at::minimum_out(acc, acc, x);
+      return;
+    case Reduction::kMax:
+      at::maximum_out(acc, acc, x);
+      return;
+  }
+}
+
+at::Tensor Bytes(void* data, int64_t size) { return at::from_blob(data, {size}, at::kByte); }
+at::Tensor Bytes(const at::Tensor& tensor) {
+  return Bytes(tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+}
+
+void CopyBytes(void* to, const at::Tensor& from) {
+  if (to != from.data_ptr() && from.nbytes() > 0) std::memcpy(to, from.data_ptr(), from.nbytes());
+}
+
+int64_t TotalBytes(const std::vector<at::Tensor>& tensors) {
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) total += static_cast<int64_t>(tensor.nbytes());
+  return total;
+}
+
+void Pack(const std::vector<at::Tensor>& tensors, char* to) {
+  for (const at::Tensor& tensor : tensors) {
+    CopyBytes(to, tensor);
+    to += tensor.nbytes();
+  }
+}
+
+void Unpack(const char* from, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), from, tensor.nbytes());
+    from += tensor.nbytes();
+  }
+}
+
+int64_t IndexOf(const std::vector<int64_t>& members, int64_t rank) {
+  return std::find(members.begin(), members.end(), rank) - members.begin();
+}
+
+/// The rank that `rank` gets from in a permutation, or -1.
+int64_t SourceOf(const Collective& collective, int64_t rank) {
+  for (size_t i = 0; i < collective.arguments.size(); i += 2) {
+    if (collective.arguments[i + 1] == rank) return collective.arguments[i];
+  }
+  return -1;
+}
+
+/// The collective of payloads that are all here: `gathered` holds those of the members in
+/// their order.
+void Local(const Collective& collective, const std::vector<int64_t>& members, int64_t rank,
+           char* gathered, int64_t size, const std::vector<at::Tensor>& inputs,
+           const std::vector<at::Tensor>& outputs) {
+  const auto count = static_cast<int64_t>(members.size());
+  const int64_t me = IndexOf(members, rank);
+  const at::Tensor& out = outputs[0];
+  const auto out_size = static_cast<int64_t>(out.nbytes());
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce: {
+      const c10::ScalarType dtype = inputs[0].scalar_type();
+      const int64_t length = size / static_cast<int64_t>(inputs[0].element_size());
+      at::Tensor sum = at::from_blob(gathered, {length}, dtype);
+      for (int64_t i = 1; i < count; ++i) {
+        Combine(sum, at::from_blob(gathered + i * size, {length}, dtype), collective.reduction);
+      }
+      Unpack(gathered, outputs);
+      return;
+    }
+    case CollectiveKind::kAllGather:
+      std::memcpy(out.data_ptr(), gathered, out.nbytes());
+      return;
+    case CollectiveKind::kAllToAll: {
+      const int64_t piece = size / count;
+      auto* to = static_cast<char*>(out.data_ptr());
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(to + i * piece, gathered + i * size + me * piece, piece);
+      }
+      return;
+    }
+    case CollectiveKind::kReduceScatter:
+      std::memcpy(out.data_ptr(), gathered + me * out_size, out_size);
+      for (int64_t i = 1; i < count; ++i) {
+        Combine(out,
+                at::from_blob(gathered + i * size + me * out_size, out.sizes(), out.scalar_type()),
+                collective.reduction);
+      }
+      return;
+    case CollectiveKind::kPermute: {
+      const int64_t source = SourceOf(collective, rank);
+      if (source < 0) {
+        std::memset(out.data_ptr(), 0, out.nbytes());
+      } else {
+        std::memcpy(out.data_ptr(), gathered + IndexOf(members, source) * size, size);
+      }
+      return;
+    }
+    case CollectiveKind::kBroadcast:
+      Unpack(gathered + IndexOf(members, collective.arguments[0]) * size, outputs);
+      return;
+  }
+}
+
+/// The messages of one collective among `members`.
+class Transfers {
+ public:
+  Transfers(c10d::Backend& bulk, const PeerMesh& mesh, const std::vector<int64_t>& members)
+      : bulk_(bulk), mesh_(mesh), members_(members), me_(IndexOf(members, mesh.rank())) {}
+
+  int64_t me() const { return me_; }
+  int64_t count() const { return static_cast<int64_t>(members_.size()); }
+
+  void Send(const at::Tensor& data, int64_t member, Tag tag = kData) {
+    if (data.numel() == 0) return;
+    Guarded(member, [&] {
+      std::vector<at::Tensor> tensors{Bytes(data)};
+      sends_.emplace_back(member, bulk_.send(tensors, static_cast<int>(members_[member]), tag));
+    });
+  }
+  /// Null where there is nothing to receive.
+  WorkPtr Receive(const at::Tensor& data, int64_t member, Tag tag = kData) {
+    if (data.numel() == 0) return {};
+    WorkPtr work;
+    Guarded(member, [&] {
+      std::vector<at::Tensor> tensors{Bytes(data)};
+      work = bulk_.recv(tensors, static_cast<int>(members_[member]), tag);
+    });
+    return work;
+  }
+  void Wait(const WorkPtr& work, int64_t member) {
+    if (!work) return;
+    Guarded(member, [&] { work->wait(mesh_.timeout()); });
+  }
+  void WaitForSends() {
+    for (auto& [member, work] : sends_) Wait(work, member);
+    sends_.clear();
+  }
+
+ private:
+  template <typename F>
+  void Guarded(int64_t member, F f) {
+    try {
+      f();
+    } catch (const std::exception& error) {
+      // Both of its connections break, in any order.
+      std::vector<int> ended;
+      for (int i = 0; i < 20 && ended.empty(); ++i) {
+        ended = mesh_.Ended();
+        if (ended.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      throw ReplicaError(
+          ended.empty()
+              ? "the transfer with rank " + std::to_string(members_[member]) + " failed: " +
+                    (torch_error ? torch_error->what_without_backtrace() : error.what())
+              : RankNames(ended) + " has ended during a transfer");
+    }
+  }
+
+  c10d::Backend& bulk_;
+  const PeerMesh& mesh_;
+  const std::vector<int64_t>& members_;
+  const int64_t me_;
+  std::vector<std::pair<int64_t, WorkPtr>> sends_;
+};
+
+at::Tensor Part(const at::Tensor& flat, int64_t begin, int64_t end) {
+  begin = std::min(begin, flat.numel());
+  end = std::min(end, flat.numel());
+  return at::from_blob(static_cast<char*>(flat.data_ptr()) + begin * flat.element_size(),
+                       {end - begin}, flat.scalar_type());
+}
+
+at::Tensor Flat(const at::Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), {tensor.numel()}, tensor.scalar_type());
+}
+
+/// Reduces `own` (this member's part) with what the others send of theirs, segment by segment;
+/// `parts(j)` is what member j reduces. `reduced(segment)` is called as each is done.
+template <typename Parts, typename Reduced>
+void ReduceParts(Transfers& transfers, const at::Tensor& own, Reduction reduction, Parts parts,
+                 Reduced reduced) {
+  const int64_t step = kSegmentBytes / static_cast<int64_t>(own.element_size());
+  const int64_t count = transfers.count(), me = transfers.me();
+  at::Tensor incoming = at::empty({count - 1, own.numel()}, own.options());
+  struct Expected {
+    at::Tensor data;
+    WorkPtr work;
+    int64_t member;
+  };
+  std::vector<std::vector<Expected>> segments;
+  for (int64_t begin = 0; begin < own.numel(); begin += step) {
+    std::vector<Expected>& segment = segments.emplace_back();
+    for (int64_t i = 1; i < count; ++i) {
+      const int64_t member = (me + i) % count;
+      at::Tensor data = Part(incoming[i - 1], begin, begin + step);
+      segment.push_back({data, transfers.Receive(data, member), member});
+    }
+  }
+  // Everyone starts with another target.
+  for (int64_t begin = 0;; begin += step) {
+    bool any = false;
+    for (int64_t i = 1; i < count; ++i) {
+      const int64_t member = (me + i) % count;
+      at::Tensor part = parts(member);
+      if (begin >= part.numel()) continue;
+      any = true;
+      transfers.Send(Part(part, begin, begin + step), member);
+    }
+    if (!any) break;
+  }
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const int64_t begin = static_cast<int64_t>(s) * step;
+    at::Tensor target = Part(own, begin, begin + step);
+    for (const Expected& expected : segments[s]) {
+      transfers.Wait(expected.work, expected.member);
+      Combine(target, expected.data, reduction);
+    }
+    reduced(target);
+  }
+}
+
+void AllReduceInPlace(Transfers& transfers, const at::Tensor& data, Reduction reduction) {
+  const int64_t count = transfers.count(), me = transfers.me();
+  const int64_t step = kSegmentBytes / static_cast<int64_t>(data.element_size());
+  const int64_t chunk = (data.numel() + count - 1) / count;
+  auto part = [&](int64_t member) { return Part(data, member * chunk, (member + 1) * chunk); };
+  std::vector<std::pair<WorkPtr, int64_t>> results;
+  // The others' results land where this replica's addends were: a member sends its result
+  // only once it has those.
+  for (int64_t begin = 0; begin < chunk; begin += step) {
+    for (int64_t i = 1; i < count; ++i) {
+      const int64_t member = (me + i) % count;
+      results.emplace_back(
+          transfers.Receive(Part(part(member), begin, begin + step), member, kReduced), member);
+    }
+  }
+  ReduceParts(transfers, part(me), reduction, part, [&](const at::Tensor& segment) {
+    for (int64_t i = 1; i < count; ++i) transfers.Send(segment, (me + i) % count, kReduced);
+  });
+  for (auto& [work, member] : results) transfers.Wait(work, member);
+  transfers.WaitForSends();
+}
+
+void ReduceScatter(Transfers& transfers, const at::Tensor& input, const at::Tensor& output,
+                   Reduction reduction) {
+  at::Tensor own = Flat(output);
+  CopyBytes(own.data_ptr(), input[transfers.me()]);
+  ReduceParts(
+      transfers, own, reduction, [&](int64_t member) { return Flat(input[member]); },
+      [](const at::Tensor&) {});
+  transfers.WaitForSends();
+}
+
+/// `outgoing(i)` goes to member i, and `incoming[i]` comes from it.
+template <typename Outgoing>
+void ExchangeParts(Transfers& transfers, const at::Tensor& incoming, Outgoing outgoing) {
+  const int64_t count = transfers.count(), me = transfers.me();
+  std::vector<std::pair<WorkPtr, int64_t>> expected;
+  for (int64_t i = 1; i < count; ++i) {
+    const int64_t member = (me + i) % count;
+    expected.emplace_back(transfers.Receive(incoming[member], member), member);
+  }
+  for (int64_t i = 1; i < count; ++i) transfers.Send(outgoing((me + i) % count), (me + i) % count);
+  CopyBytes(incoming[me].data_ptr(), outgoing(me));
+  for (auto& [work, member] : expected) transfers.Wait(work, member);
+  transfers.WaitForSends();
+}
+
+void Permute(Transfers& transfers, const Collective& collective,
+             const std::vector<int64_t>& members, int64_t rank, const at::Tensor& input,
+             const at::Tensor& output) {
+  const int64_t source = SourceOf(collective, rank);
+  WorkPtr expected;
+  if (source == rank) {
+    CopyBytes(output.data_ptr(), input);
+  } else if (source < 0) {
+    std::memset(output.data_ptr(), 0, output.nbytes());
+  } else {
+    expected = transfers.Receive(output, IndexOf(members, source));
+  }
+  for (size_t i = 0; i < collective.arguments.size(); i += 2) {
+    const int64_t target = collective.arguments[i + 1];
+    if (collective.arguments[i] == rank && target != rank) {
+      transfers.Send(input, IndexOf(members, target));
+    }
+  }
+  if (expected) transfers.Wait(expected, IndexOf(members, source));
+  transfers.WaitForSends();
+}
+
+void Broadcast(Transfers& transfers, int64_t root, const at::Tensor& data) {
+  if (transfers.me() != root) {
+    transfers.Wait(transfers.Receive(data, root), root);
+    return;
+  }
+  for (int64_t i = 1; i < transfers.count(); ++i) {
+    transfers.Send(data, (root + i) % transfers.count());
+  }
+  transfers.WaitForSends();
+}
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<PeerMesh> mesh, c10::intrusive_ptr<c10d::Backend> bulk)
+    : mesh_(std::move(mesh)), bulk_(std::move(bulk)) {}
+
+void Communicator::Run(const Collective& collective, std::string_view text,
+                       const std::vector<at::Tensor>& inputs,
+                       const std::vector<at::Tensor>& outputs) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw ReplicaError(failure_);
+  try {
+    RunLocked(collective, text, inputs, outputs);
+  } catch (const std::exception& error) {
+    auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    failure_ = torch_error ? torch_error->what_without_backtrace() : error.what();
+    mesh_->Abort(failure_);
+    throw;
+  }
+}
+
+void Communicator::RunLocked(const Collective& collective, std::string_view text,
+                             const std::vector<at::Tensor>& inputs,
+                             const std::vector<at::Tensor>& outputs) {
+  const std::vector<int64_t> members = collective.GroupOf(rank(), size());
+  const int64_t total = TotalBytes(inputs);
+  if (total <= kInlineBytes) {
+    std::vector<char> payload(static_cast<size_t>(total));
+    Pack(inputs, payload.data());
+    std::vector<char> gathered = mesh_->Exchange(members, text, payload);
+    if (total > 0) Local(collective, members, rank(), gathered.data(), total, inputs, outputs);
+    return;
+  }
+  mesh_->Exchange(members, text, {});
+  Transfers transfers(*bulk_, *mesh_, members);
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast: {
+      at::Tensor data = outputs[0];
+      if (outputs.size() == 1) {
+        CopyBytes(data.data_ptr(), inputs[0]);
+      } else {
+        if (!scratch_.defined() || scratch_.numel() < total) scratch_ = at::empty(total, at::kByte);
+        Pack(inputs, static_cast<char*>(scratch_.data_ptr()));
+        data = at::from_blob(scratch_.data_ptr(),
+                             {total / static_cast<int64_t>(inputs[0].element_size())},
+                             inputs[0].scalar_type());
+      }
+      if (collective.kind == CollectiveKind::kAllReduce) {
+        AllReduceInPlace(transfers, Flat(data), collective.reduction);
+      } else {
+        Broadcast(transfers, IndexOf(members, collective.arguments[0]), data);
+      }
+      if (outputs.size() > 1) Unpack(static_cast<const char*>(data.data_ptr()), outputs);
+      return;
+    }
+    case CollectiveKind::kAllGather:
+      ExchangeParts(transfers, outputs[0], [&](int64_t) { return inputs[0]; });
+      return;
+    case CollectiveKind::kAllToAll:
+      ExchangeParts(transfers, outputs[0], [&](int64_t member) { return inputs[0][member]; });
+      return;
+    case CollectiveKind::kReduceScatter:
+      ReduceScatter(transfers, inputs[0], outputs[0], collective.reduction);
+      return;
+    case CollectiveKind::kPermute:
+      Permute(transfers, collective, members, rank(), inputs[0], outputs[0]);
+      return;
+  }
+}
+
+namespace {
+
+std::shared_ptr<Communicator>& Current() {
+  static auto& communicator = *new std::shared_ptr<Communicator>;
+  return communicator;
+}
+
+}  // namespace
+
+Communicator& GetCommunicator() {
+  TORCH_CHECK(Current(), "the replicas are not connected");
+  return *Current();
+}
+
+bool HasCommunicator() { return Current() != nullptr; }
+
+void SetCommunicator(std::shared_ptr<Communicator> communicator) {
+  Current() = std::move(communicator);
+}
+
+}  // namespace torch_xla::distributed

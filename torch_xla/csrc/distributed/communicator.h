@@ -1,0 +1,47 @@
+// Runs collectives among the replicas, on the host's memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "distributed/collective.h"
+#include "distributed/peer_mesh.h"
+
+namespace torch_xla::distributed {
+
+class Communicator {
+ public:
+  /// `bulk` (Gloo) has the ranks of `mesh`.
+  Communicator(std::unique_ptr<PeerMesh> mesh, c10::intrusive_ptr<c10d::Backend> bulk);
+
+  int rank() const { return mesh_->rank(); }
+  int size() const { return mesh_->size(); }
+  std::vector<int> Ended() const { return mesh_->Ended(); }
+
+  /// One collective over CPU tensors; blocks. `text` describes it, and is the same on all
+  /// replicas that take part. Contiguous tensors; an output may be its input. Once a call has
+  /// failed, all later ones fail with the same error.
+  void Run(const Collective& collective, std::string_view text,
+           const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+
+ private:
+  void RunLocked(const Collective& collective, std::string_view text,
+                 const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+
+  std::mutex mutex_;
+  std::unique_ptr<PeerMesh> mesh_;
+  c10::intrusive_ptr<c10d::Backend> bulk_;
+  at::Tensor scratch_;
+  std::string failure_;
+};
+
+/// The communicator of this process, once there is one; throws where there is none.
+Communicator& GetCommunicator();
+bool HasCommunicator();
+void SetCommunicator(std::shared_ptr<Communicator> communicator);
+
+}  // namespace torch_xla::distributed

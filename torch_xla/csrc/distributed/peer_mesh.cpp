@@ -1,0 +1,221 @@
+#include "distributed/peer_mesh.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+namespace torch_xla::distributed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum Kind : uint32_t { kCollective = 1, kAbort = 2 };
+
+struct Header {
+  uint32_t kind;
+  uint32_t text_size;
+  uint64_t payload_size;
+};
+
+// An abort's reason, or the text of a collective, is never longer; a longer one is no message.
+constexpr uint32_t kMaxText = 1 << 20;
+
+std::string Seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+}  // namespace
+
+std::string RankNames(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+struct PeerMesh::Peer {
+  int rank;
+  int socket;
+  std::array<iovec, 3> out;  // what is left to send
+  std::vector<char> in;      // header, text, payload
+  size_t received = 0;
+  bool sent = false;
+
+  bool complete() const { return sent && received == in.size(); }
+  Header header() const {
+    Header header;
+    std::memcpy(&header, in.data(), sizeof header);
+    return header;
+  }
+  std::string_view text() const { return {in.data() + sizeof(Header), header().text_size}; }
+};
+
+PeerMesh::PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout)
+    : rank_(rank), sockets_(std::move(sockets)), timeout_(timeout) {
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_) fcntl(sockets_[r], F_SETFL, fcntl(sockets_[r], F_GETFL) | O_NONBLOCK);
+  }
+}
+
+PeerMesh::~PeerMesh() {
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_) close(sockets_[r]);
+  }
+}
+
+void PeerMesh::Check(const Peer& peer, std::string_view what, size_t payload_size) const {
+  if (peer.header().kind == kAbort) {
+    throw ReplicaError("rank " + std::to_string(peer.rank) +
+                       " gave up: " + std::string(peer.text()));
+  }
+  if (peer.text() == what && peer.header().payload_size == payload_size) return;
+  std::ostringstream text;
+  text << "the replicas run different collectives: rank " << rank_ << " (this one) runs " << what
+       << ", rank " << peer.rank << " runs " << peer.text()
+       << ". Every replica must run the same collectives, of the same shapes, in the same order";
+  throw ReplicaError(text.str());
+}
+
+bool PeerMesh::Progress(Peer& peer, std::string_view what) {
+  auto ended = [&] {
+    throw ReplicaError("rank " + std::to_string(peer.rank) +
+                       " has ended or closed its connection while rank " + std::to_string(rank_) +
+                       " (this one) runs " + std::string(what));
+  };
+  while (!peer.sent) {
+    msghdr message{};
+    message.msg_iov = peer.out.data();
+    message.msg_iovlen = peer.out.size();
+    ssize_t count = sendmsg(peer.socket, &message, MSG_NOSIGNAL);
+    if (count < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      if (errno == EINTR) continue;
+      // It may have told why before it ended: read that first.
+      peer.sent = true;
+      break;
+    }
+    peer.sent = true;
+    for (iovec& part : peer.out) {
+      size_t done = std::min(static_cast<size_t>(count), part.iov_len);
+      part.iov_base = static_cast<char*>(part.iov_base) + done;
+      part.iov_len -= done;
+      count -= static_cast<ssize_t>(done);
+      peer.sent = peer.sent && part.iov_len == 0;
+    }
+  }
+  while (peer.received < peer.in.size()) {
+    ssize_t count =
+        recv(peer.socket, peer.in.data() + peer.received, peer.in.size() - peer.received, 0);
+    if (count == 0) ended();
+    if (count < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      if (errno == EINTR) continue;
+      ended();
+    }
+    const bool had_header = peer.received >= sizeof(Header);
+    peer.received += static_cast<size_t>(count);
+    if (had_header || peer.received < sizeof(Header)) continue;
+    Header header = peer.header();
+    if (header.text_size > kMaxText) ended();
+    // As long as ours unless it is another collective: then its text is all that matters.
+    const size_t size =
+        sizeof header + header.text_size + (header.kind == kCollective ? header.payload_size : 0);
+    if (size != peer.in.size()) {
+      peer.in.resize(sizeof header + header.text_size);
+      peer.received = std::min(peer.received, peer.in.size());
+    }
+  }
+  return peer.complete();
+}
+
+std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::string_view what,
+                                     std::span<const char> payload) {
+  Header header{kCollective, static_cast<uint32_t>(what.size()), payload.size()};
+  std::vector<Peer> peers;
+  peers.reserve(members.size());
+  for (int64_t member : members) {
+    if (member == rank_) continue;
+    Peer peer{static_cast<int>(member), sockets_[member], {}, {}};
+    peer.out = {iovec{&header, sizeof header}, iovec{const_cast<char*>(what.data()), what.size()},
+                iovec{const_cast<char*>(payload.data()), payload.size()}};
+    peer.in.resize(sizeof header + what.size() + payload.size());
+    peers.push_back(std::move(peer));
+  }
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  std::vector<pollfd> waiting;
+  while (true) {
+    waiting.clear();
+    std::vector<int> missing;
+    for (Peer& peer : peers) {
+      if (peer.complete()) continue;
+      if (Progress(peer, what)) {
+        Check(peer, what, payload.size());
+        continue;
+      }
+      const auto events = static_cast<short>((peer.sent ? 0 : POLLOUT) |
+                                             (peer.received < peer.in.size() ? POLLIN : 0));
+      waiting.push_back({peer.socket, events, 0});
+      missing.push_back(peer.rank);
+    }
+    if (waiting.empty()) break;
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) {
+      throw ReplicaError(RankNames(missing) + " did not come within " + Seconds(timeout_) +
+                         " to run " + std::string(what) + " with rank " + std::to_string(rank_) +
+                         " (this one)");
+    }
+    poll(waiting.data(), waiting.size(), static_cast<int>(std::min<int64_t>(left, 60'000)));
+  }
+  std::vector<char> payloads(payload.size() * members.size());
+  auto next = peers.begin();
+  for (size_t i = 0; i < members.size(); ++i) {
+    const char* content = payload.data();
+    if (members[i] != rank_) {
+      content = (next++)->in.data() + sizeof(Header) + what.size();
+    }
+    if (!payload.empty()) {
+      std::memcpy(payloads.data() + i * payload.size(), content, payload.size());
+    }
+  }
+  return payloads;
+}
+
+void PeerMesh::Abort(const std::string& reason) {
+  Header header{kAbort, static_cast<uint32_t>(reason.size()), 0};
+  std::string message(reinterpret_cast<const char*>(&header), sizeof header);
+  message += reason;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    // Small, to a socket that is hardly ever full: one try.
+    [[maybe_unused]] ssize_t sent =
+        send(sockets_[r], message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+std::vector<int> PeerMesh::Ended() const {
+  std::vector<int> ended;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    char byte;
+    const ssize_t count = recv(sockets_[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      ended.push_back(r);
+    }
+  }
+  return ended;
+}
+
+}  // namespace torch_xla::distributed

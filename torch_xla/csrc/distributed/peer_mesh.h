@@ -1,0 +1,63 @@
+// A socket to every other replica, for what must be small, prompt and able to fail: which
+// collective each is about to run, small payloads, and the news that one has ended. Bulk data
+// goes through c10d (communicator.cpp), whose transport aborts the process where two messages
+// differ in size and does not tell whose process has ended.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torch_xla::distributed {
+
+/// Replicas that ended, did not come in time or run another collective. The text names them.
+class ReplicaError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class PeerMesh {
+ public:
+  /// `sockets[r]` is connected to rank r's; that of `rank` itself is ignored. Takes the
+  /// descriptors over.
+  PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout);
+  ~PeerMesh();
+  PeerMesh(const PeerMesh&) = delete;
+  PeerMesh& operator=(const PeerMesh&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(sockets_.size()); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /// Tells the other `members` (ranks, this one among them) what this replica is about to run,
+  /// with a payload of a size that follows from it, and takes what they tell. Returns the
+  /// payloads in the order of `members`, one after the other. Throws ReplicaError where a
+  /// member says another text, has ended, gave up, or says nothing within the timeout.
+  std::vector<char> Exchange(std::span<const int64_t> members, std::string_view what,
+                             std::span<const char> payload);
+
+  /// Tells all others, as far as they can be told, that this replica cannot go on.
+  void Abort(const std::string& reason);
+
+  /// The ranks whose process has ended or closed its connection.
+  std::vector<int> Ended() const;
+
+ private:
+  struct Peer;
+  /// Moves what can be moved; returns whether all is there.
+  bool Progress(Peer& peer, std::string_view what);
+  /// Throws where the peer's message is not the same as ours.
+  void Check(const Peer& peer, std::string_view what, size_t payload_size) const;
+
+  const int rank_;
+  std::vector<int> sockets_;
+  const std::chrono::milliseconds timeout_;
+};
+
+/// "rank 2", "ranks 1 and 3"
+std::string RankNames(const std::vector<int>& ranks);
+
+}  // namespace torch_xla::distributed

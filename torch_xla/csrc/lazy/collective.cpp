@@ -1,0 +1,140 @@
+#include "lazy/collective.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "distributed/collective_ops.h"
+#include "distributed/communicator.h"
+#include "lazy/device.h"
+#include "lazy/errors.h"
+#include "lazy/node_factory.h"
+#include "lowering/ffi_tensor.h"
+#include "runtime/ffi_handler.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using namespace runtime::pjrt;
+using distributed::CollectiveKind;
+
+std::mutex token_mutex;
+
+/// The token that the device's last collective gave. Like a tensor it is pending until a sync,
+/// which so runs every collective, whether its results are used or not.
+StoragePtr& TokenOf(int device) {
+  static auto& tokens = *new std::array<StoragePtr, 256>;
+  return tokens[static_cast<uint8_t>(device)];
+}
+
+ir::ShapeRef TokenShape() { return ir::GetShape(c10::ScalarType::Byte, {}); }
+
+/// One node for arrays of one dtype.
+ir::NodePtr MakeNode(const distributed::Collective& collective,
+                     const std::vector<ir::Value>& inputs, int device) {
+  const ir::OpSpec& op = distributed::CollectiveOp(collective.kind);
+  op.counter->Add();
+  std::vector<int64_t> encoded = distributed::Encode(collective);
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token) {
+    // A parameter from the first step on, so that the second one is the same program.
+    token = c10::make_intrusive<Storage>(
+        MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
+  }
+  ir::Node::Operands operands(inputs.begin(), inputs.end());
+  operands.push_back(token->value());
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.Int(static_cast<int64_t>(inputs.size()));
+  writer.IntList(encoded);
+  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words), [&] {
+    ir::OutputShapes outputs;
+    for (const ir::Value& input : inputs) {
+      ir::ShapeRef shape = input.shape();
+      outputs.shapes.push_back(
+          ir::GetShape(shape->dtype, distributed::ResultDims(collective, shape->dims)));
+    }
+    outputs.shapes.push_back(TokenShape());
+    return outputs;
+  });
+  token->Assign({node, static_cast<uint32_t>(inputs.size())});
+  return node;
+}
+
+/// Called on XLA's threads.
+XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
+  if (!runtime::EntersExecution(frame)) return nullptr;
+  lowering::DefaultFloatEnvironment environment;
+  try {
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    lowering::FfiAttributes attributes(frame->attrs);
+    std::vector<at::Tensor> inputs, outputs;
+    // All but the token.
+    for (int64_t i = 0; i + 1 < frame->args.size; ++i) {
+      inputs.push_back(lowering::FfiTensor(frame->args.args[i]));
+      outputs.push_back(lowering::FfiTensor(frame->rets.rets[i]));
+    }
+    distributed::GetCommunicator().Run(distributed::Decode(attributes.List("collective")),
+                                       attributes.Text("text"), inputs, outputs);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return runtime::FfiError(frame, PJRT_Error_Code_ABORTED, ErrorText(error));
+  }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  OnClientCreated([](runtime::Client& client) {
+    if (client.platform() != "CPU") return;
+    try {
+      client.RegisterCustomCall(distributed::kCollectiveTarget, reinterpret_cast<void*>(&Handler));
+    } catch (const runtime::Error&) {
+      // A plugin without custom calls: compiling a program that has one tells so.
+    }
+  });
+  return true;
+}();
+
+}  // namespace
+
+std::vector<ir::Value> MakeCollective(distributed::Collective collective,
+                                      const std::vector<ir::Value>& inputs, int device) {
+  const distributed::Communicator& replicas = distributed::GetCommunicator();
+  const std::vector<int64_t> group = collective.GroupOf(replicas.rank(), replicas.size());
+  if (collective.kind == CollectiveKind::kAllGather ||
+      collective.kind == CollectiveKind::kAllToAll ||
+      collective.kind == CollectiveKind::kReduceScatter) {
+    collective.arguments.push_back(static_cast<int64_t>(group.size()));
+  }
+  const bool reduces = collective.kind == CollectiveKind::kAllReduce ||
+                       collective.kind == CollectiveKind::kReduceScatter;
+  std::vector<c10::ScalarType> dtypes;  // in the order in which they come
+  for (const ir::Value& input : inputs) {
+    const c10::ScalarType dtype = input.shape()->dtype;
+    if (reduces) distributed::CheckReduction(collective.reduction, dtype);
+    if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
+  }
+  std::vector<ir::Value> results(inputs.size());
+  for (c10::ScalarType dtype : dtypes) {
+    std::vector<ir::Value> arrays;
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].shape()->dtype != dtype) continue;
+      arrays.push_back(inputs[i]);
+      positions.push_back(i);
+    }
+    ir::NodePtr node = MakeNode(collective, arrays, device);
+    for (uint32_t i = 0; i < positions.size(); ++i) results[positions[i]] = {node, i};
+  }
+  return results;
+}
+
+bool CollectivePending(int device) {
+  std::lock_guard lock(token_mutex);
+  const StoragePtr& token = TokenOf(device);
+  return token && !LeafData(token->value());
+}
+
+}  // namespace torch_xla::lazy

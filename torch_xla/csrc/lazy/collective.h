@@ -1,0 +1,19 @@
+// Records collectives among the replicas, in one order for each device.
+#pragma once
+
+#include "distributed/collective.h"
+#include "ir/node.h"
+#include "lazy/storage.h"
+
+namespace torch_xla::lazy {
+
+/// The results of a collective over arrays on `device` (all_reduce and broadcast: any number
+/// of them, of any dtypes; the others: one). The replicas must be connected; the size of a
+/// group is added to the arguments of those collectives that have it.
+std::vector<ir::Value> MakeCollective(distributed::Collective collective,
+                                      const std::vector<ir::Value>& inputs, int device);
+
+/// Whether a collective on `device` has been traced and not yet been launched.
+bool CollectivePending(int device);
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,91 @@
+#include "lowering/ffi_tensor.h"
+
+#include <ATen/ops/from_blob.h>
+
+namespace torch_xla::lowering {
+
+using namespace runtime::pjrt;
+
+namespace {
+
+c10::ScalarType DtypeOf(XLA_FFI_DataType type) {
+  using c10::ScalarType;
+  switch (type) {
+    case XLA_FFI_DataType_PRED:
+      return ScalarType::Bool;
+    case XLA_FFI_DataType_S8:
+      return ScalarType::Char;
+    case XLA_FFI_DataType_S16:
+      return ScalarType::Short;
+    case XLA_FFI_DataType_S32:
+      return ScalarType::Int;
+    case XLA_FFI_DataType_S64:
+      return ScalarType::Long;
+    case XLA_FFI_DataType_U8:
+      return ScalarType::Byte;
+    case XLA_FFI_DataType_U16:
+      return ScalarType::UInt16;
+    case XLA_FFI_DataType_U32:
+      return ScalarType::UInt32;
+    case XLA_FFI_DataType_U64:
+      return ScalarType::UInt64;
+    case XLA_FFI_DataType_F16:
+      return ScalarType::Half;
+    case XLA_FFI_DataType_F32:
+      return ScalarType::Float;
+    case XLA_FFI_DataType_F64:
+      return ScalarType::Double;
+    case XLA_FFI_DataType_C64:
+      return ScalarType::ComplexFloat;
+    case XLA_FFI_DataType_C128:
+      return ScalarType::ComplexDouble;
+    case XLA_FFI_DataType_BF16:
+      return ScalarType::BFloat16;
+    case XLA_FFI_DataType_F8E5M2:
+      return ScalarType::Float8_e5m2;
+    case XLA_FFI_DataType_F8E4M3FN:
+      return ScalarType::Float8_e4m3fn;
+    case XLA_FFI_DataType_F8E5M2FNUZ:
+      return ScalarType::Float8_e5m2fnuz;
+    case XLA_FFI_DataType_F8E4M3FNUZ:
+      return ScalarType::Float8_e4m3fnuz;
+    case XLA_FFI_DataType_F8E8M0FNU:
+      return ScalarType::Float8_e8m0fnu;
+    case XLA_FFI_DataType_TOKEN:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "a custom call was given a buffer of type ", type);
+}
+
+}  // namespace
+
+at::Tensor FfiTensor(void* buffer) {
+  auto* b = static_cast<XLA_FFI_Buffer*>(buffer);
+  return at::from_blob(b->data, {b->dims, static_cast<size_t>(b->rank)},
+                       at::TensorOptions().dtype(DtypeOf(b->dtype)));
+}
+
+std::string_view FfiAttributes::Text(std::string_view name) const {
+  const void* found = Find(name, XLA_FFI_AttrType_STRING);
+  TORCH_INTERNAL_ASSERT(found, "a custom call without ", name);
+  auto* text = static_cast<const XLA_FFI_ByteSpan*>(found);
+  return {text->ptr, text->len};
+}
+
+std::span<const int64_t> FfiAttributes::List(std::string_view name) const {
+  auto* list = static_cast<const XLA_FFI_Array*>(Find(name, XLA_FFI_AttrType_ARRAY));
+  if (!list) return {};
+  return {static_cast<const int64_t*>(list->data), list->size};
+}
+
+const void* FfiAttributes::Find(std::string_view name, XLA_FFI_AttrType type) const {
+  for (int64_t i = 0; i < attrs_.size; ++i) {
+    const XLA_FFI_ByteSpan& found = *attrs_.names[i];
+    if (std::string_view(found.ptr, found.len) == name && attrs_.types[i] == type) {
+      return attrs_.attrs[i];
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace torch_xla::lowering

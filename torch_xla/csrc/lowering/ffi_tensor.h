@@ -1,0 +1,45 @@
+// What a handler of a custom call is given, in PyTorch's terms.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cfenv>
+#include <span>
+#include <string_view>
+
+#include "runtime/ffi_abi.h"
+
+namespace torch_xla::lowering {
+
+/// A buffer of the program (an XLA_FFI_Buffer) as a CPU tensor, in place.
+at::Tensor FfiTensor(void* buffer);
+
+/// The attributes of a custom call; asking for a text that is not there is an internal error.
+class FfiAttributes {
+ public:
+  explicit FfiAttributes(const runtime::pjrt::XLA_FFI_Attrs& attrs) : attrs_(attrs) {}
+
+  std::string_view Text(std::string_view name) const;
+  /// 64-bit integers; empty where there is no such attribute.
+  std::span<const int64_t> List(std::string_view name) const;
+
+ private:
+  const void* Find(std::string_view name, runtime::pjrt::XLA_FFI_AttrType type) const;
+
+  const runtime::pjrt::XLA_FFI_Attrs& attrs_;
+};
+
+/// XLA runs programs with denormals flushed to zero, PyTorch does not.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+};
+
+}  // namespace torch_xla::lowering

@@ -1,0 +1,67 @@
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "aten/bridge.h"
+#include "distributed/communicator.h"
+#include "lazy/collective.h"
+#include "lazy/device.h"
+#include "python/bindings.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+namespace {
+
+/// The tensors' new contents, in place or as new tensors.
+std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string& reduction,
+                                      const std::vector<at::Tensor>& tensors,
+                                      const distributed::Groups& groups,
+                                      const std::vector<int64_t>& arguments, bool in_place) {
+  if (tensors.empty()) return {};
+  std::vector<ir::Value> inputs;
+  int device = -1;
+  for (const at::Tensor& tensor : tensors) {
+    aten::XLATensorImpl* impl = aten::GetImpl(tensor, kind.c_str());
+    if (device < 0) device = impl->root()->device();
+    TORCH_CHECK(impl->root()->device() == device, kind, ": expected tensors on one device, got ",
+                lazy::TorchDevice(device), " and ", tensor.device());
+    inputs.push_back(impl->Read());
+  }
+  distributed::Collective collective{distributed::CollectiveNamed(kind),
+                                     distributed::ReductionNamed(reduction), groups, arguments};
+  std::vector<ir::Value> values = lazy::MakeCollective(std::move(collective), inputs, device);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (in_place) {
+      aten::GetImpl(tensors[i])->Write(values[i]);
+      tensors[i].unsafeGetTensorImpl()->bump_version();
+    } else {
+      results.push_back(aten::MakeTensor(values[i], device));
+    }
+  }
+  return in_place ? tensors : results;
+}
+
+}  // namespace
+
+void BindDistributed(py::module_& m) {
+  m.def(
+      "_xla_connect_replicas",
+      [](int rank, std::vector<int> sockets, double timeout_s,
+         const c10::intrusive_ptr<c10d::Backend>& bulk) {
+        auto mesh = std::make_unique<distributed::PeerMesh>(
+            rank, std::move(sockets), std::chrono::milliseconds(std::llround(timeout_s * 1000)));
+        distributed::SetCommunicator(
+            std::make_shared<distributed::Communicator>(std::move(mesh), bulk));
+      },
+      py::arg("rank"), py::arg("sockets"), py::arg("timeout_s"), py::arg("bulk"));
+  m.def("_xla_disconnect_replicas", [] { distributed::SetCommunicator(nullptr); }, NoGil());
+  m.def("_xla_replicas_connected", &distributed::HasCommunicator);
+  m.def("_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); });
+  m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator().Ended(); });
+  m.def("_xla_collective", &RunCollective, py::arg("kind"), py::arg("reduction"),
+        py::arg("tensors"), py::arg("groups"), py::arg("arguments"), py::arg("in_place"), NoGil());
+}
+
+}  // namespace torch_xla::python
