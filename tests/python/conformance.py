@@ -178,7 +178,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        return not self.failures and all(e.cpus_fault for e in self.excused)
+        return not self.failures and all(e.neutral for e in self.excused)
 
     @property
     def fallbacks(self) -> list[str]:
