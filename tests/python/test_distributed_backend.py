@@ -191,7 +191,7 @@ def train(model: nn.Module, optimizer: Any, batches: torch.Tensor, step: Any) ->
     losses = []
     for batch in batches:
         optimizer.zero_grad()
-        loss = model(batch).square().mean()
+        loss = model(batch.to(next(model.parameters()).device)).square().mean()
         loss.backward()
         step(optimizer)
         losses.append(loss.detach())
@@ -221,7 +221,7 @@ def run_ddp(view: bool) -> dict[str, Any]:
         torch_xla.core.xla_model.wait_device_ops()
         compiles.append(met.counter_value("UncachedCompile") or 0)
 
-    batches = make_batches(STEPS, count)[:, rank].to(device)
+    batches = make_batches(STEPS, count)[:, rank]
     losses = train(model, optimizer, batches, step)
     return {
         "losses": torch.stack(losses).cpu(),
@@ -287,7 +287,7 @@ def run_zero(clip: float | None, groups: Any) -> dict[str, Any]:
         torch_xla.sync(wait=True)
         compiles.append(met.counter_value("UncachedCompile") or 0)
 
-    batches = make_batches(STEPS, count)[:, rank].to(device)
+    batches = make_batches(STEPS, count)[:, rank]
     train(model, optimizer, batches[:2], step)
     # A new optimizer goes on where the state was saved.
     state = copy.deepcopy(optimizer.state_dict())

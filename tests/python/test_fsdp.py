@@ -75,9 +75,9 @@ def run_training(options: dict[str, Any], nested: str, clip: float | None) -> di
     model = FSDP(net, **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     compiles, norms = [], []
-    for batch in make_batches(count)[:, rank].to(device):
+    for batch in make_batches(count)[:, rank]:
         optimizer.zero_grad()
-        loss_of(model, batch).backward()
+        loss_of(model, batch.to(device)).backward()
         if clip is not None:
             norms.append(model.clip_grad_norm_(clip))
         optimizer.step()

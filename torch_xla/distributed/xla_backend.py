@@ -66,12 +66,27 @@ class ProcessGroupXla(dist.ProcessGroup):
     def __init__(self, members: Sequence[int], rank: int) -> None:
         super().__init__(rank, len(members))
         self._members = list(members)
+        self._name = self._description = ""
         # Of all replicas: as xm's functions call it, so that both are one program.
         world = members == list(range(replication.topology().world_size))
         self._groups = [] if world else [self._members]
 
     def getBackendName(self) -> str:  # noqa: N802
         return "xla"
+
+    # PyTorch keeps these with a group's backends, of which there is none here.
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
 
     def _alone(self) -> bool:
         return len(self._members) == 1
