@@ -100,15 +100,17 @@ TEST_F(ExecutorTest, EvaluateLeavesTheRestPending) {
   StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
   EXPECT_EQ(Read(b).sum().item<int64_t>(), 6);
   EXPECT_TRUE(IsLeaf(b));
-  EXPECT_FALSE(IsLeaf(a));
+  EXPECT_TRUE(IsLeaf(a));  // Computed on the way.
   EXPECT_FALSE(IsLeaf(other));
 }
 
-TEST_F(ExecutorTest, EvaluateOfAValueDoesNotTouchStorages) {
+TEST_F(ExecutorTest, EvaluateOfAValueKeepsWhatIsComputedOnTheWay) {
   StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  StoragePtr other = MakeStorage(Expanded(Numbers(5), 2));
   ir::Value leaf = Evaluate(Cast(a->value(), at::kLong), kDevice);
   EXPECT_EQ(ToHost(*LeafData(leaf)).sum().item<int64_t>(), 6);
-  EXPECT_FALSE(IsLeaf(a));
+  EXPECT_TRUE(IsLeaf(a));
+  EXPECT_FALSE(IsLeaf(other));
 }
 
 TEST_F(ExecutorTest, SyncStoragesComputesTheseAlone) {
