@@ -417,3 +417,16 @@ def test_cuts_of_views_read_and_write(source, cut):
 
     for on_xla, on_cpu in zip(run("xla"), run("cpu"), strict=True):
         torch.testing.assert_close(on_xla, on_cpu)
+
+
+def test_a_gradient_that_is_expanded_can_be_written():
+    """That of a sum: autograd keeps it as it came, taking it for contiguous."""
+    w = torch.ones(3, device="xla", requires_grad=True)
+    w.sum().backward()
+    w.grad.mul_(torch.tensor([1.0, 2.0, 3.0], device="xla"))
+    assert w.grad.tolist() == [1, 2, 3]
+    x = torch.zeros(1, device="xla").expand(3)
+    base = x[:1]
+    with pytest.raises(RuntimeError, match="more than one element"):
+        x.add_(torch.arange(3.0, device="xla"))
+    assert base.tolist() == [0]

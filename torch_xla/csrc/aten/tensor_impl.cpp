@@ -44,16 +44,31 @@ ir::Value XLATensorImpl::Resolve(ir::Value value) const {
 
 ir::Value XLATensorImpl::Read() const { return Resolve(lazy::ReadView(*root_, view())); }
 
-void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
-  if (view() && !same_for_all) {
-    for (const lazy::ViewStep& step : view_->steps) {
-      for (size_t i = 0; i < step.strides.size(); ++i) {
-        TORCH_CHECK(step.strides[i] != 0 || step.sizes[i] <= 1,
-                    "unsupported operation: more than one element of the written-to tensor refers "
-                    "to a single memory location. Please clone() the tensor before performing "
-                    "the operation.");
-      }
+namespace {
+
+/// Whether several elements are one in memory.
+bool Overlaps(const lazy::View& view) {
+  for (const lazy::ViewStep& step : view.steps) {
+    for (size_t i = 0; i < step.strides.size(); ++i) {
+      if (step.strides[i] == 0 && step.sizes[i] > 1) return true;
     }
+  }
+  return false;
+}
+
+}  // namespace
+
+void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
+  if (view() && !same_for_all && Overlaps(*view_)) {
+    TORCH_CHECK(
+        root_.use_count() == 1,
+        "unsupported operation: more than one element of the written-to tensor refers to a "
+        "single memory location. Please clone() the tensor before performing the operation.");
+    // Nobody else looks at the memory: a gradient that autograd kept as it came (that of a sum),
+    // which it would have copied had it seen the strides.
+    Reset(c10::make_intrusive<lazy::Storage>(Resolve(std::move(value)), root_->device()), nullptr,
+          lazy::Ints(sizes().begin(), sizes().end()));
+    return;
   }
   lazy::WriteView(*root_, view(), Resolve(std::move(value)));
 }
