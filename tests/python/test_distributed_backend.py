@@ -408,6 +408,7 @@ def test_equal_maxima_share_the_gradient(tmp_path):
 
 
 def test_backend_of_one_process():
+    import torch_xla.distributed.xla_backend  # noqa: F401 - registers it
 
     dist.init_process_group("xla", init_method="xla://")
     try:

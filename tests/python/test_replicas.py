@@ -444,6 +444,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
 
+torch.manual_seed(0)  # With "spawn" each replica makes its own.
 WRAPPED = xmp.MpModelWrapper(torch.nn.Linear(4, 4))
 SERIAL = xmp.MpSerialExecutor()
 
