@@ -27,7 +27,14 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import torch
 import yaml
-from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS, UNINITIALIZED, Excuse
+from opinfo_exceptions import (
+    EXCEPTIONS,
+    FALLBACK_REASONS,
+    LAYOUT,
+    NO_EMPTY,
+    UNINITIALIZED,
+    Excuse,
+)
 from opinfo_testing import CHECKS, DTYPES, OPS, check_op, dtype_name, plan
 from tqdm import tqdm
 
@@ -221,7 +228,7 @@ def judge(op: str, result: list[dict[str, Any]] | str, complete: bool) -> Verdic
 # ---------------------------------------------------------------- reporting
 
 
-def write_table(verdicts: list[Verdict], path: Path) -> str:
+def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
     """docs/operators.md; returns the totals as a line of text."""
     tested = [v for v in verdicts if v.reports or v.failures]
     passed = sum(v.passed for v in tested)
@@ -237,6 +244,7 @@ def write_table(verdicts: list[Verdict], path: Path) -> str:
         f"a CPU fallback in the forward ({len(cpu)}, {len(cpu) / n:.1%}, counting gradients)"
     )
     dtypes = [dtype_name(d) for d in DTYPES]
+    samples = f" At most {limit} samples of each operator for each check." if limit else ""
     lines = [
         "# Operators",
         "",
@@ -246,7 +254,7 @@ def write_table(verdicts: list[Verdict], path: Path) -> str:
         "Tolerances are PyTorch's for the dtype; in half precision a result passes as well that is",
         "at most twice as far from the one in double precision as the CPU's.",
         "",
-        f"With torch {torch.__version__}, platform {os.environ['PJRT_DEVICE']}: {totals}.",
+        f"With torch {torch.__version__}, platform {os.environ['PJRT_DEVICE']}: {totals}.{samples}",
         "",
         "**N**: every operator that reached the device is lowered. **D**: some were first taken",
         "apart by PyTorch's decompositions. **K**: some call PyTorch's CPU kernel within the",
@@ -273,13 +281,24 @@ def write_table(verdicts: list[Verdict], path: Path) -> str:
         shown = ", ".join(ops[:6]) + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
         lines.append(f"| {name} | {shown} | {FALLBACK_REASONS.get(name, '**none given**')} |")
     lines += ["", "## Exceptions", ""]
+    lines += [
+        "†: the operator does not count as passed. Else a tolerance is wider, the CPU's kernel is",
+        "off, or XLA has no such dtype.",
+        "",
+    ]
     lines += ["| operator | checks | dtypes | reason |", "|---|---|---|---|"]
     for op, excuses in sorted(EXCEPTIONS.items()):
         for e in excuses:
             what = ", ".join(e.checks) or "all"
-            lines.append(f"| {op} | {what} | {', '.join(e.dtypes) or 'all'} | {e.reason} |")
+            counts = "" if e.widens or e.neutral else " †"
+            lines.append(f"| {op} | {what} | {', '.join(e.dtypes) or 'all'} | {e.reason}{counts} |")
     shapes = ", ".join(sorted(UNINITIALIZED))
     lines += ["", f"Compared by shape and dtype alone, being uninitialized memory: {shapes}.", ""]
+    lines += [
+        f"Not given non-contiguous inputs, being about layout: {', '.join(sorted(LAYOUT))}.",
+        "",
+    ]
+    lines += [f"Not given empty inputs, which crash the CPU's kernel: {', '.join(NO_EMPTY)}.", ""]
     bad = [v for v in tested if v.failures]
     if bad:
         lines += ["## Failures", ""]
@@ -318,7 +337,7 @@ def main() -> int:
     if output is None and complete and not args.k and not args.ops:
         output = ROOT / "docs" / "operators.md"
     with tempfile.TemporaryDirectory() as scratch:
-        totals = write_table(verdicts, output or Path(scratch) / "operators.md")
+        totals = write_table(verdicts, output or Path(scratch) / "operators.md", args.limit)
     bad = [v for v in verdicts if v.failures]
     for v in bad:
         shown = v.failures if args.verbose else v.failures[:1]
