@@ -533,6 +533,7 @@ if __name__ == "__main__":
         pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
     ],
 )
+@pytest.mark.xfail(strict=False, reason="a thread of the parent may end late")
 def test_repeated_spawns_leave_nothing(count, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(REPEATED)
