@@ -374,6 +374,17 @@ TEST_F(OpTest, FallbackIsCountedByTheNameOfTheOp) {
   EXPECT_EQ(Count("aten::renorm"), before + 1);
 }
 
+TEST_F(OpTest, StorageTellsWhatSharesMemory) {
+  Tensor x = at::ones({2, 3}).to(kXla), y = at::ones({2, 3}).to(kXla);
+  EXPECT_TRUE(x.is_alias_of(x));
+  EXPECT_TRUE(x.select(0, 1).is_alias_of(x.t()));
+  EXPECT_FALSE(x.is_alias_of(y));
+  EXPECT_FALSE(x.is_alias_of(x.clone()));
+  // Also where an address comes again.
+  for (int i = 0; i < 200; ++i) EXPECT_FALSE(x.is_alias_of(at::ones({1}).to(kXla)));
+  EXPECT_TRUE(x.is_alias_of(x.view(-1)));
+}
+
 TEST_F(OpTest, DeviceMismatchNamesBothDevices) {
   try {
     at::add(at::rand({2}).to(kXla), at::rand({2}));

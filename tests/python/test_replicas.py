@@ -488,6 +488,7 @@ def test_wrapped_model_and_serial_executor(method, tmp_path):
 REPEATED = """
 import os
 import sys
+import time
 
 import torch
 import torch_xla
@@ -519,8 +520,11 @@ if __name__ == "__main__":
     before = held()
     for _ in range(int(sys.argv[1])):
         xmp.spawn(main, start_method="fork")
-        after = held()
-        assert all(a <= b for a, b in zip(after, before)), (before, after)
+        deadline = time.monotonic() + 10
+        # The kernel lists a thread for a moment after it was joined.
+        while any(a > b for a, b in zip(held(), before)):
+            assert time.monotonic() < deadline, (before, held())
+            time.sleep(0.01)
     leftovers = os.listdir(os.environ["TMPDIR"])
     assert not leftovers, leftovers
 """
@@ -533,7 +537,6 @@ if __name__ == "__main__":
         pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]),
     ],
 )
-@pytest.mark.xfail(strict=False, reason="a thread of the parent may end late")
 def test_repeated_spawns_leave_nothing(count, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(REPEATED)

@@ -297,16 +297,6 @@ def test_storage_is_opaque():
     assert x.tolist() == [1, 1]
 
 
-@pytest.mark.xfail(strict=False, reason="an open defect: a transpose")
-def test_storage_tells_what_shares_memory():
-    x, y = torch.ones(2, 3, device="xla"), torch.ones(2, 3, device="xla")
-    assert torch._C._is_alias_of(x, x) and torch._C._is_alias_of(x[1], x.t())
-    assert not torch._C._is_alias_of(x, y) and not torch._C._is_alias_of(x, x.clone())
-    # Also where an address comes again.
-    seen = [torch._C._is_alias_of(x, torch.ones(1, device="xla")) for _ in range(200)]
-    assert not any(seen) and torch._C._is_alias_of(x, x.view(-1))
-
-
 def test_size_queries():
     x = torch.zeros(3, 4, dtype=torch.float64, device="xla")
     assert x.numel() == 12 and x.dim() == 2 and x.element_size() == 8 and x.nbytes == 96

@@ -78,7 +78,6 @@ def test_grad_modes():
         w.sum().backward()
 
 
-@pytest.mark.xfail(strict=False, reason="an open defect: as_strided replayed by autograd")
 def test_reverse_view():
     x = torch.arange(12.0, device="xla").reshape(6, 2).clone()
     for make in VIEWS.values():

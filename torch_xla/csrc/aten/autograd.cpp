@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include "XLANativeFunctions.h"
+#include "aten/bridge.h"
 #include "lazy/view.h"
 
 namespace torch_xla::autograd {
@@ -46,8 +47,12 @@ at::Tensor DifferentiableView(const at::Tensor& self, std::unique_ptr<Replay> re
   at::Tensor tangent = self._fw_grad(/*level=*/0);
   const bool has_tangent = tangent.defined();
   if (has_tangent) tangent = (*replay)(tangent);
+  // Over the memory: as_strided sees no more of it than the view shows.
   auto reverse = [sizes = lazy::Ints(self.sizes())](const at::Tensor& input) {
-    return input.as_strided(sizes, lazy::ContiguousStrides(sizes), 0);
+    const auto* impl = aten::GetImpl(input);
+    return aten::MakeView(
+        *impl, lazy::RestrideView(impl->view(), sizes, lazy::ContiguousStrides(sizes), 0),
+        impl->dtype(), sizes);
   };
   view = torch::autograd::as_view(
       self, view, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true, std::move(replay),
