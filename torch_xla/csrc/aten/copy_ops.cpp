@@ -121,8 +121,8 @@ at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar&
   lazy::DeviceData* current = lazy::LeafData(value_now);
   if (!impl->view() && current && current->fill()) {
     // A tensor that never held anything else: as if it had been made with this value.
-    impl->Write(lazy::MakeLeaf(
-        c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(), value)));
+    impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
+                                                                     value, current->sharding())));
   } else {
     impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
   }

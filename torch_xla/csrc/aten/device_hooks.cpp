@@ -15,7 +15,7 @@ constexpr c10::DeviceIndex kDevicesBeforeClient = 16;
 
 c10::DeviceIndex CountDevices() noexcept {
   if (!lazy::ClientCreated()) return kDevicesBeforeClient;
-  return static_cast<c10::DeviceIndex>(lazy::GetClient().devices().size());
+  return static_cast<c10::DeviceIndex>(lazy::DeviceCount());
 }
 
 class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {

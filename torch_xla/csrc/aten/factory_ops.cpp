@@ -6,6 +6,7 @@
 #include "XLANativeFunctions.h"
 #include "aten/assign.h"
 #include "aten/bridge.h"
+#include "aten/sharding.h"
 #include "lazy/device.h"
 #include "lowering/internal_ops.h"
 
@@ -35,7 +36,12 @@ at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
                 const std::optional<at::ScalarType>& dtype,
                 const std::optional<at::Device>& device) {
   const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
-  return MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
+  at::Tensor filled = MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
+  // An optimizer's state lies on the devices as its parameter does.
+  if (const auto* sharding = aten::IsXla(self) ? aten::MarkedSharding(self) : nullptr) {
+    aten::MarkSharding(filled, sharding);
+  }
+  return filled;
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ std::mutex client_mutex;
 std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
 // In a child that was forked off: the client's threads and ours are not in it.
 std::atomic<bool> forked{false};
+std::atomic<int> spmd_devices{0};
 // Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
 thread_local int current_device = 0;
 
@@ -69,6 +70,16 @@ bool ClientForked() { return forked.load(std::memory_order_relaxed); }
 
 bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }
 
+void EnterSpmdMode() {
+  TORCH_CHECK(current_device == 0, "SPMD mode has the one device xla:0, but the current device is ",
+              TorchDevice(current_device));
+  spmd_devices.store(static_cast<int>(GetClient().devices().size()));
+}
+
+int SpmdDevices() { return spmd_devices.load(std::memory_order_relaxed); }
+
+int DeviceCount() { return SpmdDevices() > 0 ? 1 : static_cast<int>(GetClient().devices().size()); }
+
 int CurrentDevice() { return current_device; }
 
 int SetCurrentDevice(int device) {
@@ -80,9 +91,9 @@ void EnterDevice(int device) { current_device = device; }
 int DeviceOrdinal(c10::Device device) {
   TORCH_CHECK(device.type() == c10::DeviceType::XLA, "expected an xla device, got ", device);
   if (!device.has_index()) return CurrentDevice();
-  auto count = GetClient().devices().size();
-  TORCH_CHECK_INDEX(static_cast<size_t>(device.index()) < count, "there is no device ", device,
-                    ": ", Platform(), " has ", count, " device", count == 1 ? "" : "s", " (xla:0",
+  const int count = DeviceCount();
+  TORCH_CHECK_INDEX(device.index() < count, "there is no device ", device, ": ", Platform(),
+                    " has ", count, " device", count == 1 ? "" : "s", " (xla:0",
                     count == 1 ? "" : " …", ")");
   return device.index();
 }

@@ -21,6 +21,14 @@ bool ClientCreated();
 /// Whether this is a forked child of a process with a client: there is no using it here.
 bool ClientForked();
 
+/// From now on and for good the devices of this process are one, xla:0: programs run on all of
+/// them, each working on its tiles of the arrays (distributed/sharding.h).
+void EnterSpmdMode();
+/// How many devices xla:0 stands for in SPMD mode; 0 in any other.
+int SpmdDevices();
+/// How many devices there are to PyTorch: 1 in SPMD mode.
+int DeviceCount();
+
 /// The current device of this thread, for 'xla' without an index.
 int CurrentDevice();
 /// Returns the previous one; throws IndexError when there is no such device.

@@ -6,37 +6,69 @@
 
 namespace torch_xla::lazy {
 
-DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
-    : shape_(shape), device_(device), state_(kReady), buffer_(std::move(buffer)) {}
+namespace {
 
-DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill)
-    : shape_(shape), device_(device), fill_(fill), state_(kReady) {}
+/// Rare (once for each array that is not the result of a program), so one mutex for all.
+std::mutex making;
+
+}  // namespace
+
+DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
+    : shape_(shape), device_(device), sharding_(Sharding::Replicated()), state_(kReady) {
+  buffers_.push_back(std::move(buffer));
+}
+
+DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill,
+                       const Sharding* sharding)
+    : shape_(shape), device_(device), sharding_(sharding), fill_(fill), state_(kOnDemand) {}
+
+DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding)
+    : shape_(shape),
+      device_(device),
+      sharding_(sharding),
+      host_(std::move(host)),
+      state_(kOnDemand) {}
+
+c10::intrusive_ptr<DeviceData> DeviceData::Resharded(const Sharding* sharding) const {
+  std::lock_guard<std::mutex> lock(making);
+  if (fill_) return c10::make_intrusive<DeviceData>(shape_, device_, *fill_, sharding);
+  if (host_.defined()) return c10::make_intrusive<DeviceData>(shape_, device_, host_, sharding);
+  return nullptr;
+}
 
 uint64_t DeviceData::NextId() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-runtime::Buffer* DeviceData::Wait() {
+const Buffers& DeviceData::Wait() {
   state_.wait(kPending, std::memory_order_acquire);
   return Get();
 }
 
-runtime::Buffer* DeviceData::Get() {
+const Buffers& DeviceData::Get() {
   TORCH_INTERNAL_ASSERT(!pending(), "device data read before its execution was started");
-  if (state_.load(std::memory_order_acquire) == kFailed) std::rethrow_exception(error_);
-  if (!buffer_ && fill_) {
-    // Rare (once per filled tensor), so one mutex for all.
-    static std::mutex mutex;
-    std::lock_guard<std::mutex> lock(mutex);
-    if (!buffer_) buffer_ = FilledBuffer(shape_, device_, *fill_);
-  }
-  TORCH_INTERNAL_ASSERT(buffer_, "device data read after its buffer was donated");
-  return buffer_.get();
+  const int state = state_.load(std::memory_order_acquire);
+  if (state == kFailed) std::rethrow_exception(error_);
+  if (state == kOnDemand || SpmdDevices() > 1) MakeBuffers();
+  TORCH_INTERNAL_ASSERT(!buffers_.empty(), "device data read after its buffer was donated");
+  return buffers_;
 }
 
-void DeviceData::Fulfil(std::unique_ptr<runtime::Buffer> buffer) {
-  buffer_ = std::move(buffer);
+void DeviceData::MakeBuffers() {
+  std::lock_guard<std::mutex> lock(making);
+  if (state_.load(std::memory_order_relaxed) == kReady) {
+    // On one device from before SPMD mode: now on all.
+    if (buffers_.size() != 1 || SpmdDevices() <= 1) return;
+    host_ = Download(*buffers_[0], shape_);
+  }
+  buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, device_, *sharding());
+  host_.reset();
+  state_.store(kReady, std::memory_order_release);
+}
+
+void DeviceData::Fulfil(Buffers buffers) {
+  buffers_ = std::move(buffers);
   state_.store(kReady, std::memory_order_release);
   state_.notify_all();
 }

@@ -1,7 +1,9 @@
 // An array on a device, or the promise of one: what a leaf of the graph holds.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
@@ -10,52 +12,75 @@
 #include <mutex>
 #include <optional>
 
+#include "distributed/sharding.h"
 #include "ir/node.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
 
+/// An array's memory: one buffer, or in SPMD mode (lazy/device.h) one on each device, which hold
+/// the tiles of a sharding.
+using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
+
 class DeviceData : public c10::intrusive_ptr_target {
  public:
+  using Sharding = distributed::Sharding;
+
   /// A promise: some execution in the queue will keep it.
-  DeviceData(ir::ShapeRef shape, int device) : shape_(shape), device_(device) {}
+  DeviceData(ir::ShapeRef shape, int device, const Sharding* sharding = Sharding::Replicated())
+      : shape_(shape), device_(device), sharding_(sharding) {}
   /// A buffer that is there.
   DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer);
-  /// Every element is `fill`; the buffer is made when something needs one.
-  DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill);
+  /// Every element is `fill`; the buffers are made when something needs them.
+  DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill,
+             const Sharding* sharding = Sharding::Replicated());
+  /// A CPU tensor of that shape, which must not change; it is uploaded when something needs it.
+  DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding);
 
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
+  /// How it lies on the devices; replicated but in SPMD mode.
+  const Sharding* sharding() const { return sharding_.load(std::memory_order_relaxed); }
+  /// Of a promise whose execution is about to be queued.
+  void SetSharding(const Sharding* sharding) {
+    sharding_.store(sharding, std::memory_order_relaxed);
+  }
+  /// The same content, which is not on the devices yet, with another sharding; null if it is.
+  c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
   /// Never given twice, unlike an address.
   uint64_t id() const { return id_; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
 
-  /// Blocks until the promise is kept; throws what broke it. The buffer stays the
-  /// data's; its content may still be on its way (Buffer::ReadyEvent).
-  runtime::Buffer* Wait();
+  /// Blocks until the promise is kept; throws what broke it. The buffers stay the
+  /// data's; their content may still be on its way (Buffer::ReadyEvent).
+  const Buffers& Wait();
   /// The same without waiting for a promise: for the thread that keeps them.
-  runtime::Buffer* Get();
+  const Buffers& Get();
   bool pending() const { return state_.load(std::memory_order_acquire) == kPending; }
 
-  void Fulfil(std::unique_ptr<runtime::Buffer> buffer);
+  void Fulfil(Buffers buffers);
   void Fail(std::exception_ptr error);
-  /// After the buffer was donated.
-  void Drop() { buffer_.reset(); }
+  /// After the buffers were donated.
+  void Drop() { buffers_.clear(); }
 
   /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
   /// constant of the graph rather than a parameter.
   std::atomic<int> owners{0};
 
  private:
-  enum State { kPending, kReady, kFailed };
+  /// kOnDemand: what the buffers are made of is there.
+  enum State { kPending, kOnDemand, kReady, kFailed };
   static uint64_t NextId();
+  void MakeBuffers();
 
   ir::ShapeRef shape_;
   int device_;
+  std::atomic<const Sharding*> sharding_;
   uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
+  at::Tensor host_;
   std::atomic<int> state_{kPending};
-  std::unique_ptr<runtime::Buffer> buffer_;
+  Buffers buffers_;
   std::exception_ptr error_;
 };
 

@@ -15,6 +15,9 @@
 #include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
+
+using distributed::Sharding;
+
 namespace {
 
 /// One cut at a time in the process: the walk marks nodes.
@@ -37,9 +40,10 @@ bool AssignFill(Storage& storage, const ir::Value& value) {
   if (&node.op() != &ir::ops::fill) return false;
   const ir::Node& number = *node.operands()[0].node;
   if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::constant) return false;
-  storage.Replace(value, MakeLeaf(c10::make_intrusive<DeviceData>(
-                             value.shape(), storage.device(),
-                             ir::AttributeReader(number.attributes()).Scalar())));
+  storage.Replace(
+      value, MakeLeaf(c10::make_intrusive<DeviceData>(
+                 value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
+                 storage.sharding() ? storage.sharding() : Sharding::Replicated())));
   return true;
 }
 
@@ -99,6 +103,8 @@ std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& surv
     dying.erase(it);
   };
   for (const Target& target : targets) pair(target.overwrites, target.root);
+  // XLA may lay these out in another way than the parameter.
+  if (SpmdDevices() > 1) return aliases;
   for (size_t root = 0; root < graph.roots.size(); ++root) {
     for (const ir::Value& operand : graph.roots[root].node->operands()) {
       if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
@@ -107,7 +113,25 @@ std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& surv
   return aliases;
 }
 
-ProgramPtr FindOrMakeProgram(const Graph& graph, std::vector<int> aliases, int device) {
+/// What is said in SPMD mode of how the roots shall lie on the devices: by their tensors, or by
+/// the parameters that they take the place of. Those cannot be donated to another sharding.
+std::vector<const Sharding*> ChooseShardings(const Graph& graph, const std::vector<Target>& targets,
+                                             std::vector<int>& aliases) {
+  std::vector<const Sharding*> shardings(graph.roots.size());
+  for (const Target& target : targets) {
+    if (!shardings[target.root]) shardings[target.root] = target.storage->sharding();
+  }
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    if (aliases[i] < 0) continue;
+    const Sharding*& root = shardings[aliases[i]];
+    if (!root) root = graph.data[i]->sharding();
+    if (root != graph.data[i]->sharding()) aliases[i] = -1;
+  }
+  return shardings;
+}
+
+ProgramPtr FindOrMakeProgram(const Graph& graph, const std::vector<Target>& targets,
+                             std::vector<int> aliases, int device) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
   static auto& handles = *new debug::Counter("CreateCompileHandles");
@@ -115,6 +139,13 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, std::vector<int> aliases, int d
   ir::Hasher hasher;
   hasher.Add(graph.hash);
   hasher.Add(static_cast<uint64_t>(device));
+  const bool spmd = SpmdDevices() > 1;
+  std::vector<const Sharding*> shardings;
+  if (spmd) {
+    shardings = ChooseShardings(graph, targets, aliases);
+    for (const Sharding* sharding : shardings) hasher.Add(sharding);
+    for (const DeviceDataPtr& data : graph.data) hasher.Add(data->sharding());
+  }
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
   ir::Hash128 key = hasher.Finish();
   if (ProgramPtr program = Cache().Find(key)) {
@@ -126,9 +157,12 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, std::vector<int> aliases, int d
   auto program = std::make_shared<Program>();
   {
     debug::ScopedTimer timer(lower_time);
-    program->stablehlo = LowerGraph(graph, aliases, Platform());
+    program->stablehlo = LowerGraph(graph, aliases, Platform(), shardings);
   }
   program->aliases = std::move(aliases);
+  program->shardings = std::move(shardings);
+  // How the outputs lie is part of the next program.
+  if (spmd) CompileProgram(*program, device);
   Cache().Insert(key, program);
   return program;
 }
@@ -174,13 +208,18 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
   const std::vector<bool> survives = FindSurvivors(graph);
   try {
     execution.program = FindOrMakeProgram(
-        graph, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(), device);
+        graph, targets, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(),
+        device);
   } catch (...) {
     for (const Target& t : targets) t.storage->Replace(leaves[t.root], graph.roots[t.root]);
     // Another thread may have seen them meanwhile.
     for (const DeviceDataPtr& output : execution.outputs) output->Fail(std::current_exception());
     FailUnlowerable(targets, graph.roots, device);
     throw;
+  }
+  const std::vector<const Sharding*>& shardings = execution.program->shardings;
+  for (size_t i = 0; i < shardings.size(); ++i) {
+    if (shardings[i]) execution.outputs[i]->SetSharding(shardings[i]);
   }
   DetachDying(graph, survives);
   execution.inputs = std::move(graph.data);

@@ -1,8 +1,10 @@
 #include "lazy/graph.h"
 
 #include "ir/attributes.h"
+#include "lazy/device.h"
 #include "lowering/context.h"
 #include "lowering/internal_ops.h"
+#include "stablehlo/text.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -49,6 +51,27 @@ stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
   return stablehlo::Reshape(stablehlo::Slice(packed, {index}, {index + 1}), {});
 }
 
+std::string ShardingAttribute(const distributed::Sharding& sharding) {
+  return "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
+}
+
+void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
+                  stablehlo::Builder& builder) {
+  builder.AddModuleAttributes("mhlo.num_partitions = " + std::to_string(SpmdDevices()) +
+                              " : i32, mhlo.num_replicas = 1 : i32");
+  for (int i = 0; i < builder.num_parameters(); ++i) {
+    // Those after the data are numbers.
+    const auto k = static_cast<size_t>(i);
+    builder.AddParameterAttributes(
+        i, ShardingAttribute(k < graph.data.size() ? *graph.data[k]->sharding()
+                                                   : *distributed::Sharding::Replicated()));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i])
+      builder.AddOutputAttributes(static_cast<int>(i), ShardingAttribute(*outputs[i]));
+  }
+}
+
 }  // namespace
 
 Graph CollectGraph(std::vector<ir::Value> roots) {
@@ -91,7 +114,8 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
 }
 
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
-                       const std::string& platform) {
+                       const std::string& platform,
+                       std::span<const distributed::Sharding* const> outputs) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
@@ -139,12 +163,13 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       cx.Lower(*node);
     }
   }
-  std::vector<stablehlo::Value> outputs;
-  for (const ir::Value& root : graph.roots) outputs.push_back(cx.Lowered(root));
+  std::vector<stablehlo::Value> results;
+  for (const ir::Value& root : graph.roots) results.push_back(cx.Lowered(root));
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] >= 0) builder.SetAlias(static_cast<int>(i), aliases[i]);
   }
-  return builder.Finish(outputs);
+  if (SpmdDevices() > 1) AddShardings(graph, outputs, builder);
+  return builder.Finish(results);
 }
 
 }  // namespace torch_xla::lazy

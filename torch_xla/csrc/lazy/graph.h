@@ -35,8 +35,10 @@ struct Graph {
 Graph CollectGraph(std::vector<ir::Value> roots);
 
 /// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
-/// or -1; may be shorter than the parameters.
+/// or -1; may be shorter than the parameters. In SPMD mode the parameters have the shardings of
+/// their data, the outputs those given; where that is null or missing, XLA chooses.
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
-                       const std::string& platform);
+                       const std::string& platform,
+                       std::span<const distributed::Sharding* const> outputs = {});
 
 }  // namespace torch_xla::lazy

@@ -69,6 +69,67 @@ void WriteFile(const std::filesystem::path& path, const std::string& content) {
   std::filesystem::rename(temporary, path, ignored);
 }
 
+runtime::CompileOptions OptionsOf(const Program& program, int device) {
+  runtime::CompileOptions options;
+  options.device = device;
+  // By default XLA:CPU's maximum drops a NaN in its second operand.
+  if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+  if (SpmdDevices() <= 1) return options;
+  options.num_partitions = SpmdDevices();
+  options.use_spmd_partitioning = true;
+  const bool told = GetClient().tells_shardings();
+  for (const auto* sharding : program.shardings) {
+    options.propagate_to_outputs.push_back(told && !sharding);
+  }
+  return options;
+}
+
+std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program, int device) {
+  static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
+  static auto& disk_hits = *new debug::Counter("PersistentCacheHit");
+  static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
+  const runtime::CompileOptions options = OptionsOf(program, device);
+  std::filesystem::path path = DiskPath(program.stablehlo, device);
+  if (!path.empty()) {
+    std::string serialized = ReadFile(path);
+    if (!serialized.empty()) {
+      try {
+        auto executable = GetClient().Deserialize(serialized, options);
+        disk_hits.Add();
+        return executable;
+      } catch (const runtime::Error&) {
+        // Damaged, or of a plugin that names its versions badly: compile anew.
+      }
+    }
+    disk_misses.Add();
+  }
+  debug::ScopedTimer timer(compile_time);
+  auto executable = GetClient().Compile(program.stablehlo, options);
+  if (!path.empty()) {
+    try {
+      WriteFile(path, executable->Serialize());
+    } catch (const runtime::Error&) {
+      // A plugin that cannot serialize has no disk cache.
+    }
+  }
+  return executable;
+}
+
+/// Notes what XLA chose.
+void TakeShardings(Program& program) {
+  const auto& chosen = program.executable->output_shardings();
+  const bool whole = chosen && chosen->size() == program.shardings.size();
+  for (size_t i = 0; i < program.shardings.size(); ++i) {
+    if (program.shardings[i]) continue;
+    TORCH_CHECK(whole || !GetClient().tells_shardings(),
+                "SPMD: the compiled program does not tell how its outputs lie on the devices");
+    program.shardings[i] =
+        whole && !(*chosen)[i].tiles.empty()
+            ? distributed::Sharding::Tiled((*chosen)[i].tiles, (*chosen)[i].devices)
+            : distributed::Sharding::Replicated();
+  }
+}
+
 }  // namespace
 
 ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
@@ -90,38 +151,15 @@ void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
   entries_[key] = {std::move(program), ++uses_};
 }
 
-std::unique_ptr<runtime::Executable> CompileProgram(const std::string& stablehlo, int device) {
-  static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
-  static auto& disk_hits = *new debug::Counter("PersistentCacheHit");
-  static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
-  runtime::CompileOptions options;
-  options.device = device;
-  // By default XLA:CPU's maximum drops a NaN in its second operand.
-  if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
-  std::filesystem::path path = DiskPath(stablehlo, device);
-  if (!path.empty()) {
-    std::string serialized = ReadFile(path);
-    if (!serialized.empty()) {
-      try {
-        auto executable = GetClient().Deserialize(serialized, options);
-        disk_hits.Add();
-        return executable;
-      } catch (const runtime::Error&) {
-        // Damaged, or of a plugin that names its versions badly: compile anew.
-      }
-    }
-    disk_misses.Add();
+void CompileProgram(Program& program, int device) {
+  if (program.executable || program.failure) return;
+  try {
+    program.executable = FindOrCompile(program, device);
+    TakeShardings(program);
+  } catch (...) {
+    program.failure = std::current_exception();
   }
-  debug::ScopedTimer timer(compile_time);
-  auto executable = GetClient().Compile(stablehlo, options);
-  if (!path.empty()) {
-    try {
-      WriteFile(path, executable->Serialize());
-    } catch (const runtime::Error&) {
-      // A plugin that cannot serialize has no disk cache.
-    }
-  }
-  return executable;
+  program.stablehlo = {};
 }
 
 }  // namespace torch_xla::lazy

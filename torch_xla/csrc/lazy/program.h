@@ -8,24 +8,27 @@
 #include <unordered_map>
 #include <vector>
 
+#include "distributed/sharding.h"
 #include "ir/hash.h"
-#include "ir/shape.h"
+#include "lazy/device_data.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
 
-/// Numbers packed as one parameter; their buffer is kept while they do not change.
+/// Numbers packed as one parameter; their buffers are kept while they do not change.
 template <typename T>
 struct PackedNumbers {
   std::vector<T> values;
-  std::unique_ptr<runtime::Buffer> buffer;
+  Buffers buffers;
 };
 
 struct Program {
   // Set when made:
   std::string stablehlo;     // dropped once compiled
   std::vector<int> aliases;  // per data parameter: the output it is donated to, or -1
-  // Set and used by the worker of the device only:
+  // In SPMD mode, of the outputs: where null, XLA's choice once it is compiled.
+  std::vector<const distributed::Sharding*> shardings;
+  // Set and used by the worker of the device only (but in SPMD mode compiled when made):
   std::unique_ptr<runtime::Executable> executable;
   std::exception_ptr failure;  // of compilation: the same for every later run
   PackedNumbers<double> floats;
@@ -50,7 +53,8 @@ class ProgramCache {
   std::unordered_map<ir::Hash128, Entry, ir::Hash128Hasher> entries_;
 };
 
-/// Compiles, or takes from the cache on disk (XLA_PERSISTENT_CACHE_PATH).
-std::unique_ptr<runtime::Executable> CompileProgram(const std::string& stablehlo, int device);
+/// Compiles, or takes from the cache on disk (XLA_PERSISTENT_CACHE_PATH), where that is not done;
+/// then there is an executable or a failure.
+void CompileProgram(Program& program, int device);
 
 }  // namespace torch_xla::lazy

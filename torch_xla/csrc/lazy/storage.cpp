@@ -55,6 +55,7 @@ ir::Value Storage::Exchange(ir::Value value) {
   } else if (!listed_) {
     LiveList::Of(device_).Append(this);
   }
+  if (shape_ != value.shape()) sharding_ = nullptr;
   shape_ = value.shape();
   return std::exchange(value_, std::move(value));
 }
@@ -67,6 +68,16 @@ ir::Value Storage::value() const {
 uint64_t Storage::last_data() const {
   std::lock_guard guard(lock_);
   return last_data_;
+}
+
+const distributed::Sharding* Storage::sharding() const {
+  std::lock_guard guard(lock_);
+  return sharding_;
+}
+
+void Storage::SetSharding(const distributed::Sharding* sharding) {
+  std::lock_guard guard(lock_);
+  sharding_ = sharding;
 }
 
 void Storage::Assign(ir::Value value) {

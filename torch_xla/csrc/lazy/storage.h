@@ -42,6 +42,11 @@ class Storage : public c10::intrusive_ptr_target {
   /// overwrites.
   uint64_t last_data() const;
 
+  /// How its values shall lie on the devices in SPMD mode; null: as XLA finds best.
+  const distributed::Sharding* sharding() const;
+  /// From now on; a change of shape ends it.
+  void SetSharding(const distributed::Sharding* sharding);
+
   /// Overwrites the whole storage (its shape may change: resize_).
   void Assign(ir::Value value);
   /// The same, but not where the value is no longer `expected`.
@@ -59,6 +64,7 @@ class Storage : public c10::intrusive_ptr_target {
   mutable SpinLock lock_;
   ir::Value value_;
   ir::ShapeRef shape_;
+  const distributed::Sharding* sharding_ = nullptr;
   int device_;
   uint64_t last_data_ = 0;
   DeviceDataPtr filled_with_;  // the last fill; see DeviceData::owners

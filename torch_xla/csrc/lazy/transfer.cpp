@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -44,41 +45,79 @@ debug::Metric& TransferFromDeviceTime() {
   return metric;
 }
 
-std::unique_ptr<runtime::Buffer> Upload(const at::Tensor& cpu, int device) {
-  at::Tensor dense = cpu.to(PhysicalDtype(cpu.scalar_type())).contiguous();
+at::Tensor PhysicalCopy(const at::Tensor& cpu) {
+  // A conjugate or negative view keeps its bits in memory unresolved.
+  return cpu.resolve_conj().resolve_neg().to(PhysicalDtype(cpu.scalar_type())).contiguous();
+}
+
+/// `dense` has the physical dtype of `logical`.
+std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::ScalarType logical,
+                                             int device) {
   try {
-    return GetClient().BufferFromHost(dense.const_data_ptr(),
-                                      lowering::PhysicalType(cpu.scalar_type(), Platform()),
-                                      {dense.sizes().data(), dense.sizes().size()}, device);
+    auto buffer = GetClient().BufferFromHost(dense.const_data_ptr(),
+                                             lowering::PhysicalType(logical, Platform()),
+                                             {dense.sizes().data(), dense.sizes().size()}, device);
+    OutboundData().AddSample(static_cast<double>(buffer->bytes()));
+    return buffer;
   } catch (const runtime::Error& error) {
     std::rethrow_exception(AsTorchError(error));
   }
 }
 
-void Download(runtime::Buffer& buffer, void* to) {
+/// `dense` must live until the event is ready.
+runtime::Event StartDownload(const runtime::Buffer& buffer, const at::Tensor& dense) {
+  InboundData().AddSample(static_cast<double>(buffer.bytes()));
+  return buffer.CopyToHost(dense.mutable_data_ptr());
+}
+
+/// Runs what downloads; an error is of the execution that made the buffer.
+template <typename Function>
+void Downloading(const Function& function) {
+  debug::ScopedTimer timer(TransferFromDeviceTime());
   try {
-    buffer.CopyToHost(to).Await();
+    function();
   } catch (const runtime::Error& error) {
-    std::rethrow_exception(AsTorchError(error));  // of the execution that made the buffer
+    std::rethrow_exception(AsTorchError(error));
   }
+}
+
+at::Tensor EmptyLike(ir::ShapeRef shape, c10::IntArrayRef dims) {
+  return at::empty(dims, at::TensorOptions().dtype(PhysicalDtype(shape->dtype)));
+}
+
+/// The box of a CPU tensor that a tile is.
+at::Tensor BoxOf(at::Tensor array, const distributed::Sharding::Tile& tile) {
+  for (size_t i = 0; i < tile.sizes.size(); ++i) {
+    array = array.narrow(static_cast<int64_t>(i), tile.offsets[i], tile.sizes[i]);
+  }
+  return array;
+}
+
+/// The same box of an array that holds the tile alone.
+at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile) {
+  for (size_t i = 0; i < tile.sizes.size(); ++i) {
+    array = array.narrow(static_cast<int64_t>(i), 0, tile.sizes[i]);
+  }
+  return array;
 }
 
 }  // namespace
 
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
+  const ir::ShapeRef shape = ir::GetShape(cpu.scalar_type(), cpu.sizes());
+  if (SpmdDevices() > 1) {
+    return c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),
+                                           distributed::Sharding::Replicated());
+  }
   debug::ScopedTimer timer(TransferToDeviceTime());
-  // A conjugate or negative view keeps its bits in memory unresolved.
-  at::Tensor resolved = cpu.resolve_conj().resolve_neg();
-  auto buffer = Upload(resolved, device);
-  OutboundData().AddSample(static_cast<double>(buffer->bytes()));
-  return c10::make_intrusive<DeviceData>(ir::GetShape(cpu.scalar_type(), cpu.sizes()), device,
-                                         std::move(buffer));
+  return c10::make_intrusive<DeviceData>(shape, device,
+                                         UploadDense(PhysicalCopy(cpu), cpu.scalar_type(), device));
 }
 
 DeviceDataPtr AliasHost(const at::Tensor& cpu, int device) {
   const bool plain = cpu.is_contiguous() && !cpu.is_conj() && !cpu.is_neg() &&
                      PhysicalDtype(cpu.scalar_type()) == cpu.scalar_type();
-  if (!plain || !GetClient().host_memory()) return ToDevice(cpu, device);
+  if (!plain || !GetClient().host_memory() || SpmdDevices() > 1) return ToDevice(cpu, device);
   std::unique_ptr<runtime::Buffer> buffer;
   try {
     buffer = GetClient().BufferFromHost(
@@ -93,18 +132,21 @@ DeviceDataPtr AliasHost(const at::Tensor& cpu, int device) {
 }
 
 void ToHost(DeviceData& data, const at::Tensor& cpu) {
-  runtime::Buffer* buffer = data.Wait();
-  debug::ScopedTimer timer(TransferFromDeviceTime());
-  InboundData().AddSample(static_cast<double>(buffer->bytes()));
-  c10::ScalarType physical = PhysicalDtype(data.shape()->dtype);
-  if (cpu.scalar_type() == physical && cpu.is_contiguous()) {
-    Download(*buffer, cpu.mutable_data_ptr());
+  const Buffers& buffers = data.Wait();
+  const c10::ScalarType logical = data.shape()->dtype;
+  if (!data.sharding()->replicated()) {
+    const std::vector<at::Tensor> tiles = TilesToHost(data);
+    for (size_t device = 0; device < tiles.size(); ++device) {
+      const auto tile = data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims);
+      if (tile.copy == 0) BoxOf(cpu, tile).copy_(tiles[device]);
+    }
     return;
   }
-  at::Tensor dense = at::empty(data.shape()->dims, at::TensorOptions().dtype(physical));
-  Download(*buffer, dense.mutable_data_ptr());
+  const bool direct = cpu.scalar_type() == PhysicalDtype(logical) && cpu.is_contiguous();
+  at::Tensor dense = direct ? cpu : EmptyLike(data.shape(), data.shape()->dims);
+  Downloading([&] { StartDownload(*buffers[0], dense).Await(); });
   // Through the logical dtype first, so that what the user sees is what it says.
-  cpu.copy_(dense.to(data.shape()->dtype));
+  if (!direct) cpu.copy_(dense.to(logical));
 }
 
 at::Tensor ToHost(DeviceData& data) {
@@ -113,9 +155,57 @@ at::Tensor ToHost(DeviceData& data) {
   return cpu;
 }
 
-std::unique_ptr<runtime::Buffer> FilledBuffer(ir::ShapeRef shape, int device,
-                                              const c10::Scalar& value) {
-  return Upload(at::full(shape->dims, value, at::TensorOptions().dtype(shape->dtype)), device);
+std::vector<at::Tensor> TilesToHost(DeviceData& data) {
+  const Buffers& buffers = data.Wait();
+  const c10::ScalarType logical = data.shape()->dtype;
+  const std::vector<int64_t> dims = data.sharding()->TileDims(data.shape()->dims);
+  std::vector<at::Tensor> tiles;
+  Downloading([&] {
+    std::vector<runtime::Event> events;
+    for (const auto& buffer : buffers) {
+      tiles.push_back(EmptyLike(data.shape(), dims));
+      events.push_back(StartDownload(*buffer, tiles.back()));
+    }
+    for (const runtime::Event& event : events) event.Await();
+  });
+  for (size_t device = 0; device < tiles.size(); ++device) {
+    tiles[device] =
+        Unfilled(tiles[device].to(logical),
+                 data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims));
+  }
+  return tiles;
+}
+
+Buffers Upload(const at::Tensor& cpu, int device, const distributed::Sharding& sharding) {
+  debug::ScopedTimer timer(TransferToDeviceTime());
+  const at::Tensor dense = PhysicalCopy(cpu);
+  Buffers buffers;
+  if (SpmdDevices() <= 1) {
+    buffers.push_back(UploadDense(dense, cpu.scalar_type(), device));
+    return buffers;
+  }
+  const std::vector<int64_t> dims = sharding.TileDims(dense.sizes());
+  for (int d = 0; d < SpmdDevices(); ++d) {
+    const auto tile = sharding.TileOf(d, dense.sizes());
+    at::Tensor part = BoxOf(dense, tile);
+    if (part.sizes() != c10::IntArrayRef(dims)) {
+      at::Tensor filled = at::zeros(dims, part.options());
+      Unfilled(filled, tile).copy_(part);
+      part = filled;
+    }
+    buffers.push_back(UploadDense(part.contiguous(), cpu.scalar_type(), d));
+  }
+  return buffers;
+}
+
+at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape) {
+  at::Tensor dense = EmptyLike(shape, shape->dims);
+  Downloading([&] { StartDownload(buffer, dense).Await(); });
+  return dense.to(shape->dtype);
+}
+
+at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
+  return at::full(shape->dims, value, at::TensorOptions().dtype(shape->dtype));
 }
 
 }  // namespace torch_xla::lazy

@@ -7,7 +7,8 @@
 
 namespace torch_xla::lazy {
 
-/// Copies a CPU tensor (any strides) to a device; the tensor may change on return.
+/// Copies a CPU tensor (any strides) to a device; the tensor may change on return. In SPMD mode
+/// the copy stays on the host until something needs it on the devices.
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device);
 /// Device data that is the memory of a CPU tensor, which it keeps: where the plugin can, that is
 /// on CPU devices for contiguous tensors whose memory is aligned to 64 bytes. Else a copy.
@@ -18,7 +19,16 @@ void ToHost(DeviceData& data, const at::Tensor& cpu);
 /// A new CPU tensor with the content of the data.
 at::Tensor ToHost(DeviceData& data);
 
-std::unique_ptr<runtime::Buffer> FilledBuffer(ir::ShapeRef shape, int device,
-                                              const c10::Scalar& value);
+/// What each device holds of the array, not filled up where the array ends in a tile.
+std::vector<at::Tensor> TilesToHost(DeviceData& data);
+
+// For DeviceData:
+
+/// Copies a CPU tensor to a device, or in SPMD mode to all, tile by tile.
+Buffers Upload(const at::Tensor& cpu, int device, const distributed::Sharding& sharding);
+/// The other way, of a buffer that holds a whole array of this shape.
+at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape);
+/// A CPU tensor filled with `value`.
+at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value);
 
 }  // namespace torch_xla::lazy

@@ -104,15 +104,18 @@ void Worker::Run() {
   }
 }
 
-runtime::Buffer* Worker::Numbers(Program& program, const Execution& execution, bool floats) {
+const Buffers& Worker::Numbers(Program& program, const Execution& execution, bool floats) {
   auto upload = [&](auto& packed, const auto& values, runtime::ElementType type,
-                    const void* bytes) {
-    if (!packed.buffer || packed.values != values) {
+                    const void* bytes) -> const Buffers& {
+    if (packed.buffers.empty() || packed.values != values) {
       packed.values = values;
+      packed.buffers.clear();
       int64_t size = static_cast<int64_t>(values.size());
-      packed.buffer = GetClient().BufferFromHost(bytes, type, {&size, 1}, device_);
+      for (int d = 0; d < std::max(1, SpmdDevices()); ++d) {
+        packed.buffers.push_back(GetClient().BufferFromHost(bytes, type, {&size, 1}, device_ + d));
+      }
     }
-    return packed.buffer.get();
+    return packed.buffers;
   };
   if (!floats) {
     return upload(program.integers, execution.integers, runtime::ElementType::kS64,
@@ -131,46 +134,80 @@ runtime::Buffer* Worker::Numbers(Program& program, const Execution& execution, b
   return upload(program.floats, execution.floats, type, halves.data());
 }
 
-void Worker::Execute(Execution& execution) {
-  auto finish = [this](Clock::time_point start, const runtime::Error* error) {
-    const Clock::time_point now = Clock::now();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      // What it waited for the one before it is not its own time.
-      const auto time = now - std::max(start, std::exchange(last_done_, now));
-      ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
-      if (error && !failure_) failure_ = AsTorchError(*error);
-      Finished();
+void Worker::Finish(std::chrono::steady_clock::time_point start, const runtime::Error* error) {
+  const Clock::time_point now = Clock::now();
+  std::lock_guard<std::mutex> lock(mutex_);
+  // What it waited for the one before it is not its own time.
+  const auto time = now - std::max(start, std::exchange(last_done_, now));
+  ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
+  if (error && !failure_) failure_ = AsTorchError(*error);
+  Finished();
+}
+
+void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
+                    std::vector<runtime::Event>& done) {
+  const runtime::Executable& executable = *execution.program->executable;
+  const int devices = SpmdDevices();
+  std::vector<runtime::ExecuteResult> results;
+  if (devices <= 1) {
+    std::vector<runtime::Buffer*> list;
+    list.reserve(arguments.size());
+    for (const Buffers* argument : arguments) list.push_back((*argument)[0].get());
+    results.push_back(executable.Execute(list, device_));
+  } else {
+    std::vector<std::vector<runtime::Buffer*>> lists(devices);
+    for (int d = 0; d < devices; ++d) {
+      lists[d].reserve(arguments.size());
+      for (const Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
     }
-  };
+    results = executable.ExecuteSharded(lists);
+  }
+  // Who sees a result sees, too, that what was donated to it is gone.
+  const std::vector<int>& aliases = execution.program->aliases;
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    if (aliases[i] >= 0) execution.inputs[i]->Drop();
+  }
+  for (size_t i = 0; i < execution.outputs.size(); ++i) {
+    Buffers buffers;
+    for (runtime::ExecuteResult& result : results) buffers.push_back(std::move(result.outputs[i]));
+    execution.outputs[i]->Fulfil(std::move(buffers));
+  }
+  for (runtime::ExecuteResult& result : results) done.push_back(std::move(result.done));
+}
+
+void Worker::Execute(Execution& execution) {
   try {
     Program& program = *execution.program;
-    if (!program.executable && !program.failure) {
-      try {
-        program.executable = CompileProgram(program.stablehlo, device_);
-      } catch (...) {
-        program.failure = std::current_exception();
-      }
-      program.stablehlo = {};
-    }
+    CompileProgram(program, device_);
     if (program.failure) std::rethrow_exception(program.failure);
-    std::vector<runtime::Buffer*> arguments;
-    arguments.reserve(execution.inputs.size() + 2);
-    for (const DeviceDataPtr& input : execution.inputs) arguments.push_back(input->Get());
-    if (!execution.floats.empty()) arguments.push_back(Numbers(program, execution, true));
-    if (!execution.integers.empty()) arguments.push_back(Numbers(program, execution, false));
-    auto start = Clock::now();
-    runtime::ExecuteResult result = program.executable->Execute(arguments, device_);
-    // Who sees a result sees, too, that what was donated to it is gone.
-    for (size_t i = 0; i < program.aliases.size(); ++i) {
-      if (program.aliases[i] >= 0) execution.inputs[i]->Drop();
-    }
-    for (size_t i = 0; i < execution.outputs.size(); ++i) {
-      execution.outputs[i]->Fulfil(std::move(result.outputs[i]));
-    }
+    c10::SmallVector<const Buffers*, 64> arguments;
+    for (const DeviceDataPtr& input : execution.inputs) arguments.push_back(&input->Get());
+    if (!execution.floats.empty()) arguments.push_back(&Numbers(program, execution, true));
+    if (!execution.integers.empty()) arguments.push_back(&Numbers(program, execution, false));
+    const Clock::time_point start = Clock::now();
+    std::vector<runtime::Event> done;
+    Launch(execution, {arguments.data(), arguments.size()}, done);
     // What the graph held dies before the next step is taken.
     execution = {};
-    result.done.OnReady([finish, start](const runtime::Error* error) { finish(start, error); });
+    if (done.size() == 1) {
+      done[0].OnReady([this, start](const runtime::Error* error) { Finish(start, error); });
+      return;
+    }
+    // It is done when it is on all devices; the first error is the one that is told.
+    struct Rest {
+      std::mutex mutex;
+      size_t count;
+      std::unique_ptr<runtime::Error> error;
+    };
+    auto rest = std::make_shared<Rest>();
+    rest->count = done.size();
+    for (const runtime::Event& event : done) {
+      event.OnReady([this, start, rest](const runtime::Error* error) {
+        std::lock_guard<std::mutex> lock(rest->mutex);
+        if (error && !rest->error) rest->error = std::make_unique<runtime::Error>(*error);
+        if (--rest->count == 0) Finish(start, rest->error.get());
+      });
+    }
   } catch (...) {
     std::exception_ptr error = AsTorchError(std::current_exception());
     for (const DeviceDataPtr& output : execution.outputs) {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -40,7 +41,13 @@ class Worker {
  private:
   void Run();
   void Execute(Execution& execution);
-  runtime::Buffer* Numbers(Program& program, const Execution& execution, bool floats);
+  const Buffers& Numbers(Program& program, const Execution& execution, bool floats);
+  /// Hands an execution to the plugin and keeps the promises of its outputs. `done`: an event for
+  /// each device.
+  void Launch(Execution& execution, std::span<const Buffers* const> arguments,
+              std::vector<runtime::Event>& done);
+  /// An execution that began at `start` has ended.
+  void Finish(std::chrono::steady_clock::time_point start, const runtime::Error* error);
   void Fail(const std::exception_ptr& error);
   /// One execution is done; with the mutex held.
   void Finished();

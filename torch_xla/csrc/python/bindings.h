@@ -11,6 +11,7 @@ void BindMetrics(pybind11::module_& m);      // counters and metrics
 void BindData(pybind11::module_& m);         // TFRecord files
 void BindDlpack(pybind11::module_& m);       // memory shared with other libraries
 void BindDistributed(pybind11::module_& m);  // replicas and their collectives
+void BindSharding(pybind11::module_& m);     // SPMD mode
 void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

@@ -76,7 +76,7 @@ py::object Export(const at::Tensor& tensor, bool versioned) {
   {
     py::gil_scoped_release no_gil;
     leaf = aten::Evaluate(tensor);
-    runtime::Buffer* buffer = lazy::LeafData(leaf)->Wait();
+    runtime::Buffer* buffer = lazy::LeafData(leaf)->Wait()[0].get();
     buffer->ReadyEvent().Await();
     data = buffer->HostPointer();
     bytes = buffer->bytes();

@@ -21,5 +21,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindData(m);
   BindDlpack(m);
   BindDistributed(m);
+  BindSharding(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

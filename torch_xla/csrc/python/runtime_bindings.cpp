@@ -53,8 +53,8 @@ void BindRuntime(py::module_& m) {
       "_xla_get_devices",
       [] {
         std::vector<std::string> names;
-        for (const auto& device : lazy::GetClient().devices()) {
-          names.push_back(Name(device.local_ordinal));
+        for (int ordinal = 0; ordinal < lazy::DeviceCount(); ++ordinal) {
+          names.push_back(Name(ordinal));
         }
         return names;
       },

@@ -164,6 +164,10 @@ Client::~Client() = default;
 
 bool Client::host_memory() const { return impl_->host_memory; }
 
+bool Client::tells_shardings() const {
+  return impl_->plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram);
+}
+
 std::unique_ptr<Client> Client::Create(std::string_view platform) {
   PluginSpec spec = FindPlugin(platform);
   const PluginLibrary& plugin = PluginLibrary::Load(spec.library);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -99,10 +100,19 @@ struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
   bool use_spmd_partitioning = false;
+  /// Per output of a partitioned program: whether XLA may choose how it lies on the devices.
+  std::vector<bool> propagate_to_outputs;
   /// The device (its index in Client::devices()) of a one-replica program.
   int device = 0;
   /// XLA's own options by name ("xla_cpu_enable_fast_math" -> "true").
   std::vector<std::pair<std::string, std::string>> overrides;
+};
+
+/// How an output of a partitioned program lies on the devices: `tiles` parts along each
+/// dimension, none if every device has all of it; `devices` by the tile they hold, those with
+/// the same one next to each other.
+struct OutputSharding {
+  std::vector<int64_t> tiles, devices;
 };
 
 struct ExecuteResult {
@@ -122,6 +132,10 @@ class Executable {
   const std::string& name() const { return name_; }
   /// Indices in Client::devices() of the devices that it runs on from this process.
   const std::vector<int>& devices() const { return devices_; }
+  /// Of a program over several devices, where the plugin tells.
+  const std::optional<std::vector<OutputSharding>>& output_shardings() const {
+    return output_shardings_;
+  }
 
   /// Starts the program on one device, the one it was compiled for. `arguments` in the order of the
   /// program's parameters. Buffers that the program aliases to outputs are consumed: their Buffer
@@ -156,6 +170,7 @@ class Executable {
   int64_t num_parameters_ = -1;  // -1: the plugin does not tell
   std::vector<size_t> output_bytes_;
   std::vector<int64_t> parameter_bytes_;  // of programs over several devices; -1: unknown
+  std::optional<std::vector<OutputSharding>> output_shardings_;
   std::vector<int> devices_;
   std::string name_;
 };
@@ -188,6 +203,8 @@ class Client {
   const std::vector<DeviceInfo>& devices() const { return devices_; }
   /// Whether device memory is host memory (Buffer::HostPointer works).
   bool host_memory() const;
+  /// Whether programs over several devices tell how their outputs lie on them.
+  bool tells_shardings() const;
 
   /// Copies a row-major host array to a device. With `on_done`, returns at once
   /// and reads `data` until `on_done` is called (from any thread); without it,

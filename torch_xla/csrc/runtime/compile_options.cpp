@@ -55,6 +55,11 @@ std::string EncodeCompileOptions(const CompileOptions& options, int device_id) {
         .Message(/*computation_devices*/ 3, devices);
     build_options.Message(/*device_assignment*/ 9, assignment);
   }
+  if (!options.propagate_to_outputs.empty()) {
+    std::string packed;
+    for (bool propagate : options.propagate_to_outputs) packed.push_back(propagate ? 1 : 0);
+    build_options.Bytes(/*allow_spmd_sharding_propagation_to_output*/ 12, packed);
+  }
 
   ProtoWriter result;  // CompileOptionsProto
   result.Message(/*executable_build_options*/ 3, build_options);

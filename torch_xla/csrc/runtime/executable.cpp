@@ -79,8 +79,8 @@ std::vector<size_t> OutputBytes(const PluginLibrary& plugin, PJRT_Executable* ex
 }
 
 // Serializing a whole optimized program is not free, so this is for programs that need it.
-std::optional<std::vector<int64_t>> OptimizedParameterBytes(const PluginLibrary& plugin,
-                                                            PJRT_Executable* executable) {
+std::optional<ProgramShape> OptimizedShape(const PluginLibrary& plugin,
+                                           PJRT_Executable* executable) {
   if (!plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram)) return std::nullopt;
   Args<PJRT_Program> program;
   Args<PJRT_Executable_OptimizedProgram_Args> args;
@@ -98,7 +98,7 @@ std::optional<std::vector<int64_t>> OptimizedParameterBytes(const PluginLibrary&
       program.code = code.data();
     }
   }
-  return ParameterBytes({program.format, program.format_size}, code);
+  return ReadProgramShape({program.format, program.format_size}, code);
 }
 
 }  // namespace
@@ -148,9 +148,10 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
     devices_.push_back(client_->IndexOf(devices.addressable_devices[i]));
   }
   if (devices_.size() > 1) {
-    if (auto parameters = OptimizedParameterBytes(plugin, executable.get())) {
-      num_parameters_ = static_cast<int64_t>(parameters->size());
-      parameter_bytes_ = std::move(*parameters);
+    if (auto shape = OptimizedShape(plugin, executable.get())) {
+      num_parameters_ = static_cast<int64_t>(shape->parameter_bytes.size());
+      parameter_bytes_ = std::move(shape->parameter_bytes);
+      output_shardings_ = std::move(shape->outputs);
     }
   }
   guard.handle = nullptr;
