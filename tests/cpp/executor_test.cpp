@@ -316,13 +316,18 @@ TEST_F(ExecutorTest, FailureIsReportedOnce) {
 }
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
-  EXPECT_THROW(CompileProgram("module { this is no program }", kDevice), runtime::Error);
-  auto executable = CompileProgram(
-      "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }", kDevice);
-  EXPECT_NE(executable, nullptr);
+  Program broken;
+  broken.stablehlo = "module { this is no program }";
+  CompileProgram(broken, kDevice);
+  EXPECT_FALSE(broken.executable);
+  EXPECT_THROW(std::rethrow_exception(broken.failure), runtime::Error);
+  Program fine;
+  fine.stablehlo =
+      "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }";
+  CompileProgram(fine, kDevice);
+  EXPECT_TRUE(fine.executable);
+  EXPECT_FALSE(fine.failure);
 }
-
-// ---------------------------------------------------------------- the cache
 
 TEST(ProgramCacheTest, FindsWhatWasInserted) {
   ProgramCache cache;

@@ -12,13 +12,17 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "runtime/buffer_type.h"
 #include "runtime/client.h"
 #include "runtime/ffi_abi.h"
+#include "runtime/key_value_store.h"
+#include "runtime/pjrt_abi.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::runtime {
@@ -678,6 +682,97 @@ TEST(TwoDeviceTest, SpmdPartitioning) {
   auto results = program->ExecuteSharded(arguments);
   EXPECT_EQ(Download(*results[0].outputs[0]), (std::vector<float>{2, 4}));
   EXPECT_EQ(Download(*results[1].outputs[0]), (std::vector<float>{6, 8}));
+}
+
+TEST(TwoDeviceTest, TellsHowOutputsLie) {
+  Client& client = TwoDeviceClient();
+  CompileOptions options;
+  options.num_partitions = 2;
+  options.use_spmd_partitioning = true;
+  options.propagate_to_outputs = {true, true, false};
+  auto program = client.Compile(
+      R"(module @spmd attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+        func.func @main(%x: tensor<4x2xf32> {mhlo.sharding = "{devices=[2,1]1,0}"})
+            -> (tensor<4x2xf32>, tensor<2xf32>, tensor<4x2xf32> {mhlo.sharding = "{replicated}"}) {
+          %0 = stablehlo.add %x, %x : tensor<4x2xf32>
+          %1 = stablehlo.constant dense<1.0> : tensor<2xf32>
+          return %0, %1, %x : tensor<4x2xf32>, tensor<2xf32>, tensor<4x2xf32> } })",
+      options);
+  ASSERT_TRUE(program->output_shardings().has_value());
+  const std::vector<OutputSharding>& shardings = *program->output_shardings();
+  ASSERT_EQ(shardings.size(), 3u);
+  EXPECT_EQ(shardings[0].tiles, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(shardings[0].devices, (std::vector<int64_t>{1, 0}));
+  EXPECT_TRUE(shardings[1].tiles.empty());
+  EXPECT_TRUE(shardings[2].tiles.empty());
+}
+
+// ---------------------------------------------------------------------------- the store of a job
+
+class MemoryStore final : public KeyValueStore {
+ public:
+  void Put(const std::string& key, const std::string& value) override { values_[key] = value; }
+  std::optional<std::string> Get(const std::string& key,
+                                 std::chrono::milliseconds timeout) override {
+    if (key == "broken") throw std::runtime_error("the store is gone");
+    last_timeout = timeout;
+    auto found = values_.find(key);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+  std::chrono::milliseconds last_timeout{-1};
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// What the plugin makes of an error of ours.
+std::string g_store_error;
+pjrt::PJRT_Error_Code g_store_code;
+pjrt::PJRT_Error* NoteError(pjrt::PJRT_Error_Code code, const char* message, size_t size) {
+  g_store_code = code;
+  g_store_error.assign(message, size);
+  return reinterpret_cast<pjrt::PJRT_Error*>(&g_store_error);
+}
+
+TEST(KeyValueStoreTest, ThePluginGetsWhatWasPut) {
+  MemoryStore store;
+  pjrt::PJRT_Client_Create_Args create{};
+  SetStore(create, store);
+  pjrt::PJRT_CallbackError on_error = &NoteError;
+  const std::string key = "key", value("a\0b", 3);
+
+  pjrt::PJRT_KeyValuePutCallback_Args put{};
+  put.key = key.data();
+  put.key_size = key.size();
+  put.value = value.data();
+  put.value_size = value.size();
+  put.callback_error = &on_error;
+  put.user_arg = create.kv_put_user_arg;
+  EXPECT_EQ(create.kv_put_callback(&put), nullptr);
+
+  pjrt::PJRT_KeyValueGetCallback_Args get{};
+  get.key = key.data();
+  get.key_size = key.size();
+  get.timeout_in_ms = 1234;
+  get.callback_error = &on_error;
+  get.user_arg = create.kv_get_user_arg;
+  ASSERT_EQ(create.kv_get_callback(&get), nullptr);
+  EXPECT_EQ(std::string(get.value, get.value_size), value);
+  EXPECT_EQ(store.last_timeout.count(), 1234);
+  get.value_deleter_callback(get.value);
+
+  pjrt::PJRT_KeyValueTryGetCallback_Args look{};
+  look.callback_error = &on_error;
+  look.user_arg = create.kv_try_get_user_arg;
+  for (const auto& [name, code] : {std::pair{"absent", pjrt::PJRT_Error_Code_NOT_FOUND},
+                                   std::pair{"broken", pjrt::PJRT_Error_Code_INTERNAL}}) {
+    look.key = name;
+    look.key_size = std::strlen(name);
+    EXPECT_NE(create.kv_try_get_callback(&look), nullptr);
+    EXPECT_EQ(g_store_code, code) << g_store_error;
+  }
+  EXPECT_EQ(g_store_error, "the store is gone");
 }
 
 // ----------------------------------------------------------------------------- custom calls,

@@ -91,12 +91,27 @@ def adopt(store: dist.Store, rank: int, world_size: int) -> None:
         use_one_device()
         _override = Topology(rank, world_size, rank, world_size)
         _store = dist.PrefixStore("torch_xla", store)
+        _join_processes()
 
 
 def use_one_device() -> None:
     """Makes the CPU platform give this process one device: the other replicas have theirs."""
     if not _XLAC._xla_is_initialized():
         os.environ["CPU_NUM_DEVICES"] = "1"
+
+
+def _join_processes() -> None:
+    """Tells the runtime of the other processes, whose devices have collectives of their own.
+
+    The plugin asks the store when it starts. CPU devices need none: their collectives run on the
+    host.
+    """
+    if os.environ.get("PJRT_DEVICE", "").upper() == "CPU" or _XLAC._xla_is_initialized():
+        return
+    place = topology()
+    _XLAC._xla_set_process_place(
+        place.rank, place.world_size, place.local_rank, dist.PrefixStore("plugin", store())
+    )
 
 
 def timeout() -> float:
@@ -433,6 +448,7 @@ def child_environment(place: Topology, store_address: str) -> dict[str, str]:
 
 
 def register() -> None:
-    """At import: a process that was started as one of several replicas has one device."""
+    """At import: what a process needs that was started as one of several replicas."""
     if topology().world_size > 1:
         use_one_device()
+        _join_processes()

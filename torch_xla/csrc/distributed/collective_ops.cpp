@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "distributed/device_collectives.h"
 #include "lowering/context.h"
 #include "stablehlo/text.h"
 
@@ -68,15 +69,21 @@ std::vector<Value> Call(LoweringContext& cx, const ir::Node& node, const Collect
 }
 
 void LowerCollective(LoweringContext& cx, const ir::Node& node) {
-  TORCH_CHECK_NOT_IMPLEMENTED(cx.platform() == "CPU",
-                              "collectives between processes run on the CPU platform only, not on ",
-                              cx.platform());
   ir::AttributeReader attributes(node.attributes());
   attributes.Int();
   c10::IntArrayRef words = attributes.IntList();
   const Collective collective = Decode({words.data(), words.size()});
   std::vector<Value> operands;
   for (const ir::Value& operand : node.operands()) operands.push_back(cx.Lowered(operand));
+  if (cx.platform() != "CPU") {
+    // The order is the program's, which is the same on all replicas.
+    const Value token = operands.back();
+    operands.pop_back();
+    std::vector<Value> made = LowerToDevices(collective, operands);
+    made.push_back(token);
+    cx.SetOutputs(node, made);
+    return;
+  }
   auto results = [&] {
     std::vector<stablehlo::Type> types;
     for (Value operand : operands) types.push_back(operand.type());

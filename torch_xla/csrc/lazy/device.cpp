@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -27,12 +28,18 @@ std::vector<void (*)(runtime::Client&)>& ClientHooks() {
   return hooks;
 }
 
+std::optional<runtime::ProcessPlace>& Place() {
+  static auto& place = *new std::optional<runtime::ProcessPlace>;
+  return place;
+}
+
 runtime::Client* CreateClient() {
   std::vector<std::string> platforms = runtime::CandidatePlatforms();
   std::ostringstream failures;
   for (const std::string& platform : platforms) {
     try {
-      return runtime::Client::Create(platform).release();
+      const bool on_host = platform == "CPU";
+      return runtime::Client::Create(platform, Place() && !on_host ? &*Place() : nullptr).release();
     } catch (const runtime::Error& error) {
       if (platforms.size() == 1) throw;
       failures << "\n  " << platform << ": " << error.what();
@@ -63,6 +70,13 @@ runtime::Client& GetClient() {
 }
 
 void OnClientCreated(void (*hook)(runtime::Client& client)) { ClientHooks().push_back(hook); }
+
+void SetProcessPlace(runtime::ProcessPlace place) {
+  std::lock_guard<std::mutex> lock(client_mutex);
+  TORCH_CHECK(!client.load(),
+              "the place among the processes must be known before a device is used");
+  Place() = std::move(place);
+}
 
 const std::string& Platform() { return GetClient().platform(); }
 

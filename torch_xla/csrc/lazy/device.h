@@ -15,6 +15,9 @@ runtime::Client& GetClient();
 /// Calls `hook` when the client has been made, before anything is compiled. For static
 /// initialization: hooks that come later than the client are not called.
 void OnClientCreated(void (*hook)(runtime::Client& client));
+/// Says, before there is a client, that this process is one of several whose programs may run
+/// together on their devices. Not for the CPU, where collectives run on the host.
+void SetProcessPlace(runtime::ProcessPlace place);
 /// GetClient().platform(), without a look-up.
 const std::string& Platform();
 bool ClientCreated();

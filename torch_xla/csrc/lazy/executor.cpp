@@ -113,6 +113,11 @@ std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& surv
   return aliases;
 }
 
+bool HasCollective(const Graph& graph) {
+  return std::any_of(graph.order.begin(), graph.order.end(),
+                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
+}
+
 /// What is said in SPMD mode of how the roots shall lie on the devices: by their tensors, or by
 /// the parameters that they take the place of. Those cannot be donated to another sharding.
 std::vector<const Sharding*> ChooseShardings(const Graph& graph, const std::vector<Target>& targets,
@@ -160,6 +165,7 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, const std::vector<Target>& targ
     program->stablehlo = LowerGraph(graph, aliases, Platform(), shardings);
   }
   program->aliases = std::move(aliases);
+  program->across_processes = Platform() != "CPU" && HasCollective(graph);
   program->shardings = std::move(shardings);
   // How the outputs lie is part of the next program.
   if (spmd) CompileProgram(*program, device);
@@ -229,14 +235,17 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
   GetWorker(device).Push(std::move(execution));
 }
 
-/// `storages` and all others whose values are computed on the way to theirs. Whoever reads values
-/// in a loop would have each computed again by the next program, which would grow by it.
-std::vector<StoragePtr> WithIntermediates(std::vector<StoragePtr> storages, int device) {
-  const std::vector<StoragePtr> pending = Storage::Pending(device);
-  if (pending.size() <= storages.size()) return storages;
+/// `storages` and all others that are evaluated with them: those whose values are computed on the
+/// way to theirs, which whoever reads values in a loop would have computed again by the next
+/// program, which would grow by it; and everything, if a collective is among that, since it runs
+/// once and what else is made of its results must not be left for later.
+std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int device) {
+  std::vector<StoragePtr> pending = Storage::Pending(device);
+  if (storages.size() == 1 && pending.size() <= 1) return storages;
   std::vector<ir::Value> roots;
   for (const StoragePtr& storage : storages) roots.push_back(storage->value());
   const Graph graph = CollectGraph(std::move(roots));
+  if (CollectivePending(device) && HasCollective(graph)) return pending;
   const std::unordered_set<StoragePtr> asked(storages.begin(), storages.end());
   for (const StoragePtr& storage : pending) {
     const ir::Value value = storage->value();
@@ -245,15 +254,6 @@ std::vector<StoragePtr> WithIntermediates(std::vector<StoragePtr> storages, int 
     }
   }
   return storages;
-}
-
-bool NeedCollective(const std::vector<StoragePtr>& storages, int device) {
-  if (!CollectivePending(device)) return false;
-  std::vector<ir::Value> roots;
-  for (const StoragePtr& storage : storages) roots.push_back(storage->value());
-  Graph graph = CollectGraph(std::move(roots));
-  return std::any_of(graph.order.begin(), graph.order.end(),
-                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
 }
 
 }  // namespace
@@ -275,9 +275,7 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     auto lock = LockGraph();
-    // A collective runs once: what else is made of its results must not be left for later.
-    group = NeedCollective(group, device) ? Storage::Pending(device)
-                                          : WithIntermediates(std::move(group), device);
+    group = WithCompanions(std::move(group), device);
     SyncLocked(group, device, /*donate=*/false);
   }
   if (wait) {

@@ -74,6 +74,7 @@ runtime::CompileOptions OptionsOf(const Program& program, int device) {
   options.device = device;
   // By default XLA:CPU's maximum drops a NaN in its second operand.
   if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+  options.across_processes = program.across_processes;
   if (SpmdDevices() <= 1) return options;
   options.num_partitions = SpmdDevices();
   options.use_spmd_partitioning = true;

@@ -24,8 +24,9 @@ struct PackedNumbers {
 
 struct Program {
   // Set when made:
-  std::string stablehlo;     // dropped once compiled
-  std::vector<int> aliases;  // per data parameter: the output it is donated to, or -1
+  std::string stablehlo;          // dropped once compiled
+  std::vector<int> aliases;       // per data parameter: the output it is donated to, or -1
+  bool across_processes = false;  // has collectives of the devices
   // In SPMD mode, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
   // Set and used by the worker of the device only (but in SPMD mode compiled when made):

@@ -2,6 +2,7 @@
 
 #include "aten/bridge.h"
 #include "distributed/communicator.h"
+#include "distributed/process_store.h"
 #include "lazy/collective.h"
 #include "lazy/device.h"
 #include "python/bindings.h"
@@ -56,6 +57,12 @@ void BindDistributed(py::module_& m) {
             std::make_shared<distributed::Communicator>(std::move(mesh), bulk));
       },
       py::arg("rank"), py::arg("sockets"), py::arg("timeout_s"), py::arg("bulk"));
+  m.def(
+      "_xla_set_process_place",
+      [](int rank, int size, int local_rank, const c10::intrusive_ptr<c10d::Store>& store) {
+        lazy::SetProcessPlace({rank, size, local_rank, distributed::MakeProcessStore(store)});
+      },
+      py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("store"));
   m.def("_xla_disconnect_replicas", [] { distributed::SetCommunicator(nullptr); }, NoGil());
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
   m.def("_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); });

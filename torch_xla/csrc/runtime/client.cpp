@@ -111,6 +111,36 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
   return info;
 }
 
+// By process index: the plugin's id of its first device.
+std::vector<int64_t> ProcessDeviceIds(const PluginLibrary& plugin, PJRT_Client* client,
+                                      const ProcessPlace& place) {
+  std::vector<int64_t> ids(place.size, -1);
+  Args<PJRT_Client_Devices_Args> devices;
+  devices.client = client;
+  PJRT_CALL(plugin, PJRT_Client_Devices, devices);
+  for (size_t i = 0; i < devices.num_devices; ++i) {
+    Args<PJRT_Device_GetDescription_Args> description;
+    description.device = devices.devices[i];
+    PJRT_CALL(plugin, PJRT_Device_GetDescription, description);
+    Args<PJRT_DeviceDescription_Id_Args> id;
+    id.device_description = description.device_description;
+    PJRT_CALL(plugin, PJRT_DeviceDescription_Id, id);
+    Args<PJRT_DeviceDescription_ProcessIndex_Args> process;
+    process.device_description = description.device_description;
+    PJRT_CALL(plugin, PJRT_DeviceDescription_ProcessIndex, process);
+    if (process.process_index < 0 || process.process_index >= place.size) continue;
+    int64_t& first = ids[process.process_index];
+    if (first < 0 || id.id < first) first = id.id;
+  }
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (ids[rank] >= 0) continue;
+    throw Error(PJRT_Error_Code_NOT_FOUND, "The plugin " + plugin.path() + " knows no device of " +
+                                               "process " + std::to_string(rank) + " of " +
+                                               std::to_string(place.size));
+  }
+  return ids;
+}
+
 void CheckCompileOptions(const ClientImpl& client, const CompileOptions& options) {
   if (options.num_replicas < 1 || options.num_partitions < 1) {
     throw InvalidArgument("A program needs at least one replica and one partition, got " +
@@ -118,6 +148,16 @@ void CheckCompileOptions(const ClientImpl& client, const CompileOptions& options
                           std::to_string(options.num_partitions));
   }
   client.CheckDevice(options.device, "CompileOptions");
+  if (options.across_processes && client.process_device_ids.empty()) {
+    throw InvalidArgument("A program across processes needs a client that was made for several");
+  }
+}
+
+// The plugin's ids of the devices that a program runs on, where they are to be said.
+std::vector<int64_t> DeviceIds(const ClientImpl& client, const CompileOptions& options) {
+  if (options.across_processes) return client.process_device_ids;
+  if (options.num_replicas != 1 || options.num_partitions != 1) return {};
+  return {client.device_ids[options.device]};
 }
 
 }  // namespace
@@ -168,13 +208,18 @@ bool Client::tells_shardings() const {
   return impl_->plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram);
 }
 
-std::unique_ptr<Client> Client::Create(std::string_view platform) {
+std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessPlace* place) {
   PluginSpec spec = FindPlugin(platform);
   const PluginLibrary& plugin = PluginLibrary::Load(spec.library);
   std::unique_ptr<Client> client(new Client);
   client->platform_ = UpperCase(platform);
   if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {
     spec.options["cpu_device_count"] = CpuDeviceCount();
+  }
+  if (place && (client->platform_ == "CUDA" || client->platform_ == "ROCM")) {
+    spec.options["node_id"] = int64_t{place->rank};
+    spec.options["num_nodes"] = int64_t{place->size};
+    spec.options.try_emplace("visible_devices", std::vector<int64_t>{place->local_rank});
   }
   client->impl_ = std::make_shared<ClientImpl>(plugin);
   ClientImpl& impl = *client->impl_;
@@ -184,6 +229,10 @@ std::unique_ptr<Client> Client::Create(std::string_view platform) {
   Args<PJRT_Client_Create_Args> create;
   create.create_options = options.data();
   create.num_options = options.size();
+  if (place) {
+    impl.store = place->store;
+    SetStore(create, *impl.store);
+  }
   if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Client_Create, create)) {
     plugin.Throw(error, "Cannot create a client of platform " + client->platform_ + " with " +
                             plugin.path());
@@ -217,6 +266,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform) {
     client->devices_.push_back(DescribeDevice(plugin, impl.devices[i], static_cast<int>(i)));
     impl.device_ids.push_back(client->devices_.back().id);
   }
+  if (place) impl.process_device_ids = ProcessDeviceIds(plugin, impl.client, *place);
   return client;
 }
 
@@ -230,7 +280,7 @@ std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
                                             const CompileOptions& options) {
   if (stablehlo.empty()) throw InvalidArgument("The program to compile is empty");
   CheckCompileOptions(*impl_, options);
-  const std::string encoded = EncodeCompileOptions(options, impl_->device_ids[options.device]);
+  const std::string encoded = EncodeCompileOptions(options, DeviceIds(*impl_, options));
   static constexpr std::string_view kFormat = "mlir";
   Args<PJRT_Program> program;
   program.code = const_cast<char*>(stablehlo.data());  // the plugin only reads it
@@ -256,7 +306,7 @@ std::unique_ptr<Executable> Client::Deserialize(std::string_view serialized,
                                                 const CompileOptions& options) {
   if (serialized.empty()) throw InvalidArgument("The serialized executable is empty");
   CheckCompileOptions(*impl_, options);
-  const std::string encoded = EncodeCompileOptions(options, impl_->device_ids[options.device]);
+  const std::string encoded = EncodeCompileOptions(options, DeviceIds(*impl_, options));
   Args<PJRT_Executable_DeserializeAndLoad_Args> args;
   args.client = impl_->client;
   args.serialized_executable = serialized.data();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/element_type.h"
+#include "runtime/key_value_store.h"
 
 namespace torch_xla::runtime {
 
@@ -99,6 +100,9 @@ class Buffer {
 struct CompileOptions {
   int num_replicas = 1;
   int num_partitions = 1;
+  /// One replica on the device of each process of the job (Client::Create), in the order of their
+  /// ranks; num_replicas is theirs then.
+  bool across_processes = false;
   bool use_spmd_partitioning = false;
   /// Per output of a partitioned program: whether XLA may choose how it lies on the devices.
   std::vector<bool> propagate_to_outputs;
@@ -191,8 +195,10 @@ struct MemoryInfo {
 class Client {
  public:
   /// Loads the plugin of `platform` ("CPU", "CUDA", "ROCM", "TPU", or a name
-  /// registered through AddPlugin) and makes its client.
-  static std::unique_ptr<Client> Create(std::string_view platform);
+  /// registered through AddPlugin) and makes its client. With `place`, that of one of several
+  /// processes whose programs may run together; it then has the one device of its local rank.
+  static std::unique_ptr<Client> Create(std::string_view platform,
+                                        const ProcessPlace* place = nullptr);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

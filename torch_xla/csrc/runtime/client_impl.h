@@ -43,6 +43,9 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
   bool host_memory = false;
   std::vector<pjrt::PJRT_Device*> devices;
   std::vector<int> device_ids;
+  /// The plugin's id of the device of each process of the job, by rank; empty without others.
+  std::vector<int64_t> process_device_ids;
+  std::shared_ptr<KeyValueStore> store;  // the plugin may ask it for as long as the client lives
   std::unique_ptr<Accounting[]> accounting;
 };
 

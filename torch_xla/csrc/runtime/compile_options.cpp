@@ -40,17 +40,20 @@ std::string_view CapitalizeBool(std::string_view value) {
 
 }  // namespace
 
-std::string EncodeCompileOptions(const CompileOptions& options, int device_id) {
+std::string EncodeCompileOptions(const CompileOptions& options,
+                                 std::span<const int64_t> device_ids) {
+  const int64_t num_replicas =
+      options.across_processes ? static_cast<int64_t>(device_ids.size()) : options.num_replicas;
   ProtoWriter build_options;  // ExecutableBuildOptionsProto
   build_options.Integer(/*device_ordinal*/ 1, options.device)
-      .Integer(/*num_replicas*/ 4, options.num_replicas)
+      .Integer(/*num_replicas*/ 4, num_replicas)
       .Integer(/*num_partitions*/ 5, options.num_partitions)
       .Integer(/*use_spmd_partitioning*/ 6, options.use_spmd_partitioning);
-  if (options.num_replicas == 1 && options.num_partitions == 1) {
+  if (!device_ids.empty()) {
     ProtoWriter devices;  // DeviceAssignmentProto.ComputationDevice
-    devices.Integer(/*replica_device_ids*/ 1, device_id);
+    for (int64_t id : device_ids) devices.Integer(/*replica_device_ids*/ 1, id);
     ProtoWriter assignment;  // DeviceAssignmentProto
-    assignment.Integer(/*replica_count*/ 1, 1)
+    assignment.Integer(/*replica_count*/ 1, num_replicas)
         .Integer(/*computation_count*/ 2, 1)
         .Message(/*computation_devices*/ 3, devices);
     build_options.Message(/*device_assignment*/ 9, assignment);

@@ -178,17 +178,60 @@ PJRT_STRUCT_SIZE(PJRT_Event_OnReady_Args, user_arg);
 
 // ---------------------------------------------------------------------------- client and devices
 
+// The plugin gives it to a callback, which makes its error by it.
+using PJRT_CallbackError = PJRT_Error* (*)(PJRT_Error_Code code, const char* message,
+                                           size_t message_size);
+
+struct PJRT_KeyValueGetCallback_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  const char* key;
+  size_t key_size;
+  int timeout_in_ms;
+  PJRT_CallbackError* callback_error;
+  void* user_arg;
+  char* value;
+  size_t value_size;
+  void (*value_deleter_callback)(char* value);
+};
+PJRT_STRUCT_SIZE(PJRT_KeyValueGetCallback_Args, value_deleter_callback);
+
+struct PJRT_KeyValueTryGetCallback_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  const char* key;
+  size_t key_size;
+  PJRT_CallbackError* callback_error;
+  void* user_arg;
+  char* value;
+  size_t value_size;
+  void (*value_deleter_callback)(char* value);
+};
+PJRT_STRUCT_SIZE(PJRT_KeyValueTryGetCallback_Args, value_deleter_callback);
+
+struct PJRT_KeyValuePutCallback_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  const char* key;
+  size_t key_size;
+  const char* value;
+  size_t value_size;
+  PJRT_CallbackError* callback_error;
+  void* user_arg;
+};
+PJRT_STRUCT_SIZE(PJRT_KeyValuePutCallback_Args, user_arg);
+
 struct PJRT_Client_Create_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
   const PJRT_NamedValue* create_options;
   size_t num_options;
-  void* kv_get_callback;
+  PJRT_Error* (*kv_get_callback)(PJRT_KeyValueGetCallback_Args* args);
   void* kv_get_user_arg;
-  void* kv_put_callback;
+  PJRT_Error* (*kv_put_callback)(PJRT_KeyValuePutCallback_Args* args);
   void* kv_put_user_arg;
   PJRT_Client* client;
-  void* kv_try_get_callback;
+  PJRT_Error* (*kv_try_get_callback)(PJRT_KeyValueTryGetCallback_Args* args);
   void* kv_try_get_user_arg;
 };
 PJRT_STRUCT_SIZE(PJRT_Client_Create_Args, kv_try_get_user_arg);
@@ -218,6 +261,15 @@ struct PJRT_Client_PlatformVersion_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_Client_PlatformVersion_Args, platform_version_size);
 
+struct PJRT_Client_Devices_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Client* client;
+  PJRT_Device* const* devices;
+  size_t num_devices;
+};
+PJRT_STRUCT_SIZE(PJRT_Client_Devices_Args, num_devices);
+
 struct PJRT_Client_AddressableDevices_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -234,6 +286,14 @@ struct PJRT_DeviceDescription_Id_Args {
   int id;
 };
 PJRT_STRUCT_SIZE(PJRT_DeviceDescription_Id_Args, id);
+
+struct PJRT_DeviceDescription_ProcessIndex_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_DeviceDescription* device_description;
+  int process_index;
+};
+PJRT_STRUCT_SIZE(PJRT_DeviceDescription_ProcessIndex_Args, process_index);
 
 struct PJRT_DeviceDescription_Kind_Args {
   size_t struct_size;
@@ -709,7 +769,7 @@ struct PJRT_Api {
   PJRT_Function<PJRT_Client_PlatformName_Args> PJRT_Client_PlatformName;
   void* PJRT_Client_ProcessIndex;
   PJRT_Function<PJRT_Client_PlatformVersion_Args> PJRT_Client_PlatformVersion;
-  void* PJRT_Client_Devices;
+  PJRT_Function<PJRT_Client_Devices_Args> PJRT_Client_Devices;
   PJRT_Function<PJRT_Client_AddressableDevices_Args> PJRT_Client_AddressableDevices;
   void* PJRT_Client_LookupDevice;
   void* PJRT_Client_LookupAddressableDevice;
@@ -718,7 +778,7 @@ struct PJRT_Api {
   void* PJRT_Client_DefaultDeviceAssignment;
   PJRT_Function<PJRT_Client_BufferFromHostBuffer_Args> PJRT_Client_BufferFromHostBuffer;
   PJRT_Function<PJRT_DeviceDescription_Id_Args> PJRT_DeviceDescription_Id;
-  void* PJRT_DeviceDescription_ProcessIndex;
+  PJRT_Function<PJRT_DeviceDescription_ProcessIndex_Args> PJRT_DeviceDescription_ProcessIndex;
   void* PJRT_DeviceDescription_Attributes;
   PJRT_Function<PJRT_DeviceDescription_Kind_Args> PJRT_DeviceDescription_Kind;
   PJRT_Function<PJRT_DeviceDescription_DebugString_Args> PJRT_DeviceDescription_DebugString;

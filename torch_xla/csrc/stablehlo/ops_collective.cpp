@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
@@ -128,11 +129,17 @@ Value AllToAll(Value x, int64_t split_dimension, int64_t concat_dimension, int64
   Type result = x.type();
   result.dims[split_dimension] /= split_count;
   result.dims[concat_dimension] *= split_count;
+  // One group of all is spelled out: the verifier divides by the number of groups.
+  ReplicaGroups spelled = groups;
+  if (spelled.empty()) {
+    spelled.emplace_back(split_count);
+    std::iota(spelled[0].begin(), spelled[0].end(), 0);
+  }
   return builder.Op(
       kOp, {x}, result,
       Cat("split_dimension = ", split_dimension, " : i64, concat_dimension = ", concat_dimension,
           " : i64, split_count = ", split_count, " : i64, ",
-          GroupsText(kOp, groups, split_count, {{x}}), ChannelText(kOp, options, {{x}})));
+          GroupsText(kOp, spelled, split_count, {{x}}), ChannelText(kOp, options, {{x}})));
 }
 
 Value CollectivePermute(Value x, const std::vector<std::pair<int64_t, int64_t>>& source_targets,
