@@ -17,9 +17,9 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// Up to here a payload goes with the header, to every replica: one hop. From here on what
-// counts is the number of bytes.
-constexpr int64_t kInlineBytes = 16 << 10;
+// Up to this much from all others together, a payload goes with the header, to every replica: one
+// hop. From here on what counts is the number of bytes.
+constexpr int64_t kInlineBytes = 512 << 10;
 // A reduction of one segment goes on while the next ones are on their way.
 constexpr int64_t kSegmentBytes = 4 << 20;
 
@@ -394,7 +394,7 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
                              const std::vector<at::Tensor>& outputs) {
   const std::vector<int64_t> members = collective.GroupOf(rank(), size());
   const int64_t total = TotalBytes(inputs);
-  if (total <= kInlineBytes) {
+  if (total * (static_cast<int64_t>(members.size()) - 1) <= kInlineBytes) {
     std::vector<char> payload(static_cast<size_t>(total));
     Pack(inputs, payload.data());
     std::vector<char> gathered = mesh_->Exchange(members, text, payload);
