@@ -7,7 +7,11 @@
 namespace torch_xla::lazy {
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
-    : shape_(shape), device_(device), state_(kReady), buffer_(std::move(buffer)) {}
+    : shape_(shape),
+      device_(device),
+      foreign_(buffer->foreign()),
+      state_(kReady),
+      buffer_(std::move(buffer)) {}
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill)
     : shape_(shape), device_(device), fill_(fill), state_(kReady) {}
