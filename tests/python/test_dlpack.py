@@ -230,7 +230,7 @@ def test_jax(tmp_path):
         last=back[999].item(),
     )
     """
-    reported, _ = run_python(code, tmp_path, JAX_PLATFORMS="cpu")
+    reported, _ = run_python(code, tmp_path, timeout=240, JAX_PLATFORMS="cpu")
     assert reported == {
         "values": [[0, 1, 2], [3, 4, 5]],
         "exported": True,
