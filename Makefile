@@ -20,7 +20,7 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build demo test test-cpp test-python conformance sanitize lint format bench clean distclean
+.PHONY: help setup gtest zlib build demo test test-cpp test-python conformance sanitize fuzz lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -29,6 +29,7 @@ help:
 	echo "make test      setup, build, C++ tests, Python tests"
 	echo "make conformance  PyTorch's operator database against CPU, all of it: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
+	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make lint | format | bench | clean | distclean"
 	echo "variables: VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
 
@@ -51,29 +52,25 @@ $(SETUP): requirements-build.txt requirements-test.txt
 	$(PY) -m pip install -r requirements-build.txt -r requirements-test.txt torch==$(TORCH_VERSION)
 	touch $@
 
+# $(call need,header,why,Debian package)
+define need
+@if ! echo '#include <$(1)>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
+  echo "== $(2): installing Debian's $(3)"
+  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
+  install="$$sudo apt-get install -y -qq $(3)"
+  export DEBIAN_FRONTEND=noninteractive
+  $$install || { $$sudo apt-get update -qq && $$install; } || {
+    echo "Could not install it. Install what has <$(1)> with your package manager, then run make again."
+    exit 1
+  }
+fi
+endef
+
 gtest:
-	@if ! echo '#include <gtest/gtest.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
-	  echo "== the C++ tests need GoogleTest: installing Debian's libgtest-dev"
-	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
-	  install="$$sudo apt-get install -y -qq libgtest-dev"
-	  export DEBIAN_FRONTEND=noninteractive
-	  $$install || { $$sudo apt-get update -qq && $$install; } || {
-	    echo "Could not install it. Install GoogleTest with your package manager, then run make again."
-	    exit 1
-	  }
-	fi
+	$(call need,gtest/gtest.h,the C++ tests need GoogleTest,libgtest-dev)
 
 zlib:
-	@if ! echo '#include <zlib.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then
-	  echo "== compressed TFRecord files need zlib: installing Debian's zlib1g-dev"
-	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
-	  install="$$sudo apt-get install -y -qq zlib1g-dev"
-	  export DEBIAN_FRONTEND=noninteractive
-	  $$install || { $$sudo apt-get update -qq && $$install; } || {
-	    echo "Could not install it. Install zlib's headers with your package manager, then run make again."
-	    exit 1
-	  }
-	fi
+	$(call need,zlib.h,compressed TFRecord files need zlib,zlib1g-dev)
 
 # ---------------------------------------------------------------- build
 
@@ -118,6 +115,18 @@ sanitize: gtest zlib $(SETUP)
 	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=ON --log-level=WARNING
 	cmake --build build/sanitize --target cpp_tests
 	ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+
+# CLANG=clang++-14 FUZZ_SECONDS=600. What it finds, and the corpus, stay in $(BUILD)/fuzz.
+CLANG ?= clang++
+FUZZ_SECONDS ?= 600
+fuzz: zlib
+	@command -v $(CLANG) >/dev/null || { echo "libFuzzer needs clang: CLANG=clang++-14, …"; exit 1; }
+	mkdir -p $(BUILD)/fuzz/corpus
+	$(CLANG) -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	  -Itorch_xla/csrc torch_xla/csrc/data/*.cpp tests/cpp/tf_record_fuzzer.cpp -lz \
+	  -o $(BUILD)/fuzz/tf_record_fuzzer
+	cd $(BUILD)/fuzz
+	./tf_record_fuzzer -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus
 
 # ---------------------------------------------------------------- the rest
 

@@ -333,6 +333,98 @@ TEST(BufferTest, ZeroCopyAliasesAlignedMemory) {
   free(data);
 }
 
+TEST(BufferTest, SharedMemoryIsTheBuffers) {
+  Client& client = SharedClient();
+  auto buffer = Upload(client, {1, 2, 3});
+  buffer->ReadyEvent().Await();
+  std::shared_ptr<void> first = buffer->Share(), second = buffer->Share();
+  EXPECT_EQ(first.get(), buffer->HostPointer());
+  EXPECT_EQ(second.get(), first.get());
+  EXPECT_EQ(static_cast<const float*>(first.get())[2], 3.0f);
+  first.reset();
+  EXPECT_EQ(static_cast<const float*>(second.get())[0], 1.0f);
+  second.reset();
+
+  auto program = client.Compile(Doubling(3, /*donate=*/true), {});
+  Buffer* argument = buffer.get();
+  program->Execute({&argument, 1}).done.Await();
+  EXPECT_THROW(buffer->Share(), Error) << "donated";
+}
+
+class ForeignArray {
+ public:
+  explicit ForeignArray(int64_t count)
+      : data_(static_cast<float*>(aligned_alloc(64, count * sizeof(float)))) {
+    std::iota(data_, data_ + count, 0.0f);
+  }
+  ~ForeignArray() { free(data_); }
+  float* data() const { return data_; }
+  /// Counts in `released` how often it is let go of.
+  std::shared_ptr<const void> Owner(std::atomic<int>& released) const {
+    return {data_, [&released](const void*) { ++released; }};
+  }
+
+ private:
+  float* data_;
+};
+
+TEST(BufferTest, ViewIsTheOwnersMemory) {
+  Client& client = SharedClient();
+  constexpr int64_t kDims[] = {4, 256};
+  ForeignArray array(1024);
+  std::atomic<int> released{0};
+  const int64_t before = client.memory(0).in_use;
+  auto view = client.ViewOf(array.data(), ElementType::kF32, kDims, 0, array.Owner(released));
+  EXPECT_TRUE(view->foreign());
+  EXPECT_EQ(view->bytes(), 4096u);
+  EXPECT_EQ(view->Share().get(), array.data());
+  EXPECT_EQ(client.memory(0).in_use, before) << "not the client's memory";
+  EXPECT_EQ(Download(*view)[1023], 1023.0f);
+  array.data()[5] = -1;
+  EXPECT_EQ(Download(*view)[5], -1.0f);
+
+  // It outlives a program that reads it, and no longer.
+  auto program = client.Compile(Doubling(1024), {});
+  constexpr int64_t kFlat[] = {1024};
+  auto flat = client.ViewOf(array.data(), ElementType::kF32, kFlat, 0, array.Owner(released));
+  Buffer* argument = flat.get();
+  auto result = program->Execute({&argument, 1});
+  flat.reset();
+  EXPECT_EQ(Download(*result.outputs[0])[1023], 2046.0f);
+  for (int i = 0; i < 2000 && released == 0; ++i) usleep(1000);
+  EXPECT_EQ(released, 1);
+  view.reset();
+  for (int i = 0; i < 2000 && released == 1; ++i) usleep(1000);
+  EXPECT_EQ(released, 2);
+  EXPECT_EQ(array.data()[1], 1.0f);
+}
+
+TEST(BufferTest, RefusedViewsReleaseTheirOwner) {
+  Client& client = SharedClient();
+  ForeignArray array(64);
+  constexpr int64_t kDims[] = {32}, kNegative[] = {-1};
+  std::atomic<int> released{0};
+  EXPECT_THROW(client.ViewOf(nullptr, ElementType::kF32, kDims, 0, array.Owner(released)), Error);
+  EXPECT_THROW(client.ViewOf(array.data(), ElementType::kF32, kDims, 1, array.Owner(released)),
+               Error);
+  EXPECT_THROW(client.ViewOf(array.data(), ElementType::kF32, kNegative, 0, array.Owner(released)),
+               Error);
+  EXPECT_THROW(client.ViewOf(array.data(), ElementType::kInvalid, kDims, 0, array.Owner(released)),
+               Error);
+  EXPECT_EQ(released, 4);
+  // What the plugin itself refuses: memory that is not aligned, and a stream.
+  for (auto [data, stream] : {std::pair(array.data() + 1, intptr_t{0}), {array.data(), 64}}) {
+    try {
+      client.ViewOf(data, ElementType::kF32, kDims, 0, array.Owner(released), stream);
+      ADD_FAILURE() << "no Error thrown";
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.refused()) << error.what();
+    }
+  }
+  EXPECT_EQ(released, 6);
+  EXPECT_FALSE(client.ExternalStream(0).has_value());
+}
+
 TEST(BufferTest, CloneIsIndependent) {
   Client& client = SharedClient();
   auto program = client.Compile(Doubling(64, /*donate=*/true), {});

@@ -1,7 +1,4 @@
-// A libFuzzer target: any bytes are records, or an error; never a crash. Not part of the build:
-//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Itorch_xla/csrc
-//     torch_xla/csrc/data/*.cpp tests/cpp/tf_record_fuzzer.cpp -lz -o tf_record_fuzzer
-//   ./tf_record_fuzzer -max_total_time=600
+// A libFuzzer target: any bytes are records, or an error; never a crash: `make fuzz`.
 #include <algorithm>
 #include <cstring>
 #include <string>

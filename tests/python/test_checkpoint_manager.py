@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from gcs_testing import gcs_server
+from process_testing import run_python
 
 import torch_xla.core.xla_model as xm
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
@@ -174,6 +175,105 @@ def test_killed_while_saving(tmp_path):
     assert os.listdir(tmp_path / "run") == ["1"]  # The rest was cleared away.
     state = {"a": torch.zeros(10)}
     assert manager.restore_latest(state) == 1 and state["a"].eq(1).all()
+
+
+@pytest.mark.multiprocess
+def test_two_ranks_one_killed_while_they_save(tmp_path):
+    """Whichever rank dies, and wherever: the older checkpoint or the new one is whole."""
+    code = """
+    import os, signal, sys, time
+    from datetime import timedelta
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch_xla.experimental.distributed_checkpoint import CheckpointManager, manager as module
+
+    torch.set_num_threads(1)  # Threads do not survive a fork.
+    Writer = dcp.FileSystemWriter
+
+    def state(value, ranks=(0, 1)):
+        own = {f"own{rank}": torch.full((2,), float(value)) for rank in ranks}
+        return {"both": torch.full((4,), float(value)), **own}
+
+    def wait_for(path):
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
+    def kill_at(owner, name, call, after, other):
+        original, calls = getattr(owner, name), iter(range(1000))
+        def dying(*args, **kwargs):
+            if next(calls) < call:
+                return original(*args, **kwargs)
+            if after:
+                original(*args, **kwargs)
+            elif name == "write_data":  # The other rank is done with its part.
+                wait_for(f"{path}/.2.tmp/__{other}_0.distcp")
+            os.kill(os.getpid(), signal.SIGKILL)
+        setattr(owner, name, dying)
+
+    def run(rank, victim, step, point):
+        dist.init_process_group("gloo", init_method=f"file://{path}.store", rank=rank,
+                                world_size=2, timeout=timedelta(seconds=30))
+        manager = CheckpointManager(path, 1)
+        manager.save(1, state(1, [rank]))
+        if rank == victim:
+            kill_at(*point, 1 - rank)
+        (manager.save if victim else manager.save_async)(step, state(2, [rank]))
+        manager.join()
+
+    def start(*args):
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # What the survivor says of its peer.
+            try:
+                run(*args)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return child
+
+    def end(children):
+        statuses, deadline = {}, time.monotonic() + 60
+        while len(statuses) < len(children):
+            for child in set(children) - set(statuses):
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    statuses[child] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+        return [statuses[child] for child in children]
+
+    outcomes = []
+    for number, (victim, step, *point) in enumerate([
+        (0, 2, Writer, "write_data", 0, False),
+        (0, 2, Writer, "write_data", 0, True),
+        (1, 2, Writer, "write_data", 0, False),
+        (1, 2, Writer, "write_data", 0, True),
+        (0, 2, Writer, "finish", 0, False),
+        (0, 2, Writer, "finish", 0, True),
+        (0, 1, module.os, "rename", 1, False),  # The one of the step that it replaces is gone.
+        (0, 2, module, "sync_directory", 1, False),  # It has its name.
+        (1, 2, CheckpointManager, "_barrier", 1, False),
+    ]):
+        path = f"FOLDER/{number}"
+        codes = end([start(rank, victim, step, point) for rank in (0, 1)])
+        manager = CheckpointManager(path, 1, chkpt_on_preemption=False)
+        found = state(0)
+        newest = manager.restore_latest(found)
+        values = {value for tensor in found.values() for value in tensor.tolist()}
+        files = sorted(os.listdir(path))
+        outcomes.append([codes[victim], codes[1 - victim], newest, sorted(values), files])
+    report(outcomes=outcomes)
+    """
+    (tmp_path / "runs").mkdir()
+    reported, _ = run_python(code.replace("FOLDER", str(tmp_path / "runs")), tmp_path)
+    old, new = [1, [1.0], ["1"]], [2, [2.0], ["1", "2"]]
+    replaced = [1, [2.0], ["1"]]
+    expected = [old, old, old, old, old, new, replaced, new, new]
+    for outcome, (killed, other, *found) in zip(expected, reported["outcomes"], strict=True):
+        assert killed == -signal.SIGKILL
+        assert other == 1  # It was told, and waited for nobody.
+        assert found == outcome
 
 
 def test_prime_optimizer(device):

@@ -1,4 +1,4 @@
-"""DLPack, with NumPy, PyTorch and JAX (where it is installed) as the other side."""
+"""DLPack, with NumPy, PyTorch and JAX as the other side."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from process_testing import run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -127,6 +128,46 @@ def test_an_import_keeps_and_releases_its_source():
     assert alive() is None
 
 
+class _Legacy:
+    """An array of before DLPack 1.0."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(self):
+        return self._tensor.__dlpack__()
+
+
+def test_legacy_arrays_and_capsules_are_shared_too(device):
+    for wrap in (_Legacy, torch.utils.dlpack.to_dlpack, lambda cpu: cpu.__dlpack__()):
+        cpu = torch.arange(1000.0)
+        tensor = from_dlpack(wrap(cpu), device)
+        assert _address(tensor) == cpu.data_ptr()
+        assert _address(from_dlpack(tensor)) == cpu.data_ptr()  # An xla tensor's own, too.
+    capsule = cpu[1:].__dlpack__()  # Not aligned: copied, and consumed all the same.
+    assert from_dlpack(capsule).sum().item() == 999 * 500
+    with pytest.raises(RuntimeError, match="consumed only once"):
+        from_dlpack(capsule)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_programs_do_not_write_to_imported_memory(device, in_place):
+    """Nothing reads it afterwards, so that memory of the device's own would be donated."""
+    cpu = torch.arange(1000.0)
+    tensor = from_dlpack(cpu)
+    xm.mark_step()
+    if in_place:
+        tensor.mul_(2)
+    else:
+        tensor = tensor * 2
+    xm.mark_step()
+    assert tensor[999].item() == 1998
+    assert cpu[999] == 999
+
+
 def test_unaligned_or_strided_memory_is_copied():
     array = np.arange(100, dtype=np.float32)
     for part in (array[1:50], array[::3], array.reshape(10, 10).T, array[::-1].copy()):
@@ -148,6 +189,8 @@ def test_copy(device):
     array = np.from_dlpack(tensor, copy=True)
     array[0] = 5
     assert tensor[0].item() == 1
+    capsule = tensor.__dlpack__(dl_device=(1, 0), copy=False)
+    assert torch.utils.dlpack.from_dlpack(capsule).data_ptr() == _address(tensor)
 
 
 def test_errors(device):
@@ -164,13 +207,34 @@ def test_errors(device):
     assert torch.ones(2).__dlpack_device__()[0] == 1  # CPU tensors as ever.
 
 
-def test_jax(device):
-    jax = pytest.importorskip("jax")
+@pytest.mark.multiprocess
+def test_jax(tmp_path):
+    """In a process of its own: JAX starts threads, which forks in later tests would not have."""
+    pytest.importorskip("jax")
+    code = """
+    import jax
+    import numpy as np
+    from torch_xla.utils.dlpack import from_dlpack
+
+    def address(tensor):
+        return np.from_dlpack(tensor).__array_interface__["data"][0]
+
     tensor = torch.arange(6.0, device=device).view(2, 3) + 0
     array = jax.dlpack.from_dlpack(tensor)
-    np.testing.assert_array_equal(np.asarray(array), np.arange(6.0).reshape(2, 3))
-    assert array.unsafe_buffer_pointer() == _address(tensor)
-    back = from_dlpack(jax.numpy.arange(1000.0) * 2)
-    assert back.device == device and back[999].item() == 1998
-    ours = jax.numpy.ones((64, 64))
-    assert _address(from_dlpack(ours)) == ours.unsafe_buffer_pointer()
+    ours, back = jax.numpy.ones((64, 64)), from_dlpack(jax.numpy.arange(1000.0) * 2)
+    report(
+        values=np.asarray(array).tolist(),
+        exported=array.unsafe_buffer_pointer() == address(tensor),
+        imported=address(from_dlpack(ours)) == ours.unsafe_buffer_pointer(),
+        device=str(back.device),
+        last=back[999].item(),
+    )
+    """
+    reported, _ = run_python(code, tmp_path, timeout=240, JAX_PLATFORMS="cpu")
+    assert reported == {
+        "values": [[0, 1, 2], [3, 4, 5]],
+        "exported": True,
+        "imported": True,
+        "device": "xla:0",
+        "last": 1998,
+    }

@@ -5,12 +5,15 @@ from __future__ import annotations
 import collections
 import io
 import os
+import signal
+import time
 from unittest import mock
 
 import pytest
 import torch
 from gcs_testing import gcs_server
 from process_testing import run_python
+from replica_testing import end_replicas, start_replicas
 
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.serialization as xser
@@ -340,6 +343,65 @@ def test_killed_while_saving(tmp_path):
     # Those killed before the rename left a temporary file; the next save removed it.
     assert reported["left"] == [2, 2, 2, 1, 1]
     assert reported["files"] == ["checkpoint"]
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_save(case: str, folder: str) -> None:
+    """One replica of two: saves 1 over 0, and dies where the case says."""
+    rank = xm.get_ordinal()
+    own = {"path": f"{folder}/{rank}", "master_only": False}
+    options = own if case == "own files" else {"path": f"{folder}/0", "global_master": rank == 0}
+
+    def save(number: int) -> None:
+        total = xm.all_reduce(xm.REDUCE_SUM, torch.full((1000,), number / 2, device="xla"))
+        xser.save({"sum": total, "number": number}, **options)
+
+    def when_the_other_has_saved(*args: str) -> None:
+        while xser.load(f"{folder}/{1 - rank}")["number"] == 0:
+            time.sleep(0.01)
+        _die()
+
+    save(0)
+    xm.rendezvous("saved")
+    if case == "own files" and rank == 1:
+        os.replace = when_the_other_has_saved
+    elif case == "master, renaming" and rank == 0:
+        os.replace = lambda *args: _die()
+    elif case == "other, before the sum" and rank == 1:
+        _die()
+    elif case == "other, after the sum" and rank == 1:
+        xser._is_master = when_the_other_has_saved
+    save(1)
+    while True:  # Whoever lives is ended by the test.
+        time.sleep(0.1)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("case", "dies", "expected"),
+    [
+        ("own files", 1, {"0": 1, "1": 0}),
+        ("master, renaming", 0, {"0": 0}),
+        ("other, before the sum", 1, {"0": 0}),
+        ("other, after the sum", 1, {"0": 1}),
+    ],
+)
+def test_one_of_two_replicas_killed_while_they_save(tmp_path, case, dies, expected):
+    (tmp_path / "files").mkdir()
+    context = start_replicas(run_save, 2, tmp_path / "results", case, str(tmp_path / "files"))
+    try:
+        context.processes[dies].join(100)
+        assert context.processes[dies].exitcode == -signal.SIGKILL
+    finally:
+        end_replicas(context)
+    for name, number in expected.items():
+        loaded = xser.load(tmp_path / "files" / name)
+        assert loaded["number"] == number and loaded["sum"].tolist() == [float(number)] * 1000
+        xser.save(0, tmp_path / "files" / name)
+    assert {p.name for p in (tmp_path / "files").iterdir()} == set(expected)  # Nothing is left.
 
 
 # ---------------------------------------------------------------- safetensors

@@ -385,8 +385,17 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:
     """Returns ``data`` with its CPU tensors on ``device``; all else passes through.
 
     Args:
-        data: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape.
+        data: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape
+            and dtype. It is not changed. A class of your own joins in by deriving from
+            :class:`~torch_xla.utils.utils.DataWrapper`.
         device: Where to copy them.
+
+    Returns:
+        Data of the same form; a tensor that occurs twice is copied once.
+
+    Raises:
+        IndexError: There is no such device.
+        torch.OutOfMemoryError: The device has no memory left.
     """
     return map_tensors(
         lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, data

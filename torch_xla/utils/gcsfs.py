@@ -193,6 +193,12 @@ def list(path: str | os.PathLike[str]) -> builtins.list[GcsBlob]:
 def stat(path: str | os.PathLike[str]) -> GcsBlob:
     """Returns what is known of a file.
 
+    Args:
+        path: The path of a file or a folder.
+
+    Returns:
+        Its path, its size in bytes and the time of its last change in nanoseconds.
+
     Raises:
         FileNotFoundError: There is no such file.
     """
@@ -205,6 +211,9 @@ def stat(path: str | os.PathLike[str]) -> GcsBlob:
 def remove(path: str | os.PathLike[str]) -> None:
     """Removes a file.
 
+    Args:
+        path: The path of a file.
+
     Raises:
         FileNotFoundError: There is no such file.
     """
@@ -214,7 +223,11 @@ def remove(path: str | os.PathLike[str]) -> None:
 
 
 def rmtree(path: str | os.PathLike[str]) -> None:
-    """Removes all files of a folder, or those that match a pattern; none is no error."""
+    """Removes all files of a folder, or those that match a pattern; none is no error.
+
+    Args:
+        path: A folder, a file, or a pattern with ``*``, ``?`` or ``**``.
+    """
     fs, name = _file_system(path)
     fs.invalidate_cache()
     pattern = fsspec.core.has_magic(name)
@@ -224,6 +237,12 @@ def rmtree(path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> bytes:
     """Returns the whole content of a file.
+
+    Args:
+        path: The path of a file.
+
+    Returns:
+        Its bytes.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -238,6 +257,10 @@ def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
     Args:
         path: The path.
         content: Text (written as UTF-8), bytes, or a file object that is read to its end.
+
+    Raises:
+        OSError: The file cannot be written, for one because its folder (or bucket) is missing.
+        TypeError: ``content`` is nothing of that.
     """
     with open(path, "wb") as file:
         if hasattr(content, "read"):
@@ -257,12 +280,18 @@ def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
 def generic_open(
     path: str | os.PathLike[str], mode: str = "r", encoding: str | None = None
 ) -> IO[Any]:
-    """Opens a file, in Google Cloud Storage or not: :func:`open`."""
+    """Opens a file, in Google Cloud Storage or not: see :func:`open`, which does the same.
+
+    Args, Returns and Raises are those of :func:`open`.
+    """
     return open(path, mode, encoding)
 
 
 def generic_read(path: str | os.PathLike[str]) -> bytes:
-    """Returns the whole content of a file, in Google Cloud Storage or not: :func:`read`."""
+    """Returns the whole content of a file, in Google Cloud Storage or not: see :func:`read`.
+
+    Args, Returns and Raises are those of :func:`read`.
+    """
     return read(path)
 
 
@@ -275,6 +304,9 @@ def generic_write(
         output_string: What is written, as for :func:`write`.
         path: The path.
         makedirs: Whether to make the folders above it where they are missing.
+
+    Raises:
+        OSError, TypeError: As :func:`write`.
     """
     if makedirs:
         fs, name = _file_system(path)

@@ -222,7 +222,8 @@ def save(
     All tensors are saved as CPU tensors, of any shape and dtype, in the format of ``torch.save``.
 
     The file takes the place of an older one when it is whole and on the disk: a process that is
-    killed leaves one of the two.
+    killed leaves one of the two. Every replica makes the call, and none waits for another to have
+    written: :func:`torch_xla.core.xla_model.rendezvous` does, before others load the file.
 
     Args:
         data: Any nested combination of Python objects and tensors that can be pickled.

@@ -18,8 +18,8 @@ class SampleGenerator:
     Stands in for a ``DataLoader`` when real data is not needed.
 
     Args:
-        data: What every step returns.
-        sample_count: How many steps there are.
+        data: What every step returns, the same object: nested data with tensors of any shape.
+        sample_count: How many steps there are; its ``len()``.
     """
 
     def __init__(self, data: Any, sample_count: int) -> None:

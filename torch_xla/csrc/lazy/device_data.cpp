@@ -14,7 +14,11 @@ std::mutex making;
 }  // namespace
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
-    : shape_(shape), device_(device), sharding_(Sharding::Replicated()), state_(kReady) {
+    : shape_(shape),
+      device_(device),
+      sharding_(Sharding::Replicated()),
+      foreign_(buffer->foreign()),
+      state_(kReady) {
   buffers_.push_back(std::move(buffer));
 }
 

@@ -49,6 +49,8 @@ class DeviceData : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
   /// Never given twice, unlike an address.
   uint64_t id() const { return id_; }
+  /// Whether the memory is somebody else's, which no program may write to.
+  bool foreign() const { return foreign_; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
 
   /// Blocks until the promise is kept; throws what broke it. The buffers stay the
@@ -76,6 +78,7 @@ class DeviceData : public c10::intrusive_ptr_target {
   ir::ShapeRef shape_;
   int device_;
   std::atomic<const Sharding*> sharding_;
+  bool foreign_ = false;
   uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
   at::Tensor host_;

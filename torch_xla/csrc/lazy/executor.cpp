@@ -90,7 +90,8 @@ std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& surv
   std::vector<int> aliases(graph.data.size(), -1);
   std::unordered_map<uint64_t, size_t> dying;  // parameters by the id of their data
   for (size_t i = 0; i < graph.data.size(); ++i) {
-    if (!survives[graph.data_positions[i]]) dying.emplace(graph.data[i]->id(), i);
+    if (!survives[graph.data_positions[i]] && !graph.data[i]->foreign())
+      dying.emplace(graph.data[i]->id(), i);
   }
   if (dying.empty()) return aliases;
   std::vector<bool> taken(graph.roots.size());

@@ -114,21 +114,23 @@ DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
                                          UploadDense(PhysicalCopy(cpu), cpu.scalar_type(), device));
 }
 
-DeviceDataPtr AliasHost(const at::Tensor& cpu, int device) {
-  const bool plain = cpu.is_contiguous() && !cpu.is_conj() && !cpu.is_neg() &&
-                     PhysicalDtype(cpu.scalar_type()) == cpu.scalar_type();
-  if (!plain || !GetClient().host_memory() || SpmdDevices() > 1) return ToDevice(cpu, device);
+DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
+                     const std::shared_ptr<const void>& owner, intptr_t stream) {
+  // What XLA's compiled programs take for granted of their arguments.
+  const uintptr_t alignment = GetClient().host_memory() ? 64 : 128;
+  if (SpmdDevices() > 1 || PhysicalDtype(shape->dtype) != shape->dtype || data == nullptr ||
+      reinterpret_cast<uintptr_t>(data) % alignment != 0) {
+    return nullptr;
+  }
   std::unique_ptr<runtime::Buffer> buffer;
   try {
-    buffer = GetClient().BufferFromHost(
-        cpu.const_data_ptr(), lowering::PhysicalType(cpu.scalar_type(), Platform()),
-        {cpu.sizes().data(), cpu.sizes().size()}, device, /*on_done=*/[cpu] {},
-        /*zero_copy=*/true);
+    buffer = GetClient().ViewOf(data, lowering::PhysicalType(shape->dtype, Platform()),
+                                {shape->dims.data(), shape->dims.size()}, device, owner, stream);
   } catch (const runtime::Error& error) {
+    if (error.refused()) return nullptr;
     std::rethrow_exception(AsTorchError(error));
   }
-  return c10::make_intrusive<DeviceData>(ir::GetShape(cpu.scalar_type(), cpu.sizes()), device,
-                                         std::move(buffer));
+  return c10::make_intrusive<DeviceData>(shape, device, std::move(buffer));
 }
 
 void ToHost(DeviceData& data, const at::Tensor& cpu) {

@@ -10,9 +10,12 @@ namespace torch_xla::lazy {
 /// Copies a CPU tensor (any strides) to a device; the tensor may change on return. In SPMD mode
 /// the copy stays on the host until something needs it on the devices.
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device);
-/// Device data that is the memory of a CPU tensor, which it keeps: where the plugin can, that is
-/// on CPU devices for contiguous tensors whose memory is aligned to 64 bytes. Else a copy.
-DeviceDataPtr AliasHost(const at::Tensor& cpu, int device);
+/// Device data that is another's memory on the device, a dense row-major array. nullptr where it
+/// cannot be: the device holds the dtype as another, the memory is not aligned to 64 bytes (on the
+/// host; 128 elsewhere), or the plugin takes none.
+/// `owner` and `stream` as for Client::ViewOf.
+DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
+                     const std::shared_ptr<const void>& owner, intptr_t stream);
 /// Copies device data into a CPU tensor of its shape (any strides and dtype); waits for
 /// the data. Releases nothing of the Python interpreter: call it without the GIL.
 void ToHost(DeviceData& data, const at::Tensor& cpu);

@@ -15,9 +15,35 @@ namespace py = pybind11;
 
 namespace {
 
-/// What a capsule owns: the leaf, whose buffer is not donated as long as it is held.
+/// How DLPack names a device; nothing for a platform whose memory it has no name for.
+std::optional<DLDevice> DlpackDevice(int ordinal) {
+  const runtime::Client& client = lazy::GetClient();
+  if (client.host_memory()) return DLDevice{kDLCPU, 0};
+  const int id = client.devices()[ordinal].hardware_id;
+  if (client.platform_name() == "cuda") return DLDevice{kDLCUDA, id};
+  if (client.platform_name() == "rocm") return DLDevice{kDLROCM, id};
+  return std::nullopt;
+}
+
+py::buffer_error CannotShare(int ordinal, const std::string& reason) {
+  return py::buffer_error("__dlpack__: the memory of xla:" + std::to_string(ordinal) + " (" +
+                          lazy::Platform() + ") cannot be shared: " + reason +
+                          "; copy it with .cpu() first");
+}
+
+DLDevice DlpackDeviceOf(const std::string& name) {
+  const int ordinal = Ordinal(name);
+  if (const auto device = DlpackDevice(ordinal)) return *device;
+  throw CannotShare(ordinal, "DLPack has no name for it");
+}
+
+// ---------------------------------------------------------------------------------- export
+
+/// What a capsule owns: the leaf, whose buffer is not donated as long as it is held, and the
+/// plugin's own reference, which goes first.
 struct Exported {
   ir::Value leaf;
+  std::shared_ptr<void> memory;
   at::DimVector sizes, strides;
 };
 
@@ -40,13 +66,12 @@ void DropCapsule(PyObject* capsule) {
 }
 
 template <typename Managed>
-py::object MakeCapsule(const at::Tensor& tensor, ir::Value leaf, void* data, DLDevice device) {
-  auto exported = std::make_unique<Exported>();
-  exported->leaf = std::move(leaf);
+py::object MakeCapsule(const at::Tensor& tensor, std::unique_ptr<Exported> exported,
+                       DLDevice device) {
   exported->sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   exported->strides.assign(tensor.strides().begin(), tensor.strides().end());
   auto managed = std::make_unique<Managed>();
-  managed->dl_tensor = {.data = data,
+  managed->dl_tensor = {.data = exported->memory.get(),
                         .device = device,
                         .ndim = static_cast<int32_t>(tensor.dim()),
                         .dtype = at::getDLDataType(tensor),
@@ -69,44 +94,121 @@ py::object MakeCapsule(const at::Tensor& tensor, ir::Value leaf, void* data, DLD
   return py::reinterpret_steal<py::object>(capsule);
 }
 
+/// The content is there when this returns: the consumer may read it on any stream.
 py::object Export(const at::Tensor& tensor, bool versioned) {
-  ir::Value leaf;
-  const void* data = nullptr;
+  auto exported = std::make_unique<Exported>();
+  std::optional<DLDevice> device;
+  int ordinal = 0;
   size_t bytes = 0;
+  std::string refusal = "DLPack has no name for it";
   {
     py::gil_scoped_release no_gil;
-    leaf = aten::Evaluate(tensor);
-    runtime::Buffer* buffer = lazy::LeafData(leaf)->Wait()[0].get();
+    exported->leaf = aten::Evaluate(tensor);
+    lazy::DeviceData* data = lazy::LeafData(exported->leaf);
+    runtime::Buffer* buffer = data->Wait()[0].get();
     buffer->ReadyEvent().Await();
-    data = buffer->HostPointer();
     bytes = buffer->bytes();
+    ordinal = data->device();
+    if (data->sharding()->replicated()) {
+      device = DlpackDevice(ordinal);
+    } else {
+      refusal = "it lies in tiles on several devices";
+    }
+    try {
+      if (device) exported->memory = buffer->Share();
+    } catch (const runtime::Error& error) {
+      if (!error.refused()) throw;
+      device.reset();
+      refusal = error.what();
+    }
   }
-  if (!data && tensor.numel() != 0) {
-    throw py::buffer_error("__dlpack__: the memory of " + tensor.device().str() + " (" +
-                           lazy::Platform() + ") cannot be shared; copy it with .cpu() first");
-  }
+  if (!device) throw CannotShare(ordinal, refusal);
   if (bytes != tensor.nbytes()) {
     throw py::buffer_error("__dlpack__: the device holds this tensor in another dtype than " +
                            std::string(c10::toString(tensor.scalar_type())) +
                            "; copy it with .cpu() first");
   }
-  const DLDevice device = {kDLCPU, 0};
-  auto* address = const_cast<void*>(data);
-  return versioned ? MakeCapsule<DLManagedTensorVersioned>(tensor, std::move(leaf), address, device)
-                   : MakeCapsule<DLManagedTensor>(tensor, std::move(leaf), address, device);
+  return versioned ? MakeCapsule<DLManagedTensorVersioned>(tensor, std::move(exported), *device)
+                   : MakeCapsule<DLManagedTensor>(tensor, std::move(exported), *device);
+}
+
+// ---------------------------------------------------------------------------------- import
+
+bool IsRowMajor(const DLTensor& array) {
+  if (array.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int i = array.ndim; i-- > 0;) {
+    if (array.shape[i] != 1 && array.strides[i] != expected) return false;
+    expected *= array.shape[i];
+  }
+  return true;
+}
+
+/// An array that is still its capsule's, until `taken`.
+template <typename Managed>
+struct Foreign {
+  Managed* managed;
+  bool taken = false;
+  ~Foreign() {
+    if (taken && managed->deleter) managed->deleter(managed);
+  }
+};
+
+/// The capsule's array, which is consumed; nullptr, and the capsule is as it was, where it cannot
+/// be the memory of a tensor on the device.
+template <typename Managed>
+lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream) {
+  auto* managed = static_cast<Managed*>(
+      PyCapsule_GetPointer(capsule.ptr(), at::DLPackTraits<Managed>::capsule));
+  if constexpr (kVersioned<Managed>) {
+    if (managed->version.major > DLPACK_MAJOR_VERSION) return nullptr;  // Read nothing else of it.
+  }
+  const DLTensor& array = managed->dl_tensor;
+  const auto own = DlpackDevice(ordinal);
+  if (!own || own->device_type != array.device.device_type ||
+      own->device_id != array.device.device_id || !IsRowMajor(array)) {
+    return nullptr;
+  }
+  ir::ShapeRef shape =
+      ir::GetShape(at::toScalarType(array.dtype), {array.shape, static_cast<size_t>(array.ndim)});
+  if (shape->numel == 0) return nullptr;
+  auto foreign = std::make_shared<Foreign<Managed>>(managed);
+  auto data = lazy::ViewOf(static_cast<char*>(array.data) + array.byte_offset, shape, ordinal,
+                           foreign, stream);
+  if (data) {
+    foreign->taken = true;
+    PyCapsule_SetName(capsule.ptr(), at::DLPackTraits<Managed>::used);
+  }
+  return data;
+}
+
+py::object Import(const py::object& capsule, const std::string& device, intptr_t stream) {
+  const int ordinal = Ordinal(device);
+  lazy::DeviceDataPtr data;
+  if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensorVersioned>::capsule)) {
+    data = Take<DLManagedTensorVersioned>(capsule, ordinal, stream);
+  } else if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensor>::capsule)) {
+    data = Take<DLManagedTensor>(capsule, ordinal, stream);
+  }
+  return data ? py::cast(aten::MakeTensor(lazy::MakeLeaf(data), ordinal)) : py::none();
 }
 
 }  // namespace
 
 void BindDlpack(py::module_& m) {
   m.def("_xla_to_dlpack", &Export, py::arg("tensor"), py::arg("versioned"));
+  m.def("_xla_from_dlpack", &Import, py::arg("capsule"), py::arg("device"), py::arg("stream"));
   m.def(
-      "_xla_from_host",
-      [](const at::Tensor& cpu, const std::string& device) {
-        const int ordinal = Ordinal(device);
-        return aten::MakeTensor(lazy::MakeLeaf(lazy::AliasHost(cpu, ordinal)), ordinal);
+      "_xla_dlpack_device",
+      [](const std::string& name) {
+        const DLDevice device = DlpackDeviceOf(name);
+        return std::pair(static_cast<int>(device.device_type), device.device_id);
       },
-      py::arg("cpu"), py::arg("device"), py::call_guard<py::gil_scoped_release>());
+      py::arg("device"));
+  m.def(
+      "_xla_external_stream",
+      [](const std::string& name) { return lazy::GetClient().ExternalStream(Ordinal(name)); },
+      py::arg("device"));
 }
 
 }  // namespace torch_xla::python

@@ -20,19 +20,6 @@ std::span<const int64_t> Dimensions(const PluginLibrary& plugin, PJRT_Buffer* bu
   return {args.dims, args.num_dims};
 }
 
-// Row-major, untiled, as XLA writes layouts: the last dimension is the most minor.
-bool IsRowMajor(const PJRT_Buffer_MemoryLayout& layout) {
-  if (layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled) return false;
-  const PJRT_Buffer_MemoryLayout_Tiled& tiled = layout.layout.tiled;
-  if (tiled.num_tiles != 0) return false;
-  for (size_t i = 0; i < tiled.minor_to_major_size; ++i) {
-    if (tiled.minor_to_major[i] != static_cast<int64_t>(tiled.minor_to_major_size - 1 - i)) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 size_t DenseBytes(PJRT_Buffer_Type type, std::span<const int64_t> dims) {
@@ -53,14 +40,12 @@ size_t ClientImpl::ArrayBytes(PJRT_Buffer* buffer) const {
   return DenseBytes(type_args.type, Dimensions(plugin, buffer));
 }
 
-std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType type,
-                                                   std::span<const int64_t> dims, int device,
-                                                   std::function<void()> on_done, bool zero_copy) {
-  // The plugin aborts the process on each of these.
-  CheckDevice(device, "BufferFromHost");
+size_t ClientImpl::CheckArray(const char* what, ElementType type, std::span<const int64_t> dims,
+                              int device) const {
+  CheckDevice(device, what);
   const PJRT_Buffer_Type buffer_type = ToBufferType(type);
   if (buffer_type == PJRT_Buffer_Type_INVALID) {
-    throw InvalidArgument("BufferFromHost: the element type is invalid");
+    throw InvalidArgument(std::string(what) + ": the element type is invalid");
   }
   if (plugin.ApiMinor() < BufferTypeSince(buffer_type)) {
     throw Error(PJRT_Error_Code_UNIMPLEMENTED,
@@ -69,10 +54,17 @@ std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType
   }
   for (int64_t dim : dims) {
     if (dim < 0) {
-      throw InvalidArgument("BufferFromHost: dimension " + std::to_string(dim) + " is negative");
+      throw InvalidArgument(std::string(what) + ": dimension " + std::to_string(dim) +
+                            " is negative");
     }
   }
-  const size_t bytes = DenseBytes(buffer_type, dims);
+  return DenseBytes(buffer_type, dims);
+}
+
+std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType type,
+                                                   std::span<const int64_t> dims, int device,
+                                                   std::function<void()> on_done, bool zero_copy) {
+  const size_t bytes = CheckArray("BufferFromHost", type, dims, device);
   static constexpr int64_t kNothing = 0;
   if (data == nullptr) {
     if (bytes != 0) throw InvalidArgument("BufferFromHost: the data pointer is null");
@@ -82,7 +74,7 @@ std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType
   Args<PJRT_Client_BufferFromHostBuffer_Args> args;
   args.client = client;
   args.data = data;
-  args.type = buffer_type;
+  args.type = ToBufferType(type);
   args.dims = dims.empty() ? &kNothing : dims.data();
   args.num_dims = dims.size();
   args.host_buffer_semantics = zero_copy ? PJRT_HostBufferSemantics_kImmutableZeroCopy
@@ -100,13 +92,15 @@ std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType
   return buffer;
 }
 
-Buffer::Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device)
+Buffer::Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device,
+               bool foreign)
     : client_(std::move(client)),
       handle_(handle),
       bytes_(bytes),
-      accounted_(bytes),
-      device_(device) {
-  client_->Charge(device_, bytes_);
+      accounted_(foreign ? 0 : bytes),
+      device_(device),
+      foreign_(foreign) {
+  client_->Charge(device_, accounted_);
 }
 
 Buffer::~Buffer() {
@@ -155,22 +149,6 @@ Event Buffer::ReadyEvent() const {
   args.buffer = Handle(handle_);
   PJRT_CALL(client_->plugin, PJRT_Buffer_ReadyEvent, args);
   return Event(&client_->plugin, args.event);
-}
-
-const void* Buffer::HostPointer() const {
-  const PluginLibrary& plugin = client_->plugin;
-  if (!client_->host_memory || !plugin.Has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return nullptr;
-  if (plugin.Has(&PJRT_Api::PJRT_Buffer_GetMemoryLayout)) {
-    Args<PJRT_Buffer_GetMemoryLayout_Args> args;
-    args.buffer = Handle(handle_);
-    args.layout.struct_size = kStructSize<PJRT_Buffer_MemoryLayout>;
-    PJRT_CALL(plugin, PJRT_Buffer_GetMemoryLayout, args);
-    if (!IsRowMajor(args.layout)) return nullptr;
-  }
-  Args<PJRT_Buffer_UnsafePointer_Args> args;
-  args.buffer = Handle(handle_);
-  PJRT_CALL(plugin, PJRT_Buffer_UnsafePointer, args);
-  return reinterpret_cast<const void*>(args.buffer_pointer);
 }
 
 std::unique_ptr<Buffer> Buffer::Clone() const {

@@ -108,6 +108,16 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
   debug.device_description = description.device_description;
   PJRT_CALL(plugin, PJRT_DeviceDescription_DebugString, debug);
   info.debug_name.assign(debug.debug_string, debug.debug_string_size);
+  info.hardware_id = index;
+  if (plugin.Has(&PJRT_Api::PJRT_Device_LocalHardwareId)) {
+    Args<PJRT_Device_LocalHardwareId_Args> hardware;
+    hardware.device = device;
+    if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_LocalHardwareId, hardware)) {
+      plugin.Discard(error);
+    } else {
+      info.hardware_id = hardware.local_hardware_id;
+    }
+  }
   return info;
 }
 
@@ -242,15 +252,16 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   Args<PJRT_Client_PlatformName_Args> name;
   name.client = impl.client;
   PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
-  const std::string platform_name(name.platform_name, name.platform_name_size);
-  impl.host_memory = UpperCase(platform_name) == "CPU";
+  client->platform_name_.assign(name.platform_name, name.platform_name_size);
+  impl.host_memory = UpperCase(client->platform_name_) == "CPU";
   if (impl.host_memory) KeepFreedMemory();
   Args<PJRT_Client_PlatformVersion_Args> version;
   version.client = impl.client;
   PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
-  client->version_ =
-      platform_name + " " + std::string(version.platform_version, version.platform_version_size) +
-      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() + PluginAttributes(plugin);
+  client->version_ = client->platform_name_ + " " +
+                     std::string(version.platform_version, version.platform_version_size) +
+                     " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() +
+                     PluginAttributes(plugin);
 
   Args<PJRT_Client_AddressableDevices_Args> devices;
   devices.client = impl.client;

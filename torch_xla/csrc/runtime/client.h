@@ -31,6 +31,8 @@ class Error : public std::runtime_error {
   Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
   int code() const { return code_; }
   bool out_of_memory() const { return code_ == 8; }
+  /// The plugin does not do such a thing (INVALID_ARGUMENT, UNIMPLEMENTED).
+  bool refused() const { return code_ == 3 || code_ == 12; }
 
  private:
   int code_;
@@ -62,7 +64,8 @@ class Event {
 class Buffer {
  public:
   /// Takes a PJRT_Buffer that lives on device `device`.
-  Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device);
+  Buffer(std::shared_ptr<ClientImpl> client, void* handle, size_t bytes, int device,
+         bool foreign = false);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -72,6 +75,8 @@ class Buffer {
   void* handle() const { return handle_; }
   /// Its index in Client::devices().
   int device() const { return device_; }
+  /// Whether its memory is another owner's (Client::ViewOf), not to be donated.
+  bool foreign() const { return foreign_; }
 
   /// Starts a copy into `dst` (row-major, `bytes()` long), which must live until
   /// the event is ready.
@@ -82,6 +87,11 @@ class Buffer {
   /// plugins), else nullptr. Valid while the buffer lives and is not donated. It
   /// does not wait: its content is there once ReadyEvent() is ready.
   const void* HostPointer() const;
+  /// The address of its memory on the device, for others to read. As long as the pointer (not what
+  /// it points to) is held the plugin frees and donates nothing; the buffer must live as long.
+  /// Throws Error where the array is not row-major or the plugin does not share memory. It does
+  /// not wait.
+  std::shared_ptr<void> Share() const;
   /// A copy of this buffer on the same device.
   std::unique_ptr<Buffer> Clone() const;
 
@@ -95,6 +105,7 @@ class Buffer {
   size_t bytes_;
   std::atomic<size_t> accounted_;
   int device_;
+  bool foreign_;
 };
 
 struct CompileOptions {
@@ -182,6 +193,7 @@ class Executable {
 struct DeviceInfo {
   int id = 0;              // PJRT's global id
   int local_ordinal = 0;   // index in Client::devices()
+  int hardware_id = 0;     // the number that CUDA, ROCm, … know it by
   std::string kind;        // "cpu", "NVIDIA H100 80GB HBM3"
   std::string debug_name;  // the plugin's own words
 };
@@ -204,6 +216,8 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   const std::string& platform() const { return platform_; }  // "CPU", upper case
+  /// The plugin's own name of its platform: "cpu", "cuda", "rocm".
+  const std::string& platform_name() const { return platform_name_; }
   /// Name and version of the plugin and its compiler: part of disk-cache keys.
   const std::string& version() const { return version_; }
   const std::vector<DeviceInfo>& devices() const { return devices_; }
@@ -221,6 +235,17 @@ class Client {
                                          std::function<void()> on_done = nullptr,
                                          bool zero_copy = false);
 
+  /// A buffer that is memory which somebody else allocated on a device: a row-major array, aligned
+  /// as the plugin wants it. The plugin lets go of `owner` when nothing uses the memory any more,
+  /// on any thread. `stream`: of ExternalStream(), ordered after the work that makes the content; 0
+  /// when that is done.
+  std::unique_ptr<Buffer> ViewOf(void* data, ElementType type, std::span<const int64_t> dims,
+                                 int device, std::shared_ptr<const void> owner,
+                                 intptr_t stream = 0);
+  /// The platform's stream (a cudaStream_t) of a device on which others order their work before a
+  /// ViewOf(); nothing where the plugin has none.
+  std::optional<intptr_t> ExternalStream(int device) const;
+
   /// Compiles StableHLO, MLIR text or bytecode.
   std::unique_ptr<Executable> Compile(std::string_view stablehlo, const CompileOptions& options);
   std::unique_ptr<Executable> Deserialize(std::string_view serialized,
@@ -237,7 +262,7 @@ class Client {
  private:
   Client() = default;
   std::shared_ptr<ClientImpl> impl_;
-  std::string platform_, version_;
+  std::string platform_, platform_name_, version_;
   std::vector<DeviceInfo> devices_;
 };
 

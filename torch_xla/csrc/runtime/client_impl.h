@@ -35,6 +35,9 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
   std::unique_ptr<Buffer> BufferFromHost(const void* data, ElementType type,
                                          std::span<const int64_t> dims, int device,
                                          std::function<void()> on_done, bool zero_copy);
+  /// Throws Error for an array that the plugin would abort the process on; else its dense bytes.
+  size_t CheckArray(const char* what, ElementType type, std::span<const int64_t> dims,
+                    int device) const;
   /// The dense size on the host of any array the plugin made.
   size_t ArrayBytes(pjrt::PJRT_Buffer* buffer) const;
 

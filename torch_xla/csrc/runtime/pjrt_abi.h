@@ -37,6 +37,7 @@ inline constexpr size_t kStructSize = 0;
       offsetof(type, last_field) + sizeof(type::last_field)
 
 enum PJRT_Extension_Type : uint32_t {
+  PJRT_Extension_Type_Stream = 3,
   PJRT_Extension_Type_FFI = 5,
 };
 
@@ -321,6 +322,14 @@ struct PJRT_Device_GetDescription_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_Device_GetDescription_Args, device_description);
 
+struct PJRT_Device_LocalHardwareId_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Device* device;
+  int local_hardware_id;
+};
+PJRT_STRUCT_SIZE(PJRT_Device_LocalHardwareId_Args, local_hardware_id);
+
 struct PJRT_Device_DefaultMemory_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -532,6 +541,46 @@ struct PJRT_Buffer_UnsafePointer_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_Buffer_UnsafePointer_Args, buffer_pointer);
 
+struct PJRT_Buffer_IncreaseExternalReferenceCount_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Buffer* buffer;
+};
+PJRT_STRUCT_SIZE(PJRT_Buffer_IncreaseExternalReferenceCount_Args, buffer);
+
+struct PJRT_Buffer_DecreaseExternalReferenceCount_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Buffer* buffer;
+};
+PJRT_STRUCT_SIZE(PJRT_Buffer_DecreaseExternalReferenceCount_Args, buffer);
+
+struct PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Buffer* buffer;
+  void* device_memory_ptr;
+};
+PJRT_STRUCT_SIZE(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, device_memory_ptr);
+
+struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Client* client;
+  void* device_buffer_ptr;
+  const int64_t* dims;
+  size_t num_dims;
+  PJRT_Buffer_Type element_type;
+  PJRT_Buffer_MemoryLayout* layout;
+  PJRT_Device* device;
+  void (*on_delete_callback)(void* device_buffer_ptr, void* user_arg);
+  void* on_delete_callback_arg;
+  intptr_t stream;
+  PJRT_Buffer* buffer;
+  PJRT_Memory* memory;
+};
+PJRT_STRUCT_SIZE(PJRT_Client_CreateViewOfDeviceBuffer_Args, memory);
+
 // ----------------------------------------------------------------------------------- executables
 
 struct PJRT_Program {
@@ -722,7 +771,7 @@ struct PJRT_LoadedExecutable_Execute_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_Execute_Args, execute_device);
 
-// --------------------------------------------------------------------------------- FFI extension
+// ------------------------------------------------------------------------------------ extensions
 
 /// Every function but two returns an error, owned by the caller, or nullptr.
 template <typename Args>
@@ -738,6 +787,20 @@ struct PJRT_FFI_Register_Handler_Args {
   uint32_t traits;
 };
 PJRT_STRUCT_SIZE(PJRT_FFI_Register_Handler_Args, traits);
+
+struct PJRT_Get_Stream_For_External_Ready_Events_Args {
+  size_t struct_size;
+  PJRT_Device* device;
+  intptr_t stream;
+};
+PJRT_STRUCT_SIZE(PJRT_Get_Stream_For_External_Ready_Events_Args, stream);
+
+struct PJRT_Stream_Extension {
+  PJRT_Extension_Base base;
+  PJRT_Function<PJRT_Get_Stream_For_External_Ready_Events_Args> get_stream;
+  void* wait_stream;
+};
+PJRT_STRUCT_SIZE(PJRT_Stream_Extension, wait_stream);
 
 struct PJRT_FFI_Extension {
   PJRT_Extension_Base base;
@@ -785,7 +848,7 @@ struct PJRT_Api {
   void* PJRT_DeviceDescription_ToString;
   PJRT_Function<PJRT_Device_GetDescription_Args> PJRT_Device_GetDescription;
   void* PJRT_Device_IsAddressable;
-  void* PJRT_Device_LocalHardwareId;
+  PJRT_Function<PJRT_Device_LocalHardwareId_Args> PJRT_Device_LocalHardwareId;
   void* PJRT_Device_AddressableMemories;
   PJRT_Function<PJRT_Device_DefaultMemory_Args> PJRT_Device_DefaultMemory;
   PJRT_Function<PJRT_Device_MemoryStats_Args> PJRT_Device_MemoryStats;
@@ -829,9 +892,12 @@ struct PJRT_Api {
   void* PJRT_Buffer_IsOnCpu;
   PJRT_Function<PJRT_Buffer_ReadyEvent_Args> PJRT_Buffer_ReadyEvent;
   PJRT_Function<PJRT_Buffer_UnsafePointer_Args> PJRT_Buffer_UnsafePointer;
-  void* PJRT_Buffer_IncreaseExternalReferenceCount;
-  void* PJRT_Buffer_DecreaseExternalReferenceCount;
-  void* PJRT_Buffer_OpaqueDeviceMemoryDataPointer;
+  PJRT_Function<PJRT_Buffer_IncreaseExternalReferenceCount_Args>
+      PJRT_Buffer_IncreaseExternalReferenceCount;
+  PJRT_Function<PJRT_Buffer_DecreaseExternalReferenceCount_Args>
+      PJRT_Buffer_DecreaseExternalReferenceCount;
+  PJRT_Function<PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args>
+      PJRT_Buffer_OpaqueDeviceMemoryDataPointer;
   void* PJRT_CopyToDeviceStream_Destroy;
   void* PJRT_CopyToDeviceStream_AddChunk;
   void* PJRT_CopyToDeviceStream_TotalBytes;
@@ -848,7 +914,7 @@ struct PJRT_Api {
   PJRT_Function<PJRT_Executable_OutputElementTypes_Args> PJRT_Executable_OutputElementTypes;
   PJRT_Function<PJRT_Executable_OutputDimensions_Args> PJRT_Executable_OutputDimensions;
   PJRT_Function<PJRT_Buffer_CopyToMemory_Args> PJRT_Buffer_CopyToMemory;
-  void* PJRT_Client_CreateViewOfDeviceBuffer;
+  PJRT_Function<PJRT_Client_CreateViewOfDeviceBuffer_Args> PJRT_Client_CreateViewOfDeviceBuffer;
   void* PJRT_Executable_Fingerprint;
   void* PJRT_Client_TopologyDescription;
   PJRT_Function<PJRT_Executable_GetCompiledMemoryStats_Args> PJRT_Executable_GetCompiledMemoryStats;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import signal
 import threading
@@ -109,8 +110,11 @@ class CheckpointManager:
         if not self._remote and self._is_coordinator():
             os.makedirs(self._path, exist_ok=True)
             for name in os.listdir(self._path):  # Of runs that were killed.
-                if name.startswith(".") and name.endswith(".tmp"):
-                    shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
+                if partial := re.fullmatch(r"\.(\d+)\.tmp", name):
+                    if os.path.exists(f"{self._path}/{name}/{_METADATA}"):
+                        self._publish(int(partial[1]))
+                    else:
+                        shutil.rmtree(f"{self._path}/{name}", ignore_errors=True)
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         self._preempted.set()
@@ -122,6 +126,9 @@ class CheckpointManager:
 
     def _folder(self, step: int) -> str:
         return f"{self._path}/{step}"
+
+    def _partial(self, step: int) -> str:
+        return f"{self._path}/.{step}.tmp"
 
     # ------------------------------------------------------------ when
 
@@ -209,7 +216,7 @@ class CheckpointManager:
     def _write(self, step: int, state_dict: dict[str, Any]) -> None:
         folder = self._folder(step)
         # A remote folder is whole when its metadata is there; a local one has its name then.
-        target = folder if self._remote else f"{self._path}/.{step}.tmp"
+        target = folder if self._remote else self._partial(step)
         if self._is_coordinator():
             self._remove(target)
         self._barrier()
@@ -225,14 +232,21 @@ class CheckpointManager:
         )
         if self._is_coordinator():
             if not self._remote:
-                sync_directory(target)
-                self._remove(folder)
-                os.rename(target, folder)
-                sync_directory(self._path)
+                self._publish(step)
             if self._max_to_keep:
                 for old in self.all_steps()[: -self._max_to_keep]:
                     self._remove(self._folder(old))
         self._barrier()
+
+    def _publish(self, step: int) -> None:
+        """Gives a whole local checkpoint its name.
+
+        Where an older one has that, the process may die when neither has: the next finishes it.
+        """
+        sync_directory(self._partial(step))
+        self._remove(self._folder(step))
+        os.rename(self._partial(step), self._folder(step))
+        sync_directory(self._path)
 
     def _remove(self, folder: str) -> None:
         if self._remote:
