@@ -26,7 +26,7 @@ from torchgen.model import (
 
 SECTIONS = ("full_codegen", "ir_gen", "foreach", "supported", "symint", "autograd")
 # The lowerings an entry may name instead of a hand-written Lower.
-LOWERING_KEYS = ("unary", "binary", "compare", "element")
+LOWERING_KEYS = ("unary", "binary", "compare", "formula", "element")
 
 _BASE_KINDS = {
     BaseTy.Tensor: "Tensor",

@@ -103,6 +103,17 @@ def lowering_declarations(ops: list[Op]) -> str:
     return "".join(lines)
 
 
+def _formula(op: Op, formula: str) -> str:
+    """A formula over the arguments' names; tensors and numbers are as ToCompute gives them."""
+    body = "  ArgReader args(cx, node);\n"
+    for a in op.lower_args:
+        value = f"args.{a.kind}()"
+        if a.kind in ("Tensor", "Scalar"):
+            value = f"ToCompute(cx, {value})[0]"
+        body += f"  [[maybe_unused]] auto {a.name} = {value};\n"
+    return body + f"  cx.SetOutputs(node, ToOutput(cx, {formula}));\n"
+
+
 def _lower_thunk(op: Op) -> str:
     """Decodes a node into the typed arguments of its Lower function."""
     head = f"void Lower_{op.symbol}(LoweringContext& cx, const ir::Node& node) {{\n"
@@ -117,6 +128,8 @@ def _lower_thunk(op: Op) -> str:
         kind, function = option
         if kind == "element":
             return head + f"  LowerForeach(cx, node, ir::ops::{function.replace('.', '_')});\n}}\n"
+        if kind == "formula":
+            return head + _formula(op, function) + "}\n"
         helper = {"unary": "LowerUnary", "binary": "LowerBinary", "compare": "LowerCompare"}[kind]
         target = f"Direction::{function}" if kind == "compare" else f"stablehlo::{function}"
         return head + f"  {helper}(cx, node, {target});\n}}\n"
@@ -136,7 +149,8 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
         HEADER,
         '#include "XLAOps.h"\n#include "XLALowerings.h"\n#include "lowering/arg_reader.h"\n'
         '#include "lowering/cpu_kernel.h"\n'
-        '#include "lowering/elementwise.h"\n#include "lowering/foreach.h"\n\n'
+        '#include "lowering/elementwise.h"\n#include "lowering/foreach.h"\n'
+        '#include "stablehlo/arithmetic.h"\n\n'
         "namespace torch_xla {\n\n"
         "namespace lowering {\nnamespace {\n\n",
     ]

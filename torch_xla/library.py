@@ -2,15 +2,21 @@
 
 An operator that PyTorch's :mod:`torch.library` defines runs on the ``xla`` device as soon as
 PyTorch can compose it of others, or its CPU kernel can run it. :func:`register_lowering` makes
-it part of the graph where neither is what you want.
+it part of the graph where neither is what you want, in terms of other operators or, with
+:func:`stablehlo`, of StableHLO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+
+from torch_xla import _XLAC
+
+# StableHLO's operations on the values of a function that :func:`stablehlo` traces.
+hlo = _XLAC.hlo
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,8 +55,9 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
 
     ``fn`` is called with the operator's arguments, tensors of the device among them, whenever
     the operator is called with some. The PyTorch operators that it calls become part of the
-    graph in the operator's place, so it costs what they cost. It must not read a value of a
-    tensor (``item()``, ``cpu()``, control flow on elements), which would cut the graph there.
+    graph in the operator's place, so it costs what they cost; :func:`stablehlo` is one of them.
+    It must not read a value of a tensor (``item()``, ``cpu()``, control flow on elements), which
+    would cut the graph there.
 
     Use it as a function or as a decorator::
 
@@ -103,4 +110,114 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
     return fn
 
 
-__all__ = ["register_lowering"]
+# What StableHLO calls the elements of a dtype.
+_ELEMENTS = {
+    torch.bool: "i1",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "ui8",
+    torch.uint16: "ui16",
+    torch.uint32: "ui32",
+    torch.uint64: "ui64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "complex<f32>",
+    torch.complex128: "complex<f64>",
+    torch.float8_e4m3fn: "f8E4M3FN",
+    torch.float8_e4m3fnuz: "f8E4M3FNUZ",
+    torch.float8_e5m2: "f8E5M2",
+    torch.float8_e5m2fnuz: "f8E5M2FNUZ",
+    torch.float8_e8m0fnu: "f8E8M0FNU",
+}
+
+
+def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | None = None) -> str:
+    """The StableHLO type of tensors of a shape and dtype, to be put into the text of a function.
+
+    Args:
+        shape: The sizes, or a tensor that has them.
+        dtype: The dtype; ``None``: the tensor's.
+
+    Returns:
+        For example ``"tensor<2x3xf32>"``, or ``"tensor<i64>"`` without dimensions.
+
+    Raises:
+        TypeError: There is no dtype, or XLA has none like it.
+    """
+    if isinstance(shape, torch.Tensor):
+        shape, dtype = shape.shape, dtype or shape.dtype
+    if dtype not in _ELEMENTS:
+        raise TypeError(f"stablehlo_type(): expected a dtype that XLA has, got {dtype}")
+    return f"tensor<{'x'.join([*(str(int(n)) for n in shape), _ELEMENTS[dtype]])}>"
+
+
+def stablehlo(
+    function: str | Callable[..., Any], *inputs: torch.Tensor
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Calls a function written in StableHLO; it becomes part of the graph.
+
+    Use it in a function given to :func:`register_lowering`. Called by itself it works too, but
+    has no gradient. With the builder, whose operations are those of :data:`hlo`::
+
+        @torch_xla.library.register_lowering("mine::gated")
+        def _(x, gate, scale):
+            return stablehlo(
+                lambda x, gate, scale: hlo.logistic(gate) * x * scale,
+                x, gate, x.new_full((), scale),
+            )
+
+    or as text, whose types are static: it is written for the tensors that come
+    (:func:`stablehlo_type`)::
+
+        t = stablehlo_type(x)
+        return stablehlo(
+            f'''
+            func.func @square(%x: {t}) -> {t} {{
+              %y = stablehlo.multiply %x, %x : {t}
+              return %y : {t}
+            }}
+            ''',
+            x,
+        )
+
+    A function that was seen before costs no more than an operator: graphs that differ in it are
+    different programs, all else is cached as ever. A number that changes from call to call is
+    better an input (``x.new_full((), number)``) than part of the function.
+
+    Args:
+        function: A ``func.func`` of tensors of static shape; behind it may come others, which it
+            calls, and around them a ``module``, as other tools print it. Or a Python function of
+            as many values (``hlo.Value``: ``shape``, ``dtype``, operators), which is called once
+            and returns one or a tuple of them. Operands are broadcast together and numbers take
+            the dtype of the other operand; dtypes have to agree (``hlo.convert``).
+        inputs: xla tensors of the shapes and dtypes that the function takes, at least one.
+
+    Returns:
+        What the function returns: one tensor, or a tuple of several.
+
+    Raises:
+        ValueError: The text is no such function, or the compiler refuses it; an operation of the
+            Python function refuses its operands.
+        TypeError: The function takes other types than those of ``inputs``, or returns no values.
+        NotImplementedError: ``inputs`` are on another device.
+    """
+    if not isinstance(function, str) and not callable(function):
+        raise TypeError(
+            "stablehlo(): expected `function` to be its text or a Python function, "
+            f"got {type(function).__name__}"
+        )
+    if not inputs:
+        raise TypeError("stablehlo(): expected at least one tensor, got none")
+    for i, x in enumerate(inputs):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"stablehlo(): expected input {i} to be a tensor, got {x!r}")
+    text = function if isinstance(function, str) else _XLAC._stablehlo_of(function, list(inputs))
+    results = torch.ops.torch_xla.stablehlo(text, list(inputs))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+__all__ = ["hlo", "register_lowering", "stablehlo", "stablehlo_type"]

@@ -19,6 +19,17 @@ int64_t ReductionOf(const at::Tensor& self, int64_t reduction) {
   return reduction;
 }
 
+void MultiMarginArguments(aten::NodeBuilder& builder, const at::Tensor& self,
+                          const at::Tensor& target, const at::Scalar& p, const at::Scalar& margin,
+                          const std::optional<at::Tensor>& weight, int64_t reduction) {
+  builder.Tensor(self);
+  builder.Tensor(target);
+  builder.ConstantScalar(p);
+  builder.ConstantScalar(margin);
+  builder.OptionalTensor(weight);
+  builder.Int(reduction);
+}
+
 // ---- CTC: PyTorch has the lengths on the host; here they are operands, so that others need
 // no other program.
 
@@ -132,12 +143,7 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
                                                  const std::optional<at::Tensor>& weight,
                                                  int64_t reduction) {
   aten::NodeBuilder builder(ir::ops::multi_margin_loss);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.ConstantScalar(p);
-  builder.ConstantScalar(margin);
-  builder.OptionalTensor(weight);
-  builder.Int(reduction);
+  MultiMarginArguments(builder, self, target, p, margin, weight, reduction);
   const at::Tensor loss = builder.Single();
   // The Meta kernel gives a single sample a dimension.
   return reduction == at::Reduction::None ? loss.view(target.sizes()) : loss;
@@ -149,12 +155,7 @@ at::Tensor XLANativeFunctions::multi_margin_loss_backward(
     int64_t reduction) {
   aten::NodeBuilder builder(ir::ops::multi_margin_loss_backward);
   builder.Tensor(grad_output);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.ConstantScalar(p);
-  builder.ConstantScalar(margin);
-  builder.OptionalTensor(weight);
-  builder.Int(reduction);
+  MultiMarginArguments(builder, self, target, p, margin, weight, reduction);
   return builder.SingleLike(self);
 }
 

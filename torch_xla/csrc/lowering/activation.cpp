@@ -96,19 +96,9 @@ Value hardshrink_backward(LoweringContext& cx, Value grad_out, Value self, Value
   return ShrinkBackward(cx, grad_out, self, lambd);
 }
 
-Value hardsigmoid(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, Minimum(Maximum(x + 3, 0), 6) / 6);
-}
-
 Value hardsigmoid_backward(LoweringContext& cx, Value grad_output, Value self) {
   auto [grad, x] = ToCompute(cx, grad_output, self);
   return ToOutput(cx, Select(And(x > -3, x < 3), grad * (1.0 / 6), 0));
-}
-
-Value hardswish(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, x * Minimum(Maximum(x + 3, 0), 6) / 6);
 }
 
 Value hardswish_backward(LoweringContext& cx, Value grad_output, Value self) {
@@ -116,20 +106,10 @@ Value hardswish_backward(LoweringContext& cx, Value grad_output, Value self) {
   return ToOutput(cx, Select(x <= -3, 0, Select(x < 3, grad * (x / 3 + 0.5), grad)));
 }
 
-Value hardtanh(LoweringContext& cx, Value self, Value min_val, Value max_val) {
-  auto [x, low, high] = ToCompute(cx, self, min_val, max_val);
-  return ToOutput(cx, Minimum(Maximum(x, low), high));
-}
-
 Value hardtanh_backward(LoweringContext& cx, Value grad_output, Value self, Value min_val,
                         Value max_val) {
   auto [grad, x, low, high] = ToCompute(cx, grad_output, self, min_val, max_val);
   return ToOutput(cx, Select(Or(x <= low, x >= high), 0, grad));
-}
-
-Value leaky_relu(LoweringContext& cx, Value self, Value negative_slope) {
-  auto [x, slope] = ToCompute(cx, self, negative_slope);
-  return ToOutput(cx, Select(x > 0, x, x * slope));
 }
 
 Value leaky_relu_backward(LoweringContext& cx, Value grad_output, Value self, Value negative_slope,
@@ -165,11 +145,6 @@ Value logit_backward(LoweringContext& cx, Value grad_output, Value self,
   return ToOutput(cx, Select(Or(x<low, x> high), eps ? 0 : kNan, grad * slope));
 }
 
-Value mish(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, x * Tanh(LogPlusOne(Exponential(x))));
-}
-
 Value mish_backward(LoweringContext& cx, Value grad_output, Value self) {
   auto [grad, x] = ToCompute(cx, grad_output, self);
   Value t = Tanh(LogPlusOne(Exponential(x)));
@@ -193,10 +168,6 @@ Value nan_to_num(LoweringContext& cx, Value self, std::optional<double> nan,
   return Select(Equal(self, -kInfinity), number(neginf, stablehlo::MinFinite), x);
 }
 
-Value _prelu_kernel(LoweringContext& cx, Value self, Value weight) {
-  return leaky_relu(cx, self, weight);
-}
-
 std::vector<Value> _prelu_kernel_backward(LoweringContext& cx, Value grad_output, Value self,
                                           Value weight) {
   auto [grad, x, w] = ToCompute(cx, grad_output, self, weight);
@@ -213,20 +184,10 @@ Value sigmoid_backward(LoweringContext& cx, Value grad_output, Value output) {
   return ToOutput(cx, grad * (runtime::IsComplex(y.element()) ? Conj(slope) : slope));
 }
 
-Value silu(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, x * Logistic(x));
-}
-
 Value silu_backward(LoweringContext& cx, Value grad_output, Value self) {
   auto [grad, x] = ToCompute(cx, grad_output, self);
   Value sigmoid = Logistic(x);
   return ToOutput(cx, grad * sigmoid * (1 + x * (1 - sigmoid)));
-}
-
-Value softplus(LoweringContext& cx, Value self, Value beta, Value threshold) {
-  auto [x, b, limit] = ToCompute(cx, self, beta, threshold);
-  return ToOutput(cx, Select(x * b > limit, x, LogPlusOne(Exponential(x * b)) / b));
 }
 
 Value softplus_backward(LoweringContext& cx, Value grad_output, Value self, Value beta,
@@ -250,11 +211,6 @@ Value tanh_backward(LoweringContext& cx, Value grad_output, Value output) {
   auto [grad, y] = ToCompute(cx, grad_output, output);
   Value slope = 1 - y * y;
   return ToOutput(cx, grad * (runtime::IsComplex(y.element()) ? Conj(slope) : slope));
-}
-
-Value threshold(LoweringContext& cx, Value self, Value threshold, Value value) {
-  auto [x, limit, replacement] = ToCompute(cx, self, threshold, value);
-  return ToOutput(cx, Select(x <= limit, replacement, x));
 }
 
 Value threshold_backward(LoweringContext& cx, Value grad_output, Value self, Value threshold) {

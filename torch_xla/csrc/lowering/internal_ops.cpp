@@ -132,6 +132,21 @@ void LowerSuppress(LoweringContext& cx, const ir::Node& node) {
   cx.SetOutputs(node, stablehlo::While({valid, stablehlo::Not(valid)}, changed, next)[0]);
 }
 
+/// A call of the user's functions, which see the types that the user does.
+void LowerStableHloText(LoweringContext& cx, const ir::Node& node) {
+  ArgReader args(cx, node);
+  const std::string symbol = cx.builder().AddFunctions(args.String());
+  std::vector<Value> operands = args.TensorList();
+  for (size_t i = 0; i < operands.size(); ++i) {
+    operands[i] = stablehlo::Convert(operands[i], NaturalType(cx.operand_shape(i)->dtype));
+  }
+  std::vector<Value> results = cx.builder().Call(symbol, operands);
+  for (size_t i = 0; i < results.size(); ++i) {
+    results[i] = stablehlo::Convert(results[i], cx.output_element(i));
+  }
+  cx.SetOutputs(node, results);
+}
+
 }  // namespace
 }  // namespace lowering
 
@@ -150,6 +165,7 @@ constexpr ArgSpec kViewUpdate[] = {{"self", ArgKind::kTensor},
                                    {"size", ArgKind::kIntList},
                                    {"stride", ArgKind::kIntList},
                                    {"storage_offset", ArgKind::kInt}};
+constexpr ArgSpec kStableHlo[] = {{"text", ArgKind::kString}, {"inputs", ArgKind::kTensorList}};
 constexpr ArgSpec kMultinomial[] = {
     {"seed", ArgKind::kTensor}, {"self", ArgKind::kTensor}, {"replacement", ArgKind::kBool}};
 
@@ -176,6 +192,8 @@ const OpSpec bitcast = Internal("xla::bitcast", kOneTensor, lowering::LowerBitca
 const OpSpec arange = Internal("aten::arange", {}, lowering::LowerArange, "xla::arange_value");
 const OpSpec eye = Internal("aten::eye", {}, lowering::LowerEye, "xla::eye");
 const OpSpec suppress = Internal("xla::suppress", kSuppress, lowering::LowerSuppress, "xla::nms");
+const OpSpec stablehlo_text =
+    Internal("torch_xla::stablehlo", kStableHlo, lowering::LowerStableHloText, "xla::stablehlo");
 
 const OpSpec random_uniform =
     Internal("aten::uniform", {}, lowering::LowerRandomUniform, "xla::uniform_");

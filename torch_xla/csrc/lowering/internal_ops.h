@@ -33,6 +33,9 @@ extern const OpSpec eye;
 /// Non-maximum suppression of candidates in falling order. Operands, bool: [n, n] which pairs
 /// overlap, [n] which are candidates at all. Result: [n] which stay.
 extern const OpSpec suppress;
+/// Functions written as StableHLO text (aten/stablehlo_op.cpp). Operands: the arguments of the
+/// first. Attribute: the text.
+extern const OpSpec stablehlo_text;
 
 // Random numbers. Operand 0 is a seed (an integer scalar); each says its own others.
 /// Operands: from, to; the node's dtype is a float. Uniform in [from, to).

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "lowering/cpu_kernel.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
@@ -38,12 +39,15 @@ Value Less(Value a, Value b) {
   return Or(less, And(IsNan(b), Not(IsNan(a))));
 }
 
+/// Whether an element and its index are too wide for one integer.
+bool SortsPairs(Value x) { return runtime::ByteWidth(x.element()) > 4; }
+
 /// The stable order of the elements along `dim` (kS64 indices). Elements of up to 32 bits are
 /// sorted as one integer with the index in its low half: plain integers sort 15 times
 /// faster on XLA:CPU than pairs do, and by radix on GPUs.
 Value SortOrder(Value x, int64_t dim, bool descending) {
   Type wide(ElementType::kS64, x.dims());
-  if (runtime::ByteWidth(x.element()) > 4) {
+  if (SortsPairs(x)) {
     Value position = Iota(x.builder(), wide, dim);
     auto before = [&](std::span<const Value> v) -> std::vector<Value> {
       return {descending ? Less(v[1], v[0]) : Less(v[0], v[1])};
@@ -80,17 +84,24 @@ std::vector<Value> Picked(LoweringContext& cx, Value x, int64_t dim, Value index
   return results;
 }
 
-/// The lower median along `dim`, or NaN where there is one that is not to be ignored.
-std::vector<Value> Median(LoweringContext& cx, Value x, int64_t dim, bool ignore_nan) {
+/// Zeros for all results: of something empty.
+std::vector<Value> Zeros(LoweringContext& cx) {
+  std::vector<Value> results;
+  for (size_t i = 0; i < cx.node().num_outputs(); ++i) {
+    results.push_back(Constant(cx.builder(), 0, cx.output_type(i)));
+  }
+  return results;
+}
+
+/// The lower median along `dim`, or NaN where there is one and the operator does not ignore them.
+std::vector<Value> LowerMedian(LoweringContext& cx, Value x, int64_t dim) {
+  const bool ignore_nan = std::string_view(cx.node().op().name) == "aten::nanmedian";
   x = AtLeast1d(x);
   TORCH_CHECK_INDEX(cx.node().num_outputs() == 1 || x.dim(dim) > 0,
                     "median(): Expected reduction dim ", dim, " to have non-zero size.");
   if (IsEmpty(x)) {
-    std::vector<Value> results;
-    for (size_t i = 0; i < cx.node().num_outputs(); ++i) {
-      const double value = i == 0 && IsFloat(x) ? kNan : 0;
-      results.push_back(Constant(cx.builder(), value, cx.output_type(i)));
-    }
+    std::vector<Value> results = Zeros(cx);
+    if (IsFloat(x)) results[0] = FullLike(results[0], kNan);
     return results;
   }
   const int64_t size = x.dim(dim);
@@ -100,10 +111,6 @@ std::vector<Value> Median(LoweringContext& cx, Value x, int64_t dim, bool ignore
   Value place = ignore_nan ? Maximum((numbers - 1) / 2, 0)
                            : Select(nans > 0, numbers, FullLike(nans, (size - 1) / 2));
   return Picked(cx, x, dim, TakeAlong(SortOrder(x, dim, /*descending=*/false), dim, place));
-}
-
-std::vector<Value> MedianOfAll(LoweringContext& cx, Value x, bool ignore_nan) {
-  return Median(cx, Reshape(x, {x.type().num_elements()}), 0, ignore_nan);
 }
 
 /// How many elements of the sorted last dimension of `boundaries` come before each of
@@ -142,8 +149,8 @@ Value CountBefore(Value boundaries, Value values, bool right) {
   return stablehlo::While({steps, zero, zero + size}, more, halve)[1];
 }
 
-Value SearchSorted(LoweringContext& cx, Value boundaries, size_t boundaries_operand, Value values,
-                   size_t values_operand, bool right, std::optional<Value> sorter = {}) {
+Value LowerSearch(LoweringContext& cx, Value boundaries, size_t boundaries_operand, Value values,
+                  size_t values_operand, bool right, std::optional<Value> sorter = {}) {
   const ir::Value operands[] = {cx.node().operands()[boundaries_operand],
                                 cx.node().operands()[values_operand]};
   const ElementType common = ComputeType(cx.Physical(ResultType(operands)));
@@ -164,6 +171,7 @@ std::vector<Value> sort_stable(LoweringContext& cx, Value self, std::optional<bo
                                bool descending) {
   Value x = AtLeast1d(self);
   if (IsEmpty(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
+  if (SortsPairs(x) && HasCpuKernels(cx.platform())) return CpuKernel(cx);
   dim = WrapDim(dim, self.rank());
   return Ordered(cx, x, dim, descending, x.dims()[dim]);
 }
@@ -172,10 +180,7 @@ std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim,
                         bool) {
   Value x = AtLeast1d(self);
   dim = WrapDim(dim, self.rank());
-  if (cx.output_type().num_elements() == 0) {
-    return {Constant(cx.builder(), 0, cx.output_type()),
-            Constant(cx.builder(), 0, cx.output_type(1))};
-  }
+  if (cx.output_type().num_elements() == 0) return Zeros(cx);
   // XLA's own top-k is fast for f32 alone.
   if (!IsFloat(x) || x.element() == ElementType::kF64) return Ordered(cx, x, dim, largest, k);
   Value y = Convert(x, ElementType::kF32);
@@ -197,10 +202,7 @@ std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim,
 
 std::vector<Value> kthvalue(LoweringContext& cx, Value self, int64_t k, int64_t dim, bool) {
   Value x = AtLeast1d(self);
-  if (IsEmpty(x)) {
-    return {Constant(cx.builder(), 0, cx.output_type()),
-            Constant(cx.builder(), 0, cx.output_type(1))};
-  }
+  if (IsEmpty(x)) return Zeros(cx);
   dim = WrapDim(dim, self.rank());
   Value order = SortOrder(x, dim, /*descending=*/false);
   Dims starts(x.rank(), 0), limits = x.dims();
@@ -209,26 +211,19 @@ std::vector<Value> kthvalue(LoweringContext& cx, Value self, int64_t k, int64_t 
   return Picked(cx, x, dim, Slice(order, starts, limits));
 }
 
-Value median(LoweringContext& cx, Value self) { return MedianOfAll(cx, self, false)[0]; }
-
-std::vector<Value> median_dim(LoweringContext& cx, Value self, int64_t dim, bool) {
-  return Median(cx, self, WrapDim(dim, self.rank()), /*ignore_nan=*/false);
+Value MedianOfAll(LoweringContext& cx, Value self) {
+  return LowerMedian(cx, Reshape(self, {self.type().num_elements()}), 0)[0];
 }
 
-Value nanmedian(LoweringContext& cx, Value self) { return MedianOfAll(cx, self, true)[0]; }
-
-std::vector<Value> nanmedian_dim(LoweringContext& cx, Value self, int64_t dim, bool) {
-  return Median(cx, self, WrapDim(dim, self.rank()), /*ignore_nan=*/true);
+std::vector<Value> Median(LoweringContext& cx, Value self, int64_t dim, bool) {
+  return LowerMedian(cx, self, WrapDim(dim, self.rank()));
 }
 
 // The longest run of equal elements in sorted order (the first of such), and where its last
 // element was: PyTorch's choices.
 std::vector<Value> mode(LoweringContext& cx, Value self, int64_t dim, bool) {
   Value x = AtLeast1d(self);
-  if (IsEmpty(x)) {
-    return {Constant(cx.builder(), 0, cx.output_type()),
-            Constant(cx.builder(), 0, cx.output_type(1))};
-  }
+  if (IsEmpty(x)) return Zeros(cx);
   dim = WrapDim(dim, self.rank());
   Value order = SortOrder(x, dim, /*descending=*/false);
   Value sorted = TakeAlong(x, dim, order);
@@ -245,25 +240,15 @@ std::vector<Value> mode(LoweringContext& cx, Value self, int64_t dim, bool) {
   return Picked(cx, x, dim, TakeAlong(order, dim, KeepDims(longest, x.dims(), {dim})));
 }
 
-Value searchsorted_Tensor(LoweringContext& cx, Value sorted_sequence, Value self, bool, bool right,
-                          std::optional<std::string_view> side, std::optional<Value> sorter) {
-  return SearchSorted(cx, sorted_sequence, 0, self, 1, right || side == "right", sorter);
+Value SearchSorted(LoweringContext& cx, Value sorted_sequence, Value self, bool, bool right,
+                   std::optional<std::string_view> side, std::optional<Value> sorter) {
+  return LowerSearch(cx, sorted_sequence, 0, self, 1, right || side == "right", sorter);
 }
 
-Value searchsorted_Scalar(LoweringContext& cx, Value sorted_sequence, Value self, bool, bool right,
-                          std::optional<std::string_view> side, std::optional<Value> sorter) {
-  return SearchSorted(cx, sorted_sequence, 0, self, 1, right || side == "right", sorter);
-}
-
-Value bucketize_Tensor(LoweringContext& cx, Value self, Value boundaries, bool, bool right) {
+Value Bucketize(LoweringContext& cx, Value self, Value boundaries, bool, bool right) {
   TORCH_CHECK(boundaries.rank() == 1, "boundaries tensor must be 1 dimension, but got dim(",
               boundaries.rank(), ")");
-  return SearchSorted(cx, boundaries, 1, self, 0, right);
-}
-
-Value bucketize_Scalar(LoweringContext& cx, Value self, Value boundaries, bool out_int32,
-                       bool right) {
-  return bucketize_Tensor(cx, self, boundaries, out_int32, right);
+  return LowerSearch(cx, boundaries, 1, self, 0, right);
 }
 
 Value histc(LoweringContext& cx, Value self, int64_t bins, const c10::Scalar& min,

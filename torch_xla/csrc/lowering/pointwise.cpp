@@ -191,11 +191,6 @@ Value digamma(LoweringContext& cx, Value self) {
   return ToOutput(cx, Select(Equal(x, 0), -1 / x, Digamma(x)));  // CHLO has NaN at 0
 }
 
-Value exp2(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, Power(FullLike(x, 2), x));
-}
-
 Value floor(LoweringContext& cx, Value self) { return Rounded(cx, self, stablehlo::Floor); }
 
 Value frac(LoweringContext& cx, Value self) {
@@ -215,11 +210,6 @@ Value log10(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::n
 Value log2(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::numbers::ln2); }
 
 Value logical_not(LoweringContext& cx, Value self) { return Not(ToPred(cx, self)); }
-
-Value reciprocal(LoweringContext& cx, Value self) {
-  auto [x] = ToCompute(cx, self);
-  return ToOutput(cx, 1 / x);
-}
 
 Value round(LoweringContext& cx, Value self) {
   return Rounded(cx, self, stablehlo::RoundNearestEven);
@@ -249,16 +239,6 @@ Value trunc(LoweringContext& cx, Value self) { return Rounded(cx, self, Truncate
 
 Value add_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
   return AddScaled(cx, self, other, alpha);
-}
-
-Value addcdiv(LoweringContext& cx, Value self, Value tensor1, Value tensor2, Value value) {
-  auto [x, a, b, scale] = ToCompute(cx, self, tensor1, tensor2, value);
-  return ToOutput(cx, x + scale * a / b);
-}
-
-Value addcmul(LoweringContext& cx, Value self, Value tensor1, Value tensor2, Value value) {
-  auto [x, a, b, scale] = ToCompute(cx, self, tensor1, tensor2, value);
-  return ToOutput(cx, x + scale * a * b);
 }
 
 // Shifts by a negative number or all bits behave alike in PyTorch and StableHLO.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "lowering/cpu_kernel.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 
@@ -133,10 +134,17 @@ Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
 }
 
+/// XLA:CPU scans a window's every prefix anew where the operation is not a sum. What PyTorch's
+/// kernel does not take is for the StableHLO to refuse, in the call.
+bool OnCpu(LoweringContext& cx, bool takes_dtype) {
+  return takes_dtype && HasCpuKernels(cx.platform());
+}
+
 /// Where the extreme of each prefix last is: the last place so far that holds it. A NaN
 /// beats every number.
 std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   dim = WrapDim(dim, x.rank());
+  if (OnCpu(cx, !runtime::IsComplex(x.element()))) return CpuKernel(cx);
   if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
   Value extreme = Scan(x, dim, op);
   Value place = Iota(cx.builder(), {IndexType(x.dim(dim)), x.dims()}, dim);
@@ -251,6 +259,9 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord
 
 Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
   Value x = Accumulable(cx, self);
+  if (OnCpu(cx, runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()))) {
+    return CpuKernel(cx)[0];
+  }
   if (IsTrivialScan(x)) return self;
   Value init = Scalar(x, -std::numeric_limits<double>::infinity(), x.element());
   auto body = [](std::span<const Value> v) -> std::vector<Value> {

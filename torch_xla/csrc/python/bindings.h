@@ -9,6 +9,7 @@ void BindRuntime(pybind11::module_& m);      // devices, plugins, memory, random
 void BindExecution(pybind11::module_& m);    // sync, wait, graph texts
 void BindMetrics(pybind11::module_& m);      // counters and metrics
 void BindData(pybind11::module_& m);         // TFRecord files
+void BindStableHlo(pybind11::module_& m);    // the StableHLO builder
 void BindDlpack(pybind11::module_& m);       // memory shared with other libraries
 void BindDistributed(pybind11::module_& m);  // replicas and their collectives
 void BindSharding(pybind11::module_& m);     // SPMD mode

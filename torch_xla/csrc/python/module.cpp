@@ -20,6 +20,7 @@ PYBIND11_MODULE(_XLAC, m) {
   BindMetrics(m);
   BindData(m);
   BindDlpack(m);
+  BindStableHlo(m);
   BindDistributed(m);
   BindSharding(m);
   m.def("_init", &RegisterInterpreterHooks);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stablehlo/function_text.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::stablehlo {
@@ -389,11 +390,16 @@ Region Builder::MakeRegion(std::span<const Type> arguments, const Body& body) {
   return region;
 }
 
+std::string Builder::UniqueSymbol(std::string_view name) const {
+  std::string unique(name);
+  for (int i = 0; unique == "main" || signatures_.contains(unique); ++i) unique = Cat(name, "_", i);
+  return unique;
+}
+
 std::string Builder::Function(std::string_view name, std::span<const Type> arguments,
                               const Body& body) {
   Restore restore(isolation_, location_);
-  std::string unique(name);
-  for (int i = 0; unique == "main" || signatures_.contains(unique); ++i) unique = Cat(name, "_", i);
+  const std::string unique = UniqueSymbol(name);
   // Reserves the name; a call inside the body itself would be recursion.
   signatures_[unique] = {};
   isolation_ = blocks_.size();
@@ -420,6 +426,23 @@ std::string Builder::Function(std::string_view name, std::span<const Type> argum
   functions_ += text;
   signatures_[unique] = {{arguments.begin(), arguments.end()}, region.results};
   return unique;
+}
+
+std::string Builder::AddFunctions(std::string_view text) {
+  if (auto found = texts_.find(text); found != texts_.end()) return found->second;
+  FunctionText functions = ParseFunctions(text);
+  for (std::string& symbol : functions.symbols) {
+    symbol = UniqueSymbol(symbol);
+    signatures_[symbol] = {};
+  }
+  const std::string& first = functions.symbols[0];
+  signatures_[first] = {std::move(functions.arguments), std::move(functions.results)};
+  for (const FunctionText::Piece& piece : functions.pieces) {
+    functions_ += piece.text;
+    if (piece.symbol >= 0) functions_ += Symbol(functions.symbols[piece.symbol]);
+  }
+  texts_.emplace(text, first);
+  return first;
 }
 
 std::vector<Value> Builder::Call(std::string_view symbol, std::span<const Value> operands) {

@@ -98,6 +98,9 @@ class Builder {
   /// A private function; it sees none of the values outside. Returns its symbol,
   /// `name` made unique.
   std::string Function(std::string_view name, std::span<const Type> arguments, const Body& body);
+  /// Private functions that a user wrote as text (function_text.h), once for each text. Returns
+  /// the symbol of the first.
+  std::string AddFunctions(std::string_view text);
   /// Calls a private function of this builder.
   std::vector<Value> Call(std::string_view symbol, std::span<const Value> operands);
 
@@ -132,6 +135,7 @@ class Builder {
     std::string attributes;
   };
 
+  std::string UniqueSymbol(std::string_view name) const;
   const Record& Check(Value value, std::string_view op) const;
   int NewValue(const Type& type, int number, int result, bool argument);
   void AppendName(const Record& record, std::string& out) const;
@@ -154,6 +158,7 @@ class Builder {
   std::string location_;
   std::string functions_;
   std::map<std::string, FunctionSignature, std::less<>> signatures_;
+  std::map<std::string, std::string, std::less<>> texts_;  // AddFunctions: text -> symbol
 };
 
 }  // namespace torch_xla::stablehlo

@@ -1,0 +1,256 @@
+#include "stablehlo/function_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "stablehlo/text.h"
+
+namespace torch_xla::stablehlo {
+namespace {
+
+bool IsNameChar(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '.' || c == '$' || c == '-';
+}
+
+/// Reads MLIR text from left to right.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view text) : text_(text) {}
+
+  size_t at() const { return at_; }
+  bool AtEnd() {
+    SkipSpace();
+    return at_ == text_.size();
+  }
+  std::string_view Since(size_t begin) const { return text_.substr(begin, at_ - begin); }
+
+  /// Takes `token` if it comes next; a word only as a whole.
+  bool Take(std::string_view token) {
+    SkipSpace();
+    if (!text_.substr(at_).starts_with(token)) return false;
+    const size_t end = at_ + token.size();
+    if (IsNameChar(token.back()) && end < text_.size() && IsNameChar(text_[end])) return false;
+    at_ = end;
+    return true;
+  }
+  void Expect(std::string_view token) {
+    if (!Take(token)) Fail(Cat("expected `", token, "`"));
+  }
+  /// The name behind a sigil (@ or %).
+  std::string Name(char sigil, std::string_view what) {
+    SkipSpace();
+    const size_t begin = at_ + 1;
+    if (at_ == text_.size() || text_[at_] != sigil) Fail(Cat("expected ", what));
+    size_t end = begin;
+    while (end < text_.size() && IsNameChar(text_[end])) ++end;
+    if (end == begin) Fail(Cat("expected ", what, ", a plain name"));
+    at_ = end;
+    return std::string(text_.substr(begin, end - begin));
+  }
+  /// Everything from a bracket to the one that closes it; `each` sees every @name within.
+  template <typename F>
+  void Balanced(char open, char close, F each) {
+    Expect(std::string_view(&open, 1));
+    const size_t begin = at_;
+    for (int depth = 1; depth > 0;) {
+      SkipSpace();
+      if (at_ == text_.size()) {
+        at_ = begin;
+        Fail(Cat("`", std::string_view(&open, 1), "` is never closed"));
+      }
+      const char c = text_[at_];
+      if (c == '"') {
+        SkipString();
+      } else if (c == '@' && at_ + 1 < text_.size() && text_[at_ + 1] != '"') {
+        const size_t symbol = at_;
+        each(symbol, Name('@', "a symbol"));
+      } else {
+        depth += c == open ? 1 : c == close ? -1 : 0;
+        ++at_;
+      }
+    }
+  }
+  void SkipBalanced(char open, char close) {
+    Balanced(open, close, [](size_t, const std::string&) {});
+  }
+  bool Next(char c) {
+    SkipSpace();
+    return at_ < text_.size() && text_[at_] == c;
+  }
+
+  Type TensorType() {
+    Expect("tensor");
+    Expect("<");
+    const size_t begin = at_;
+    Dims dims;
+    for (;;) {
+      SkipSpace();
+      if (Next('?')) Fail("the shape is dynamic: expected a number for each dimension");
+      if (at_ == text_.size() || text_[at_] < '0' || text_[at_] > '9') break;
+      int64_t size = 0;
+      auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), size);
+      if (error != std::errc()) Fail("expected the size of a dimension");
+      at_ = static_cast<size_t>(end - text_.data());
+      dims.push_back(size);
+      SkipSpace();
+      if (at_ == text_.size() || text_[at_] != 'x') Fail("expected `x` after a dimension");
+      ++at_;
+    }
+    const size_t element = at_;
+    while (at_ < text_.size() && text_[at_] != '>' && text_[at_] != ',') ++at_;
+    if (Since(element).starts_with("complex<")) ++at_;
+    const ElementType found = ElementNamed(Since(element));
+    if (found == ElementType::kInvalid) {
+      at_ = begin;
+      Fail("expected an element type such as f32, bf16, i64, ui8, i1 or complex<f32>");
+    }
+    Expect(">");
+    return Type(found, std::move(dims));
+  }
+
+  [[noreturn]] void Fail(std::string_view expected) const {
+    const auto line =
+        1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(at_), '\n');
+    std::string_view rest = text_.substr(at_);
+    rest = rest.substr(0, std::min<size_t>(rest.find('\n'), 40));
+    throw Error(Cat("StableHLO text, line ", line, ": ", expected, ", got ",
+                    rest.empty() ? std::string("its end") : Cat("`", rest, "`")));
+  }
+
+ private:
+  /// White space and comments.
+  void SkipSpace() {
+    while (at_ < text_.size()) {
+      if (std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) {
+        ++at_;
+      } else if (text_.substr(at_).starts_with("//")) {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+      } else {
+        return;
+      }
+    }
+  }
+  void SkipString() {
+    const size_t begin = at_++;
+    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
+    if (at_ >= text_.size()) {
+      at_ = begin;
+      Fail("a string is never closed");
+    }
+    ++at_;
+  }
+  static ElementType ElementNamed(std::string_view name) {
+    for (auto i = static_cast<int>(ElementType::kPred); i <= static_cast<int>(ElementType::kC128);
+         ++i) {
+      if (runtime::MlirName(static_cast<ElementType>(i)) == name)
+        return static_cast<ElementType>(i);
+    }
+    return ElementType::kInvalid;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+/// One function: what it is called and takes and gives, and where its body's symbols are.
+struct Function {
+  std::string symbol;
+  std::vector<std::string> parameters;
+  std::vector<Type> arguments, results;
+  std::string_view body;  // with its braces
+  size_t body_begin = 0;
+  std::vector<std::pair<size_t, std::string>> references;
+};
+
+Function ParseFunction(Cursor& cursor) {
+  Function function;
+  cursor.Expect("func.func");
+  for (std::string_view visibility : {"public", "private", "nested"}) {
+    if (cursor.Take(visibility)) break;
+  }
+  function.symbol = cursor.Name('@', "the function's name, @name");
+  cursor.Expect("(");
+  while (!cursor.Take(")")) {
+    if (!function.arguments.empty()) cursor.Expect(",");
+    function.parameters.push_back(cursor.Name('%', "a parameter, %name"));
+    cursor.Expect(":");
+    function.arguments.push_back(cursor.TensorType());
+    if (cursor.Next('{')) cursor.SkipBalanced('{', '}');
+  }
+  if (cursor.Take("->")) {
+    if (cursor.Take("(")) {
+      while (!cursor.Take(")")) {
+        if (!function.results.empty()) cursor.Expect(",");
+        function.results.push_back(cursor.TensorType());
+        if (cursor.Next('{')) cursor.SkipBalanced('{', '}');
+      }
+    } else {
+      function.results.push_back(cursor.TensorType());
+    }
+  }
+  if (cursor.Take("attributes")) cursor.SkipBalanced('{', '}');
+  if (!cursor.Next('{')) cursor.Fail("expected the function's body, `{`");
+  function.body_begin = cursor.at();
+  cursor.Balanced('{', '}', [&](size_t at, std::string symbol) {
+    function.references.emplace_back(at, std::move(symbol));
+  });
+  function.body = cursor.Since(function.body_begin);
+  return function;
+}
+
+std::string Signature(const Function& function) {
+  std::string text = "(";
+  for (size_t i = 0; i < function.arguments.size(); ++i) {
+    text += Cat(i > 0 ? ", %" : "%", function.parameters[i], ": ");
+    function.arguments[i].AppendTo(text);
+  }
+  return Cat(text, ") -> (", TypeNames(function.results), ") ");
+}
+
+}  // namespace
+
+FunctionText ParseFunctions(std::string_view text) {
+  Cursor cursor(text);
+  const bool module = cursor.Take("module");
+  if (module) {
+    if (cursor.Next('@')) cursor.Name('@', "the module's name");
+    if (cursor.Take("attributes")) cursor.SkipBalanced('{', '}');
+    cursor.Expect("{");
+  }
+  std::vector<Function> functions;
+  FunctionText result;
+  do {
+    functions.push_back(ParseFunction(cursor));
+    if (std::ranges::count(result.symbols, functions.back().symbol) > 0) {
+      cursor.Fail(Cat("@", functions.back().symbol, " is defined twice"));
+    }
+    result.symbols.push_back(functions.back().symbol);
+  } while (!(module ? cursor.Take("}") : cursor.AtEnd()));
+  if (!cursor.AtEnd()) cursor.Fail("expected nothing more");
+  result.arguments = functions[0].arguments;
+  result.results = functions[0].results;
+  if (result.results.empty()) {
+    throw Error(Cat("StableHLO text: @", result.symbols[0], " returns nothing"));
+  }
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const Function& function = functions[i];
+    result.pieces.push_back({"  func.func private ", static_cast<int>(i)});
+    std::string pending = Signature(function);
+    size_t done = 0;
+    for (const auto& [at, symbol] : function.references) {
+      auto found = std::ranges::find(result.symbols, symbol);
+      if (found == result.symbols.end()) continue;  // the target of a custom call
+      const size_t offset = at - function.body_begin;
+      pending += function.body.substr(done, offset - done);
+      result.pieces.push_back(
+          {std::exchange(pending, {}), static_cast<int>(found - result.symbols.begin())});
+      done = offset + 1 + symbol.size();
+    }
+    result.pieces.push_back({Cat(pending, function.body.substr(done), "\n"), -1});
+  }
+  return result;
+}
+
+}  // namespace torch_xla::stablehlo
