@@ -4,9 +4,11 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "runtime/plugin.h"
@@ -43,6 +45,13 @@ runtime::Client* CreateClient() {
                               "`pip install fastatomstruct-xla-cpu`)");
 }
 
+/// XLA_USE_SPMD: the mode from the start, which use_spmd() enters later.
+bool StartsInSpmdMode() {
+  const char* text = std::getenv("XLA_USE_SPMD");
+  const std::string_view value = text ? text : "";
+  return value == "1" || value == "true" || value == "True";
+}
+
 }  // namespace
 
 runtime::Client& GetClient() {
@@ -55,6 +64,7 @@ runtime::Client& GetClient() {
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
     runtime::Client* made = CreateClient();
+    if (StartsInSpmdMode()) spmd_devices.store(static_cast<int>(made->devices().size()));
     for (auto* hook : ClientHooks()) hook(*made);
     client.store(made, std::memory_order_release);
     pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
