@@ -381,13 +381,27 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     return reduce_fn([torch.load(io.BytesIO(data), weights_only=False) for data in payloads])
 
 
-def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:
+def send_cpu_data_to_device(
+    data: Any, device: torch.device | str, input_sharding: Any = None
+) -> Any:
     """Returns ``data`` with its CPU tensors on ``device``; all else passes through.
 
     Args:
         data: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape.
         device: Where to copy them.
+        input_sharding: In SPMD mode, how they shall lie on the devices: a
+            :class:`torch_xla.distributed.spmd.ShardingSpec` for all tensors with as many
+            dimensions as it has, or a mapping, list or tuple, nested as ``data`` is, of such
+            specs (None for what is not split). Each device is sent its part before this returns.
+
+    Raises:
+        ValueError: ``input_sharding`` is not of the form of ``data``.
+        RuntimeError: ``input_sharding`` is given and the process is not in SPMD mode.
     """
+    if input_sharding is not None:
+        from torch_xla.distributed.spmd.input_sharding import send_sharded
+
+        return send_sharded(data, device, input_sharding)
     return map_tensors(
         lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, data
     )
