@@ -18,9 +18,10 @@ def device_type() -> str:
 def use_spmd(auto: bool = False) -> None:
     """Makes one device, ``xla:0``, of all those that this process has, from now on.
 
-    Tensors that were made before are on all of them then. Their programs are partitioned by XLA
-    over the devices, as ``torch_xla.distributed.spmd.mark_sharding`` says. ``XLA_USE_SPMD=1`` in
-    the environment does the same from the start. There is no way back.
+    Programs are partitioned by XLA over them, as ``torch_xla.distributed.spmd.mark_sharding``
+    says. Tensors that are on ``xla:0`` already are on all devices then; those on others can no
+    longer be used. ``XLA_USE_SPMD=1`` in the environment does the same from the start. There is
+    no way back.
 
     Args:
         auto: Whether XLA shall choose the shardings of all tensors. Not available: PJRT plugins

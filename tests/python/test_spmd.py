@@ -526,7 +526,7 @@ def test_training_equals_the_cpu_and_compiles_once():
                 assert [tile.shape for tile in _XLAC._xla_tiles(state)] == [(8, 10)] * 4, name
 
 
-@in_spmd
+@in_spmd(alone=True)
 def test_a_step_is_one_program_for_all_devices():
     x = marked(torch.randn(8, 4), ("data", "model"), None)
     weight = marked(torch.randn(4, 4), None, "model")
