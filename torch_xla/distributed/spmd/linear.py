@@ -59,16 +59,12 @@ def einsum_linear(
 
     Args:
         input: [..., n], on xla.
-        weight: [m, n], of the same dtype (under autocast of any).
+        weight: [m, n], of the same dtype.
         bias: [m].
 
     Returns:
         [..., m].
     """
-    if torch.is_autocast_enabled("xla"):
-        dtype = torch.get_autocast_dtype("xla")
-        input, weight = input.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
     output = _DotGeneral.apply(input, weight, [input.dim() - 1], [1])
     return output if bias is None else output + bias
 
