@@ -51,6 +51,7 @@ from torch_xla._internal import dlpack_protocol as _dlpack_protocol  # noqa: E40
 from torch_xla._internal import module_ties as _module_ties  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
+from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal import torch_defaults as _torch_defaults  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
@@ -65,6 +66,7 @@ _storage_location.register()
 _dlpack_protocol.register()
 _torch_defaults.register()
 _replication.register()
+_spmd_mode.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -191,7 +193,8 @@ def launch(
     """Runs ``fn(ordinal, *args)`` in one process for each device, and waits for them.
 
     In a process that ``torchrun`` has started the function is called directly. See
-    :func:`torch_xla.distributed.xla_multiprocessing.spawn`.
+    :func:`torch_xla.distributed.xla_multiprocessing.spawn`. In SPMD mode one process has all
+    devices: call the function itself, or with ``debug_single_process``.
 
     Args:
         fn: The function.

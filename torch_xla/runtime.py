@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_xla import _XLAC
-from torch_xla._internal import replication
+from torch_xla._internal import replication, spmd_mode
 
 
 def device_type() -> str:
@@ -15,8 +15,44 @@ def device_type() -> str:
     return _XLAC._xla_platform()
 
 
+def use_spmd(auto: bool = False) -> None:
+    """Makes one device, ``xla:0``, of all those that this process has, from now on.
+
+    Programs are partitioned by XLA over them, as ``torch_xla.distributed.spmd.mark_sharding``
+    says. Tensors that are on ``xla:0`` already are on all devices then; those on others can no
+    longer be used. ``XLA_USE_SPMD=1`` in the environment does the same from the start. There is
+    no way back.
+
+    Args:
+        auto: Whether XLA shall choose the shardings of all tensors. Not available: PJRT plugins
+            are built without XLA's auto-sharding pass.
+
+    Raises:
+        ValueError: ``auto`` is true.
+        RuntimeError: This process is one of several replicas, or its current device is not
+            ``xla:0``.
+    """
+    spmd_mode.enter(auto)
+
+
+def is_spmd() -> bool:
+    """Returns whether this process is in SPMD mode: see :func:`use_spmd`."""
+    return spmd_mode.is_on()
+
+
+def addressable_runtime_device_count() -> int:
+    """Returns how many devices of the hardware this process has; in SPMD mode, too."""
+    count = addressable_device_count()  # Starts the client, on which the mode may depend.
+    return _XLAC._xla_spmd_devices() or count
+
+
+def global_runtime_device_count() -> int:
+    """Returns how many devices of the hardware all processes have; in SPMD mode, too."""
+    return addressable_runtime_device_count() * process_count()
+
+
 def addressable_device_count() -> int:
-    """Returns how many devices this process can use."""
+    """Returns how many devices this process can use: in SPMD mode 1, which stands for all."""
     return len(_XLAC._xla_get_devices())
 
 
@@ -26,7 +62,10 @@ def global_device_count() -> int:
 
 
 def world_size() -> int:
-    """Returns how many replicas take part in the replication; there is one for each process."""
+    """Returns how many replicas take part in the replication; there is one for each process.
+
+    In SPMD mode that is 1, however many devices there are.
+    """
     return process_count()
 
 

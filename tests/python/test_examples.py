@@ -72,6 +72,20 @@ def test_gpt_compiles_do_not_grow_with_steps(tmp_path):
     assert counts[0] == counts[1]
 
 
+@pytest.mark.multiprocess
+@pytest.mark.timeout(400)
+def test_gpt_on_four_devices_trains_as_on_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("CPU_NUM_DEVICES", raising=False)
+    arguments = (*SMALL_GPT, "--steps", "12", "--warmup", "4", "--check", "--tolerance", "1e-3")
+    result = run_example(tmp_path, "train_gpt_spmd.py", *arguments, timeout=300)
+    assert "largest relative difference to one device" in result["output"]
+    assert result["losses"][-1] < result["losses"][0] - 0.5
+    assert result["compiles"] <= 2 and result["compiles_after_third_step"] == 0
+    # All but embeddings, normalizations and two biases are halved by the axis of the weights.
+    assert len(result["parameters_by_device"]) == 4
+    assert max(result["parameters_by_device"]) < 0.6 * result["parameters"]
+
+
 def run_digits_mp(tmp_path: Path, replicas: int, *arguments: str) -> dict[str, Any]:
     variables = {"CPU_NUM_DEVICES": str(replicas), "XLA_COLLECTIVE_TIMEOUT": "120"}
     with pytest.MonkeyPatch.context() as patch:

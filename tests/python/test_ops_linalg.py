@@ -170,6 +170,15 @@ def test_products_of_integers() -> None:
     check_many(cases)
 
 
+def test_int8_products_have_int32_sums() -> None:
+    a = torch.full((3, 300), 127, dtype=I8)
+    b = torch.randint(-128, 128, (300, 2), dtype=I8)
+    check(torch._int_mm, a, b)
+    out = torch.empty(3, 2, dtype=I32, device="xla")
+    assert torch._int_mm(a.to("xla"), b.to("xla"), out=out) is out
+    assert torch.equal(out.cpu(), torch._int_mm(a, b))
+
+
 def test_distances() -> None:
     a, b = rand(2, 3, 4, dtype=F64), rand(2, 5, 4, dtype=F64, seed=1)
     cases = []

@@ -381,7 +381,9 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     return reduce_fn([torch.load(io.BytesIO(data), weights_only=False) for data in payloads])
 
 
-def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:
+def send_cpu_data_to_device(
+    data: Any, device: torch.device | str, input_sharding: Any = None
+) -> Any:
     """Returns ``data`` with its CPU tensors on ``device``; all else passes through.
 
     Args:
@@ -389,6 +391,10 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:
             and dtype. It is not changed. A class of your own joins in by deriving from
             :class:`~torch_xla.utils.utils.DataWrapper`.
         device: Where to copy them.
+        input_sharding: In SPMD mode, how they shall lie on the devices: a
+            :class:`torch_xla.distributed.spmd.ShardingSpec` for all tensors with as many
+            dimensions as it has, or a mapping, list or tuple, nested as ``data`` is, of such
+            specs (None for what is not split). Each device is sent its part before this returns.
 
     Returns:
         Data of the same form; a tensor that occurs twice is copied once.
@@ -396,7 +402,13 @@ def send_cpu_data_to_device(data: Any, device: torch.device | str) -> Any:
     Raises:
         IndexError: There is no such device.
         torch.OutOfMemoryError: The device has no memory left.
+        ValueError: ``input_sharding`` is not of the form of ``data``.
+        RuntimeError: ``input_sharding`` is given and the process is not in SPMD mode.
     """
+    if input_sharding is not None:
+        from torch_xla.distributed.spmd.input_sharding import send_sharded
+
+        return send_sharded(data, device, input_sharding)
     return map_tensors(
         lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, data
     )

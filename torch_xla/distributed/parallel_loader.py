@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import torch_xla
+from torch_xla import runtime
 from torch_xla.core import xla_model
 
 # How long to wait at exit for a thread that is inside the wrapped loader, in seconds.
@@ -98,14 +99,14 @@ def _read(loader: Iterable[Any], channels: Sequence[_Channel]) -> None:
         pass
 
 
-def _upload(source: _Channel, device: torch.device, target: _Channel) -> None:
+def _upload(source: _Channel, device: torch.device, target: _Channel, input_sharding: Any) -> None:
     """Moves samples from ``source`` to ``device``; an uploading thread."""
     try:
         while True:
             data = source.get()
             if data is not _END and not isinstance(data, _Failure):
                 try:
-                    data = xla_model.send_cpu_data_to_device(data, device)
+                    data = xla_model.send_cpu_data_to_device(data, device, input_sharding)
                 except BaseException as error:
                     data = _Failure(error)
             target.put(data)
@@ -155,9 +156,13 @@ class ParallelLoader:
             :func:`torch_xla.sync`.
         loader_prefetch_size: How many samples, in all, may have been read and not uploaded.
         device_prefetch_size: How many samples may wait on each device.
+        input_sharding: In SPMD mode, how samples shall lie on the devices: see
+            :func:`torch_xla.core.xla_model.send_cpu_data_to_device`. The background thread sends
+            each device its part.
 
     Raises:
         ValueError: No device is given, or one of the sizes is below 1.
+        RuntimeError: ``input_sharding`` is given and the process is not in SPMD mode.
     """
 
     def __init__(
@@ -168,6 +173,7 @@ class ParallelLoader:
         batches_per_execution: int = 1,
         loader_prefetch_size: int = 8,
         device_prefetch_size: int = 4,
+        input_sharding: Any = None,
     ) -> None:
         sizes = {
             "batches_per_execution": batches_per_execution,
@@ -177,6 +183,11 @@ class ParallelLoader:
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"ParallelLoader: expected `{name}` of at least 1, got {size}")
+        if input_sharding is not None and not runtime.is_spmd():
+            raise RuntimeError(
+                "ParallelLoader: expected SPMD mode with `input_sharding`; call "
+                "torch_xla.runtime.use_spmd() first"
+            )
         if not devices:
             raise ValueError("ParallelLoader: expected at least one device in `devices`")
         self._batches_per_execution = batches_per_execution
@@ -191,7 +202,7 @@ class ParallelLoader:
         self._finalizer.atexit = False
         self._start(_read, loader, sources)
         for device, source in zip(self._devices, sources, strict=True):
-            self._start(_upload, source, device, self._channels[device])
+            self._start(_upload, source, device, self._channels[device], input_sharding)
 
     def _start(self, target: Any, *args: Any) -> None:
         name = f"torch_xla {target.__name__.strip('_')}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing
 
-from torch_xla._internal import replication
+from torch_xla._internal import replication, spmd_mode
 
 _T = TypeVar("_T")
 
@@ -85,11 +85,20 @@ def spawn(
 
     Raises:
         ValueError: ``nprocs`` is something else, or ``start_method`` is unknown.
-        RuntimeError: ``start_method`` is ``"fork"`` and this process has used an XLA device.
+        RuntimeError: ``start_method`` is ``"fork"`` and this process has used an XLA device, or
+            this process is in SPMD mode and ``nprocs`` is not 1.
         torch.multiprocessing.ProcessRaisedException: A replica raised; the others are ended.
         torch.multiprocessing.ProcessExitedException: A replica ended with another exit code
             than 0, or by a signal.
     """
+    if spmd_mode.is_on():
+        if nprocs != 1:
+            raise RuntimeError(
+                f"spawn(): expected `nprocs` of 1 in SPMD mode, where one process has all "
+                f"devices, got {nprocs!r}; call the function without spawn or launch"
+            )
+        fn(0, *args)
+        return None
     if replication.is_launched():
         place = replication.topology()
         if nprocs not in (None, 1, place.local_world_size):

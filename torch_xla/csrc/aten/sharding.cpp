@@ -1,9 +1,14 @@
 #include "aten/sharding.h"
 
+#include <algorithm>
+
 #include "aten/bridge.h"
-#include "distributed/sharding_op.h"
+#include "ir/attributes.h"
 #include "lazy/device.h"
+#include "lazy/node_factory.h"
+#include "lazy/sharded_value.h"
 #include "lazy/transfer.h"
+#include "lowering/internal_ops.h"
 
 namespace torch_xla::aten {
 
@@ -23,12 +28,22 @@ void Check(const Sharding& sharding, int64_t rank, const char* what) {
                     sharding.text());
 }
 
-ir::Value ShardedValue(ir::Value value, const Sharding& sharding) {
-  ir::Words words;
-  distributed::WriteSharding(sharding, words);
-  distributed::sharding_op.counter->Add();
-  const ir::ShapeRef shape = value.shape();
-  return lazy::MakeNode(&distributed::sharding_op, {std::move(value)}, std::move(words), shape);
+std::vector<int64_t> Pick(c10::IntArrayRef sizes, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> picked;
+  for (int64_t dim : dims) {
+    TORCH_CHECK_INDEX(dim >= 0 && dim < static_cast<int64_t>(sizes.size()),
+                      "dot_general: there is no dimension ", dim, " in ", sizes);
+    picked.push_back(sizes[dim]);
+  }
+  return picked;
+}
+
+std::vector<int64_t> Others(c10::IntArrayRef sizes, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> others;
+  for (int64_t i = 0; i < static_cast<int64_t>(sizes.size()); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) others.push_back(sizes[i]);
+  }
+  return others;
 }
 
 bool IsWhole(const XLATensorImpl& impl) {
@@ -41,17 +56,14 @@ void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
   XLATensorImpl* impl = GetImpl(tensor, "mark_sharding");
   Check(*sharding, tensor.dim(), "mark_sharding");
   if (!IsWhole(*impl)) {
-    impl->Write(ShardedValue(impl->Read(), *sharding));
+    impl->Write(lazy::WithSharding(impl->Read(), *sharding));
     return;
   }
   lazy::Storage& root = *impl->root();
-  const ir::Value value = root.value();
-  lazy::DeviceData* data = lazy::LeafData(value);
-  if (!data || data->sharding() != sharding) {
-    const lazy::DeviceDataPtr moved = data ? data->Resharded(sharding) : nullptr;
-    root.Assign(moved ? lazy::MakeLeaf(moved) : ShardedValue(value, *sharding));
-  }
   root.SetSharding(sharding);
+  const ir::Value value = root.value();
+  const lazy::DeviceData* data = lazy::LeafData(value);
+  if (!data || data->sharding() != sharding) root.Assign(lazy::WithSharding(value, *sharding));
 }
 
 void ClearSharding(const at::Tensor& tensor) {
@@ -76,9 +88,33 @@ const Sharding* ShardingOf(const at::Tensor& tensor) {
 at::Tensor WithSharding(const at::Tensor& tensor, const Sharding* sharding) {
   const XLATensorImpl* impl = GetImpl(tensor, "mark_sharding");
   Check(*sharding, tensor.dim(), "mark_sharding");
-  at::Tensor result = MakeTensor(ShardedValue(impl->Read(), *sharding), impl->root()->device());
+  at::Tensor result =
+      MakeTensor(lazy::WithSharding(impl->Read(), *sharding), impl->root()->device());
   GetImpl(result)->root()->SetSharding(sharding);
   return result;
+}
+
+at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vector<int64_t>& a_dims,
+                      const std::vector<int64_t>& b_dims) {
+  const XLATensorImpl* lhs = GetImpl(a, "dot_general");
+  const XLATensorImpl* rhs = GetImpl(b, "dot_general");
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "dot_general: expected one dtype, got ",
+              a.scalar_type(), " and ", b.scalar_type());
+  const std::vector<int64_t> a_sizes = Pick(a.sizes(), a_dims), b_sizes = Pick(b.sizes(), b_dims);
+  TORCH_CHECK(a_sizes == b_sizes, "dot_general: expected equal sizes of dimensions ",
+              c10::IntArrayRef(a_dims), " of ", a.sizes(), " and ", c10::IntArrayRef(b_dims),
+              " of ", b.sizes());
+  std::vector<int64_t> dims = Others(a.sizes(), a_dims);
+  const std::vector<int64_t> last = Others(b.sizes(), b_dims);
+  dims.insert(dims.end(), last.begin(), last.end());
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.IntList(a_dims);
+  writer.IntList(b_dims);
+  ir::ops::dot_general.counter->Add();
+  return MakeTensor(lazy::MakeNode(&ir::ops::dot_general, {lhs->Read(), rhs->Read()},
+                                   std::move(words), ir::GetShape(a.scalar_type(), dims)),
+                    lhs->root()->device());
 }
 
 at::Tensor SendSharded(const at::Tensor& cpu, const Sharding* sharding) {

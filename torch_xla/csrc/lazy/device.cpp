@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "debug/environment.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::lazy {
@@ -62,6 +63,9 @@ runtime::Client& GetClient() {
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
     runtime::Client* made = CreateClient();
+    if (debug::EnvFlag("XLA_USE_SPMD")) {
+      spmd_devices.store(static_cast<int>(made->devices().size()));
+    }
     for (auto* hook : ClientHooks()) hook(*made);
     client.store(made, std::memory_order_release);
     pthread_atfork(nullptr, nullptr, [] { forked.store(true); });

@@ -4,6 +4,9 @@
 #include <mutex>
 #include <utility>
 
+#include "lazy/device.h"
+#include "lazy/sharded_value.h"
+
 namespace torch_xla::lazy {
 
 /// Doubly linked; the lock is held for four pointer writes.
@@ -81,6 +84,10 @@ void Storage::SetSharding(const distributed::Sharding* sharding) {
 }
 
 void Storage::Assign(ir::Value value) {
+  if (SpmdDevices() > 0 && LeafData(value)) {
+    const distributed::Sharding* wanted = sharding();
+    if (wanted && value.shape() == shape_) value = WithSharding(std::move(value), *wanted);
+  }
   ir::Value old;  // freed without the lock: much may hang on it
   std::lock_guard guard(lock_);
   old = Exchange(std::move(value));

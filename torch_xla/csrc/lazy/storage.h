@@ -47,7 +47,8 @@ class Storage : public c10::intrusive_ptr_target {
   /// From now on; a change of shape ends it.
   void SetSharding(const distributed::Sharding* sharding);
 
-  /// Overwrites the whole storage (its shape may change: resize_).
+  /// Overwrites the whole storage (its shape may change: resize_). Data that lies otherwise than
+  /// the storage shall is moved.
   void Assign(ir::Value value);
   /// The same, but not where the value is no longer `expected`.
   void Replace(const ir::Value& expected, ir::Value value);

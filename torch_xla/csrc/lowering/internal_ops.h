@@ -28,6 +28,9 @@ extern const OpSpec view_update;
 extern const OpSpec bitcast;
 /// Operands: start, step. The node's shape is the result's: start + i * step.
 extern const OpSpec arange;
+/// Operands: a, b. Attributes: which dimensions of each are summed over; the others of a, then
+/// those of b, are the result's.
+extern const OpSpec dot_general;
 /// Ones on the diagonal.
 extern const OpSpec eye;
 /// Non-maximum suppression of candidates in falling order. Operands, bool: [n, n] which pairs

@@ -1,5 +1,7 @@
 // Matrix products. Half types are multiplied with float accumulation and rounded once.
+#include "ir/attributes.h"
 #include "lowering/elementwise.h"
+#include "lowering/internal_ops.h"
 
 namespace torch_xla::lowering::aten {
 namespace {
@@ -91,3 +93,28 @@ Value addr(LoweringContext& cx, Value self, Value vec1, Value vec2, Value beta, 
 }
 
 }  // namespace torch_xla::lowering::aten
+
+namespace torch_xla::ir::ops {
+namespace {
+
+void LowerDotGeneral(lowering::LoweringContext& cx, const Node& node) {
+  using namespace lowering;
+  AttributeReader attributes(node.attributes());
+  const c10::IntArrayRef lhs = attributes.IntList(), rhs = attributes.IntList();
+  stablehlo::Value product =
+      aten::Product(cx, cx.Lowered(node.operands()[0]), cx.Lowered(node.operands()[1]),
+                    {.lhs_contracting = lhs.vec(), .rhs_contracting = rhs.vec()});
+  cx.SetOutputs(node, ToOutput(cx, product));
+}
+
+constexpr ArgSpec kDotArgs[] = {{"a", ArgKind::kTensor},
+                                {"b", ArgKind::kTensor},
+                                {"a_dims", ArgKind::kIntList},
+                                {"b_dims", ArgKind::kIntList}};
+
+}  // namespace
+
+const OpSpec dot_general = {"xla::dot_general", "", kDotArgs, LowerDotGeneral,
+                            &debug::GetCounter("xla::dot_general")};
+
+}  // namespace torch_xla::ir::ops

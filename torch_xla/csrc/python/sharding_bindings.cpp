@@ -39,6 +39,7 @@ void BindSharding(py::module_& m) {
   m.def("_xla_with_sharding", &aten::WithSharding, NoGil());
   m.def("_xla_marked_sharding", &aten::MarkedSharding, kInterned);
   m.def("_xla_sharding", &aten::ShardingOf, kInterned);
+  m.def("_xla_dot_general", &aten::DotGeneral, NoGil());
   m.def("_xla_send_sharded", &aten::SendSharded, NoGil());
   m.def("_xla_tiles", &aten::TilesOf, NoGil());
   m.def("_get_xla_sharding_spec", [](const at::Tensor& tensor) {

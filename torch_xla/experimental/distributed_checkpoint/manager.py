@@ -17,8 +17,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
+from torch_xla import runtime
 from torch_xla._internal.atomic_file import sync_directory
 from torch_xla.core import xla_model
+from torch_xla.experimental.distributed_checkpoint.planners import SPMDLoadPlanner, SPMDSavePlanner
 from torch_xla.utils import gcsfs
 from torch_xla.utils.utils import map_tensors
 
@@ -42,7 +44,8 @@ class CheckpointManager:
     A checkpoint is a folder named by its step. It appears when it is whole: a process that is
     killed while saving leaves the older ones as they were. Where a process group is initialised,
     all its ranks make the same calls, and each writes what it holds; otherwise this process
-    writes all::
+    writes all. In SPMD mode :meth:`save` writes each part of a tensor once, and restoring keeps
+    the way tensors lie on the devices, whichever way they lay when they were saved::
 
         manager = CheckpointManager("gs://bucket/run", save_interval=100, max_to_keep=3)
         prime_optimizer(optimizer)
@@ -227,6 +230,7 @@ class CheckpointManager:
         dcp.save(
             state_dict,
             storage_writer=writer,
+            planner=SPMDSavePlanner() if runtime.is_spmd() else None,
             process_group=self._group,
             no_dist=self._group is None,
         )
@@ -319,6 +323,7 @@ class CheckpointManager:
         dcp.load(
             state_dict,
             storage_reader=self._reader(step),
+            planner=SPMDLoadPlanner() if runtime.is_spmd() else None,
             process_group=self._group,
             no_dist=self._group is None,
         )

@@ -1,0 +1,145 @@
+"""PyTorch's DTensor API on the xla device: it leads here for a device mesh of type xla."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from torch_xla import _XLAC
+from torch_xla.distributed.spmd.marking import mark_sharding
+from torch_xla.distributed.spmd.mesh import Mesh
+from torch_xla.distributed.spmd.partition import PartitionSpec
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
+
+def to_mesh(device_mesh: DeviceMesh) -> Mesh:
+    """Returns the mesh of a ``DeviceMesh``.
+
+    Raises:
+        ValueError: Its device type is not xla.
+    """
+    if device_mesh.device_type != "xla":
+        raise ValueError(
+            f"expected a DeviceMesh of device type 'xla', got {device_mesh.device_type!r}"
+        )
+    devices = device_mesh.mesh
+    return Mesh(devices.flatten().tolist(), tuple(devices.shape), device_mesh.mesh_dim_names)
+
+
+def to_partition_spec(
+    rank: int, device_mesh: DeviceMesh, placements: Sequence[Placement] | None
+) -> PartitionSpec:
+    """Returns what placements mean for a tensor.
+
+    Args:
+        rank: The tensor's number of dimensions.
+        device_mesh: The mesh.
+        placements: For each dimension of the mesh ``Shard(dim)`` or ``Replicate()``; None
+            replicates.
+
+    Returns:
+        The partition spec, of axis numbers.
+
+    Raises:
+        ValueError: There are more or fewer placements than mesh dimensions, or others.
+    """
+    from torch.distributed.tensor.placement_types import Replicate, Shard
+
+    if placements is None:
+        placements = [Replicate()] * device_mesh.ndim
+    if len(placements) != device_mesh.ndim:
+        raise ValueError(
+            f"expected {device_mesh.ndim} placements, one for each dimension of the mesh, got "
+            f"{tuple(placements)}"
+        )
+    axes: list[list[int]] = [[] for _ in range(rank)]
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, Replicate):
+            continue
+        if type(placement) is not Shard:
+            raise ValueError(
+                f"expected placements Shard(dim) or Replicate() on xla, got {placement!r}"
+            )
+        if not -rank <= placement.dim < rank:
+            raise ValueError(
+                f"expected placements of the {rank} dimensions of the tensor, got {placement!r}"
+            )
+        axes[placement.dim].append(axis)
+    return tuple(tuple(dimension) or None for dimension in axes)
+
+
+def xla_distribute_tensor(
+    tensor: torch.Tensor,
+    device_mesh: DeviceMesh,
+    placements: Sequence[Placement] | None = None,
+) -> XLAShardedTensor:
+    """Distributes a tensor over the devices; ``torch.distributed.tensor.distribute_tensor``.
+
+    Args:
+        tensor: A tensor of any shape. One that is not on xla is sent there.
+        device_mesh: A mesh of device type xla over all devices.
+        placements: For each dimension of the mesh ``Shard(dim)`` or ``Replicate()``. Of several
+            that split the same dimension, the first varies slowest.
+
+    Returns:
+        The distributed tensor. An xla tensor is marked itself: see :func:`mark_sharding`.
+
+    Raises:
+        ValueError: The mesh or the placements do not fit.
+        RuntimeError: The process is not in SPMD mode, or the tensor is marked otherwise.
+    """
+    mesh = to_mesh(device_mesh)
+    spec = to_partition_spec(tensor.dim(), device_mesh, placements)
+    if tensor.device.type != "xla":
+        sent = _XLAC._xla_send_sharded(tensor.detach().cpu(), mesh.get_op_sharding(spec))
+        tensor = XLAShardedTensor(sent).requires_grad_(tensor.requires_grad)
+    return mark_sharding(tensor, mesh, spec)
+
+
+def xla_distribute_module(
+    module: nn.Module,
+    device_mesh: DeviceMesh | None = None,
+    partition_fn: Callable[[str, nn.Module, DeviceMesh], None] | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> nn.Module:
+    """Distributes a module's parameters; ``torch.distributed.tensor.distribute_module``.
+
+    Args:
+        module: The module. It is moved to xla.
+        device_mesh: A mesh of device type xla over all devices.
+        partition_fn: Called with the name of each submodule, the submodule and the mesh; it
+            distributes what it wants to, by :func:`xla_distribute_tensor`. What it leaves is
+            replicated.
+        input_fn: Called with the module, its inputs and the mesh before a forward pass; returns
+            the inputs.
+        output_fn: Called with the module, its outputs and the mesh after it; returns the outputs.
+
+    Returns:
+        The module.
+    """
+    if device_mesh is None:
+        raise ValueError("xla_distribute_module: expected a DeviceMesh, got None")
+    mesh = to_mesh(device_mesh)
+    module.to("xla")
+    if partition_fn is not None:
+        for name, child in module.named_modules():
+            partition_fn(name, child, device_mesh)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if _XLAC._xla_marked_sharding(tensor) is None:
+            mark_sharding(tensor, mesh, (None,) * tensor.dim())
+    if input_fn is not None:
+        module.register_forward_pre_hook(lambda child, inputs: input_fn(child, inputs, device_mesh))
+    if output_fn is not None:
+        module.register_forward_hook(
+            lambda child, inputs, outputs: output_fn(child, outputs, device_mesh)
+        )
+    module._distribute_module_applied = True
+    return module

@@ -1,0 +1,159 @@
+"""Saying how tensors lie on the devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC, runtime
+from torch_xla.distributed.spmd.mesh import Mesh
+from torch_xla.distributed.spmd.partition import PartitionSpec
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    unwrap_sharded_tensor,
+    wrap_as_sharded_tensor,
+)
+
+
+def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC.Sharding:
+    """Returns the sharding, if ``t`` can have it."""
+    if not runtime.is_spmd():
+        raise RuntimeError(f"{name}: expected SPMD mode; call torch_xla.runtime.use_spmd() first")
+    if not isinstance(t, torch.Tensor) or t.device.type != "xla":
+        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
+        raise TypeError(f"{name}: expected an xla tensor, got {found}")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"{name}: expected a Mesh, got {type(mesh).__name__}")
+    sharding = mesh.get_op_sharding(partition_spec)
+    if len(partition_spec) != t.dim():
+        raise ValueError(
+            f"{name}: expected a partition spec with an entry for each of the {t.dim()} "
+            f"dimensions of the tensor (shape {list(t.shape)}), got {partition_spec}"
+        )
+    return sharding
+
+
+def mark_sharding(
+    t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> XLAShardedTensor:
+    """Says how a tensor lies on the devices, from now on.
+
+    The tensor itself is marked, and keeps that through in-place operations; marking a module's
+    parameters needs no assignment. Data that no operation has used yet is uploaded so, other data
+    is moved by the next program. On a view it is a hint, for its value as of now. ::
+
+        mesh = Mesh(range(4), (2, 2), ("data", "model"))
+        x = mark_sharding(x, mesh, ("data", None))
+        mark_sharding(linear.weight, mesh, ("model", None))
+
+    Args:
+        t: An xla tensor of any shape. Dimensions need not be divisible by their number of parts.
+        mesh: The mesh.
+        partition_spec: For each dimension the axis of the mesh (name or number) over which it is
+            split, a tuple of axes, or None for one that is not. Over the axes that it does not
+            name the tensor is replicated.
+
+    Returns:
+        The same tensor under another type, which tells how it lies.
+
+    Raises:
+        RuntimeError: The process is not in SPMD mode, or the tensor is marked otherwise: see
+            :func:`clear_sharding`.
+        TypeError: ``t`` is no xla tensor, or ``mesh`` no mesh.
+        ValueError: The partition spec does not fit the tensor or the mesh.
+    """
+    sharding = _check("mark_sharding", t, mesh, partition_spec)
+    marked = _XLAC._xla_marked_sharding(t)
+    if marked is not None and marked != sharding:
+        raise RuntimeError(
+            f"mark_sharding: the tensor is marked {marked} already; call clear_sharding() before "
+            f"marking it {sharding}"
+        )
+    _XLAC._xla_mark_sharding(t, sharding)
+    return wrap_as_sharded_tensor(t)
+
+
+def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
+    """Takes the mark off a tensor: from now on XLA chooses how it lies.
+
+    Returns:
+        The tensor, as a plain one.
+    """
+    if not isinstance(t, torch.Tensor) or t.device.type != "xla":
+        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
+        raise TypeError(f"clear_sharding: expected an xla tensor, got {found}")
+    _XLAC._xla_clear_sharding(t)
+    return unwrap_sharded_tensor(t)
+
+
+class MarkShardingFunction(torch.autograd.Function):
+    """A copy of a tensor that lies in some way, and whose gradient does, too."""
+
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
+        ctx.sharding = sharding
+        return _XLAC._xla_with_sharding(t, sharding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return MarkShardingFunction.apply(gradient, ctx.sharding), None
+
+
+def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
+    """Returns a tensor of the same content that lies so, as its gradient does."""
+    return MarkShardingFunction.apply(t, sharding)
+
+
+def mark_sharding_with_gradients(
+    t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> torch.Tensor:
+    """Returns a tensor of the same content that is marked; its gradient is marked so, too.
+
+    For activations: XLA may lose track of how they lie on the way back. Unlike
+    :func:`mark_sharding` it leaves ``t`` alone.
+
+    Args and Raises are those of :func:`mark_sharding`.
+    """
+    sharding = _check("mark_sharding_with_gradients", t, mesh, partition_spec)
+    return with_sharding(unwrap_sharded_tensor(t), sharding)
+
+
+@dataclass
+class ShardingSpec:
+    """A mesh with a partition spec: how to shard what is to come, such as a loader's batches.
+
+    Attributes:
+        mesh: The mesh.
+        partition_spec: As for :func:`mark_sharding`.
+        minibatch: Whether tensors hold this process's part of a batch, along dimension 0, rather
+            than all of it. SPMD mode has one process, whose part is all; the first dimension has
+            to be split.
+    """
+
+    mesh: Mesh
+    partition_spec: PartitionSpec
+    minibatch: bool = False
+
+    def __post_init__(self) -> None:
+        sharding = self.mesh.get_op_sharding(self.partition_spec)
+        if self.minibatch and (sharding.is_replicated or sharding.tiles[0] == 1):
+            raise ValueError(
+                "ShardingSpec: expected a partition spec that splits dimension 0, with "
+                f"minibatch=True, got {self.partition_spec}"
+            )
+        self._sharding = sharding
+
+    @property
+    def sharding(self) -> _XLAC.Sharding:
+        """The sharding."""
+        return self._sharding
+
+    def can_apply(self, t: torch.Tensor) -> bool:
+        """Returns whether a tensor has as many dimensions as the partition spec."""
+        return t.dim() == len(self.partition_spec)
+
+    def apply(self, t: torch.Tensor) -> XLAShardedTensor:
+        """Marks an xla tensor: see :func:`mark_sharding`."""
+        return mark_sharding(t, self.mesh, self.partition_spec)

@@ -1,0 +1,197 @@
+"""The devices as a grid with named axes."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from torch_xla import _XLAC, runtime
+from torch_xla.distributed.spmd.partition import PartitionSpec, axes_by_dimension
+
+
+class Mesh:
+    """The devices of the process, as a grid of one or more axes.
+
+    Args:
+        device_ids: The numbers of the devices, from 0 to their count - 1, each once, in row-major
+            order of the grid: a list, or an array of any shape.
+        mesh_shape: How many devices there are along each axis.
+        axis_names: The names of the axes, by which partition specs can speak of them; without
+            them they go by their numbers.
+
+    Raises:
+        ValueError: The devices, the shape and the names do not fit each other.
+    """
+
+    def __init__(
+        self,
+        device_ids: np.ndarray | Sequence[int],
+        mesh_shape: Sequence[int],
+        axis_names: Sequence[str] | None = None,
+    ) -> None:
+        self.device_ids = np.asarray(device_ids, dtype=np.int64).reshape(-1)
+        self.mesh_shape = tuple(int(size) for size in mesh_shape)
+        if not self.mesh_shape or min(self.mesh_shape) < 1:
+            raise ValueError(
+                f"Mesh: expected `mesh_shape` of axes of at least 1, got {self.mesh_shape}"
+            )
+        if len(self.device_ids) != math.prod(self.mesh_shape):
+            raise ValueError(
+                f"Mesh: expected {math.prod(self.mesh_shape)} device_ids, the product of "
+                f"mesh_shape {self.mesh_shape}, got {len(self.device_ids)}"
+            )
+        if sorted(self.device_ids.tolist()) != list(range(len(self.device_ids))):
+            raise ValueError(
+                f"Mesh: expected device_ids with each number from 0 to {len(self.device_ids) - 1} "
+                f"once, got {self.device_ids.tolist()}"
+            )
+        if axis_names is not None:
+            axis_names = tuple(axis_names)
+            if len(axis_names) != len(self.mesh_shape):
+                raise ValueError(
+                    f"Mesh: expected {len(self.mesh_shape)} axis_names, one for each axis of "
+                    f"mesh_shape {self.mesh_shape}, got {axis_names}"
+                )
+            if len(set(axis_names)) != len(axis_names):
+                raise ValueError(f"Mesh: expected axis_names that differ, got {axis_names}")
+        self.axis_names: tuple[str, ...] | None = axis_names
+
+    def size(self) -> int:
+        """Returns the number of devices."""
+        return len(self.device_ids)
+
+    def shape(self) -> OrderedDict[str | int, int]:
+        """Returns the size of each axis, by its name (its number where there are no names)."""
+        return OrderedDict(
+            zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape, strict=True)
+        )
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """Returns the device numbers as an array of the mesh's shape."""
+        return self.device_ids.reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """Returns the number of the axis with a name; None where there is none."""
+        names = self.axis_names or ()
+        return names.index(name) if name in names else None
+
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> _XLAC.Sharding:
+        """Returns how an array of that partition spec lies on the devices.
+
+        Args:
+            partition_spec: For each dimension of the array the axis (name or number) over which
+                it is split, a tuple of axes, of which the first varies slowest, or None.
+
+        Returns:
+            The sharding. ``str()`` gives it in XLA's spelling.
+
+        Raises:
+            ValueError: An axis does not exist, or occurs twice, or the mesh has not all devices.
+        """
+        axes = axes_by_dimension(self, partition_spec)
+        count = runtime.addressable_runtime_device_count()
+        if self.size() != count:
+            raise ValueError(
+                f"mesh of {self.size()} devices: expected one over all {count} devices of the "
+                "process"
+            )
+        used = [axis for dimension in axes for axis in dimension]
+        if not used:
+            return _XLAC.Sharding.replicated()
+        rest = [axis for axis in range(len(self.mesh_shape)) if axis not in used]
+        tiles = [math.prod(self.mesh_shape[axis] for axis in dimension) for dimension in axes]
+        devices = self.get_logical_mesh().transpose(used + rest).reshape(-1)
+        return _XLAC.Sharding.tiled(tiles, devices.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return (
+            self.mesh_shape == other.mesh_shape
+            and self.axis_names == other.axis_names
+            and np.array_equal(self.device_ids, other.device_ids)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.mesh_shape, self.axis_names, tuple(self.device_ids.tolist())))
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(device_ids={self.device_ids.tolist()}, "
+            f"mesh_shape={self.mesh_shape}, axis_names={self.axis_names})"
+        )
+
+
+class HybridMesh(Mesh):
+    """A mesh over several groups of devices that are connected better inside than outside.
+
+    The size of an axis is the product of its sizes inside a group and over the groups; the groups
+    vary slower. A group is as many devices as ``ici_mesh_shape`` has, in order of their numbers.
+
+    Args:
+        ici_mesh_shape: The shape of a group ("inter-core interconnect").
+        dcn_mesh_shape: How many groups there are along each axis ("data-center network"); one
+            when None.
+        axis_names: As in :class:`Mesh`.
+
+    Raises:
+        ValueError: The shapes do not fit each other, or the number of devices.
+    """
+
+    def __init__(
+        self,
+        *,
+        ici_mesh_shape: Sequence[int],
+        dcn_mesh_shape: Sequence[int] | None = None,
+        axis_names: Sequence[str] | None = None,
+    ) -> None:
+        inside = tuple(int(size) for size in ici_mesh_shape)
+        outside = (1,) * len(inside) if dcn_mesh_shape is None else tuple(map(int, dcn_mesh_shape))
+        if len(inside) != len(outside):
+            raise ValueError(
+                "HybridMesh: expected ici_mesh_shape and dcn_mesh_shape of the same length, got "
+                f"{inside} and {outside}"
+            )
+        count = runtime.global_runtime_device_count()
+        if math.prod(inside + outside) != count:
+            raise ValueError(
+                f"HybridMesh: expected ici_mesh_shape × dcn_mesh_shape of {count} devices, got "
+                f"{inside} × {outside}"
+            )
+        self.ici_mesh_shape = inside
+        self.dcn_mesh_shape = outside
+        # [groups…, inside…] to [groups 0, inside 0, groups 1, inside 1, …].
+        rank = len(inside)
+        order = [axis + group for axis in range(rank) for group in (0, rank)]
+        ids = np.arange(count).reshape(outside + inside).transpose(order)
+        shape = tuple(o * i for o, i in zip(outside, inside, strict=True))
+        super().__init__(ids, shape, axis_names)
+
+
+_global_mesh: Mesh | None = None
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """Returns a mesh of one axis over all devices.
+
+    Args:
+        axis_name: The name of the axis.
+    """
+    count = runtime.global_runtime_device_count()
+    return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
+
+
+def set_global_mesh(mesh: Mesh | None) -> None:
+    """Sets the mesh for what is not given one, such as FSDP."""
+    global _global_mesh
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(f"set_global_mesh(): expected a Mesh, got {type(mesh).__name__}")
+    _global_mesh = mesh
+
+
+def get_global_mesh() -> Mesh | None:
+    """Returns what :func:`set_global_mesh` has set; None before."""
+    return _global_mesh
