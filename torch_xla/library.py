@@ -167,7 +167,7 @@ def stablehlo(
         def _(x, gate, scale):
             return stablehlo(
                 lambda x, gate, scale: hlo.logistic(gate) * x * scale,
-                x, gate, x.new_full((), scale),
+                x, gate, torch.scalar_tensor(scale, dtype=x.dtype, device=x.device),
             )
 
     or as text, whose types are static: it is written for the tensors that come
@@ -186,7 +186,7 @@ def stablehlo(
 
     A function that was seen before costs no more than an operator: graphs that differ in it are
     different programs, all else is cached as ever. A number that changes from call to call is
-    better an input (``x.new_full((), number)``) than part of the function.
+    better an input (``torch.scalar_tensor(number, ...)``) than part of the function.
 
     Args:
         function: A ``func.func`` of tensors of static shape; behind it may come others, which it

@@ -55,7 +55,7 @@ def _(x, gate, scale):
         """,
         x,
         gate,
-        x.new_full((), scale),
+        torch.scalar_tensor(scale, dtype=x.dtype, device=x.device),
     )
 
 
@@ -228,13 +228,19 @@ def _softcap_backward(ctx, grad):
         y = hlo.tanh(x / cap)
         return grad * (1 - y * y)
 
-    return stablehlo(backward, grad, x, x.new_full((), ctx.cap)), None
+    return stablehlo(
+        backward, grad, x, torch.scalar_tensor(ctx.cap, dtype=x.dtype, device=x.device)
+    ), None
 
 
 softcap.register_autograd(_softcap_backward, setup_context=_softcap_context)
 register_lowering(
     softcap,
-    lambda x, cap: stablehlo(lambda x, cap: hlo.tanh(x / cap) * cap, x, x.new_full((), cap)),
+    lambda x, cap: stablehlo(
+        lambda x, cap: hlo.tanh(x / cap) * cap,
+        x,
+        torch.scalar_tensor(cap, dtype=x.dtype, device=x.device),
+    ),
 )
 
 
