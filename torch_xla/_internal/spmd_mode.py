@@ -12,7 +12,7 @@ VARIABLE = "XLA_USE_SPMD"
 
 def _is_wanted() -> bool:
     """Whether the environment asks for it; the client, once made, has looked there, too."""
-    return os.environ.get(VARIABLE) in ("1", "true", "True")
+    return os.environ.get(VARIABLE, "") not in ("", "0", "false")
 
 
 def is_on() -> bool:
