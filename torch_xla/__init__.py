@@ -65,8 +65,8 @@ _module_ties.register()
 _storage_location.register()
 _dlpack_protocol.register()
 _torch_defaults.register()
-_replication.register()
 _spmd_mode.register()
+_replication.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -146,7 +146,18 @@ def find_plugins() -> list[PluginSpec]:
     return list(found.values())
 
 
+# The platforms that register_plugins has found a plugin for.
+_registered: list[str] = []
+
+
 def register_plugins() -> None:
     """Makes every installed plugin known to the runtime; none is loaded by this."""
     for spec in find_plugins():
         _XLAC._xla_add_plugin(spec.platform, spec.library, spec.options)
+        _registered.append(spec.platform)
+
+
+def may_have_accelerator() -> bool:
+    """Returns whether the runtime may start on another platform than the CPU."""
+    platform = os.environ.get("PJRT_DEVICE", "").upper()
+    return any(name != "CPU" for name in ([platform] if platform else _registered))

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from torch_xla import _XLAC
+from torch_xla._internal import plugins
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
 TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
@@ -106,7 +107,7 @@ def _join_processes() -> None:
     The plugin asks the store when it starts. CPU devices need none: their collectives run on the
     host.
     """
-    if os.environ.get("PJRT_DEVICE", "").upper() == "CPU" or _XLAC._xla_is_initialized():
+    if not plugins.may_have_accelerator() or _XLAC._xla_is_initialized():
         return
     place = topology()
     _XLAC._xla_set_process_place(
