@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import wrap
 
 from torch_xla import _XLAC
+from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla.distributed import spmd
 from torch_xla.distributed.spmd.partition import Axis, PartitionSpec
 
@@ -84,13 +84,10 @@ class SpmdFullyShardedDataParallel(nn.Module):
                     f"{mesh}"
                 )
         if auto_wrap_policy is not None:
-            wrap._recursive_wrap(
+            wrap_children(
                 module,
-                auto_wrap_policy=auto_wrap_policy,
-                wrapper_cls=auto_wrapper_callable or SpmdFullyShardedDataParallel,
-                ignored_modules=set(),
-                ignored_params=set(),
-                only_wrap_children=True,
+                auto_wrap_policy,
+                auto_wrapper_callable or SpmdFullyShardedDataParallel,
                 mesh=mesh,
                 shard_output=shard_output,
                 extra_data_axis=extra_data_axis,

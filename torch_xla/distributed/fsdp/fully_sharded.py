@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import wrap
 from torch.utils import _pytree
 
 import torch_xla
+from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding
 from torch_xla.distributed.fsdp.state_dict import WRAPPED, clean_name
@@ -84,23 +84,17 @@ class XlaFullyShardedDataParallel(nn.Module):
         if isinstance(module, XlaFullyShardedDataParallel):
             raise ValueError("XlaFullyShardedDataParallel: the module is wrapped already")
         if auto_wrap_policy is not None:
-            options = {
-                "reshard_after_forward": reshard_after_forward,
-                "flatten_parameters": flatten_parameters,
-                "execute_sharding_on_init": execute_sharding_on_init,
-                "compute_dtype": compute_dtype,
-                "buffer_dtype": buffer_dtype,
-                "fp32_reduce_scatter": fp32_reduce_scatter,
-                "sharding_groups": sharding_groups,
-            }
-            wrap._recursive_wrap(
+            wrap_children(
                 module,
-                auto_wrap_policy=auto_wrap_policy,
-                wrapper_cls=auto_wrapper_callable or XlaFullyShardedDataParallel,
-                ignored_modules=set(),
-                ignored_params=set(),
-                only_wrap_children=True,
-                **options,
+                auto_wrap_policy,
+                auto_wrapper_callable or XlaFullyShardedDataParallel,
+                reshard_after_forward=reshard_after_forward,
+                flatten_parameters=flatten_parameters,
+                execute_sharding_on_init=execute_sharding_on_init,
+                compute_dtype=compute_dtype,
+                buffer_dtype=buffer_dtype,
+                fp32_reduce_scatter=fp32_reduce_scatter,
+                sharding_groups=sharding_groups,
             )
         groups = collectives.checked_groups(
             "XlaFullyShardedDataParallel", sharding_groups, same_size=True
