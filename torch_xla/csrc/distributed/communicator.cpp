@@ -173,8 +173,13 @@ void Local(const Collective& collective, const std::vector<int64_t>& members, in
 /// The messages of one collective among `members`.
 class Transfers {
  public:
-  Transfers(c10d::Backend& bulk, const PeerMesh& mesh, const std::vector<int64_t>& members)
-      : bulk_(bulk), mesh_(mesh), members_(members), me_(IndexOf(members, mesh.rank())) {}
+  Transfers(c10d::Backend& bulk, const PeerMesh& mesh, TransferWatcher& watcher,
+            const std::vector<int64_t>& members)
+      : bulk_(bulk),
+        mesh_(mesh),
+        watcher_(watcher),
+        members_(members),
+        me_(IndexOf(members, mesh.rank())) {}
 
   int64_t me() const { return me_; }
   int64_t count() const { return static_cast<int64_t>(members_.size()); }
@@ -198,7 +203,7 @@ class Transfers {
   }
   void Wait(const WorkPtr& work, int64_t member) {
     if (!work) return;
-    Guarded(member, [&] { work->wait(mesh_.timeout()); });
+    Guarded(member, [&] { watcher_.Wait(work, static_cast<int>(members_[member])); });
   }
   void WaitForSends() {
     for (auto& [member, work] : sends_) Wait(work, member);
@@ -228,6 +233,7 @@ class Transfers {
 
   c10d::Backend& bulk_;
   const PeerMesh& mesh_;
+  TransferWatcher& watcher_;
   const std::vector<int64_t>& members_;
   const int64_t me_;
   std::vector<std::pair<int64_t, WorkPtr>> sends_;
@@ -372,7 +378,7 @@ void Broadcast(Transfers& transfers, int64_t root, const at::Tensor& data) {
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<PeerMesh> mesh, c10::intrusive_ptr<c10d::Backend> bulk)
-    : mesh_(std::move(mesh)), bulk_(std::move(bulk)) {}
+    : mesh_(std::move(mesh)), watcher_(*mesh_), bulk_(std::move(bulk)) {}
 
 void Communicator::Run(const Collective& collective, std::string_view text,
                        const std::vector<at::Tensor>& inputs,
@@ -402,7 +408,7 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
     return;
   }
   mesh_->Exchange(members, text, {});
-  Transfers transfers(*bulk_, *mesh_, members);
+  Transfers transfers(*bulk_, *mesh_, watcher_, members);
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast: {

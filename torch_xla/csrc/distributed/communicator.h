@@ -10,6 +10,7 @@
 
 #include "distributed/collective.h"
 #include "distributed/peer_mesh.h"
+#include "distributed/transfer_watcher.h"
 
 namespace torch_xla::distributed {
 
@@ -34,6 +35,7 @@ class Communicator {
 
   std::mutex mutex_;
   std::unique_ptr<PeerMesh> mesh_;
+  TransferWatcher watcher_;
   c10::intrusive_ptr<c10d::Backend> bulk_;
   at::Tensor scratch_;
   std::string failure_;

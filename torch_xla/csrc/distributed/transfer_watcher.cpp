@@ -1,0 +1,57 @@
+#include "distributed/transfer_watcher.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+namespace torch_xla::distributed {
+namespace {
+
+constexpr std::chrono::milliseconds kInterval{200};
+// What a replica sent before it ended, in good order or not, is in the sockets and comes by then.
+constexpr std::chrono::seconds kGrace{5};
+
+}  // namespace
+
+TransferWatcher::TransferWatcher(const PeerMesh& mesh) : mesh_(mesh), thread_([this] { Run(); }) {}
+
+TransferWatcher::~TransferWatcher() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_one();
+  thread_.join();
+}
+
+void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank) {
+  auto watch = [this](c10::intrusive_ptr<c10d::Work> watched, int of) {
+    std::lock_guard lock(mutex_);
+    work_ = std::move(watched);
+    rank_ = of;
+    ended_ = {};
+  };
+  watch(work, rank);
+  bool done = false;
+  try {
+    done = work->wait(mesh_.timeout());
+  } catch (...) {
+    watch({}, -1);
+    throw;
+  }
+  watch({}, -1);
+  if (!done) throw std::runtime_error("it was given up");
+}
+
+void TransferWatcher::Run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_.wait_for(lock, kInterval, [this] { return stop_; })) {
+    if (!work_) continue;
+    const std::vector<int> ended = mesh_.Ended();
+    if (std::find(ended.begin(), ended.end(), rank_) == ended.end()) continue;
+    if (ended_ == Clock::time_point{}) ended_ = Clock::now();
+    if (Clock::now() - ended_ >= kGrace) work_->abort();
+  }
+}
+
+}  // namespace torch_xla::distributed

@@ -1,0 +1,39 @@
+// Ends a transfer whose other side has ended: Gloo's wait does not always see that.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "distributed/peer_mesh.h"
+
+namespace torch_xla::distributed {
+
+class TransferWatcher {
+ public:
+  /// `mesh` must outlive it.
+  explicit TransferWatcher(const PeerMesh& mesh);
+  ~TransferWatcher();
+
+  /// Waits until the transfer with `rank` is done. Throws where it fails, and where `rank` has
+  /// ended and what it had sent by then does not complete it.
+  void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+
+  const PeerMesh& mesh_;
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;
+  c10::intrusive_ptr<c10d::Work> work_;  // waited for; null: none
+  int rank_ = -1;
+  Clock::time_point ended_{};  // when rank_ was first seen to have ended, while work_ is waited for
+  std::thread thread_;
+};
+
+}  // namespace torch_xla::distributed
