@@ -62,8 +62,8 @@ void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
   lazy::Storage& root = *impl->root();
   root.SetSharding(sharding);
   const ir::Value value = root.value();
-  const lazy::DeviceData* data = lazy::LeafData(value);
-  if (!data || data->sharding() != sharding) root.Assign(lazy::WithSharding(value, *sharding));
+  ir::Value lying = lazy::WithSharding(value, *sharding);
+  if (lying != value) root.Assign(std::move(lying));
 }
 
 void ClearSharding(const at::Tensor& tensor) {
@@ -120,10 +120,9 @@ at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vecto
 at::Tensor SendSharded(const at::Tensor& cpu, const Sharding* sharding) {
   Check(*sharding, cpu.dim(), "send_cpu_data_to_device");
   const int device = lazy::DeviceOrdinal(lazy::TorchDevice(0));
-  lazy::DeviceDataPtr data = lazy::ToDevice(cpu, device);
-  if (const lazy::DeviceDataPtr moved = data->Resharded(sharding)) data = moved;
-  data->Get();
-  at::Tensor tensor = MakeTensor(lazy::MakeLeaf(data), device);
+  ir::Value leaf = lazy::WithSharding(lazy::MakeLeaf(lazy::ToDevice(cpu, device)), *sharding);
+  lazy::LeafData(leaf)->Get();
+  at::Tensor tensor = MakeTensor(std::move(leaf), device);
   GetImpl(tensor)->root()->SetSharding(sharding);
   return tensor;
 }
