@@ -1,0 +1,63 @@
+"""Mixed precision on the ``xla`` device.
+
+``torch.autocast("xla")`` and ``torch.amp.GradScaler("xla")`` work as on every other device; the
+names here are for scripts that use them from this package.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torch_xla.amp import syncfree
+
+__all__ = ["GradScaler", "autocast", "syncfree"]
+
+
+class autocast(torch.amp.autocast):  # noqa: N801
+    """Runs the operators within in the precision that suits each: ``torch.autocast("xla")``.
+
+    Args:
+        device: An XLA device, or its name; all of the process are meant.
+        enabled: False makes it do nothing.
+        dtype: ``torch.bfloat16`` (the default) or ``torch.float16``.
+        cache_enabled: Whether a parameter that is used twice is converted once.
+
+    Raises:
+        ValueError: ``device`` is not an XLA device.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "xla",
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if torch.device(device).type != "xla":
+            raise ValueError(f"torch_xla.amp.autocast(): expected an XLA device, got {device}")
+        super().__init__("xla", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """Scales the loss so that float16 gradients do not vanish: ``torch.amp.GradScaler("xla")``.
+
+    ``step()`` reads whether a gradient overflowed, which waits for the step; the optimizers of
+    :mod:`torch_xla.amp.syncfree`, and PyTorch's own with ``fused=True``, look on the device.
+
+    Args:
+        init_scale: The first factor.
+        growth_factor: What it is multiplied by after ``growth_interval`` steps without overflow.
+        backoff_factor: What it is multiplied by after an overflow.
+        growth_interval: In steps.
+        enabled: False makes all its methods do nothing.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
