@@ -1,13 +1,17 @@
 // Between at::Tensor and the lazy layer.
 #pragma once
 
+#include <typeinfo>
+
 #include "aten/tensor_impl.h"
 #include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
 
+/// FakeTensor's tensors on the meta device have the dispatch keys of the device that they stand
+/// for, and are none.
 inline bool IsXla(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.key_set().has_backend(c10::BackendComponent::XLABit);
+  return tensor.defined() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(XLATensorImpl);
 }
 
 /// The impl of an xla tensor; anything else is an error that names `what`.
