@@ -7,17 +7,10 @@ import pytest
 import torch
 from op_testing import check, rand
 
-import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 
 F = torch.nn.functional
-
-
-@pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    return xm.xla_device()
 
 
 @pytest.fixture
@@ -510,3 +503,12 @@ def test_fallback_within_no_grad_and_inference_mode(device):
         torch.testing.assert_close(
             torch.sinc(cpu.to(device)).cpu(), torch.sinc(cpu), equal_nan=True
         )
+
+
+def test_quantized_tensors_are_refused(device):
+    x = rand(4).to(device)
+    with pytest.raises(NotImplementedError, match="no tensors of QUInt8.*quantized_decomposed"):
+        torch.quantize_per_tensor(x, 0.1, 10, torch.quint8)
+    with pytest.raises(NotImplementedError, match="no tensors of QInt8"):
+        scales = torch.full((4,), 0.1, device=device)
+        torch.quantize_per_channel(x, scales, torch.zeros_like(scales).long(), 0, torch.qint8)

@@ -172,6 +172,17 @@ void Warn(const std::string& name) {
             << "; see docs/op_lowering.md\n";
 }
 
+/// A quantized tensor stays on the CPU, and all that is made of it, without a word.
+void RefuseQuantized(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  for (const c10::IValue& result : torch::jit::last(stack, op.schema().returns().size())) {
+    if (!result.isTensor() || !result.toTensor().defined()) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !result.toTensor().is_quantized(), op.schema().name(),
+        ": the xla device has no tensors of ", result.toTensor().scalar_type(),
+        "; torch.ops.quantized_decomposed has these operators on plain integers");
+  }
+}
+
 }  // namespace
 
 void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -187,6 +198,7 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   debug::GetCounter(name).Add();
   Warn(name);
   at::native::cpu_fallback(op, stack);
+  RefuseQuantized(op, *stack);
 }
 
 namespace {
