@@ -111,30 +111,6 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
 
 
 # What StableHLO calls the elements of a dtype.
-_ELEMENTS = {
-    torch.bool: "i1",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "ui8",
-    torch.uint16: "ui16",
-    torch.uint32: "ui32",
-    torch.uint64: "ui64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.complex64: "complex<f32>",
-    torch.complex128: "complex<f64>",
-    torch.float8_e4m3fn: "f8E4M3FN",
-    torch.float8_e4m3fnuz: "f8E4M3FNUZ",
-    torch.float8_e5m2: "f8E5M2",
-    torch.float8_e5m2fnuz: "f8E5M2FNUZ",
-    torch.float8_e8m0fnu: "f8E8M0FNU",
-}
-
-
 def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | None = None) -> str:
     """The StableHLO type of tensors of a shape and dtype, to be put into the text of a function.
 
@@ -150,9 +126,11 @@ def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | Non
     """
     if isinstance(shape, torch.Tensor):
         shape, dtype = shape.shape, dtype or shape.dtype
-    if dtype not in _ELEMENTS:
-        raise TypeError(f"stablehlo_type(): expected a dtype that XLA has, got {dtype}")
-    return f"tensor<{'x'.join([*(str(int(n)) for n in shape), _ELEMENTS[dtype]])}>"
+    try:
+        element = _XLAC._stablehlo_element(dtype)
+    except TypeError:
+        raise TypeError(f"stablehlo_type(): expected a dtype that XLA has, got {dtype}") from None
+    return f"tensor<{'x'.join([*(str(int(n)) for n in shape), element])}>"
 
 
 def stablehlo(

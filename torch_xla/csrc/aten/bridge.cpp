@@ -60,9 +60,8 @@ ir::Value OperandValue(const at::Tensor& tensor, int device, const char* op, con
 
 ir::Value Evaluate(const at::Tensor& tensor) {
   XLATensorImpl* impl = GetImpl(tensor);
-  const bool whole = !impl->view() && !impl->is_conj() && !impl->is_neg();
-  return whole ? lazy::Evaluate(impl->root())
-               : lazy::Evaluate(impl->Read(), impl->root()->device());
+  return impl->is_whole() ? lazy::Evaluate(impl->root())
+                          : lazy::Evaluate(impl->Read(), impl->root()->device());
 }
 
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {

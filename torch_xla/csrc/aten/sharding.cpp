@@ -46,16 +46,12 @@ std::vector<int64_t> Others(c10::IntArrayRef sizes, const std::vector<int64_t>& 
   return others;
 }
 
-bool IsWhole(const XLATensorImpl& impl) {
-  return !impl.view() && !impl.is_conj() && !impl.is_neg();
-}
-
 }  // namespace
 
 void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
   XLATensorImpl* impl = GetImpl(tensor, "mark_sharding");
   Check(*sharding, tensor.dim(), "mark_sharding");
-  if (!IsWhole(*impl)) {
+  if (!impl->is_whole()) {
     impl->Write(lazy::WithSharding(impl->Read(), *sharding));
     return;
   }
@@ -68,18 +64,18 @@ void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
 
 void ClearSharding(const at::Tensor& tensor) {
   XLATensorImpl* impl = GetImpl(tensor, "clear_sharding");
-  if (IsWhole(*impl)) impl->root()->SetSharding(nullptr);
+  if (impl->is_whole()) impl->root()->SetSharding(nullptr);
 }
 
 const Sharding* MarkedSharding(const at::Tensor& tensor) {
   const XLATensorImpl* impl = GetImpl(tensor);
-  return IsWhole(*impl) ? impl->root()->sharding() : nullptr;
+  return impl->is_whole() ? impl->root()->sharding() : nullptr;
 }
 
 const Sharding* ShardingOf(const at::Tensor& tensor) {
   if (const Sharding* marked = MarkedSharding(tensor)) return marked;
   const XLATensorImpl* impl = GetImpl(tensor);
-  if (!IsWhole(*impl)) return nullptr;
+  if (!impl->is_whole()) return nullptr;
   const ir::Value value = impl->root()->value();
   const lazy::DeviceData* data = lazy::LeafData(value);
   return data ? data->sharding() : nullptr;

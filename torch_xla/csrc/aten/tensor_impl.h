@@ -24,6 +24,9 @@ class XLATensorImpl final : public c10::TensorImpl {
     return view_;
   }
 
+  /// Whether its content is its storage's, as it stands there.
+  bool is_whole() const { return !view() && !is_conj() && !is_neg(); }
+
   /// The current content.
   ir::Value Read() const;
   /// Overwrites it (and so what every view of it sees). Where several elements are one in

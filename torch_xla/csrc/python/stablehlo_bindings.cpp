@@ -358,6 +358,8 @@ void BindStableHlo(py::module_& m) {
   BindElementwise(hlo);
   BindShapes(hlo);
   BindReductions(hlo);
+  m.def("_stablehlo_element",
+        [](at::ScalarType dtype) { return runtime::MlirName(lowering::NaturalType(dtype)); });
   m.def("_stablehlo_of", [](const py::function& function, const std::vector<at::Tensor>& like) {
     auto builder = std::make_shared<Builder>();
     std::vector<stablehlo::Value> parameters;
