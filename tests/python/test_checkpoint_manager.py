@@ -19,11 +19,6 @@ import torch_xla.core.xla_model as xm
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
 
 
-@pytest.fixture(scope="module")
-def device():
-    return xm.xla_device()
-
-
 @pytest.fixture
 def manager(tmp_path):
     manager = CheckpointManager(tmp_path / "run", save_interval=10)

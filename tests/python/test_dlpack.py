@@ -19,11 +19,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def device():
-    return xm.xla_device()
-
-
 def _address(tensor: torch.Tensor) -> int:
     return np.from_dlpack(tensor).__array_interface__["data"][0]
 

@@ -20,12 +20,6 @@ import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
 
 
-@pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    return xm.xla_device()
-
-
 def count(name: str) -> int:
     return met.counter_value(name) or 0
 

@@ -11,11 +11,9 @@ import torch_xla.debug.metrics as met
 
 
 @pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    xm.wait_device_ops()
+def device(device: torch.device) -> torch.device:
     met.clear_all()
-    return xm.xla_device()
+    return device
 
 
 def one_step(device: torch.device, size: int = 3) -> torch.Tensor:

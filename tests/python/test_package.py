@@ -15,11 +15,6 @@ import torch_xla.runtime as xr
 from torch_xla._internal import device_module
 
 
-@pytest.fixture
-def device() -> torch.device:
-    return xm.xla_device()
-
-
 def run_python(code: str, **environment: str) -> str:
     """Returns what ``code`` printed in a process of its own."""
     result = subprocess.run(

@@ -22,11 +22,6 @@ from torch_xla.utils.utils import DataWrapper, SampleGenerator
 
 
 @pytest.fixture
-def device() -> torch.device:
-    return xm.xla_device()
-
-
-@pytest.fixture
 def syncs(monkeypatch) -> list[None]:
     """Grows by one with every torch_xla.sync()."""
     calls: list[None] = []

@@ -18,12 +18,6 @@ P = 1e-3
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-@pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    return xm.xla_device()
-
-
 def compiles() -> int:
     return met.counter_value("UncachedCompile") or 0
 

@@ -22,11 +22,6 @@ from torch_xla.utils import safetensors as xla_safetensors
 Point = collections.namedtuple("Point", "x y")
 
 
-@pytest.fixture(scope="module")
-def device():
-    return xm.xla_device()
-
-
 def _assert_same(loaded, expected):
     assert loaded.dtype == expected.dtype and loaded.shape == expected.shape
     assert loaded.device.type == "cpu"

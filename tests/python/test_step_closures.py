@@ -14,12 +14,6 @@ import torch_xla.debug.metrics as met
 from torch_xla.utils import closures
 
 
-@pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    return xm.xla_device()
-
-
 def drain() -> None:
     """Waits for the asynchronous closures that are queued."""
     if closures._async_handler is not None:
