@@ -1,5 +1,7 @@
 """Elementwise ops and activation functions against CPU PyTorch."""
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -321,6 +323,14 @@ def test_bits():
         cases += [(torch.bitwise_and, (a, 6)), (torch.bitwise_left_shift, (a, 2))]
     cases += [(torch.bitwise_xor, (special(BOOL), special(BOOL).flip(0)))]
     check_many(cases)  # fmt: skip
+
+
+def test_shift_operators():
+    a, b = rand(9, dtype=I64), torch.arange(9)
+    shifts = [operator.lshift, operator.rshift, operator.ilshift, operator.irshift]
+    functions = [lambda x, y, f=f: f(x.clone(), y) for f in shifts]
+    check_many([(fn, (a, other)) for fn in functions for other in (2, b)])
+    check(lambda x: 2 << x, b)
 
 
 def test_logic():

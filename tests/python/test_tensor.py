@@ -512,6 +512,17 @@ def test_set_():
     assert b.tolist() == [4, 0, 0]
 
 
+def test_is_set_to(device):
+    """The same elements of the same storage in the same order."""
+    for x in (torch.ones(3, 4), torch.ones(3, 4).to(device)):
+        answers = [
+            x.is_set_to(other)
+            for other in (x, x.view(3, 4), x.detach(), x[:], x[1:], x.view(4, 3), x.clone(), x.t())
+        ]
+        assert answers == [True, True, True, True, False, False, False, False]
+        assert x[1:].is_set_to(x[1:])
+
+
 def test_resize_():
     cpu, x = torch.arange(6.0), torch.arange(6.0, device="xla")
     for sizes in ((2, 3), (2, 2), (3,), (3, 2)):

@@ -226,6 +226,24 @@ def test_script_and_trace(device):
     torch.testing.assert_close(torch.jit.script(model)(x).cpu(), expected)
 
 
+def test_encoder_with_padding(device):
+    """It asks whether the padding is at the ends, which reads one bool."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1).eval()
+    x, ours = rand(2, 3, 8), copy.deepcopy(model).to(device)
+    for rows in ([[0, 0, 1], [0, 0, 0]], [[1, 0, 0], [0, 1, 0]], [[0, 0, 0], [0, 0, 0]]):
+        padding = torch.tensor(rows, dtype=torch.bool)
+        inside = padding.logical_not()
+        aligned = torch._nested_tensor_from_mask_left_aligned
+        assert aligned(x.to(device), inside.to(device)) == aligned(x, inside)
+        expected = model(x, src_key_padding_mask=padding)[inside]
+        met.clear_all()
+        actual = ours(x.to(device), src_key_padding_mask=padding.to(device)).cpu()[inside]
+        torch.testing.assert_close(actual, expected)
+        assert not [name for name in met.counter_names() if name.startswith("aten::")]
+
+
 def test_nested_tensors(device):
     parts = [rand(2, 3), rand(4, 3)]
     nested = torch.nested.nested_tensor([p.to(device) for p in parts], layout=torch.jagged)

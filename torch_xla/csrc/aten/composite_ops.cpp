@@ -49,6 +49,24 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 
 }  // namespace
 
+// Python's << and >>, which have names of their own.
+#define SHIFT(name, inplace, shift)                                                               \
+  at::Tensor XLANativeFunctions::name##_Scalar(const at::Tensor& self, const at::Scalar& other) { \
+    return self.shift(other);                                                                     \
+  }                                                                                               \
+  at::Tensor XLANativeFunctions::name##_Tensor(const at::Tensor& self, const at::Tensor& other) { \
+    return self.shift(other);                                                                     \
+  }                                                                                               \
+  at::Tensor& XLANativeFunctions::inplace##_Scalar(at::Tensor& self, const at::Scalar& other) {   \
+    return self.shift##_(other);                                                                  \
+  }                                                                                               \
+  at::Tensor& XLANativeFunctions::inplace##_Tensor(at::Tensor& self, const at::Tensor& other) {   \
+    return self.shift##_(other);                                                                  \
+  }
+SHIFT(__lshift__, __ilshift__, bitwise_left_shift)
+SHIFT(__rshift__, __irshift__, bitwise_right_shift)
+#undef SHIFT
+
 at::Tensor& XLANativeFunctions::linspace_out(const at::Scalar& start, const at::Scalar& end,
                                              int64_t steps, at::Tensor& out) {
   aten::AssignOut(out, Linspace(start, end, steps, out.options()).to(out.scalar_type()));

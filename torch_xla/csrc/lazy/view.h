@@ -30,6 +30,8 @@ struct ViewStep {
   int64_t offset = 0;
   /// Set: the base's bytes as another dtype (strides and offset are unused).
   std::optional<c10::ScalarType> bitcast;
+
+  bool operator==(const ViewStep&) const = default;
 };
 
 class View : public c10::intrusive_ptr_target {
