@@ -447,6 +447,12 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "lcm": (torch.lcm, (torch.tensor([12, 9]), torch.tensor([8, 6]))),
     "tril_indices": (lambda x: torch.tril_indices(3, 4, device=x.device), (rand(1),)),
     "hann_window": (lambda x: torch.hann_window(8, device=x.device), (rand(1),)),
+    "kaiser_window": (
+        lambda x: [
+            torch.kaiser_window(8, *a, device=x.device) for a in ((), (False,), (True, 3.0))
+        ],
+        (rand(1),),
+    ),
     "linspace": (lambda x: torch.linspace(0, 1, 7, device=x.device), (rand(1),)),
     "logspace": (lambda x: torch.logspace(0, 2, 5, device=x.device), (rand(1),)),
     "vander": (torch.vander, (rand(4),)),

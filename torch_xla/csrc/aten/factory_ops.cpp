@@ -1,5 +1,7 @@
 // Tensors made from nothing. A fill is device data from the start (its buffer is made on
 // demand), so that a training loop's state is a parameter of its first step already.
+#include <ATen/ops/kaiser_window.h>
+
 #include <cmath>
 #include <limits>
 
@@ -177,6 +179,32 @@ at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out)
   aten::AssignOut(out,
                   lazy::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
   return out;
+}
+
+// PyTorch's kernel is for real devices alone; the CPU makes the few numbers.
+at::Tensor XLANativeFunctions::kaiser_window_beta(int64_t window_length, bool periodic, double beta,
+                                                  std::optional<at::ScalarType> dtype,
+                                                  std::optional<at::Layout> layout,
+                                                  std::optional<at::Device> device,
+                                                  std::optional<bool>) {
+  return at::kaiser_window(window_length, periodic, beta, dtype, layout, at::kCPU, false)
+      .to(device.value_or(at::Device(at::kXLA)));
+}
+
+at::Tensor XLANativeFunctions::kaiser_window_periodic(int64_t window_length, bool periodic,
+                                                      std::optional<at::ScalarType> dtype,
+                                                      std::optional<at::Layout> layout,
+                                                      std::optional<at::Device> device,
+                                                      std::optional<bool> pin_memory) {
+  return kaiser_window_beta(window_length, periodic, 12.0, dtype, layout, device, pin_memory);
+}
+
+at::Tensor XLANativeFunctions::kaiser_window(int64_t window_length,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout> layout,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool> pin_memory) {
+  return kaiser_window_periodic(window_length, true, dtype, layout, device, pin_memory);
 }
 
 }  // namespace torch_xla
