@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 # Of test_ops_linalg.py test_without_cpu_kernels does the same.
 TESTS = {
     "test_ops_reduction.py": ("test_scans", "test_other_scans", "test_gradients"),
-    "test_ops_order.py": ("test_sort",),
+    "test_ops_order.py": ("test_sort", "test_median", "test_kthvalue", "test_mode"),
 }
 
 
