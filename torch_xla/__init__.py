@@ -48,7 +48,7 @@ except ImportError as error:
 
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import dlpack_protocol as _dlpack_protocol  # noqa: E402
-from torch_xla._internal import module_ties as _module_ties  # noqa: E402
+from torch_xla._internal import module_conversion as _module_conversion  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
@@ -61,7 +61,7 @@ _XLAC._init()
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()
-_module_ties.register()
+_module_conversion.register()
 _storage_location.register()
 _dlpack_protocol.register()
 _torch_defaults.register()

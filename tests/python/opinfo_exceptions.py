@@ -73,7 +73,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "logcumsumexp": [Excuse(CANCELS, ("grad",), precise=True)],
     "masked.amax": [Excuse(MASKS, ("grad",), match="nan")],
     "masked.amin": [Excuse(MASKS, ("grad",), match="nan")],
-    "median": [Excuse(NAN_TO_INT, ("empty",), neutral=True)],
     "msort": [Excuse(TIES, ("grad",), HALF, neutral=True)],
     "multinomial": [Excuse(UNREAD, ("error",), match="probab")],
     "nanmedian": [Excuse(NAN_TO_INT, ("empty",), neutral=True)],
@@ -112,7 +111,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "stft": [Excuse(CANCELS, ("grad",), precise=True)],
     "svd": [Excuse("out= of an empty complex matrix", ("out",), ("complex64",))],
     "to_sparse": [Excuse(SPARSE)],
-    "topk": [Excuse(TIES, ("grad",), HALF, neutral=True)],
     "torch._scaled_mm": [
         Excuse("the CPU writes a float8 product to integers", ("out",), neutral=True)
     ],

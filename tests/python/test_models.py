@@ -372,6 +372,19 @@ def test_language_model(name: str, attention: str) -> None:
     check_training(model, batches, lambda m, batch: m(**batch).loss, rtol=1e-3, atol=1e-4)
 
 
+def test_lazy_modules_stay_lazy(device) -> None:
+    torch.manual_seed(0)
+    lazy = [nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(3)]
+    model = nn.Sequential(*lazy).to(device)
+    x = torch.randn(2, 1, 5, 5)
+    model(x.to(device)).sum().backward()
+    assert model[3].weight.shape == (3, 36)
+    assert {p.device for p in model.parameters()} == {device}
+    assert all(p.grad is not None for p in model.parameters())
+    expected = copy.deepcopy(model).cpu().eval()(x)
+    torch.testing.assert_close(model.eval()(x.to(device)).cpu(), expected)
+
+
 def test_tied_weights_stay_tied() -> None:
     model = language_model("gpt2", "sdpa").to(xm.xla_device())
     assert model.lm_head.weight is model.transformer.wte.weight
