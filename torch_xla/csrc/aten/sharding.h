@@ -20,12 +20,6 @@ const distributed::Sharding* ShardingOf(const at::Tensor& tensor);
 /// A new tensor of the same values, which lie so; its gradient shall, too, if autograd is told.
 at::Tensor WithSharding(const at::Tensor& tensor, const distributed::Sharding* sharding);
 
-/// The products of `a` and `b` summed over some dimensions of each, which no reshape brings next
-/// to each other: that would lose how the others lie on the devices. The dimensions of `a`, then
-/// of `b`, that are left.
-at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vector<int64_t>& a_dims,
-                      const std::vector<int64_t>& b_dims);
-
 /// A tensor of a CPU tensor's values, on the devices when this returns.
 at::Tensor SendSharded(const at::Tensor& cpu, const distributed::Sharding* sharding);
 /// What each device holds of a tensor, as CPU tensors. Blocks until it is computed.
