@@ -385,6 +385,40 @@ def test_lazy_modules_stay_lazy(device) -> None:
     torch.testing.assert_close(model.eval()(x.to(device)).cpu(), expected)
 
 
+def test_modules_move_in_place(device) -> None:
+    """An optimizer made before has the parameters that train, as with other devices."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    parameters = list(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    gradients = [p.grad.clone() for p in parameters]
+    model.to(device)
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        assert parameter.device == parameter.grad.device == device
+        torch.testing.assert_close(parameter.grad.cpu(), gradient)
+    expected = [(p - 0.1 * p.grad).cpu() for p in parameters]
+    optimizer.step()
+    model.cpu()
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.data, value.detach())
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+
+
+def test_modules_in_a_graph_move(device) -> None:
+    """Parameters that a graph holds cannot move in place: the module has new ones, still tied."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    old, loss = model[0].weight, model(torch.ones(1, 3)).sum()
+    model.to(device)
+    assert model[0].weight is model[1].weight
+    assert model[0].weight.device == device
+    loss.backward()
+    assert old.grad.device == torch.device("cpu")
+    model(torch.ones(1, 3).to(device)).sum().backward()
+    torch.testing.assert_close(model[0].weight.grad.cpu(), old.grad)
+
+
 def test_tied_weights_stay_tied() -> None:
     model = language_model("gpt2", "sdpa").to(xm.xla_device())
     assert model.lm_head.weight is model.transformer.wte.weight

@@ -1,43 +1,35 @@
-"""``nn.Module.to(device)`` keeps tied parameters tied, and those of lazy modules lazy.
+"""``nn.Module.to(device)`` moves parameters in place, as between other devices.
 
-PyTorch moves a parameter in place where it can. From the CPU to an xla device it cannot: the
-module gets a new ``nn.Parameter`` for each place that holds the old one. Weights that were one (an
-embedding and the output layer of a language model) would silently train apart, and parameters
-whose shape the first call finds would have shape 0 for good.
+PyTorch does so where the old and the new tensor are of a kind, which those of the CPU and of an
+xla device are not: the module gets a new ``nn.Parameter`` for each place that holds the old one.
+An optimizer made before would go on with the old ones; weights that were one (an embedding and the
+output layer of a language model) would train apart; and parameters of lazy modules, whose shape
+the first call finds, would have shape 0 for good. None of that would be an error.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 
-def _parameters(root: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Yields every place that holds a parameter, and the parameter."""
-    for module in root.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                yield module, name, parameter
+def _moved_in_place(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
+    """Returns ``old`` with all that ``new`` is; ``new`` itself where ``old`` is in use.
 
-
-def _shared_parameters(root: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Returns, for each parameter that ``root`` holds in several places, these places."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for module, name, parameter in _parameters(root):
-        places.setdefault(id(parameter), []).append((module, name))
-    return [shared for shared in places.values() if len(shared) > 1]
-
-
-def _uninitialized_parameters(root: nn.Module) -> list[tuple[nn.Module, str]]:
-    return [
-        (module, name)
-        for module, name, parameter in _parameters(root)
-        if isinstance(parameter, UninitializedParameter)
-    ]
+    That is so while an autograd graph of it is alive, or a weak reference to it.
+    """
+    if isinstance(old, UninitializedParameter) and not isinstance(new, UninitializedParameter):
+        new = UninitializedParameter(new.requires_grad, device=new.device, dtype=new.dtype)
+    try:
+        torch.utils.swap_tensors(old, new)
+    except RuntimeError:
+        return new
+    return old
 
 
 def register() -> None:
@@ -45,18 +37,22 @@ def register() -> None:
     apply = nn.Module._apply
 
     @functools.wraps(apply)
-    def apply_and_keep(self: nn.Module, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        tied, uninitialized = _shared_parameters(self), _uninitialized_parameters(self)
+    def apply_in_place(self: nn.Module, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        places = [
+            (module, name, parameter)
+            for module in self.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
         result = apply(self, fn, *args, **kwargs)
-        for module, name in uninitialized:
-            moved = module._parameters[name]
-            if not isinstance(moved, UninitializedParameter):
-                module._parameters[name] = UninitializedParameter(
-                    moved.requires_grad, device=moved.device, dtype=moved.dtype
-                )
-        for (first, first_name), *others in tied:
-            for module, name in others:
-                module._parameters[name] = first._parameters[first_name]
+        moved: dict[nn.Parameter, nn.Parameter] = {}
+        for module, name, old in places:
+            new = module._parameters[name]
+            if new is old:
+                continue
+            if old not in moved:
+                moved[old] = _moved_in_place(old, new)
+            module._parameters[name] = moved[old]
         return result
 
-    nn.Module._apply = apply_and_keep
+    nn.Module._apply = apply_in_place
