@@ -364,7 +364,8 @@ def test_linspace():
     for f in (torch.linspace, torch.logspace):
         cases = []
         for dtype in dtypes:
-            for start, end, steps in [(0, 2, 5), (1, 3, 1), (2.3, 0.5, 8), (2, 2, 3), (0, 1, 0)]:
+            ranges = [(0, 2, 5), (1, 3, 1), (2.3, 3, 1), (2.3, 0.5, 8), (2, 2, 3), (0, 1, 0)]
+            for start, end, steps in ranges:
                 cases.append((start, end, steps, dtype))
         for start, end, steps, dtype in cases:
             a = f(start, end, steps, dtype=dtype, device="xla")

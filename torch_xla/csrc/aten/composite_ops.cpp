@@ -4,12 +4,14 @@
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "XLANativeFunctions.h"
@@ -75,6 +77,14 @@ at::Tensor& XLANativeFunctions::linspace_out(const at::Scalar& start, const at::
 
 at::Tensor& XLANativeFunctions::logspace_out(const at::Scalar& start, const at::Scalar& end,
                                              int64_t steps, double base, at::Tensor& out) {
+  if (steps == 1) {  // PyTorch does not round the exponent to the dtype here.
+    const bool is_complex = at::isComplexType(out.scalar_type());
+    const at::Scalar power = is_complex
+                                 ? at::Scalar(std::pow(base, start.to<c10::complex<double>>()))
+                                 : at::Scalar(std::pow(base, start.to<double>()));
+    aten::AssignOut(out, at::full({1}, power, out.options()));
+    return out;
+  }
   const at::Tensor exponents = Linspace(start, end, steps, out.options());
   aten::AssignOut(out, at::pow(base, exponents).to(out.scalar_type()));
   return out;
