@@ -7,8 +7,9 @@
 namespace torch_xla {
 namespace {
 
-// PyTorch's macros name its types without a namespace, and register with a library `m`.
-using at::IntArrayRef, at::Scalar, at::ScalarType, at::Tensor;
+// PyTorch's macros name its types without a namespace, others in each release, and register with
+// a library `m`.
+using namespace at;
 
 #define KERNEL_XLA(...) KERNEL(c10::DeviceType::XLA, __VA_ARGS__)
 #define KERNEL_XLA_LOWER_PRECISION_FP(...) KERNEL_XLA(__VA_ARGS__, lower_precision_fp)
