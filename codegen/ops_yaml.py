@@ -240,6 +240,8 @@ def load_ops(path: Path) -> list[Op]:
     ops, seen = [], set()
     for section, name, options in entries:
         if name not in by_name:
+            if options.get("optional"):
+                continue
             raise ValueError(f"{path.name}: {section}: PyTorch has no operator {name!r}")
         if (section, name) in seen:
             raise ValueError(f"{path.name}: {section}: {name!r} stands twice")
