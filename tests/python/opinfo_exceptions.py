@@ -47,6 +47,7 @@ NAN_TO_INT = "NaN as an integer is undefined in C++, and so on the CPU"
 UNREAD = "indices and probabilities are not read back to be checked, as on other accelerators"
 FIXED_POINT = "the CPU interpolates bytes in fixed point, rounded and clamped between its passes"
 HALF = ("bfloat16", "float16")
+NO_RESIZE = "the CPU does not resize an empty out= here, as it does for other operators"
 NO_SAMPLES = "the CPU does not write the mean loss of no samples: it is what the memory held"
 HALF_STEP = "the CPU rounds the step to half precision: twice as far from the exact numbers"
 COMPLEX_HALF = "XLA has no complex numbers of half precision"
@@ -93,12 +94,15 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "nn.functional.interpolate.bicubic": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
     "nn.functional.interpolate.bilinear": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
     "nn.functional.layer_norm": [Excuse(CANCELS, ("grad",), precise=True)],
+    "nn.functional.linear": [Excuse(STRIDED_OUT, ("out",), match="must match", neutral=True)],
     "nn.functional.linear_cross_entropy.chunked_none": [Excuse(ORDER, ("grad",), HALF, atol=0.06)],
     "nn.functional.multilabel_margin_loss": [Excuse(NO_SAMPLES, ("empty",), neutral=True)],
     "nn.functional.pixel_unshuffle": [
         Excuse("the CPU returns an empty input in its old shape", ("empty",), neutral=True)
     ],
     "nn.functional.upsample_bilinear": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
+    "normal": [Excuse(NO_RESIZE, ("out",), neutral=True)],
+    "normal.number_mean": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "polygamma.polygamma_n_0": [Excuse(CANCELS, precise=True)],
     "polygamma.polygamma_n_1": [Excuse(CANCELS, precise=True)],
     "polygamma.polygamma_n_2": [Excuse(CANCELS, precise=True)],
