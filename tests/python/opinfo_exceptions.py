@@ -245,5 +245,9 @@ CANONICAL: dict[str, Callable[..., Any]] = {
 
 # Module -> (rtol, atol, reason).
 MODULE_TOLERANCES: dict[str, tuple[float, float, str]] = {
+    "nn.Conv3d": (1e-4, 5e-5, ORDER),
+    "nn.ConvTranspose3d": (1e-4, 5e-5, ORDER),
+    "nn.LazyConv3d": (1e-4, 5e-5, ORDER),
+    "nn.LazyConvTranspose3d": (1e-4, 5e-5, ORDER),
     "nn.MultiheadAttention": (1e-4, 5e-5, "gradients summed over chains of matrix products"),
 }
