@@ -110,7 +110,6 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
     return fn
 
 
-# What StableHLO calls the elements of a dtype.
 def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | None = None) -> str:
     """The StableHLO type of tensors of a shape and dtype, to be put into the text of a function.
 

@@ -233,21 +233,29 @@ def test_custom_op_with_a_cpu_kernel_only(device):
     torch.testing.assert_close(results[1].cpu(), cpu * 2)
 
 
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
 def test_custom_autograd_function(device):
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx, grad):
-            (x,) = ctx.saved_tensors
-            return grad * 3 * x**2
-
     x = torch.tensor([1.0, 2.0]).to(device).requires_grad_()
     Cube.apply(x).sum().backward()
     assert x.grad.tolist() == [3, 12]
+
+
+def test_custom_autograd_function_twice(device):
+    x = rand(3).to(device).requires_grad_()
+    (gradient,) = torch.autograd.grad(Cube.apply(x).sum(), x, create_graph=True)
+    gradient.sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 6 * rand(3))
 
 
 # ------------------------------------------------------------------ decompositions that fail

@@ -187,23 +187,6 @@ def test_saved_on_cpu(device):
     torch.testing.assert_close(x.grad.cpu(), 2 * rand(3))
 
 
-def test_custom_function_twice(device):
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return 3 * ctx.saved_tensors[0] ** 2 * gradient
-
-    x = rand(3).to(device).requires_grad_()
-    (gradient,) = torch.autograd.grad(Cube.apply(x).sum(), x, create_graph=True)
-    gradient.sum().backward()
-    torch.testing.assert_close(x.grad.cpu(), 6 * rand(3))
-
-
 # ------------------------------------------------------------------ modules around modules
 
 
