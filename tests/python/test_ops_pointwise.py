@@ -516,6 +516,15 @@ def test_gated_and_learned():
         rtol=1e-5,
         atol=1e-5,
     )
+    dx, grad, dgrad = rand(3, 6, 4, seed=1), rand(3, 3, 4, seed=2), rand(3, 3, 4, seed=3)
+    check_many(
+        [
+            (aten.glu_jvp, (F.glu(x, -2), x, dx, -2)),
+            (aten.glu_backward_jvp, (x, grad, x, dgrad, dx, 1)),
+        ],
+        rtol=1e-5,
+        atol=1e-5,
+    )
     check_many([(F.glu, (x.half(),)), (torch.logit, (special(),)), (torch.logit, (special(), 0.2))],
                **HALF)  # fmt: skip
 

@@ -87,6 +87,26 @@ Value glu_backward(LoweringContext& cx, Value grad_output, Value self, int64_t d
   return ToOutput(cx, stablehlo::Concatenate({gate * grad, grad_b}, dim));
 }
 
+Value glu_backward_jvp(LoweringContext& cx, Value grad_x, Value /*grad_glu*/, Value x,
+                       Value dgrad_glu, Value dx, int64_t dim) {
+  dim = WrapDim(dim, x.rank());
+  const ElementType element = ComputeType(cx.output_element());
+  auto [a, b] = Halves(Convert(x, element), dim);
+  auto [da, db] = Halves(Convert(dx, element), dim);
+  Value gate = Logistic(b), dgrad = Convert(dgrad_glu, element);
+  Value slope = Convert(Halves(grad_x, dim)[0], element) * (1 - gate);  // Of grad_x.a by b.
+  Value dgrad_a = dgrad * gate + slope * db;
+  Value dgrad_b = dgrad * gate * (1 - gate) * a + slope * (da + (1 - 2 * gate) * a * db);
+  return ToOutput(cx, stablehlo::Concatenate({dgrad_a, dgrad_b}, dim));
+}
+
+Value glu_jvp(LoweringContext& cx, Value glu, Value x, Value dx, int64_t dim) {
+  dim = WrapDim(dim, x.rank());
+  auto [da, db] = Halves(dx, dim);
+  auto [y, b, dy, slope] = ToCompute(cx, glu, Halves(x, dim)[1], da, db);
+  return ToOutput(cx, Logistic(b) * dy + y * (1 - Logistic(b)) * slope);
+}
+
 Value hardshrink(LoweringContext& cx, Value self, Value lambd) {
   auto [x, bound] = ToCompute(cx, self, lambd);
   return ToOutput(cx, Select(Within(x, -bound, bound), 0, x));
