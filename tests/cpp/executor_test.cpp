@@ -5,7 +5,13 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
+#include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -340,6 +346,49 @@ TEST(ProgramCacheTest, FindsWhatWasInserted) {
   cache.Insert({1, 2}, other);
   EXPECT_EQ(cache.Find({1, 2}), other);
 }
+
+#if defined(__linux__)
+/// Over half of the mappings that the system allows a process, for as long as it lives.
+class ManyMappings {
+ public:
+  ManyMappings() {
+    std::ifstream("/proc/sys/vm/max_map_count") >> limit_;
+    // Neighbours of the same protection would be one mapping.
+    for (int64_t i = 0; enough() && i < limit_ / 2; ++i) {
+      const int protection = i % 2 ? PROT_READ : PROT_NONE;
+      pages_.push_back(mmap(nullptr, 1, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    }
+  }
+  ~ManyMappings() {
+    for (void* page : pages_) munmap(page, 1);
+  }
+  /// Whether the limit is one that a test can reach.
+  bool enough() const { return limit_ > 0 && limit_ <= 1 << 20; }
+
+ private:
+  int64_t limit_ = 0;
+  std::vector<void*> pages_;
+};
+
+TEST(ProgramCacheTest, DropsTheOldestBeforeTheProcessRunsOutOfMappings) {
+  ProgramCache cache;
+  for (uint64_t i = 1; i <= 8; ++i) cache.Insert({i, 0}, std::make_shared<Program>());
+  EXPECT_NE(cache.Find({1, 0}), nullptr);  // Now the second is the oldest.
+  const int64_t before = Count("EvictedCompile");
+  const ManyMappings many;
+  if (!many.enough()) GTEST_SKIP() << "no limit that a test can reach";
+  // It does not look each time.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (Count("EvictedCompile") == before && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    cache.Insert({8, 0}, std::make_shared<Program>());
+  }
+  EXPECT_EQ(Count("EvictedCompile"), before + 2);
+  EXPECT_EQ(cache.Find({2, 0}), nullptr);
+  EXPECT_EQ(cache.Find({3, 0}), nullptr);
+  for (const uint64_t kept : {1, 4, 5, 6, 7, 8}) EXPECT_NE(cache.Find({kept, 0}), nullptr);
+}
+#endif
 
 }  // namespace
 }  // namespace torch_xla::lazy

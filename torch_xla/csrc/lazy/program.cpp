@@ -9,6 +9,7 @@
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "runtime/host_memory.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -144,12 +145,21 @@ ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
 void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
   static const size_t capacity = CacheCapacity();
   std::lock_guard<std::mutex> lock(mutex_);
-  while (entries_.size() >= capacity) {
-    entries_.erase(std::min_element(
-        entries_.begin(), entries_.end(),
-        [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
-  }
+  if (entries_.size() >= capacity) DropLeastRecentlyUsed(entries_.size() - capacity + 1);
+  if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);
   entries_[key] = {std::move(program), ++uses_};
+}
+
+void ProgramCache::DropLeastRecentlyUsed(size_t count) {
+  static auto& evicted = *new debug::Counter("EvictedCompile");
+  if (count == 0) return;
+  std::vector<decltype(entries_)::const_iterator> oldest;
+  for (auto it = entries_.cbegin(); it != entries_.cend(); ++it) oldest.push_back(it);
+  std::nth_element(
+      oldest.begin(), oldest.begin() + static_cast<std::ptrdiff_t>(count) - 1, oldest.end(),
+      [](const auto& a, const auto& b) { return a->second.last_use < b->second.last_use; });
+  for (size_t i = 0; i < count; ++i) entries_.erase(oldest[i]);
+  evicted.Add(static_cast<int64_t>(count));
 }
 
 void CompileProgram(Program& program, int device) {

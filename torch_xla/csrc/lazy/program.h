@@ -38,13 +38,18 @@ struct Program {
 
 using ProgramPtr = std::shared_ptr<Program>;
 
-/// Least recently used beyond XLA_COMPILATION_CACHE_SIZE (default 2048) are dropped.
+/// Least recently used beyond XLA_COMPILATION_CACHE_SIZE (default 2048) are dropped, and a quarter
+/// of all when the process runs out of memory mappings (runtime/host_memory.h). Counter
+/// EvictedCompile.
 class ProgramCache {
  public:
   ProgramPtr Find(const ir::Hash128& key);
   void Insert(const ir::Hash128& key, ProgramPtr program);
 
  private:
+  /// With the mutex held.
+  void DropLeastRecentlyUsed(size_t count);
+
   struct Entry {
     ProgramPtr program;
     uint64_t last_use;

@@ -1,13 +1,57 @@
 #include "runtime/host_memory.h"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
+#include <memory>
+#include <mutex>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
 
 namespace torch_xla::runtime {
+namespace {
+
+using File = std::unique_ptr<std::FILE, decltype([](std::FILE* file) { std::fclose(file); })>;
+
+/// The most mappings of a process; 0 where the system has no such limit.
+int64_t MaxMappings() {
+  int64_t count = 0;
+  const File file(std::fopen("/proc/sys/vm/max_map_count", "r"));
+  return file && std::fscanf(file.get(), "%ld", &count) == 1 ? count : 0;
+}
+
+int64_t CountMappings() {
+  const File file(std::fopen("/proc/self/maps", "r"));
+  if (!file) return 0;
+  int64_t lines = 0;
+  std::array<char, 1 << 14> text;
+  while (const size_t size = std::fread(text.data(), 1, text.size(), file.get())) {
+    lines += std::count(text.begin(), text.begin() + size, '\n');
+  }
+  return lines;
+}
+
+}  // namespace
+
+bool MappingsAreScarce() {
+  using Clock = std::chrono::steady_clock;
+  static const int64_t limit = MaxMappings();
+  if (limit == 0) return false;
+  static std::mutex mutex;
+  static Clock::time_point next = Clock::time_point::min();
+  std::lock_guard<std::mutex> lock(mutex);
+  const Clock::time_point start = Clock::now();
+  if (start < next) return false;
+  const int64_t count = CountMappings();
+  const Clock::time_point end = Clock::now();
+  next = end + 20 * (end - start);
+  return count > limit / 2;
+}
 
 void KeepFreedMemory() {
 #if defined(__GLIBC__)
