@@ -21,6 +21,8 @@ def _xla_draws_its_own_numbers() -> None:
 
 
 pytestmark = pytest.mark.conformance
+# How many runs make one program: compiling takes longer than in proportion to its size.
+BATCH = 16
 
 
 def _to(tree: Any, device: Any) -> Any:
@@ -79,7 +81,7 @@ def test_module(info: ModuleInfo, training: bool) -> None:
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=dtype, requires_grad=False, training=training
     )
-    pending = []
+    failures, pending = [], []
     for module_input in inputs:
         if module_input.forward_input is None:
             continue
@@ -106,6 +108,15 @@ def test_module(info: ModuleInfo, training: bool) -> None:
         other = _run_with_other_numbers(again, forward)
         torch.set_rng_state(state)
         pending.append((what, _run(moved, forward, device), expected, _same(expected, other)))
+        if len(pending) == BATCH:
+            failures += _compare(info.name, pending)
+            pending = []
+    failures += _compare(info.name, pending)
+    assert not failures, "\n".join(failures)
+
+
+def _compare(name: str, pending: list[tuple[str, Any, Any, bool]]) -> list[str]:
+    """What differs, of runs that are compiled together."""
     torch_xla.sync()
     failures = []
     for what, actual, expected, deterministic in pending:
@@ -115,12 +126,12 @@ def test_module(info: ModuleInfo, training: bool) -> None:
                 if _shapes(a) != _shapes(e):
                     failures.append(f"{what}: {part}: {_shapes(a)} is not {_shapes(e)}")
                 continue
-            rtol, atol = MODULE_TOLERANCES.get(info.name, (None, None, ""))[:2]
+            rtol, atol = MODULE_TOLERANCES.get(name, (None, None, ""))[:2]
             try:
                 torch.testing.assert_close(a, e, equal_nan=True, rtol=rtol, atol=atol)
             except AssertionError as error:
                 failures.append(f"{what}: {part}: {error}")
-    assert not failures, "\n".join(failures)
+    return failures
 
 
 def _run_with_other_numbers(module: torch.nn.Module, input: Any) -> dict[str, Any]:

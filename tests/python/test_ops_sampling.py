@@ -233,6 +233,8 @@ def test_fractional_max_pool():
         (aten.fractional_max_pool2d, (rand(2, 3, 9, 8), (2, 3), (4, 5), u2)),
         (aten.fractional_max_pool2d, (rand(3, 9, 8), (2, 2), (1, 5), u2[:1])),
         (aten.fractional_max_pool3d, (rand(2, 3, 6, 7, 8), (2, 3, 2), (4, 3, 1), u3)),
+        # One image, and samples for two: the first are taken.
+        (aten.fractional_max_pool3d, (rand(3, 6, 7, 8), (2, 3, 2), (4, 3, 1), u3)),
     ]
     check_many(cases)
 

@@ -159,6 +159,17 @@ at::Tensor XLANativeFunctions::multi_margin_loss_backward(
   return builder.SingleLike(self);
 }
 
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_forward(
+    const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
+  aten::NodeBuilder builder(ir::ops::multilabel_margin_loss_forward);
+  builder.Tensor(self);
+  builder.Tensor(target);
+  builder.Int(reduction);
+  auto [loss, is_target] = builder.Tuple<2>();
+  // The Meta kernel gives a single sample a dimension.
+  return {target.dim() <= 1 ? loss.view(at::IntArrayRef()) : loss, is_target};
+}
+
 at::Tensor XLANativeFunctions::multilabel_margin_loss_backward(const at::Tensor& grad_output,
                                                                const at::Tensor& self,
                                                                const at::Tensor& target,

@@ -315,7 +315,9 @@ Cut FractionalWindows(LoweringContext& cx, Value self, c10::IntArrayRef kernel_s
     // ATen numbers the samples backwards in two dimensions, forwards in three.
     const int64_t which = pooled == 2 ? 1 - spatial : spatial;
     Dims planes(self.dims().begin(), self.dims().end() - pooled);
-    Value u = Slice(samples, {0, 0, which}, {samples.dim(0), samples.dim(1), which + 1});
+    // One image without a batch takes the first of however many were drawn.
+    const int64_t images = self.rank() - pooled == 1 ? 1 : samples.dim(0);
+    Value u = Slice(samples, {0, 0, which}, {images, samples.dim(1), which + 1});
     Dims table = planes;
     table.insert(table.end(), {outputs, kernel});
     const auto lead = static_cast<int64_t>(planes.size());
