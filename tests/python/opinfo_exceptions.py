@@ -43,7 +43,6 @@ class Excuse:
 # Operator (of op_db) -> what is excused.
 SPARSE = "the device has no sparse tensors"
 STRIDED_OUT = "the CPU's kernel does not write to a strided out="
-NAN_TO_INT = "NaN as an integer is undefined in C++, and so on the CPU"
 UNREAD = "indices and probabilities are not read back to be checked, as on other accelerators"
 FIXED_POINT = "the CPU interpolates bytes in fixed point, rounded and clamped between its passes"
 HALF = ("bfloat16", "float16")
@@ -52,6 +51,7 @@ NO_RESIZE = "the CPU does not resize an empty out= here, as it does for other op
 NO_SAMPLES = "the CPU does not write the mean loss of no samples: it is what the memory held"
 HALF_STEP = "the CPU rounds the step to half precision: twice as far from the exact numbers"
 COMPLEX_HALF = "XLA has no complex numbers of half precision"
+CHUNKED = "PyTorch accumulates in float32 on cpu and cuda alone"
 TIES = "of equal elements any may be chosen, or come first"
 MASKS = "XLA selects by a mask where PyTorch multiplies its 0 with a NaN"
 ORDER = "sums of many numbers, in another order"
@@ -72,6 +72,7 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "fft.hfft2": [Excuse(CANCELS, precise=True)],
     "fft.hfftn": [Excuse(CANCELS, precise=True)],
     "gather": [Excuse(UNREAD, ("error",), match="out of bounds")],
+    "grid_sampler_2d": [Excuse(ORDER, ("grad",), precise=True)],
     "grid_sampler_3d": [Excuse(ORDER, ("grad",), rtol=1e-4, atol=5e-4)],
     "kron": [Excuse(CANCELS, ("grad",), precise=True)],
     "linalg.householder_product": [Excuse(ORDER, ("grad",), precise=True)],
@@ -80,15 +81,13 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "linalg.multi_dot": [Excuse(ORDER, ("grad",), ("complex64",), precise=True)],
     "linspace": [Excuse(HALF_STEP, ("forward",), HALF, rtol=0.01, atol=0.02)],
     "linspace.tensor_overload": [Excuse(HALF_STEP, ("forward",), HALF, rtol=0.01, atol=0.02)],
-    "logcumsumexp": [Excuse(CANCELS, ("grad",), precise=True)],
     "masked.amax": [Excuse(MASKS, ("grad",), match="nan")],
     "masked.amin": [Excuse(MASKS, ("grad",), match="nan")],
     "msort": [Excuse(TIES, ("grad",), HALF, neutral=True)],
     "multinomial": [Excuse(UNREAD, ("error",), match="probab")],
-    "nanmedian": [Excuse(NAN_TO_INT, ("empty",), neutral=True)],
     "narrow_copy": [Excuse(STRIDED_OUT, ("out",), neutral=True)],
     "native_layer_norm": [
-        Excuse("statistics in float32, as on CUDA", ("forward",), HALF, match="float32[")
+        Excuse("statistics in float32, as on CUDA: of one number it is exact", ("forward",), HALF)
     ],
     "nn.functional.avg_pool3d": [Excuse(STRIDED_OUT, ("out",), neutral=True)],
     "nn.functional.conv_transpose3d": [Excuse(ORDER, ("grad",), rtol=5e-4, atol=5e-4)],
@@ -100,7 +99,12 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "nn.functional.interpolate.bilinear": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
     "nn.functional.layer_norm": [Excuse(CANCELS, ("grad",), precise=True)],
     "nn.functional.linear": [Excuse(STRIDED_OUT, ("out",), match="must match", neutral=True)],
-    "nn.functional.linear_cross_entropy.chunked_none": [Excuse(ORDER, ("grad",), HALF, atol=0.06)],
+    "nn.functional.linear_cross_entropy.chunked": [
+        Excuse(CHUNKED, ("forward", "grad"), HALF, rtol=0.05, atol=0.06)
+    ],
+    "nn.functional.linear_cross_entropy.chunked_none": [
+        Excuse(CHUNKED, ("forward", "grad"), HALF, rtol=0.05, atol=0.06)
+    ],
     "nn.functional.multilabel_margin_loss": [Excuse(NO_SAMPLES, ("empty",), neutral=True)],
     "nn.functional.pixel_unshuffle": [
         Excuse("the CPU returns an empty input in its old shape", ("empty",), neutral=True)
@@ -109,10 +113,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "normal": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "normal.number_mean": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "polygamma.polygamma_n_0": [Excuse(CANCELS, precise=True)],
-    "polygamma.polygamma_n_1": [Excuse(CANCELS, precise=True)],
-    "polygamma.polygamma_n_2": [Excuse(CANCELS, precise=True)],
-    "polygamma.polygamma_n_3": [Excuse(CANCELS, precise=True)],
-    "polygamma.polygamma_n_4": [Excuse(CANCELS, precise=True)],
     "renorm": [Excuse(CPU_NAN, ("grad",), ("complex64",), match="nan", neutral=True)],
     "scatter": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "scatter_add": [Excuse(UNREAD, ("error",), match="out of bounds")],
