@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -177,6 +178,56 @@ def test_int8_products_have_int32_sums() -> None:
     out = torch.empty(3, 2, dtype=I32, device="xla")
     assert torch._int_mm(a.to("xla"), b.to("xla"), out=out) is out
     assert torch.equal(out.cpu(), torch._int_mm(a, b))
+
+
+@pytest.mark.parametrize("second", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_products(second: torch.dtype) -> None:
+    # As float32 outside, where float8 numbers can be compared.
+    def of_float8(fn: Any) -> Any:
+        def run(a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return fn(a.to(torch.float8_e4m3fn), b.to(second), *args, **kwargs).float()
+
+        return run
+
+    v1, v2 = of_float8(torch._scaled_mm), of_float8(torch.ops.aten._scaled_mm_v2)
+    a, b = rand(5, 32), rand(16, 32, seed=1).t()
+    one, half, rows, columns = torch.ones(()), torch.full((1,), 0.5), rand(5, 1), rand(1, 16)
+    cases = []
+    for out in (None, F32, torch.bfloat16, torch.float16, torch.float8_e5m2):
+        for scales in ((one, half), (half, 4000 * half), (rows, columns)):
+            cases.append((v1, (a, b, *scales), {"out_dtype": out}))
+        bias = rand(16).to(torch.float32 if out == F32 else torch.bfloat16)
+        cases.append((v1, (a, b, one, half), {"out_dtype": out, "bias": bias}))
+    cases += [
+        (v1, (a[:0], b, one, half), {"out_dtype": F32}),
+        (v2, (a, b, [half], [0], [], [one], [0], [0], rand(16), F32)),
+        (v2, (a, b, [rows], [1], [0], [columns], [1], [], None, F32, [1, 0])),
+    ]
+    check_many(cases, rtol=1e-2, atol=1e-2)
+
+
+def test_float8_products_refuse_what_the_cpu_refuses() -> None:
+    a = torch.ones(16, 32).to(torch.float8_e4m3fn)
+    one, v2 = torch.ones(()), torch.ops.aten._scaled_mm_v2
+    for fn, args in [
+        (torch._scaled_mm, (a[None], a.t(), one, one)),
+        (torch._scaled_mm, (a, a, one, one)),
+        (torch._scaled_mm, (a.float(), a.t(), one, one)),
+        (torch._scaled_mm, (a, a.t(), one.double(), one)),
+        (torch._scaled_mm, (a, a.t(), torch.ones(16), torch.ones(16))),
+        (torch._scaled_mm, (a, a.t(), one, one, torch.ones(3))),
+        (v2, (a, a.t(), [one], [0], [], [torch.ones(1, 16)], [1], [], None, F32)),
+        (v2, (a, a.t(), [one, one], [0, 0], [], [one], [0], [], None, F32)),
+        (v2, (a, a.t(), [one], [2], [], [one], [2], [], None, F32)),
+        (v2, (a, a.t(), [one], [0], [1], [one], [0], [1], None, F32)),
+        (v2, (a, a.t(), [one], [0], [], [one], [0], [], None, F32, [1])),
+        (v2, (a, a.t(), [one], [0], [], [one], [0], [], torch.ones(3), F32)),
+    ]:
+        with pytest.raises(Exception) as on_cpu:
+            fn(*args)
+        moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("xla"), args)
+        with pytest.raises(on_cpu.type, match="_scaled_mm"):
+            fn(*moved)
 
 
 def test_distances() -> None:
