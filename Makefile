@@ -27,7 +27,7 @@ help:
 	echo "make build     the package, editable; again: only what changed"
 	echo "make demo      setup, build, examples/train_digits.py"
 	echo "make test      setup, build, C++ tests, Python tests"
-	echo "make conformance  PyTorch's operator database against CPU, all of it: docs/operators.md"
+	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make lint | format | bench | clean | distclean"
@@ -105,9 +105,12 @@ test-cpp: gtest $(INSTALLED)
 test-python: $(INSTALLED)
 	@$(PY) -m pytest -n $(TEST_WORKERS)
 
-# ARGS="-k fft -v": see tests/python/conformance.py --help.
+# ARGS="-k fft -v": operators alone, see tests/python/conformance.py --help.
 conformance: $(INSTALLED)
-	@$(PY) tests/python/conformance.py $(ARGS)
+	@status=0
+	$(PY) tests/python/conformance.py $(ARGS) || status=1
+	$(if $(ARGS),,$(PY) -m pytest -n $(TEST_WORKERS) -m conformance || status=1)
+	exit $$status
 
 sanitize: gtest zlib $(SETUP)
 	@echo "== building the C++ tests with sanitizers"

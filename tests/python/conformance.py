@@ -319,7 +319,7 @@ def main() -> int:
     parser.add_argument("--dtypes", type=lambda s: s.split(","), help="default: all")
     parser.add_argument("--limit", type=int, help="samples per check; default: all")
     parser.add_argument("--jobs", "-j", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one operator")
+    parser.add_argument("--timeout", type=float, default=5400, help="seconds for one operator")
     parser.add_argument("--output", type=Path, help="where the table goes")
     parser.add_argument(
         "--json", type=Path, help="all reports go here, a line each; those there are kept"

@@ -1,8 +1,12 @@
-"""Every module of PyTorch's module database on xla against CPU: outputs, gradients, buffers."""
+"""Every module of PyTorch's module database on xla against CPU: outputs, gradients, buffers.
+
+The first inputs of each module; `make conformance` runs them all.
+"""
 
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -20,7 +24,7 @@ def _xla_draws_its_own_numbers() -> None:
     torch_xla.sync(wait=True)
 
 
-pytestmark = pytest.mark.conformance
+SAMPLES = 2
 # How many runs make one program: compiling takes longer than in proportion to its size.
 BATCH = 16
 
@@ -72,9 +76,25 @@ def _shapes(tree: Any) -> list[Any]:
     return [(x.shape, x.dtype) for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+TRAINING = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+INFO = pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+
+
+@TRAINING
+@INFO
 def test_module(info: ModuleInfo, training: bool) -> None:
+    _check(info, training, SAMPLES)
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(1800)
+@TRAINING
+@INFO
+def test_module_with_all_inputs(info: ModuleInfo, training: bool) -> None:
+    _check(info, training, None)
+
+
+def _check(info: ModuleInfo, training: bool, limit: int | None) -> None:
     device = xm.xla_device()
     dtype = torch.float32 if torch.float32 in info.dtypes else next(iter(info.dtypes))
     torch.manual_seed(0)
@@ -82,9 +102,8 @@ def test_module(info: ModuleInfo, training: bool) -> None:
         info, device="cpu", dtype=dtype, requires_grad=False, training=training
     )
     failures, pending = [], []
-    for module_input in inputs:
-        if module_input.forward_input is None:
-            continue
+    inputs = (x for x in inputs if x.forward_input is not None)
+    for module_input in itertools.islice(inputs, limit):
         constructor, forward = module_input.constructor_input, module_input.forward_input
         torch.manual_seed(3)
         module = info.module_cls(*constructor.args, **constructor.kwargs).to(dtype)
