@@ -74,11 +74,13 @@ zlib:
 
 # ---------------------------------------------------------------- build
 
-# The first time, and when the packaging changed: pip configures, builds and installs.
+# The first time, and when the packaging changed: pip configures, builds and installs. Not with -C,
+# which pip has since 23.1: Debian 12's is 23.0.
 $(INSTALLED): $(SETUP) pyproject.toml | zlib
 	@echo "== building torch_xla (some minutes the first time)"
-	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
-	  -C cmake.define.TORCH_XLA_WERROR=ON -C cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
+	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . \
+	  --config-settings build-dir=$(BUILD) --config-settings cmake.define.TORCH_XLA_WERROR=ON \
+	  --config-settings cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
 	touch $@
 
 # Afterwards: compile what changed, and put the extension in its place.

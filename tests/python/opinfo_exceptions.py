@@ -55,6 +55,7 @@ CHUNKED = "PyTorch accumulates in float32 on cpu and cuda alone"
 TIES = "of equal elements any may be chosen, or come first"
 MASKS = "XLA selects by a mask where PyTorch multiplies its 0 with a NaN"
 ORDER = "sums of many numbers, in another order"
+LOGITS = "logits of thousands: how they are rounded decides the softmax"
 CHAINS = "gradients summed over chains of matrix products: as close to double precision"
 CANCELS = "the formula cancels: CPU and XLA (which fuses multiply and add) round differently"
 
@@ -71,7 +72,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
         Excuse("exp(erfinv(x)^2) multiplies an error by 2 erfinv(x)^2", ("grad",), rtol=2e-5)
     ],
     "fft.hfft2": [Excuse(CANCELS, precise=True)],
-    "fft.hfftn": [Excuse(CANCELS, precise=True)],
     "gather": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "grid_sampler_2d": [Excuse(ORDER, ("grad",), precise=True)],
     "grid_sampler_3d": [Excuse(ORDER, ("grad",), rtol=1e-4, atol=5e-4)],
@@ -106,10 +106,15 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "nn.functional.linear_cross_entropy.chunked_none": [
         Excuse(CHUNKED, ("forward", "grad"), HALF, rtol=0.05, atol=0.06)
     ],
+    "nn.functional.multi_head_attention_forward": [
+        Excuse(LOGITS, ("forward", "noncontiguous", "grad"), ("float32",), precise=True),
+        Excuse(LOGITS, ("forward", "grad"), HALF),
+    ],
     "nn.functional.multilabel_margin_loss": [Excuse(NO_SAMPLES, ("empty",), neutral=True)],
     "nn.functional.pixel_unshuffle": [
         Excuse("the CPU returns an empty input in its old shape", ("empty",), neutral=True)
     ],
+    "nn.functional.poisson_nll_loss": [Excuse(CANCELS, ("forward",), ("bfloat16",), rtol=0.03)],
     "nn.functional.upsample_bilinear": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
     "normal": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "normal.number_mean": [Excuse(NO_RESIZE, ("out",), neutral=True)],
@@ -120,8 +125,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "sort": [Excuse(TIES, ("grad",), HALF, neutral=True)],
     "sparse.mm.reduce": [Excuse(SPARSE)],
     "sparse.sampled_addmm": [Excuse(SPARSE)],
-    "special.hermite_polynomial_h": [Excuse(CANCELS, precise=True)],
-    "special.hermite_polynomial_he": [Excuse(CANCELS, precise=True)],
     "special.i0e": [Excuse(CANCELS, ("grad",), HALF, rtol=0.2)],
     "special.polygamma.special_polygamma_n_0": [Excuse(CANCELS, precise=True)],
     "stft": [Excuse(CANCELS, ("grad",), precise=True)],
