@@ -1,8 +1,8 @@
 // Products of float8 matrices with scales.
-#include <ATen/Dispatch_v2.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/mm.h>
+#include <c10/util/Float8_e4m3fn.h>
 
 #include <algorithm>
 #include <limits>
@@ -36,14 +36,6 @@ bool Fits(Scaling scaling, const at::Tensor& a, const at::Tensor& b, const at::T
                     scale_b.scalar_type(), scale_b.sizes());
 }
 
-/// To a float8 type as the CPU rounds there: what is too large becomes the largest number.
-at::Tensor Saturated(const at::Tensor& x, at::ScalarType dtype) {
-  double max = 0;
-  AT_DISPATCH_V2(dtype, "_scaled_mm", AT_WRAP([&] { max = std::numeric_limits<scalar_t>::max(); }),
-                 AT_EXPAND(AT_FLOAT8_TYPES));
-  return x.clamp(-max, max).to(dtype);
-}
-
 /// XLA:GPU makes one call of cuBLAS of it.
 at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
                          const at::Tensor& scale_b, const std::optional<at::Tensor>& bias,
@@ -51,7 +43,12 @@ at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Ten
   at::Tensor product = at::mm(a.to(at::kFloat) * scale_a, b.to(at::kFloat) * scale_b);
   if (bias && bias->defined()) product = product + bias->to(at::kFloat);
   const at::ScalarType dtype = out_dtype.value_or(a.scalar_type());
-  return c10::isFloat8Type(dtype) ? Saturated(product, dtype) : product.to(dtype);
+  // A type without infinity: here, unlike in a conversion, the CPU saturates.
+  if (dtype == at::kFloat8_e4m3fn) {
+    const double max = std::numeric_limits<c10::Float8_e4m3fn>::max();
+    product = product.clamp(-max, max);
+  }
+  return product.to(dtype);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ Value ExpMinusAbs(Value x) { return Exponential(-Abs(x)); }
 
 /// The halves of x along a dimension.
 std::array<Value, 2> Halves(Value x, int64_t dim) {
+  dim = WrapDim(dim, x.rank());
   Dims starts(x.rank(), 0), middle = x.dims();
   middle[dim] /= 2;
   Value first = Slice(x, starts, middle);
@@ -73,23 +74,21 @@ Value gelu_backward(LoweringContext& cx, Value grad_output, Value self,
 }
 
 Value glu(LoweringContext& cx, Value self, int64_t dim) {
-  auto [a, b] = Halves(self, WrapDim(dim, self.rank()));
+  auto [a, b] = Halves(self, dim);
   auto [x, gate] = ToCompute(cx, a, b);
   return ToOutput(cx, x * Logistic(gate));
 }
 
 Value glu_backward(LoweringContext& cx, Value grad_output, Value self, int64_t dim) {
-  dim = WrapDim(dim, self.rank());
   const ElementType element = ComputeType(cx.output_element());
   auto [x, b] = Halves(Convert(self, element), dim);
   Value gate = Logistic(b), grad = Convert(grad_output, element);
   Value grad_b = (1 - gate) * gate * grad * x;
-  return ToOutput(cx, stablehlo::Concatenate({gate * grad, grad_b}, dim));
+  return ToOutput(cx, stablehlo::Concatenate({gate * grad, grad_b}, WrapDim(dim, x.rank())));
 }
 
 Value glu_backward_jvp(LoweringContext& cx, Value grad_x, Value /*grad_glu*/, Value x,
                        Value dgrad_glu, Value dx, int64_t dim) {
-  dim = WrapDim(dim, x.rank());
   const ElementType element = ComputeType(cx.output_element());
   auto [a, b] = Halves(Convert(x, element), dim);
   auto [da, db] = Halves(Convert(dx, element), dim);
@@ -97,11 +96,10 @@ Value glu_backward_jvp(LoweringContext& cx, Value grad_x, Value /*grad_glu*/, Va
   Value slope = Convert(Halves(grad_x, dim)[0], element) * (1 - gate);  // Of grad_x.a by b.
   Value dgrad_a = dgrad * gate + slope * db;
   Value dgrad_b = dgrad * gate * (1 - gate) * a + slope * (da + (1 - 2 * gate) * a * db);
-  return ToOutput(cx, stablehlo::Concatenate({dgrad_a, dgrad_b}, dim));
+  return ToOutput(cx, stablehlo::Concatenate({dgrad_a, dgrad_b}, WrapDim(dim, a.rank())));
 }
 
 Value glu_jvp(LoweringContext& cx, Value glu, Value x, Value dx, int64_t dim) {
-  dim = WrapDim(dim, x.rank());
   auto [da, db] = Halves(dx, dim);
   auto [y, b, dy, slope] = ToCompute(cx, glu, Halves(x, dim)[1], da, db);
   return ToOutput(cx, Logistic(b) * dy + y * (1 - Logistic(b)) * slope);
