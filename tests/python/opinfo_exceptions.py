@@ -88,7 +88,8 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "multinomial": [Excuse(UNREAD, ("error",), match="probab")],
     "narrow_copy": [Excuse(STRIDED_OUT, ("out",), neutral=True)],
     "native_layer_norm": [
-        Excuse("statistics in float32, as on CUDA: of one number it is exact", ("forward",), HALF)
+        # PyTorch's Meta kernel and CUDA have them in float32, too; of one number they are exact.
+        Excuse("the CPU rounds the statistics", ("forward",), HALF, neutral=True)
     ],
     "nn.functional.avg_pool3d": [Excuse(STRIDED_OUT, ("out",), neutral=True)],
     "nn.functional.conv_transpose3d": [Excuse(ORDER, ("grad",), rtol=5e-4, atol=5e-4)],
