@@ -366,6 +366,16 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
         collective_broadcast(list(tensors.values()))
 
 
+def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns the gradients of an optimizer's parameters, less those that have none."""
+    return [
+        parameter.grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+
+
 def reduce_gradients(
     optimizer: torch.optim.Optimizer,
     groups: Groups = None,
@@ -382,14 +392,9 @@ def reduce_gradients(
     """
     lists = checked_groups("reduce_gradients", groups)
     count = group_size(lists)
-    gradients = [
-        parameter.grad
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    ]
-    if count > 1 and gradients:
-        all_reduce(REDUCE_SUM, gradients, scale=1.0 / count, groups=groups)
+    found = gradients(optimizer)
+    if count > 1 and found:
+        all_reduce(REDUCE_SUM, found, scale=1.0 / count, groups=groups)
 
 
 def rendezvous(

@@ -13,6 +13,7 @@ import torch
 import torch_xla
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.atomic_file import atomic_write
+from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
     REDUCE_MAX,
@@ -64,6 +65,7 @@ __all__ = [
     "rendezvous",
     "save",
     "send_cpu_data_to_device",
+    "set_replication",
     "set_rng_state",
     "unlazy",
     "wait_device_ops",
@@ -213,6 +215,26 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
+def set_replication(device: torch.device | str, devices: Sequence[torch.device | str] = ()) -> None:
+    """Makes ``device`` the default one; a process is one replica, with no need for more.
+
+    Args:
+        device: The device. One that is no XLA device changes nothing: frameworks call this for
+            programs on the CPU, too.
+        devices: The devices that take part, ``device`` among them.
+
+    Raises:
+        ValueError: ``device`` is not one of ``devices``.
+    """
+    if torch.device(device).type != "xla":
+        return
+    name = _device_name(device)
+    if len(devices) and name not in [_device_name(other) for other in devices]:
+        names = ", ".join(map(str, devices))
+        raise ValueError(f"set_replication(): expected {name} to be one of the devices {names}")
+    _XLAC._xla_set_default_device(name)
+
+
 def mark_step(wait: bool = False) -> None:
     """Ends a step: the same as :func:`torch_xla.sync`.
 
@@ -296,8 +318,18 @@ def optimizer_step(
     return result
 
 
-def _to_cpu(data: Any) -> Any:
-    """Returns ``data`` with its XLA tensors on the CPU, after one execution for all of them."""
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns the gradients of an optimizer's parameters; for frameworks that reduce them."""
+    return collectives.gradients(optimizer)
+
+
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    """Returns ``data`` with its XLA tensors on the CPU, after one execution for all of them.
+
+    Args:
+        data: Any nested combination of Python objects and tensors.
+        convert: Whether to do so; without, the same object is returned, its tensors executed.
+    """
     tensors: list[torch.Tensor] = []
 
     def collect(tensor: torch.Tensor) -> torch.Tensor:
@@ -305,7 +337,7 @@ def _to_cpu(data: Any) -> Any:
             tensors.append(tensor)
         return tensor
 
-    def convert(tensor: torch.Tensor) -> torch.Tensor:
+    def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if not is_xla_tensor(tensor):
             return tensor
         result = tensor.detach().cpu()
@@ -316,7 +348,7 @@ def _to_cpu(data: Any) -> Any:
     map_tensors(collect, data)
     if tensors:
         unlazy(tensors)
-    return map_tensors(convert, data)
+    return map_tensors(to_cpu, data) if convert else data
 
 
 def save(
@@ -337,7 +369,7 @@ def save(
         master_only: Whether only the replica with ordinal 0 saves.
         global_master: Whether ``master_only`` means the global master, or each host's.
     """
-    data = _to_cpu(data)  # On every replica: the execution may need them all.
+    data = _maybe_convert_to_cpu(data)  # On every replica: the execution may need them all.
     if not master_only or is_master_ordinal(local=not global_master):
         if isinstance(file_or_path, (str, os.PathLike)):
             with atomic_write(file_or_path, sync=False) as file:
@@ -360,7 +392,7 @@ def do_on_ordinals(
     Returns:
         What ``target`` returned where it ran, None elsewhere.
     """
-    data = _to_cpu(data)
+    data = _maybe_convert_to_cpu(data)
     return target(*data) if get_ordinal() in ordinals else None
 
 
@@ -376,7 +408,7 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
         What ``reduce_fn`` returned.
     """
     buffer = io.BytesIO()
-    torch.save(_to_cpu(data), buffer)
+    torch.save(_maybe_convert_to_cpu(data), buffer)
     payloads = rendezvous(tag, buffer.getvalue())
     return reduce_fn([torch.load(io.BytesIO(data), weights_only=False) for data in payloads])
 

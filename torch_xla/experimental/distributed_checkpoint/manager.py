@@ -35,7 +35,7 @@ _METADATA = ".metadata"  # torch.distributed.checkpoint writes it last.
 def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy that the training that goes on does not change."""
     own = map_tensors(lambda t: t.detach().clone() if t.device.type == "cpu" else t, state_dict)
-    return xla_model._to_cpu(own)
+    return xla_model._maybe_convert_to_cpu(own)
 
 
 class CheckpointManager:

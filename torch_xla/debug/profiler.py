@@ -1,0 +1,260 @@
+"""The host's timeline: what was traced, compiled, run and transferred, and when.
+
+A recording has PyTorch's operators on all threads, the regions named with :class:`Trace` and
+:class:`StepTrace`, and, on rows of their own, the runtime's latest compiles, executions and
+transfers (at most 1,024 of a kind). It is a file of the Chrome trace format, in the folders in
+which TensorBoard looks for profiles; ``chrome://tracing`` and https://ui.perfetto.dev open it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import json
+import os
+import secrets
+import socket
+import socketserver
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from torch_xla import runtime
+from torch_xla.debug import metrics
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# The runtime's rows; each metric's samples carry the time at which they ended.
+_ROWS = (
+    "LowerTime",
+    "CompileTime",
+    "ExecuteTime",
+    "TransferToDeviceTime",
+    "TransferFromDeviceTime",
+)
+
+
+class Trace(contextlib.ContextDecorator):
+    """Names a region of the program in recordings: a ``with`` block, or a function.
+
+    Args:
+        name: The name.
+        **kwargs: What to show beside it.
+    """
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        self._name = name
+        self._arguments = ", ".join(f"{key}={value}" for key, value in kwargs.items())
+        self._regions: list[Any] = []  # Open ones: a decorator may be entered again inside.
+
+    def __enter__(self) -> Trace:
+        region = torch.profiler.record_function(self._name, self._arguments or None)
+        region.__enter__()
+        self._regions.append(region)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._regions.pop().__exit__(*exc_info)
+
+
+class StepTrace(Trace):
+    """Names a training step: ``with StepTrace("train_step", step_num=i):``."""
+
+
+def trace_me(scope: str) -> Callable[[_F], _F]:
+    """Returns a decorator that names every call of a function ``scope``."""
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            with Trace(scope):
+                return function(*args, **kwargs)
+
+        return named
+
+    return decorate
+
+
+class _Recording:
+    """One recording, from its construction to :meth:`finish`."""
+
+    def __init__(self) -> None:
+        self._profile = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU],
+            experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+        )
+        self._profile.start()
+        self._start = time.time()
+
+    def finish(self) -> bytes:
+        """Ends it; returns the Chrome trace, compressed with gzip."""
+        self._profile.stop()
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "trace.json")
+            self._profile.export_chrome_trace(file)
+            trace = json.loads(Path(file).read_text())
+        # Kineto's times are microseconds since a time of its own.
+        base = float(trace.get("baseTimeNanoseconds", 0)) * 1e-3
+        process = "torch_xla runtime"
+        events = trace["traceEvents"]
+        events.append(
+            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": process}}
+        )
+        for row in _ROWS:
+            samples = metrics.metric_data(row)
+            for end, nanoseconds in samples[2] if samples else ():
+                duration = nanoseconds * 1e-3
+                if end * 1e6 - duration >= self._start * 1e6:
+                    events.append(
+                        {
+                            "ph": "X",
+                            "name": row.removesuffix("Time"),
+                            "pid": process,
+                            "tid": row,
+                            "ts": end * 1e6 - base - duration,
+                            "dur": duration,
+                        }
+                    )
+        return gzip.compress(json.dumps(trace).encode(), compresslevel=3)
+
+
+_lock = threading.Lock()
+_current: tuple[_Recording, str] | None = None
+
+
+def start_trace(log_dir: str) -> None:
+    """Begins to record the host's timeline.
+
+    Args:
+        log_dir: The folder for :func:`stop_trace` to write to.
+
+    Raises:
+        RuntimeError: A recording is on already.
+    """
+    global _current
+    with _lock:
+        if _current is not None:
+            raise RuntimeError("start_trace(): a recording is on already; call stop_trace() first")
+        _current = (_Recording(), os.fspath(log_dir))
+
+
+def stop_trace() -> None:
+    """Ends the recording, and writes it under ``plugins/profile`` of its folder.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    global _current
+    with _lock:
+        if _current is None:
+            raise RuntimeError("stop_trace(): there is no recording; call start_trace() first")
+        (recording, log_dir), _current = _current, None
+    _write(log_dir, recording.finish())
+
+
+def _write(log_dir: str, data: bytes) -> None:
+    folder = Path(log_dir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}.trace.json.gz"
+    (folder / name).write_bytes(data)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        request = json.loads(self.rfile.readline())
+        time.sleep(request["delay_ms"] * 1e-3)
+        with _lock:
+            if _current is not None:
+                self.wfile.write(b'{"error": "a recording is on already"}\n')
+                return
+            recording = _Recording()
+            time.sleep(request["duration_ms"] * 1e-3)
+            data = recording.finish()
+        self.wfile.write(json.dumps({"size": len(data)}).encode() + b"\n" + data)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+def start_server(port: int, only_on_master: bool = True) -> object | None:
+    """Lets :func:`trace` record this process, from any process of this host.
+
+    Args:
+        port: The TCP port on the loopback interface; with 0 the system chooses one, which the
+            result's ``server_address`` tells.
+        only_on_master: Whether only the replica with local ordinal 0 does so.
+
+    Returns:
+        The server, which ends with the program; None where there is none.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    if only_on_master and runtime.local_ordinal() != 0:
+        return None
+    server = _Server(("127.0.0.1", port), _Handler)
+    threading.Thread(target=server.serve_forever, name="torch_xla profiler", daemon=True).start()
+    return server
+
+
+def trace(
+    service_addr: str,
+    logdir: str,
+    duration_ms: int = 1000,
+    num_tracing_attempts: int = 3,
+    host_tracer_level: int = 2,
+    device_tracer_level: int = 1,
+    delay_ms: int = 0,
+    timeout_s: int = 120,
+    interactive: bool = True,
+) -> None:
+    """Records a process that has called :func:`start_server`.
+
+    Args:
+        service_addr: Its address, as ``"localhost:9012"``.
+        logdir: The folder to write to, as :func:`stop_trace` does.
+        duration_ms: How long to record, in milliseconds.
+        num_tracing_attempts: How often to try where it does not answer.
+        host_tracer_level: Not needed: there is one level.
+        device_tracer_level: The same.
+        delay_ms: How long it waits before it begins, in milliseconds.
+        timeout_s: How long to wait for an answer beyond that, in seconds.
+        interactive: Not needed: the recording is written in any case.
+
+    Raises:
+        RuntimeError: It does not answer, or is being recorded already.
+    """
+    host, _, port = service_addr.rpartition(":")
+    request = json.dumps({"delay_ms": delay_ms, "duration_ms": duration_ms}).encode() + b"\n"
+    seconds = timeout_s + (delay_ms + duration_ms) * 1e-3
+    for attempts_left in reversed(range(max(num_tracing_attempts, 1))):
+        try:
+            with (
+                socket.create_connection((host or "localhost", int(port)), seconds) as connection,
+                connection.makefile("rwb") as file,
+            ):
+                file.write(request)
+                file.flush()
+                answer = json.loads(file.readline() or b'{"error": "it has ended"}')
+                if "error" in answer:
+                    raise RuntimeError(f"trace(): {service_addr}: {answer['error']}")
+                data = file.read(answer["size"])
+            return _write(logdir, data)
+        except OSError as error:
+            if not attempts_left:
+                raise RuntimeError(f"trace(): {service_addr} does not answer: {error}") from error
+            time.sleep(0.5)
+    return None
+
+
+def trace_detached(*args: Any, **kwargs: Any) -> None:
+    """Does what :func:`trace` does, on another thread, and returns at once."""
+    threading.Thread(target=trace, args=args, kwargs=kwargs, daemon=True).start()

@@ -1,0 +1,93 @@
+"""Attention under the name that programs for TPUs call: PyTorch's own, on any device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+
+class FlashAttention:
+    """:func:`flash_attention` as ``FlashAttention.apply``, all arguments by position."""
+
+    MIN_BLOCK_SIZE = 128
+    DEFAULT_MASK_VALUE = -0.7 * torch.finfo(torch.float32).max
+    NUM_LANES = 128
+    NUM_SUBLANES = 8
+
+    @staticmethod
+    def apply(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool = False,
+        q_segment_ids: torch.Tensor | None = None,
+        kv_segment_ids: torch.Tensor | None = None,
+        sm_scale: float = 1.0,
+        ab: torch.Tensor | None = None,
+        partition_spec: Any = None,
+        mesh: Any = None,
+    ) -> torch.Tensor:
+        """See :func:`flash_attention`."""
+        if (q_segment_ids is None) != (kv_segment_ids is None):
+            raise ValueError(
+                "flash_attention(): expected both of `q_segment_ids` and `kv_segment_ids`, or none"
+            )
+        if partition_spec is not None:
+            from torch_xla.distributed import spmd
+
+            mesh = mesh or spmd.get_global_mesh()
+            for tensor in (q, k, v):
+                spmd.mark_sharding(tensor, mesh, partition_spec)
+        if ab is None and q_segment_ids is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+        # What is masked keeps a finite value, so that a row without a key is a mean, not NaN.
+        bias = q.new_zeros((q.shape[-2], k.shape[-2])) if ab is None else ab * sm_scale
+        if q_segment_ids is not None:
+            other = q_segment_ids[:, None, :, None] != kv_segment_ids[:, None, None, :]
+            bias = bias.masked_fill(other, FlashAttention.DEFAULT_MASK_VALUE)
+        if causal:
+            rows, columns = (torch.arange(t.shape[-2], device=q.device) for t in (q, k))
+            later = columns > rows[:, None]
+            bias = bias.masked_fill(later, FlashAttention.DEFAULT_MASK_VALUE)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=sm_scale)
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    sm_scale: float = 1.0,
+    *,
+    ab: torch.Tensor | None = None,
+    partition_spec: Any = None,
+    mesh: Any = None,
+) -> torch.Tensor:
+    """Returns ``softmax((q @ k.mT + ab) * sm_scale) @ v``, differentiable.
+
+    Args:
+        q: Queries, of shape ``[batch, heads, q_len, head_dim]`` and any floating dtype.
+        k: Keys, of shape ``[batch, heads, kv_len, head_dim]``.
+        v: Values, of the shape of ``k``.
+        causal: Whether query ``i`` sees the keys up to ``i`` only.
+        q_segment_ids: Integers of shape ``[batch, q_len]``: a query sees the keys of its own
+            segment only. With ``kv_segment_ids``, or not at all.
+        kv_segment_ids: The same of the keys, of shape ``[batch, kv_len]``.
+        sm_scale: What the scores are multiplied by: 1, not ``head_dim ** -0.5``, by default.
+        ab: A bias that broadcasts to ``[batch, heads, q_len, kv_len]``.
+        partition_spec: In SPMD mode, how ``q``, ``k`` and ``v`` lie on the devices.
+        mesh: The mesh of ``partition_spec``; the global one when None.
+
+    Returns:
+        A tensor of the shape and dtype of ``q``.
+
+    Raises:
+        ValueError: One of the segment ids is missing.
+    """
+    return FlashAttention.apply(
+        q, k, v, causal, q_segment_ids, kv_segment_ids, sm_scale, ab, partition_spec, mesh
+    )
