@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,9 @@ import pytest
 import torch
 from replica_testing import run_replicas
 from torch import nn
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
+
+from torch_xla.distributed.fsdp import wrap
 
 pytestmark = pytest.mark.multiprocess
 
@@ -114,7 +120,24 @@ def reference(count: int, clip: float | None = None) -> tuple[dict[str, torch.Te
         ({"flatten_parameters": True}, "blocks", 3),
         ({"reshard_after_forward": False}, "blocks", 3),
         ({}, "checkpointed", 3),
-        ({"disable_reshard_on_root": False, "mark_step_on_finalization": True}, "policy", 5),
+        (
+            {
+                "disable_reshard_on_root": False,
+                "sync_on_finalization": True,
+                "_shard_size_multiple": 1,
+            },
+            "policy",
+            5,
+        ),
+        (
+            {
+                "shard_param_on_dim_0": True,
+                "coalesce_all_gather_ops": True,
+                "reduce_scatter_bucket_size_mb": 1,
+            },
+            "blocks",
+            3,
+        ),
     ],
 )
 def test_trains_as_one_process(options, nested, wrappers, tmp_path):
@@ -124,7 +147,13 @@ def test_trains_as_one_process(options, nested, wrappers, tmp_path):
     for out in results:
         assert out["wrappers"] == wrappers
         assert out["empty"]
-        assert whole / 2 <= sum(out["sizes"]) <= whole / 2 + len(out["sizes"])
+        if options.get("shard_param_on_dim_0"):
+            # Of odd rows, this one or the other has one more.
+            assert (9 + 1) // 2 * 6 in out["sizes"]
+        else:
+            multiple = options.get("_shard_size_multiple", 128)
+            assert all(size % multiple == 0 for size in out["sizes"])
+            assert whole / 2 <= sum(out["sizes"]) <= whole / 2 + multiple * len(out["sizes"])
         # Tied parameters are one, but have both of their names in a module's state.
         for name, tensor in state.items():
             found = out["state"].get(name, out["state"].get(name.replace("tail", "head")))
@@ -162,7 +191,7 @@ def run_checkpoint(folder: str) -> dict[str, Any]:
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    saved = torch.load(f"{folder}/model_rank-{rank}.pth", weights_only=False)
+    saved = torch.load(f"{folder}/model_rank-{rank}.pth")
     other.load_state_dict(saved["model"])
     joined = None
     if rank == 0:
@@ -183,6 +212,317 @@ def test_checkpoints(tmp_path):
     net.load_state_dict(
         {**results[0]["joined"], "tail.weight": results[0]["joined"]["head.weight"]}
     )
+
+
+# ------------------------------------------------------------------ in one process: one replica
+
+
+def wrapped(**options: Any) -> nn.Module:
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+    net = make_net().to("xla")
+    net.blocks[0] = FSDP(net.blocks[0], **options)
+    return FSDP(net, **options)
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor | None]:
+    return [None if p.grad is None else p.grad.cpu() for p in model.parameters()]
+
+
+class Failing(torch.autograd.Function):
+    """The identity, whose backward pass fails once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise MemoryError("as if there were none left")
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+@pytest.mark.parametrize("bucket_mb", [0, 1])
+def test_a_backward_pass_after_one_that_failed(flatten, bucket_mb, device):
+    options = {"flatten_parameters": flatten, "reduce_scatter_bucket_size_mb": bucket_mb}
+    batch = make_batches(1)[0, 0].to(device)
+    fresh = wrapped(**options)
+    loss_of(fresh, batch).backward()
+    model = wrapped(**options)
+    # Those of the head and of the last block have come by then, those of the first have not.
+    hook = model.module.blocks[1].register_forward_pre_hook(
+        lambda module, args: Failing.apply(args[0])
+    )
+    with pytest.raises(MemoryError, match="none left"):
+        loss_of(model, batch).backward()
+    hook.remove()
+    model.zero_grad()
+    loss_of(model, batch).backward()
+    for found, expected in zip(gradients(model), gradients(fresh), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert all(full.numel() == 0 for m in model._nested() for b in m._buckets for full in b.full)
+
+
+def test_the_arguments_are_upstreams():
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+    names = list(inspect.signature(FSDP.__init__).parameters)[1:]
+    assert names[:21] == [
+        "module",
+        "reshard_after_forward",
+        "flatten_parameters",
+        "execute_sharding_on_init",
+        "optimization_barrier_in_forward",
+        "optimization_barrier_in_backward",
+        "sync_on_finalization",
+        "disable_reshard_on_root",
+        "compute_dtype",
+        "buffer_dtype",
+        "fp32_reduce_scatter",
+        "sharding_groups",
+        "sharding_rank",
+        "sharding_world_size",
+        "shard_param_on_dim_0",
+        "pin_layout_in_collective_ops",
+        "reduce_scatter_bucket_size_mb",
+        "coalesce_all_gather_ops",
+        "auto_wrap_policy",
+        "auto_wrapper_callable",
+        "param_init_fn",
+    ]
+
+
+def test_rank_and_size_must_be_those_of_the_group(device):
+    for name, given in (("sharding_rank", 1), ("sharding_world_size", 2)):
+        with pytest.raises(ValueError, match=f"`{name}` of .*got {given}"):
+            wrapped(**{name: given})
+    wrapped(sharding_rank=0, sharding_world_size=1)
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_gradient_divide_factors(recursive, device):
+    batch = make_batches(1)[0, 0].to(device)
+    plain, divided = wrapped(), wrapped()
+    divided.set_gradient_divide_factors(2.0, 4.0, recursive)
+    assert plain.params_with_grad == []
+    loss_of(plain, batch).backward()
+    loss_of(divided, batch).backward()
+    inner = {id(p) for p in divided.module.blocks[0].parameters()}
+    for parameter, grad, expected in zip(
+        divided.parameters(), gradients(divided), gradients(plain), strict=True
+    ):
+        if expected is not None:
+            factor = 8 if recursive or id(parameter) not in inner else 1
+            torch.testing.assert_close(grad * factor, expected)
+    assert len(plain.params_with_grad) == sum(g is not None for g in gradients(plain)) > 4
+
+
+def test_names_of_sharded_parameters(device):
+    model = wrapped(shard_param_on_dim_0=True)
+    found = dict(model.get_original_names_and_sharded_parameters())
+    expected = dict(make_net().named_parameters())
+    assert {name: p.shape for name, p in found.items()} == {
+        name: p.shape for name, p in expected.items()
+    }
+    flat = dict(wrapped(flatten_parameters=True).get_original_names_and_sharded_parameters())
+    assert set(flat) == {"flat_param_0", "flat_param_1", "blocks.0.flat_param_0"}
+
+
+def test_modules_on_the_meta_device(device):
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+    policy = functools.partial(wrap.always_wrap_policy)
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    torch.manual_seed(0)
+    model = FSDP(net, auto_wrap_policy=policy)
+    assert model(torch.ones(2, 3, device=device)).cpu().isfinite().all()
+    assert all(p.device.type == "xla" and p.cpu().abs().sum() > 0 for p in model.parameters())
+
+    def init(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            module.to_empty(device=device)
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    model = FSDP(net, auto_wrap_policy=policy, param_init_fn=init)
+    assert model(torch.ones(1, 3, device=device)).tolist() == [[15, 15]]
+
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(3, device="meta"))
+
+    with pytest.raises(ValueError, match=r"Bare.*reset_parameters.*param_init_fn"):
+        FSDP(Bare())
+
+
+def by_name(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
+    return recurse or isinstance(module, nn.Sequential)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wrappers"),
+    [
+        (by_name, 3),
+        (functools.partial(wrap.transformer_auto_wrap_policy, transformer_layer_cls={nn.Tanh}), 3),
+        (functools.partial(wrap.size_based_auto_wrap_policy, min_num_params=100), 3),
+        (
+            functools.partial(
+                wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear)
+            ),
+            7,
+        ),
+        (ModuleWrapPolicy({nn.Sequential}), 3),
+    ],
+)
+def test_wrap_policies_of_both_kinds(policy, wrappers, device):
+    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+    model = FSDP(make_net().to(device), auto_wrap_policy=policy)
+    assert sum(isinstance(module, FSDP) for module in model.modules()) == wrappers
+    batch = make_batches(1)[0, 0]
+    torch.testing.assert_close(
+        model(batch.to(device)).cpu(), make_net()(batch), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_recursive_wrap():
+    counted = []
+
+    def count(module: nn.Module, **options: Any) -> nn.Module:
+        counted.append(options)
+        return nn.Sequential(module)
+
+    net, numel = wrap.recursive_wrap(
+        nn.Sequential(nn.Linear(2, 3), nn.Tanh()),
+        functools.partial(wrap.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}),
+        count,
+        set(),
+        set(),
+        word="given",
+    )
+    assert isinstance(net[0], nn.Sequential) and counted == [{"word": "given"}]
+    assert numel == 9
+
+
+# ------------------------------------------------------------------------- files of strangers
+
+
+class Harmful:
+    """What runs something when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path(self.path),))
+
+
+def test_consolidation_does_not_run_what_is_in_files(tmp_path):
+    from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
+
+    touched = tmp_path / "touched"
+    torch.save({"model": Harmful(str(touched))}, tmp_path / "model_0.pth")
+    with pytest.raises(pickle.UnpicklingError):
+        consolidate_sharded_model_checkpoints(str(tmp_path / "model"))
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"),
+            *("--ckpt_prefix", str(tmp_path / "model"), "--ckpt_suffix", "*.pth"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode != 0 and "weights_only" in result.stderr
+    assert not touched.exists()
+    with pytest.raises(Exception, match="shard_metadata"):
+        consolidate_sharded_model_checkpoints(str(tmp_path / "model"), weights_only=False)
+    assert touched.exists()
+
+
+def test_consolidation_of_checkpoints_of_torch_xla_2_9(tmp_path):
+    """Two replicas' files in the form in which it writes them, joined by the command."""
+    separator = "_FSDP_SHARD_SEPARATOR_"
+    outer = f"_fsdp_shard{separator}_fsdp_wrapped_module{separator}_fpw_module{separator}1"
+    inner = f"_fsdp_shard{separator}_fsdp_wrapped_module{separator}flat_param_0"
+    weight, bias = torch.arange(10.0).view(2, 5), torch.arange(2.0)
+    flat = torch.arange(20.0)
+    metadata = {
+        "world_size": 2,
+        "buffer_info": {},
+        "shard_info": {
+            "": {
+                outer + f"{separator}weight": {
+                    "_orig_name": "_fsdp_wrapped_module._fpw_module.1.weight",
+                    "_orig_size": weight.shape,
+                },
+                outer + f"{separator}bias": {
+                    "_orig_name": "_fsdp_wrapped_module._fpw_module.1.bias",
+                    "_orig_size": bias.shape,
+                },
+            },
+            "_fsdp_wrapped_module.0": {
+                inner: {
+                    "_orig_name": "_fsdp_wrapped_module.flat_param_0",
+                    "_orig_size": flat.shape,
+                }
+            },
+        },
+        "flatten_info": {
+            "_fsdp_wrapped_module.0._fsdp_wrapped_module.flat_param_0": (
+                ["_fpw_module.weight", "_fpw_module.bias"],
+                [torch.Size([5, 3]), torch.Size([5])],
+                [15, 5],
+            )
+        },
+    }
+
+    def part(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        padded = torch.zeros(256)
+        padded[: tensor.numel()] = tensor.flatten()
+        # As many as fit, and padding: half of the elements for each.
+        half = -(-tensor.numel() // 2)
+        return padded[rank * half : (rank + 1) * half]
+
+    for rank in range(2):
+        state = {
+            outer + f"{separator}weight": part(weight, rank),
+            outer + f"{separator}bias": part(bias, rank),
+            "_fsdp_wrapped_module.off": torch.ones(2),
+            f"_fsdp_wrapped_module.0.{inner}": part(flat, rank),
+        }
+        torch.save(
+            {"model": state, "shard_metadata": {**metadata, "rank": rank}},
+            tmp_path / f"model_rank-{rank}-of-2.pth",
+        )
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"),
+            *("--ckpt_prefix", str(tmp_path / "model")),
+            *("--ckpt_suffix", "_rank-*-of-*.pth", "--save_path", str(tmp_path / "joined.pth")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    joined = torch.load(tmp_path / "joined.pth")["model"]
+    expected = {
+        "1.weight": weight,
+        "1.bias": bias,
+        "0.weight": flat[:15].view(5, 3),
+        "0.bias": flat[15:],
+        "off": torch.ones(2),
+    }
+    assert set(joined) == set(expected)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(joined[name], tensor, rtol=0, atol=0)
 
 
 def run_variants() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,8 @@ class Sharding(NamedTuple):
     groups: list[list[int]]
     compute_dtype: torch.dtype | None
     float32_reduction: bool
+    by_rows: bool  # Parts are whole rows of the first dimension, where a parameter is by itself.
+    multiple: int  # A part's number of elements is one of it, where parts are not rows.
 
     @property
     def size(self) -> int:
@@ -41,33 +43,52 @@ class Place(NamedTuple):
 class Bucket:
     """Parameters of one dtype as one array, of which this replica keeps a part, ``shard``.
 
-    Modules see ``full``, tensors that hold data from :meth:`gather` to :meth:`free`. They stay
+    Modules see ``full``, tensors that hold data from :func:`gather` to :meth:`free`. They stay
     the same objects, so that what autograd has saved of the forward pass has its data again in
     the backward pass.
 
     Args:
         parameters: The parameters, each with all its places.
         names: Their names, from the wrapped module.
+        flat_name: A name for the array, where it is of all parameters of a kind.
         sharding: Where the parts are.
+        on_ready: Called when all gradients are there, but not where they only add up.
+
+    Attributes:
+        shard: This replica's part.
+        full: The whole parameters.
+        divisors: What gradients are divided by before and after they are summed up.
+        reduces: Whether gradients are to be reduced; they add up meanwhile.
     """
 
     def __init__(
         self,
         parameters: Sequence[tuple[nn.Parameter, list[Place]]],
         names: list[str],
+        flat_name: str | None,
         sharding: Sharding,
+        on_ready: Callable[[Bucket], None],
     ) -> None:
         self.names = names
+        self.name = flat_name or names[0]
         self.shapes = [parameter.shape for parameter, _ in parameters]
-        self._sharding = sharding
+        self.sharding = sharding
+        self._on_ready_to_reduce = on_ready
         self._sizes = [shape.numel() for shape in self.shapes]
-        self.padded_size = sum(self._sizes) + -sum(self._sizes) % sharding.size
+        by_rows = sharding.by_rows and flat_name is None and len(self.shapes[0]) > 0
+        unit = self.shapes[0][1:].numel() if by_rows else sharding.multiple
+        # Rows of no elements are parts of no elements.
+        parts = -(-sum(self._sizes) // (sharding.size * max(unit, 1)))
+        self.padded_size = parts * unit * sharding.size
         first = parameters[0][0]
         flat = self._flatten([parameter.detach() for parameter, _ in parameters])
         part = self.padded_size // sharding.size
         begin = sharding.rank * part
         shard = flat[begin : begin + part].clone()
+        if by_rows:
+            shard = shard.view(parts, *self.shapes[0][1:])
         self.shard = nn.Parameter(shard, requires_grad=first.requires_grad)
+        self.divisors = (1.0, float(sharding.size))
         self.full: list[torch.Tensor] = []
         dtype = sharding.compute_dtype if first.dtype.is_floating_point else None
         self._empty = torch.empty(0, dtype=dtype or first.dtype, device=first.device)
@@ -91,14 +112,12 @@ class Bucket:
             parts.append(parts[0].new_zeros(padding))
         return torch.cat(parts)
 
-    @torch.no_grad()
-    def gather(self) -> None:
-        """Gives ``full`` its data, from all replicas."""
-        if self.is_gathered:
-            return
-        flat = collectives.all_gather(
-            self.shard.detach().to(self._empty.dtype), 0, self._sharding.groups or None
-        )
+    def part(self) -> torch.Tensor:
+        """Returns this replica's part in the dtype that modules see, [n]."""
+        return self.shard.detach().reshape(-1).to(self._empty.dtype)
+
+    def fill(self, flat: torch.Tensor) -> None:
+        """Gives ``full`` its data, all replicas' parts."""
         parts = flat[: sum(self._sizes)].split(self._sizes)
         for full, part, shape in zip(self.full, parts, self.shapes, strict=True):
             full.data = part.view(shape)
@@ -116,14 +135,14 @@ class Bucket:
     def _on_gradient(self, full: torch.Tensor) -> None:
         self._ready += 1
         if self.reduces and self._ready == len(self.full):
-            self.reduce()
+            self._on_ready_to_reduce(self)
 
-    @torch.no_grad()
-    def reduce(self) -> None:
-        """Adds this replica's part of the mean gradient to the shard's, if there is any."""
-        self._ready = 0
-        if not self.reduces or all(full.grad is None for full in self.full):
-            return
+    def has_gradient(self) -> bool:
+        """Returns whether there is a gradient that is to be reduced."""
+        return self.reduces and any(full.grad is not None for full in self.full)
+
+    def whole_gradient(self) -> torch.Tensor:
+        """Returns this replica's gradient of the whole array, [replicas, n]; 0 where it is none."""
         gradients = [
             torch.zeros(shape, dtype=self._empty.dtype, device=self._empty.device)
             if full.grad is None
@@ -131,15 +150,26 @@ class Bucket:
             for full, shape in zip(self.full, self.shapes, strict=True)
         ]
         flat = self._flatten(gradients)
-        if self._sharding.float32_reduction:
+        if self.sharding.float32_reduction:
             flat = flat.float()
-        size = self._sharding.size
-        part = collectives.reduce_scatter(
-            collectives.REDUCE_SUM, flat, 1.0 / size, 0, size, self._sharding.groups or None
-        ).to(self.shard.dtype)
+        before = self.divisors[0]
+        return (flat if before == 1.0 else flat / before).view(self.sharding.size, -1)
+
+    def take_gradient(self, part: torch.Tensor) -> None:
+        """Adds the sum over the replicas of this one's part, [n], to the shard's gradient."""
+        part = (part * (1.0 / self.divisors[1])).to(self.shard.dtype).view(self.shard.shape)
         self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
+        self.drop_gradients()
+        self.free()
+
+    def drop_gradients(self) -> None:
+        """Forgets the gradients of ``full``."""
         for full in self.full:
             full.grad = None
+
+    def finish(self) -> None:
+        """Ends a backward pass, in which not all gradients need have come."""
+        self._ready = 0
         self.free()
 
     def metadata(self, shard_name: str) -> dict[str, Any]:
@@ -149,3 +179,54 @@ class Bucket:
             "names": self.names,
             "shapes": [tuple(shape) for shape in self.shapes],
         }
+
+
+@torch.no_grad()
+def gather(buckets: Sequence[Bucket], together: bool = False) -> None:
+    """Gives the ``full`` of buckets their data, from all replicas.
+
+    Args:
+        buckets: Buckets of one module; those that have their data are left out.
+        together: Whether to do it in one transfer for each dtype.
+    """
+    waiting: dict[Any, list[tuple[Bucket, torch.Tensor]]] = {}
+    for bucket in buckets:
+        if not bucket.is_gathered:
+            part = bucket.part()
+            waiting.setdefault(part.dtype if together else bucket, []).append((bucket, part))
+    for joined in waiting.values():
+        sharding = joined[0][0].sharding
+        parts = [part for _, part in joined]
+        flat = parts[0] if len(parts) == 1 else torch.cat(parts)
+        flat = collectives.all_gather(flat, 0, sharding.groups or None)
+        if len(parts) == 1:
+            joined[0][0].fill(flat)
+            continue
+        columns = flat.view(sharding.size, -1).split([part.numel() for part in parts], 1)
+        for (bucket, _), column in zip(joined, columns, strict=True):
+            bucket.fill(column.reshape(-1))
+
+
+@torch.no_grad()
+def reduce(buckets: Sequence[Bucket]) -> None:
+    """Adds this replica's part of the gradients to the shards', in one transfer for each dtype."""
+    waiting: dict[torch.dtype, list[tuple[Bucket, torch.Tensor]]] = {}
+    for bucket in buckets:
+        if bucket.has_gradient():
+            gradient = bucket.whole_gradient()
+            waiting.setdefault(gradient.dtype, []).append((bucket, gradient))
+    for joined in waiting.values():
+        sharding = joined[0][0].sharding
+        gradients = [gradient for _, gradient in joined]
+        whole = gradients[0] if len(gradients) == 1 else torch.cat(gradients, 1)
+        flat = collectives.reduce_scatter(
+            collectives.REDUCE_SUM,
+            whole.reshape(-1),
+            1.0,
+            0,
+            sharding.size,
+            sharding.groups or None,
+        )
+        parts = flat.split([gradient.shape[1] for gradient in gradients])
+        for (bucket, _), part in zip(joined, parts, strict=True):
+            bucket.take_gradient(part)

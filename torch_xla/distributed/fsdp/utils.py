@@ -9,6 +9,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from torch_xla.distributed.spmd.linear import apply_xla_patch_to_nn_linear
+
+__all__ = ["apply_xla_patch_to_nn_linear", "checkpoint_module"]
+
 
 def checkpoint_module(module: nn.Module) -> nn.Module:
     """Makes a module compute its activations again in the backward pass; returns it.

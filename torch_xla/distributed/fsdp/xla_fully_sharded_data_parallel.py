@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,32 @@ from torch.utils import _pytree
 import torch_xla
 from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla.core import collectives
-from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding
-from torch_xla.distributed.fsdp.state_dict import WRAPPED, clean_name
+from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding, gather, reduce
+from torch_xla.distributed.fsdp.state_dict_utils import WRAPPED, clean_name
+
+
+def _materialize(module: nn.Module, init: Callable[[nn.Module], None] | None) -> None:
+    """Gives a module's parameters and buffers on the meta device their memory and values."""
+
+    def is_meta(child: nn.Module, recurse: bool) -> bool:
+        tensors = itertools.chain(child.parameters(recurse), child.buffers(recurse))
+        return any(tensor.is_meta for tensor in tensors)
+
+    if not is_meta(module, True):
+        return
+    if init is not None:
+        init(module)
+        return
+    for name, child in module.named_modules():
+        if is_meta(child, False):
+            if not hasattr(child, "reset_parameters"):
+                raise ValueError(
+                    f"XlaFullyShardedDataParallel: {name or 'the module'} "
+                    f"({type(child).__name__}) is on the meta device and has no "
+                    "reset_parameters(); expected `param_init_fn`, which gives it its values"
+                )
+            child.to_empty(device=torch_xla.device(), recurse=False)
+            child.reset_parameters()
 
 
 class XlaFullyShardedDataParallel(nn.Module):
@@ -34,7 +59,7 @@ class XlaFullyShardedDataParallel(nn.Module):
     same parameters when they are wrapped.
 
     Args:
-        module: The module, on an xla device.
+        module: The module, on an xla device, or on the meta device: see ``param_init_fn``.
         reshard_after_forward: Whether to drop whole parameters after the forward pass.
         flatten_parameters: Whether to keep all parameters of a dtype in one array, which is
             gathered and reduced in one transfer. Parameters that want gradients and those that
@@ -43,7 +68,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             parameters leave memory at once.
         optimization_barrier_in_forward: Changes nothing: a collective is a barrier of its own.
         optimization_barrier_in_backward: The same.
-        mark_step_on_finalization: Whether the backward pass of the outermost module ends with
+        sync_on_finalization: Whether the backward pass of the outermost module ends with
             :func:`torch_xla.sync`.
         disable_reshard_on_root: Whether the outermost module keeps its own parameters from the
             forward pass to the backward pass, which starts with them.
@@ -53,13 +78,31 @@ class XlaFullyShardedDataParallel(nn.Module):
         fp32_reduce_scatter: Whether to reduce gradients in float32.
         sharding_groups: The replica groups over which to shard, as lists of ordinals of one
             size; all replicas when None.
+        sharding_rank: This replica's place in its group; it follows from the groups, and is
+            checked.
+        sharding_world_size: The size of a group; the same.
+        shard_param_on_dim_0: Whether parts are rows of the first dimension and keep the other
+            dimensions, for optimizers that look at shapes. Not with ``flatten_parameters``.
         pin_layout_in_collective_ops: Changes nothing; taken for scripts that pass it.
+        reduce_scatter_bucket_size_mb: Gradients of a wrapper are reduced together once they have
+            so many megabytes, and at the end; each as soon as it is there when 0 or None.
+        coalesce_all_gather_ops: Whether a wrapper's parameters are gathered in one transfer.
         auto_wrap_policy: Says which children to wrap: a policy of
-            ``torch.distributed.fsdp.wrap``.
+            :mod:`torch_xla.distributed.fsdp.wrap` or ``torch.distributed.fsdp.wrap``.
         auto_wrapper_callable: Wraps them, with these arguments; this class when None.
+        param_init_fn: Called with a module that has parameters on the meta device, to give it
+            real ones. When None they are made on the xla device, and each child's
+            ``reset_parameters()`` is called.
+        _shard_size_multiple: A part's number of elements is padded to one of these, where parts
+            are not rows.
+        _use_xla_patched_linear: Changes nothing, as all that follow; taken for scripts that pass
+            them.
+        mark_step_on_finalization: An older name of ``sync_on_finalization``.
 
     Raises:
-        ValueError: ``sharding_groups`` are not as above.
+        ValueError: ``sharding_groups``, ``sharding_rank`` or ``sharding_world_size`` are not as
+            above, the module is wrapped already, or it is on the meta device and has a child that
+            cannot be initialized.
     """
 
     def __init__(
@@ -70,15 +113,31 @@ class XlaFullyShardedDataParallel(nn.Module):
         execute_sharding_on_init: bool = True,
         optimization_barrier_in_forward: bool = True,
         optimization_barrier_in_backward: bool = True,
-        mark_step_on_finalization: bool = False,
+        sync_on_finalization: bool = False,
         disable_reshard_on_root: bool = True,
         compute_dtype: torch.dtype | None = None,
         buffer_dtype: torch.dtype | None = None,
         fp32_reduce_scatter: bool = False,
         sharding_groups: Sequence[Sequence[int]] | None = None,
+        sharding_rank: int | None = None,
+        sharding_world_size: int | None = None,
+        shard_param_on_dim_0: bool = False,
         pin_layout_in_collective_ops: bool = True,
+        reduce_scatter_bucket_size_mb: int | None = 0,
+        coalesce_all_gather_ops: bool = False,
         auto_wrap_policy: Callable[..., bool] | None = None,
         auto_wrapper_callable: Callable[..., nn.Module] | None = None,
+        param_init_fn: Callable[[nn.Module], None] | None = None,
+        _shard_size_multiple: int = 128,
+        _use_xla_patched_linear: bool = True,
+        _debug_dummy_forward_pass: bool = False,
+        _debug_msg: str = "xla_fsdp",
+        _debug_print: bool = False,
+        _debug_dummy_all_gather_op: bool = False,
+        _debug_dummy_all_reduce_op: bool = False,
+        _debug_dummy_reduce_scatter_op: bool = False,
+        _debug_dummy_optimization_barrier_op: bool = False,
+        mark_step_on_finalization: bool = False,
     ) -> None:
         super().__init__()
         if isinstance(module, XlaFullyShardedDataParallel):
@@ -95,16 +154,37 @@ class XlaFullyShardedDataParallel(nn.Module):
                 buffer_dtype=buffer_dtype,
                 fp32_reduce_scatter=fp32_reduce_scatter,
                 sharding_groups=sharding_groups,
+                shard_param_on_dim_0=shard_param_on_dim_0,
+                reduce_scatter_bucket_size_mb=reduce_scatter_bucket_size_mb,
+                coalesce_all_gather_ops=coalesce_all_gather_ops,
+                param_init_fn=param_init_fn,
+                _shard_size_multiple=_shard_size_multiple,
             )
         groups = collectives.checked_groups(
             "XlaFullyShardedDataParallel", sharding_groups, same_size=True
         )
-        self._sharding = Sharding(groups, compute_dtype, fp32_reduce_scatter)
+        self._sharding = Sharding(
+            groups, compute_dtype, fp32_reduce_scatter, shard_param_on_dim_0, _shard_size_multiple
+        )
+        for name, given, actual in (
+            ("sharding_rank", sharding_rank, self._sharding.rank),
+            ("sharding_world_size", sharding_world_size, self._sharding.size),
+        ):
+            if given not in (None, actual):
+                raise ValueError(
+                    f"XlaFullyShardedDataParallel: expected `{name}` of {actual}, as `groups` of "
+                    f"{groups or 'all replicas'} have it on this one, got {given}"
+                )
+        _materialize(module, param_init_fn)
         self._reshard_after_forward = reshard_after_forward
-        self._mark_step_on_finalization = mark_step_on_finalization
+        self._syncs_at_end = sync_on_finalization or mark_step_on_finalization
+        self._gathers_together = coalesce_all_gather_ops
+        self._bytes_to_reduce = (reduce_scatter_bucket_size_mb or 0) << 20
+        self._to_reduce: list[Bucket] = []
         self._disable_reshard_on_root = disable_reshard_on_root
         self._is_root: bool | None = None
-        self._has_final_callback = False
+        # The backward pass that is under way, or has failed.
+        self._graph_task: int | None = None
         self._buckets = self._make_buckets(module, flatten_parameters)
         self._fsdp_wrapped_module = module
         buffer_dtype = buffer_dtype or compute_dtype
@@ -145,8 +225,14 @@ class XlaFullyShardedDataParallel(nn.Module):
             key = (parameter.dtype, parameter.requires_grad) if flatten else id(parameter)
             bunches.setdefault(key, []).append(parameter)
         return [
-            Bucket([(p, found[p]) for p in bunch], [names[p] for p in bunch], self._sharding)
-            for bunch in bunches.values()
+            Bucket(
+                [(p, found[p]) for p in bunch],
+                [names[p] for p in bunch],
+                f"flat_param_{i}" if flatten else None,
+                self._sharding,
+                self._on_ready,
+            )
+            for i, bunch in enumerate(bunches.values())
         ]
 
     @property
@@ -174,6 +260,13 @@ class XlaFullyShardedDataParallel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module with whole parameters."""
         self._find_root()
+        if self._graph_task is not None and torch._C._current_graph_task_id() < 0:
+            # The last backward pass has failed: nobody else can clear what it has left.
+            self._graph_task = None
+            self._to_reduce.clear()
+            for bucket in self._buckets:
+                bucket.drop_gradients()
+                bucket.finish()
         dtype = self._sharding.compute_dtype
         if dtype is not None:
             args, kwargs = _pytree.tree_map(
@@ -185,7 +278,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         for bucket in self._buckets:
             # What a forward pass without a backward one has left may be old.
             bucket.free()
-            bucket.gather()
+        gather(self._buckets, self._gathers_together)
         outputs = self.module(*args, **kwargs)
         keeps = self._is_root and self._disable_reshard_on_root and torch.is_grad_enabled()
         if self._reshard_after_forward and not keeps:
@@ -198,20 +291,61 @@ class XlaFullyShardedDataParallel(nn.Module):
         return outputs
 
     def _before_backward(self, gradient: torch.Tensor) -> None:
-        for bucket in self._buckets:
-            bucket.gather()
-        if not self._has_final_callback:
-            self._has_final_callback = True
+        gather(self._buckets, self._gathers_together)
+        task = torch._C._current_graph_task_id()
+        if task != self._graph_task:
+            self._graph_task = task
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
 
     def _after_backward(self) -> None:
         """At the end of the whole backward pass."""
-        self._has_final_callback = False
+        self._graph_task = None
+        # Also those of which some parameters have had no part in the output.
+        self._to_reduce.clear()
+        if self._bytes_to_reduce:
+            reduce(self._buckets)
         for bucket in self._buckets:
-            bucket.reduce()  # Where some parameters have had no part in the output.
-            bucket.free()
-        if self._is_root and self._mark_step_on_finalization:
+            reduce([bucket])
+            bucket.finish()
+        if self._is_root and self._syncs_at_end:
             torch_xla.sync()
+
+    def _on_ready(self, bucket: Bucket) -> None:
+        self._to_reduce.append(bucket)
+        waiting = sum(b.padded_size * b.full[0].element_size() for b in self._to_reduce)
+        if waiting >= self._bytes_to_reduce:
+            reduce(self._to_reduce)
+            self._to_reduce.clear()
+
+    def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
+        """Sets what gradients are divided by; without, by the number of replicas after the sum.
+
+        Args:
+            pre: The divisor before the replicas' gradients are summed up.
+            post: The one after.
+            recursive: Whether it holds for the wrappers inside, too.
+        """
+        for wrapper in self._nested() if recursive else [self]:
+            for bucket in wrapper._buckets:
+                bucket.divisors = (pre, post)
+
+    @property
+    def params_with_grad(self) -> list[nn.Parameter]:
+        """The parameters (shards) that have a gradient."""
+        return [parameter for parameter in self.parameters() if parameter.grad is not None]
+
+    def get_original_names_and_sharded_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Returns the shards, each with the name of what it is a part of.
+
+        That is the parameter's name in the unwrapped module, or with ``flatten_parameters``
+        ``flat_param_0`` and so on behind the name of the child that is wrapped.
+        """
+        return [
+            (clean_name(f"{path}.{bucket.name}"), bucket.shard)
+            for path, child in self.named_modules()
+            if isinstance(child, XlaFullyShardedDataParallel)
+            for bucket in child._buckets
+        ]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -269,8 +403,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         """Lets whole parameters be read inside the block; writing to them has no effect."""
         buckets = [bucket for wrapper in self._nested() for bucket in wrapper._buckets]
         gathered = [bucket for bucket in buckets if not bucket.is_gathered]
-        for bucket in gathered:
-            bucket.gather()
+        gather(gathered)
         try:
             yield
         finally:
