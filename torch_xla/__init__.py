@@ -47,13 +47,11 @@ except ImportError as error:
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
 from torch_xla._internal import device_module as _device_module  # noqa: E402
-from torch_xla._internal import dlpack_protocol as _dlpack_protocol  # noqa: E402
-from torch_xla._internal import module_conversion as _module_conversion  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
-from torch_xla._internal import torch_defaults as _torch_defaults  # noqa: E402
+from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
 from torch_xla.utils import closures as _closures  # noqa: E402
 
 _plugins.register_plugins()
@@ -61,10 +59,8 @@ _XLAC._init()
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()
-_module_conversion.register()
 _storage_location.register()
-_dlpack_protocol.register()
-_torch_defaults.register()
+_torch_patches.apply()
 _spmd_mode.register()
 _replication.register()
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from torch_xla._internal import device_module
+from torch_xla._internal import device_module, torch_patches
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -292,7 +292,7 @@ class TestSeeds:
 
     def test_hooked_once(self):
         hook = torch.random._seed_custom_device
-        device_module._hook_manual_seed()
+        torch_patches.apply()
         assert torch.random._seed_custom_device is hook
 
     def test_random_seed_reaches_the_device(self, device):

@@ -461,15 +461,15 @@ def test_torch_save_remembers_the_device(device):
     file = _saved({"x": x, "view": x[1:3]})
     loaded = torch.load(file)
     assert loaded["x"].device == loaded["view"].device == device
-    loaded["x"].zero_()  # A view is saved as a tensor of its own.
-    assert loaded["view"].tolist() == [1, 2]
+    loaded["x"].zero_()  # They share memory again.
+    assert loaded["view"].tolist() == [0, 0]
     file.seek(0)
     assert torch.load(file, map_location="cpu")["x"].device.type == "cpu"
 
 
 def test_torch_load_onto_a_missing_device(device):
     content = _saved(torch.ones(2, device=device)).getvalue().replace(b"xla:0", b"xla:9")
-    with pytest.raises((RuntimeError, IndexError), match="there is no device xla:9"):
+    with pytest.raises(RuntimeError, match="XLA device 9, but this process has"):
         torch.load(io.BytesIO(content))
     with pytest.raises(RuntimeError, match="XLA device 9, but this process has"):
         torch.load(_saved(torch.ones(2)), map_location="xla:9")

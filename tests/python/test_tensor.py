@@ -286,17 +286,6 @@ def test_always_contiguous():
     assert x[0].t().stride() == (4, 1)
 
 
-def test_storage_is_opaque():
-    x = torch.ones(2, device="xla")
-    for access in (
-        lambda: x.data_ptr(),
-        lambda: x.untyped_storage().data_ptr(),
-    ):
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            access()
-    assert x.tolist() == [1, 1]
-
-
 def test_size_queries():
     x = torch.zeros(3, 4, dtype=torch.float64, device="xla")
     assert x.numel() == 12 and x.dim() == 2 and x.element_size() == 8 and x.nbytes == 96

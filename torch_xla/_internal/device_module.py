@@ -7,7 +7,6 @@ argument may be an ordinal, a string, a ``torch.device``, or ``None`` for the cu
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from typing import TypeAlias
@@ -179,52 +178,10 @@ def _after_fork_in_child() -> None:
     _in_bad_fork = _in_bad_fork or is_initialized()
 
 
-def _hook_manual_seed() -> None:
-    """Makes ``torch.manual_seed`` and ``torch.seed`` seed the XLA devices too.
-
-    Both go through ``torch.random._seed_custom_device``, so that references to them which were
-    taken before this import are covered.
-    """
-    original = torch.random._seed_custom_device
-    if hasattr(original, "_seeds_xla"):
-        return
-
-    @functools.wraps(original)
-    def seed_custom_device(seed: int) -> None:
-        original(seed)
-        if not _is_in_bad_fork():
-            manual_seed_all(seed)
-
-    seed_custom_device._seeds_xla = True
-    torch.random._seed_custom_device = seed_custom_device
-
-
-def _hook_unpickling() -> None:
-    """Makes leaves of the pickled tensors that require gradients, as they were.
-
-    PyTorch pickles the CPU copy of an xla tensor, which then requires gradients too, so that
-    what its function makes of it is no leaf; setting ``requires_grad`` on that raises.
-    """
-    original = torch._utils._rebuild_device_tensor_from_cpu_tensor
-    if hasattr(original, "_detaches"):
-        return
-
-    @functools.wraps(original)
-    def rebuild(
-        data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool
-    ) -> torch.Tensor:
-        return original(data.detach(), dtype, device, requires_grad)
-
-    rebuild._detaches = True
-    torch._utils._rebuild_device_tensor_from_cpu_tensor = rebuild
-
-
 def register() -> None:
-    """Installs this module as ``torch.xla`` and hooks seeding, pickling and fork, once."""
+    """Installs this module as ``torch.xla`` and hooks fork, once."""
     if hasattr(torch, "xla"):
         return
     torch._register_device_module("xla", sys.modules[__name__])
-    _hook_manual_seed()
-    _hook_unpickling()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,29 +1,35 @@
-"""``torch.load(map_location="xla")``: what was saved from the CPU is loaded onto the device.
+"""``torch.load(map_location="xla")``, and files that say so themselves.
 
-PyTorch restores storages and makes tensors of them. Xla tensors have no such storage, so the
-storage of the file is marked with its device instead, and the tensors that are made of it become
-looks at one xla tensor: those that shared memory share it again.
+A storage of the file becomes one of the device: the tensors that are made of it share its memory.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-# After those of PyTorch, which answer in no time that a location is not theirs.
-_PRIORITY = 40
+from torch_xla import _XLAC
 
-_DEVICE = "_xla_device"
-_BASE = "_xla_base"
+# Before the CPU's, which takes every storage of the host for its own.
+_PRIORITY = 9
 
-
-def _tag(storage: Any) -> str | None:
-    return None  # No xla storage is ever saved.
+_LOCATION = "_xla_location"
 
 
-def _mark(storage: Any, location: str) -> Any:
+def tag(host: torch.UntypedStorage, device: torch.device) -> None:
+    """Notes that ``host`` is the copy of a storage on ``device``, for when it is saved."""
+    setattr(host, _LOCATION, str(device))
+
+
+def _location(storage: Any) -> str | None:
+    storage = getattr(storage, "_untyped_storage", storage)
+    return (
+        str(storage.device) if storage.device.type == "xla" else getattr(storage, _LOCATION, None)
+    )
+
+
+def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
     if not location.startswith("xla"):
         return None
     from torch_xla.core import xla_model
@@ -36,57 +42,10 @@ def _mark(storage: Any, location: str) -> Any:
             f"has {count} of them: use torch.load with map_location to load it onto an existing "
             "device"
         )
-    untyped = storage._untyped_storage if hasattr(storage, "_untyped_storage") else storage
-    setattr(untyped, _DEVICE, device)
-    return storage
-
-
-def _look(cpu: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns what is to ``storage``'s xla tensor as the tensor ``cpu`` is to ``storage``."""
-    base = getattr(storage, _BASE, None)
-    if base is None:
-        elements = storage.nbytes() // cpu.element_size()
-        if cpu.numel() != elements or not cpu.is_contiguous():
-            whole = torch.empty((0,), dtype=cpu.dtype).set_(storage, 0, (elements,), (1,))
-        else:
-            whole = cpu
-        base = whole.to(getattr(storage, _DEVICE))
-        setattr(storage, _BASE, base)
-        if whole is cpu:
-            return base
-    if base.dtype != cpu.dtype:
-        base = base.view(-1).view(cpu.dtype)
-    return torch.as_strided(base, cpu.size(), cpu.stride(), cpu.storage_offset())
+    return _XLAC._xla_storage_from_host(getattr(storage, "_untyped_storage", storage), str(device))
 
 
 def register() -> None:
     """Registers the location ``xla``, once."""
-    original = torch._utils._rebuild_tensor
-    if hasattr(original, "_makes_xla_tensors"):
-        return
-    original_v3 = torch._utils._rebuild_tensor_v3
-
-    @functools.wraps(original)
-    def rebuild(storage: Any, *args: Any) -> torch.Tensor:
-        cpu = original(storage, *args)
-        untyped = storage._untyped_storage
-        return _look(cpu, untyped) if hasattr(untyped, _DEVICE) else cpu
-
-    @functools.wraps(original_v3)
-    def rebuild_v3(
-        storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, *args: Any
-    ) -> torch.Tensor:
-        untyped = storage._untyped_storage
-        if not hasattr(untyped, _DEVICE):
-            return original_v3(storage, offset, size, stride, requires_grad, *args)
-        tensor = original_v3(storage, offset, size, stride, False, *args)
-        return _look(tensor, untyped).requires_grad_(requires_grad)
-
-    rebuild._makes_xla_tensors = True
-    torch._utils._rebuild_tensor = rebuild
-    torch._utils._rebuild_tensor_v3 = rebuild_v3
-    # Where a file was loaded before this import, it remembers the old function.
-    allowed = torch._weights_only_unpickler._get_allowed_globals
-    if hasattr(allowed, "cache_clear"):
-        allowed.cache_clear()
-    torch.serialization.register_package(_PRIORITY, _tag, _mark)
+    if not any(entry[2] is _restore for entry in torch.serialization._package_registry):
+        torch.serialization.register_package(_PRIORITY, _location, _restore)

@@ -6,6 +6,7 @@
 #include "XLANativeFunctions.h"
 #include "aten/assign.h"
 #include "aten/bridge.h"
+#include "aten/torch_storage.h"
 #include "lazy/device.h"
 #include "lazy/transfer.h"
 #include "lowering/internal_ops.h"
@@ -49,6 +50,10 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
   CheckExpandable(src, self);
   if (IsXla(self)) {
     GetImpl(self)->Write(ValueFor(self, src));
+    return self;
+  }
+  if (self.is_xla() && src.is_cpu()) {
+    aten::WriteToStorage(self, src);
     return self;
   }
   TORCH_CHECK(self.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),

@@ -8,14 +8,10 @@
 namespace torch_xla::aten {
 namespace {
 
-// Autograd starts a thread per device at the first backward pass, be it on the CPU, and
-// never another one. That must not start a client which the program may never use (or only
-// in processes that it is going to spawn), so without one this is how many it gets.
-constexpr c10::DeviceIndex kDevicesBeforeClient = 16;
-
+// Autograd starts a thread per device at the first backward pass, be it on the CPU, and fork is at
+// an end then. A program that has not used the device by then gets none: see KeepBackwardOnThread.
 c10::DeviceIndex CountDevices() noexcept {
-  if (!lazy::ClientCreated()) return kDevicesBeforeClient;
-  return static_cast<c10::DeviceIndex>(lazy::DeviceCount());
+  return lazy::ClientCreated() ? static_cast<c10::DeviceIndex>(lazy::DeviceCount()) : 0;
 }
 
 class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {

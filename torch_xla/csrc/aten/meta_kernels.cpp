@@ -62,13 +62,14 @@ TwoTensors fake_quantize_per_channel(const at::Tensor& self, const at::Tensor& s
   return WithMask(self, quant_min, quant_max);
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
-  m.impl("geqrf", TORCH_FN(geqrf));
-  m.impl("linalg_lstsq", TORCH_FN(linalg_lstsq));
-  m.impl("fake_quantize_per_tensor_affine_cachemask", TORCH_FN(fake_quantize_per_tensor));
-  m.impl("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-         TORCH_FN(fake_quantize_tensor_qparams));
-  m.impl("fake_quantize_per_channel_affine_cachemask", TORCH_FN(fake_quantize_per_channel));
+// Not the Meta kernels of `aten`, which belong to every program: InferShapes looks here first.
+TORCH_LIBRARY(xla_meta, m) {
+  m.def("geqrf", TORCH_FN(geqrf));
+  m.def("linalg_lstsq", TORCH_FN(linalg_lstsq));
+  m.def("fake_quantize_per_tensor_affine_cachemask", TORCH_FN(fake_quantize_per_tensor));
+  m.def("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        TORCH_FN(fake_quantize_tensor_qparams));
+  m.def("fake_quantize_per_channel_affine_cachemask", TORCH_FN(fake_quantize_per_channel));
 }
 
 }  // namespace

@@ -1,13 +1,28 @@
 #include "aten/tensor_impl.h"
 
-#include <mutex>
-#include <unordered_map>
+#include <c10/core/AutogradState.h>
 
 #include "XLAOps.h"
+#include "aten/torch_storage.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
+namespace {
+
+/// Makes the backward passes of a thread that uses xla tensors stay on it.
+///
+/// Autograd gives devices other than the CPU a thread of their own, so that kernels can be
+/// launched while others are; tracing has nothing to launch, and waking that thread costs more
+/// than a small model's whole backward pass.
+void KeepBackwardOnThread() {
+  [[gnu::tls_model("initial-exec")]] thread_local bool done = false;
+  if (C10_LIKELY(done)) return;
+  done = true;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+}  // namespace
 
 XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                              c10::IntArrayRef sizes)
@@ -16,6 +31,7 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe
       root_(std::move(storage)),
       view_(std::move(view)) {
   set_storage_access_should_throw();
+  KeepBackwardOnThread();
   ShowAsContiguous(sizes);
 }
 
@@ -105,40 +121,6 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
   view_ = other->view_;
 }
 
-namespace {
-
-/// What stands for a storage towards PyTorch. In a table, since hardly any is ever asked for.
-struct Identity {
-  c10::weak_intrusive_ptr<lazy::Storage> owner;
-  c10::Storage storage;
-};
-
-}  // namespace
-
-const c10::Storage& XLATensorImpl::storage() const {
-  static std::mutex mutex;
-  static auto& identities = *new std::unordered_map<const lazy::Storage*, Identity>;
-  static size_t purge_at = 64;
-  std::lock_guard lock(mutex);
-  if (identities.size() >= purge_at) {
-    std::erase_if(identities, [](const auto& entry) { return entry.second.owner.expired(); });
-    purge_at = std::max<size_t>(64, 2 * identities.size());
-  }
-  auto it = identities.find(root_.get());
-  if (it != identities.end() && it->second.owner.expired()) {
-    identities.erase(it);  // Of one that was here before.
-    it = identities.end();
-  }
-  if (it == identities.end()) {
-    c10::Storage made(c10::Storage::use_byte_size_t(), size_t{0},
-                      c10::DataPtr(nullptr, lazy::TorchDevice(root_->device())));
-    made.unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
-    it = identities
-             .emplace(root_.get(),
-                      Identity{c10::weak_intrusive_ptr<lazy::Storage>(root_), std::move(made)})
-             .first;
-  }
-  return it->second.storage;
-}
+const c10::Storage& XLATensorImpl::storage() const { return TorchStorage(root_); }
 
 }  // namespace torch_xla::aten

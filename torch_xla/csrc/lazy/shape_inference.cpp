@@ -101,7 +101,11 @@ bool IsSmall(const ir::Node::Operands& operands) {
 
 ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
                              const ir::Words& attributes) {
-  auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.name, op.overload);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  // "aten::geqrf" may have a kernel "xla_meta::geqrf", where PyTorch has none for Meta.
+  const std::string_view name(op.name);
+  auto own = dispatcher.findSchema({"xla_meta" + std::string(name.substr(name.find("::"))), ""});
+  auto handle = own ? *own : dispatcher.findSchemaOrThrow(op.name, op.overload);
   torch::jit::Stack stack = Arguments(op, operands, attributes, c10::kMeta);
   CallBelow(handle, stack);
   return ShapesOf(stack);

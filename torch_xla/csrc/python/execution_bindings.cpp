@@ -1,4 +1,5 @@
 #include "aten/bridge.h"
+#include "aten/torch_storage.h"
 #include "ir/dump.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
@@ -81,6 +82,15 @@ void BindExecution(py::module_& m) {
     const lazy::StoragePtr& root = aten::GetImpl(tensor, "_xla_get_storage_tensor")->root();
     return at::detail::make_tensor<aten::XLATensorImpl>(
         root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims);
+  });
+  m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> int64_t {
+    const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "data_ptr");
+    if (tensor.numel() == 0) return 0;
+    return reinterpret_cast<int64_t>(impl->storage().data()) +
+           tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
+  });
+  m.def("_xla_storage_from_host", [](at::Storage host, const std::string& device) {
+    return aten::StorageFromHost(std::move(host), Ordinal(device));
   });
 }
 

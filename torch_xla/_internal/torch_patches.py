@@ -1,0 +1,294 @@
+"""All that the import replaces in PyTorch: what it has no registration for.
+
+Each function is replaced by one that asks whether xla is meant, and else calls the original.
+docs/torch_patches.md lists them with the reasons.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+import functools
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
+
+from torch_xla import _XLAC
+from torch_xla._internal import device_module, storage_location
+
+_MARK = "_torch_xla_replaces"
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Any:
+    """Puts ``make(original)`` in the place of a function, once; returns what is there then."""
+    original = getattr(owner, name)
+    if hasattr(original, _MARK):
+        return original
+    replacement = functools.wraps(original)(make(original))
+    setattr(replacement, _MARK, True)
+    setattr(owner, name, replacement)
+    return replacement
+
+
+# ---------------------------------------------------------------- nn.Module.to
+#
+# PyTorch moves parameters in place where the old and the new tensor are of a kind, which those of
+# the CPU and of an xla device are not: the module gets a new nn.Parameter for each place that holds
+# the old one. An optimizer made before would go on with the old ones; weights that were one (an
+# embedding and the output layer of a language model) would train apart; and parameters of lazy
+# modules, whose shape the first call finds, would have shape 0 for good. None of that would be an
+# error.
+
+
+class _Conversion:
+    """The function that a conversion of a module applies, on its way through the modules."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.moved: dict[nn.Parameter, nn.Parameter] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+def _moved_in_place(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
+    """Returns ``old`` with all that ``new`` is; ``new`` itself where ``old`` is in use.
+
+    That is so while an autograd graph of it is alive, or a weak reference to it.
+    """
+    if isinstance(old, UninitializedParameter) and not isinstance(new, UninitializedParameter):
+        new = UninitializedParameter(new.requires_grad, device=new.device, dtype=new.dtype)
+    try:
+        torch.utils.swap_tensors(old, new)
+    except RuntimeError:
+        return new
+    return old
+
+
+def _module_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: nn.Module, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        conversion = fn if isinstance(fn, _Conversion) else _Conversion(fn)
+        before = list(self._parameters.items())
+        result = original(self, conversion, *args, **kwargs)
+        for name, old in before:
+            new = self._parameters[name]
+            if new is not old and old.is_xla != new.is_xla:
+                if old not in conversion.moved:
+                    conversion.moved[old] = _moved_in_place(old, new)
+                self._parameters[name] = conversion.moved[old]
+        return result
+
+    return apply
+
+
+# ---------------------------------------------------------------- torch.optim
+
+
+def _with_xla(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """A list of device types: a `_foreach_` call is one node of the graph, a loop is many."""
+
+    def devices(*args: Any, **kwargs: Any) -> list[str]:
+        names = original(*args, **kwargs)
+        return names if "xla" in names else [*names, "xla"]
+
+    return devices
+
+
+def _replace_optimizer_lists() -> None:
+    # The optimizers' modules have imported these functions by name.
+    importers = [m for n, m in list(sys.modules.items()) if n.startswith("torch.optim.")]
+    for owner, name in (
+        (_foreach_utils, "_get_foreach_kernels_supported_devices"),
+        (_foreach_utils, "_get_fused_kernels_supported_devices"),
+        (optimizer, "_get_capturable_supported_devices"),
+    ):
+        function = _replace(owner, name, _with_xla)
+        for module in importers:
+            if hasattr(module, name):
+                setattr(module, name, function)
+
+
+# ---------------------------------------------------------------- DLPack
+#
+# PyTorch's own exports xla tensors of a GPU alone.
+
+
+def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dlpack(
+        self: torch.Tensor,
+        *,
+        stream: Any = -1,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if not self.is_xla:
+            return original(
+                self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+            )
+        from torch_xla.utils import dlpack as xla_dlpack
+
+        return xla_dlpack._protocol_export(self, stream, max_version, dl_device, copy)
+
+    return dlpack
+
+
+def _dlpack_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
+        if not self.is_xla:
+            return original(self)
+        from torch_xla.utils import dlpack as xla_dlpack
+
+        return xla_dlpack._protocol_device(self)
+
+    return dlpack_device
+
+
+def _to_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        if not tensor.is_xla:
+            return original(tensor)
+        from torch_xla.utils import dlpack as xla_dlpack
+
+        return xla_dlpack.to_dlpack(tensor)
+
+    return to_dlpack
+
+
+# ---------------------------------------------------------------- seeds
+
+
+def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None]:
+    """``torch.manual_seed`` and ``torch.seed`` seed the xla devices, too.
+
+    Both go through this function, so that references to them which were taken before this import
+    are covered.
+    """
+
+    def seed_custom_device(seed: int) -> None:
+        original(seed)
+        if not device_module._is_in_bad_fork():
+            device_module.manual_seed_all(seed)
+
+    return seed_custom_device
+
+
+# ---------------------------------------------------------------- pickle, torch.save, deepcopy
+#
+# PyTorch takes xla tensors for ones without a storage: each is copied by itself, and tensors that
+# shared memory no longer do.
+
+_host_copies: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
+
+
+def _memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...], int] | None:
+    """Returns all of the tensor's memory, and the strides and offset by which it looks at it.
+
+    None for a look that strides do not express, which is copied by itself.
+    """
+    layout = _XLAC._xla_get_layout(tensor)
+    if layout is None:
+        return None
+    return _XLAC._xla_get_storage_tensor(tensor), *layout
+
+
+def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(self: torch.Tensor, proto: int) -> Any:
+        if not self.is_xla or torch.serialization._serialization_tls.skip_data:
+            return original(self, proto)
+        torch.utils.hooks.warn_if_has_hooks(self)
+        memory, strides, offset = _memory(self) or (self, self.stride(), 0)
+        key = _XLAC._xla_get_tensor_id(self)
+        # The copy lives as long as the file is written: its other tensors find it here.
+        host = _host_copies.get(key) if memory is not self else None
+        if host is None:
+            host = memory.detach().cpu().untyped_storage()
+            storage_location.tag(host, self.device)
+            if memory is not self:
+                _host_copies[key] = host
+        look = (offset, tuple(self.size()), tuple(strides), self.requires_grad, OrderedDict())
+        if self.dtype in torch.storage._new_dtypes():
+            return torch._utils._rebuild_tensor_v3, (host, *look, self.dtype)
+        storage = torch.storage.TypedStorage(wrap_storage=host, dtype=self.dtype, _internal=True)
+        return torch._utils._rebuild_tensor_v2, (storage, *look)
+
+    return reduce
+
+
+def _deepcopy(original: Callable[..., Any]) -> Callable[..., Any]:
+    def deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+        if not self.is_xla or type(self) is not torch.Tensor or not self.is_leaf:
+            return original(self, memo)
+        if id(self) in memo:
+            return memo[id(self)]
+        found = _memory(self)
+        if found is None:
+            return original(self, memo)
+        memory, strides, offset = found
+        copies = memo.setdefault("torch_xla", {})
+        key = _XLAC._xla_get_tensor_id(self)
+        with torch.no_grad():
+            if key not in copies:
+                copies[key] = memory.clone()
+            # Not a view to autograd, which refuses writes to those made in this mode.
+            copy = torch.empty((0,), dtype=self.dtype, device=self.device)
+            copy.set_(copies[key].untyped_storage(), offset, self.size(), tuple(strides))
+        copy.requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        copy.__dict__ = copying.deepcopy(self.__dict__, memo)
+        memo[id(self)] = copy
+        return copy
+
+    return deepcopy
+
+
+# ---------------------------------------------------------------- Tensor.data_ptr
+
+
+def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
+    """Where the tensor is: what libraries tell shared memory by. Nobody can read from there.
+
+    PyTorch's own kernels get an error instead, as they call no method of Python.
+    """
+
+    def data_ptr(self: torch.Tensor) -> int:
+        return _XLAC._xla_data_ptr(self) if self.is_xla else original(self)
+
+    return data_ptr
+
+
+# ---------------------------------------------------------------- names
+
+
+def _xla(
+    self: torch.Tensor,
+    device: torch.device | str | int | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:
+    """Returns the tensor on an xla device, the current one unless ``device`` names another."""
+    name = device_module._device_name(device)
+    return self.to(name, non_blocking=non_blocking, memory_format=memory_format)
+
+
+def apply() -> None:
+    """Replaces the functions, once."""
+    _replace(nn.Module, "_apply", _module_apply)
+    _replace_optimizer_lists()
+    _replace(torch.Tensor, "__dlpack__", _dlpack)
+    _replace(torch.Tensor, "__dlpack_device__", _dlpack_device)
+    torch.to_dlpack = _replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
+    _replace(torch.random, "_seed_custom_device", _seed_custom_device)
+    _replace(torch.Tensor, "_reduce_ex_internal", _reduce)
+    _replace(torch.Tensor, "__deepcopy__", _deepcopy)
+    _replace(torch.Tensor, "data_ptr", _data_ptr)
+    torch.Tensor.xla = _xla
