@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torchgen
 import yaml
@@ -16,6 +19,7 @@ from torchgen.model import (
     BaseTy,
     BaseType,
     DispatchKey,
+    FunctionSchema,
     ListType,
     NativeFunction,
     NativeFunctionsGroup,
@@ -24,9 +28,38 @@ from torchgen.model import (
     Type,
 )
 
-SECTIONS = ("full_codegen", "ir_gen", "foreach", "supported", "symint", "autograd")
-# The lowerings an entry may name instead of a hand-written Lower.
-LOWERING_KEYS = ("unary", "binary", "compare", "formula", "element")
+# What an entry may say, and about which operators.
+KEYS = {
+    "lower": "how it is lowered: a Lower, a formula, stablehlo::Op, kernel",
+    "cpu": "the same where the device is the host",
+    "constants": "Scalars whose value is part of the program",
+    "dtype": "out: without one it computes in that of `out`",
+    "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
+    "hand": "why its kernel is written by hand",
+    "autograd": "it has a kernel of its own for AutogradXLA",
+    "foreach": "the operator that each element of the list is lowered as",
+    "schema": "the arguments and results of an operation that PyTorch does not have",
+    "counted": "calls of such an operation are counted",
+    "since": "the version of PyTorch that all have it from",
+}
+HAND = {
+    "factory": "makes a tensor of sizes and numbers alone",
+    "copy": "moves data, or what a tensor is, between tensors and devices",
+    "view": "looks at the same storage",
+    "host": "its result, or the result's size, is in data that the host must read",
+    "random": "draws a seed",
+    "composed": "calls a few other operators",
+    "arguments": "looks at its arguments, or prepares them, before it makes a node",
+    "updates": "writes several tensors",
+}
+# The five sections of older tables, and what an entry there means.
+SECTIONS: dict[str, dict[str, Any]] = {
+    "full_codegen": {},
+    "ir_gen": {"hand": "arguments", "lower": None},
+    "supported": {"hand": "arguments"},
+    "symint": {"symint": True},
+    "autograd": {"autograd": True},
+}
 
 _BASE_KINDS = {
     BaseTy.Tensor: "Tensor",
@@ -54,16 +87,12 @@ def _arg_kind(arg: Argument, constants: set[str]) -> str:
             kind = of(type_.elem)
             return kind if kind == "Ignored" else f"Optional{kind}"
         if isinstance(type_, ListType):
-            if isinstance(type_.elem, OptionalType):
-                return f"{of(type_.elem)}List"
             return f"{of(type_.elem)}List"
         raise ValueError(
             f"argument `{arg.name}: {arg.type}` has no place in an IR node: "
-            "write this op's kernel by hand (section `supported`)"
+            "write this op's kernel by hand (`hand: arguments`)"
         )
 
-    if arg.name == "pin_memory":
-        return "Ignored"
     return of(arg.type)
 
 
@@ -75,100 +104,133 @@ class Arg:
 
 
 @dataclasses.dataclass(frozen=True)
-class Op:
-    """One entry of the yaml: an operator overload and what is generated for it."""
+class Lowering:
+    """What `lower`, or a platform's own key, says."""
 
-    function: NativeFunction
+    form: str  # function, stablehlo, compare, formula, kernel or leaf
+    text: str = ""  # the function, the StableHLO op, the direction or the formula
+    arguments: tuple[str, ...] = ()  # of the function, before those of the operator
+    condition: str = ""  # of a platform's choice: a function of the first operand
+
+    @staticmethod
+    def parse(text: str) -> Lowering:
+        text, _, condition = text.partition(" if ")
+        if text in ("kernel", "leaf"):
+            return Lowering(text, condition=condition)
+        if match := re.fullmatch(r"stablehlo::Compare\((k\w+)\)", text):
+            return Lowering("compare", match[1])
+        if match := re.fullmatch(r"stablehlo::(\w+)", text):
+            return Lowering("stablehlo", match[1])
+        literal = r"\d+|true|false|[A-Z]\w+::k\w+"
+        if match := re.fullmatch(rf"(\w+)(?:\(((?:{literal})(?:, (?:{literal}))*)\))?", text):
+            arguments = tuple(match[2].split(", ")) if match[2] else ()
+            return Lowering("function", match[1], arguments, condition)
+        return Lowering("formula", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One entry of the table: an operator overload and what is generated for it."""
+
+    schema: FunctionSchema
+    namespace: str  # "aten"; "xla" and others for operations that PyTorch does not have
+    function: NativeFunction | None  # PyTorch's
     group: NativeFunctionsGroup | None
-    section: str
-    options: dict
-    listed: frozenset[str]  # every op named in the yaml
-    symint: bool
+    options: dict[str, Any]
+    listed: frozenset[str]  # every op that has an entry
     foreach_inplace: NativeFunction | None = None  # `_foreach_add_.List` of `_foreach_add.List`
 
     @property
     def schema_name(self) -> str:
         """ "add.Tensor"."""
-        return str(self.function.func.name)
+        return str(self.schema.name)
 
     @property
     def symbol(self) -> str:
         """C++ identifier of the overload: "add_Tensor"."""
-        return symbol_of(self.function)
+        return symbol_of(self.schema)
 
     @cached_property
     def args(self) -> list[Arg]:
         constants = set(self.options.get("constants", ()))
-        names = {a.name for a in self.function.func.schema_order_arguments()}
-        if unknown := constants - names:
+        arguments = list(self.schema.schema_order_arguments())
+        if unknown := constants - {a.name for a in arguments}:
             raise ValueError(f"{self.schema_name}: no argument named {sorted(unknown)}")
+        options = self.schema.arguments.tensor_options
+        memory = {a.name for a in (options.layout, options.device, options.pin_memory)} if (
+            options
+        ) else set()
         return [
-            Arg(a.name, _arg_kind(a, constants))
-            for a in self.function.func.schema_order_arguments()
+            Arg(a.name, "Ignored" if a.name in memory else _arg_kind(a, constants))
+            for a in arguments
         ]
 
-    @property
-    def lower_name(self) -> str:
-        """The Lower function: the one that the option `lower` names, or the op's own."""
-        return self.options.get("lower", self.symbol)
+    @cached_property
+    def lowering(self) -> Lowering | None:
+        """None: there is no node for this operator."""
+        if "foreach" in self.options:
+            return Lowering("element", self.options["foreach"].replace(".", "_"))
+        if "lower" in self.options:
+            return Lowering.parse(self.options["lower"] or self.symbol)
+        return None if "hand" in self.options else Lowering("function", self.symbol)
+
+    @cached_property
+    def cpu(self) -> Lowering | None:
+        return Lowering.parse(self.options["cpu"]) if "cpu" in self.options else None
 
     @property
     def lower_args(self) -> list[Arg]:
-        """What Lower gets. One that serves 1-d to 3-d operators gets their scales as a list."""
+        """What Lower gets: the scales of an interpolation, one to three, as one list."""
         args = [a for a in self.args if a.kind != "Ignored"]
         scales = [a for a in args if a.kind == "OptionalDouble" and a.name.startswith("scales")]
-        if "lower" not in self.options or not scales:
+        if not scales:
             return args
-        others = args[: -len(scales)]
-        return [*others, Arg("scales", "OptionalDoubles", len(scales))]
+        return [*args[: -len(scales)], Arg("scales", "OptionalDoubles", len(scales))]
 
     @property
     def num_returns(self) -> int:
-        return len(self.function.func.returns)
+        return len(self.schema.returns)
 
     @property
     def returns_list(self) -> bool:
-        returns = self.function.func.returns
+        returns = self.schema.returns
         return len(returns) == 1 and isinstance(returns[0].type, ListType)
 
     @property
     def has_ir(self) -> bool:
-        return self.section in ("full_codegen", "ir_gen", "foreach")
+        return self.lowering is not None
 
     @property
-    def has_kernel(self) -> bool:
-        return self.section in ("full_codegen", "foreach", "supported")
+    def is_own(self) -> bool:
+        return self.function is None
+
+    @property
+    def is_foreach(self) -> bool:
+        return "foreach" in self.options
+
+    @property
+    def by_hand(self) -> bool:
+        return "hand" in self.options
 
     @property
     def generates_kernels(self) -> bool:
-        return self.section in ("full_codegen", "foreach")
+        return not self.is_own and not self.by_hand
 
     @property
-    def cpu_kernel(self) -> str | None:
-        """ "only": PyTorch's CPU kernel is the one lowering; "preferred": there is a Lower for
-        other platforms."""
-        option = self.options.get("cpu_kernel")
-        if option not in (None, "only", "preferred"):
-            raise ValueError(f"{self.schema_name}: cpu_kernel: {option}: `only` or `preferred`")
-        return option
+    def counter(self) -> str:
+        """What calls are counted as: like a fallback's where the host does the work."""
+        prefix = "aten" if self.options.get("hand") == "host" else "xla"
+        return f"{prefix}::{self.schema.name.name}"
 
     @property
-    def needs_lower(self) -> bool:
-        """Whether lowering/ defines a Lower for it."""
-        return self.has_ir and self.lowering_option is None and self.cpu_kernel != "only"
-
-    @property
-    def lowering_option(self) -> tuple[str, str] | None:
-        for key in LOWERING_KEYS:
-            if key in self.options:
-                return key, self.options[key]
-        return None
+    def symint(self) -> bool:
+        return self.options.get("symint", False)
 
     def variants(self) -> list[NativeFunction]:
         """In-place and out= overloads that come free with this functional one."""
-        if self.section == "foreach":  # torchgen does not group these.
+        if self.is_foreach:  # torchgen does not group these.
             return [self.foreach_inplace] if self.foreach_inplace else []
-        if self.function.func.kind() is not SchemaKind.functional or self.group is None:
+        if self.schema.kind() is not SchemaKind.functional or self.group is None:
             return []
         found = []
         for variant in (self.group.inplace, self.group.out):
@@ -178,16 +240,35 @@ class Op:
             # A factory's out= takes its dtype from `out`: not the same call.
             if len(list(variant.func.schema_order_arguments())) - len(
                 variant.func.arguments.out
-            ) != len(list(self.function.func.schema_order_arguments())):
+            ) != len(list(self.schema.schema_order_arguments())):
                 continue
             if str(variant.func.name) not in self.listed:
                 found.append(variant)
         return found
 
+    def check(self) -> None:
+        """Raises ValueError for what cannot be, or is said twice."""
+        if unknown := set(self.options) - set(KEYS) - {"symint"}:
+            raise ValueError(f"unknown keys {sorted(unknown)}; known: {', '.join(KEYS)}")
+        if self.by_hand and self.options["hand"] not in HAND:
+            raise ValueError(f"hand: {self.options['hand']}: one of {', '.join(HAND)}")
+        if self.is_own != ("schema" in self.options):
+            raise ValueError("a `schema` is for operations that PyTorch does not have")
+        if self.is_foreach and set(self.options) - {"foreach", "since"}:
+            raise ValueError("`foreach` says it all")
+        if not self.by_hand and self.options.get("lower", "") == self.symbol:
+            raise ValueError("a Lower of the operator's name need not be named")
+        if self.cpu and (self.lowering is None or self.lowering.form == "kernel"):
+            raise ValueError("`cpu` is a choice beside another lowering")
+        names = {a.name for a in self.args} if self.has_ir else set()
+        if self.options.get("like", next(iter(names), "")) not in names | {""}:
+            raise ValueError(f"like: no argument named {self.options['like']}")
+        if "constants" in self.options and not self.has_ir:
+            raise ValueError("`constants` are those of a node")
 
-def symbol_of(function: NativeFunction) -> str:
-    name = str(function.func.name).replace(".", "_")
-    return name
+
+def symbol_of(schema: FunctionSchema) -> str:
+    return str(schema.name).replace(".", "_")
 
 
 def _signature(function: NativeFunction, symint: bool, name: str, write) -> str:
@@ -208,6 +289,36 @@ def definition(function: NativeFunction, name: str, symint: bool = False) -> str
     return _signature(function, symint, name, lambda sig, n: sig.defn(name=n))
 
 
+def _entries(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
+    """Name -> options, of the table and of the sections that older ones have."""
+    if unknown := set(content) - {"ops", *SECTIONS}:
+        raise ValueError(f"{file}: unknown sections {sorted(unknown)}")
+    entries: dict[str, dict[str, Any]] = {}
+    for section in content:
+        seen = set()
+        for entry in content[section] or ():
+            name, options = entry, {}
+            if isinstance(entry, dict):
+                ((name, options),) = entry.items()
+            if name in seen or (section == "ops" and name in entries):
+                raise ValueError(f"{file}: {section}: {name!r} stands twice")
+            seen.add(name)
+            if not isinstance(options, dict):
+                raise ValueError(f"{file}: {section}: {name}: {options!r} are no options")
+            meaning = {**SECTIONS.get(section, {}), **options}
+            entries[name] = {**entries.get(name, {}), **meaning}
+    return entries
+
+
+def _is_missing_here(options: dict[str, Any]) -> bool:
+    """Whether the installed PyTorch may lack the operator."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(".")[:2]]
+
+    return "since" in options and numbers(version("torch")) < numbers(str(options["since"]))
+
+
 def load_ops(path: Path) -> list[Op]:
     """All entries, checked; raises ValueError naming the entry that is wrong."""
     native = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
@@ -219,49 +330,40 @@ def load_ops(path: Path) -> list[Op]:
             for function in group.functions():
                 groups[str(function.func.name)] = group
 
-    content = yaml.safe_load(path.read_text())
-    if unknown := set(content) - set(SECTIONS):
-        raise ValueError(f"{path.name}: unknown sections {sorted(unknown)}; known: {SECTIONS}")
-
-    entries: list[tuple[str, str, dict]] = []
-    for section in SECTIONS:
-        for entry in content.get(section) or ():
-            name, options = entry, {}
-            if isinstance(entry, dict):
-                ((name, options),) = entry.items()
-            if section == "foreach":
-                options = {"element": options}
-            entries.append((section, name, options or {}))
-    symint = {name for section, name, _ in entries if section == "symint"}
-    autograd = {name for section, name, _ in entries if section == "autograd"}
-    entries = [entry for entry in entries if entry[0] != "symint"]
-    listed = frozenset(name for section, name, _ in entries if section != "ir_gen")
-
-    ops, seen = [], set()
-    for section, name, options in entries:
-        if name not in by_name:
-            if options.get("optional"):
-                continue
-            raise ValueError(f"{path.name}: {section}: PyTorch has no operator {name!r}")
-        if (section, name) in seen:
-            raise ValueError(f"{path.name}: {section}: {name!r} stands twice")
-        seen.add((section, name))
-        inplace = None
-        if section == "foreach":
-            base, _, overload = name.partition(".")
-            inplace = by_name.get(f"{base}_.{overload}" if overload else f"{base}_")
-        op = Op(by_name[name], groups.get(name), section, options, listed, name in symint, inplace)
+    entries = _entries(yaml.safe_load(path.read_text()), path.name)
+    listed = frozenset(name for name, options in entries.items() if options != {"autograd": True})
+    ops: list[Op] = []
+    symbols: dict[str, str] = {}  # of the nodes
+    for name, options in entries.items():
+        namespace, colons, base = name.rpartition("::")
+        if colons:
+            schema = FunctionSchema.parse(base + options.get("schema", "() -> ()"))
+            op = Op(schema, namespace, None, None, options, listed)
+        elif name in by_name:
+            head, _, overload = name.partition(".")
+            inplace = by_name.get(f"{head}_.{overload}" if overload else f"{head}_")
+            function = by_name[name]
+            op = Op(function.func, "aten", function, groups.get(name), options, listed, inplace)
+        elif _is_missing_here(options):
+            continue
+        else:
+            raise ValueError(f"{path.name}: PyTorch has no operator {name!r}")
+        try:
+            op.check()
+            if op.has_ir and symbols.setdefault(op.symbol, name) != name:
+                raise ValueError(f"{symbols[op.symbol]} has a node of the same C++ name")
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {name}: {error}") from None
         # The dispatcher would take the kernel for the op's autograd formula too: no gradients.
-        composite = op.function.has_composite_implicit_autograd_kernel and not (
-            op.function.structured_delegate
-            or parsed.backend_indices[DispatchKey.CPU].has_kernel(op.function)
-        )
-        if op.has_kernel and composite and name not in autograd:
-            raise ValueError(
-                f"{path.name}: {section}: {name!r} is CompositeImplicitAutograd, a kernel would "
-                "take its gradient away: list the operators it is made of"
-            )
-        if op.has_ir:
-            op.args  # noqa: B018 - fails here, with the entry's name, where it cannot be generated
+        if op.function and not op.options.get("autograd"):
+            function = op.function
+            if function.has_composite_implicit_autograd_kernel and not (
+                function.structured_delegate
+                or parsed.backend_indices[DispatchKey.CPU].has_kernel(function)
+            ):
+                raise ValueError(
+                    f"{path.name}: {name!r} is CompositeImplicitAutograd, a kernel would "
+                    "take its gradient away: list the operators it is made of"
+                )
         ops.append(op)
     return ops

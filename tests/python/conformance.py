@@ -48,10 +48,10 @@ def _kernel_ops() -> set[str]:
     lines = yaml.safe_load((ROOT / "codegen" / "xla_native_functions.yaml").read_text())
     return {
         name.partition(".")[0]
-        for entry in lines["full_codegen"]
+        for entry in lines["ops"]
         if isinstance(entry, dict)
         for name, options in entry.items()
-        if options and options.get("cpu_kernel") == "only"
+        if options.get("lower") == "kernel" and "hand" not in options
     }
 
 

@@ -69,22 +69,16 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
 }  // namespace
 
 at::Tensor& XLANativeFunctions::copy_(at::Tensor& self, const at::Tensor& src, bool) {
-  static auto& counter = debug::GetCounter("xla::copy_");
-  counter.Add();
   return CopyInto(self, src);
 }
 
 at::Tensor XLANativeFunctions::_copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
-  static auto& counter = debug::GetCounter("xla::_copy_from");
-  counter.Add();
   at::Tensor target = dst;
   return CopyInto(target, self);
 }
 
 at::Tensor XLANativeFunctions::_copy_from_and_resize(const at::Tensor& self,
                                                      const at::Tensor& dst) {
-  static auto& counter = debug::GetCounter("xla::_copy_from_and_resize");
-  counter.Add();
   at::Tensor target = dst;
   if (target.sizes() != self.sizes()) target.resize_(self.sizes());
   return CopyInto(target, self);
@@ -94,8 +88,6 @@ at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at
                                         std::optional<at::Layout>, std::optional<at::Device> device,
                                         std::optional<bool>, bool,
                                         std::optional<at::MemoryFormat>) {
-  static auto& counter = debug::GetCounter("xla::_to_copy");
-  counter.Add();
   const at::Device target = device.value_or(self.device());
   const at::ScalarType type = dtype.value_or(self.scalar_type());
   if (!IsXla(self) || !target.is_xla()) {
@@ -110,16 +102,12 @@ at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at
 }
 
 at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::MemoryFormat>) {
-  static auto& counter = debug::GetCounter("xla::clone");
-  counter.Add();
   // Values do not change, storages do: a new storage of the same value is a copy.
   auto* impl = GetImpl(self);
   return MakeTensor(impl->Read(), impl->root()->device());
 }
 
 at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar& value) {
-  static auto& counter = debug::GetCounter("xla::fill_");
-  counter.Add();
   auto* impl = GetImpl(self);
   ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
   const ir::Value value_now = impl->root()->value();
@@ -143,15 +131,11 @@ at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor&
 at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
 
 at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
-  static auto& counter = debug::GetCounter("xla::_local_scalar_dense");
-  counter.Add();
   return at::_local_scalar_dense(aten::ToCpu(self));
 }
 
 const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArrayRef size,
                                               std::optional<at::MemoryFormat>) {
-  static auto& counter = debug::GetCounter("xla::resize_");
-  counter.Add();
   auto* impl = GetImpl(self);
   if (self.sizes() == size) return self;
   int64_t offset = 0;

@@ -18,8 +18,6 @@ namespace {
 using aten::MakeFilled;
 using aten::MakeTensor;
 
-debug::Counter& CounterOf(const char* name) { return debug::GetCounter(name); }
-
 int OrdinalOf(const std::optional<at::Device>& device) {
   return lazy::DeviceOrdinal(device.value_or(at::Device(at::kXLA)));
 }
@@ -51,8 +49,6 @@ at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
 at::Tensor XLANativeFunctions::empty_memory_format(
     at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
     std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat>) {
-  static auto& counter = CounterOf("xla::empty");
-  counter.Add();
   CheckSizes(size);
   return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
 }
@@ -68,8 +64,6 @@ at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayR
 at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill_value,
                                     std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                                     std::optional<at::Device> device, std::optional<bool>) {
-  static auto& counter = CounterOf("xla::full");
-  counter.Add();
   CheckSizes(size);
   at::ScalarType type = dtype.value_or(
       fill_value.isBoolean()         ? at::kBool
@@ -82,8 +76,6 @@ at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill
 at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                                      std::optional<at::Layout>, std::optional<at::Device> device,
                                      std::optional<bool>) {
-  static auto& counter = CounterOf("xla::zeros");
-  counter.Add();
   CheckSizes(size);
   return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
 }
@@ -100,8 +92,6 @@ at::Tensor XLANativeFunctions::_efficientzerotensor(at::IntArrayRef size,
 at::Tensor XLANativeFunctions::ones(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                                     std::optional<at::Layout>, std::optional<at::Device> device,
                                     std::optional<bool>) {
-  static auto& counter = CounterOf("xla::ones");
-  counter.Add();
   CheckSizes(size);
   return MakeFilled(1, DtypeOf(dtype), size, OrdinalOf(device));
 }
@@ -142,8 +132,6 @@ at::Tensor XLANativeFunctions::ones_like(const at::Tensor& self,
 
 at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const at::Scalar& end,
                                                  const at::Scalar& step, at::Tensor& out) {
-  static auto& counter = CounterOf("xla::arange");
-  counter.Add();
   // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
   // size is that of the numbers asked for, except in int64.
   const at::ScalarType dtype = out.scalar_type();
@@ -175,7 +163,6 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
 at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
   TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
-  ir::ops::eye.counter->Add();
   aten::AssignOut(out,
                   lazy::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
   return out;

@@ -11,9 +11,7 @@ namespace torch_xla::aten {
 
 class ForeachBuilder {
  public:
-  explicit ForeachBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) {
-    op.counter->Add();
-  }
+  explicit ForeachBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) {}
 
   /// The first list says what the results look like.
   void TensorList(at::TensorList list);

@@ -140,8 +140,6 @@ at::Tensor XLANativeFunctions::bincount(const at::Tensor& self, const OptionalTe
   TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->size(0) == self.size(0)),
               "weights should be 1-d and have the same length as input");
   // The size of the result is in the data: the host must look.
-  static auto& counter = debug::GetCounter("aten::bincount");
-  counter.Add();
   auto [low, high] = at::aminmax(self);
   const at::Tensor bounds = aten::ToCpu(at::stack({low, high}).to(at::kLong));
   const int64_t least = bounds[0].item<int64_t>(), greatest = bounds[1].item<int64_t>();

@@ -148,9 +148,6 @@ at::Tensor& XLANativeFunctions::_index_put_impl_(at::Tensor& self, const Indices
 }
 
 at::Tensor XLANativeFunctions::nonzero(const at::Tensor& self) {
-  // The size of the result is in the data: the host must look.
-  static auto& counter = debug::GetCounter("aten::nonzero");
-  counter.Add();
   return aten::FromCpu(aten::ToCpu(self).nonzero(), aten::GetImpl(self)->root()->device());
 }
 

@@ -13,23 +13,6 @@
 namespace torch_xla {
 namespace {
 
-/// A mean over nothing has no gradient, and PyTorch's Meta kernels would divide by zero.
-int64_t ReductionOf(const at::Tensor& self, int64_t reduction) {
-  if (self.numel() == 0 && reduction == at::Reduction::Mean) return at::Reduction::Sum;
-  return reduction;
-}
-
-void MultiMarginArguments(aten::NodeBuilder& builder, const at::Tensor& self,
-                          const at::Tensor& target, const at::Scalar& p, const at::Scalar& margin,
-                          const std::optional<at::Tensor>& weight, int64_t reduction) {
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.ConstantScalar(p);
-  builder.ConstantScalar(margin);
-  builder.OptionalTensor(weight);
-  builder.Int(reduction);
-}
-
 // ---- CTC: PyTorch has the lengths on the host; here they are operands, so that others need
 // no other program.
 
@@ -102,61 +85,20 @@ ir::Words CtcWords(int64_t blank, bool zero_infinity) {
 
 }  // namespace
 
-at::Tensor XLANativeFunctions::mse_loss_backward(const at::Tensor& grad_output,
-                                                 const at::Tensor& self, const at::Tensor& target,
-                                                 int64_t reduction) {
-  aten::NodeBuilder builder(ir::ops::mse_loss_backward);
-  builder.Tensor(grad_output);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.Int(ReductionOf(self, reduction));
-  return builder.Single();
-}
-
-at::Tensor XLANativeFunctions::huber_loss_backward(const at::Tensor& grad_output,
-                                                   const at::Tensor& self, const at::Tensor& target,
-                                                   int64_t reduction, double delta) {
-  aten::NodeBuilder builder(ir::ops::huber_loss_backward);
-  builder.Tensor(grad_output);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.Int(ReductionOf(self, reduction));
-  builder.Double(delta);
-  return builder.Single();
-}
-
-at::Tensor XLANativeFunctions::smooth_l1_loss_backward(const at::Tensor& grad_output,
-                                                       const at::Tensor& self,
-                                                       const at::Tensor& target, int64_t reduction,
-                                                       double beta) {
-  aten::NodeBuilder builder(ir::ops::smooth_l1_loss_backward);
-  builder.Tensor(grad_output);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.Int(ReductionOf(self, reduction));
-  builder.Double(beta);
-  return builder.Single();
-}
-
 at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const at::Tensor& target,
                                                  const at::Scalar& p, const at::Scalar& margin,
                                                  const std::optional<at::Tensor>& weight,
                                                  int64_t reduction) {
   aten::NodeBuilder builder(ir::ops::multi_margin_loss);
-  MultiMarginArguments(builder, self, target, p, margin, weight, reduction);
+  builder.Tensor(self);
+  builder.Tensor(target);
+  builder.ConstantScalar(p);
+  builder.ConstantScalar(margin);
+  builder.OptionalTensor(weight);
+  builder.Int(reduction);
   const at::Tensor loss = builder.Single();
   // The Meta kernel gives a single sample a dimension.
   return reduction == at::Reduction::None ? loss.view(target.sizes()) : loss;
-}
-
-at::Tensor XLANativeFunctions::multi_margin_loss_backward(
-    const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& target,
-    const at::Scalar& p, const at::Scalar& margin, const std::optional<at::Tensor>& weight,
-    int64_t reduction) {
-  aten::NodeBuilder builder(ir::ops::multi_margin_loss_backward);
-  builder.Tensor(grad_output);
-  MultiMarginArguments(builder, self, target, p, margin, weight, reduction);
-  return builder.SingleLike(self);
 }
 
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_forward(
@@ -170,26 +112,11 @@ std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_fo
   return {target.dim() <= 1 ? loss.view(at::IntArrayRef()) : loss, is_target};
 }
 
-at::Tensor XLANativeFunctions::multilabel_margin_loss_backward(const at::Tensor& grad_output,
-                                                               const at::Tensor& self,
-                                                               const at::Tensor& target,
-                                                               int64_t reduction,
-                                                               const at::Tensor& is_target) {
-  aten::NodeBuilder builder(ir::ops::multilabel_margin_loss_backward);
-  builder.Tensor(grad_output);
-  builder.Tensor(self);
-  builder.Tensor(target);
-  builder.Int(reduction);
-  builder.Tensor(is_target);
-  return builder.SingleLike(self);
-}
-
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::_ctc_loss(
     const at::Tensor& log_probs, const at::Tensor& targets, at::IntArrayRef input_lengths,
     at::IntArrayRef target_lengths, int64_t blank, bool zero_infinity) {
   CheckCtc(log_probs, targets, input_lengths, target_lengths, blank);
   const ir::OpSpec& op = ir::ops::_ctc_loss_Tensor;
-  op.counter->Add();
   const at::Tensor labels = LabelRows(targets, target_lengths);
   const int64_t times = log_probs.size(0), batch = log_probs.size(1);
   ir::NodePtr node = lazy::MakeOpNode(
@@ -228,7 +155,8 @@ at::Tensor XLANativeFunctions::_ctc_loss_backward(
   builder.Tensor(log_alpha);
   builder.Int(blank);
   builder.Bool(zero_infinity);
-  return builder.SingleLike(log_probs);
+  builder.Like(log_probs);
+  return builder.Single();
 }
 
 at::Tensor XLANativeFunctions::_ctc_loss_backward_Tensor(

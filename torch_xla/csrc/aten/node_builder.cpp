@@ -24,14 +24,9 @@ void NodeBuilder::Foreign(const at::Tensor& tensor) {
 
 ir::NodePtr NodeBuilder::Node() {
   if (device_ < 0) device_ = lazy::CurrentDevice();
-  return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
-}
-
-at::Tensor NodeBuilder::SingleLike(const at::Tensor& self) {
-  ir::NodePtr node = lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] {
-    return ir::OutputShapes{{ir::GetShape(self.scalar_type(), self.sizes())}};
-  });
-  return MakeTensor({std::move(node), 0}, device_);
+  if (!like_) return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
+  return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_),
+                          [&] { return ir::OutputShapes{{like_}}; });
 }
 
 std::vector<at::Tensor> NodeBuilder::List() {

@@ -19,7 +19,7 @@ namespace torch_xla::aten {
 
 class NodeBuilder {
  public:
-  explicit NodeBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) { op.counter->Add(); }
+  explicit NodeBuilder(const ir::OpSpec& op) : op_(op), words_(attributes_) {}
 
   void Tensor(const at::Tensor& tensor) {
     if (IsXla(tensor)) {
@@ -126,10 +126,12 @@ class NodeBuilder {
     Optional(text, [&](std::string_view v) { words_.String(v); });
   }
 
+  /// The result has the dtype and the sizes of this tensor: no Meta kernel is asked.
+  void Like(const at::Tensor& tensor) {
+    like_ = ir::GetShape(tensor.scalar_type(), tensor.sizes());
+  }
   /// The result as a new tensor.
   at::Tensor Single() { return MakeTensor({Node(), 0}, device_); }
-  /// The same for an op without a Meta kernel, whose result is like `self`.
-  at::Tensor SingleLike(const at::Tensor& self);
   /// N results as new tensors; one that the op leaves out is undefined.
   template <size_t N>
   auto Tuple() {
@@ -166,6 +168,7 @@ class NodeBuilder {
 
   const ir::OpSpec& op_;
   int device_ = -1;
+  ir::ShapeRef like_ = nullptr;
   int arg_ = 0;  // which argument comes next, for messages
   ir::Node::Operands operands_;
   ir::Words attributes_;

@@ -31,7 +31,6 @@ using Generator = std::optional<at::Generator>;
 /// A random node shaped like `self`: `operands` follow the seed.
 ir::Value Random(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
                  std::initializer_list<ir::Value> operands, at::ScalarType dtype) {
-  op.counter->Add();
   ir::Node::Operands all{aten::DrawSeed(generator, GetImpl(self)->root()->device())};
   for (const ir::Value& operand : operands) all.push_back(operand);
   return lazy::MakeNode(&op, std::move(all), {}, ir::GetShape(dtype, self.sizes()));
@@ -101,7 +100,6 @@ int64_t IntegerLimit(at::ScalarType dtype) {
 at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value& std,
                   at::IntArrayRef sizes, const Generator& generator) {
   const int device = GetImpl(like)->root()->device();
-  ir::ops::random_normal.counter->Add();
   return MakeTensor(
       lazy::MakeNode(&ir::ops::random_normal, {aten::DrawSeed(generator, device), mean, std}, {},
                      ir::GetShape(like.scalar_type(), sizes)),
@@ -185,7 +183,6 @@ at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tenso
   TORCH_CHECK(count.scalar_type() == prob.scalar_type(), "Found dtype ", prob.scalar_type(),
               " but expected ", count.scalar_type());
   const int device = GetImpl(count)->root()->device();
-  ir::ops::random_binomial.counter->Add();
   return MakeTensor(
       lazy::MakeNode(
           &ir::ops::random_binomial,
@@ -199,23 +196,6 @@ at::Tensor XLANativeFunctions::_standard_gamma(const at::Tensor& self, Generator
   return MakeTensor(
       Random(ir::ops::random_gamma, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());
-}
-
-at::Tensor XLANativeFunctions::_standard_gamma_grad(const at::Tensor& self,
-                                                    const at::Tensor& output) {
-  aten::NodeBuilder builder(ir::ops::_standard_gamma_grad);
-  builder.Tensor(self);
-  builder.Tensor(output);
-  return builder.SingleLike(self);
-}
-
-at::Tensor XLANativeFunctions::_dirichlet_grad(const at::Tensor& x, const at::Tensor& alpha,
-                                               const at::Tensor& total) {
-  aten::NodeBuilder builder(ir::ops::_dirichlet_grad);
-  builder.Tensor(x);
-  builder.Tensor(alpha);
-  builder.Tensor(total);
-  return builder.SingleLike(x);
 }
 
 at::Tensor XLANativeFunctions::_sample_dirichlet(const at::Tensor& self, Generator generator) {
@@ -278,7 +258,6 @@ at::Tensor XLANativeFunctions::bernoulli_p(const at::Tensor& self, double p, Gen
 at::Tensor& XLANativeFunctions::randperm_generator_out(int64_t n, Generator generator,
                                                        at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
-  ir::ops::random_permutation.counter->Add();
   const int device = GetImpl(out, "randperm")->root()->device();
   aten::AssignOut(
       out, lazy::MakeNode(&ir::ops::random_permutation, {aten::DrawSeed(generator, device)}, {},
@@ -297,7 +276,6 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
   TORCH_CHECK(self.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
   TORCH_CHECK(replacement || num_samples <= self.size(-1),
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
-  ir::ops::random_multinomial.counter->Add();
   const int device = GetImpl(self)->root()->device();
   lazy::Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.back() = num_samples;

@@ -107,6 +107,7 @@ void CheckThatItCompiles(std::string_view text) {
 }
 
 std::vector<at::Tensor> XlaKernel(c10::string_view text, at::TensorList inputs) {
+  ir::ops::stablehlo_text.counter->Add();
   aten::NodeBuilder builder(ir::ops::stablehlo_text);
   builder.String(text);
   builder.TensorList(inputs);

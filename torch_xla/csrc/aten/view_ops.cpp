@@ -47,10 +47,6 @@ struct Geometry {
 
 bool IsDense(const Geometry& geometry) { return lazy::IsDense(geometry.sizes, geometry.strides); }
 
-#define COUNT(name)                                       \
-  static auto& counter = debug::GetCounter("xla::" name); \
-  counter.Add()
-
 at::Tensor Alias(const at::Tensor& self) {
   auto* impl = GetImpl(self);
   return MakeView(*impl, impl->view_ptr(), impl->dtype(), self.sizes());
@@ -123,38 +119,30 @@ at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
 
 }  // namespace
 
-at::Tensor XLANativeFunctions::alias(const at::Tensor& self) {
-  COUNT("alias");
-  return Alias(self);
-}
+at::Tensor XLANativeFunctions::alias(const at::Tensor& self) { return Alias(self); }
 
 at::Tensor XLANativeFunctions::detach(const at::Tensor& self) {
   // Making a FakeTensor detaches its meta tensor, which has the keys of this device.
   if (!aten::IsXla(self)) return at::native::detach(self);
-  COUNT("detach");
   return Alias(self);
 }
 
 at::Tensor XLANativeFunctions::view(const at::Tensor& self, at::IntArrayRef size) {
-  COUNT("view");
   return ViewAs(self, size);
 }
 
 at::Tensor XLANativeFunctions::_unsafe_view(const at::Tensor& self, at::IntArrayRef size) {
-  COUNT("_unsafe_view");
   return ViewAs(self, size);
 }
 
 at::Tensor XLANativeFunctions::_reshape_alias(const at::Tensor& self, at::IntArrayRef size,
                                               at::IntArrayRef) {
-  COUNT("_reshape_alias");
   return ViewAs(self, size);
 }
 
 at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRef size,
                                           at::IntArrayRef stride,
                                           std::optional<int64_t> storage_offset) {
-  COUNT("as_strided");
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes ", size, " and strides ", stride,
               " must have the same length");
   // Strides and offset are over what the tensor looks like to its user, for whom stride() and
@@ -185,7 +173,6 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
 }
 
 at::Tensor XLANativeFunctions::expand(const at::Tensor& self, at::IntArrayRef size, bool) {
-  COUNT("expand");
   TORCH_CHECK(static_cast<int64_t>(size.size()) >= self.dim(), "expand(", self.toString(),
               self.sizes(), ", size=", size, "): the number of sizes provided (", size.size(),
               ") must be greater or equal to the number of dimensions in the tensor (", self.dim(),
@@ -211,7 +198,6 @@ at::Tensor XLANativeFunctions::expand(const at::Tensor& self, at::IntArrayRef si
 }
 
 at::Tensor XLANativeFunctions::permute(const at::Tensor& self, at::IntArrayRef dims) {
-  COUNT("permute");
   TORCH_CHECK(static_cast<int64_t>(dims.size()) == self.dim(),
               "permute(sparse_coo): number of dimensions in the tensor input does not match the "
               "length of the desired ordering of dimensions i.e. input.dim() = ",
@@ -232,7 +218,6 @@ at::Tensor XLANativeFunctions::permute(const at::Tensor& self, at::IntArrayRef d
 }
 
 at::Tensor XLANativeFunctions::transpose_int(const at::Tensor& self, int64_t dim0, int64_t dim1) {
-  COUNT("transpose");
   dim0 = at::maybe_wrap_dim(dim0, self.dim());
   dim1 = at::maybe_wrap_dim(dim1, self.dim());
   Geometry geometry(self);
@@ -244,7 +229,6 @@ at::Tensor XLANativeFunctions::transpose_int(const at::Tensor& self, int64_t dim
 }
 
 at::Tensor XLANativeFunctions::t(const at::Tensor& self) {
-  COUNT("t");
   TORCH_CHECK(self.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ",
               self.dim(), "D");
   Geometry geometry(self);
@@ -256,7 +240,6 @@ at::Tensor XLANativeFunctions::t(const at::Tensor& self) {
 }
 
 at::Tensor XLANativeFunctions::select_int(const at::Tensor& self, int64_t dim, int64_t index) {
-  COUNT("select");
   TORCH_CHECK_INDEX(self.dim() > 0, "select() cannot be applied to a 0-dim tensor.");
   dim = at::maybe_wrap_dim(dim, self.dim());
   const int64_t size = self.size(dim);
@@ -271,7 +254,6 @@ at::Tensor XLANativeFunctions::select_int(const at::Tensor& self, int64_t dim, i
 at::Tensor XLANativeFunctions::slice_Tensor(const at::Tensor& self, int64_t dim,
                                             std::optional<int64_t> start,
                                             std::optional<int64_t> end, int64_t step) {
-  COUNT("slice");
   TORCH_CHECK_INDEX(self.dim() > 0, "slice() cannot be applied to a 0-dim tensor.");
   dim = at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(step > 0, "slice step must be positive");
@@ -290,7 +272,6 @@ at::Tensor XLANativeFunctions::slice_Tensor(const at::Tensor& self, int64_t dim,
 
 at::Tensor XLANativeFunctions::diagonal(const at::Tensor& self, int64_t offset, int64_t dim1,
                                         int64_t dim2) {
-  COUNT("diagonal");
   dim1 = at::maybe_wrap_dim(dim1, self.dim());
   dim2 = at::maybe_wrap_dim(dim2, self.dim());
   TORCH_CHECK(dim1 != dim2, "diagonal dimensions cannot be identical ", dim1, ", ", dim2);
@@ -312,7 +293,6 @@ at::Tensor XLANativeFunctions::diagonal(const at::Tensor& self, int64_t offset, 
 
 at::Tensor XLANativeFunctions::unfold(const at::Tensor& self, int64_t dimension, int64_t size,
                                       int64_t step) {
-  COUNT("unfold");
   dimension = at::maybe_wrap_dim(dimension, self.dim());
   const int64_t have = self.dim() == 0 ? 1 : self.size(dimension);
   TORCH_CHECK(size >= 0, "size is ", size, " but must be >= 0");
@@ -333,7 +313,6 @@ at::Tensor XLANativeFunctions::unfold(const at::Tensor& self, int64_t dimension,
 }
 
 at::Tensor XLANativeFunctions::unsqueeze(const at::Tensor& self, int64_t dim) {
-  COUNT("unsqueeze");
   dim = at::maybe_wrap_dim(dim, self.dim() + 1);
   Geometry geometry(self);
   const int64_t stride =
@@ -344,26 +323,22 @@ at::Tensor XLANativeFunctions::unsqueeze(const at::Tensor& self, int64_t dim) {
 }
 
 at::Tensor XLANativeFunctions::squeeze(const at::Tensor& self) {
-  COUNT("squeeze");
   return SqueezeDims(self, std::vector<bool>(self.dim(), true));
 }
 
 at::Tensor XLANativeFunctions::squeeze_dim(const at::Tensor& self, int64_t dim) {
-  COUNT("squeeze");
   std::vector<bool> which(std::max<int64_t>(self.dim(), 1), false);
   which[at::maybe_wrap_dim(dim, self.dim())] = true;
   return SqueezeDims(self, which);
 }
 
 at::Tensor XLANativeFunctions::squeeze_dims(const at::Tensor& self, at::IntArrayRef dim) {
-  COUNT("squeeze");
   std::vector<bool> which(std::max<int64_t>(self.dim(), 1), false);
   for (int64_t d : dim) which[at::maybe_wrap_dim(d, self.dim())] = true;
   return SqueezeDims(self, which);
 }
 
 at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType dtype) {
-  COUNT("view");
   if (dtype == self.scalar_type()) return Alias(self);
   const int64_t from = static_cast<int64_t>(self.element_size());
   const int64_t to = static_cast<int64_t>(c10::elementSize(dtype));
@@ -380,7 +355,6 @@ at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType
 }
 
 at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
-  COUNT("view_as_real");
   TORCH_CHECK(self.is_complex(), "view_as_real is only supported for complex tensors");
   Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.push_back(2);
@@ -388,7 +362,6 @@ at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
 }
 
 at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
-  COUNT("view_as_complex");
   TORCH_CHECK(self.dim() > 0, "Input tensor must have one or more dimensions");
   TORCH_CHECK(self.size(-1) == 2, "Tensor must have a last dimension of size 2");
   TORCH_CHECK(self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble ||

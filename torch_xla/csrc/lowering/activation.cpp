@@ -3,6 +3,7 @@
 #include <limits>
 #include <numbers>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 

@@ -21,6 +21,7 @@
 //   64>128, 1x1 kernel   1.2    0.8        1.6    1.1         1.6    0.9
 //   16>32, 8x16x16       33     14         57     6.2        54     38
 // Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {

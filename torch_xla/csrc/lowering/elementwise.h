@@ -1,4 +1,4 @@
-// Lowerings that a yaml line names (`unary:`, `binary:`, `compare:`), and the
+// Lowerings that a yaml line names (`stablehlo::Op`), and the
 // conversions that every family of ops needs.
 #pragma once
 

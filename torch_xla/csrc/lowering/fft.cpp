@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 

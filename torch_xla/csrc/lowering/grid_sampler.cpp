@@ -5,6 +5,7 @@
 // as rows of all channels.
 #include <cmath>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "stablehlo/arithmetic.h"

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/reduction.h"
 #include "lowering/strided_view.h"

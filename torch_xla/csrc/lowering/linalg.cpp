@@ -1,5 +1,6 @@
 // Factorizations and solves that StableHLO has ops for. On the CPU LAPACK does better
-// (`cpu_kernel` in the yaml); what StableHLO lacks has no lowering here.
+// (`kernel` in the yaml); what StableHLO lacks has no lowering here.
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
@@ -73,6 +74,8 @@ Value PickClass(Value x, Value target) {
   return Gather(x, Reshape(target, indices), numbers, Dims(x.rank(), 1));
 }
 
+}  // namespace
+
 std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
                               std::optional<Value> weight, int64_t reduction,
                               int64_t ignore_index) {
@@ -92,7 +95,7 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
   return {ToOutput(cx, loss), Convert(total_weight, cx.output_element(1))};
 }
 
-/// Elementwise, without a scatter: it fuses with the softmax's gradient.
+// Elementwise, without a scatter: it fuses with the softmax's gradient.
 Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value target,
                   std::optional<Value> weight, int64_t reduction, int64_t ignore_index,
                   Value total_weight) {
@@ -111,6 +114,8 @@ Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value targ
   hit = And(hit, NotEqual(classes, ignore_index));
   return ToOutput(cx, Select(hit, BroadcastTo(-grad, self.dims()), 0));
 }
+
+namespace {
 
 // ---- Margins: samples [N, C], or one of [C].
 
@@ -319,30 +324,6 @@ Value mse_loss_backward(LoweringContext& cx, Value grad_output, Value self, Valu
                         int64_t reduction) {
   auto [x, t] = ToCompute(cx, self, target);
   return ToOutput(cx, 2 * (x - t) * Unreduced(cx, grad_output, self, reduction));
-}
-
-Value nll_loss2d_backward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                          std::optional<Value> weight, int64_t reduction, int64_t ignore_index,
-                          Value total_weight) {
-  return NllBackward(cx, grad_output, self, target, weight, reduction, ignore_index, total_weight);
-}
-
-std::vector<Value> nll_loss2d_forward(LoweringContext& cx, Value self, Value target,
-                                      std::optional<Value> weight, int64_t reduction,
-                                      int64_t ignore_index) {
-  return NllForward(cx, self, target, weight, reduction, ignore_index);
-}
-
-Value nll_loss_backward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                        std::optional<Value> weight, int64_t reduction, int64_t ignore_index,
-                        Value total_weight) {
-  return NllBackward(cx, grad_output, self, target, weight, reduction, ignore_index, total_weight);
-}
-
-std::vector<Value> nll_loss_forward(LoweringContext& cx, Value self, Value target,
-                                    std::optional<Value> weight, int64_t reduction,
-                                    int64_t ignore_index) {
-  return NllForward(cx, self, target, weight, reduction, ignore_index);
 }
 
 Value smooth_l1_loss(LoweringContext& cx, Value self, Value target, int64_t reduction,

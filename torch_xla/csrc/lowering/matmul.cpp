@@ -1,4 +1,5 @@
 // Matrix products. Half types are multiplied with float accumulation and rounded once.
+#include "XLALowerings.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/internal_ops.h"

@@ -4,6 +4,7 @@
 // and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
 #include <algorithm>
 
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "lowering/cpu_kernel.h"
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
@@ -39,15 +39,19 @@ Value Less(Value a, Value b) {
   return Or(less, And(IsNan(b), Not(IsNan(a))));
 }
 
-/// Whether an element and its index are too wide for one integer.
-bool SortsPairs(Value x) { return runtime::ByteWidth(x.element()) > 4; }
+}  // namespace
+
+// Whether an element and its index are too wide for one integer.
+bool aten::SortsPairs(Value x) { return runtime::ByteWidth(x.element()) > 4; }
+
+namespace {
 
 /// The stable order of the elements along `dim` (kS64 indices). Elements of up to 32 bits are
 /// sorted as one integer with the index in its low half: plain integers sort 15 times
 /// faster on XLA:CPU than pairs do, and by radix on GPUs.
 Value SortOrder(Value x, int64_t dim, bool descending) {
   Type wide(ElementType::kS64, x.dims());
-  if (SortsPairs(x)) {
+  if (aten::SortsPairs(x)) {
     Value position = Iota(x.builder(), wide, dim);
     auto before = [&](std::span<const Value> v) -> std::vector<Value> {
       return {descending ? Less(v[1], v[0]) : Less(v[0], v[1])};
@@ -93,9 +97,8 @@ std::vector<Value> Zeros(LoweringContext& cx) {
   return results;
 }
 
-/// The lower median along `dim`, or NaN where there is one and the operator does not ignore them.
-std::vector<Value> LowerMedian(LoweringContext& cx, Value x, int64_t dim) {
-  const bool ignore_nan = std::string_view(cx.node().op().name) == "aten::nanmedian";
+/// The lower median along `dim`, or NaN where there is one and they are not ignored.
+std::vector<Value> LowerMedian(LoweringContext& cx, bool ignore_nan, Value x, int64_t dim) {
   x = AtLeast1d(x);
   TORCH_CHECK_INDEX(cx.node().num_outputs() == 1 || x.dim(dim) > 0,
                     "median(): Expected reduction dim ", dim, " to have non-zero size.");
@@ -171,7 +174,6 @@ std::vector<Value> sort_stable(LoweringContext& cx, Value self, std::optional<bo
                                bool descending) {
   Value x = AtLeast1d(self);
   if (IsEmpty(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
-  if (SortsPairs(x) && HasCpuKernels(cx.platform())) return CpuKernel(cx);
   dim = WrapDim(dim, self.rank());
   return Ordered(cx, x, dim, descending, x.dims()[dim]);
 }
@@ -211,12 +213,12 @@ std::vector<Value> kthvalue(LoweringContext& cx, Value self, int64_t k, int64_t 
   return Picked(cx, x, dim, Slice(order, starts, limits));
 }
 
-Value MedianOfAll(LoweringContext& cx, Value self) {
-  return LowerMedian(cx, Reshape(self, {self.type().num_elements()}), 0)[0];
+Value MedianOfAll(LoweringContext& cx, bool ignore_nan, Value self) {
+  return LowerMedian(cx, ignore_nan, Reshape(self, {self.type().num_elements()}), 0)[0];
 }
 
-std::vector<Value> Median(LoweringContext& cx, Value self, int64_t dim, bool) {
-  return LowerMedian(cx, self, WrapDim(dim, self.rank()));
+std::vector<Value> Median(LoweringContext& cx, bool ignore_nan, Value self, int64_t dim, bool) {
+  return LowerMedian(cx, ignore_nan, self, WrapDim(dim, self.rank()));
 }
 
 // The longest run of equal elements in sorted order (the first of such), and where its last

@@ -43,25 +43,6 @@ Value EqualsAny(Value x, std::initializer_list<double> values) {
   return result;
 }
 
-/// a + alpha * b; of bools, a or (alpha and b).
-Value AddScaled(LoweringContext& cx, Value self, Value other, Value scale) {
-  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
-  return ToOutput(cx, a + alpha * b);
-}
-
-Value SubtractScaled(LoweringContext& cx, Value self, Value other, Value scale) {
-  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
-  return ToOutput(cx, a - alpha * b);
-}
-
-/// NaN in the operand or a bound gives NaN; where low > high, high wins.
-Value Clamped(LoweringContext& cx, Value x, std::optional<Value> low, std::optional<Value> high) {
-  x = ToOutput(cx, x);
-  if (low) x = Maximum(x, ToOutput(cx, *low));
-  if (high) x = Minimum(x, ToOutput(cx, *high));
-  return x;
-}
-
 /// Where both are not zero and have different signs.
 Value SignsDiffer(Value a, Value b) { return NotEqual(a < 0, b < 0); }
 
@@ -112,21 +93,6 @@ Value FloorDivide(LoweringContext& cx, Value self, Value other) {
   return ToOutput(cx, integers ? FloorDivideIntegers(a, b) : FloorDivideFloats(a, b));
 }
 
-/// C's fmod: the sign of the dividend.
-Value Fmod(LoweringContext& cx, Value self, Value other) {
-  auto [a, b] = ToCompute(cx, self, other);
-  return ToOutput(cx, SafeRemainder(a, b));
-}
-
-/// Python's %: the sign of the divisor.
-Value FloorRemainder(LoweringContext& cx, Value self, Value other) {
-  auto [a, b] = ToCompute(cx, self, other);
-  Value remainder = SafeRemainder(a, b);
-  if (runtime::IsUnsigned(a.element())) return ToOutput(cx, remainder);
-  Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));
-  return ToOutput(cx, Select(adjust, remainder + b, remainder));
-}
-
 /// The operand that is not NaN, or else what `op` picks.
 Value IgnoringNan(LoweringContext& cx, Value self, Value other, Value (*op)(Value, Value)) {
   Value a = ToOutput(cx, self), b = ToOutput(cx, other);
@@ -145,29 +111,11 @@ Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
   return ToOutput(cx, larger + correction * (1 / log_base));
 }
 
-/// PyTorch's formula, exact at both ends.
-Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
-  auto [a, b, w] = ToCompute(cx, self, end, weight);
-  return ToOutput(cx, Select(Abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)));
-}
-
-Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
-  TORCH_CHECK(!runtime::IsComplex(value.element()) || runtime::IsComplex(self.element()),
-              "value cannot be converted to type ", self.type().ToString(), " without overflow");
-  return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
-}
-
 /// x to a whole power > 0 by repeated squaring.
 Value WholePower(Value x, int64_t exponent) {
   if (exponent == 1) return x;
   Value half = WholePower(x, exponent / 2);
   return exponent % 2 ? half * half * x : half * half;
-}
-
-Value Pow(LoweringContext& cx, Value self, Value exponent) {
-  auto [x, y] = ToCompute(cx, self, exponent);
-  if (x.element() == ElementType::kPred) return Or(x, Not(y));
-  return ToOutput(cx, Power(x, y));
 }
 
 }  // namespace
@@ -237,8 +185,68 @@ Value trunc(LoweringContext& cx, Value self) { return Rounded(cx, self, Truncate
 
 // ---- Several operands
 
-Value add_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
-  return AddScaled(cx, self, other, alpha);
+// a + alpha * b; of bools, a or (alpha and b).
+Value AddScaled(LoweringContext& cx, Value self, Value other, Value scale) {
+  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
+  return ToOutput(cx, a + alpha * b);
+}
+
+Value SubtractScaled(LoweringContext& cx, Value self, Value other, Value scale) {
+  auto [a, b, alpha] = ToCompute(cx, self, other, scale);
+  return ToOutput(cx, a - alpha * b);
+}
+
+// C's fmod: the sign of the dividend.
+Value Fmod(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  return ToOutput(cx, SafeRemainder(a, b));
+}
+
+// Python's %: the sign of the divisor.
+Value Remainder(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  Value remainder = SafeRemainder(a, b);
+  if (runtime::IsUnsigned(a.element())) return ToOutput(cx, remainder);
+  Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));
+  return ToOutput(cx, Select(adjust, remainder + b, remainder));
+}
+
+// PyTorch's formula, exact at both ends.
+Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
+  auto [a, b, w] = ToCompute(cx, self, end, weight);
+  return ToOutput(cx, Select(Abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)));
+}
+
+Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
+  TORCH_CHECK(!runtime::IsComplex(value.element()) || runtime::IsComplex(self.element()),
+              "value cannot be converted to type ", self.type().ToString(), " without overflow");
+  return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
+}
+
+Value Pow(LoweringContext& cx, Value self, Value exponent) {
+  auto [x, y] = ToCompute(cx, self, exponent);
+  if (x.element() == ElementType::kPred) return Or(x, Not(y));
+  return ToOutput(cx, Power(x, y));
+}
+
+Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha) {
+  return SubtractScaled(cx, other, self, alpha);
+}
+
+// NaN in the operand or a bound gives NaN; where low > high, high wins.
+Value Clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::optional<Value> max) {
+  Value x = ToOutput(cx, self);
+  if (min) x = Maximum(x, ToOutput(cx, *min));
+  if (max) x = Minimum(x, ToOutput(cx, *max));
+  return x;
+}
+
+Value ClampMax(LoweringContext& cx, Value self, Value max) {
+  return Clamp(cx, self, std::nullopt, max);
+}
+
+Value ClampMin(LoweringContext& cx, Value self, Value min) {
+  return Clamp(cx, self, min, std::nullopt);
 }
 
 // Shifts by a negative number or all bits behave alike in PyTorch and StableHLO.
@@ -250,31 +258,6 @@ Value bitwise_right_shift_Tensor(LoweringContext& cx, Value self, Value other) {
   Value x = ToOutput(cx, self), amount = ToOutput(cx, other);
   return runtime::IsSigned(x.element()) ? ShiftRightArithmetic(x, amount)
                                         : ShiftRightLogical(x, amount);
-}
-
-Value clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::optional<Value> max) {
-  return Clamped(cx, self, min, max);
-}
-
-Value clamp_Tensor(LoweringContext& cx, Value self, std::optional<Value> min,
-                   std::optional<Value> max) {
-  return Clamped(cx, self, min, max);
-}
-
-Value clamp_max(LoweringContext& cx, Value self, Value max) {
-  return Clamped(cx, self, std::nullopt, max);
-}
-
-Value clamp_max_Tensor(LoweringContext& cx, Value self, Value max) {
-  return Clamped(cx, self, std::nullopt, max);
-}
-
-Value clamp_min(LoweringContext& cx, Value self, Value min) {
-  return Clamped(cx, self, min, std::nullopt);
-}
-
-Value clamp_min_Tensor(LoweringContext& cx, Value self, Value min) {
-  return Clamped(cx, self, min, std::nullopt);
 }
 
 Value copysign_Tensor(LoweringContext& cx, Value self, Value other) {
@@ -306,10 +289,6 @@ Value fmin(LoweringContext& cx, Value self, Value other) {
   return IgnoringNan(cx, self, other, stablehlo::Minimum);
 }
 
-Value fmod_Scalar(LoweringContext& cx, Value self, Value other) { return Fmod(cx, self, other); }
-
-Value fmod_Tensor(LoweringContext& cx, Value self, Value other) { return Fmod(cx, self, other); }
-
 Value heaviside(LoweringContext& cx, Value self, Value values) {
   Value x = ToOutput(cx, self);
   return Select(Equal(x, 0), ToOutput(cx, values), ToOutput(cx, x > 0));
@@ -320,14 +299,6 @@ Value hypot(LoweringContext& cx, Value self, Value other) {
   Value z = Complex(a, b);  // whose absolute value does not overflow on the way
   // An infinity outweighs NaN.
   return ToOutput(cx, Select(EqualsAny(z, {kInfinity, -kInfinity}), kInfinity, Abs(z)));
-}
-
-Value lerp_Scalar(LoweringContext& cx, Value self, Value end, Value weight) {
-  return Lerp(cx, self, end, weight);
-}
-
-Value lerp_Tensor(LoweringContext& cx, Value self, Value end, Value weight) {
-  return Lerp(cx, self, end, weight);
 }
 
 Value logaddexp(LoweringContext& cx, Value self, Value other) {
@@ -350,21 +321,9 @@ Value logical_xor(LoweringContext& cx, Value self, Value other) {
   return Xor(ToPred(cx, self), ToPred(cx, other));
 }
 
-Value masked_fill_Scalar(LoweringContext& cx, Value self, Value mask, Value value) {
-  return MaskedFill(cx, self, mask, value);
-}
-
-Value masked_fill_Tensor(LoweringContext& cx, Value self, Value mask, Value value) {
-  return MaskedFill(cx, self, mask, value);
-}
-
 Value nextafter(LoweringContext& cx, Value self, Value other) {
   // In the output's own type: the next float32 is not the next bfloat16.
   return stablehlo::NextAfter(ToOutput(cx, self), ToOutput(cx, other));
-}
-
-Value pow_Scalar(LoweringContext& cx, Value self, Value exponent) {
-  return Pow(cx, self, exponent);
 }
 
 Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& exponent) {
@@ -384,34 +343,6 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& expo
     return ToOutput(cx, WholePower(x, exponent.toLong()));
   }
   return ToOutput(cx, Power(x, FullLike(x, y)));
-}
-
-Value pow_Tensor_Tensor(LoweringContext& cx, Value self, Value exponent) {
-  return Pow(cx, self, exponent);
-}
-
-Value remainder_Scalar(LoweringContext& cx, Value self, Value other) {
-  return FloorRemainder(cx, self, other);
-}
-
-Value remainder_Scalar_Tensor(LoweringContext& cx, Value self, Value other) {
-  return FloorRemainder(cx, self, other);
-}
-
-Value remainder_Tensor(LoweringContext& cx, Value self, Value other) {
-  return FloorRemainder(cx, self, other);
-}
-
-Value rsub_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
-  return SubtractScaled(cx, other, self, alpha);
-}
-
-Value rsub_Scalar(LoweringContext& cx, Value self, Value other, Value alpha) {
-  return SubtractScaled(cx, other, self, alpha);
-}
-
-Value sub_Tensor(LoweringContext& cx, Value self, Value other, Value alpha) {
-  return SubtractScaled(cx, self, other, alpha);
 }
 
 Value where_self(LoweringContext& cx, Value condition, Value self, Value other) {

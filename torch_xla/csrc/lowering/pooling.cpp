@@ -8,8 +8,8 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <string_view>
 
+#include "XLALowerings.h"
 #include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
@@ -94,25 +94,18 @@ Value SpreadWindows(Value y, const Window& w) {
 
 // ---- All pooled dimensions --------------------------------------------------------------
 
-/// How many dimensions the operator pools: 2 for "aten::avg_pool2d_backward".
-int64_t SpatialRank(const LoweringContext& cx) {
-  const std::string_view op = cx.node().op().name;
-  return op[op.find("d", op.find_first_of("23")) - 1] - '0';
-}
-
 /// From the dimensions of input and output and PyTorch's parameters.
-std::vector<Window> Windows(const LoweringContext& cx, const Dims& input, const Dims& output,
+std::vector<Window> Windows(int64_t pooled, const Dims& input, const Dims& output,
                             c10::IntArrayRef kernel, c10::IntArrayRef stride,
                             c10::IntArrayRef padding, c10::IntArrayRef dilation) {
-  const size_t pooled = SpatialRank(cx);
   const Dims kernels = PerDimension(kernel, pooled), paddings = PerDimension(padding, pooled),
              dilations = PerDimension(dilation, pooled),
              strides = stride.empty() ? kernels : PerDimension(stride, pooled);
   std::vector<Window> windows;
-  for (size_t i = 0; i < pooled; ++i) {
-    const size_t dim = input.size() - pooled + i;
-    windows.push_back({static_cast<int64_t>(dim), input[dim], output[dim], kernels[i], strides[i],
-                       paddings[i], dilations[i]});
+  for (int64_t i = 0; i < pooled; ++i) {
+    const auto dim = static_cast<int64_t>(input.size()) - pooled + i;
+    windows.push_back(
+        {dim, input[dim], output[dim], kernels[i], strides[i], paddings[i], dilations[i]});
   }
   return windows;
 }
@@ -168,12 +161,13 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Windo
 }
 
 /// Adds each gradient where its index says, by a scatter into the flattened planes.
-Value ScatterMaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices) {
+Value ScatterMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output,
+                             Value indices) {
   const Dims dims = cx.output_dims();
   Value grad = Convert(grad_output, ComputeType(grad_output.element()));
   if (grad.type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   int64_t plane = 1;
-  for (int64_t i = 1; i <= SpatialRank(cx); ++i) plane *= dims[dims.size() - i];
+  for (int64_t i = 1; i <= pooled; ++i) plane *= dims[dims.size() - i];
   const int64_t planes = cx.output_type().num_elements() / plane;
   const Dims flat = {planes, grad.type().num_elements() / planes};
   Value start = stablehlo::Iota(cx.builder(), {ElementType::kS64, flat}, 0) * plane;
@@ -198,8 +192,9 @@ Value MaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices,
     terms *= counts.back();
   }
   constexpr int64_t kMaxTerms = 9;
-  if (terms > kMaxTerms) return ScatterMaxPoolBackward(cx, grad_output, indices);
-  Value self = PlaneIndex(cx.builder(), dims, static_cast<int64_t>(windows.size()));
+  const auto pooled = static_cast<int64_t>(windows.size());
+  if (terms > kMaxTerms) return ScatterMaxPoolBackward(cx, pooled, grad_output, indices);
+  Value self = PlaneIndex(cx.builder(), dims, pooled);
   Value places = Convert(indices, kIndex);
   for (const Window& w : windows) {
     grad = RepeatEach(grad, w.dim, w.stride);
@@ -258,10 +253,10 @@ MapRows AdaptiveWindows(int64_t input, int64_t output) {
 }
 
 /// Both directions: sums over windows, or of the windows over each input element.
-Value AdaptivePool(LoweringContext& cx, Value x, bool backward) {
+Value AdaptivePool(LoweringContext& cx, int64_t pooled, Value x, bool backward) {
   Value y = Convert(x, ComputeType(x.element()));
   const Dims dims = cx.output_dims();
-  for (int64_t dim = x.rank() - SpatialRank(cx); dim < x.rank(); ++dim) {
+  for (int64_t dim = x.rank() - pooled; dim < x.rank(); ++dim) {
     const int64_t input = backward ? dims[dim] : x.dim(dim);
     const int64_t output = backward ? x.dim(dim) : dims[dim];
     const MapRows windows = AdaptiveWindows(input, output);
@@ -280,12 +275,11 @@ Value AdaptivePool(LoweringContext& cx, Value x, bool backward) {
 using Cut = std::function<Value(Value x, int64_t dim)>;
 
 /// Values and their flat indices, as MaxPool; of any windows.
-std::vector<Value> MaxPool(LoweringContext& cx, Value x, const Cut& cut) {
+std::vector<Value> MaxPool(LoweringContext& cx, int64_t pooled, Value x, const Cut& cut) {
   if (cx.output_type().num_elements() == 0) {
     return {Constant(cx.builder(), 0, cx.output_type()),
             Constant(cx.builder(), 0, cx.output_type(1))};
   }
-  const int64_t pooled = SpatialRank(cx);
   Value best = x, index = PlaneIndex(x.builder(), x.dims(), pooled);
   for (int64_t dim = x.rank() - 1; dim >= x.rank() - pooled; --dim) {
     Value values = cut(best, dim), places = cut(index, dim);
@@ -305,9 +299,8 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const Cut& cut) {
 
 /// The windows of fractional pooling (B. Graham, "Fractional Max-Pooling", 2014) start at
 /// floor((o + u) * step) - floor(u * step), the last one at the end; u is drawn per plane.
-Cut FractionalWindows(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+Cut FractionalWindows(LoweringContext& cx, int64_t pooled, Value self, c10::IntArrayRef kernel_size,
                       Value samples) {
-  const int64_t pooled = SpatialRank(cx);
   const Dims kernels = PerDimension(kernel_size, pooled), dims = cx.output_dims();
   return [=](Value x, int64_t dim) {
     const int64_t spatial = dim - (self.rank() - pooled), kernel = kernels[spatial];
@@ -343,17 +336,19 @@ Cut FractionalWindows(LoweringContext& cx, Value self, c10::IntArrayRef kernel_s
 
 }  // namespace
 
-Value AdaptiveAveragePool(LoweringContext& cx, Value self, c10::IntArrayRef) {
-  return AdaptivePool(cx, self, /*backward=*/false);
+Value AdaptiveAveragePool(LoweringContext& cx, int64_t pooled, Value self, c10::IntArrayRef) {
+  return AdaptivePool(cx, pooled, self, /*backward=*/false);
 }
 
-Value AdaptiveAveragePoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/) {
-  return AdaptivePool(cx, grad_output, /*backward=*/true);
+Value AdaptiveAveragePoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output,
+                                  Value /*self*/) {
+  return AdaptivePool(cx, pooled, grad_output, /*backward=*/true);
 }
 
-std::vector<Value> AdaptiveMaxPool(LoweringContext& cx, Value self, c10::IntArrayRef) {
+std::vector<Value> AdaptiveMaxPool(LoweringContext& cx, int64_t pooled, Value self,
+                                   c10::IntArrayRef) {
   const Dims dims = cx.output_dims();
-  return MaxPool(cx, self, [&](Value x, int64_t dim) {
+  return MaxPool(cx, pooled, self, [&](Value x, int64_t dim) {
     if (x.dim(dim) % dims[dim] == 0) return SplitDimension(x, dim, x.dim(dim) / dims[dim]);
     const MapRows windows = AdaptiveWindows(x.dim(dim), dims[dim]);
     size_t longest = 0;
@@ -369,57 +364,62 @@ std::vector<Value> AdaptiveMaxPool(LoweringContext& cx, Value self, c10::IntArra
   });
 }
 
-Value AdaptiveMaxPoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/,
-                              Value indices) {
-  return ScatterMaxPoolBackward(cx, grad_output, indices);
+Value AdaptiveMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output,
+                              Value /*self*/, Value indices) {
+  return ScatterMaxPoolBackward(cx, pooled, grad_output, indices);
 }
 
-std::vector<Value> FractionalMaxPool(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
-                                     c10::IntArrayRef, Value random_samples) {
-  return MaxPool(cx, self, FractionalWindows(cx, self, kernel_size, random_samples));
+std::vector<Value> FractionalMaxPool(LoweringContext& cx, int64_t pooled, Value self,
+                                     c10::IntArrayRef kernel_size, c10::IntArrayRef,
+                                     Value random_samples) {
+  return MaxPool(cx, pooled, self,
+                 FractionalWindows(cx, pooled, self, kernel_size, random_samples));
 }
 
-Value FractionalMaxPoolBackward(LoweringContext& cx, Value grad_output, Value /*self*/,
-                                c10::IntArrayRef, c10::IntArrayRef, Value indices) {
-  return ScatterMaxPoolBackward(cx, grad_output, indices);
+Value FractionalMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output,
+                                Value /*self*/, c10::IntArrayRef, c10::IntArrayRef, Value indices) {
+  return ScatterMaxPoolBackward(cx, pooled, grad_output, indices);
 }
 
-Value AveragePool(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
+Value AveragePool(LoweringContext& cx, int64_t pooled, Value self, c10::IntArrayRef kernel_size,
                   c10::IntArrayRef stride, c10::IntArrayRef padding, bool /*ceil_mode*/,
                   bool count_include_pad, std::optional<int64_t> divisor_override) {
-  const auto windows = Windows(cx, self.dims(), cx.output_dims(), kernel_size, stride, padding, 1);
+  const auto windows =
+      Windows(pooled, self.dims(), cx.output_dims(), kernel_size, stride, padding, 1);
   Value sum = Convert(self, ComputeType(self.element()));
   for (auto w = windows.rbegin(); w != windows.rend(); ++w) sum = SumWindows(sum, *w);
   return ToOutput(
       cx, Divide(sum, Divisor(sum, windows, count_include_pad, divisor_override, sum.dims())));
 }
 
-Value AveragePoolBackward(LoweringContext& cx, Value grad_output, Value self,
+Value AveragePoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output, Value self,
                           c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
                           c10::IntArrayRef padding, bool /*ceil_mode*/, bool count_include_pad,
                           std::optional<int64_t> divisor_override) {
   const auto windows =
-      Windows(cx, self.dims(), grad_output.dims(), kernel_size, stride, padding, 1);
+      Windows(pooled, self.dims(), grad_output.dims(), kernel_size, stride, padding, 1);
   Value grad = Convert(grad_output, ComputeType(grad_output.element()));
   grad = Divide(grad, Divisor(grad, windows, count_include_pad, divisor_override, grad.dims()));
   for (const Window& w : windows) grad = SpreadWindows(grad, w);
   return ToOutput(cx, grad);
 }
 
-std::vector<Value> MaxPoolWithIndices(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
-                                      c10::IntArrayRef stride, c10::IntArrayRef padding,
-                                      c10::IntArrayRef dilation, bool /*ceil_mode*/) {
+std::vector<Value> MaxPoolWithIndices(LoweringContext& cx, int64_t pooled, Value self,
+                                      c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
+                                      c10::IntArrayRef padding, c10::IntArrayRef dilation,
+                                      bool /*ceil_mode*/) {
   return MaxPool(
-      cx, self, Windows(cx, self.dims(), cx.output_dims(), kernel_size, stride, padding, dilation));
+      cx, self,
+      Windows(pooled, self.dims(), cx.output_dims(), kernel_size, stride, padding, dilation));
 }
 
-Value MaxPoolWithIndicesBackward(LoweringContext& cx, Value grad_output, Value self,
+Value MaxPoolWithIndicesBackward(LoweringContext& cx, int64_t pooled, Value grad_output, Value self,
                                  c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
                                  c10::IntArrayRef padding, c10::IntArrayRef dilation,
                                  bool /*ceil_mode*/, Value indices) {
   return MaxPoolBackward(
       cx, grad_output, indices,
-      Windows(cx, self.dims(), grad_output.dims(), kernel_size, stride, padding, dilation));
+      Windows(pooled, self.dims(), grad_output.dims(), kernel_size, stride, padding, dilation));
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -1,4 +1,5 @@
 // Rounding floats to what integers of a scale and a zero point can hold.
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "XLALowerings.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/reduction.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lowering/cpu_kernel.h"
+#include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 
@@ -134,17 +134,10 @@ Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
 }
 
-/// XLA:CPU scans a window's every prefix anew where the operation is not a sum. What PyTorch's
-/// kernel does not take is for the StableHLO to refuse, in the call.
-bool OnCpu(LoweringContext& cx, bool takes_dtype) {
-  return takes_dtype && HasCpuKernels(cx.platform());
-}
-
 /// Where the extreme of each prefix last is: the last place so far that holds it. A NaN
 /// beats every number.
 std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   dim = WrapDim(dim, x.rank());
-  if (OnCpu(cx, !runtime::IsComplex(x.element()))) return CpuKernel(cx);
   if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
   Value extreme = Scan(x, dim, op);
   Value place = Iota(cx.builder(), {IndexType(x.dim(dim)), x.dims()}, dim);
@@ -164,6 +157,12 @@ Value LogAddExp(Value a, Value b) {
 }
 
 }  // namespace
+
+// XLA:CPU scans a window's every prefix anew where the operation is not a sum. What PyTorch's
+// kernel does not take is for the StableHLO to refuse, in the call.
+bool IsReal(Value x) { return !runtime::IsComplex(x.element()); }
+
+bool IsInexact(Value x) { return runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()); }
 
 Value all(LoweringContext& cx, Value self) {
   return LogicalReduced(cx, self, AllDims(self), ReduceOp::kAnd);
@@ -259,9 +258,6 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord
 
 Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
   Value x = Accumulable(cx, self);
-  if (OnCpu(cx, runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()))) {
-    return CpuKernel(cx)[0];
-  }
   if (IsTrivialScan(x)) return self;
   Value init = Scalar(x, -std::numeric_limits<double>::infinity(), x.element());
   auto body = [](std::span<const Value> v) -> std::vector<Value> {

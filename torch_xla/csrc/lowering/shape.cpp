@@ -3,6 +3,7 @@
 #include <functional>
 #include <numeric>
 
+#include "XLALowerings.h"
 #include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"

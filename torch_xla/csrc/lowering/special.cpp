@@ -6,13 +6,12 @@
 #include <limits>
 #include <numbers>
 
+#include "XLALowerings.h"
 #include "lowering/cephes_tables.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
-
-Value digamma(LoweringContext& cx, Value self);  // pointwise.cpp
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string_view>
 
+#include "XLALowerings.h"
 #include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
@@ -136,24 +136,33 @@ std::vector<MapTerm> LanczosAntialiased(const Line& line, int64_t o) {
 
 using Filter = std::vector<MapTerm> (*)(const Line&, int64_t);
 
-/// The filter that an operator's name says: "aten::_upsample_bicubic2d_aa_backward".
 template <typename T>
-Filter FilterOf(std::string_view op) {
-  auto has = [&](std::string_view word) { return op.find(word) != op.npos; };
-  if (has("nearest_exact")) return NearestExact<T>;
-  if (has("nearest")) return Nearest<T>;
-  if (has("lanczos")) return LanczosAntialiased<T>;
-  if (has("bicubic")) return has("_aa") ? CubicAntialiased<T> : Cubic<T>;
-  return has("_aa") ? LinearAntialiased<T> : Linear<T>;
+Filter FilterOf(Interpolation interpolation) {
+  switch (interpolation) {
+    case Interpolation::kNearest:
+      return Nearest<T>;
+    case Interpolation::kNearestExact:
+      return NearestExact<T>;
+    case Interpolation::kLinear:
+      return Linear<T>;
+    case Interpolation::kLinearAntialiased:
+      return LinearAntialiased<T>;
+    case Interpolation::kCubic:
+      return Cubic<T>;
+    case Interpolation::kCubicAntialiased:
+      return CubicAntialiased<T>;
+    case Interpolation::kLanczosAntialiased:
+      return LanczosAntialiased<T>;
+  }
+  return nullptr;
 }
 
 /// The last `scales.size()` dimensions interpolated; `backward` maps gradients of the output
 /// to those of the input.
-Value Interpolate(LoweringContext& cx, Value x, bool align_corners,
+Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, bool align_corners,
                   const std::vector<Scale>& scales, bool backward = false) {
-  const char* op = cx.node().op().name;
-  const Filter filter =
-      x.element() == ElementType::kF64 ? FilterOf<double>(op) : FilterOf<float>(op);
+  const Filter filter = x.element() == ElementType::kF64 ? FilterOf<double>(interpolation)
+                                                         : FilterOf<float>(interpolation);
   const bool integral = !runtime::IsFloat(x.element());
   Value y = Convert(x, integral ? ElementType::kF32 : ComputeType(x.element()));
   const Dims dims = cx.output_dims();
@@ -202,23 +211,25 @@ int64_t Replicated(int64_t position, int64_t size) {
 
 using Scales = std::vector<Scale>;
 
-Value Upsample(LoweringContext& cx, Value self, c10::IntArrayRef, const Scales& scales) {
-  return Interpolate(cx, self, false, scales);
-}
-
-Value Upsample(LoweringContext& cx, Value self, c10::IntArrayRef, bool align_corners,
+Value Upsample(LoweringContext& cx, Interpolation interpolation, Value self, c10::IntArrayRef,
                const Scales& scales) {
-  return Interpolate(cx, self, align_corners, scales);
+  return Interpolate(cx, interpolation, self, false, scales);
 }
 
-Value UpsampleBackward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, c10::IntArrayRef,
+Value Upsample(LoweringContext& cx, Interpolation interpolation, Value self, c10::IntArrayRef,
+               bool align_corners, const Scales& scales) {
+  return Interpolate(cx, interpolation, self, align_corners, scales);
+}
+
+Value UpsampleBackward(LoweringContext& cx, Interpolation interpolation, Value grad_output,
+                       c10::IntArrayRef, c10::IntArrayRef, const Scales& scales) {
+  return Interpolate(cx, interpolation, grad_output, false, scales, /*backward=*/true);
+}
+
+Value UpsampleBackward(LoweringContext& cx, Interpolation interpolation, Value grad_output,
+                       c10::IntArrayRef, c10::IntArrayRef, bool align_corners,
                        const Scales& scales) {
-  return Interpolate(cx, grad_output, false, scales, /*backward=*/true);
-}
-
-Value UpsampleBackward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, c10::IntArrayRef,
-                       bool align_corners, const Scales& scales) {
-  return Interpolate(cx, grad_output, align_corners, scales, /*backward=*/true);
+  return Interpolate(cx, interpolation, grad_output, align_corners, scales, /*backward=*/true);
 }
 
 Value ReflectionPad(LoweringContext& cx, Value self, c10::IntArrayRef padding) {
