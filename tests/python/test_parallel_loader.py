@@ -1,8 +1,10 @@
 """ParallelLoader and MpDeviceLoader: data, order, errors, threads."""
 
 import collections
+import copy
 import dataclasses
 import gc
+import inspect
 import subprocess
 import sys
 import threading
@@ -317,3 +319,122 @@ def test_send_cpu_data_to_device(device):
     assert data["x"][0].device == device
     again = xm.send_cpu_data_to_device(data, device)
     assert again["x"][0] is data["x"][0]
+
+
+# ------------------------------------------------------------------- torch_xla 2.9's interface
+
+
+def test_signature():
+    parameters = inspect.signature(pl.ParallelLoader.__init__).parameters
+    assert {name: p.default for name, p in list(parameters.items())[3:]} == {
+        "batchdim": 0,
+        "batches_per_execution": 1,
+        "loader_prefetch_size": 16,
+        "device_prefetch_size": 8,
+        "host_to_device_transfer_threads": 1,
+        "input_sharding": None,
+    }
+    assert list(parameters)[1:3] == ["cpu_loader", "devices"]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_order_with_many_uploading_threads(threads, device):
+    class Uneven(pl.ParallelLoader):
+        def send_cpu_data_to_device(
+            self, batches: list[Any], device: torch.device
+        ) -> list[torch.Tensor]:
+            # The later, the faster.
+            time.sleep(0.01 / (1 + batches[0][0].item() % 4))
+            return super().send_cpu_data_to_device([2 * batch for batch in batches], device)
+
+    loader = Uneven(numbers(30), [device], host_to_device_transfer_threads=threads)
+    assert sum(t.name == "torch_xla transfer" for t in loader_threads()) == threads
+    assert loader.per_device_samples() == 30
+    found = [batch.cpu()[0].item() for batch in loader.per_device_loader(device)]
+    assert found == [2.0 * i for i in range(30)]
+    del loader
+    assert_threads_end()
+
+
+def test_errors_and_ends_with_many_uploading_threads(device):
+    def failing() -> Any:
+        yield from numbers(6)
+        raise KeyError("in the loader")
+
+    samples = iter(pl.MpDeviceLoader(failing(), device, host_to_device_transfer_threads=3))
+    assert [next(samples).cpu()[0].item() for _ in range(6)] == list(range(6))
+    with pytest.raises(KeyError, match="in the loader"):
+        next(samples)
+    assert_threads_end()
+    # Left early.
+    for _ in pl.MpDeviceLoader(numbers(50), device, host_to_device_transfer_threads=3):
+        break
+    del samples
+    gc.collect()
+    assert_threads_end()
+
+
+def test_next_item_and_next(device):
+    loader = pl.ParallelLoader([torch.ones(2), None, torch.zeros(2)], [device])
+    samples = loader.per_device_loader(device)
+    assert len(samples) == 3 and loader.batches_per_execution == 1
+    assert samples.next().tolist() == [1, 1]
+    assert next(samples) is None  # A sample like any other.
+    assert loader.next_item(device).tolist() == [0, 0]
+    assert loader.next_item(str(device)) is None
+    with pytest.raises(StopIteration):
+        samples.next()
+
+
+def test_what_is_unknown_is_the_wrapped_loaders(device):
+    inner = DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2)
+    loader = pl.MpDeviceLoader(inner, device)
+    assert loader.dataset is inner.dataset and loader.batch_size == 2
+    with pytest.raises(AttributeError, match="nothing_of_it"):
+        loader.nothing_of_it  # noqa: B018
+    with pytest.raises(AttributeError):
+        pl.MpDeviceLoader.__new__(pl.MpDeviceLoader).dataset  # noqa: B018
+    assert copy.copy(loader).dataset is inner.dataset
+
+
+class Telling:
+    """A loader that tells where it is, as those of accelerate do: it reads one sample ahead."""
+
+    def __init__(self, count: int) -> None:
+        self.samples = numbers(count)
+        self.end_of_dataloader = False
+        self.active = False
+        self.threads: set[threading.Thread] = set()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Any:
+        self.active, self.end_of_dataloader = True, False
+        for index, sample in enumerate(self.samples):
+            self.threads.add(threading.current_thread())
+            self.end_of_dataloader = index == len(self.samples) - 1
+            yield sample
+        self.active = False
+
+
+def test_a_loader_that_tells_where_it_is_is_not_read_ahead(device):
+    loader = Telling(5)
+    wrapped = pl.MpDeviceLoader(loader, device)
+    for _ in range(2):
+        told = []
+        for sample in wrapped:
+            assert sample.device == device
+            time.sleep(0.01)  # Time in which somebody could read on.
+            told.append((loader.active, loader.end_of_dataloader))
+        assert told == [(True, False)] * 4 + [(True, True)]
+        assert not loader.active
+    assert loader.threads == {threading.current_thread()}
+    # Errors, and the end, come as from a thread.
+    loader.samples[1] = property()  # Passes through.
+    assert isinstance(list(wrapped)[1], property)
+    samples = iter(wrapped)
+    next(samples)
+    samples.close()
+    assert list(samples) == []
+    assert list(pl.MpDeviceLoader(Telling(0), device)) == []

@@ -12,7 +12,7 @@ import atexit
 import collections
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,9 @@ class _Failure:
 
 
 _END = object()
+
+# Moves a sample to the device.
+_Upload = Callable[[Any], Any]
 
 
 class _Channel:
@@ -99,18 +102,84 @@ def _read(loader: Iterable[Any], channels: Sequence[_Channel]) -> None:
         pass
 
 
-def _upload(source: _Channel, device: torch.device, target: _Channel, input_sharding: Any) -> None:
-    """Moves samples from ``source`` to ``device``; an uploading thread."""
+class _InStep:
+    """In place of a channel: reads and uploads a sample when it is taken, in the taker's thread.
+
+    For loaders that tell where they are: reading ahead, they would be somewhere else.
+    """
+
+    def __init__(self, loader: Iterable[Any], upload: _Upload) -> None:
+        self._loader: Iterable[Any] | None = loader
+        self._samples: Iterator[Any] | None = None
+        self._upload = upload
+
+    def get(self) -> Any:
+        """Returns the next sample, ``_END`` or a failure."""
+        if self._loader is None:
+            raise _ClosedError
+        try:
+            if self._samples is None:
+                self._samples = iter(self._loader)
+            return self._upload(next(self._samples))
+        except StopIteration:
+            return _END
+        except BaseException as error:
+            return _Failure(error)
+
+    def close(self) -> None:
+        """Lets go of the loader."""
+        self._loader = self._samples = None
+
+
+class _Turns:
+    """Lets threads that take from one channel give to another in the order of taking."""
+
+    def __init__(self, source: _Channel, target: _Channel) -> None:
+        self._source = source
+        self._target = target
+        self._taking = threading.Lock()
+        self._taken = self._given = 0
+        self._turn = threading.Condition()
+
+    def take(self) -> tuple[int, Any]:
+        """Returns a number and a sample; raises _ClosedError when there will be none."""
+        with self._taking:
+            data = self._source.get()
+            self._taken += 1
+            if _is_last(data):
+                self._source.close()
+            return self._taken - 1, data
+
+    def give(self, number: int, data: Any) -> None:
+        """Passes on what was taken under ``number``, after all that was taken before it."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._given == number)
+        try:
+            self._target.put(data)
+        finally:  # Also when nobody will take it: the others are told so, too.
+            with self._turn:
+                self._given += 1
+                self._turn.notify_all()
+
+
+def _is_last(data: Any) -> bool:
+    return data is _END or isinstance(data, _Failure)
+
+
+def _transfer(turns: _Turns, upload: _Upload) -> None:
+    """Moves samples to a device; an uploading thread."""
     try:
         while True:
-            data = source.get()
-            if data is not _END and not isinstance(data, _Failure):
+            number, data = turns.take()
+            if not _is_last(data):
                 try:
-                    data = xla_model.send_cpu_data_to_device(data, device, input_sharding)
+                    data = upload(data)
+                except _ClosedError:
+                    data = _END
                 except BaseException as error:
                     data = _Failure(error)
-            target.put(data)
-            if data is _END or isinstance(data, _Failure):
+            turns.give(number, data)
+            if _is_last(data):
                 return
             del data
     except _ClosedError:
@@ -147,8 +216,11 @@ class ParallelLoader:
     mappings, lists, tuples, named tuples and dataclasses; tensors in them go to the device, all
     else passes through. It is good for one pass over the loader.
 
+    A loader with the attribute ``end_of_dataloader`` (those of accelerate) tells its user where it
+    is. Such a one is read when a sample is taken, not ahead, if there is one device.
+
     Args:
-        loader: The data loader, any iterable.
+        cpu_loader: The data loader, any iterable.
         devices: The devices, as ``torch.device`` or strings.
         batchdim: The dimension of the batch. Samples are uploaded whole, so that it changes
             nothing; scripts pass it.
@@ -156,6 +228,7 @@ class ParallelLoader:
             :func:`torch_xla.sync`.
         loader_prefetch_size: How many samples, in all, may have been read and not uploaded.
         device_prefetch_size: How many samples may wait on each device.
+        host_to_device_transfer_threads: How many threads upload to each device. The order stays.
         input_sharding: In SPMD mode, how samples shall lie on the devices: see
             :func:`torch_xla.core.xla_model.send_cpu_data_to_device`. The background thread sends
             each device its part.
@@ -167,18 +240,20 @@ class ParallelLoader:
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        cpu_loader: Iterable[Any],
         devices: Sequence[torch.device | str],
         batchdim: int = 0,
         batches_per_execution: int = 1,
-        loader_prefetch_size: int = 8,
-        device_prefetch_size: int = 4,
+        loader_prefetch_size: int = 16,
+        device_prefetch_size: int = 8,
+        host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
     ) -> None:
         sizes = {
             "batches_per_execution": batches_per_execution,
             "loader_prefetch_size": loader_prefetch_size,
             "device_prefetch_size": device_prefetch_size,
+            "host_to_device_transfer_threads": host_to_device_transfer_threads,
         }
         for name, size in sizes.items():
             if size < 1:
@@ -191,18 +266,81 @@ class ParallelLoader:
         if not devices:
             raise ValueError("ParallelLoader: expected at least one device in `devices`")
         self._batches_per_execution = batches_per_execution
+        self._cpu_loader = cpu_loader
+        self._input_sharding = input_sharding
         self._devices = list(dict.fromkeys(map(_normalized, devices)))
-        share = max(1, loader_prefetch_size // len(self._devices))
-        sources = [_Channel(share) for _ in self._devices]
-        self._channels = {device: _Channel(device_prefetch_size) for device in self._devices}
+        self._channels: dict[torch.device, _Channel | _InStep]
+        sources: list[_Channel] = []
+        if len(self._devices) == 1 and hasattr(cpu_loader, "end_of_dataloader"):
+            (device,) = self._devices
+            self._channels = {device: _InStep(cpu_loader, self._upload_to(device))}
+        else:
+            share = max(1, loader_prefetch_size // len(self._devices))
+            sources = [_Channel(share) for _ in self._devices]
+            self._channels = {device: _Channel(device_prefetch_size) for device in self._devices}
         _live_loaders.add(self)
         self._finalizer = weakref.finalize(
             self, _close_channels, [*sources, *self._channels.values()]
         )
         self._finalizer.atexit = False
-        self._start(_read, loader, sources)
+        if not sources:
+            return
+        self._start(_read, cpu_loader, sources)
         for device, source in zip(self._devices, sources, strict=True):
-            self._start(_upload, source, device, self._channels[device], input_sharding)
+            turns = _Turns(source, self._channels[device])
+            for _ in range(host_to_device_transfer_threads):
+                self._start(_transfer, turns, self._upload_to(device))
+
+    def _upload_to(self, device: torch.device) -> _Upload:
+        """Returns what moves a sample to ``device``, without keeping this object alive."""
+        method = weakref.WeakMethod(self.send_cpu_data_to_device)
+
+        def upload(data: Any) -> Any:
+            send = method()
+            if send is None:
+                raise _ClosedError
+            (sent,) = send([data], device)
+            return sent
+
+        return upload
+
+    def send_cpu_data_to_device(self, batches: list[Any], device: torch.device) -> list[Any]:
+        """Moves samples to a device; subclasses may do more. Called in the background."""
+        return [
+            xla_model.send_cpu_data_to_device(batch, device, self._input_sharding)
+            for batch in batches
+        ]
+
+    @property
+    def batches_per_execution(self) -> int:
+        """How many samples each device loader gives between two syncs."""
+        return self._batches_per_execution
+
+    def per_device_samples(self) -> int:
+        """Returns how many samples every device gets at least, where the loader knows it."""
+        return len(self._cpu_loader) // len(self._devices)
+
+    def next_item(self, device: torch.device | str) -> Any:
+        """Returns the next sample of a device, None after the last one.
+
+        Raises:
+            Exception: What the wrapped loader or the upload raised.
+        """
+        data = self._take(_normalized(device))
+        return None if data is _END else data
+
+    def _take(self, device: torch.device) -> Any:
+        """As :meth:`next_item`, but a sample may be None, and the end is ``_END``."""
+        channel = self._channels[device]
+        try:
+            data = channel.get()
+        except _ClosedError:
+            return _END
+        if _is_last(data):
+            channel.close()  # Who asks again is not to wait.
+        if isinstance(data, _Failure):
+            raise data.error
+        return data
 
     def _start(self, target: Any, *args: Any) -> None:
         name = f"torch_xla {target.__name__.strip('_')}"
@@ -242,12 +380,19 @@ class PerDeviceLoader:
 
     def __init__(self, loader: ParallelLoader, device: torch.device) -> None:
         self._loader: ParallelLoader | None = loader
-        self._channel = loader._channels[device]
-        self._batches_per_execution = loader._batches_per_execution
+        self._device = device
+        self._samples = loader._cpu_loader
+        self._place = loader._devices.index(device), len(loader._devices)
+        self._batches_per_execution = loader.batches_per_execution
         self._batches = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
+
+    def __len__(self) -> int:
+        """Returns how many samples the device gets in all, where the loader knows it."""
+        index, count = self._place
+        return (len(self._samples) - index + count - 1) // count
 
     def __next__(self) -> Any:
         if self._loader is None:
@@ -256,18 +401,21 @@ class PerDeviceLoader:
         if at_boundary:
             torch_xla.sync()
         try:
-            data = self._channel.get()
-        except _ClosedError:
-            data = _END
-        if data is _END or isinstance(data, _Failure):
+            data = self._loader._take(self._device)
+        except BaseException:
+            self._loader = None
+            raise
+        if data is _END:
             self._loader = None  # The loader closes with its last iterator.
-            if isinstance(data, _Failure):
-                raise data.error
             if not at_boundary:
                 torch_xla.sync()
             raise StopIteration
         self._batches += 1
         return data
+
+    def next(self) -> Any:
+        """Returns the next sample."""
+        return next(self)
 
     def close(self) -> None:
         """Ends the iteration, and the loader with it: see :meth:`ParallelLoader.close`."""
@@ -309,6 +457,12 @@ class MpDeviceLoader:
     def __len__(self) -> int:
         """Returns the number of samples in a pass, where the wrapped loader knows it."""
         return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """Finds what is not here (``dataset``, ``sampler``, …) in the wrapped loader."""
+        if name == "_loader" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._loader, name)
 
     def close(self) -> None:
         """Ends the passes that are under way, and their threads."""
