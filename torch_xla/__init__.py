@@ -188,7 +188,8 @@ def launch(
 ) -> None:
     """Runs ``fn(ordinal, *args)`` in one process for each device, and waits for them.
 
-    In a process that ``torchrun`` has started the function is called directly. See
+    In a process that ``torchrun`` has started the function is called directly, with the ordinal
+    among the replicas of this host. See
     :func:`torch_xla.distributed.xla_multiprocessing.spawn`. In SPMD mode one process has all
     devices: call the function itself, or with ``debug_single_process``.
 
@@ -200,6 +201,9 @@ def launch(
     """
     from torch_xla.distributed import xla_multiprocessing
 
+    if _replication.is_launched() and not _spmd_mode.is_on():
+        fn(_replication.topology().local_rank, *args)
+        return
     nprocs = 1 if debug_single_process else None
     xla_multiprocessing.spawn(fn, args, nprocs=nprocs, start_method=start_method)
 

@@ -1,6 +1,7 @@
 // What replicas tell each other before a collective, and what a collective does with shapes.
 #include "distributed/collective.h"
 
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "distributed/communicator.h"
 #include "distributed/peer_mesh.h"
 
 namespace torch_xla::distributed {
@@ -115,6 +117,62 @@ TEST(PeerMesh, NamesWhoDoesNotCome) {
   auto meshes = MakeMeshes(3, 50ms);
   Outcome outcome = Exchange(*meshes[1], {0, 1, 2}, "call", "x");
   EXPECT_TRUE(Contains(outcome.error, "ranks 0 and 2 did not come within 0.05 s")) << outcome.error;
+}
+
+TEST(PeerMesh, AbortEndsAnExchangeThatIsUnderWay) {
+  auto meshes = MakeMeshes(3, 600s);
+  Outcome first, second;
+  std::thread waiting([&] { first = Exchange(*meshes[0], {0, 1, 2}, "call", "x"); });
+  std::thread other([&] { second = Exchange(*meshes[1], {0, 1, 2}, "call", "x"); });
+  meshes[0]->Abort("enough");
+  waiting.join();
+  other.join();
+  EXPECT_TRUE(Contains(first.error, "enough")) << first.error;
+  EXPECT_TRUE(Contains(second.error, "rank 0 gave up: enough")) << second.error;
+  EXPECT_TRUE(Contains(Exchange(*meshes[0], {0, 2}, "later", "").error, "enough"));
+}
+
+TEST(PeerMesh, AnAbortIsNotTakenForTheRestOfAMessage) {
+  auto meshes = MakeMeshes(2, 600s);
+  // More than the socket holds: the other side has not taken it all.
+  const std::string large(16 << 20, 'a');
+  Outcome outcome;
+  std::thread sending([&] { outcome = Exchange(*meshes[0], {0, 1}, "call", large); });
+  std::this_thread::sleep_for(50ms);
+  meshes[0]->Abort("enough");
+  sending.join();
+  // As long as what the other expects.
+  Outcome other = Exchange(*meshes[1], {0, 1}, "call", large);
+  EXPECT_TRUE(Contains(other.error, "rank 0")) << other.error;
+  EXPECT_EQ(other.payloads, "");
+}
+
+// Who runs a collective keeps the communicator, whatever becomes of the process's own.
+TEST(Communicator, MayBeDroppedWhileItRuns) {
+  auto meshes = MakeMeshes(2, 600s);
+  SetCommunicator(std::make_shared<Communicator>(std::move(meshes[0]), nullptr));
+  std::weak_ptr<Communicator> watched = GetCommunicator();
+  std::string error;
+  std::thread running([&] {
+    auto held = GetCommunicator();
+    at::Tensor data = at::ones({4});
+    try {
+      held->Run({CollectiveKind::kAllReduce, Reduction::kSum, {}, {}}, "all_reduce", {data},
+                {data});
+    } catch (const ReplicaError& failure) {
+      error = failure.what();
+    }
+  });
+  while (watched.use_count() < 2) std::this_thread::yield();
+  auto ended = GetCommunicator();
+  SetCommunicator(nullptr);
+  EXPECT_FALSE(HasCommunicator());
+  EXPECT_ANY_THROW(GetCommunicator());
+  ended->Abort("the end");
+  ended.reset();
+  running.join();
+  EXPECT_TRUE(Contains(error, "the end")) << error;
+  EXPECT_TRUE(watched.expired());
 }
 
 TEST(PeerMesh, PassesOnWhyOneGaveUp) {

@@ -53,7 +53,12 @@ def _save_result(
 
 
 def start_replicas(
-    function: Callable[..., Any], count: int, folder: Path, *args: Any, **variables: str
+    function: Callable[..., Any],
+    count: int,
+    folder: Path,
+    *args: Any,
+    method: str = "forkserver",
+    **variables: str,
 ) -> Any:
     """Starts ``count`` replicas that call ``function(*args)``; returns their process context."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +69,7 @@ def start_replicas(
             (function, str(folder), args, variables),
             join=False,
             daemon=True,
-            start_method="forkserver",
+            start_method=method,
         )
 
 
@@ -81,13 +86,14 @@ def run_replicas(
     folder: Path,
     *args: Any,
     timeout: float = 150,
+    method: str = "forkserver",
     **variables: str,
 ) -> list[Any]:
     """Returns what ``function(*args)`` returned in each of ``count`` replicas.
 
     Raises what spawn() does where one fails, and TimeoutError after ``timeout`` seconds.
     """
-    context = start_replicas(function, count, folder, *args, **variables)
+    context = start_replicas(function, count, folder, *args, method=method, **variables)
     deadline = time.monotonic() + timeout
     try:
         while not context.join(timeout=1):

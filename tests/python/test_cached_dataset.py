@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,3 +190,50 @@ def test_errors(tmp_path):
         (tmp_path / "metadata.json").write_bytes(content)
         with pytest.raises(ValueError, match="metadata.json is corrupted or of another version"):
             CachedDataset(None, tmp_path)
+
+
+class Harmful:
+    """What runs something when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def test_samples_of_strangers_run_nothing(tmp_path):
+    touched = tmp_path / "touched"
+    # From one's own dataset it is told at once, not when the folder is read.
+    with pytest.raises(RuntimeError, match="sample 0.*weights_only=False"):
+        CachedDataset([Harmful(touched)], tmp_path / "own")[0]
+    assert not (tmp_path / "own/000000/000000.pt").exists()
+    made = CachedDataset([Harmful(touched)], tmp_path / "cache", weights_only=False)
+    made.warmup(progress=False)
+    for dataset in (None, [1]):
+        with pytest.raises(RuntimeError, match="sample 0.*weights_only=False"):
+            CachedDataset(dataset, tmp_path / "cache")[0]
+    assert not touched.exists()
+    CachedDataset(None, tmp_path / "cache", weights_only=False)[0]
+    assert touched.exists()
+
+
+def test_samples_of_bytes_and_numpy_need_no_trust(tmp_path):
+    plain = [b"", b"abc", "text", {1, 2}, (1, None, [True]), 2j, bytearray(b"x")]
+    CachedDataset(plain, tmp_path / "plain").warmup(progress=False)
+    assert list(CachedDataset(None, tmp_path / "plain")) == plain
+    samples = [
+        {
+            "array": np.arange(3.0),
+            "number": np.float32(2),
+            "integer": np.int64(3),
+            "flag": np.True_,
+        },
+        {"array": np.array(["a", "bc"]), "number": np.ones(2, np.complex64)},
+        {"array": np.zeros(0), "times": np.array(["2020-01-01"], "M8[D]")},
+    ]
+    CachedDataset(samples, tmp_path).warmup(progress=False)
+    for sample, found in zip(samples, CachedDataset(None, tmp_path), strict=False):
+        for name, value in sample.items():
+            np.testing.assert_array_equal(found[name], value)
+            assert found[name].dtype == value.dtype

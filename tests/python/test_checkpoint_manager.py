@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -115,6 +117,43 @@ def test_what_is_not_whole_is_passed_over(manager, tmp_path):
     state = _state(-1.0)
     assert manager.restore_latest(state) == 0
     _check(state, 0.0)
+
+
+class Harmful:
+    """What runs something when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_what_strangers_saved_runs_nothing(manager, tmp_path):
+    touched = tmp_path / "touched"
+    manager.save(0, {**_state(1.0), "object": Harmful(touched)})
+    state = {**_state(0.0), "object": 1}
+    with pytest.raises(dcp.api.CheckpointException, match="weights_only"):
+        manager.restore(0, state)
+    assert not touched.exists()
+    manager.restore(0, state, weights_only=False)
+    assert touched.exists()
+    # Metadata is pickled, too.
+    manager.save(10, _state(2.0))
+    metadata = tmp_path / "run/10/.metadata"
+    whole = metadata.read_bytes()
+    for harm in (Harmful(tmp_path / "again"), subprocess.run, dcp.metadata.os):
+        try:
+            metadata.write_bytes(pickle.dumps(harm))
+        except TypeError:  # A module, by its name in one that is admitted.
+            metadata.write_bytes(b"ctorch.distributed.checkpoint.metadata\nos\n.")
+        with pytest.raises(pickle.UnpicklingError, match="to run code"):
+            manager.restore(10, _state(0.0))
+        assert not (tmp_path / "again").exists()
+    metadata.write_bytes(whole)
+    state = _state(0.0)
+    manager.restore(10, state)
+    _check(state, 2.0)
 
 
 def test_nothing_to_restore(manager):

@@ -255,7 +255,7 @@ def test_ddp(view, tmp_path):
     assert results[0]["compiles"][2] == results[0]["compiles"][-1]
 
 
-def run_zero(clip: float | None, groups: Any) -> dict[str, Any]:
+def run_zero(clip: float | None, options: dict[str, Any]) -> dict[str, Any]:
     import torch_xla
     import torch_xla.core.xla_model as xm
     import torch_xla.debug.metrics as met
@@ -271,8 +271,8 @@ def run_zero(clip: float | None, groups: Any) -> dict[str, Any]:
             [{"params": [first], "weight_decay": 0.1}, {"params": others}],
             torch.optim.AdamW,
             grad_clipping=clip is not None,
-            max_norm=clip or 1.0,
-            sharding_groups=groups,
+            max_norm=clip,
+            **options,
             lr=0.01,
             weight_decay=0.0,
         )
@@ -291,6 +291,7 @@ def run_zero(clip: float | None, groups: Any) -> dict[str, Any]:
     train(model, optimizer, batches[:2], step)
     # A new optimizer goes on where the state was saved.
     state = copy.deepcopy(optimizer.state_dict())
+    optimizer.remove_hooks()
     optimizer = make()
     optimizer.load_state_dict(state)
     scheduler.optimizer = optimizer
@@ -307,9 +308,62 @@ def run_zero(clip: float | None, groups: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_zero_redundancy_optimizer(clip, tmp_path):
-    results = run_replicas(run_zero, 3, tmp_path, clip, None)
+def run_zero_interface() -> None:
+    import torch_xla.core.xla_model as xm
+    from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
+
+    device = xm.xla_device()
+    weight = torch.nn.Parameter(torch.zeros(4, device=device))
+    other = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16, device=device))
+
+    def make(**options: Any) -> ZeroRedundancyOptimizer:
+        return ZeroRedundancyOptimizer([weight, other], torch.optim.SGD, lr=1.0, **options)
+
+    # The norm is 1 where nothing else is said.
+    optimizer = make()
+    assert optimizer.sharding_groups == [[0, 1]] and optimizer.grad_norm is None
+    assert optimizer.get_shape_info() == {0: (4,), 1: (4,)}
+    weight.grad = torch.full_like(weight, 10.0)
+    optimizer.step()
+    assert optimizer.grad_norm.item() == 20.0
+    torch.testing.assert_close(weight.cpu().detach(), torch.full((4,), -0.5))
+    for flat in optimizer._all_flats():
+        flat.shard.grad = torch.full_like(flat.shard, 3.0)
+    assert optimizer._clip_grad_norm(1.0, float("inf")).item() == 3.0
+    assert optimizer._clip_grad_norm(10.0, 1.0).item() == pytest.approx(8.0, rel=1e-5)
+    # In the backward pass, several passes, a parameter that has no part.
+    optimizer.zero_grad()
+    weight.detach().zero_()
+    early = make(grad_clipping=False, use_grad_acc_hook=True)
+    for _ in range(2):
+        (weight * (1 + xm.get_ordinal())).sum().backward()
+        assert weight.grad is None
+    early.step()
+    assert weight.tolist() == [-3.0] * 4 and other.tolist() == [0.0] * 4
+    weight.sum().backward()
+    early.zero_grad()
+    early.step()
+    assert weight.tolist() == [-3.0] * 4
+    early.remove_hooks()
+    weight.sum().backward()
+    assert weight.grad is not None
+    # 1 and 2**-8, whose sum bfloat16 has no room for.
+    precise = make(grad_clipping=False, higher_cc_precision=True, optimizer_dtype=torch.float32)
+    other.grad = torch.full_like(other, 1.0 if xm.get_ordinal() else 2.0**-8)
+    precise.step()
+    assert precise._all_flats()[1].shard.tolist() == [-(1 + 2.0**-8) / 2] * 2
+
+
+def test_zero_redundancy_optimizers_interface(tmp_path):
+    run_replicas(run_zero_interface, 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("clip", "options"),
+    [(None, {}), (0.05, {"bucket_cap_mb_all_gather": 1}), (0.05, {"use_grad_acc_hook": True})],
+)
+def test_zero_redundancy_optimizer(clip, options, tmp_path):
+    results = run_replicas(run_zero, 3, tmp_path, clip, options)
 
     class Scheduled(torch.optim.AdamW):
         def step(self) -> None:
@@ -408,8 +462,6 @@ def test_equal_maxima_share_the_gradient(tmp_path):
 
 
 def test_backend_of_one_process():
-    import torch_xla.distributed.xla_backend  # noqa: F401 - registers it
-
     dist.init_process_group("xla", init_method="xla://")
     try:
         x = torch.arange(3.0, device="xla")

@@ -111,6 +111,59 @@ def test_error_of_a_replica_is_raised():
         xmp.spawn(_fail)
 
 
+def run_failing_with_a_collective() -> None:
+    import torch_xla.core.xla_model as xm
+
+    value = torch.ones(4, device=xm.xla_device())
+    xm.all_reduce(xm.REDUCE_SUM, value).cpu()
+    if xm.get_ordinal() == 0:
+        xm.all_reduce(xm.REDUCE_SUM, [value])  # Traced, and nobody else ever comes.
+        raise KeyError("the first one")
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_failing_replica_does_not_wait_for_the_others(method, tmp_path):
+    """Whatever it has traced; the timeout of collectives is longer than that of the test."""
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="the first one"):
+        run_replicas(
+            run_failing_with_a_collective,
+            2,
+            tmp_path,
+            timeout=100,
+            method=method,
+            XLA_COLLECTIVE_TIMEOUT="1000",
+        )
+
+
+def run_inheriting() -> str:
+    """Replica 1 is killed, and a process that it has forked lives on."""
+    import torch_xla.core.xla_model as xm
+
+    value = torch.ones(4, device=xm.xla_device())
+    xm.all_reduce(xm.REDUCE_SUM, value).cpu()
+    if xm.get_ordinal() == 1:
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", "20"])
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError, match="rank 1 has ended"):
+        xm.all_reduce(xm.REDUCE_SUM, value).cpu()
+    assert time.monotonic() - begin < 15
+    Path(os.environ["RESULT_FILE"]).write_text("named")
+    return "named"
+
+
+def test_a_forked_child_does_not_keep_a_replica_alive(tmp_path):
+    file = tmp_path / "result"
+    context = start_replicas(run_inheriting, 2, tmp_path / "out", RESULT_FILE=str(file))
+    wait_for_ends(context, 60)
+    assert file.read_text() == "named"
+
+
 # ----------------------------------------------------------------------- host functions
 
 

@@ -25,9 +25,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 from torch_xla import _XLAC
-from torch_xla._internal import plugins
+from torch_xla._internal import greeting, plugins
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
 TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
@@ -205,51 +206,27 @@ def address() -> str:
     return _address
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("a replica closed its connection")
-        data += part
-    return data
-
-
 def _open_sockets(keys: dist.Store, place: Topology, seconds: float) -> list[socket.socket | None]:
     """Connects this process with every other one; returns the sockets in order of rank."""
     deadline = time.monotonic() + seconds
     host = address()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sockets: list[socket.socket | None] = [None] * place.world_size
-    with socket.create_server((host, 0), family=family, backlog=place.world_size) as server:
+    # As long a queue as the system gives: strangers must not fill it before anybody looks.
+    with socket.create_server((host, 0), family=family, backlog=1 << 16) as server:
         if place.rank == 0:
-            keys.set("cookie", secrets.token_hex(8))
+            keys.set("cookie", secrets.token_hex(greeting.COOKIE_SIZE // 2))
         keys.set(f"address/{place.rank}", f"{host} {server.getsockname()[1]}")
         wait_for_keys(keys, {f"address/{rank}": rank for rank in range(place.world_size)}, seconds)
-        cookie = keys.get("cookie")
-        for rank in range(place.rank):
+        addresses = []
+        for rank in range(place.world_size):
             peer_host, port = keys.get(f"address/{rank}").decode().split(" ")
-            peer = socket.create_connection((peer_host, int(port)), timeout=seconds)
-            peer.sendall(cookie + place.rank.to_bytes(4, "little"))
-            sockets[rank] = peer
-        while None in (other for rank, other in enumerate(sockets) if rank != place.rank):
-            server.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                peer, _ = server.accept()
-            except TimeoutError:
-                missing = [r for r, s in enumerate(sockets) if s is None and r != place.rank]
-                raise RuntimeError(
-                    f"replicas {missing} did not connect to replica {place.rank} within "
-                    f"{seconds:g} s"
-                ) from None
-            peer.settimeout(seconds)
-            if _receive(peer, len(cookie)) != cookie:
-                peer.close()  # A stranger.
-                continue
-            sockets[int.from_bytes(_receive(peer, 4), "little")] = peer
-    for peer in sockets:
-        if peer is not None:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            addresses.append((peer_host, int(port)))
+        sockets = greeting.meet(server, keys.get("cookie"), place.rank, addresses, deadline)
+    missing = [rank for rank, s in enumerate(sockets) if s is None and rank != place.rank]
+    if missing:
+        raise RuntimeError(
+            f"replicas {missing} did not connect to replica {place.rank} within {seconds:g} s"
+        )
     return sockets
 
 
@@ -280,6 +257,7 @@ def connect() -> None:
             bulk,
         )
         atexit.register(_finish_at_exit)
+        os.register_at_fork(after_in_child=_XLAC._xla_close_replicas_in_child)
 
 
 def finish() -> None:
@@ -296,12 +274,19 @@ def finish() -> None:
     _XLAC._xla_disconnect_replicas()
 
 
+def abandon(error: BaseException) -> None:
+    """Disconnects after an error: what is under way fails, and the others are told why."""
+    if _XLAC._xla_replicas_connected():
+        _XLAC._xla_disconnect_replicas(f"{type(error).__name__}: {error}"[:2000])
+
+
 def _finish_at_exit() -> None:
     # After an error this replica's collectives are not to be waited for.
-    if not hasattr(sys, "last_value"):
+    error = getattr(sys, "last_value", None)
+    if error is None:
         finish()
-    elif _XLAC._xla_replicas_connected():
-        _XLAC._xla_disconnect_replicas()
+    else:
+        abandon(error)
 
 
 def wait_for_keys(keys: dist.Store, names: dict[str, int], seconds: float | None = None) -> None:
@@ -356,6 +341,37 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
         for name in (*names, "done"):
             keys.delete_key(name)
     return payloads
+
+
+_channels: dict[tuple[int, bool], tuple[int, int]] = {}
+
+
+def ends_of_channel(channel: int, sends: bool) -> tuple[int, int]:
+    """Returns which replica sends on a channel and which receives; this one is one of them.
+
+    Both have to ask, and wait for each other the first time.
+
+    Raises:
+        RuntimeError: The other one did not ask in time, or this end is another replica's.
+    """
+    if (channel, sends) not in _channels:
+        rank = topology().rank
+        keys = dist.PrefixStore(f"channel/{channel}", store().clone())
+        own, other = ("source", "target") if sends else ("target", "source")
+        # The first to set it has it.
+        taken = int(keys.compare_set(own, "", str(rank)))
+        if taken != rank:
+            verb = "sends" if sends else "receives"
+            raise RuntimeError(f"replica {taken} {verb} on channel {channel} already")
+        deadline = time.monotonic() + timeout()
+        while not keys.check([other]):
+            if time.monotonic() > deadline:
+                verb = "receives" if sends else "sends"
+                raise RuntimeError(f"no replica {verb} on channel {channel} within {timeout():g} s")
+            time.sleep(_POLL_INTERVALS[1])
+        ends = (rank, int(keys.get(other)))
+        _channels[channel, sends] = ends if sends else ends[::-1]
+    return _channels[channel, sends]
 
 
 class HostLock:
@@ -437,19 +453,40 @@ def _tpu_device_count() -> int:
     return len(list(_numbered("/dev", "accel"))) or len(list(_numbered("/dev/vfio", "")))
 
 
-def child_environment(place: Topology, store_address: str) -> dict[str, str]:
+def place_environment(place: Topology) -> dict[str, str]:
     """Returns the environment variables that make a process a replica."""
     return {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),
         "LOCAL_RANK": str(place.local_rank),
         "LOCAL_WORLD_SIZE": str(place.local_world_size),
-        STORE_VARIABLE: store_address,
     }
 
 
+def _create_group(*args: object) -> dist.ProcessGroup:
+    from torch_xla.distributed import xla_backend
+
+    return xla_backend.create(*args)
+
+
+def _rendezvous(
+    url: str, timeout: datetime.timedelta | None = None, **kwargs: object
+) -> Iterator[tuple[dist.Store, int, int]]:
+    """``xla://``: the replicas that the environment names."""
+    place = topology()
+    yield dist.PrefixStore("process_group", store()), place.rank, place.world_size
+    raise RuntimeError("init_method 'xla://' cannot rendezvous twice")
+
+
 def register() -> None:
-    """At import: what a process needs that was started as one of several replicas."""
+    """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
+    dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
+    register_rendezvous_handler("xla", _rendezvous)
+    join()
+
+
+def join() -> None:
+    """Prepares a process that is one of several replicas, before it uses a device."""
     if topology().world_size > 1:
         use_one_device()
         _join_processes()

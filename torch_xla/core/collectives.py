@@ -6,7 +6,8 @@ the same ones in the same order; they run in that order, whatever else is read i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -94,12 +95,28 @@ def run(
 ) -> list[torch.Tensor]:
     """Traces a collective; connects the replicas at the first one.
 
-    Groups need not hold every replica: those that are in none do not call this.
+    On the CPU groups need not hold every replica: those that are in none do not call this.
+
+    Raises:
+        RuntimeError: They do not, and the devices are others. There a program with a collective is
+            compiled for all replicas, and runs when all run it.
     """
+    world_size = replication.topology().world_size
+    if groups and sum(len(group) for group in groups) != world_size and not on_host():
+        raise RuntimeError(
+            f"{kind}: on {_XLAC._xla_platform()} every replica must take part in a collective, "
+            f"in one of its groups; got {[list(g) for g in groups]} of {world_size} replicas. "
+            "send, recv and what only a part of the replicas calls works on the CPU alone"
+        )
     replication.connect()
     return _XLAC._xla_collective(
         kind, reduction, list(tensors), [list(g) for g in groups], list(arguments), in_place
     )
+
+
+def on_host() -> bool:
+    """Returns whether collectives run on the host, between those replicas that call them."""
+    return _XLAC._xla_platform() == "CPU"
 
 
 def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -111,8 +128,8 @@ def all_reduce(
     inputs: Any,
     scale: float = 1.0,
     groups: Groups = None,
-    cctx: Any = None,
     pin_layout: bool = True,
+    cctx: Any = None,
 ) -> Any:
     """Reduces tensors across the replicas.
 
@@ -125,9 +142,8 @@ def all_reduce(
         groups: The replica groups, as lists of ordinals in which each replica occurs once; one
             group of all replicas when None. ``[[0, 1], [2, 3]]`` reduces over 0 and 1, and over
             2 and 3.
-        cctx: Not needed, since collectives keep their order anyway; taken for scripts that
-            pass it.
-        pin_layout: The same.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+        cctx: The same, for older ones: collectives keep their order anyway.
 
     Returns:
         For a tensor: a new one with the result. For a list or tuple: that itself, whose tensors
@@ -165,6 +181,8 @@ def all_gather(
     groups: Groups = None,
     output: torch.Tensor | None = None,
     pin_layout: bool = True,
+    channel_id: int | None = None,
+    use_global_device_ids: bool | None = None,
 ) -> torch.Tensor:
     """Concatenates the replicas' tensors along a dimension.
 
@@ -175,6 +193,8 @@ def all_gather(
         groups: The replica groups, as in :func:`all_reduce`, all of one size.
         output: Takes the result; it must have its shape.
         pin_layout: Changes nothing; taken for scripts that pass it.
+        channel_id: The same.
+        use_global_device_ids: The same.
 
     Returns:
         A tensor with the replicas' values in the order of the group: ``value``'s shape, with
@@ -242,34 +262,43 @@ def all_to_all(
 
 def reduce_scatter(
     reduce_type: str,
-    input: torch.Tensor,
+    input: Any,
     scale: float,
     scatter_dim: int,
     shard_count: int,
     groups: Groups = None,
-    output: torch.Tensor | None = None,
+    output: Any = None,
     pin_layout: bool = True,
-) -> torch.Tensor:
+    channel_id: int | None = None,
+    use_global_device_ids: bool | None = None,
+) -> Any:
     """Reduces across the replicas, and gives each one its part of the result.
 
     Args:
         reduce_type: As in :func:`all_reduce`.
-        input: The tensor, of the same shape on every replica.
+        input: The tensor, of the same shape on every replica; or a list of them, which go in one
+            transfer for each dtype.
         scale: What the result is multiplied by.
         scatter_dim: The dimension to split; its size must be divisible by ``shard_count``.
         shard_count: The number of parts: the size of a group.
         groups: The replica groups, as in :func:`all_reduce`, all of one size.
-        output: Takes the result; it must have its shape.
+        output: Takes the result; it must have its shape. A list for a list.
         pin_layout: Changes nothing; taken for scripts that pass it.
+        channel_id: The same.
+        use_global_device_ids: The same.
 
     Returns:
-        The i-th part for the i-th replica of the group.
+        The i-th part for the i-th replica of the group; for a list, one for each.
 
     Raises:
         IndexError: There is no dimension ``scatter_dim``.
         ValueError: ``reduce_type``, ``shard_count``, a size or ``groups`` is not as above.
         TypeError: The reduction is not defined for the dtype.
     """
+    if not isinstance(input, torch.Tensor):
+        return reduce_scatter_bucketized(
+            reduce_type, input, scale, scatter_dim, shard_count, groups, output, bucket_cap_mb=0
+        )
     checked_reduction("reduce_scatter", reduce_type)
     lists = checked_groups("reduce_scatter", groups, same_size=True)
     _checked_tensor("reduce_scatter", input)
@@ -379,22 +408,223 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def reduce_gradients(
     optimizer: torch.optim.Optimizer,
     groups: Groups = None,
-    cctx: Any = None,
     pin_layout: bool = True,
+    cctx: Any = None,
 ) -> None:
-    """Replaces an optimizer's gradients by their mean over the replicas, in one transfer.
+    """Replaces an optimizer's gradients by their mean over the replicas.
+
+    They go in one transfer for each dtype, or in such of ``ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB``
+    megabytes where that is set and not 0.
 
     Args:
         optimizer: The optimizer; parameters without a gradient are left out.
         groups: The replica groups, as in :func:`all_reduce`.
-        cctx: Not needed; taken for scripts that pass it.
-        pin_layout: The same.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+        cctx: The same.
     """
     lists = checked_groups("reduce_gradients", groups)
     count = group_size(lists)
     found = gradients(optimizer)
     if count > 1 and found:
-        all_reduce(REDUCE_SUM, found, scale=1.0 / count, groups=groups)
+        size = os.environ.get("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB") or "0"
+        if not size.isdigit():
+            raise ValueError(
+                f"ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB must be a number of megabytes, got {size!r}"
+            )
+        all_reduce_bucketized_gradients(found, 1.0 / count, groups, pin_layout, int(size))
+
+
+def buckets(tensors: Sequence[torch.Tensor], cap_mb: int) -> Iterator[list[int]]:
+    """Deals tensors out to transfers: positions of those of one dtype, up to so many megabytes."""
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype, []).append(position)
+    for positions in by_dtype.values():
+        bucket: list[int] = []
+        size = 0
+        for position in positions:
+            bytes_ = tensors[position].nbytes
+            if bucket and cap_mb and size + bytes_ > cap_mb << 20:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(position)
+            size += bytes_
+        yield bucket
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Sequence[torch.Tensor],
+    scale: float,
+    groups: Groups,
+    pin_layout: bool,
+    bucket_cap_mb: int = 0,
+) -> None:
+    """Sums up gradients across the replicas, in place, in transfers of a size.
+
+    Args:
+        gradients: The gradients.
+        scale: What the sums are multiplied by.
+        groups: The replica groups, as in :func:`all_reduce`.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+        bucket_cap_mb: The largest transfer, in megabytes, but for single gradients that are larger;
+            0 for one of all gradients of a dtype.
+    """
+    for bucket in buckets(gradients, bucket_cap_mb):
+        all_reduce(REDUCE_SUM, [gradients[i] for i in bucket], scale=scale, groups=groups)
+
+
+def _coalesced(
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    dim: int,
+    output: Sequence[torch.Tensor] | None,
+    cap_mb: int,
+    transfer: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Runs ``transfer`` on tensors whose ``dim`` is first, bucket by bucket.
+
+    It gets matrices and returns such of as many columns or rows, which take the tensors' shapes
+    again.
+    """
+    results: list[Any] = [None] * len(tensors)
+    with torch.no_grad():
+        moved = [
+            _checked_tensor(name, t).detach().movedim(_checked_dim(name, "dim", dim, t), 0)
+            for t in tensors
+        ]
+        for bucket in buckets(moved, cap_mb):
+            parts = transfer([moved[i] for i in bucket])
+            for i, part in zip(bucket, parts, strict=True):
+                results[i] = part.movedim(0, dim)
+        if output is None:
+            return results
+        return [target.copy_(r) for target, r in zip(output, results, strict=True)]
+
+
+def all_gather_bucketized(
+    input_list: Sequence[torch.Tensor],
+    dim: int = 0,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> list[torch.Tensor]:
+    """Concatenates the replicas' tensors along a dimension, many in one transfer.
+
+    Args:
+        input_list: The tensors, of one dimension or more, each as in :func:`all_gather`.
+        dim: The dimension.
+        groups: The replica groups, all of one size.
+        output: Take the results.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+        bucket_cap_mb: The largest transfer, as in :func:`all_reduce_bucketized_gradients`.
+
+    Returns:
+        For each tensor what :func:`all_gather` returns.
+    """
+    count = group_size(checked_groups("all_gather_bucketized", groups, same_size=True))
+
+    def transfer(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        flat = torch.cat([t.reshape(-1) for t in tensors])
+        columns = all_gather(flat, 0, groups).view(count, -1).split([t.numel() for t in tensors], 1)
+        return [
+            column.reshape(count * t.shape[0], *t.shape[1:])
+            for t, column in zip(tensors, columns, strict=True)
+        ]
+
+    return _coalesced("all_gather_bucketized", input_list, dim, output, bucket_cap_mb, transfer)
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: Sequence[torch.Tensor],
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> list[torch.Tensor]:
+    """Reduces across the replicas and gives each one its parts, many in one transfer.
+
+    Args:
+        reduce_type: As in :func:`reduce_scatter`.
+        input_list: The tensors.
+        scale: What the results are multiplied by.
+        scatter_dim: The dimension to split, of each.
+        shard_count: The size of a group.
+        groups: The replica groups, all of one size.
+        output: Take the results.
+        pin_layout: Changes nothing; taken for scripts that pass it.
+        bucket_cap_mb: The largest transfer, as in :func:`all_reduce_bucketized_gradients`.
+
+    Returns:
+        For each tensor what :func:`reduce_scatter` returns.
+    """
+    for tensor in input_list:
+        size = tensor.shape[_checked_dim("reduce_scatter", "scatter_dim", scatter_dim, tensor)]
+        if shard_count < 1 or size % shard_count:
+            raise ValueError(
+                f"reduce_scatter(): expected dimension {scatter_dim} to be divisible by "
+                f"`shard_count`, {shard_count}, got a tensor of shape {list(tensor.shape)}"
+            )
+
+    def transfer(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        rows = torch.cat([t.reshape(shard_count, -1) for t in tensors], 1)
+        flat = reduce_scatter(reduce_type, rows.reshape(-1), scale, 0, shard_count, groups)
+        parts = flat.split([t.numel() // shard_count for t in tensors])
+        return [
+            part.view(t.shape[0] // shard_count, *t.shape[1:])
+            for t, part in zip(tensors, parts, strict=True)
+        ]
+
+    return _coalesced("reduce_scatter", input_list, scatter_dim, output, bucket_cap_mb, transfer)
+
+
+def _transfer(value: torch.Tensor, channel_id: int, sends: bool) -> torch.Tensor:
+    """From the replica that sends on a channel to the one that receives on it."""
+    with torch.no_grad():
+        pair = list(replication.ends_of_channel(channel_id, sends))
+        return run("collective_permute", [value.detach()], [sorted(pair)], pair)[0]
+
+
+def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Sends a tensor to the replica that receives on a channel.
+
+    The first call waits for the other one's. Two replicas must trace what they send each other in
+    the same order.
+
+    Args:
+        value: The tensor.
+        channel_id: A number that the two have agreed on; one sends on it, one receives.
+
+    Returns:
+        ``value``.
+
+    Raises:
+        RuntimeError: Nobody receives on the channel within the timeout, or another one sends.
+    """
+    _transfer(_checked_tensor("send", value), channel_id, True)
+    return value
+
+
+def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Receives a tensor from the replica that sends on a channel: see :func:`send`.
+
+    Args:
+        output: Takes it; of its shape and dtype.
+        channel_id: The channel's number.
+
+    Returns:
+        ``output``.
+
+    Raises:
+        RuntimeError: Nobody sends on the channel within the timeout, or another one receives.
+    """
+    result = _transfer(torch.zeros_like(_checked_tensor("recv", output)), channel_id, False)
+    with torch.no_grad():
+        return output.copy_(result)
 
 
 def rendezvous(

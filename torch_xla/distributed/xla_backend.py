@@ -1,9 +1,9 @@
 """``torch.distributed`` over the replicas: the backend ``xla``.
 
-Importing this module registers it, and ``init_method="xla://"``::
+Importing ``torch_xla`` registers it, and ``init_method="xla://"``::
 
     import torch.distributed as dist
-    import torch_xla.distributed.xla_backend
+    import torch_xla
 
     dist.init_process_group("xla", init_method="xla://")
 
@@ -13,14 +13,12 @@ done at once, since the tensors that it is about are those of the graph.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work, _create_work_from_future
-from torch.distributed.rendezvous import register_rendezvous_handler
 
 import torch_xla
 from torch_xla._internal import replication
@@ -201,6 +199,9 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     def _exchange(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Part i to member i, pair by pair: only they know the sizes of what they exchange."""
+        if not collectives.on_host():
+            self._exchange_evenly(outputs, inputs)
+            return
         results: dict[int, torch.Tensor] = {self.rank(): inputs[self.rank()]}
         # One order on all members, so that nobody waits in a circle.
         for source in range(self.size()):
@@ -215,6 +216,18 @@ class ProcessGroupXla(dist.ProcessGroup):
                     results[source] = self._transfer(empty, source, target)
         targets = [outputs[i] for i in results]
         self._write(targets, list(results.values()))
+
+    def _exchange_evenly(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> None:
+        """The same where all members must trace the same: all parts of one shape."""
+        shapes = sorted({tuple(tensor.shape) for tensor in (*outputs, *inputs)})
+        if len(shapes) != 1:
+            raise RuntimeError(
+                f"all_to_all: on {torch_xla.runtime.device_type()} all parts must have one shape, "
+                f"got {', '.join(str(list(shape)) for shape in shapes)}"
+            )
+        self._write(outputs, self._run("all_to_all", [torch.stack(list(inputs))], [0, 0])[0])
 
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -258,6 +271,13 @@ class ProcessGroupXla(dist.ProcessGroup):
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
         root = opts.rootRank
+        if not collectives.on_host():
+            # All members trace the same; of what the others send nothing is used.
+            for i, output in enumerate(outputs):
+                parts = inputs[i] if self.rank() == root else [output] * self.size()
+                sent = self._run("all_to_all", [torch.stack(list(parts))], [0, 0])[0]
+                self._write([output], [sent[root]])
+            return _done(outputs)
         if self.rank() != root:
             for output in outputs:
                 value = self._transfer(torch.zeros_like(output), root, self.rank())
@@ -292,7 +312,8 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(tensors)
 
 
-def _create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
+def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
+    """Makes a group; called by ``init_process_group`` and ``new_group``."""
     members = list(options.global_ranks_in_group)
     if not members:
         replication.adopt(options.store, options.group_rank, options.group_size)
@@ -300,20 +321,4 @@ def _create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     return ProcessGroupXla(members, options.group_rank)
 
 
-def _rendezvous(
-    url: str, timeout: datetime.timedelta | None = None, **kwargs: Any
-) -> Iterator[tuple[dist.Store, int, int]]:
-    """``xla://``: the replicas that the environment names."""
-    place = replication.topology()
-    yield dist.PrefixStore("process_group", replication.store()), place.rank, place.world_size
-    raise RuntimeError("init_method 'xla://' cannot rendezvous twice")
-
-
-def register() -> None:
-    """Registers the backend and the init method, once."""
-    if "XLA" not in dist.Backend._plugins:
-        dist.Backend.register_backend("xla", _create, extended_api=True, devices="xla")
-        register_rendezvous_handler("xla", _rendezvous)
-
-
-register()
+new_xla_process_group = dist.new_group

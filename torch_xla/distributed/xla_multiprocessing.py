@@ -32,12 +32,18 @@ def _run_replica(
     forked: bool,
 ) -> None:
     place = first._replace(rank=first.rank + local_index, local_rank=local_index)
-    os.environ.update(replication.child_environment(place, store_address))
-    replication.use_one_device()
+    os.environ.update(replication.place_environment(place))
+    os.environ[replication.STORE_VARIABLE] = store_address
+    replication.join()
     if forked:
         # The threads that PyTorch's operators would share are not in this process.
         torch.set_num_threads(1)
-    fn(place.rank, *args)
+    try:
+        fn(place.rank, *args)
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            replication.abandon(error)
+        raise
     # A forked process ends without running what is registered for the exit.
     replication.finish()
 
@@ -146,6 +152,14 @@ def spawn(
         store.set(f"finished/{host}", b"")
         if server:
             replication.wait_for_keys(store, {f"finished/{i}": i * count for i in range(hosts)})
+    return None
+
+
+def create_optimized_replica_groups() -> list[list[int]] | None:
+    """Returns replica groups in an order that suits the interconnect, or None for any.
+
+    It is None: plugins order the members of a group by themselves.
+    """
     return None
 
 

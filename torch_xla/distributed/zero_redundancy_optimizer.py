@@ -19,8 +19,11 @@ class _Flat:
         parameters: list[torch.nn.Parameter],
         groups: list[list[int]],
         optimizer_dtype: torch.dtype | None,
+        reduction_dtype: torch.dtype | None,
     ) -> None:
         self.parameters = parameters
+        self._reduction_dtype = reduction_dtype
+        self._ready = 0
         self._groups = groups
         self._sizes = [parameter.numel() for parameter in parameters]
         count = collectives.group_size(groups)
@@ -39,19 +42,36 @@ class _Flat:
             parts.append(parts[0].new_zeros(self._padding))
         return torch.cat(parts)
 
+    @torch.no_grad()
     def take_gradients(self) -> None:
-        """Gives the shard the mean of the replicas' gradients; those that are missing are 0."""
+        """Adds the mean of the replicas' gradients to the shard's; those that are missing are 0."""
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self.parameters
         ]
-        self.shard.grad = collectives.reduce_scatter(
+        flat = self._flatten(gradients)
+        mean = collectives.reduce_scatter(
             collectives.REDUCE_SUM,
-            self._flatten(gradients),
+            flat.to(self._reduction_dtype or flat.dtype),
             1.0 / self._count,
             0,
             self._count,
             self._groups or None,
         ).to(self.shard.dtype)
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
+
+    def take_when_ready(self, parameter: torch.nn.Parameter) -> None:
+        """Takes all gradients in the backward pass, when the last one has come."""
+        self._ready += 1
+        if self._ready == len(self.parameters):
+            self.take_early()
+
+    def take_early(self) -> None:
+        """Takes the gradients that there are from the parameters."""
+        self._ready = 0
+        if any(parameter.grad is not None for parameter in self.parameters):
+            self.take_gradients()
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def give_parameters(self) -> None:
         """Writes the replicas' shards to the parameters."""
@@ -68,8 +88,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     A step reduces the gradients, so that each replica has the mean of its part, updates that part
     and gathers the parameters: call :meth:`step` alone, without
     :func:`torch_xla.core.xla_model.optimizer_step`. The parameters of one dtype in a group are
-    one array, so that a step has two transfers for each. The optimizer must work element by
-    element, as SGD, Adam and AdamW do.
+    one array, so that a step has two transfers for each, or as many as the bucket sizes make it.
+    The optimizer must work element by element, as SGD, Adam and AdamW do.
 
     Args:
         params: Parameters or parameter groups, on an xla device and the same on every replica.
@@ -77,13 +97,20 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         optimizer_dtype: Dtype of the parts that the optimizer works on (a master copy); that of
             the parameters when None.
         grad_clipping: Whether to scale the gradients down to the norm ``max_norm``.
-        max_norm: The largest 2-norm of all gradients together.
+        max_norm: The largest 2-norm of all gradients together; 1 when None.
         pin_layout: Changes nothing; taken for scripts that pass it.
         sharding_groups: The replica groups over which to shard, as lists of ordinals of one
             size; all replicas when None. Gradients are reduced within a group.
         grad_norm_groups: The replica groups over which norms are summed up; those of
             ``sharding_groups`` when None.
         lazy_init: Whether to call :meth:`init_zero` later, by hand.
+        bucket_cap_mb_all_gather: The largest array, in megabytes, but for parameters that are
+            larger; 0 for one of all of a dtype. The smaller one of the two counts.
+        bucket_cap_mb_reduce_scatter: The same.
+        use_grad_acc_hook: Whether gradients are reduced in the backward pass, as soon as all of an
+            array are there; the parameters' ``grad`` is None after it.
+        save_master_weights: Changes nothing: ``state_dict()`` always has them.
+        higher_cc_precision: Whether to reduce gradients in ``optimizer_dtype``.
         **defaults: Arguments for ``optimizer_class``.
 
     Raises:
@@ -96,11 +123,16 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         optimizer_class: type[torch.optim.Optimizer],
         optimizer_dtype: torch.dtype | None = None,
         grad_clipping: bool = True,
-        max_norm: float = 1.0,
+        max_norm: float | None = None,
         pin_layout: bool = True,
         sharding_groups: Sequence[Sequence[int]] | None = None,
         grad_norm_groups: Sequence[Sequence[int]] | None = None,
         lazy_init: bool = False,
+        bucket_cap_mb_all_gather: int = 0,
+        bucket_cap_mb_reduce_scatter: int = 0,
+        use_grad_acc_hook: bool = False,
+        save_master_weights: bool = False,
+        higher_cc_precision: bool = False,
         **defaults: Any,
     ) -> None:
         if not (
@@ -122,7 +154,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._optimizer_dtype = optimizer_dtype
         self._defaults = defaults
         self._grad_clipping = grad_clipping
-        self._max_norm = max_norm
+        self._max_norm = 1.0 if max_norm is None else max_norm
+        caps = [cap for cap in (bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter) if cap]
+        self._bucket_cap_mb = min(caps, default=0)
+        self._reduction_dtype = optimizer_dtype if higher_cc_precision else None
+        self._early = use_grad_acc_hook
+        self._hooks: list[Any] = []
+        #: The norm of all gradients at the last step that clipped them.
+        self.grad_norm: torch.Tensor | None = None
         self.base_optimizer: torch.optim.Optimizer | None = None
         if not lazy_init:
             self.init_zero()
@@ -132,14 +171,22 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._flats: list[list[_Flat]] = []
         base_groups = []
         for group in self.param_groups:
-            by_dtype: dict[torch.dtype, list[torch.nn.Parameter]] = {}
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    by_dtype.setdefault(parameter.dtype, []).append(parameter)
+            parameters = [p for p in group["params"] if p.requires_grad]
             flats = [
-                _Flat(parameters, self._groups, self._optimizer_dtype)
-                for parameters in by_dtype.values()
+                _Flat(
+                    [parameters[i] for i in bucket],
+                    self._groups,
+                    self._optimizer_dtype,
+                    self._reduction_dtype,
+                )
+                for bucket in collectives.buckets(parameters, self._bucket_cap_mb)
             ]
+            if self._early:
+                self._hooks += [
+                    parameter.register_post_accumulate_grad_hook(flat.take_when_ready)
+                    for flat in flats
+                    for parameter in flat.parameters
+                ]
             self._flats.append(flats)
             options = {name: value for name, value in group.items() if name != "params"}
             base_groups.append({"params": [flat.shard for flat in flats], **options})
@@ -148,16 +195,41 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     def _all_flats(self) -> list[_Flat]:
         return [flat for flats in self._flats for flat in flats]
 
-    def _clip_gradients(self) -> None:
+    @property
+    def sharding_groups(self) -> list[list[int]]:
+        """The replica groups over which the state is sharded."""
+        return self._groups or [list(range(replication.topology().world_size))]
+
+    def get_shape_info(self) -> dict[int, torch.Size]:
+        """Returns the shapes of the parameters, by their number in ``state_dict()``."""
+        parameters = (p for group in self.param_groups for p in group["params"])
+        return {i: parameter.shape for i, parameter in enumerate(parameters)}
+
+    def remove_hooks(self) -> None:
+        """Lets gradients stay with the parameters until :meth:`step`."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._early = False
+
+    def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scales the shards' gradients down to a norm of all together; returns it as it was."""
         gradients = [flat.shard.grad for flat in self._all_flats()]
-        total = torch.stack([gradient.float().square().sum() for gradient in gradients]).sum()
-        total = collectives.all_reduce(
-            collectives.REDUCE_SUM, total, groups=self._norm_groups or None
-        )
-        self.grad_norm = total.sqrt()
-        scale = (self._max_norm / (self.grad_norm + 1e-6)).clamp(max=1.0)
+        if norm_type == float("inf"):
+            parts = [g.float().abs().max() for g in gradients if g.numel()]
+            total, reduction, power = torch.stack(parts).max(), collectives.REDUCE_MAX, 1.0
+        else:
+            parts = [g.float().abs().pow(norm_type).sum() for g in gradients]
+            total, reduction, power = (
+                torch.stack(parts).sum(),
+                collectives.REDUCE_SUM,
+                1.0 / norm_type,
+            )
+        norm = collectives.all_reduce(reduction, total, groups=self._norm_groups or None).pow(power)
+        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale.to(gradient.dtype))
+        return norm
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Takes a step on all replicas together.
@@ -182,19 +254,29 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             ):
                 base.update({name: value for name, value in group.items() if name != "params"})
             for flat in self._all_flats():
-                flat.take_gradients()
+                if self._early:
+                    flat.take_early()  # Where some had no part in the loss.
+                if flat.shard.grad is None:
+                    flat.take_gradients()
             if self._grad_clipping:
-                self._clip_gradients()
+                self.grad_norm = self._clip_grad_norm(self._max_norm)
             self.base_optimizer.step(**kwargs)
             for flat in self._all_flats():
                 flat.give_parameters()
                 flat.shard.grad = None
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients, also those that were reduced early."""
+        super().zero_grad(set_to_none)
+        if self.base_optimizer is not None:
+            self.base_optimizer.zero_grad()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this replica: its part of the optimizer's, and the groups."""
         state = super().state_dict()
         state["base_state"] = self.base_optimizer.state_dict()
+        state["shape_info"] = self.get_shape_info()
         state["shards"] = [flat.shard.detach() for flat in self._all_flats()]
         return state
 
@@ -202,6 +284,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         """Takes a state that :meth:`state_dict` returned on this replica."""
         state_dict = dict(state_dict)
         base_state, shards = state_dict.pop("base_state"), state_dict.pop("shards")
+        state_dict.pop("shape_info", None)
         super().load_state_dict(state_dict)
         self.base_optimizer.load_state_dict(base_state)
         with torch.no_grad():

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from torch_xla._internal import restricted_pickle
 from torch_xla._internal.atomic_file import atomic_write
 from torch_xla.utils import gcsfs
 
@@ -29,7 +30,7 @@ def _encode(sample: Any, compress: bool) -> bytes:
     return _MAGIC + zlib.crc32(content).to_bytes(4, "little") + content
 
 
-def _decode(entry: bytes, compress: bool) -> Any:
+def _decode(entry: bytes, compress: bool, weights_only: bool) -> Any:
     """Raises ValueError where ``entry`` is corrupted."""
     content = memoryview(entry)[_HEADER:]
     if entry[: len(_MAGIC)] != _MAGIC:
@@ -38,7 +39,7 @@ def _decode(entry: bytes, compress: bool) -> Any:
     if stored != (found := zlib.crc32(content)):
         raise ValueError(f"expected CRC {stored:#010x}, got {found:#010x}")
     raw = zlib.decompress(content) if compress else bytes(content)
-    return torch.load(io.BytesIO(raw), weights_only=False)
+    return torch.load(io.BytesIO(raw), weights_only=weights_only)
 
 
 class CachedDataset(Dataset):
@@ -53,8 +54,7 @@ class CachedDataset(Dataset):
         train_dataset = CachedDataset(None, "gs://bucket/train")
 
     Any number of processes may use one folder: a file appears whole or not at all. A file that is
-    corrupted is made anew. Samples are pickled, so use folders of your own only: unpickling runs
-    the code that a stranger put there.
+    corrupted is made anew.
 
     Args:
         data_set: The dataset, with a length; None where all samples are in ``path``.
@@ -64,6 +64,9 @@ class CachedDataset(Dataset):
             before, its own number counts.
         compress: Whether samples are compressed (zlib): less storage, more CPU time. Where the
             folder was made before, its own choice counts.
+        weights_only: Whether samples hold tensors, NumPy arrays and plain Python objects alone.
+            With False they may hold anything that can be pickled: for folders of your own, since
+            unpickling runs the code that a stranger put there.
 
     Raises:
         FileNotFoundError: ``data_set`` is None and there is no cached dataset at ``path``.
@@ -77,6 +80,7 @@ class CachedDataset(Dataset):
         path: str | os.PathLike[str],
         max_files_per_folder: int = 1000,
         compress: bool = True,
+        weights_only: bool = True,
     ) -> None:
         if max_files_per_folder < 1:
             raise ValueError(
@@ -84,6 +88,10 @@ class CachedDataset(Dataset):
                 f"{max_files_per_folder}"
             )
         self._data_set = data_set
+        self._weights_only = weights_only
+        self._checked = not weights_only
+        if weights_only:
+            restricted_pickle.admit_numpy()
         self._path = os.fspath(path).rstrip("/")
         found = self._read_metadata()
         if found is None:
@@ -151,22 +159,38 @@ class CachedDataset(Dataset):
     def _load(self, index: int) -> Any:
         path = self._entry_path(index)
         try:
-            return _decode(gcsfs.read(path), self._compress)
+            return _decode(gcsfs.read(path), self._compress, self._weights_only)
         except FileNotFoundError as error:
             if self._data_set is None:
                 raise FileNotFoundError(
                     f"CachedDataset: sample {index} is not cached ({path} is not there), and "
                     "there is no original dataset: run warmup() with one"
                 ) from error
-        except (ValueError, zlib.error, EOFError, pickle.UnpicklingError) as error:
+        except pickle.UnpicklingError as error:
+            raise self._refused(index, error) from error
+        except (ValueError, zlib.error, EOFError) as error:
             if self._data_set is None:
                 raise RuntimeError(
                     f"CachedDataset: sample {index} is corrupted ({path}), and there is no "
                     f"original dataset to make it from: {error}"
                 ) from error
         sample = self._data_set[index]
-        self._store(path, _encode(sample, self._compress))
+        entry = _encode(sample, self._compress)
+        if not self._checked:  # One tells of all; later it would be found to be of no use.
+            try:
+                _decode(entry, self._compress, True)
+            except pickle.UnpicklingError as error:
+                raise self._refused(index, error) from error
+            self._checked = True
+        self._store(path, entry)
         return sample
+
+    def _refused(self, index: int, error: Exception) -> RuntimeError:
+        return RuntimeError(
+            f"CachedDataset: sample {index} ({self._entry_path(index)}) holds other objects than "
+            "tensors, NumPy arrays and plain Python ones; give weights_only=False for a folder of "
+            f"your own: {error}"
+        )
 
     def missing(self) -> list[int]:
         """Returns the indices of the samples that are not cached, in order."""

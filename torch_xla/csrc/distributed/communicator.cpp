@@ -445,24 +445,46 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
   }
 }
 
+void Communicator::Abort(const std::string& reason) {
+  mesh_->Abort(reason);
+  watcher_.Abort();
+}
+
 namespace {
 
-std::shared_ptr<Communicator>& Current() {
-  static auto& communicator = *new std::shared_ptr<Communicator>;
-  return communicator;
+struct Current {
+  std::mutex mutex;
+  std::shared_ptr<Communicator> communicator;
+};
+
+Current& GetCurrent() {
+  static auto& current = *new Current;
+  return current;
 }
 
 }  // namespace
 
-Communicator& GetCommunicator() {
-  TORCH_CHECK(Current(), "the replicas are not connected");
-  return *Current();
+std::shared_ptr<Communicator> GetCommunicator() {
+  Current& current = GetCurrent();
+  std::lock_guard lock(current.mutex);
+  TORCH_CHECK(current.communicator, "the replicas are not connected");
+  return current.communicator;
 }
 
-bool HasCommunicator() { return Current() != nullptr; }
+bool HasCommunicator() {
+  Current& current = GetCurrent();
+  std::lock_guard lock(current.mutex);
+  return current.communicator != nullptr;
+}
 
 void SetCommunicator(std::shared_ptr<Communicator> communicator) {
-  Current() = std::move(communicator);
+  Current& current = GetCurrent();
+  std::lock_guard lock(current.mutex);
+  current.communicator.swap(communicator);  // The old one ends after the lock does.
+}
+
+void CloseCommunicatorInChild() {
+  if (auto& communicator = GetCurrent().communicator) communicator->CloseInChild();
 }
 
 }  // namespace torch_xla::distributed

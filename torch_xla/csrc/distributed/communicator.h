@@ -22,12 +22,16 @@ class Communicator {
   int rank() const { return mesh_->rank(); }
   int size() const { return mesh_->size(); }
   std::vector<int> Ended() const { return mesh_->Ended(); }
+  void CloseInChild() { mesh_->CloseInChild(); }
 
   /// One collective over CPU tensors; blocks. `text` describes it, and is the same on all
   /// replicas that take part. Contiguous tensors; an output may be its input. Once a call has
   /// failed, all later ones fail with the same error.
   void Run(const Collective& collective, std::string_view text,
            const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+
+  /// Gives up, from any thread: the others are told why, and Run fails, also one under way.
+  void Abort(const std::string& reason);
 
  private:
   void RunLocked(const Collective& collective, std::string_view text,
@@ -41,9 +45,13 @@ class Communicator {
   std::string failure_;
 };
 
-/// The communicator of this process, once there is one; throws where there is none.
-Communicator& GetCommunicator();
+/// The communicator of this process, once there is one; throws where there is none. Who runs on it
+/// holds it: SetCommunicator may come from another thread at any time.
+std::shared_ptr<Communicator> GetCommunicator();
 bool HasCommunicator();
 void SetCommunicator(std::shared_ptr<Communicator> communicator);
+/// In a forked child: see PeerMesh::CloseInChild. Takes no lock, which a thread of the parent may
+/// have held.
+void CloseCommunicatorInChild();
 
 }  // namespace torch_xla::distributed

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 namespace torch_xla::distributed {
 namespace {
@@ -63,16 +65,30 @@ struct PeerMesh::Peer {
 };
 
 PeerMesh::PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout)
-    : rank_(rank), sockets_(std::move(sockets)), timeout_(timeout) {
+    : rank_(rank),
+      sockets_(std::move(sockets)),
+      timeout_(timeout),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      mid_message_(sockets_.size()) {
+  if (wake_ < 0) throw ReplicaError("eventfd() failed: " + std::string(std::strerror(errno)));
   for (int r = 0; r < size(); ++r) {
     if (r != rank_) fcntl(sockets_[r], F_SETFL, fcntl(sockets_[r], F_GETFL) | O_NONBLOCK);
   }
 }
 
 PeerMesh::~PeerMesh() {
+  CloseInChild();
+  close(wake_);
+}
+
+void PeerMesh::CloseInChild() {
   for (int r = 0; r < size(); ++r) {
-    if (r != rank_) close(sockets_[r]);
+    if (r != rank_ && sockets_[r] >= 0) close(std::exchange(sockets_[r], -1));
   }
+}
+
+void PeerMesh::ThrowIfAborted() const {
+  if (!aborted_.empty()) throw ReplicaError("this replica gave up: " + aborted_);
 }
 
 void PeerMesh::Check(const Peer& peer, std::string_view what, size_t payload_size) const {
@@ -94,6 +110,8 @@ bool PeerMesh::Progress(Peer& peer, std::string_view what) {
                        " has ended or closed its connection while rank " + std::to_string(rank_) +
                        " (this one) runs " + std::string(what));
   };
+  std::unique_lock sending(sending_);
+  ThrowIfAborted();
   while (!peer.sent) {
     msghdr message{};
     message.msg_iov = peer.out.data();
@@ -115,6 +133,8 @@ bool PeerMesh::Progress(Peer& peer, std::string_view what) {
       peer.sent = peer.sent && part.iov_len == 0;
     }
   }
+  mid_message_[peer.rank] = !peer.sent && peer.out[0].iov_len < sizeof(Header);
+  sending.unlock();
   while (peer.received < peer.in.size()) {
     ssize_t count =
         recv(peer.socket, peer.in.data() + peer.received, peer.in.size() - peer.received, 0);
@@ -177,6 +197,7 @@ std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::stri
                          " to run " + std::string(what) + " with rank " + std::to_string(rank_) +
                          " (this one)");
     }
+    waiting.push_back({wake_, POLLIN, 0});
     poll(waiting.data(), waiting.size(), static_cast<int>(std::min<int64_t>(left, 60'000)));
   }
   std::vector<char> payloads(payload.size() * members.size());
@@ -197,12 +218,21 @@ void PeerMesh::Abort(const std::string& reason) {
   Header header{kAbort, static_cast<uint32_t>(reason.size()), 0};
   std::string message(reinterpret_cast<const char*>(&header), sizeof header);
   message += reason;
+  std::lock_guard sending(sending_);
+  if (!aborted_.empty()) return;
+  aborted_ = reason.empty() ? "without a reason" : reason;
   for (int r = 0; r < size(); ++r) {
     if (r == rank_) continue;
+    if (mid_message_[r]) {
+      shutdown(sockets_[r], SHUT_WR);
+      continue;
+    }
     // Small, to a socket that is hardly ever full: one try.
     [[maybe_unused]] ssize_t sent =
         send(sockets_[r], message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wake_, &one, sizeof one);
 }
 
 std::vector<int> PeerMesh::Ended() const {

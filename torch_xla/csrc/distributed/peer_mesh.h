@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -39,11 +40,16 @@ class PeerMesh {
   std::vector<char> Exchange(std::span<const int64_t> members, std::string_view what,
                              std::span<const char> payload);
 
-  /// Tells all others, as far as they can be told, that this replica cannot go on.
+  /// Tells all others, as far as they can be told, that this replica cannot go on. From any
+  /// thread: an Exchange that is under way throws, and so do all later ones.
   void Abort(const std::string& reason);
 
   /// The ranks whose process has ended or closed its connection.
   std::vector<int> Ended() const;
+
+  /// In a forked child, which is no replica: while it has the sockets open, the others do not see
+  /// them end with their owner.
+  void CloseInChild();
 
  private:
   struct Peer;
@@ -51,10 +57,16 @@ class PeerMesh {
   bool Progress(Peer& peer, std::string_view what);
   /// Throws where the peer's message is not the same as ours.
   void Check(const Peer& peer, std::string_view what, size_t payload_size) const;
+  /// With sending_ held.
+  void ThrowIfAborted() const;
 
   const int rank_;
   std::vector<int> sockets_;
   const std::chrono::milliseconds timeout_;
+  const int wake_;  // an eventfd: readable once aborted
+  std::mutex sending_;
+  std::vector<bool> mid_message_;  // by rank: where an abort would be taken for its rest
+  std::string aborted_;            // why; empty: not
 };
 
 /// "rank 2", "ranks 1 and 3"

@@ -27,6 +27,7 @@ TransferWatcher::~TransferWatcher() {
 void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank) {
   auto watch = [this](c10::intrusive_ptr<c10d::Work> watched, int of) {
     std::lock_guard lock(mutex_);
+    if (watched && aborted_) throw std::runtime_error("it was given up");
     work_ = std::move(watched);
     rank_ = of;
     ended_ = {};
@@ -41,6 +42,12 @@ void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank)
   }
   watch({}, -1);
   if (!done) throw std::runtime_error("it was given up");
+}
+
+void TransferWatcher::Abort() {
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  if (work_) work_->abort();
 }
 
 void TransferWatcher::Run() {

@@ -20,6 +20,8 @@ class TransferWatcher {
   /// Waits until the transfer with `rank` is done. Throws where it fails, and where `rank` has
   /// ended and what it had sent by then does not complete it.
   void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank);
+  /// Ends the wait that is under way, in another thread, and all later ones.
+  void Abort();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -30,6 +32,7 @@ class TransferWatcher {
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;
+  bool aborted_ = false;
   c10::intrusive_ptr<c10d::Work> work_;  // waited for; null: none
   int rank_ = -1;
   Clock::time_point ended_{};  // when rank_ was first seen to have ended, while work_ is waited for

@@ -77,8 +77,8 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
       inputs.push_back(lowering::FfiTensor(frame->args.args[i]));
       outputs.push_back(lowering::FfiTensor(frame->rets.rets[i]));
     }
-    distributed::GetCommunicator().Run(distributed::Decode(attributes.List("collective")),
-                                       attributes.Text("text"), inputs, outputs);
+    distributed::GetCommunicator()->Run(distributed::Decode(attributes.List("collective")),
+                                        attributes.Text("text"), inputs, outputs);
     return nullptr;
   } catch (const std::exception& error) {
     return runtime::FfiError(frame, PJRT_Error_Code_ABORTED, ErrorText(error));
@@ -101,8 +101,8 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
 
 std::vector<ir::Value> MakeCollective(distributed::Collective collective,
                                       const std::vector<ir::Value>& inputs, int device) {
-  const distributed::Communicator& replicas = distributed::GetCommunicator();
-  const std::vector<int64_t> group = collective.GroupOf(replicas.rank(), replicas.size());
+  const auto replicas = distributed::GetCommunicator();
+  const std::vector<int64_t> group = collective.GroupOf(replicas->rank(), replicas->size());
   if (collective.kind == CollectiveKind::kAllGather ||
       collective.kind == CollectiveKind::kAllToAll ||
       collective.kind == CollectiveKind::kReduceScatter) {

@@ -63,10 +63,18 @@ void BindDistributed(py::module_& m) {
         lazy::SetProcessPlace({rank, size, local_rank, distributed::MakeProcessStore(store)});
       },
       py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("store"));
-  m.def("_xla_disconnect_replicas", [] { distributed::SetCommunicator(nullptr); }, NoGil());
+  // With a reason, what is under way fails and the others are told.
+  m.def(
+      "_xla_disconnect_replicas",
+      [](const std::optional<std::string>& reason) {
+        if (reason) distributed::GetCommunicator()->Abort(*reason);
+        distributed::SetCommunicator(nullptr);
+      },
+      py::arg("reason") = py::none(), NoGil());
+  m.def("_xla_close_replicas_in_child", &distributed::CloseCommunicatorInChild);
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
   m.def("_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); });
-  m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator().Ended(); });
+  m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator()->Ended(); });
   m.def("_xla_collective", &RunCollective, py::arg("kind"), py::arg("reduction"),
         py::arg("tensors"), py::arg("groups"), py::arg("arguments"), py::arg("in_place"), NoGil());
 }

@@ -18,9 +18,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 from torch_xla import runtime
+from torch_xla._internal import restricted_pickle
 from torch_xla._internal.atomic_file import sync_directory
 from torch_xla.core import xla_model
-from torch_xla.experimental.distributed_checkpoint.planners import SPMDLoadPlanner, SPMDSavePlanner
+from torch_xla.experimental.distributed_checkpoint.planners import (
+    RestrictedLoadPlanner,
+    SPMDLoadPlanner,
+    SPMDSavePlanner,
+)
 from torch_xla.utils import gcsfs
 from torch_xla.utils.utils import map_tensors
 
@@ -284,9 +289,12 @@ class CheckpointManager:
         folder = self._folder(step)
         return FsspecReader(folder) if self._remote else dcp.FileSystemReader(folder)
 
-    def _is_whole(self, step: int) -> bool:
+    def _is_whole(self, step: int, weights_only: bool) -> bool:
         """Whether the metadata can be read and the files are as long as it says."""
         try:
+            if weights_only:
+                content = gcsfs.read(f"{self._folder(step)}/{_METADATA}")
+                restricted_pickle.check_metadata(content)
             stored = self._reader(step).read_metadata().storage_data
         except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
             return False
@@ -301,7 +309,7 @@ class CheckpointManager:
         except FileNotFoundError:
             return False
 
-    def restore(self, step: int, state_dict: dict[str, Any]) -> None:
+    def restore(self, step: int, state_dict: dict[str, Any], weights_only: bool = True) -> None:
         """Restores a checkpoint into ``state_dict``, in place.
 
         Args:
@@ -309,10 +317,15 @@ class CheckpointManager:
             state_dict: Of the form that was saved; its tensors get the values, on the devices
                 where they are, and other objects are replaced. An optimizer must have its state:
                 see :func:`prime_optimizer`.
+            weights_only: Whether all else than tensors must be plain Python objects. With False any
+                object is loaded, and a checkpoint from a stranger may run any code.
 
         Raises:
             FileNotFoundError: There is no checkpoint of that step.
             RuntimeError: ``state_dict`` has what the checkpoint has not, or of other shapes.
+            pickle.UnpicklingError: Its metadata is not PyTorch's.
+            torch.distributed.checkpoint.api.CheckpointException: It holds what ``weights_only``
+                does not admit.
         """
         self.join()
         if step not in (steps := self.all_steps()):
@@ -320,28 +333,34 @@ class CheckpointManager:
                 f"CheckpointManager: there is no checkpoint of step {step} at {self._path}; "
                 f"there are {steps}"
             )
+        if weights_only:
+            content = gcsfs.read(f"{self._folder(step)}/{_METADATA}")
+            restricted_pickle.check_metadata(content)
+        planner = SPMDLoadPlanner if runtime.is_spmd() else RestrictedLoadPlanner
         dcp.load(
             state_dict,
             storage_reader=self._reader(step),
-            planner=SPMDLoadPlanner() if runtime.is_spmd() else None,
+            planner=planner(weights_only=weights_only),
             process_group=self._group,
             no_dist=self._group is None,
         )
 
-    def restore_latest(self, state_dict: dict[str, Any]) -> int | None:
+    def restore_latest(self, state_dict: dict[str, Any], weights_only: bool = True) -> int | None:
         """Restores the newest checkpoint that is whole: see :meth:`restore`.
 
-        One with missing or truncated files is passed over.
+        One with missing or truncated files, or with metadata that is not PyTorch's, is passed over.
 
         Returns:
             Its step; None where there is none, with ``state_dict`` as it was.
         """
         self.join()
-        found = [next((s for s in reversed(self.all_steps()) if self._is_whole(s)), None)]
+        found = [
+            next((s for s in reversed(self.all_steps()) if self._is_whole(s, weights_only)), None)
+        ]
         if self._group is not None:  # All ranks restore what the first one sees.
             dist.broadcast_object_list(found, group_src=0, group=self._group)
         if found[0] is not None:
-            self.restore(found[0], state_dict)
+            self.restore(found[0], state_dict, weights_only)
         return found[0]
 
     def close(self) -> None:

@@ -120,14 +120,36 @@ class SPMDSavePlanner(DefaultSavePlanner):
         return tile
 
 
-class SPMDLoadPlanner(DefaultLoadPlanner):
+class RestrictedLoadPlanner(DefaultLoadPlanner):
+    """Loads no other objects than tensors and plain Python ones, unless told to.
+
+    Args:
+        *args: As for ``torch.distributed.checkpoint.DefaultLoadPlanner``.
+        weights_only: With False any object is loaded, and a checkpoint from a stranger may run any
+            code.
+        **kwargs: The same.
+    """
+
+    def __init__(self, *args: Any, weights_only: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._weights_only = weights_only
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Takes an object of the checkpoint; raises pickle.UnpicklingError where it may not."""
+        if self._weights_only:
+            torch.load(value, map_location="cpu", weights_only=True)
+            value.seek(0)
+        super().load_bytes(read_item, value)
+
+
+class SPMDLoadPlanner(RestrictedLoadPlanner):
     """Loads a checkpoint into tensors in SPMD mode, which keep the way they lie::
 
         dcp.load(state_dict, storage_reader=reader, planner=SPMDLoadPlanner(), no_dist=True)
 
     It does not matter how they lay when they were saved, or by which planner. A tensor is put
     together on the host, one at a time, and each device is sent its part. All else is loaded as
-    :class:`torch.distributed.checkpoint.DefaultLoadPlanner` does, which also tells the arguments.
+    :class:`RestrictedLoadPlanner` does, which also tells the arguments.
     """
 
     def set_up_planner(
