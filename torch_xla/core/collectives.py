@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import replication
+from torch_xla._internal import replication, thread_group
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -22,6 +22,15 @@ REDUCE_OR = "or"
 REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 
+# Of threads that have a device each.
+_OPERATIONS = {
+    REDUCE_SUM: torch.add,
+    REDUCE_MUL: torch.mul,
+    REDUCE_AND: torch.bitwise_and,
+    REDUCE_OR: torch.bitwise_or,
+    REDUCE_MIN: torch.minimum,
+    REDUCE_MAX: torch.maximum,
+}
 REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
 
 Groups = Sequence[Sequence[int]] | None
@@ -64,7 +73,8 @@ def group_size(groups: Sequence[Sequence[int]]) -> int:
     """Returns how many replicas are in this one's group."""
     place = replication.topology()
     if not groups:
-        return place.world_size
+        members = thread_group.current()
+        return members[0].size if members else place.world_size
     return next(len(group) for group in groups if place.rank in group)
 
 
@@ -158,7 +168,14 @@ def all_reduce(
     single = isinstance(inputs, torch.Tensor)
     tensors = [_checked_tensor("all_reduce", t) for t in ([inputs] if single else inputs)]
     with torch.no_grad():
-        if replication.topology().world_size == 1:
+        if members := thread_group.current():
+            group, index = members
+            results = group.combine(index, tensors, _OPERATIONS[reduce_type])
+            if single:
+                return _scaled(results[0], scale)
+            for tensor, result in zip(tensors, results, strict=True):
+                tensor.copy_(result)
+        elif replication.topology().world_size == 1:
             if single:
                 return _scaled(inputs.detach().clone(), scale)
         elif single:
