@@ -157,9 +157,11 @@ class Op:
         if unknown := constants - {a.name for a in arguments}:
             raise ValueError(f"{self.schema_name}: no argument named {sorted(unknown)}")
         options = self.schema.arguments.tensor_options
-        memory = {a.name for a in (options.layout, options.device, options.pin_memory)} if (
-            options
-        ) else set()
+        memory = (
+            {a.name for a in (options.layout, options.device, options.pin_memory)}
+            if (options)
+            else set()
+        )
         return [
             Arg(a.name, "Ignored" if a.name in memory else _arg_kind(a, constants))
             for a in arguments

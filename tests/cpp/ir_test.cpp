@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <c10/util/complex.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include "ir/shape.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
+#include "lowering/context.h"
 #include "lowering/internal_ops.h"
 
 namespace torch_xla {
@@ -54,6 +56,26 @@ Value Sum(const Value& self, c10::IntArrayRef dims, bool keepdim,
   writer.Int(dtype.has_value());
   if (dtype) writer.Int(static_cast<int64_t>(*dtype));
   return lazy::MakeNode(&sum, {self}, words, Floats({}));
+}
+
+// ---------------------------------------------------------------- errors of lowering
+
+TEST(LoweringTest, AnErrorKeepsItsClassAndNamesTheOperation) {
+  const OpSpec fails{"test::fails",
+                     "",
+                     {},
+                     [](lowering::LoweringContext&, const ir::Node&) {
+                       TORCH_CHECK_INDEX(false, "no such dimension");
+                     },
+                     &counter};
+  lowering::LoweringContext cx("CPU");
+  try {
+    cx.Lower(*lazy::MakeNode(&fails, {}, {}, Floats({2})).node);
+    FAIL() << "no error";
+  } catch (const c10::IndexError& error) {
+    const std::string message = error.what_without_backtrace();
+    EXPECT_EQ(message.find("no such dimension (lowering test::fails()"), 0u) << message;
+  }
 }
 
 // ---------------------------------------------------------------- shapes

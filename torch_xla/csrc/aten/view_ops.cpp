@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/detach_native.h>
+#include <c10/util/safe_numerics.h>
 
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
@@ -101,6 +102,14 @@ int64_t ElementsBelow(const XLATensorImpl& impl) {
                                                      : steps[steps.size() - 2].sizes);
 }
 
+/// The stride from one to the next of elements that are `step` apart.
+int64_t Spaced(int64_t stride, int64_t step) {
+  int64_t spaced = 0;
+  TORCH_CHECK(!c10::mul_overflows(stride, step, &spaced), "a step of ", step,
+              " between elements that are ", stride, " apart overflows");
+  return spaced;
+}
+
 /// The in-place forms of views: `self` is from now on what `view` is.
 template <typename Tensor>
 Tensor& Become(Tensor& self, const at::Tensor& view) {
@@ -153,16 +162,18 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   const int64_t have = dense ? ElementsBelow(*geometry.impl) : self.numel();
   geometry.offset = storage_offset.value_or(dense ? geometry.offset : 0);
   int64_t last = geometry.offset;
-  bool empty = false;
+  bool empty = false, overflows = false;
   for (size_t i = 0; i < size.size(); ++i) {
     TORCH_CHECK(size[i] >= 0, "as_strided: negative size in ", size);
     TORCH_CHECK(stride[i] >= 0,
                 "as_strided: Negative strides are not supported at the moment, got ", stride);
     empty |= size[i] == 0;
-    last += (size[i] - 1) * stride[i];
+    int64_t extent = 0;
+    overflows |= size[i] > 0 && (c10::mul_overflows(size[i] - 1, stride[i], &extent) ||
+                                 c10::add_overflows(last, extent, &last));
   }
-  TORCH_CHECK(empty || (geometry.offset >= 0 && last < have), "as_strided: sizes ", size,
-              ", strides ", stride, ", storage offset ", geometry.offset,
+  TORCH_CHECK(empty || (!overflows && geometry.offset >= 0 && last < have), "as_strided: sizes ",
+              size, ", strides ", stride, ", storage offset ", geometry.offset,
               " are out of bounds for a storage of ", have, " elements");
   geometry.sizes.assign(size.begin(), size.end());
   geometry.strides.assign(stride.begin(), stride.end());
@@ -265,8 +276,8 @@ at::Tensor XLANativeFunctions::slice_Tensor(const at::Tensor& self, int64_t dim,
   const int64_t to = std::max(clamp(end.value_or(size)), from);
   Geometry geometry(self);
   geometry.offset += from * geometry.strides[dim];
-  geometry.sizes[dim] = (to - from + step - 1) / step;
-  geometry.strides[dim] *= step;
+  geometry.sizes[dim] = to > from ? (to - from - 1) / step + 1 : 0;
+  geometry.strides[dim] = Spaced(geometry.strides[dim], step);
   return std::move(geometry).Make();
 }
 
@@ -308,7 +319,7 @@ at::Tensor XLANativeFunctions::unfold(const at::Tensor& self, int64_t dimension,
   geometry.sizes.push_back(size);
   geometry.strides.push_back(geometry.strides[dimension]);
   geometry.sizes[dimension] = (have - size) / step + 1;
-  geometry.strides[dimension] *= step;
+  geometry.strides[dimension] = Spaced(geometry.strides[dimension], step);
   return std::move(geometry).Make();
 }
 

@@ -76,6 +76,29 @@ stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {
   return {Physical(shape->dtype), Dims(shape->dims.begin(), shape->dims.end())};
 }
 
+namespace {
+
+/// The node and where it comes from, for messages.
+std::string Described(const ir::Node& node) {
+  std::ostringstream text;
+  text << "lowering " << node.op().name;
+  if (*node.op().overload) text << '.' << node.op().overload;
+  text << '(';
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    text << (i ? ", " : "") << node.operands()[i].shape()->ToString();
+  }
+  text << ')';
+  if (const ir::SourceLocation* location = node.location()) {
+    text << "\n  traced at " << location->file << ':' << location->line << " in "
+         << location->function;
+  } else {
+    text << "\n  (run with XLA_IR_DEBUG=1 to see the line that traced it)";
+  }
+  return text.str();
+}
+
+}  // namespace
+
 c10::ScalarType LoweringContext::CommonDtype() const { return ResultType(node_->operands()); }
 
 Value LoweringContext::Lowered(const ir::Value& value) const {
@@ -108,27 +131,11 @@ void LoweringContext::Lower(const ir::Node& node) {
   }
   try {
     node.op().lower(*this, node);
+  } catch (c10::Error& error) {
+    error.add_context(Described(node));  // and keeps its class
+    throw;
   } catch (const std::exception& error) {
-    std::ostringstream message;
-    message << "lowering " << node.op().name;
-    if (*node.op().overload) message << '.' << node.op().overload;
-    message << '(';
-    for (size_t i = 0; i < node.operands().size(); ++i) {
-      message << (i ? ", " : "") << node.operands()[i].shape()->ToString();
-    }
-    message << ") failed: ";
-    if (auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
-      message << torch_error->what_without_backtrace();
-    } else {
-      message << error.what();
-    }
-    if (location) {
-      message << "\n  traced at " << location->file << ':' << location->line << " in "
-              << location->function;
-    } else {
-      message << "\n  (run with XLA_IR_DEBUG=1 to see the line that traced it)";
-    }
-    TORCH_CHECK(false, message.str());
+    TORCH_CHECK(false, error.what(), " (", Described(node), ")");
   }
 }
 

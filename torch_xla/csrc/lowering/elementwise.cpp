@@ -1,6 +1,9 @@
 #include "lowering/elementwise.h"
 
+#include <c10/core/WrapDimMinimal.h>
+
 #include <algorithm>
+#include <limits>
 
 namespace torch_xla::lowering {
 
@@ -33,8 +36,10 @@ void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction
                                    To(cx.Lowered(node.operands()[1]), common, dims), direction));
 }
 
-int64_t WrapDim(int64_t dim, int64_t rank) {
-  return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
+int64_t WrapDim(int64_t dim, int64_t rank) { return c10::maybe_wrap_dim(dim, rank); }
+
+ElementType IndexElement(int64_t count) {
+  return count <= std::numeric_limits<int32_t>::max() ? ElementType::kS32 : ElementType::kS64;
 }
 
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
@@ -44,7 +49,8 @@ Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank) {
     return result;
   }
   for (int64_t dim : *dims) {
-    if (rank > 0) result.push_back(WrapDim(dim, rank));
+    dim = WrapDim(dim, rank);
+    if (rank > 0) result.push_back(dim);
   }
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());

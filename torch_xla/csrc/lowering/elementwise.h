@@ -31,8 +31,11 @@ void LowerBinary(LoweringContext& cx, const ir::Node& node, Value (*op)(Value, V
 /// Both operands promoted together and broadcast, then compared.
 void LowerCompare(LoweringContext& cx, const ir::Node& node, Direction direction);
 
-/// A dimension that may be negative, as a non-negative one. Rank 0 counts as rank 1.
+/// A dimension that may be negative, as a non-negative one; IndexError where there is none such.
+/// Rank 0 counts as rank 1.
 int64_t WrapDim(int64_t dim, int64_t rank);
+/// The smallest type that numbers `count` elements.
+ElementType IndexElement(int64_t count);
 /// Wrapped, sorted, distinct; an empty or absent list means all dimensions.
 Dims ReductionDims(std::optional<c10::IntArrayRef> dims, int64_t rank);
 /// A parameter list for `rank` spatial dimensions; a list of one stands for all of them.

@@ -1,7 +1,6 @@
 #include "lowering/indexing.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "XLALowerings.h"
@@ -28,11 +27,6 @@ Dims WindowDims(Value x, int64_t dim, Value index) {
   std::iota(dims.begin(), dims.end(), 0);
   for (int64_t i = dim; i < x.rank() - 1; ++i) dims[i] += index.rank();
   return dims;
-}
-
-/// The smallest type that numbers `count` elements.
-ElementType IndexElement(int64_t count) {
-  return count <= std::numeric_limits<int32_t>::max() ? ElementType::kS32 : ElementType::kS64;
 }
 
 Value ClampIndex(Value index, int64_t size) {

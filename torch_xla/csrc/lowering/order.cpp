@@ -121,7 +121,7 @@ std::vector<Value> LowerMedian(LoweringContext& cx, bool ignore_nan, Value x, in
 Value CountBefore(Value boundaries, Value values, bool right) {
   const int64_t size = boundaries.dim(-1), rank = values.rank();
   const bool shared = boundaries.rank() == 1;
-  const ElementType element = size < INT32_MAX ? ElementType::kS32 : ElementType::kS64;
+  const ElementType element = IndexElement(size);
   const Type index{element, values.dims()};
   if (size == 0 || IsEmpty(values)) return Constant(values.builder(), 0, index);
   // As PyTorch does, by what does not hold: a NaN comes after all boundaries.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 
 #include "XLALowerings.h"
@@ -14,10 +13,6 @@
 
 namespace torch_xla::lowering {
 namespace {
-
-ElementType IndexType(int64_t size) {
-  return size < INT32_MAX ? ElementType::kS32 : ElementType::kS64;
-}
 
 stablehlo::Window PrefixWindow(Value x, int64_t dim) {
   stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
@@ -35,7 +30,7 @@ bool IsTrivialScan(Value x) { return x.rank() == 0 || x.type().num_elements() ==
 // (the more so in 32 bits).
 Value FirstIndex(Value x, Value extreme, const Dims& dims) {
   const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
-  const stablehlo::Type indices{IndexType(size), x.dims()};
+  const stablehlo::Type indices{IndexElement(size), x.dims()};
   if (dims.empty()) return Constant(x.builder(), 0, indices);
   Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
   Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
@@ -140,7 +135,7 @@ std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, R
   dim = WrapDim(dim, x.rank());
   if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
   Value extreme = Scan(x, dim, op);
-  Value place = Iota(cx.builder(), {IndexType(x.dim(dim)), x.dims()}, dim);
+  Value place = Iota(cx.builder(), {IndexElement(x.dim(dim)), x.dims()}, dim);
   place = Select(Or(Equal(x, extreme), IsNan(x)), place, 0);
   return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
 }

@@ -1,4 +1,6 @@
 // Ops that move, repeat and pad elements.
+#include <c10/util/safe_numerics.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -20,8 +22,13 @@ Value Zero(Value like) { return ScalarLike(like, 0); }
 
 /// `x` in zeros of `dims`, `start` from the front of dimension `dim` and `step` apart.
 Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step) {
-  int64_t size = x.dims()[dim];
-  int64_t extent = size == 0 ? 0 : (size - 1) * step + 1;
+  TORCH_CHECK(x.rank() == static_cast<int64_t>(dims.size()), "expected a gradient with ",
+              dims.size(), " dimensions, but got one with ", x.rank());
+  const int64_t size = x.dims()[dim];
+  if (size <= 1) step = 1;  // else it fits the dimension, however large it was asked for
+  TORCH_CHECK(step > 0 && step <= std::max<int64_t>(dims[dim], 1), "step ", step,
+              " does not fit in dimension ", dim, " of size ", dims[dim]);
+  const int64_t extent = size == 0 ? 0 : (size - 1) * step + 1;
   Dims low(dims.size(), 0), high(dims.size(), 0), interior(dims.size(), 0);
   low[dim] = size == 0 ? 0 : start;
   high[dim] = dims[dim] - low[dim] - extent;
@@ -34,6 +41,21 @@ int64_t SliceBound(int64_t bound, int64_t size) {
   return std::clamp<int64_t>(bound < 0 ? bound + size : bound, 0, size);
 }
 
+/// An index that may be negative, as select's.
+int64_t SelectIndex(int64_t index, const Dims& dims, int64_t dim) {
+  const int64_t size = dims[dim];
+  TORCH_CHECK_INDEX(index >= -size && index < size, "select(): index ", index,
+                    " out of range for tensor of size ", c10::IntArrayRef(dims), " at dimension ",
+                    dim);
+  return index < 0 ? index + size : index;
+}
+
+void CheckSource(Value src, const Dims& slice) {
+  TORCH_CHECK(src.dims() == slice,
+              "expected src to have a size equal to the slice of self. src size = ",
+              c10::IntArrayRef(src.dims()), ", slice size = ", c10::IntArrayRef(slice));
+}
+
 Dims Strides(const Dims& dims) {
   Dims strides(dims.size(), 1);
   for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
@@ -43,9 +65,9 @@ Dims Strides(const Dims& dims) {
 /// The lower (kLe) or upper (kGe) triangle of the last two dimensions.
 Value Triangle(Value x, int64_t diagonal, Direction keep) {
   int64_t rows = x.dim(-2), columns = x.dim(-1);
-  Type type(ElementType::kS32, {rows, columns});
+  Type type(IndexElement(std::max(rows, columns)), {rows, columns});
   Value row = Iota(x.builder(), type, 0), column = Iota(x.builder(), type, 1);
-  // Any diagonal beyond the matrix is as good as the next one, and fits in 32 bits.
+  // Any diagonal beyond the matrix is as good as the next one, and fits in the type.
   diagonal = std::clamp(diagonal, -rows, columns);
   Value kept = Compare(Subtract(column, row), FullLike(row, diagonal), keep);
   return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
@@ -56,6 +78,7 @@ Dims DiagonalDims(const Dims& dims, int64_t offset, int64_t dim1, int64_t dim2) 
   const auto rank = static_cast<int64_t>(dims.size());
   dim1 = WrapDim(dim1, rank);
   dim2 = WrapDim(dim2, rank);
+  TORCH_CHECK(dim1 != dim2, "diagonal dimensions cannot be identical ", dim1, ", ", dim2);
   Dims result;
   for (int64_t i = 0; i < rank; ++i) {
     if (i != dim1 && i != dim2) result.push_back(dims[i]);
@@ -81,7 +104,7 @@ Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, 
     if (i != dim1 && i != dim2) mapping.push_back(i);
   }
   mapping.push_back(dim1);
-  Type type(ElementType::kS32, dims);
+  Type type(IndexElement(std::max(dims[dim1], dims[dim2])), dims);
   Value row = Iota(background.builder(), type, dim1), column = Iota(row.builder(), type, dim2);
   Value hit = Compare(Subtract(column, row), FullLike(row, offset), Direction::kEq);
   return Select(hit, BroadcastInDim(values, dims, mapping), background);
@@ -145,7 +168,7 @@ Value roll(LoweringContext& cx, Value self, c10::IntArrayRef shifts, c10::IntArr
     int64_t dim = dims.empty() ? 0 : WrapDim(dims[i], x.rank());
     if (x.rank() == 0) continue;
     int64_t size = x.dims()[dim];
-    int64_t cut = ((-shifts[i] % size) + size) % size;
+    int64_t cut = (size - shifts[i] % size) % size;
     if (cut == 0) continue;
     Dims zeros(x.rank(), 0), starts = zeros, limits = x.dims();
     starts[dim] = limits[dim] = cut;
@@ -173,7 +196,9 @@ Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input
   };
   int64_t before = product(input_sizes.begin(), input_sizes.begin() + dim);
   int64_t after = product(input_sizes.begin() + dim + 1, input_sizes.end());
-  int64_t windows = grad_in.dims()[dim], blocks = (size + step - 1) / step;
+  const int64_t windows = grad_in.dim(dim);
+  if (windows == 1) step = size;  // else it fits the dimension, however large it was asked for
+  const int64_t blocks = (size + step - 1) / step;
   Value x = Convert(grad_in, ComputeType(grad_in.element()));
   x = Reshape(x, {before, windows, after, size});
   x = Pad(x, Zero(x), {0, 0, 0, 0}, {0, 0, 0, blocks * step - size});
@@ -197,7 +222,7 @@ Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input
 
 Value slice_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes, int64_t dim,
                      int64_t start, int64_t, int64_t step) {
-  dim = WrapDim(dim, grad_output.rank());
+  dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
   return Place(grad_output, input_sizes.vec(), dim, SliceBound(start, input_sizes[dim]), step);
 }
 
@@ -206,37 +231,45 @@ Value select_backward(LoweringContext&, Value grad_output, c10::IntArrayRef inpu
   Dims dims = input_sizes.vec(), one = dims;
   dim = WrapDim(dim, static_cast<int64_t>(dims.size()));
   one[dim] = 1;
-  return Place(Reshape(grad_output, one), dims, dim, SliceBound(index, dims[dim]), 1);
+  return Place(Reshape(grad_output, one), dims, dim, SelectIndex(index, dims, dim), 1);
 }
 
 Value diagonal_backward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, int64_t offset,
                         int64_t dim1, int64_t dim2) {
+  DiagonalDims(cx.output_dims(), offset, dim1, dim2);  // checks them
   return SetDiagonal(Constant(cx.builder(), 0, cx.output_type()), grad_output, offset, dim1, dim2);
 }
 
 Value slice_scatter(LoweringContext& cx, Value self, Value src, int64_t dim,
-                    std::optional<int64_t> start, std::optional<int64_t>, int64_t step) {
+                    std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
+  TORCH_CHECK_INDEX(self.rank() > 0, "slice() cannot be applied to a 0-dim tensor.");
   dim = WrapDim(dim, self.rank());
-  Dims strides = Strides(self.dims());
-  int64_t offset = SliceBound(start.value_or(0), self.dims()[dim]) * strides[dim];
-  strides[dim] *= step;
+  TORCH_CHECK(step > 0, "slice step must be positive");
+  Dims slice = self.dims(), strides = Strides(slice);
+  const int64_t from = SliceBound(start.value_or(0), slice[dim]);
+  const int64_t to = SliceBound(end.value_or(slice[dim]), slice[dim]);
+  slice[dim] = to > from ? (to - from - 1) / step + 1 : 0;
+  CheckSource(src, slice);
+  const int64_t offset = from * strides[dim];
+  TORCH_CHECK(!c10::mul_overflows(strides[dim], step, &strides[dim]), "a step of ", step,
+              " overflows the strides");
   return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
 }
 
 Value select_scatter(LoweringContext& cx, Value self, Value src, int64_t dim, int64_t index) {
+  TORCH_CHECK_INDEX(self.rank() > 0, "select() cannot be applied to a 0-dim tensor.");
   dim = WrapDim(dim, self.rank());
-  Dims strides = Strides(self.dims());
-  int64_t offset = SliceBound(index, self.dims()[dim]) * strides[dim];
+  Dims slice = self.dims(), strides = Strides(slice);
+  const int64_t offset = SelectIndex(index, slice, dim) * strides[dim];
+  slice.erase(slice.begin() + dim);
+  CheckSource(src, slice);
   strides.erase(strides.begin() + dim);
   return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
 }
 
 Value diagonal_scatter(LoweringContext& cx, Value self, Value src, int64_t offset, int64_t dim1,
                        int64_t dim2) {
-  const Dims slice = DiagonalDims(self.dims(), offset, dim1, dim2);
-  TORCH_CHECK(src.dims() == slice,
-              "expected src to have a size equal to the slice of self. src size = ",
-              c10::IntArrayRef(src.dims()), ", slice size = ", c10::IntArrayRef(slice));
+  CheckSource(src, DiagonalDims(self.dims(), offset, dim1, dim2));
   return SetDiagonal(self, ToOutputElement(cx, src), offset, dim1, dim2);
 }
 

@@ -1,0 +1,102 @@
+"""Dims, steps and indices out of range are refused at the call as on the CPU.
+
+Each of these ended the process, or was accepted. tests/python/bounds.py asks it of every slot of
+every operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+Device = torch.device | str
+MOST = 2**63 - 1
+
+
+def cube(device: Device) -> torch.Tensor:
+    return torch.arange(24.0).reshape(2, 3, 4).to(device)
+
+
+def ints(device: Device, *values: int) -> torch.Tensor:
+    return torch.tensor(values).to(device)
+
+
+def ones(device: Device, *shape: int) -> torch.Tensor:
+    return torch.ones(shape).to(device)
+
+
+REFUSED: dict[str, Callable[[Device], Any]] = {
+    "select_scatter dim": lambda d: torch.select_scatter(cube(d), ones(d, 2, 4), 3, 0),
+    "select_scatter index": lambda d: torch.select_scatter(cube(d), ones(d, 2, 4), 1, -100),
+    "select_scatter shape": lambda d: torch.select_scatter(cube(d), ones(d, 4), 1, 0),
+    "slice_scatter dim": lambda d: torch.slice_scatter(cube(d), cube(d), 3),
+    "slice_scatter huge dim": lambda d: torch.slice_scatter(cube(d), cube(d), 2**31),
+    "slice_scatter step": lambda d: torch.slice_scatter(cube(d), cube(d), 0, 0, 2, -4),
+    "slice_scatter huge step": lambda d: torch.slice_scatter(
+        cube(d), ones(d, 1, 3, 4), 0, 0, 2, MOST
+    ),
+    "slice_scatter shape": lambda d: torch.slice_scatter(cube(d), ones(d, 3, 4), 0, 0, 1),
+    "slice_scatter of a number": lambda d: torch.slice_scatter(ones(d), ones(d)),
+    "diagonal_scatter dim": lambda d: torch.diagonal_scatter(cube(d), ones(d, 4, 2), 0, 0, 2**31),
+    "diagonal_scatter one dim": lambda d: torch.diagonal_scatter(cube(d), ones(d, 4, 2), 0, 1, 1),
+    "index_reduce": lambda d: cube(d).index_reduce(-4, ints(d, 0, 1), cube(d), "amax"),
+    "index_select of a number": lambda d: torch.index_select(ones(d), -300, ints(d, 0)),
+    "sort": lambda d: cube(d).sort(2**31),
+    "argsort": lambda d: cube(d).argsort(2**31),
+    "roll": lambda d: cube(d).roll(1, -4),
+    "flip of a number": lambda d: ones(d).flip(3),
+    "sum of a number": lambda d: ones(d).sum(3),
+    "slice step": lambda d: cube(d)[0:2:MOST],
+    "unfold step": lambda d: cube(d).unfold(0, 2, MOST),
+    "as_strided strides": lambda d: torch.as_strided(cube(d), (2, 2), (MOST, 1)),
+    "as_strided offset": lambda d: torch.as_strided(cube(d), (2,), (1,), MOST),
+    "as_strided of a part": lambda d: torch.as_strided(cube(d)[:, 1], (2, 2), (MOST, MOST)),
+    "expand": lambda d: cube(d).expand(2**62, 2, 3, 4),
+    "select_backward": lambda d: torch.ops.aten.select_backward(ones(d, 2, 4), [2, 3, 4], 1, 5),
+    "slice_backward": lambda d: torch.ops.aten.slice_backward(cube(d), [2, 3, 4], 5, 0, 2, 1),
+    "diagonal_backward": lambda d: torch.ops.aten.diagonal_backward(
+        ones(d, 4, 2), [2, 3, 4], 0, 0, 7
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_as_on_the_cpu(name: str) -> None:
+    with pytest.raises((RuntimeError, IndexError)) as on_cpu:
+        REFUSED[name]("cpu")
+    with pytest.raises(on_cpu.type) as on_xla:
+        REFUSED[name](xm.xla_device())
+    assert on_xla.type is on_cpu.type, on_xla.value
+    torch_xla.sync(wait=True)  # nothing broken was left in the graph
+
+
+def test_steps_of_backward_ops(device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match="step"):
+        torch.ops.aten.slice_backward(cube(device), [2, 3, 4], 0, 0, 2, 0)
+    with pytest.raises(RuntimeError, match="dimensions"):
+        torch.ops.aten.slice_backward(ones(device, 2), [2, 3, 4], 2, 0, 2, 1)
+
+
+TAKEN: dict[str, Callable[[Device], Any]] = {
+    "slice_scatter": lambda d: torch.slice_scatter(cube(d), ones(d, 1, 3, 4), 0, -1, MOST, 2**40),
+    "slice_scatter steps": lambda d: torch.slice_scatter(cube(d), ones(d, 2, 3, 2), -1, 1, None, 2),
+    "slice_scatter of nothing": lambda d: torch.slice_scatter(cube(d), ones(d, 2, 0, 4), 1, 2, 1),
+    "select_scatter": lambda d: torch.select_scatter(cube(d), ones(d, 2, 4), -2, -1),
+    "diagonal": lambda d: cube(d).diagonal(-(2**63)),
+    "tril": lambda d: cube(d).tril(-(2**63)) + cube(d).triu(MOST),
+    "unfold_backward of one window": lambda d: torch.ops.aten.unfold_backward(
+        ones(d, 1, 2), [4], 0, 2, 2**40
+    ),
+    "as_strided of nothing": lambda d: torch.as_strided(cube(d), (0, 2), (MOST, MOST)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_taken_as_on_the_cpu(name: str) -> None:
+    torch.testing.assert_close(TAKEN[name](xm.xla_device()).cpu(), TAKEN[name]("cpu"))
