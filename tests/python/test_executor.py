@@ -289,13 +289,15 @@ def test_filled_state_is_a_parameter_from_the_start(device, make):
     assert state.tolist() == expected.tolist()
 
 
-def test_filled_temporary_is_a_constant(device):
+@pytest.mark.parametrize(("value", "parameters"), [(3.5, 2), (1, 1)])
+def test_filled_temporary_is_a_number_of_the_program(device, value, parameters):
+    """No array is made of it: a number is a parameter, 0 and 1 are constants."""
     a = torch.arange(6.0).to(device)
-    b = a + torch.full((6,), 3.5, device=device)
-    hlo = _XLAC._get_xla_tensors_hlo([b])
-    assert "3.5" in hlo
-    assert hlo.count("%arg") == hlo.count("%arg0")
-    assert b.tolist() == [3.5, 4.5, 5.5, 6.5, 7.5, 8.5]
+    b = a + torch.full((6,), value, device=device)
+    signature = _XLAC._get_xla_tensors_hlo([b]).split("->")[0]
+    assert signature.count("%arg") == parameters
+    assert "tensor<6xf32>" in signature and signature.count("6xf32") == 1
+    assert b.tolist() == [value + i for i in range(6)]
 
 
 def test_same_program_for_other_data_and_other_order_of_death(device):

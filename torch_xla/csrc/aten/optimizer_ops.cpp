@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "XLANativeFunctions.h"
+#include "aten/bridge.h"
 
 namespace torch_xla {
 namespace {
@@ -48,11 +49,18 @@ at::Tensor StepVector(at::TensorList steps) { return at::stack(steps).to(at::kDo
 /// An element of `vector` for each parameter, as float zero-dim tensors.
 Tensors PerParameter(const at::Tensor& vector) { return vector.to(at::kFloat).unbind(); }
 
-/// `rate` is a double or a zero-dim tensor.
-template <typename Rate>
+/// A learning rate as a zero-dim tensor, and a parameter of the program also while it is 0 or 1: a
+/// schedule that begins there (warm-up) compiles no program of its own.
+at::Tensor RateTensor(const at::Tensor& rate, at::TensorList) { return rate; }
+at::Tensor RateTensor(double rate, at::TensorList params) {
+  if (params.empty()) return {};
+  const int device = aten::GetImpl(params[0], "a parameter")->root()->device();
+  return aten::MakeTensor(lazy::MakeScalarParameter(rate, at::kDouble, /*wrapped=*/false), device);
+}
+
 void Adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
           at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList steps,
-          const Rate& rate, double beta1, double beta2, double weight_decay, double eps,
+          const at::Tensor& rate, double beta1, double beta2, double weight_decay, double eps,
           bool amsgrad, bool maximize, const OptionalTensor& grad_scale,
           const OptionalTensor& found_inf, bool decoupled_decay) {
   if (params.empty()) return;
@@ -80,10 +88,9 @@ void Adam(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
   transaction.Finish();
 }
 
-template <typename Rate>
 void Sgd(at::TensorList params, at::TensorList grads, at::TensorList momentum_buffers,
-         double weight_decay, double momentum, const Rate& rate, double dampening, bool nesterov,
-         bool maximize, bool is_first_step, const OptionalTensor& grad_scale,
+         double weight_decay, double momentum, const at::Tensor& rate, double dampening,
+         bool nesterov, bool maximize, bool is_first_step, const OptionalTensor& grad_scale,
          const OptionalTensor& found_inf) {
   if (params.empty()) return;
   Transaction transaction(found_inf, {params, momentum_buffers});
@@ -102,9 +109,8 @@ void Sgd(at::TensorList params, at::TensorList grads, at::TensorList momentum_bu
   transaction.Finish();
 }
 
-template <typename Rate>
 void Adagrad(at::TensorList params, at::TensorList grads, at::TensorList state_sums,
-             at::TensorList steps, const Rate& rate, double lr_decay, double weight_decay,
+             at::TensorList steps, const at::Tensor& rate, double lr_decay, double weight_decay,
              double eps, bool maximize, const OptionalTensor& grad_scale,
              const OptionalTensor& found_inf) {
   if (params.empty()) return;
@@ -122,14 +128,14 @@ void Adagrad(at::TensorList params, at::TensorList grads, at::TensorList state_s
 
 }  // namespace
 
-#define TORCH_XLA_ADAM(name, Rate, decoupled)                                                 \
-  void XLANativeFunctions::name(                                                              \
-      at::TensorList self, at::TensorList grads, at::TensorList exp_avgs,                     \
-      at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList state_steps, \
-      Rate lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad,     \
-      bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {     \
-    Adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, lr, beta1, beta2,  \
-         weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, decoupled);             \
+#define TORCH_XLA_ADAM(name, Rate, decoupled)                                                    \
+  void XLANativeFunctions::name(                                                                 \
+      at::TensorList self, at::TensorList grads, at::TensorList exp_avgs,                        \
+      at::TensorList exp_avg_sqs, at::TensorList max_exp_avg_sqs, at::TensorList state_steps,    \
+      Rate lr, double beta1, double beta2, double weight_decay, double eps, bool amsgrad,        \
+      bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {        \
+    Adam(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, RateTensor(lr, self), \
+         beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, decoupled);  \
   }
 TORCH_XLA_ADAM(_fused_adam_, double, false)
 TORCH_XLA_ADAM(_fused_adam__tensor_lr, const at::Tensor&, false)
@@ -137,26 +143,26 @@ TORCH_XLA_ADAM(_fused_adamw_, double, true)
 TORCH_XLA_ADAM(_fused_adamw__tensor_lr, const at::Tensor&, true)
 #undef TORCH_XLA_ADAM
 
-#define TORCH_XLA_SGD(name, Rate)                                                           \
-  void XLANativeFunctions::name(                                                            \
-      at::TensorList self, at::TensorList grads, at::TensorList momentum_buffer_list,       \
-      double weight_decay, double momentum, Rate lr, double dampening, bool nesterov,       \
-      bool maximize, bool is_first_step, const OptionalTensor& grad_scale,                  \
-      const OptionalTensor& found_inf) {                                                    \
-    Sgd(self, grads, momentum_buffer_list, weight_decay, momentum, lr, dampening, nesterov, \
-        maximize, is_first_step, grad_scale, found_inf);                                    \
+#define TORCH_XLA_SGD(name, Rate)                                                        \
+  void XLANativeFunctions::name(                                                         \
+      at::TensorList self, at::TensorList grads, at::TensorList momentum_buffer_list,    \
+      double weight_decay, double momentum, Rate lr, double dampening, bool nesterov,    \
+      bool maximize, bool is_first_step, const OptionalTensor& grad_scale,               \
+      const OptionalTensor& found_inf) {                                                 \
+    Sgd(self, grads, momentum_buffer_list, weight_decay, momentum, RateTensor(lr, self), \
+        dampening, nesterov, maximize, is_first_step, grad_scale, found_inf);            \
   }
 TORCH_XLA_SGD(_fused_sgd_, double)
 TORCH_XLA_SGD(_fused_sgd__tensor_lr, const at::Tensor&)
 #undef TORCH_XLA_SGD
 
-#define TORCH_XLA_ADAGRAD(name, Rate)                                                        \
-  void XLANativeFunctions::name(                                                             \
-      at::TensorList self, at::TensorList grads, at::TensorList state_sums,                  \
-      at::TensorList state_steps, Rate lr, double lr_decay, double weight_decay, double eps, \
-      bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {    \
-    Adagrad(self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, eps, maximize, \
-            grad_scale, found_inf);                                                          \
+#define TORCH_XLA_ADAGRAD(name, Rate)                                                           \
+  void XLANativeFunctions::name(                                                                \
+      at::TensorList self, at::TensorList grads, at::TensorList state_sums,                     \
+      at::TensorList state_steps, Rate lr, double lr_decay, double weight_decay, double eps,    \
+      bool maximize, const OptionalTensor& grad_scale, const OptionalTensor& found_inf) {       \
+    Adagrad(self, grads, state_sums, state_steps, RateTensor(lr, self), lr_decay, weight_decay, \
+            eps, maximize, grad_scale, found_inf);                                              \
   }
 TORCH_XLA_ADAGRAD(_fused_adagrad_, double)
 TORCH_XLA_ADAGRAD(_fused_adagrad__tensor_lr, const at::Tensor&)

@@ -2,6 +2,7 @@
 
 #include "ir/attributes.h"
 #include "lazy/device.h"
+#include "lazy/node_factory.h"
 #include "lowering/context.h"
 #include "lowering/internal_ops.h"
 #include "stablehlo/text.h"
@@ -11,12 +12,13 @@ namespace {
 
 using runtime::ElementType;
 
-bool IsConstantFill(const DeviceData& data) {
+/// A fill that no tensor holds: no array is made of it, it is in the program.
+bool IsProgramFill(const DeviceData& data) {
   return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
 }
 
-void AddNumbers(const ir::Node& node, Graph& graph) {
-  c10::Scalar value = ir::AttributeReader(node.attributes()).Scalar();
+/// Packs a number that is a parameter; returns of what kind it is, which is part of the program.
+uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   if (value.isComplex()) {
     graph.floats.push_back(value.toComplexDouble().real());
     graph.floats.push_back(value.toComplexDouble().imag());
@@ -25,13 +27,15 @@ void AddNumbers(const ir::Node& node, Graph& graph) {
   } else {
     graph.integers.push_back(value.isBoolean() ? value.toBool() : value.toLong());
   }
+  return 2 + 2 * static_cast<uint64_t>(value.type());
 }
 
 /// Appends a leaf to the parameters; returns what tells it apart from leaves alike.
 uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
   if (&node.op() == &ir::ops::device_data) {
     auto* data = static_cast<DeviceData*>(node.payload());
-    if (IsConstantFill(*data)) {
+    if (IsProgramFill(*data)) {
+      if (!IsSpecial(*data->fill())) return AddNumber(*data->fill(), graph);
       ir::Words words;
       ir::AttributeWriter(words).Scalar(*data->fill());
       ir::Hasher hasher;
@@ -41,7 +45,7 @@ uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
     graph.data.push_back(DeviceDataPtr::reclaim_copy(data));
     graph.data_positions.push_back(node.mark().position);
   } else if (&node.op() == &ir::ops::scalar) {
-    AddNumbers(node, graph);
+    return AddNumber(ir::AttributeReader(node.attributes()).Scalar(), graph);
   }
   return 0;
 }
@@ -132,33 +136,36 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   }
   size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;
+  auto next_number = [&](c10::ScalarType kind, c10::ScalarType dtype) {
+    ElementType element = cx.Physical(dtype);
+    if (c10::isComplexType(kind)) {
+      auto real = Unpack(floats, next_float++), imag = Unpack(floats, next_float++);
+      return stablehlo::Convert(stablehlo::Complex(real, imag), element);
+    }
+    return stablehlo::Convert(
+        c10::isFloatingType(kind) ? Unpack(floats, next_float++) : Unpack(integers, next_integer++),
+        element);
+  };
   for (const ir::Node* node : graph.order) {
     if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       if (next_data < graph.data.size() && graph.data[next_data].get() == leaf) {
         cx.SetLeaf(*node, data[next_data++]);
+        continue;
+      }
+      stablehlo::Type type = cx.Physical(leaf->shape());
+      c10::Scalar fill = *leaf->fill();
+      if (!IsSpecial(fill)) {
+        cx.SetLeaf(*node, stablehlo::BroadcastInDim(next_number(fill.type(), leaf->shape()->dtype),
+                                                    type.dims, {}));
       } else {
-        stablehlo::Type type = cx.Physical(leaf->shape());
-        c10::Scalar fill = *leaf->fill();
-        cx.SetLeaf(
-            *node,
-            fill.isComplex()
-                ? stablehlo::Constant(builder, std::complex<double>(fill.toComplexDouble()), type)
-            : fill.isFloatingPoint() ? stablehlo::Constant(builder, fill.toDouble(), type)
-                                     : stablehlo::Constant(builder, fill.toLong(), type));
+        cx.SetLeaf(*node, fill.isFloatingPoint()
+                              ? stablehlo::Constant(builder, fill.toDouble(), type)
+                              : stablehlo::Constant(builder, fill.toLong(), type));
       }
     } else if (&node->op() == &ir::ops::scalar) {
-      ElementType element = cx.Physical(node->shape()->dtype);
-      c10::ScalarType kind =
-          static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
-      if (c10::isComplexType(kind)) {
-        auto real = Unpack(floats, next_float++), imag = Unpack(floats, next_float++);
-        cx.SetLeaf(*node, stablehlo::Convert(stablehlo::Complex(real, imag), element));
-      } else {
-        stablehlo::Value number = c10::isFloatingType(kind) ? Unpack(floats, next_float++)
-                                                            : Unpack(integers, next_integer++);
-        cx.SetLeaf(*node, stablehlo::Convert(number, element));
-      }
+      auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
+      cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
     } else {
       cx.Lower(*node);
     }

@@ -61,6 +61,8 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
   return node;
 }
 
+}  // namespace
+
 bool IsSpecial(const c10::Scalar& value) {
   static const bool enabled = !debug::EnvFlag("XLA_NO_SPECIAL_SCALARS");
   if (!enabled || value.isComplex()) return false;
@@ -71,8 +73,6 @@ bool IsSpecial(const c10::Scalar& value) {
   if (value.isBoolean()) return true;
   return value.toLong() == 0 || value.toLong() == 1;
 }
-
-}  // namespace
 
 void SetLocationFunction(LocationFunction function) { location_function = function; }
 

@@ -26,6 +26,8 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
 inline ir::Value MakeScalar(const c10::Scalar& value) {
   return MakeScalar(value, value.type(), true);
 }
+/// Whether a number is one of those that are constants of the program.
+bool IsSpecial(const c10::Scalar& value);
 /// A number that must not be specialised (a seed).
 ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped);
 
