@@ -46,6 +46,7 @@ except ImportError as error:
         )
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
+from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
@@ -63,6 +64,7 @@ _storage_location.register()
 _torch_patches.apply()
 _spmd_mode.register()
 _replication.register()
+_accelerate_cpu.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

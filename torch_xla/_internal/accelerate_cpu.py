@@ -1,0 +1,66 @@
+"""``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)`` stay on the CPU.
+
+Accelerate takes xla wherever this package can be imported, whatever its argument ``cpu`` says
+(environment variable ``USE_TORCH_XLA=0`` is its only way out). The choice is one method of one
+class, and this replaces it when accelerate is imported; without accelerate nothing happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import types
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+_MODULE = "accelerate.state"
+
+
+def _respect_cpu(state: types.ModuleType) -> None:
+    """Makes ``PartialState`` pass over xla when it is told ``cpu=True``."""
+    original = getattr(state.PartialState, "_prepare_backend", None)
+    if original is None or not hasattr(state, "is_torch_xla_available"):
+        return  # An accelerate of another kind: as it is.
+
+    @functools.wraps(original)
+    def prepare_backend(self: Any, cpu: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if not cpu:
+            return original(self, cpu, *args, **kwargs)
+        asked = state.is_torch_xla_available
+        state.is_torch_xla_available = lambda *args, **kwargs: False
+        try:
+            return original(self, cpu, *args, **kwargs)
+        finally:
+            state.is_torch_xla_available = asked
+
+    state.PartialState._prepare_backend = prepare_backend
+
+
+class _Finder:
+    """Finds accelerate's module as usual, once, and changes it after it was executed."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            _respect_cpu(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def register() -> None:
+    """Waits for accelerate's import, once."""
+    if _MODULE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
