@@ -321,6 +321,34 @@ TEST_F(ExecutorTest, FailureIsReportedOnce) {
   EXPECT_EQ(Read(next).sum().item<float>(), 6);
 }
 
+/// A program that fails: no allocator has that.
+StoragePtr SyncFailing(const ir::Value& x) {
+  StoragePtr storage = MakeStorage(Expand(x, {int64_t{1} << 58, x.shape()->dims.back()}));
+  SyncStorages({storage}, /*wait=*/false);
+  return storage;
+}
+
+TEST_F(ExecutorTest, FailureThatIsReadHidesNoOther) {
+  StoragePtr first = SyncFailing(Numbers(2)), second = SyncFailing(Numbers(4));
+  EXPECT_ANY_THROW(Read(second));
+  ForgetFailure(*LeafData(second->value()));
+  EXPECT_ANY_THROW(WaitDevice(kDevice));  // The first one's.
+  EXPECT_NO_THROW(WaitDevice(kDevice));
+  EXPECT_ANY_THROW(Read(first));
+}
+
+TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
+  StoragePtr first = SyncFailing(Numbers(2)), other = SyncFailing(Numbers(4));
+  StoragePtr derived = MakeStorage(Cast(first->value(), at::kInt));
+  StoragePtr also = MakeStorage(Cast(first->value(), at::kLong));
+  for (const StoragePtr& storage : {derived, also}) SyncStorages({storage}, /*wait=*/false);
+  ForgetFailure(*LeafData(derived->value()));
+  EXPECT_ANY_THROW(WaitDevice(kDevice));  // Of the other one.
+  EXPECT_NO_THROW(WaitDevice(kDevice));
+  EXPECT_ANY_THROW(Read(also));
+  ForgetFailure(*LeafData(Numbers(3)));
+}
+
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
   Program broken;
   broken.stablehlo = "module { this is no program }";

@@ -399,6 +399,28 @@ TEST(BufferTest, ViewIsTheOwnersMemory) {
   EXPECT_EQ(array.data()[1], 1.0f);
 }
 
+TEST(BufferTest, AForkedChildDestroysNothing) {
+  Client& client = SharedClient();
+  constexpr int64_t kDims[] = {16};
+  ForeignArray array(16);
+  std::atomic<int> released{0};
+  auto view = client.ViewOf(array.data(), ElementType::kF32, kDims, 0, array.Owner(released));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);
+    view.reset();
+    // The plugin would have let go of it at once.
+    _exit(Client::Forked() && released == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_FALSE(Client::Forked());
+  view.reset();
+  EXPECT_EQ(released, 1);
+}
+
 TEST(BufferTest, RefusedViewsReleaseTheirOwner) {
   Client& client = SharedClient();
   ForeignArray array(64);

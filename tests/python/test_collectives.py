@@ -472,3 +472,34 @@ def test_bad_arguments(tmp_path):
         ]
         for (kind, message), (expected_kind, part) in zip(errors, expected_errors, strict=True):
             assert kind == expected_kind and part in message, (kind, message, part)
+
+
+def run_asking_while_tracing() -> int:
+    import threading
+
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla import _XLAC
+
+    value = torch.ones(2, device=xm.xla_device())
+    xm.all_reduce(xm.REDUCE_SUM, value).cpu()
+
+    def trace() -> None:
+        for _ in range(200):
+            xm.all_reduce(xm.REDUCE_SUM, value)
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    asked = 0
+    while thread.is_alive():
+        _XLAC._xla_collective_pending()
+        asked += 1
+    thread.join()
+    torch_xla.sync(wait=True)
+    return asked
+
+
+def test_asking_for_what_is_pending_does_not_keep_the_interpreter(tmp_path):
+    """Tracing, which holds the lock that is asked for, takes the user's line from Python."""
+    asked = run_replicas(run_asking_while_tracing, 2, tmp_path, timeout=60, XLA_IR_DEBUG="1")
+    assert min(asked) > 0

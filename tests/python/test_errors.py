@@ -10,6 +10,7 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch_xla import _XLAC
 
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
 Device = torch.device | str
@@ -69,3 +70,22 @@ def test_an_error_leaves_the_inputs_alone() -> None:
     with pytest.raises(NotImplementedError):
         a.bitwise_and_(a)
     assert (a + 1).tolist() == [2, 2]
+
+
+def test_a_failure_that_is_read_hides_no_other() -> None:
+    def failing(count: int) -> torch.Tensor:
+        small = torch.ones(count, device=xm.xla_device()) * 2
+        huge = small.repeat(2**58, 1)  # No allocator has that.
+        _XLAC._xla_sync_multi([small, huge], [], False)
+        return small
+
+    torch_xla.sync(wait=True)
+    first, second = failing(2), failing(3)
+    with pytest.raises(RuntimeError):
+        second.cpu()
+    with pytest.raises(RuntimeError):
+        torch_xla.sync(wait=True)  # The first one's.
+    torch_xla.sync(wait=True)
+    with pytest.raises(RuntimeError):
+        first.cpu()
+    torch_xla.sync(wait=True)

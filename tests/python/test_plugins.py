@@ -168,3 +168,47 @@ def test_wrong_library_path_is_an_exception():
     assert result.returncode == 1
     assert "/no/such/file.so" in result.stderr
     assert "RuntimeError" in result.stderr
+
+
+# Each makes the client. Reading the library from a pipe, that waits for somebody to write to it:
+# another thread, which needs the GIL.
+BINDINGS_THAT_WAIT = """
+import os, threading
+import torch
+from torch_xla import _XLAC
+
+capsule = torch.utils.dlpack.to_dlpack(torch.ones(3))
+storage = torch.ones(3).untyped_storage()
+calls = {
+    "platform": lambda: _XLAC._xla_platform(),
+    "devices": lambda: _XLAC._xla_get_devices(),
+    "memory_info": lambda: _XLAC._xla_memory_info("xla:0"),
+    "set_rng_seed": lambda: _XLAC._xla_set_rng_seed(1, "xla:0"),
+    "get_rng_seed": lambda: _XLAC._xla_get_rng_seed("xla:0"),
+    "from_dlpack": lambda: _XLAC._xla_from_dlpack(capsule, "xla:0", 0),
+    "dlpack_device": lambda: _XLAC._xla_dlpack_device("xla:0"),
+    "external_stream": lambda: _XLAC._xla_external_stream("xla:0"),
+    "storage_from_host": lambda: _XLAC._xla_storage_from_host(storage, "xla:0"),
+}
+pipe = os.environ["PJRT_CPU_LIBRARY_PATH"]
+for name, call in calls.items():
+    print(name, flush=True)
+    writer = threading.Thread(target=lambda: open(pipe, "wb").close())
+    writer.start()
+    try:
+        call()
+    except RuntimeError as error:
+        assert "Cannot load" in str(error), error
+    else:
+        raise AssertionError(name)
+    writer.join()
+print("done")
+"""
+
+
+def test_bindings_that_may_make_the_client_release_the_gil(tmp_path):
+    os.mkfifo(tmp_path / "plugin.so")
+    result = run_python(
+        BINDINGS_THAT_WAIT, PJRT_DEVICE="CPU", PJRT_CPU_LIBRARY_PATH=str(tmp_path / "plugin.so")
+    )
+    assert result.stdout.endswith("done\n"), result.stdout + result.stderr[-2000:]

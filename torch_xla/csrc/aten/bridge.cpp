@@ -65,18 +65,13 @@ ir::Value Evaluate(const at::Tensor& tensor) {
 }
 
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
-  const int device = GetImpl(tensor)->root()->device();
   // Held until the copy is done: a sync of another thread does not donate what has an owner.
   const ir::Value leaf = Evaluate(tensor);
+  lazy::DeviceData& data = *lazy::LeafData(leaf);
   try {
-    lazy::ToHost(*lazy::LeafData(leaf), cpu);
+    lazy::ToHost(data, cpu);
   } catch (...) {
-    // This read reports the failure; the next sync need not do it again. The worker may be
-    // about to note it.
-    try {
-      lazy::WaitDevice(device);
-    } catch (...) {
-    }
+    lazy::ForgetFailure(data);
     throw;
   }
 }

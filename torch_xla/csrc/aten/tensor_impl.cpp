@@ -47,9 +47,13 @@ void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {
   set_version_counter(c10::VariableVersion(0));
 }
 
-void XLATensorImpl::LookAtPart() const {
-  view_ = lazy::RestrideView(nullptr, {sizes().begin(), sizes().end()},
-                             lazy::ContiguousStrides(sizes()), 0);
+const lazy::ViewPtr& XLATensorImpl::Part() const {
+  lazy::ViewPtr* part = part_.load(std::memory_order_acquire);
+  if (part) return *part;
+  auto made = std::make_unique<lazy::ViewPtr>(lazy::RestrideView(
+      nullptr, {sizes().begin(), sizes().end()}, lazy::ContiguousStrides(sizes()), 0));
+  if (!part_.compare_exchange_strong(part, made.get(), std::memory_order_acq_rel)) return *part;
+  return *made.release();
 }
 
 ir::Value XLATensorImpl::Resolve(ir::Value value) const {
@@ -75,7 +79,7 @@ bool Overlaps(const lazy::View& view) {
 }  // namespace
 
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
-  if (view() && !same_for_all && Overlaps(*view_)) {
+  if (view() && !same_for_all && Overlaps(*view())) {
     TORCH_CHECK(
         root_.use_count() == 1,
         "unsupported operation: more than one element of the written-to tensor refers to a "
@@ -92,6 +96,7 @@ void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
 void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {
   root_ = std::move(storage);
   view_ = std::move(view);
+  delete part_.exchange(nullptr);
   ShowAsContiguous(sizes);
 }
 
@@ -119,6 +124,7 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
   root_ = other->root_;
   view_ = other->view_;
+  delete part_.exchange(nullptr);
 }
 
 const c10::Storage& XLATensorImpl::storage() const { return TorchStorage(root_); }

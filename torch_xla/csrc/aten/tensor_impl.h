@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <atomic>
+
 #include "lazy/storage.h"
 #include "lazy/view.h"
 
@@ -15,13 +17,14 @@ class XLATensorImpl final : public c10::TensorImpl {
   /// to the user whatever the view.
   XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                 c10::IntArrayRef sizes);
+  ~XLATensorImpl() override { delete part_.load(std::memory_order_relaxed); }
 
   const lazy::StoragePtr& root() const { return root_; }
   const lazy::View* view() const { return view_ptr().get(); }
   /// Null: the whole storage.
   const lazy::ViewPtr& view_ptr() const {
-    if (!view_ && c10::IntArrayRef(root_->shape()->dims) != sizes()) LookAtPart();
-    return view_;
+    if (view_ || c10::IntArrayRef(root_->shape()->dims) == sizes()) return view_;
+    return Part();
   }
 
   /// Whether its content is its storage's, as it stands there.
@@ -59,13 +62,14 @@ class XLATensorImpl final : public c10::TensorImpl {
                                            bool allow_tensor_metadata_change) const;
 
   /// A storage that another tensor has resized has another shape, but its elements are in
-  /// their places: from now on this is a view of them.
-  void LookAtPart() const;
+  /// their places: this is a view of them. Several threads may read the tensor at once.
+  const lazy::ViewPtr& Part() const;
   /// The value or its complex conjugate, negation: what PyTorch's lazy bits say.
   ir::Value Resolve(ir::Value value) const;
 
   lazy::StoragePtr root_;
-  mutable lazy::ViewPtr view_;
+  lazy::ViewPtr view_;
+  mutable std::atomic<lazy::ViewPtr*> part_{nullptr};  // made when first needed
 };
 
 }  // namespace torch_xla::aten

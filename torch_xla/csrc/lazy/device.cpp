@@ -1,7 +1,6 @@
 #include "lazy/device.h"
 
 #include <c10/util/Exception.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <memory>
@@ -18,8 +17,6 @@ namespace {
 
 std::mutex client_mutex;
 std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
-// In a child that was forked off: the client's threads and ours are not in it.
-std::atomic<bool> forked{false};
 std::atomic<int> spmd_devices{0};
 // Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
 thread_local int current_device = 0;
@@ -55,7 +52,7 @@ runtime::Client* CreateClient() {
 
 runtime::Client& GetClient() {
   if (auto* made = client.load(std::memory_order_acquire)) {
-    if (!forked.load(std::memory_order_relaxed)) return *made;
+    if (!runtime::Client::Forked()) return *made;
     throw runtime::Error(9,
                          "an xla device cannot be used in a process that was forked from one "
                          "that uses it: start it with the 'spawn' method of multiprocessing");
@@ -68,7 +65,6 @@ runtime::Client& GetClient() {
     }
     for (auto* hook : ClientHooks()) hook(*made);
     client.store(made, std::memory_order_release);
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   }
   return *client.load();
 }
@@ -83,8 +79,6 @@ void SetProcessPlace(runtime::ProcessPlace place) {
 }
 
 const std::string& Platform() { return GetClient().platform(); }
-
-bool ClientForked() { return forked.load(std::memory_order_relaxed); }
 
 bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }
 

@@ -21,8 +21,6 @@ void SetProcessPlace(runtime::ProcessPlace place);
 /// GetClient().platform(), without a look-up.
 const std::string& Platform();
 bool ClientCreated();
-/// Whether this is a forked child of a process with a client: there is no using it here.
-bool ClientForked();
 
 /// From now on and for good the devices of this process are one, xla:0: programs run on all of
 /// them, each working on its tiles of the arrays (distributed/sharding.h).

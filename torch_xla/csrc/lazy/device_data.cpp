@@ -71,13 +71,15 @@ void DeviceData::MakeBuffers() {
   state_.store(kReady, std::memory_order_release);
 }
 
-void DeviceData::Fulfil(Buffers buffers) {
+void DeviceData::Fulfil(Buffers buffers, uint64_t producer) {
+  producer_ = producer;
   buffers_ = std::move(buffers);
   state_.store(kReady, std::memory_order_release);
   state_.notify_all();
 }
 
-void DeviceData::Fail(std::exception_ptr error) {
+void DeviceData::Fail(std::exception_ptr error, uint64_t producer) {
+  producer_ = producer;
   error_ = std::move(error);
   state_.store(kFailed, std::memory_order_release);
   state_.notify_all();

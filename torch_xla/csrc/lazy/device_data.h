@@ -58,10 +58,13 @@ class DeviceData : public c10::intrusive_ptr_target {
   const Buffers& Wait();
   /// The same without waiting for a promise: for the thread that keeps them.
   const Buffers& Get();
+  /// 0: none. Not before the promise is kept or broken.
+  uint64_t producer() const { return producer_; }
   bool pending() const { return state_.load(std::memory_order_acquire) == kPending; }
 
-  void Fulfil(Buffers buffers);
-  void Fail(std::exception_ptr error);
+  /// `producer`: the execution, by the number that its device's worker gives it.
+  void Fulfil(Buffers buffers, uint64_t producer = 0);
+  void Fail(std::exception_ptr error, uint64_t producer = 0);
   /// After the buffers were donated.
   void Drop() { buffers_.clear(); }
 
@@ -85,6 +88,7 @@ class DeviceData : public c10::intrusive_ptr_target {
   std::atomic<int> state_{kPending};
   Buffers buffers_;
   std::exception_ptr error_;
+  uint64_t producer_ = 0;
 };
 
 using DeviceDataPtr = c10::intrusive_ptr<DeviceData>;

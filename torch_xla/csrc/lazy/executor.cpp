@@ -303,6 +303,10 @@ void WaitDevice(int device) {
   worker.ThrowFailure();
 }
 
+void ForgetFailure(const DeviceData& data) {
+  if (data.producer() != 0) GetWorker(data.device()).ForgetFailure(data.producer());
+}
+
 std::string StableHloOf(const std::vector<ir::Value>& values) {
   auto lock = LockGraph();
   return LowerGraph(CollectGraph(values), {}, Platform());

@@ -9,13 +9,15 @@
 
 namespace torch_xla::lazy {
 
-/// Doubly linked; the lock is held for four pointer writes.
+/// Doubly linked; the lock is held for four pointer writes. A forked child, where nothing is ever
+/// evaluated, leaves it alone: a thread of its parent may have been at it.
 struct LiveList {
   SpinLock lock;
   Storage* first = nullptr;
   Storage* last = nullptr;
 
   void Append(Storage* storage) {
+    if (runtime::Client::Forked()) return;
     std::lock_guard guard(lock);
     storage->previous_ = last;
     storage->next_ = nullptr;
@@ -24,6 +26,7 @@ struct LiveList {
     storage->listed_ = true;
   }
   void Remove(Storage* storage) {
+    if (runtime::Client::Forked()) return;
     std::lock_guard guard(lock);
     (storage->previous_ ? storage->previous_->next_ : first) = storage->next_;
     (storage->next_ ? storage->next_->previous_ : last) = storage->previous_;
@@ -58,8 +61,8 @@ ir::Value Storage::Exchange(ir::Value value) {
   } else if (!listed_) {
     LiveList::Of(device_).Append(this);
   }
-  if (shape_ != value.shape()) sharding_ = nullptr;
-  shape_ = value.shape();
+  if (shape() != value.shape()) sharding_ = nullptr;
+  shape_.store(value.shape(), std::memory_order_relaxed);
   return std::exchange(value_, std::move(value));
 }
 
@@ -86,7 +89,7 @@ void Storage::SetSharding(const distributed::Sharding* sharding) {
 void Storage::Assign(ir::Value value) {
   if (SpmdDevices() > 0 && LeafData(value)) {
     const distributed::Sharding* wanted = sharding();
-    if (wanted && value.shape() == shape_) value = WithSharding(std::move(value), *wanted);
+    if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);
   }
   ir::Value old;  // freed without the lock: much may hang on it
   std::lock_guard guard(lock_);

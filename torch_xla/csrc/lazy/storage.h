@@ -9,23 +9,9 @@
 
 #include "ir/node.h"
 #include "lazy/device_data.h"
+#include "lazy/spin.h"
 
 namespace torch_xla::lazy {
-
-/// For a few loads and stores; threads that trace hardly ever meet.
-class SpinLock {
- public:
-  void lock() {
-    while (flag_.test_and_set(std::memory_order_acquire)) {
-      while (flag_.test(std::memory_order_relaxed)) {
-      }
-    }
-  }
-  void unlock() { flag_.clear(std::memory_order_release); }
-
- private:
-  std::atomic_flag flag_ = ATOMIC_FLAG_INIT;
-};
 
 class Storage : public c10::intrusive_ptr_target {
  public:
@@ -35,7 +21,7 @@ class Storage : public c10::intrusive_ptr_target {
 
   /// A copy, since a sync on another thread may replace a node by what it evaluates to.
   ir::Value value() const;
-  ir::ShapeRef shape() const { return shape_; }
+  ir::ShapeRef shape() const { return shape_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
 
   /// The id of the data that it held last, 0 for none: while a node is pending, of what that
@@ -64,7 +50,7 @@ class Storage : public c10::intrusive_ptr_target {
 
   mutable SpinLock lock_;
   ir::Value value_;
-  ir::ShapeRef shape_;
+  std::atomic<ir::ShapeRef> shape_;  // read without the lock
   const distributed::Sharding* sharding_ = nullptr;
   int device_;
   uint64_t last_data_ = 0;

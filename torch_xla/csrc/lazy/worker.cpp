@@ -8,6 +8,7 @@
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
+#include "lazy/spin.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -19,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxUnfinished = 8;
 // Handed to the plugin at a time: one runs while the next is prepared.
 constexpr int kMaxRunning = 2;
+// Beyond these they are all of one kind: a program that fails in a loop.
+constexpr size_t kMaxFailures = 64;
 
 debug::Metric& ExecuteTime() {
   static auto& metric = *new debug::Metric("ExecuteTime", debug::Unit::kTimeNs);
@@ -29,7 +32,7 @@ debug::Metric& ExecuteTime() {
 void SpinFor(const std::atomic<int>& pushed, std::chrono::microseconds time) {
   auto end = Clock::now() + time;
   while (pushed.load(std::memory_order_relaxed) == 0 && Clock::now() < end) {
-    for (int i = 0; i < 32; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < 32; ++i) Pause();
   }
 }
 
@@ -66,17 +69,58 @@ void Worker::Drain() {
 }
 
 void Worker::ThrowFailure() {
-  std::exception_ptr failure;
+  std::vector<Failure> failures;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    failure = std::exchange(failure_, nullptr);
+    failures.swap(failures_);
   }
-  if (failure) std::rethrow_exception(failure);
+  if (!failures.empty()) std::rethrow_exception(failures[0].error);
 }
 
-void Worker::Fail(const std::exception_ptr& error) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_) failure_ = error;
+void Worker::Note(const Running& running, const std::exception_ptr& error) {
+  // One is told; the others are kept for those who read their results.
+  if (failures_.size() < kMaxFailures) {
+    failures_.push_back({running.execution, running.sources, error});
+  }
+}
+
+const Worker::Failure* Worker::FindFailure(uint64_t execution) const {
+  auto it = std::find_if(failures_.begin(), failures_.end(),
+                         [&](const Failure& failure) { return failure.execution == execution; });
+  return it == failures_.end() ? nullptr : &*it;
+}
+
+std::set<uint64_t> Worker::RootsOf(uint64_t failed) const {
+  std::set<uint64_t> roots, seen{failed};
+  std::vector<uint64_t> open{failed};
+  while (!open.empty()) {
+    const uint64_t execution = open.back();
+    open.pop_back();
+    const Failure* failure = FindFailure(execution);
+    if (!failure) continue;
+    bool derived = false;
+    for (uint64_t source : failure->sources) {
+      if (!FindFailure(source)) continue;
+      derived = true;
+      if (seen.insert(source).second) open.push_back(source);
+    }
+    if (!derived) roots.insert(execution);
+  }
+  return roots;
+}
+
+void Worker::ForgetFailure(uint64_t producer) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  done_.wait(lock, [&] { return unfinished_ == 0; });
+  const std::set<uint64_t> told = RootsOf(producer);
+  std::vector<Failure> others;
+  for (const Failure& failure : failures_) {
+    const std::set<uint64_t> roots = RootsOf(failure.execution);
+    if (std::none_of(roots.begin(), roots.end(), [&](uint64_t r) { return told.contains(r); })) {
+      others.push_back(failure);
+    }
+  }
+  failures_ = std::move(others);
 }
 
 void Worker::Finished() {
@@ -134,18 +178,18 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
   return upload(program.floats, execution.floats, type, halves.data());
 }
 
-void Worker::Finish(std::chrono::steady_clock::time_point start, const runtime::Error* error) {
+void Worker::Finish(const Running& running, const runtime::Error* error) {
   const Clock::time_point now = Clock::now();
   std::lock_guard<std::mutex> lock(mutex_);
   // What it waited for the one before it is not its own time.
-  const auto time = now - std::max(start, std::exchange(last_done_, now));
+  const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
-  if (error && !failure_) failure_ = AsTorchError(*error);
+  if (error) Note(running, AsTorchError(*error));
   Finished();
 }
 
 void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
-                    std::vector<runtime::Event>& done) {
+                    uint64_t number, std::vector<runtime::Event>& done) {
   const runtime::Executable& executable = *execution.program->executable;
   const int devices = SpmdDevices();
   std::vector<runtime::ExecuteResult> results;
@@ -170,27 +214,37 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
   for (size_t i = 0; i < execution.outputs.size(); ++i) {
     Buffers buffers;
     for (runtime::ExecuteResult& result : results) buffers.push_back(std::move(result.outputs[i]));
-    execution.outputs[i]->Fulfil(std::move(buffers));
+    execution.outputs[i]->Fulfil(std::move(buffers), number);
   }
   for (runtime::ExecuteResult& result : results) done.push_back(std::move(result.done));
 }
 
 void Worker::Execute(Execution& execution) {
+  auto running = std::make_shared<Running>();
+  running->execution = ++executions_;
   try {
     Program& program = *execution.program;
     CompileProgram(program, device_);
     if (program.failure) std::rethrow_exception(program.failure);
     c10::SmallVector<const Buffers*, 64> arguments;
-    for (const DeviceDataPtr& input : execution.inputs) arguments.push_back(&input->Get());
+    Executions& sources = running->sources;
+    for (const DeviceDataPtr& input : execution.inputs) {
+      const uint64_t producer = input->producer();
+      // Those of a step before come one after the other.
+      if (producer != 0 && (sources.empty() || sources.back() != producer)) {
+        sources.push_back(producer);
+      }
+      arguments.push_back(&input->Get());
+    }
     if (!execution.floats.empty()) arguments.push_back(&Numbers(program, execution, true));
     if (!execution.integers.empty()) arguments.push_back(&Numbers(program, execution, false));
-    const Clock::time_point start = Clock::now();
+    running->start = Clock::now();
     std::vector<runtime::Event> done;
-    Launch(execution, {arguments.data(), arguments.size()}, done);
+    Launch(execution, {arguments.data(), arguments.size()}, running->execution, done);
     // What the graph held dies before the next step is taken.
     execution = {};
     if (done.size() == 1) {
-      done[0].OnReady([this, start](const runtime::Error* error) { Finish(start, error); });
+      done[0].OnReady([this, running](const runtime::Error* error) { Finish(*running, error); });
       return;
     }
     // It is done when it is on all devices; the first error is the one that is told.
@@ -202,20 +256,20 @@ void Worker::Execute(Execution& execution) {
     auto rest = std::make_shared<Rest>();
     rest->count = done.size();
     for (const runtime::Event& event : done) {
-      event.OnReady([this, start, rest](const runtime::Error* error) {
+      event.OnReady([this, running, rest](const runtime::Error* error) {
         std::lock_guard<std::mutex> lock(rest->mutex);
         if (error && !rest->error) rest->error = std::make_unique<runtime::Error>(*error);
-        if (--rest->count == 0) Finish(start, rest->error.get());
+        if (--rest->count == 0) Finish(*running, rest->error.get());
       });
     }
   } catch (...) {
     std::exception_ptr error = AsTorchError(std::current_exception());
     for (const DeviceDataPtr& output : execution.outputs) {
-      if (output->pending()) output->Fail(error);
+      if (output->pending()) output->Fail(error, running->execution);
     }
-    Fail(error);
     execution = {};
     std::lock_guard<std::mutex> lock(mutex_);
+    Note(*running, error);
     Finished();
   }
 }
@@ -240,7 +294,7 @@ Worker& GetWorker(int device) {
 }
 
 void StopWorkers() {
-  if (ClientForked()) return;
+  if (runtime::Client::Forked()) return;
   std::lock_guard<std::mutex> lock(workers_mutex);
   for (auto& [device, worker] : Workers()) worker->Drain();
   // Kept, not destroyed: another thread may still trace while the interpreter ends.

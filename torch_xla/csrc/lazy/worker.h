@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 #include <vector>
@@ -37,18 +38,36 @@ class Worker {
   void Drain();
   /// Throws, once, what failed since the last call.
   void ThrowFailure();
+  /// Forgets what execution `producer` failed by: its own failure, and those of executions that
+  /// needed the results of one that it needed, too. Waits for all that was pushed.
+  void ForgetFailure(uint64_t producer);
 
  private:
+  using Executions = c10::SmallVector<uint64_t, 4>;
+  struct Failure {
+    uint64_t execution;
+    Executions sources;  // whose results it needed
+    std::exception_ptr error;
+  };
+  /// What is in flight.
+  struct Running {
+    std::chrono::steady_clock::time_point start;
+    uint64_t execution;
+    Executions sources;
+  };
   void Run();
   void Execute(Execution& execution);
   const Buffers& Numbers(Program& program, const Execution& execution, bool floats);
   /// Hands an execution to the plugin and keeps the promises of its outputs. `done`: an event for
   /// each device.
-  void Launch(Execution& execution, std::span<const Buffers* const> arguments,
+  void Launch(Execution& execution, std::span<const Buffers* const> arguments, uint64_t number,
               std::vector<runtime::Event>& done);
-  /// An execution that began at `start` has ended.
-  void Finish(std::chrono::steady_clock::time_point start, const runtime::Error* error);
-  void Fail(const std::exception_ptr& error);
+  void Finish(const Running& running, const runtime::Error* error);
+  /// These three with the mutex held.
+  void Note(const Running& running, const std::exception_ptr& error);
+  const Failure* FindFailure(uint64_t execution) const;
+  /// The failures without an earlier one that execution `failed` comes of.
+  std::set<uint64_t> RootsOf(uint64_t failed) const;
   /// One execution is done; with the mutex held.
   void Finished();
 
@@ -64,7 +83,8 @@ class Worker {
   bool sleeping_ = false;       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
-  std::exception_ptr failure_;
+  std::vector<Failure> failures_;                    // not told yet
+  uint64_t executions_ = 0;                          // for the worker's thread alone
   std::thread thread_;
 };
 

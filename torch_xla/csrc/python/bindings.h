@@ -5,6 +5,11 @@
 
 namespace torch_xla::python {
 
+/// For bindings that may wait: for the device, for a lock that a tracing thread holds, or for the
+/// client, which makes itself by calling back into Python where the replicas' store is a Python
+/// object.
+using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
+
 void BindRuntime(pybind11::module_& m);      // devices, plugins, memory, random state
 void BindExecution(pybind11::module_& m);    // sync, wait, graph texts
 void BindMetrics(pybind11::module_& m);      // counters and metrics

@@ -10,7 +10,6 @@
 namespace torch_xla::python {
 
 namespace py = pybind11;
-using NoGil = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
@@ -60,7 +59,9 @@ void BindDistributed(py::module_& m) {
   m.def(
       "_xla_set_process_place",
       [](int rank, int size, int local_rank, const c10::intrusive_ptr<c10d::Store>& store) {
-        lazy::SetProcessPlace({rank, size, local_rank, distributed::MakeProcessStore(store)});
+        auto shared = distributed::MakeProcessStore(store);
+        py::gil_scoped_release no_gil;
+        lazy::SetProcessPlace({rank, size, local_rank, std::move(shared)});
       },
       py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("store"));
   // With a reason, what is under way fails and the others are told.
@@ -73,8 +74,10 @@ void BindDistributed(py::module_& m) {
       py::arg("reason") = py::none(), NoGil());
   m.def("_xla_close_replicas_in_child", &distributed::CloseCommunicatorInChild);
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
-  m.def("_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); });
-  m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator()->Ended(); });
+  m.def(
+      "_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); },
+      NoGil());
+  m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator()->Ended(); }, NoGil());
   m.def("_xla_collective", &RunCollective, py::arg("kind"), py::arg("reduction"),
         py::arg("tensors"), py::arg("groups"), py::arg("arguments"), py::arg("in_place"), NoGil());
 }

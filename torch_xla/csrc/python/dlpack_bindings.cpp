@@ -183,7 +183,11 @@ lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream
 }
 
 py::object Import(const py::object& capsule, const std::string& device, intptr_t stream) {
-  const int ordinal = Ordinal(device);
+  const int ordinal = [&] {
+    py::gil_scoped_release no_gil;
+    lazy::GetClient();
+    return Ordinal(device);
+  }();
   lazy::DeviceDataPtr data;
   if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensorVersioned>::capsule)) {
     data = Take<DLManagedTensorVersioned>(capsule, ordinal, stream);
@@ -204,11 +208,11 @@ void BindDlpack(py::module_& m) {
         const DLDevice device = DlpackDeviceOf(name);
         return std::pair(static_cast<int>(device.device_type), device.device_id);
       },
-      py::arg("device"));
+      py::arg("device"), NoGil());
   m.def(
       "_xla_external_stream",
       [](const std::string& name) { return lazy::GetClient().ExternalStream(Ordinal(name)); },
-      py::arg("device"));
+      py::arg("device"), NoGil());
 }
 
 }  // namespace torch_xla::python

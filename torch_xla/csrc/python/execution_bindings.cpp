@@ -10,7 +10,6 @@
 namespace torch_xla::python {
 
 namespace py = pybind11;
-using NoGil = py::call_guard<py::gil_scoped_release>;
 
 namespace {
 
@@ -89,9 +88,12 @@ void BindExecution(py::module_& m) {
     return reinterpret_cast<int64_t>(impl->storage().data()) +
            tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
   });
-  m.def("_xla_storage_from_host", [](at::Storage host, const std::string& device) {
-    return aten::StorageFromHost(std::move(host), Ordinal(device));
-  });
+  m.def(
+      "_xla_storage_from_host",
+      [](at::Storage host, const std::string& device) {
+        return aten::StorageFromHost(std::move(host), Ordinal(device));
+      },
+      NoGil());
 }
 
 }  // namespace torch_xla::python

@@ -1,3 +1,5 @@
+#include <map>
+
 #include "lazy/device.h"
 #include "lazy/rng.h"
 #include "python/bindings.h"
@@ -7,7 +9,6 @@
 namespace torch_xla::python {
 
 namespace py = pybind11;
-using NoGil = py::call_guard<py::gil_scoped_release>;
 
 int Ordinal(const std::string& device) {
   return device.empty() ? lazy::CurrentDevice() : lazy::DeviceOrdinal(c10::Device(device));
@@ -81,22 +82,25 @@ void BindRuntime(py::module_& m) {
   m.def("_xla_set_rng_seed", [](py::int_ seed, const std::string& device) {
     // Any Python int, as torch.manual_seed takes: modulo 2**64.
     const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
+    py::gil_scoped_release no_gil;
     if (device.empty()) {
       lazy::SetRngSeeds(state);
     } else {
       lazy::SetRngSeed(Ordinal(device), state);
     }
   });
-  m.def("_xla_get_rng_seed",
-        [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); });
-  m.def("_xla_memory_info", [](const std::string& device) {
-    runtime::MemoryInfo info = lazy::GetClient().memory(Ordinal(device));
-    py::dict result;
-    result["bytes_used"] = info.in_use;
-    result["peak_bytes_used"] = info.peak;
-    result["bytes_limit"] = info.limit;
-    return result;
-  });
+  m.def(
+      "_xla_get_rng_seed",
+      [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); }, NoGil());
+  m.def(
+      "_xla_memory_info",
+      [](const std::string& device) {
+        const runtime::MemoryInfo info = lazy::GetClient().memory(Ordinal(device));
+        return std::map<std::string, int64_t>{{"bytes_used", info.in_use},
+                                              {"peak_bytes_used", info.peak},
+                                              {"bytes_limit", info.limit}};
+      },
+      NoGil());
 }
 
 }  // namespace torch_xla::python

@@ -9,7 +9,6 @@
 namespace torch_xla::python {
 
 namespace py = pybind11;
-using NoGil = py::call_guard<py::gil_scoped_release>;
 using distributed::Sharding;
 
 void BindSharding(py::module_& m) {

@@ -214,6 +214,8 @@ Client::~Client() = default;
 
 bool Client::host_memory() const { return impl_->host_memory; }
 
+bool Client::Forked() { return PluginLibrary::Forked(); }
+
 bool Client::tells_shardings() const {
   return impl_->plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram);
 }
@@ -248,6 +250,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
                             plugin.path());
   }
   impl.client = create.client;
+  PluginLibrary::WatchForks();
 
   Args<PJRT_Client_PlatformName_Args> name;
   name.client = impl.client;

@@ -215,6 +215,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  /// Whether this process was forked off one with a client: there is no using any here.
+  static bool Forked();
+
   const std::string& platform() const { return platform_; }  // "CPU", upper case
   /// The plugin's own name of its platform: "cpu", "cuda", "rocm".
   const std::string& platform_name() const { return platform_name_; }

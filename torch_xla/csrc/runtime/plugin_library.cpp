@@ -1,6 +1,7 @@
 #include "runtime/plugin_library.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +29,11 @@ std::string LoadError(const std::string& path, const std::string& reason) {
 }  // namespace
 
 bool PluginLibrary::ProcessIsExiting() { return g_exiting.load(std::memory_order_relaxed); }
+
+void PluginLibrary::WatchForks() {
+  static const int once = pthread_atfork(nullptr, nullptr, [] { forked_ = true; });
+  if (once != 0) throw Error(PJRT_Error_Code_RESOURCE_EXHAUSTED, "pthread_atfork() failed");
+}
 
 const PluginLibrary& PluginLibrary::Load(const std::string& path) {
   // Leaked: clients in static storage may be destroyed after any static here.

@@ -1,6 +1,7 @@
 // One loaded PJRT plugin library and its function table.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -42,11 +43,12 @@ class PluginLibrary {
     if (pjrt::PJRT_Error* error = TryCall(slot, name, args)) Throw(error, name);
   }
 
-  /// For destructors: does nothing where the slot is missing or the process is exiting.
+  /// For destructors: does nothing where the slot is missing, the process is exiting, or the plugin
+  /// is not alive in it (Forked).
   template <typename Args>
   void Destroy(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot,
                std::type_identity_t<Args>& args) const noexcept {
-    if (api_.*slot == nullptr || ProcessIsExiting()) return;
+    if (api_.*slot == nullptr || ProcessIsExiting() || Forked()) return;
     if (pjrt::PJRT_Error* error = (api_.*slot)(&args)) Discard(error);
   }
 
@@ -63,10 +65,16 @@ class PluginLibrary {
 
   /// True once the plugin's own static objects may be gone; nothing of it may be called then.
   static bool ProcessIsExiting();
+  /// Whether this process was forked off one with a client: it has the plugin's objects, but none
+  /// of the threads that work on them, and locks stay as those threads held them.
+  static bool Forked() { return forked_.load(std::memory_order_relaxed); }
+  /// From now on forked children are told apart: there is a client.
+  static void WatchForks();
 
  private:
   explicit PluginLibrary(const std::string& path);
   [[noreturn]] void ThrowMissing(const char* function) const;
+  inline static std::atomic<bool> forked_{false};
 
   std::string path_;
   // A copy as long as this header's table: what an older plugin lacks is nullptr in it.
