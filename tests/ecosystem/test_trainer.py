@@ -23,6 +23,9 @@ def test_defaults(tmp_path):
     # The short last batch counts once, and as what it is.
     assert actual["eval_samples"] == [10, 10] and actual["predicted"] == [6, 12, 64]
     assert actual["saved_equal"] and actual["finite"]
+    # The schedule's rates are parameters; evaluation and saving come between the epochs.
+    counts = actual["compiles"]
+    assert counts[2] == counts[5] and counts[6] == counts[-1], counts
 
     # From the first epoch's checkpoint alone the second one goes as it did.
     (tmp_path / "resumed").mkdir()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from op_testing import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
 
 import torch_xla
@@ -228,6 +229,63 @@ def test_float8_products_refuse_what_the_cpu_refuses() -> None:
         moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.to("xla"), args)
         with pytest.raises(on_cpu.type, match="_scaled_mm"):
             fn(*moved)
+
+
+def grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """The definition; rows and columns behind the last end give zeros."""
+    bounds = list(zip([0, *ends], ends, strict=False))
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, low:high] @ b[low:high] for low, high in bounds])
+    if a.dim() == 2:
+        parts = [a[low:high] @ b[i] for i, (low, high) in enumerate(bounds)]
+        return F.pad(torch.cat(parts), (0, 0, 0, len(a) - ends[-1]))
+    parts = [a[i] @ b[:, low:high] for i, (low, high) in enumerate(bounds)]
+    return F.pad(torch.cat(parts, 1), (0, b.shape[1] - ends[-1]))
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["rows", "few rows", "columns", "both"])
+def test_products_of_groups(kind: str, dtype: torch.dtype) -> None:
+    shapes = {
+        "rows": ((9, 4), (3, 4, 5)), "few rows": ((3, 4), (5, 4, 6)),
+        "columns": ((3, 5, 4), (4, 9)), "both": ((5, 9), (9, 6)),
+    }  # fmt: skip
+    ends = [0, 2, 2, 2, 3] if kind == "few rows" else [2, 2, 7]
+    a, b = (rand(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes[kind]))
+    leaves = [t.clone().requires_grad_() for t in (a, b)]
+    expected = grouped_mm(*leaves, ends)
+    weight = rand(*expected.shape, dtype=dtype, seed=3)
+    (expected * weight).sum().backward()
+    ours = [t.to("xla").requires_grad_() for t in (a, b)]
+    offs = torch.tensor(ends, dtype=I32).to("xla")
+    actual = F.grouped_mm(*ours, offs=offs)
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-2, atol=1e-5)
+    (actual * weight.to("xla")).sum().backward()
+    for a, b in zip(ours, leaves, strict=True):
+        torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-2, atol=1e-5)
+
+
+def test_an_infinite_expert_is_nothing_to_the_others() -> None:
+    a, b = torch.ones(4, 4), torch.ones(2, 4, 8)
+    b[1] = torch.inf
+    offs = torch.tensor([2, 4], dtype=I32)
+    actual = torch._grouped_mm(a.to("xla"), b.to("xla"), offs.to("xla")).cpu()
+    torch.testing.assert_close(actual, torch._grouped_mm(a, b, offs))
+
+
+def test_products_of_groups_refuse_what_the_cpu_refuses() -> None:
+    a, b, offs = torch.ones(8, 8), torch.ones(3, 8, 4), torch.tensor([2, 2, 5], dtype=I32)
+    for args in [
+        (a, b), (b, b.mT, offs), (a, b, offs.long()), (a, b, offs[:2]), (a, b, offs[None]),
+        (a, b[:, :4], offs), (a.double(), b.double(), offs), (a[0], b, offs), (a, b, offs, a),
+        (a, b, offs, None, torch.bfloat16), (a[:, :4], a, offs),
+    ]:  # fmt: skip
+        with pytest.raises(RuntimeError):
+            torch._grouped_mm(*args)
+        moved = [x.to("xla") if isinstance(x, torch.Tensor) else x for x in args]
+        with pytest.raises(RuntimeError, match="_grouped_mm"):
+            torch._grouped_mm(*moved)
 
 
 def test_distances() -> None:
