@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Callable
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -49,11 +52,24 @@ except ImportError as error:
 from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
+from torch_xla._internal import regions as _regions  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
-from torch_xla.utils import closures as _closures  # noqa: E402
+
+
+def _xlac_getattr(name: str) -> Any:
+    # Names of torch_xla 2.9's extension, which are Python here.
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from torch_xla._internal import xlac_names
+
+    return xlac_names.lookup(name)
+
+
+_XLAC.__getattr__ = _xlac_getattr
+sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
 
 _plugins.register_plugins()
 _XLAC._init()
@@ -103,7 +119,7 @@ def device_count() -> int:
     return len(_XLAC._xla_get_devices())
 
 
-def sync(wait: bool = False) -> None:
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Cuts the graph of the default device here, runs it, then runs the step closures.
 
     The graph is compiled when it was not seen before, and runs asynchronously: only reading
@@ -112,13 +128,17 @@ def sync(wait: bool = False) -> None:
 
     Args:
         wait: Whether to return only when the device has finished.
+        reset_scope: Changes nothing; taken for scripts that pass it.
 
     Raises:
         RuntimeError: Compilation failed, or asynchronous work of an earlier step did.
         Exception: Whatever a step closure raised.
     """
-    _XLAC._xla_sync([], wait)
-    _closures.run_step_closures()
+    _regions.sync(wait)
+    if "XLA_METRICS_FILE" in os.environ:
+        from torch_xla.debug import metrics_saver
+
+        metrics_saver.save_metrics()
 
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
@@ -136,17 +156,20 @@ def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
         _XLAC._xla_set_rng_seed(int(seed) & _device_module.SEED_MASK, str(torch.device(device)))
 
 
-class _Region(contextlib.ContextDecorator):
-    """A region of code that traces into graphs of its own: one where nothing is read."""
+def set_custom_compile_options(options: Mapping[str, Any]) -> None:
+    """Sets options of XLA's compiler for all programs that are compiled from now on.
 
-    def __enter__(self) -> _Region:
-        sync()
-        return self
+    A graph that was compiled with other options is compiled again.
 
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
-        # What an error left half traced runs when it is read, or at the next sync.
-        if exc_type is None:
-            sync()
+    Args:
+        options: Values by the names that the plugin's compiler knows, for example
+            ``{"xla_cpu_enable_fast_math": True}``. They take the place of those set before.
+
+    Raises:
+        TypeError: A value is no text, number or bool. A name that the compiler does not know is
+            an error at the next sync.
+    """
+    _XLAC._xla_set_compile_options(_regions.as_options(options))
 
 
 def step() -> contextlib.AbstractContextManager[Any]:
@@ -155,31 +178,48 @@ def step() -> contextlib.AbstractContextManager[Any]:
     What was traced earlier stays out of the step's graph, and the step's graph is launched at
     the end of the block. When the block raises, nothing is launched.
     """
-    return _Region()
+    return _regions.Region()
 
 
-def compile(f: _F | None = None) -> Any:
+def compile(
+    f: _F | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    custom_compile_options: Mapping[str, Any] | None = None,
+) -> Any:
     """Traces, compiles and launches a function or a block as a unit.
 
     Use it on a callable (``step = torch_xla.compile(step_fn)``), as a decorator
-    (``@torch_xla.compile``) or as a context manager (``with torch_xla.compile():``). The
-    code runs as usual between two :func:`sync`; a later call that traces the same graph uses
-    the compiled one.
+    (``@torch_xla.compile``, ``@torch_xla.compile(full_graph=True)``) or as a context manager
+    (``with torch_xla.compile():``). The code runs as usual between two :func:`sync`; a later call
+    that traces the same graph uses the compiled one. In eager mode
+    (:mod:`torch_xla.experimental.eager`) it is traced as a whole all the same.
 
     Args:
         f: The callable. ``None`` gives an object for ``with``, which is a decorator too.
+        full_graph: Whether what would cut the graph (reading a tensor, an operator that runs on
+            the CPU, a sync) raises there.
+        name: The name of its programs in profiles and dumps, and of the counters
+            ``CompiledGraph::<name>`` and ``ExecutedGraph::<name>``.
+        max_different_graphs: How many different graphs it may trace; with one more it raises and
+            says what differs, and nothing runs.
+        custom_compile_options: Options of XLA's compiler for its programs, besides those of
+            :func:`set_custom_compile_options`.
 
     Returns:
         A callable with the signature and results of ``f``, or the context manager.
 
     Raises:
         TypeError: ``f`` is not callable.
+        ValueError: ``max_different_graphs`` is below 1.
     """
+    region = _regions.Region(full_graph, name, max_different_graphs, custom_compile_options)
     if f is None:
-        return _Region()
+        return region
     if not callable(f):
         raise TypeError(f"compile(): expected `f` to be callable, got {type(f).__name__}")
-    return _Region()(f)
+    return region(f)
 
 
 def launch(
@@ -210,6 +250,27 @@ def launch(
     xla_multiprocessing.spawn(fn, args, nprocs=nprocs, start_method=start_method)
 
 
+# Imported when they are asked for.
+_SUBMODULES = (
+    "amp",
+    "backends",
+    "debug",
+    "distributed",
+    "experimental",
+    "library",
+    "stablehlo",
+    "test",
+    "utils",
+    "version",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 # Reached as attributes (`torch_xla.runtime.world_size()`) by many scripts.
 from torch_xla import runtime  # noqa: E402
 from torch_xla.core import xla_model as _xla_model  # noqa: E402, F401
@@ -223,6 +284,7 @@ __all__ = [
     "manual_seed",
     "real_devices",
     "runtime",
+    "set_custom_compile_options",
     "step",
     "sync",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from torch_xla import _XLAC
-from torch_xla._internal import replication, spmd_mode
+from torch_xla._internal import absent, replication, spmd_mode
 
 
 def device_type() -> str:
@@ -13,6 +16,23 @@ def device_type() -> str:
         RuntimeError: No PJRT plugin could be started.
     """
     return _XLAC._xla_platform()
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Sets the platform to use, as ``PJRT_DEVICE`` does; before the first use of a device.
+
+    Args:
+        pjrt_device: For example ``"CPU"``, ``"CUDA"`` or ``"TPU"``.
+
+    Raises:
+        RuntimeError: Devices of another platform are in use.
+    """
+    if _XLAC._xla_is_initialized() and device_type().upper() != pjrt_device.upper():
+        raise RuntimeError(
+            f"set_device_type({pjrt_device!r}): the devices of {device_type()} are in use already; "
+            "call it before the first use of a device"
+        )
+    os.environ["PJRT_DEVICE"] = pjrt_device
 
 
 def use_spmd(auto: bool = False) -> None:
@@ -89,6 +109,102 @@ def process_count() -> int:
     return replication.topology().world_size
 
 
+def host_index() -> int:
+    """Returns the index of this host among those of the replication."""
+    place = replication.topology()
+    return place.rank // place.local_world_size
+
+
+def local_process_count() -> int:
+    """Returns how many processes of the replication are on this host."""
+    return replication.topology().local_world_size
+
+
+def local_device_count() -> int:
+    """Returns how many devices the processes of this host have together."""
+    return local_process_count() * addressable_device_count()
+
+
+def runtime_device_attributes(device: str) -> dict[str, Any]:
+    """Returns what is known of a device of the hardware.
+
+    Args:
+        device: Its name, for example ``"CPU:0"`` as :func:`torch_xla.real_devices` has it, or
+            ``"xla:0"``.
+
+    Returns:
+        ``name``, ``platform``, ``kind`` and ``process_index``.
+
+    Raises:
+        IndexError: This process has no such device.
+    """
+    index = int(device.rpartition(":")[2] or 0)
+    devices = global_runtime_device_attributes()
+    own = [found for found in devices if found["process_index"] == process_index()]
+    if not 0 <= index < len(own):
+        raise IndexError(
+            f"runtime_device_attributes(): expected one of the {len(own)} devices of this "
+            f"process, got {device!r}"
+        )
+    return own[index]
+
+
+def global_runtime_device_attributes() -> list[dict[str, Any]]:
+    """Returns :func:`runtime_device_attributes` of all devices of all processes.
+
+    Processes have devices alike.
+    """
+    count, platform = addressable_runtime_device_count(), device_type()
+    kinds = [_XLAC._xla_device_kind(f"xla:{0 if is_spmd() else i}") for i in range(count)]
+    return [
+        {
+            "name": f"{platform}:{process * count + i}",
+            "platform": platform,
+            "kind": kinds[i],
+            "process_index": process,
+        }
+        for process in range(process_count())
+        for i in range(count)
+    ]
+
+
+def is_bf16_supported() -> bool:
+    """Returns whether the device computes with bfloat16: XLA does, on every platform."""
+    return True
+
+
+def get_master_ip() -> str:
+    """Returns the address of the host of replica 0: ``MASTER_ADDR``, or of a TPU slice.
+
+    A process by itself is on the host of replica 0.
+    """
+    if address := os.environ.get("MASTER_ADDR"):
+        return address
+    if os.environ.get("PJRT_DEVICE", "").upper() == "TPU":
+        from torch_xla._internal import tpu
+
+        return tpu.get_worker_ips()[0]
+    return "localhost"
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Keeps compiled programs on disk, from now on: ``XLA_PERSISTENT_CACHE_PATH``.
+
+    Several processes may use one folder at the same time.
+
+    Args:
+        path: The folder; it is made where it is not there.
+        readonly: Whether programs that are not in it are left out of it.
+    """
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = os.fspath(path)
+    os.environ["XLA_PERSISTENT_CACHE_READ_ONLY"] = "1" if readonly else "0"
+
+
+def get_num_cached_compilation_graph() -> int:
+    """Returns how many programs are kept: each graph that was traced and compiled."""
+    return _XLAC._xla_num_programs()
+
+
 def _init_world_size_ordinal() -> None:
     """Changes nothing: a process's place is known from the start."""
 
@@ -104,3 +220,13 @@ def set_collective_timeout(seconds: float) -> None:
         RuntimeError: The replicas are connected already.
     """
     replication.set_timeout(seconds)
+
+
+__getattr__ = absent.getter(
+    __name__,
+    {
+        "using_pjrt": "there is no other runtime: take it for true",
+        "xla_device": "torch_xla.device()",
+        "requires_pjrt": "leave it out",
+    },
+)

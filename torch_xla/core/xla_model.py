@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO, TypedDict
 
 import torch
 
 import torch_xla
 from torch_xla import _XLAC, runtime
+from torch_xla._internal import absent, barrier
 from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.rate_tracker import RateTracker
+from torch_xla._internal.tensor_arena import ToXlaTensorArena
 from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
@@ -40,12 +44,15 @@ from torch_xla.utils import closures
 from torch_xla.utils.utils import map_tensors
 
 __all__ = [
+    "MemoryInfo",
     "REDUCE_AND",
     "REDUCE_MAX",
     "REDUCE_MIN",
     "REDUCE_MUL",
     "REDUCE_OR",
     "REDUCE_SUM",
+    "RateTracker",
+    "ToXlaTensorArena",
     "add_step_closure",
     "all_gather",
     "all_gather_bucketized",
@@ -56,16 +63,20 @@ __all__ = [
     "collective_broadcast",
     "collective_permute",
     "do_on_ordinals",
+    "fork_rng",
     "get_local_ordinal",
     "get_memory_info",
     "get_ordinal",
     "get_rng_state",
+    "get_stablehlo",
+    "get_stablehlo_bytecode",
     "get_xla_supported_devices",
     "is_master_ordinal",
     "is_xla_tensor",
     "mark_step",
     "master_print",
     "mesh_reduce",
+    "optimization_barrier_",
     "optimizer_step",
     "recv",
     "reduce_gradients",
@@ -81,7 +92,10 @@ __all__ = [
     "wait_device_ops",
     "xla_device",
     "xla_device_hw",
+    "xla_device_kind",
     "xla_real_devices",
+    "xla_rendezvous",
+    "xla_replication_devices",
     "xrt_world_size",
 ]
 
@@ -112,7 +126,7 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
     """
     if n is None and devkind is None:
         return torch.device(_XLAC._xla_get_default_device())
-    devices = get_xla_supported_devices(devkind)
+    devices = get_xla_supported_devices(devkind=devkind)
     if not 0 <= (n or 0) < len(devices):
         raise RuntimeError(
             f"xla_device(): there is no device n={n}, devkind={devkind}; this process has "
@@ -123,14 +137,17 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 
 def get_xla_supported_devices(
-    devkind: str | None = None, max_devices: int | None = None
+    devkind: str | int | None = None, max_devices: int | None = None
 ) -> list[str]:
     """Returns the names of the XLA devices of a kind, for example ``["xla:0"]``.
 
     Args:
         devkind: ``"TPU"``, ``"GPU"``, ``"CPU"`` or the name of a PJRT platform; all when None.
-        max_devices: The largest number of devices to return.
+            Newer programs pass ``max_devices`` first.
+        max_devices: The largest number of devices to return; all when None.
     """
+    if isinstance(devkind, int):
+        devkind, max_devices = None, devkind
     devices = _XLAC._xla_get_devices()
     if devkind is not None:
         devkind = devkind.upper()
@@ -225,7 +242,29 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "xla"
 
 
-def set_replication(device: torch.device | str, devices: Sequence[torch.device | str] = ()) -> None:
+def xla_device_kind(device: torch.device | str | None = None) -> str:
+    """Returns what the plugin calls the hardware of a device, for example ``"TPU v4"``.
+
+    Args:
+        device: The XLA device; the default one when None.
+    """
+    return _XLAC._xla_device_kind(_device_name(device))
+
+
+def xla_replication_devices(
+    local_devices: Sequence[torch.device | str] | None = None,
+) -> list[str]:
+    """Returns the hardware of the devices that take part in the replication.
+
+    Args:
+        local_devices: The devices of this process that do; its default one when None.
+    """
+    return xla_real_devices(local_devices or [xla_device()])
+
+
+def set_replication(
+    device: torch.device | str, devices: Sequence[torch.device | str] | None = ()
+) -> None:
     """Makes ``device`` the default one; a process is one replica, with no need for more.
 
     Args:
@@ -239,19 +278,56 @@ def set_replication(device: torch.device | str, devices: Sequence[torch.device |
     if torch.device(device).type != "xla":
         return
     name = _device_name(device)
-    if len(devices) and name not in [_device_name(other) for other in devices]:
+    if devices and name not in [_device_name(other) for other in devices]:
         names = ", ".join(map(str, devices))
         raise ValueError(f"set_replication(): expected {name} to be one of the devices {names}")
     _XLAC._xla_set_default_device(name)
 
 
-def mark_step(wait: bool = False) -> None:
+def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Ends a step: the same as :func:`torch_xla.sync`.
 
     Args:
         wait: Whether to return only when the device has finished.
+        reset_scope: Changes nothing; taken for scripts that pass it.
     """
-    torch_xla.sync(wait)
+    torch_xla.sync(wait, reset_scope)
+
+
+def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
+    """Returns the StableHLO of the program that tensors wait for. Runs nothing.
+
+    Args:
+        tensors: XLA tensors of any shape and dtype; all of the default device that are not
+            computed yet when None or empty.
+    """
+    return _XLAC._xla_stablehlo_of(list(tensors or ()))
+
+
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
+    """Returns :func:`get_stablehlo` as a portable artifact, by jaxlib's serializer.
+
+    Args:
+        tensors: See :func:`get_stablehlo`.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+    """
+    from torch_xla._internal import mlir
+
+    return mlir.bytecode(get_stablehlo(tensors))
+
+
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Keeps XLA from moving computations across this point, for these tensors, in place.
+
+    What is computed of them from now on is computed of their values here: XLA neither merges it
+    with equal computations made before nor puts it earlier. Values and gradients are unchanged.
+
+    Args:
+        tensors: XLA tensors of any shapes and dtypes.
+    """
+    barrier.apply_(list(tensors))
 
 
 def add_step_closure(
@@ -302,6 +378,7 @@ def optimizer_step(
     barrier: bool = False,
     optimizer_args: Mapping[str, Any] | None = None,
     groups: Sequence[Sequence[int]] | None = None,
+    pin_layout: bool = True,
 ) -> Any:
     """Combines the gradients of the replicas and takes an optimizer step.
 
@@ -314,6 +391,7 @@ def optimizer_step(
             :class:`torch_xla.distributed.parallel_loader.MpDeviceLoader`, which does so.
         optimizer_args: Named arguments for ``optimizer.step()``.
         groups: The replica groups, as lists of ordinals; all replicas when None.
+        pin_layout: Changes nothing; taken for scripts that pass it.
 
     Returns:
         What ``optimizer.step()`` returned.
@@ -424,18 +502,18 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def send_cpu_data_to_device(
-    data: Any, device: torch.device | str, input_sharding: Any = None
+    datas: Any, device: torch.device | str, input_sharding: Any = None
 ) -> Any:
-    """Returns ``data`` with its CPU tensors on ``device``; all else passes through.
+    """Returns ``datas`` with its CPU tensors on ``device``; all else passes through.
 
     Args:
-        data: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape
+        datas: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape
             and dtype. It is not changed. A class of your own joins in by deriving from
             :class:`~torch_xla.utils.utils.DataWrapper`.
         device: Where to copy them.
         input_sharding: In SPMD mode, how they shall lie on the devices: a
             :class:`torch_xla.distributed.spmd.ShardingSpec` for all tensors with as many
-            dimensions as it has, or a mapping, list or tuple, nested as ``data`` is, of such
+            dimensions as it has, or a mapping, list or tuple, nested as ``datas`` is, of such
             specs (None for what is not split). Each device is sent its part before this returns.
 
     Returns:
@@ -444,15 +522,15 @@ def send_cpu_data_to_device(
     Raises:
         IndexError: There is no such device.
         torch.OutOfMemoryError: The device has no memory left.
-        ValueError: ``input_sharding`` is not of the form of ``data``.
+        ValueError: ``input_sharding`` is not of the form of ``datas``.
         RuntimeError: ``input_sharding`` is given and the process is not in SPMD mode.
     """
     if input_sharding is not None:
         from torch_xla.distributed.spmd.input_sharding import send_sharded
 
-        return send_sharded(data, device, input_sharding)
+        return send_sharded(datas, device, input_sharding)
     return map_tensors(
-        lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, data
+        lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, datas
     )
 
 
@@ -475,7 +553,51 @@ def get_rng_state(device: torch.device | str | None = None) -> int:
     return _XLAC._xla_get_rng_seed(_device_name(device))
 
 
-def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:
+@contextlib.contextmanager
+def fork_rng(device: torch.device | str | None = None, enabled: bool = True) -> Iterator[None]:
+    """Puts the state of a device's random number generator back at the end of the block.
+
+    Args:
+        device: The XLA device; the default one when None.
+        enabled: False makes it do nothing.
+    """
+    if not enabled:
+        yield
+        return
+    state = get_rng_state(device)
+    try:
+        yield
+    finally:
+        set_rng_state(state, device)
+
+
+def xla_rendezvous(
+    payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None
+) -> list[bytes]:
+    """Waits for replicas, and exchanges data with them: see :func:`rendezvous`.
+
+    Args:
+        payload: What this replica gives.
+        ordinals: The replicas that take part; all when None.
+        tag: The name of the meeting.
+
+    Returns:
+        What each gave, in the order of their ordinals.
+    """
+    return list(rendezvous(tag or "xla_rendezvous", payload, ordinals or []))
+
+
+class MemoryInfo(TypedDict):
+    """What :func:`get_memory_info` tells."""
+
+    kb_free: int
+    kb_total: int
+    bytes_used: int
+    peak_bytes_used: int
+    bytes_limit: int
+
+
+def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
     """Returns how much memory a device has and uses.
 
     Args:
@@ -498,3 +620,17 @@ def get_memory_info(device: torch.device | str | None = None) -> dict[str, int]:
     info["kb_total"] = total // 1024 if total >= 0 else -1
     info["kb_free"] = free // 1024 if total >= 0 else -1
     return info
+
+
+__getattr__ = absent.getter(
+    __name__,
+    {
+        "CoalescingBuckets": "xm.all_gather_bucketized and xm.reduce_scatter_bucketized",
+        "DeviceContext": "a graph belongs to its device; nothing else is kept",
+        "check_view_sharing": "views share their base's memory here",
+        "parse_xla_device": "torch.device(device).index",
+        "get_replication_devices": "xm.xla_replication_devices",
+        "is_xla_device": "torch.device(device).type == 'xla'",
+        "xla_model": "import torch_xla.core.xla_model as xm",
+    },
+)

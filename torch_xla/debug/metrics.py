@@ -36,9 +36,9 @@ def counter_names() -> list[str]:
     return _XLAC._xla_counter_names()
 
 
-def counter_value(counter_name: str) -> int | None:
+def counter_value(name: str) -> int | None:
     """Returns the value of a counter, or None when there is none of that name."""
-    return _XLAC._xla_counter_value(counter_name)
+    return _XLAC._xla_counter_value(name)
 
 
 def metric_names() -> list[str]:
@@ -46,7 +46,7 @@ def metric_names() -> list[str]:
     return _XLAC._xla_metric_names()
 
 
-def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
     """Returns the content of a metric.
 
     Returns:
@@ -54,7 +54,12 @@ def metric_data(metric_name: str) -> tuple[int, float, list[tuple[float, float]]
         seconds and a value; None when there is no metric of that name. Times are in
         nanoseconds, sizes in bytes.
     """
-    return _XLAC._xla_metric_data(metric_name)
+    return _XLAC._xla_metric_data(name)
+
+
+def executed_fallback_ops() -> list[str]:
+    """Returns the names of the operators that ran on the CPU: the counters ``aten::...``."""
+    return [name for name in counter_names() if name.startswith("aten::")]
 
 
 def clear_counters() -> None:

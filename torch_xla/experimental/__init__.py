@@ -1,1 +1,44 @@
 """Interfaces that may still change."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torch_xla._internal import absent
+
+# Where names of this package are, imported when they are asked for.
+_HOMES = {
+    "eager_mode": "eager",
+    "eager_mode_context": "eager",
+    "is_eager_mode": "eager",
+}
+
+_KERNELS = "TPU kernels need JAX's Pallas; torch_xla.core.xla_builder.call_jax calls them"
+_MARKS = "torch.library and torch_xla.library.register_lowering name what a compiler shall see"
+
+_absent = absent.getter(
+    __name__,
+    {
+        "assume_pure": "torch_xla.compile traces a function once for each set of shapes",
+        "callback": "xm.add_step_closure runs a function when a step's tensors are there",
+        "deprecation": "the warnings module",
+        "dynamo_mark_sharding": "torch_xla.distributed.spmd.mark_sharding",
+        "dynamo_set_buffer_donor": "buffers that nothing can read any more are donated by itself",
+        "mark_pattern_utils": _MARKS,
+        "pallas_kernels": _KERNELS,
+        "pytreeify": "torch.utils._pytree.register_pytree_node",
+        "quantized": "torch.ops.quantized_decomposed runs on xla",
+        "splash_attention": "torch_xla.experimental.custom_kernel.flash_attention; " + _KERNELS,
+        "unbounded_dynamism_export": "torch_xla.stablehlo",
+        "xla_dynamic_reshape_ops": "shapes are static",
+        "xla_marker": _MARKS,
+        "xla_mlir_debuginfo": "XLA_IR_DEBUG=1 puts source lines into programs",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return _absent(name)

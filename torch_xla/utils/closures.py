@@ -5,13 +5,26 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Closure = Callable[[], Any]
 
 
-class AsyncClosureHandler:
+class ClosureHandler:
+    """Runs closures at once, in their order."""
+
+    def run(self, closure: Closure) -> None:
+        """Runs ``closure``."""
+        closure()
+
+    def run_all(self, closures: Iterable[Closure]) -> None:
+        """Runs each of ``closures``."""
+        for closure in closures:
+            self.run(closure)
+
+
+class AsyncClosureHandler(ClosureHandler):
     """Runs closures one after the other on a thread of its own.
 
     The thread starts with the first closure. An error is kept and raised by
@@ -27,14 +40,18 @@ class AsyncClosureHandler:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def run(self, closure: Closure) -> None:
-        """Queues ``closure``; blocks while the queue is full."""
+    def start_event_loop(self) -> None:
+        """Starts the thread, where it does not run."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # A fork has no thread.
                 self._thread = threading.Thread(
                     target=self._work, name="torch_xla step closures", daemon=True
                 )
                 self._thread.start()
+
+    def run(self, closure: Closure) -> None:
+        """Queues ``closure``; blocks while the queue is full."""
+        self.start_event_loop()
         self._queue.put(closure)
 
     def wait(self) -> None:

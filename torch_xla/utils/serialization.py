@@ -23,9 +23,29 @@ from torch_xla import _XLAC
 from torch_xla._internal.atomic_file import atomic_write
 from torch_xla.core import xla_model
 from torch_xla.utils import gcsfs
+from torch_xla.utils.utils import for_each_instance_rewrite
 
 _PROTOCOL = 2  # What torch.save writes, and the restricted unpickler of torch.load reads.
 _ZIP_MAGIC = b"PK\x03\x04"
+
+
+class TensorReference:
+    """Stands for tensor ``tid`` of a checkpoint whose tensors are in files of their own.
+
+    torch_xla 2.9 writes such checkpoints, and frameworks after it: :func:`_get_tensors_folder`,
+    :func:`_get_tensor_file`. :func:`load` reads them.
+    """
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+
+
+def _get_tensors_folder(path: str) -> str:
+    return path + ".tensors"
+
+
+def _get_tensor_file(folder: str, tid: int) -> str:
+    return os.path.join(folder, f"tensor_{tid}.pt")
 
 
 class _Storage:
@@ -257,6 +277,18 @@ def _check_format(path: str, file: IO[bytes]) -> None:
         )
 
 
+def _load_parts(path: str, map_location: Any, weights_only: bool) -> Any:
+    """Loads a checkpoint whose tensors are in files of their own."""
+    with torch.serialization.safe_globals([TensorReference]):
+        data = torch.load(path, weights_only=weights_only)
+
+    def read(reference: TensorReference) -> Any:
+        file = _get_tensor_file(_get_tensors_folder(path), reference.tid)
+        return torch.load(file, map_location=map_location, weights_only=weights_only)
+
+    return for_each_instance_rewrite(data, lambda x: isinstance(x, TensorReference), read)
+
+
 def load(
     path: str | os.PathLike[str],
     map_location: torch.device | str | dict[str, str] | Callable[..., Any] | None = None,
@@ -285,6 +317,8 @@ def load(
     """
     path = os.fspath(path)
     remote = gcsfs._is_url(path)
+    if not remote and os.path.isdir(_get_tensors_folder(path)):
+        return _load_parts(path, map_location, weights_only)
     with gcsfs.generic_open(path, "rb") as file:
         _check_format(path, file)
         try:

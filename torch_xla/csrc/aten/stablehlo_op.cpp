@@ -106,12 +106,16 @@ void CheckThatItCompiles(std::string_view text) {
   compiled.emplace(text);
 }
 
-std::vector<at::Tensor> XlaKernel(c10::string_view text, at::TensorList inputs) {
+std::vector<at::Tensor> Call(c10::string_view text, at::TensorList inputs) {
   ir::ops::stablehlo_text.counter->Add();
   aten::NodeBuilder builder(ir::ops::stablehlo_text);
   builder.String(text);
   builder.TensorList(inputs);
-  std::vector<at::Tensor> results = builder.List();
+  return builder.List();
+}
+
+std::vector<at::Tensor> XlaKernel(c10::string_view text, at::TensorList inputs) {
+  std::vector<at::Tensor> results = Call(text, inputs);
   CheckThatItCompiles(text);
   return results;
 }
@@ -122,4 +126,10 @@ TORCH_LIBRARY_IMPL(torch_xla, Meta, m) { m.impl("stablehlo", TORCH_FN(MetaKernel
 TORCH_LIBRARY_IMPL(torch_xla, CPU, m) { m.impl("stablehlo", TORCH_FN(CpuKernel)); }
 
 }  // namespace
+
+std::vector<at::Tensor> aten::CallStableHlo(const std::string& text,
+                                            const std::vector<at::Tensor>& inputs) {
+  return Call(text, inputs);
+}
+
 }  // namespace torch_xla

@@ -8,7 +8,9 @@
 
 #include "debug/metrics.h"
 #include "distributed/collective_ops.h"
+#include "ir/dump.h"
 #include "lazy/collective.h"
+#include "lazy/cuts.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
 #include "lazy/worker.h"
@@ -145,6 +147,8 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, const std::vector<Target>& targ
   ir::Hasher hasher;
   hasher.Add(graph.hash);
   hasher.Add(static_cast<uint64_t>(device));
+  const CompileSettingsPtr settings = CurrentSettings();
+  hasher.Add(settings->Hash());
   const bool spmd = SpmdDevices() > 1;
   std::vector<const Sharding*> shardings;
   if (spmd) {
@@ -163,7 +167,11 @@ ProgramPtr FindOrMakeProgram(const Graph& graph, const std::vector<Target>& targ
   auto program = std::make_shared<Program>();
   {
     debug::ScopedTimer timer(lower_time);
-    program->stablehlo = LowerGraph(graph, aliases, Platform(), shardings);
+    program->stablehlo = LowerGraph(graph, aliases, Platform(), shardings, settings->name);
+  }
+  if (!settings->name.empty()) {
+    debug::GetCounter("CompiledGraph::" + settings->name).Add();
+    program->runs = &debug::GetCounter("ExecutedGraph::" + settings->name);
   }
   program->aliases = std::move(aliases);
   program->across_processes = Platform() != "CPU" && HasCollective(graph);
@@ -224,6 +232,7 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
     FailUnlowerable(targets, graph.roots, device);
     throw;
   }
+  if (execution.program->runs) execution.program->runs->Add();
   const std::vector<const Sharding*>& shardings = execution.program->shardings;
   for (size_t i = 0; i < shardings.size(); ++i) {
     if (shardings[i]) execution.outputs[i]->SetSharding(shardings[i]);
@@ -261,6 +270,7 @@ std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int dev
 
 void SyncDevice(int device, bool wait) {
   static auto& mark_step = *new debug::Counter("MarkStep");
+  CheckMayCut();
   mark_step.Add();
   Worker& worker = GetWorker(device);
   worker.ThrowFailure();
@@ -271,7 +281,19 @@ void SyncDevice(int device, bool wait) {
   if (wait) WaitDevice(device);
 }
 
+void RunPending(int device, bool wait) {
+  std::vector<StoragePtr> pending = Storage::Pending(device);
+  if (pending.empty()) return;
+  GetWorker(device).ThrowFailure();
+  {
+    auto lock = LockGraph();
+    SyncLocked(pending, device, /*donate=*/true);
+  }
+  if (wait) WaitDevice(device);
+}
+
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
+  CheckMayCut();
   std::unordered_map<int, std::vector<StoragePtr>> by_device;
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
@@ -311,6 +333,24 @@ std::string StableHloOf(const std::vector<ir::Value>& values) {
   auto lock = LockGraph();
   return LowerGraph(CollectGraph(values), {}, Platform());
 }
+
+std::vector<ir::Value> PendingValues(int device) {
+  std::vector<ir::Value> values;
+  for (const StoragePtr& storage : Storage::Pending(device)) {
+    ir::Value value = storage->value();
+    if (!LeafData(value)) values.push_back(std::move(value));
+  }
+  return values;
+}
+
+ir::Hash128 PendingHash(int device) {
+  auto lock = LockGraph();
+  return CollectGraph(PendingValues(device)).hash;
+}
+
+std::string PendingText(int device) { return ir::ToText(PendingValues(device)); }
+
+size_t NumPrograms() { return Cache().Size(); }
 
 void Shutdown() { StopWorkers(); }
 

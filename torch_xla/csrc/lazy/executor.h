@@ -14,6 +14,9 @@ namespace torch_xla::lazy {
 /// execution, once.
 void SyncDevice(int device, bool wait);
 
+/// The same where anything is pending; it is no step.
+void RunPending(int device, bool wait);
+
 /// The same for these storages and those whose values theirs are computed from; nothing is donated
 /// and the rest of the graph stays.
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
@@ -33,6 +36,14 @@ void ForgetFailure(const DeviceData& data);
 
 /// The StableHLO that SyncStorages would compile for these values.
 std::string StableHloOf(const std::vector<ir::Value>& values);
+
+/// What SyncDevice would compute, the hash of that graph, and its text.
+std::vector<ir::Value> PendingValues(int device);
+ir::Hash128 PendingHash(int device);
+std::string PendingText(int device);
+
+/// How many programs are kept.
+size_t NumPrograms();
 
 /// Ends the worker threads after what is queued; called at interpreter exit.
 void Shutdown();

@@ -50,11 +50,6 @@ uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
   return 0;
 }
 
-/// Element `index` of a packed parameter, as a rank-0 value.
-stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
-  return stablehlo::Reshape(stablehlo::Slice(packed, {index}, {index + 1}), {});
-}
-
 std::string ShardingAttribute(const distributed::Sharding& sharding) {
   return "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
 }
@@ -77,6 +72,24 @@ void AddShardings(const Graph& graph, std::span<const distributed::Sharding* con
 }
 
 }  // namespace
+
+stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
+  return stablehlo::Reshape(stablehlo::Slice(packed, {index}, {index + 1}), {});
+}
+
+stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
+                             const stablehlo::Type& type) {
+  stablehlo::Builder& builder = cx.builder();
+  if (number.isComplex()) {
+    return stablehlo::Constant(builder, std::complex<double>(number.toComplexDouble()), type);
+  }
+  return number.isFloatingPoint() ? stablehlo::Constant(builder, number.toDouble(), type)
+                                  : stablehlo::Constant(builder, number.toLong(), type);
+}
+
+stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data) {
+  return LowerScalar(cx, *data.fill(), cx.Physical(data.shape()));
+}
 
 Graph CollectGraph(std::vector<ir::Value> roots) {
   static uint64_t walks = 0;
@@ -119,7 +132,8 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
 
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform,
-                       std::span<const distributed::Sharding* const> outputs) {
+                       std::span<const distributed::Sharding* const> outputs,
+                       std::string_view name) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
@@ -159,9 +173,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
         cx.SetLeaf(*node, stablehlo::BroadcastInDim(next_number(fill.type(), leaf->shape()->dtype),
                                                     type.dims, {}));
       } else {
-        cx.SetLeaf(*node, fill.isFloatingPoint()
-                              ? stablehlo::Constant(builder, fill.toDouble(), type)
-                              : stablehlo::Constant(builder, fill.toLong(), type));
+        cx.SetLeaf(*node, LowerFill(cx, *leaf));
       }
     } else if (&node->op() == &ir::ops::scalar) {
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
@@ -176,7 +188,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     if (aliases[i] >= 0) builder.SetAlias(static_cast<int>(i), aliases[i]);
   }
   if (SpmdDevices() > 1) AddShardings(graph, outputs, builder);
-  return builder.Finish(results);
+  return builder.Finish(results, name.empty() ? "main" : name);
 }
 
 }  // namespace torch_xla::lazy

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lazy/device_data.h"
+#include "lowering/context.h"
 
 namespace torch_xla::lazy {
 
@@ -36,9 +37,18 @@ Graph CollectGraph(std::vector<ir::Value> roots);
 
 /// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
 /// or -1; may be shorter than the parameters. In SPMD mode the parameters have the shardings of
-/// their data, the outputs those given; where that is null or missing, XLA chooses.
+/// their data, the outputs those given; where that is null or missing, XLA chooses. `name` is the
+/// module's.
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform,
-                       std::span<const distributed::Sharding* const> outputs = {});
+                       std::span<const distributed::Sharding* const> outputs = {},
+                       std::string_view name = {});
+
+/// A number as a constant of that type, and data that is nothing but a fill.
+stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
+                             const stablehlo::Type& type);
+stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data);
+/// Element `index` of packed numbers, as a rank-0 value.
+stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
 
 }  // namespace torch_xla::lazy

@@ -1,5 +1,6 @@
 #include "lazy/node_factory.h"
 
+#include <atomic>
 #include <cmath>
 #include <unordered_map>
 
@@ -13,10 +14,11 @@ namespace torch_xla::lazy {
 namespace {
 
 LocationFunction location_function = nullptr;
+std::atomic<bool> ir_debug{debug::EnvFlag("XLA_IR_DEBUG")};
+std::atomic<bool> all_numbers_special{false};
 
 void AddLocation(ir::Node& node) {
-  static const bool enabled = debug::EnvFlag("XLA_IR_DEBUG");
-  if (enabled && location_function) node.set_location(location_function());
+  if (IrDebug() && location_function) node.set_location(location_function());
 }
 
 void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Operands& operands,
@@ -64,6 +66,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
 }  // namespace
 
 bool IsSpecial(const c10::Scalar& value) {
+  if (AllNumbersSpecial()) return true;
   static const bool enabled = !debug::EnvFlag("XLA_NO_SPECIAL_SCALARS");
   if (!enabled || value.isComplex()) return false;
   if (value.isFloatingPoint()) {
@@ -73,6 +76,11 @@ bool IsSpecial(const c10::Scalar& value) {
   if (value.isBoolean()) return true;
   return value.toLong() == 0 || value.toLong() == 1;
 }
+
+void SetIrDebug(bool on) { ir_debug.store(on, std::memory_order_relaxed); }
+bool IrDebug() { return ir_debug.load(std::memory_order_relaxed); }
+void SetAllNumbersSpecial(bool on) { all_numbers_special.store(on, std::memory_order_relaxed); }
+bool AllNumbersSpecial() { return all_numbers_special.load(std::memory_order_relaxed); }
 
 void SetLocationFunction(LocationFunction function) { location_function = function; }
 
@@ -112,6 +120,11 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
 
 ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
+  if (AllNumbersSpecial()) {
+    ir::Words words;
+    ir::AttributeWriter(words).Scalar(value);
+    return MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+  }
   // alpha = 1 comes with every addition: one node serves them all.
   thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
   const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : value.toLong() != 0;

@@ -7,6 +7,7 @@
 #include <random>
 #include <sstream>
 
+#include "debug/environment.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "runtime/host_memory.h"
@@ -22,12 +23,14 @@ size_t CacheCapacity() {
 
 /// Where the program is kept on disk; empty without a cache folder. The name stands for
 /// all that the machine code depends on: the program, the compiler, its flags, the device.
-std::filesystem::path DiskPath(const std::string& stablehlo, int device) {
+std::filesystem::path DiskPath(const Program& program, int device) {
+  const std::string& stablehlo = program.stablehlo;
   const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
   if (!folder || !*folder) return {};
   runtime::Client& client = GetClient();
   const char* flags = std::getenv("XLA_FLAGS");
   ir::Hasher hasher;
+  hasher.Add(program.settings->Hash());
   for (const std::string& part :
        {stablehlo, client.platform(), client.version(), client.devices()[device].kind,
         std::to_string(device), std::string(flags ? flags : "")}) {
@@ -75,6 +78,7 @@ runtime::CompileOptions OptionsOf(const Program& program, int device) {
   options.device = device;
   // By default XLA:CPU's maximum drops a NaN in its second operand.
   if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+  for (const auto& option : program.settings->options) options.overrides.push_back(option);
   options.across_processes = program.across_processes;
   if (SpmdDevices() <= 1) return options;
   options.num_partitions = SpmdDevices();
@@ -91,7 +95,7 @@ std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program, int d
   static auto& disk_hits = *new debug::Counter("PersistentCacheHit");
   static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
   const runtime::CompileOptions options = OptionsOf(program, device);
-  std::filesystem::path path = DiskPath(program.stablehlo, device);
+  std::filesystem::path path = DiskPath(program, device);
   if (!path.empty()) {
     std::string serialized = ReadFile(path);
     if (!serialized.empty()) {
@@ -107,7 +111,7 @@ std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program, int d
   }
   debug::ScopedTimer timer(compile_time);
   auto executable = GetClient().Compile(program.stablehlo, options);
-  if (!path.empty()) {
+  if (!path.empty() && !debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY")) {
     try {
       WriteFile(path, executable->Serialize());
     } catch (const runtime::Error&) {
@@ -148,6 +152,11 @@ void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
   if (entries_.size() >= capacity) DropLeastRecentlyUsed(entries_.size() - capacity + 1);
   if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);
   entries_[key] = {std::move(program), ++uses_};
+}
+
+size_t ProgramCache::Size() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return entries_.size();
 }
 
 void ProgramCache::DropLeastRecentlyUsed(size_t count) {

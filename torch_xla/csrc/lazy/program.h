@@ -8,8 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "debug/metrics.h"
 #include "distributed/sharding.h"
 #include "ir/hash.h"
+#include "lazy/compile_settings.h"
 #include "lazy/device_data.h"
 #include "runtime/client.h"
 
@@ -27,6 +29,8 @@ struct Program {
   std::string stablehlo;          // dropped once compiled
   std::vector<int> aliases;       // per data parameter: the output it is donated to, or -1
   bool across_processes = false;  // has collectives of the devices
+  CompileSettingsPtr settings = CurrentSettings();
+  debug::Counter* runs = nullptr;  // of a program with a name
   // In SPMD mode, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
   // Set and used by the worker of the device only (but in SPMD mode compiled when made):
@@ -45,6 +49,7 @@ class ProgramCache {
  public:
   ProgramPtr Find(const ir::Hash128& key);
   void Insert(const ir::Hash128& key, ProgramPtr program);
+  size_t Size();
 
  private:
   /// With the mutex held.

@@ -121,6 +121,12 @@ void LoweringContext::SetOutputs(const ir::Node& node, const std::vector<Value>&
   values_[&node] = values;
 }
 
+void LoweringContext::Bind(const ir::Value& value, Value lowered) {
+  std::vector<Value>& results = values_[value.node.get()];
+  if (results.size() <= value.index) results.resize(value.index + 1);
+  results[value.index] = lowered;
+}
+
 void LoweringContext::Lower(const ir::Node& node) {
   node_ = &node;
   const ir::SourceLocation* location = node.location();
@@ -142,10 +148,9 @@ void LoweringContext::Lower(const ir::Node& node) {
 void LoweringContext::Check(const ir::Node& node, std::string_view platform) {
   LoweringContext cx(platform);
   for (const ir::Value& operand : node.operands()) {
-    std::vector<Value>& results = cx.values_[operand.node.get()];
-    if (results.size() <= operand.index) results.resize(operand.index + 1);
-    Value& value = results[operand.index];
-    if (!value.valid()) value = cx.builder_.Parameter(cx.Physical(operand.shape()));
+    const std::vector<Value>& results = cx.values_[operand.node.get()];
+    if (results.size() > operand.index && results[operand.index].valid()) continue;
+    cx.Bind(operand, cx.builder_.Parameter(cx.Physical(operand.shape())));
   }
   cx.node_ = &node;
   try {

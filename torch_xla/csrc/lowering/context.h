@@ -58,6 +58,8 @@ class LoweringContext {
   void SetOutputs(const ir::Node& node, const std::vector<Value>& values);
   /// Records a leaf (parameter) without lowering it.
   void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
+  /// The same for one result of a node that others compute.
+  void Bind(const ir::Value& value, Value lowered);
   /// Lowers one node; its operands must have been lowered before. An exception says which
   /// op failed and, where known, the user's line.
   void Lower(const ir::Node& node);

@@ -16,8 +16,10 @@ namespace {
 
 void LowerConstant(LoweringContext& cx, const ir::Node& node) {
   c10::Scalar value = ir::AttributeReader(node.attributes()).Scalar();
-  stablehlo::Literal literal = value.isFloatingPoint() ? stablehlo::Literal(value.toDouble())
-                                                       : stablehlo::Literal(value.toLong());
+  stablehlo::Literal literal =
+      value.isComplex()         ? stablehlo::Literal(std::complex<double>(value.toComplexDouble()))
+      : value.isFloatingPoint() ? stablehlo::Literal(value.toDouble())
+                                : stablehlo::Literal(value.toLong());
   cx.SetOutputs(node, stablehlo::Constant(cx.builder(), literal, cx.output_type()));
 }
 

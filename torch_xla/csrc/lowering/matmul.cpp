@@ -3,6 +3,7 @@
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/internal_ops.h"
+#include "lowering/precision.h"
 
 namespace torch_xla::lowering::aten {
 namespace {
@@ -13,6 +14,22 @@ using stablehlo::Convert;
 using stablehlo::DotDimensionNumbers;
 using stablehlo::Multiply;
 
+stablehlo::Precision PrecisionOn(std::string_view platform) {
+  switch (mat_mul_precision.load(std::memory_order_relaxed)) {
+    case MatMulPrecision::kDefault:
+      return stablehlo::Precision::kDefault;
+    case MatMulPrecision::kHigh:
+      return stablehlo::Precision::kHigh;
+    case MatMulPrecision::kHighest:
+      return stablehlo::Precision::kHighest;
+    case MatMulPrecision::kPlatform:
+      break;
+  }
+  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
+  return platform == "CUDA" || platform == "ROCM" ? stablehlo::Precision::kHighest
+                                                  : stablehlo::Precision::kDefault;
+}
+
 /// lhs times rhs in the type that PyTorch accumulates in.
 Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
   const ElementType element = cx.output_element();
@@ -21,11 +38,8 @@ Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbe
     throw stablehlo::Error("expected both matrices to have the same dtype, got " +
                            lhs.type().ToString() + " and " + rhs.type().ToString());
   }
-  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
-  const bool gpu = cx.platform() == "CUDA" || cx.platform() == "ROCM";
-  return stablehlo::DotGeneral(
-      Convert(lhs, element), Convert(rhs, element), numbers,
-      gpu ? stablehlo::Precision::kHighest : stablehlo::Precision::kDefault, ComputeType(element));
+  return stablehlo::DotGeneral(Convert(lhs, element), Convert(rhs, element), numbers,
+                               PrecisionOn(cx.platform()), ComputeType(element));
 }
 
 /// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.

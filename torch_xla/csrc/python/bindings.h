@@ -18,6 +18,7 @@ void BindStableHlo(pybind11::module_& m);    // the StableHLO builder
 void BindDlpack(pybind11::module_& m);       // memory shared with other libraries
 void BindDistributed(pybind11::module_& m);  // replicas and their collectives
 void BindSharding(pybind11::module_& m);     // SPMD mode
+void BindCapture(pybind11::module_& m);      // functions traced by themselves
 void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

@@ -1,6 +1,7 @@
 #include "aten/bridge.h"
 #include "aten/torch_storage.h"
 #include "ir/dump.h"
+#include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
 #include "lowering/internal_ops.h"
@@ -30,7 +31,7 @@ void BindExecution(py::module_& m) {
       py::arg("devices") = std::vector<std::string>(), py::arg("wait") = false, NoGil());
   m.def(
       "_xla_sync_multi",
-      [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait) {
+      [](const std::vector<at::Tensor>& tensors, const std::vector<std::string>&, bool wait, bool) {
         std::vector<lazy::StoragePtr> storages;
         for (const at::Tensor& tensor : tensors) {
           storages.push_back(aten::GetImpl(tensor, "_xla_sync_multi")->root());
@@ -38,7 +39,7 @@ void BindExecution(py::module_& m) {
         lazy::SyncStorages(storages, wait);
       },
       py::arg("tensors"), py::arg("devices") = std::vector<std::string>(), py::arg("wait") = true,
-      NoGil());
+      py::arg("sync_xla_data") = true, NoGil());
   m.def(
       "_xla_wait_device_ops",
       [](const std::vector<std::string>& devices) {
@@ -54,6 +55,18 @@ void BindExecution(py::module_& m) {
       "_get_xla_tensors_hlo",
       [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
       NoGil());
+  // Of all that is pending on the default device where there are no tensors.
+  m.def(
+      "_xla_stablehlo_of",
+      [](const std::vector<at::Tensor>& tensors) {
+        return lazy::StableHloOf(tensors.empty() ? lazy::PendingValues(lazy::CurrentDevice())
+                                                 : ValuesOf(tensors));
+      },
+      NoGil());
+  m.def("_set_ir_debug", &lazy::SetIrDebug);
+  m.def("_get_ir_debug", &lazy::IrDebug);
+  m.def("_set_xla_all_numbers_special_scalars", &lazy::SetAllNumbersSpecial);
+  m.def("_get_xla_all_numbers_special_scalars", &lazy::AllNumbersSpecial);
   m.def("_xla_suppress", [](const at::Tensor& overlaps, const at::Tensor& valid) {
     aten::XLATensorImpl* impl = aten::GetImpl(overlaps, "nms");
     ir::ops::suppress.counter->Add();

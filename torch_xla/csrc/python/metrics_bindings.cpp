@@ -17,6 +17,8 @@ void BindMetrics(py::module_& m) {
     if (!counter || counter->value() == 0) return std::nullopt;
     return counter->value();
   });
+  m.def("_xla_increment_counter",
+        [](const std::string& name, int64_t n) { debug::GetCounter(name).Add(n); });
   m.def("_xla_metric_data", [](const std::string& name) -> py::object {
     debug::Metric* metric = debug::FindMetric(name);
     if (!metric) return py::none();

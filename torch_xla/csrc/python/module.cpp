@@ -23,5 +23,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindStableHlo(m);
   BindDistributed(m);
   BindSharding(m);
+  BindCapture(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

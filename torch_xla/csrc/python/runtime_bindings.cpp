@@ -79,19 +79,23 @@ void BindRuntime(py::module_& m) {
       "_xla_set_default_device",
       [](const std::string& device) { return Name(lazy::SetCurrentDevice(Ordinal(device))); },
       NoGil());
-  m.def("_xla_set_rng_seed", [](py::int_ seed, const std::string& device) {
-    // Any Python int, as torch.manual_seed takes: modulo 2**64.
-    const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
-    py::gil_scoped_release no_gil;
-    if (device.empty()) {
-      lazy::SetRngSeeds(state);
-    } else {
-      lazy::SetRngSeed(Ordinal(device), state);
-    }
-  });
+  m.def(
+      "_xla_set_rng_seed",
+      [](py::int_ seed, const std::string& device) {
+        // Any Python int, as torch.manual_seed takes: modulo 2**64.
+        const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
+        py::gil_scoped_release no_gil;
+        if (device.empty()) {
+          lazy::SetRngSeeds(state);
+        } else {
+          lazy::SetRngSeed(Ordinal(device), state);
+        }
+      },
+      py::arg("seed"), py::arg("device") = "");
   m.def(
       "_xla_get_rng_seed",
-      [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); }, NoGil());
+      [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); },
+      py::arg("device") = "", NoGil());
   m.def(
       "_xla_memory_info",
       [](const std::string& device) {

@@ -305,11 +305,90 @@ void BindShapes(py::module_& hlo) {
       "reverse", [](const Handle& x, const Dims& dims) { return x.With(Reverse(x.value, dims)); },
       py::arg("x"), py::arg("dims"));
   hlo.def(
+      "dynamic_slice",
+      [](const Handle& x, const std::vector<Handle>& starts, const Dims& sizes) {
+        return x.With(DynamicSlice(x.value, ValuesOf(starts), sizes));
+      },
+      py::arg("x"), py::arg("starts"), py::arg("sizes"));
+  hlo.def(
+      "dynamic_update_slice",
+      [](const Handle& x, const Handle& update, const std::vector<Handle>& starts) {
+        return x.With(DynamicUpdateSlice(x.value, update.value, ValuesOf(starts)));
+      },
+      py::arg("x"), py::arg("update"), py::arg("starts"));
+  hlo.def(
+      "full",
+      [](const Handle& like, const Number& number, const Dims& shape, at::ScalarType dtype) {
+        return like.With(
+            Constant(*like.builder, ToLiteral(number), {lowering::NaturalType(dtype), shape}));
+      },
+      py::arg("like"), py::arg("number"), py::arg("shape"), py::arg("dtype"));
+  hlo.def(
       "iota",
       [](const Handle& like, const Dims& shape, at::ScalarType dtype, int64_t dim) {
         return like.With(Iota(*like.builder, {lowering::NaturalType(dtype), shape}, dim));
       },
       py::arg("like"), py::arg("shape"), py::arg("dtype"), py::arg("dim"));
+}
+
+void BindControl(py::module_& hlo) {
+  hlo.def(
+      "while_loop",
+      [](const std::vector<Handle>& init, const py::function& condition, const py::function& body) {
+        if (init.empty()) throw py::value_error("hlo.while_loop: expected at least one value");
+        const auto& builder = init[0].builder;
+        return AsTuple(builder, stablehlo::While(ValuesOf(init), BodyOf(builder, condition),
+                                                 BodyOf(builder, body)));
+      },
+      py::arg("init"), py::arg("condition"), py::arg("body"));
+  hlo.def(
+      "if_",
+      [](const Handle& predicate, const py::function& on_true, const py::function& on_false) {
+        const auto& builder = predicate.builder;
+        return AsTuple(builder, stablehlo::If(predicate.value, BodyOf(builder, on_true),
+                                              BodyOf(builder, on_false)));
+      },
+      py::arg("predicate"), py::arg("on_true"), py::arg("on_false"));
+  hlo.def(
+      "call",
+      [](const std::string& function, const std::vector<Handle>& operands,
+         const std::optional<Handle>& like) {
+        if (operands.empty() && !like) {
+          throw py::value_error("hlo.call: expected an operand, or `like`, got neither");
+        }
+        const auto& builder = like ? like->builder : operands[0].builder;
+        return AsTuple(builder, builder->Call(builder->AddFunctions(function), ValuesOf(operands)));
+      },
+      py::arg("function"), py::arg("operands"), py::arg("like") = py::none());
+  hlo.def(
+      "optimization_barrier",
+      [](const std::vector<Handle>& operands) {
+        if (operands.empty()) return py::tuple();
+        return AsTuple(operands[0].builder, stablehlo::OptimizationBarrier(ValuesOf(operands)));
+      },
+      py::arg("operands"));
+  hlo.def(
+      "custom_call",
+      [](const std::string& target, const std::vector<Handle>& operands,
+         const std::vector<std::pair<Dims, at::ScalarType>>& results, int api_version,
+         const std::string& backend_config, bool has_side_effect, const std::string& attributes) {
+        if (operands.empty()) {
+          throw py::value_error("hlo.custom_call: expected at least one operand");
+        }
+        std::vector<Type> types;
+        for (const auto& [dims, dtype] : results) {
+          types.emplace_back(lowering::NaturalType(dtype), dims);
+        }
+        const auto& builder = operands[0].builder;
+        return AsTuple(builder, stablehlo::CustomCall(*builder, target, ValuesOf(operands), types,
+                                                      {.api_version = api_version,
+                                                       .backend_config = backend_config,
+                                                       .has_side_effect = has_side_effect,
+                                                       .attributes = attributes}));
+      },
+      py::arg("target"), py::arg("operands"), py::arg("results"), py::arg("api_version") = 4,
+      py::arg("backend_config") = "", py::arg("has_side_effect") = false,
+      py::arg("attributes") = "");
 }
 
 void BindReductions(py::module_& hlo) {
@@ -338,15 +417,6 @@ void BindReductions(py::module_& hlo) {
         return AsTuple(builder, Sort(ValuesOf(values), dim, stable, BodyOf(builder, less)));
       },
       py::arg("values"), py::arg("dim"), py::arg("less"), py::arg("stable") = true);
-  hlo.def(
-      "while_loop",
-      [](const std::vector<Handle>& init, const py::function& condition, const py::function& body) {
-        if (init.empty()) throw py::value_error("hlo.while_loop: expected at least one value");
-        const auto& builder = init[0].builder;
-        return AsTuple(builder, stablehlo::While(ValuesOf(init), BodyOf(builder, condition),
-                                                 BodyOf(builder, body)));
-      },
-      py::arg("init"), py::arg("condition"), py::arg("body"));
 }
 
 }  // namespace
@@ -358,6 +428,7 @@ void BindStableHlo(py::module_& m) {
   BindElementwise(hlo);
   BindShapes(hlo);
   BindReductions(hlo);
+  BindControl(hlo);
   m.def("_stablehlo_element",
         [](at::ScalarType dtype) { return runtime::MlirName(lowering::NaturalType(dtype)); });
   m.def("_stablehlo_of", [](const py::function& function, const std::vector<at::Tensor>& like) {

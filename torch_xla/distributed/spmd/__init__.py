@@ -6,12 +6,15 @@ See ``docs/spmd.md``.
 from torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 from torch_xla.distributed.spmd.dtensor import xla_distribute_module, xla_distribute_tensor
 from torch_xla.distributed.spmd.linear import (
+    EinsumLinear,
+    XLAPatchedLinear,
     apply_xla_patch_to_nn_linear,
     xla_patched_nn_linear_forward,
 )
 from torch_xla.distributed.spmd.marking import (
     MarkShardingFunction,
     ShardingSpec,
+    apply_backward_optimization_barrier,
     clear_sharding,
     mark_sharding,
     mark_sharding_with_gradients,
@@ -34,14 +37,17 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
 )
 
 __all__ = [
+    "EinsumLinear",
     "HybridMesh",
     "MarkShardingFunction",
     "Mesh",
     "PartitionSpec",
     "ShardingSpec",
     "ShardingType",
+    "XLAPatchedLinear",
     "XLAShard",
     "XLAShardedTensor",
+    "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
     "clear_sharding",
     "get_1d_mesh",

@@ -34,13 +34,13 @@ def to_mesh(device_mesh: DeviceMesh) -> Mesh:
 
 
 def to_partition_spec(
-    rank: int, device_mesh: DeviceMesh, placements: Sequence[Placement] | None
+    rank: int, device_mesh: DeviceMesh | None, placements: Sequence[Placement] | None
 ) -> PartitionSpec:
     """Returns what placements mean for a tensor.
 
     Args:
         rank: The tensor's number of dimensions.
-        device_mesh: The mesh.
+        device_mesh: The mesh; None: one of as many dimensions as there are placements.
         placements: For each dimension of the mesh ``Shard(dim)`` or ``Replicate()``; None
             replicates.
 
@@ -54,7 +54,7 @@ def to_partition_spec(
 
     if placements is None:
         placements = [Replicate()] * device_mesh.ndim
-    if len(placements) != device_mesh.ndim:
+    if device_mesh is not None and len(placements) != device_mesh.ndim:
         raise ValueError(
             f"expected {device_mesh.ndim} placements, one for each dimension of the mesh, got "
             f"{tuple(placements)}"

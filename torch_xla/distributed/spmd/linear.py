@@ -105,3 +105,17 @@ def apply_xla_patch_to_nn_linear(
         if isinstance(child, nn.Linear):
             child.forward = types.MethodType(patched_function, child)
     return module
+
+
+class XLAPatchedLinear:
+    """:func:`einsum_linear` as ``XLAPatchedLinear.apply(input, weight, bias=None)``."""
+
+    apply = staticmethod(einsum_linear)
+
+
+class EinsumLinear(nn.Linear):
+    """A linear layer whose forward pass is :func:`einsum_linear`."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns ``input @ weight.T + bias``; ``input`` is [..., in_features]."""
+        return xla_patched_nn_linear_forward(self, input)

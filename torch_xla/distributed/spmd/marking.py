@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from torch_xla import _XLAC, runtime
+from torch_xla._internal import barrier
 from torch_xla.distributed.spmd.mesh import Mesh
 from torch_xla.distributed.spmd.partition import PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
@@ -92,13 +94,21 @@ class MarkShardingFunction(torch.autograd.Function):
     """A copy of a tensor that lies in some way, and whose gradient does, too."""
 
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        torch_tensor: torch.Tensor,
+        mesh: Mesh | _XLAC.Sharding,
+        partition_spec: PartitionSpec | None = None,
+    ) -> torch.Tensor:
+        sharding = mesh
+        if isinstance(mesh, Mesh):
+            sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec)
         ctx.sharding = sharding
-        return _XLAC._xla_with_sharding(t, sharding)
+        return _XLAC._xla_with_sharding(unwrap_sharded_tensor(torch_tensor), sharding)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return MarkShardingFunction.apply(gradient, ctx.sharding), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return MarkShardingFunction.apply(gradient, ctx.sharding), None, None
 
 
 def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
@@ -150,6 +160,10 @@ class ShardingSpec:
         """The sharding."""
         return self._sharding
 
+    def xla_spec(self, t: torch.Tensor) -> _XLAC.Sharding | None:
+        """Returns the sharding for a tensor, or None where it has other dimensions."""
+        return self._sharding if self.can_apply(t) else None
+
     def can_apply(self, t: torch.Tensor) -> bool:
         """Returns whether a tensor has as many dimensions as the partition spec."""
         return t.dim() == len(self.partition_spec)
@@ -157,3 +171,19 @@ class ShardingSpec:
     def apply(self, t: torch.Tensor) -> XLAShardedTensor:
         """Marks an xla tensor: see :func:`mark_sharding`."""
         return mark_sharding(t, self.mesh, self.partition_spec)
+
+
+def apply_backward_optimization_barrier(m: nn.Module) -> None:
+    """Puts a barrier behind a module's backward pass: see ``xm.optimization_barrier_``.
+
+    XLA then does not compute again, ahead of time, what the module's backward pass needs: with a
+    checkpointed module, that is what the memory is saved by.
+
+    Args:
+        m: The module.
+    """
+
+    def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        barrier.apply_([g for g in grad_input if isinstance(g, torch.Tensor) and g.is_xla])
+
+    m.register_full_backward_hook(hook)

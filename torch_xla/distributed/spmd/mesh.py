@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +107,36 @@ class Mesh:
         tiles = [math.prod(self.mesh_shape[axis] for axis in dimension) for dimension in axes]
         devices = self.get_logical_mesh().transpose(used + rest).reshape(-1)
         return _XLAC.Sharding.tiled(tiles, devices.tolist())
+
+    @classmethod
+    def from_str(cls, mesh_str: str) -> Mesh | None:
+        """Returns the mesh whose ``str()`` that is; None where it is no mesh's."""
+        try:
+            parts = ast.literal_eval(mesh_str)
+            return cls(np.array(parts["device_ids"]), parts["mesh_shape"], parts["axis_names"])
+        except (KeyError, SyntaxError, TypeError, ValueError):
+            return None
+
+    def __str__(self) -> str:
+        return str(
+            {
+                "device_ids": self.device_ids.tolist(),
+                "mesh_shape": self.mesh_shape,
+                "axis_names": self.axis_names,
+            }
+        )
+
+    def get_jax_mesh(self) -> Any:
+        """Returns a mesh of JAX's devices with this one's shape and names.
+
+        Raises:
+            ImportError: jax is not installed.
+        """
+        import jax
+
+        devices = np.array(jax.devices())[self.device_ids].reshape(self.mesh_shape)
+        names = self.axis_names or tuple(map(str, range(len(self.mesh_shape))))
+        return jax.sharding.Mesh(devices, names)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):

@@ -105,6 +105,9 @@ class XLAShardedTensor(torch.Tensor):
         """How it lies on the devices, in XLA's spelling."""
         return _XLAC._get_xla_sharding_spec(self)
 
+    def invalidate_spec_cache(self) -> None:
+        """Changes nothing: how it lies is asked for each time."""
+
     @property
     def sharding_type(self) -> ShardingType | None:
         """The kind of its sharding; None where it is not marked and not computed yet."""
@@ -171,8 +174,12 @@ class XLAShardedTensor(torch.Tensor):
 
         return with_sharding(self.global_tensor, _XLAC.Sharding.replicated())
 
-    def redistribute(self, device_mesh: Any, placements: Sequence[Any]) -> XLAShardedTensor:
+    def redistribute(
+        self, device_mesh: Any, placements: Sequence[Any], *, async_op: bool = False
+    ) -> XLAShardedTensor:
         """Returns the same content with other placements, as DTensor's method does.
+
+        It is traced like any other operation, with ``async_op`` and without.
 
         See :func:`torch_xla.distributed.spmd.xla_distribute_tensor`.
         """

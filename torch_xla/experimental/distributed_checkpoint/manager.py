@@ -73,6 +73,7 @@ class CheckpointManager:
         save_interval: A checkpoint is taken at every step that is a multiple of it.
         max_to_keep: How many checkpoints are kept; 0 keeps all.
         max_pending_async: How many asynchronous checkpoints may be unfinished. One more waits.
+        num_of_threads: Changes nothing: checkpoints are written one after the other.
         process_group: The ranks that take part; all when None.
         chkpt_on_preemption: Whether SIGTERM, by which machines tell that they are about to go, is
             caught and makes the next step one that is saved. Needs the main thread.
@@ -87,6 +88,7 @@ class CheckpointManager:
         save_interval: int,
         max_to_keep: int = 0,
         max_pending_async: int = 1,
+        num_of_threads: int = 1,
         process_group: dist.ProcessGroup | None = None,
         chkpt_on_preemption: bool = True,
     ) -> None:

@@ -1,0 +1,17 @@
+"""The switch of eager mode: a dispatch key whose fallback runs what an operator traced."""
+
+from __future__ import annotations
+
+import torch
+
+_KEY = "TESTING_ONLY_GenericMode"  # See csrc/aten/eager.cpp.
+
+
+def is_enabled() -> bool:
+    """Returns whether operators of this thread run at once."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+
+
+def set_enabled(enable: bool) -> None:
+    """Makes them do so, or not; what was traced before runs with the first."""
+    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, enable)

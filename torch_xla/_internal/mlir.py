@@ -1,0 +1,36 @@
+"""MLIR in its binary form, by jaxlib: the only one who has it here."""
+
+from __future__ import annotations
+
+
+def bytecode(text: str) -> bytes:
+    """Returns a StableHLO module as a portable artifact of StableHLO's current version.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+    """
+    try:
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError as error:
+        raise ImportError(
+            "StableHLO's bytecode is written by jaxlib, which is not installed: pip install jaxlib"
+        ) from error
+    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version())
+
+
+def text(bytecode: bytes) -> str:
+    """Returns the text of a portable artifact.
+
+    Raises:
+        ImportError: jaxlib is not installed.
+    """
+    try:
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError as error:
+        raise ImportError(
+            "StableHLO's bytecode is read by jaxlib, which is not installed: pip install jaxlib"
+        ) from error
+    with ir.Context() as context:
+        stablehlo.register_dialect(context)
+        return str(stablehlo.deserialize_portable_artifact(context, bytecode))

@@ -1,0 +1,32 @@
+// Eager mode: what an operator has traced runs before it returns.
+//
+// A key that nobody else uses is included while the mode is on (torch_xla.experimental.eager); its
+// fallback sees each operator that the user calls, and not those that these call.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "debug/environment.h"
+#include "lazy/device.h"
+#include "lazy/executor.h"
+
+namespace torch_xla::aten {
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+void RunAtOnce(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const bool wait = debug::EnvFlag("XLA_USE_EAGER_DEBUG_MODE");
+  {
+    c10::impl::ExcludeDispatchKeyGuard guard(kKey);
+    op.callBoxed(stack);
+  }
+  if (!lazy::ClientCreated()) return;
+  for (int device = 0; device < lazy::DeviceCount(); ++device) lazy::RunPending(device, wait);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&RunAtOnce>());
+}
+
+}  // namespace
+}  // namespace torch_xla::aten

@@ -1,0 +1,360 @@
+#include "lazy/capture.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include "ir/dump.h"
+#include "lazy/device.h"
+#include "lazy/graph.h"
+#include "lazy/node_factory.h"
+#include "lazy/rng.h"
+#include "lazy/worker.h"
+#include "lowering/context.h"
+#include "lowering/internal_ops.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+std::exception_ptr NoValue(const std::string& what) {
+  try {
+    TORCH_CHECK(false, what,
+                ": this tensor stands for a value while the function is traced, and has none; a "
+                "function that is traced must not read its tensors, nor leave any behind");
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+bool IsNumber(const ir::Node& node) { return &node.op() == &ir::ops::scalar; }
+
+stablehlo::Value LowerNumber(lowering::LoweringContext& cx, const ir::Node& node) {
+  const c10::Scalar number = ir::AttributeReader(node.attributes()).Scalar();
+  return LowerScalar(cx, number, cx.Physical(node.shape()));
+}
+
+// Texts of functions, by the hash of what they compute. All that are kept are forgotten when there
+// are many.
+constexpr size_t kMaxTexts = 1024;
+std::mutex texts_mutex;
+
+std::unordered_map<ir::Hash128, std::string, ir::Hash128Hasher>& Texts() {
+  static auto& texts = *new std::unordered_map<ir::Hash128, std::string, ir::Hash128Hasher>;
+  return texts;
+}
+
+std::optional<std::string> FindText(const ir::Hash128& hash) {
+  std::lock_guard<std::mutex> lock(texts_mutex);
+  auto it = Texts().find(hash);
+  return it == Texts().end() ? std::nullopt : std::optional(it->second);
+}
+
+void KeepText(const ir::Hash128& hash, const std::string& text) {
+  std::lock_guard<std::mutex> lock(texts_mutex);
+  if (Texts().size() >= kMaxTexts) Texts().clear();
+  Texts().emplace(hash, text);
+}
+
+}  // namespace
+
+/// What lies between inputs and outputs.
+struct Capture::Walk {
+  std::vector<const ir::Node*> order;  // operands before users
+  Positions inputs;                    // those that are needed, as they stand in the list
+  std::vector<size_t> used;
+  std::vector<ir::Value> captured;  // leaves and values from outside
+};
+
+Capture::Capture(int device, std::string what)
+    : device_(device),
+      what_(std::move(what)),
+      first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
+      rng_state_(GetRngSeed(device)) {
+  for (StoragePtr& storage : Storage::Pending(device)) {
+    ir::Value value = storage->value();
+    if (LeafData(value)) continue;
+    outside_.emplace(Key{value.node.get(), value.index}, 0);
+    before_.emplace_back(std::move(storage), std::move(value));
+  }
+}
+
+Capture::~Capture() {
+  std::unordered_set<const ir::Node*> depends;
+  for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
+  const auto failed = NoValue(what_);
+  for (const StoragePtr& storage : Storage::Pending(device_)) {
+    const ir::Value value = storage->value();
+    if (LeafData(value)) continue;
+    bool spoilt = false;
+    for (const ir::Node* node : ir::PostOrder({&value, 1})) {
+      spoilt = spoilt || depends.contains(node);
+    }
+    if (!spoilt) continue;
+    auto data = c10::make_intrusive<DeviceData>(value.shape(), device_);
+    data->Fail(failed);
+    storage->Replace(value, MakeLeaf(data));
+  }
+}
+
+ir::Value Capture::Placeholder(ir::ShapeRef shape) {
+  auto data = c10::make_intrusive<DeviceData>(ir::GetShape(shape->dtype, shape->dims), device_);
+  data->Fail(NoValue(what_));
+  return placeholders_.emplace_back(MakeLeaf(data));
+}
+
+bool Capture::IsOutside(const ir::Node& leaf) const {
+  return static_cast<const DeviceData*>(leaf.payload())->id() < first_data_;
+}
+
+std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& values) const {
+  std::unordered_set<const ir::Node*> depend;
+  for (const ir::Value& value : placeholders_) depend.insert(value.node.get());
+  for (const ir::Node* node : ir::PostOrder(values)) {
+    for (const ir::Value& operand : node->operands()) {
+      if (depend.contains(operand.node.get())) depend.insert(node);
+    }
+  }
+  std::vector<bool> result;
+  for (const ir::Value& value : values) result.push_back(depend.contains(value.node.get()));
+  return result;
+}
+
+bool Capture::ChangedOutside() const {
+  std::unordered_set<const Storage*> known;
+  for (const auto& [storage, value] : before_) {
+    if (storage->value() != value) return true;
+    known.insert(storage.get());
+  }
+  for (const StoragePtr& storage : Storage::Pending(device_)) {
+    const uint64_t last = storage->last_data();
+    if (last != 0 && last < first_data_ && !known.contains(storage.get())) return true;
+  }
+  return false;
+}
+
+int64_t Capture::DrawOf(const ir::Node& number) const {
+  const c10::Scalar value = ir::AttributeReader(number.attributes()).Scalar();
+  if (!value.isIntegral(/*includeBool=*/false)) return -1;
+  const auto seed = static_cast<uint64_t>(value.toLong());
+  const uint64_t now = GetRngSeed(device_);
+  int64_t draw = 0;
+  for (uint64_t state = rng_state_; state != now; ++draw) {
+    state = NextRngState(state);
+    if (MixSeed(state) == seed) return draw;
+    // Somebody has set the state meanwhile.
+    if (draw == 1 << 20) break;
+  }
+  return -1;
+}
+
+Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
+                               const std::vector<ir::Value>& outputs) const {
+  Positions given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    given.try_emplace(Key{inputs[i].node.get(), inputs[i].index}, i);
+  }
+  Walk walk;
+  std::vector<bool> used(inputs.size());
+  Positions captured;
+  std::unordered_set<const ir::Node*> done;
+  std::vector<std::pair<const ir::Node*, size_t>> stack;
+  // Whether a value has to be computed: it comes from nowhere else.
+  auto open = [&](const ir::Value& value) {
+    const Key key{value.node.get(), value.index};
+    if (auto it = given.find(key); it != given.end()) {
+      used[it->second] = true;
+      return;
+    }
+    const ir::Node& node = *value.node;
+    if (const DeviceData* data = LeafData(value)) {
+      for (const ir::Value& placeholder : placeholders_) {
+        TORCH_CHECK(placeholder != value, what_,
+                    ": a result depends on an argument that is none of the function's");
+      }
+      if (data->fill() && IsSpecial(*data->fill()) && !IsOutside(node)) {
+        if (done.insert(&node).second) walk.order.push_back(&node);
+        return;
+      }
+      if (captured.try_emplace(key, walk.captured.size()).second) walk.captured.push_back(value);
+      return;
+    }
+    if (IsNumber(node) || outside_.contains(key)) {
+      if (captured.try_emplace(key, walk.captured.size()).second) walk.captured.push_back(value);
+      return;
+    }
+    if (!done.contains(&node)) stack.emplace_back(&node, 0);
+  };
+  for (const ir::Value& output : outputs) {
+    open(output);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (done.contains(node)) {
+        stack.pop_back();
+      } else if (next < node->operands().size()) {
+        open(node->operands()[next++]);
+      } else {
+        done.insert(node);
+        walk.order.push_back(node);
+        stack.pop_back();
+      }
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!used[i]) continue;
+    walk.inputs.emplace(Key{inputs[i].node.get(), inputs[i].index}, i);
+    walk.used.push_back(i);
+  }
+  return walk;
+}
+
+ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
+                            const std::vector<ir::Value>& outputs, const std::string& name) const {
+  ir::Hasher hasher;
+  Positions known;
+  auto add_parameter = [&](const ir::Value& value) {
+    known.try_emplace(Key{value.node.get(), value.index}, known.size());
+    hasher.Add(value.shape());
+  };
+  for (size_t i : walk.used) add_parameter(inputs[i]);
+  hasher.Add(walk.used.size());
+  for (const ir::Value& value : walk.captured) add_parameter(value);
+  std::unordered_map<const ir::Node*, size_t> positions;
+  auto add_use = [&](const ir::Value& value) {
+    auto parameter = known.find(Key{value.node.get(), value.index});
+    hasher.Add(parameter != known.end() ? 2 * parameter->second
+                                        : 2 * positions.at(value.node.get()) + 1);
+    hasher.Add(value.index);
+  };
+  for (const ir::Node* node : walk.order) {
+    hasher.Add(node->hash());
+    if (node->payload()) {
+      ir::Words words;
+      ir::AttributeWriter(words).Scalar(*static_cast<DeviceData*>(node->payload())->fill());
+      for (uint64_t word : words) hasher.Add(word);
+    }
+    for (const ir::Value& operand : node->operands()) add_use(operand);
+    positions.emplace(node, positions.size());
+  }
+  for (const ir::Value& output : outputs) add_use(output);
+  hasher.Add(std::hash<std::string>()(name));
+  hasher.Add(CurrentSettings()->Hash());
+  return hasher.Finish();
+}
+
+Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
+                                        const std::vector<ir::Value>& outputs,
+                                        const std::string& name) {
+  const Walk walk = Collect(inputs, outputs);
+  Function function;
+  function.inputs = walk.used;
+  function.captured = walk.captured;
+  for (const ir::Value& value : walk.captured) {
+    function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
+  }
+  const ir::Hash128 hash = HashOf(walk, inputs, outputs, name);
+  if (std::optional<std::string> text = FindText(hash)) {
+    function.text = *std::move(text);
+    return function;
+  }
+  lowering::LoweringContext cx(Platform());
+  stablehlo::Builder& builder = cx.builder();
+  // Outside of the function there are the types that the user sees.
+  auto parameter = [&](const ir::Value& value) {
+    stablehlo::Type type = cx.Physical(value.shape());
+    const auto physical = type.element;
+    type.element = lowering::NaturalType(value.shape()->dtype);
+    cx.Bind(value, stablehlo::Convert(builder.Parameter(type), physical));
+  };
+  for (size_t i : walk.used) parameter(inputs[i]);
+  for (const ir::Value& value : walk.captured) parameter(value);
+  for (const ir::Node* node : walk.order) {
+    if (node->payload()) {
+      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+    } else {
+      cx.Lower(*node);
+    }
+  }
+  std::vector<stablehlo::Value> results;
+  for (const ir::Value& output : outputs) {
+    results.push_back(
+        stablehlo::Convert(cx.Lowered(output), lowering::NaturalType(output.shape()->dtype)));
+  }
+  function.text = builder.Finish(results, name);
+  KeepText(hash, function.text);
+  return function;
+}
+
+Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
+                                       const std::vector<ir::Value>& outputs,
+                                       const std::string& name) {
+  Walk walk = Collect(inputs, outputs);
+  // What others are to compute, too, has to be data first.
+  for (const ir::Value& value : walk.captured) {
+    TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
+                ": expected tensors from outside that are computed");
+  }
+  lowering::LoweringContext cx(Platform());
+  stablehlo::Builder& builder = cx.builder();
+  auto parameter = [&](const ir::Value& value) {
+    cx.Bind(value, builder.Parameter(cx.Physical(value.shape())));
+  };
+  Compiled compiled;
+  for (size_t i : walk.used) parameter(inputs[i]);
+  std::vector<std::pair<const ir::Node*, int64_t>> seeds;
+  for (const ir::Value& value : walk.captured) {
+    if (DeviceData* data = LeafData(value)) {
+      parameter(value);
+      compiled.captured.push_back(DeviceDataPtr::reclaim_copy(data));
+      continue;
+    }
+    const int64_t draw = DrawOf(*value.node);
+    if (draw < 0) {
+      cx.SetLeaf(*value.node, LowerNumber(cx, *value.node));
+    } else {
+      seeds.emplace_back(value.node.get(), draw);
+      compiled.draws = std::max(compiled.draws, static_cast<uint64_t>(draw) + 1);
+    }
+  }
+  if (!seeds.empty()) {
+    const auto count = static_cast<int64_t>(compiled.draws);
+    stablehlo::Value all = builder.Parameter({runtime::ElementType::kS64, {count}});
+    for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
+  }
+  for (const ir::Node* node : walk.order) {
+    if (node->payload()) {
+      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+    } else {
+      cx.Lower(*node);
+    }
+  }
+  std::vector<stablehlo::Value> results;
+  for (const ir::Value& output : outputs) results.push_back(cx.Lowered(output));
+  compiled.program = std::make_shared<Program>();
+  compiled.program->stablehlo = builder.Finish(results, name);
+  compiled.inputs = walk.used;
+  return compiled;
+}
+
+std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<DeviceDataPtr> inputs,
+                           c10::ArrayRef<ir::ShapeRef> outputs, int device) {
+  Execution execution;
+  execution.program = compiled.program;
+  execution.inputs = std::move(inputs);
+  execution.inputs.insert(execution.inputs.end(), compiled.captured.begin(),
+                          compiled.captured.end());
+  for (uint64_t i = 0; i < compiled.draws; ++i) {
+    const ir::Value seed = DrawSeed(device);
+    execution.integers.push_back(ir::AttributeReader(seed.node->attributes()).Scalar().toLong());
+  }
+  std::vector<ir::Value> results;
+  for (ir::ShapeRef shape : outputs) {
+    execution.outputs.push_back(c10::make_intrusive<DeviceData>(shape, device));
+    results.push_back(MakeLeaf(execution.outputs.back()));
+  }
+  GetWorker(device).Push(std::move(execution));
+  return results;
+}
+
+}  // namespace torch_xla::lazy

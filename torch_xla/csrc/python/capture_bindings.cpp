@@ -1,0 +1,192 @@
+// Functions that are traced by themselves: what control flow, torch.compile and exports are made
+// of. And what is said of how programs are cut and compiled.
+#include <torch/csrc/utils/pybind.h>
+
+#include "aten/bridge.h"
+#include "aten/stablehlo_op.h"
+#include "lazy/capture.h"
+#include "lazy/cuts.h"
+#include "lazy/device.h"
+#include "lazy/executor.h"
+#include "lowering/precision.h"
+#include "python/bindings.h"
+#include "python/devices.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+namespace {
+
+std::vector<ir::Value> ValuesOf(const std::vector<at::Tensor>& tensors) {
+  std::vector<ir::Value> values;
+  for (const at::Tensor& tensor : tensors) values.push_back(aten::GetIrValue(tensor));
+  return values;
+}
+
+/// Ends before its Python object does, where the function that was traced has ended.
+struct PyCapture {
+  std::unique_ptr<lazy::Capture> capture;
+  lazy::Capture& get() const {
+    TORCH_CHECK(capture, "the capture has ended");
+    return *capture;
+  }
+};
+
+class PyProgram {
+ public:
+  PyProgram(lazy::Capture::Compiled compiled, std::vector<ir::ShapeRef> inputs,
+            std::vector<ir::ShapeRef> outputs, std::vector<std::pair<size_t, size_t>> writes,
+            int device)
+      : compiled_(std::move(compiled)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        writes_(std::move(writes)),
+        device_(device) {}
+
+  std::vector<at::Tensor> Call(const std::vector<at::Tensor>& tensors) const {
+    TORCH_CHECK(tensors.size() == inputs_.size(), "expected ", inputs_.size(), " tensors, got ",
+                tensors.size());
+    std::vector<lazy::StoragePtr> pending;
+    for (size_t i : compiled_.inputs) {
+      const aten::XLATensorImpl* impl = aten::GetImpl(tensors[i], "compiled graph");
+      if (impl->is_whole() && !lazy::LeafData(impl->root()->value())) {
+        pending.push_back(impl->root());
+      }
+    }
+    if (!pending.empty()) lazy::SyncStorages(pending, /*wait=*/false);
+    std::vector<lazy::DeviceDataPtr> data;
+    data.reserve(compiled_.inputs.size() + compiled_.captured.size());
+    for (size_t i : compiled_.inputs) {
+      const ir::Value leaf = aten::Evaluate(tensors[i]);
+      TORCH_CHECK(leaf.shape() == inputs_[i], "compiled graph: expected input ", i, " of shape ",
+                  inputs_[i]->ToString(), ", got ", leaf.shape()->ToString());
+      data.push_back(lazy::DeviceDataPtr::reclaim_copy(lazy::LeafData(leaf)));
+    }
+    std::vector<ir::Value> values = lazy::Run(compiled_, std::move(data), outputs_, device_);
+    std::vector<at::Tensor> results;
+    results.reserve(values.size());
+    for (ir::Value& value : values) results.push_back(aten::MakeTensor(std::move(value), device_));
+    for (auto [input, output] : writes_) {
+      aten::GetImpl(tensors[input])->Write(aten::GetIrValue(results[output]));
+    }
+    return results;
+  }
+
+ private:
+  lazy::Capture::Compiled compiled_;
+  std::vector<ir::ShapeRef> inputs_, outputs_;
+  std::vector<std::pair<size_t, size_t>> writes_;  // an input that takes the value of an output
+  int device_;
+};
+
+std::vector<ir::ShapeRef> ShapesOf(const std::vector<ir::Value>& values) {
+  std::vector<ir::ShapeRef> shapes;
+  for (const ir::Value& value : values) {
+    shapes.push_back(ir::GetShape(value.shape()->dtype, value.shape()->dims));
+  }
+  return shapes;
+}
+
+void BindCaptureClass(py::module_& m) {
+  py::class_<PyProgram>(m, "_CapturedProgram")
+      .def("__call__", &PyProgram::Call, py::arg("tensors"), NoGil());
+  py::class_<PyCapture>(m, "_Capture")
+      .def(py::init([](std::string what, const std::string& device) {
+             return PyCapture{std::make_unique<lazy::Capture>(Ordinal(device), std::move(what))};
+           }),
+           py::arg("what"), py::arg("device") = "")
+      // A tensor that stands for an argument like this one.
+      .def("placeholder",
+           [](const PyCapture& self, const at::Tensor& like) {
+             return aten::MakeTensor(
+                 self.get().Placeholder(ir::GetShape(like.scalar_type(), like.sizes())),
+                 self.get().device());
+           })
+      // (text, which inputs it takes, what it takes behind them, which of these are seeds).
+      .def(
+          "function",
+          [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
+             const std::vector<at::Tensor>& outputs, const std::string& name) {
+            lazy::Capture::Function function =
+                self.get().MakeFunction(ValuesOf(inputs), ValuesOf(outputs), name);
+            std::vector<at::Tensor> captured;
+            for (ir::Value& value : function.captured) {
+              captured.push_back(aten::MakeTensor(std::move(value), self.get().device()));
+            }
+            return py::make_tuple(function.text, function.inputs, captured, function.seeds);
+          },
+          py::arg("inputs"), py::arg("outputs"), py::arg("name") = "captured")
+      .def(
+          "program",
+          [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
+             const std::vector<at::Tensor>& outputs, std::vector<std::pair<size_t, size_t>> writes,
+             const std::string& name) {
+            const std::vector<ir::Value> in = ValuesOf(inputs), out = ValuesOf(outputs);
+            return PyProgram(self.get().MakeProgram(in, out, name), ShapesOf(in), ShapesOf(out),
+                             std::move(writes), self.get().device());
+          },
+          py::arg("inputs"), py::arg("outputs"), py::arg("writes"), py::arg("name") = "captured")
+      .def("depend",
+           [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
+             return self.get().DependOnPlaceholders(ValuesOf(tensors));
+           })
+      .def("changed_outside", [](const PyCapture& self) { return self.get().ChangedOutside(); })
+      .def("close", [](PyCapture& self) { self.capture.reset(); });
+}
+
+}  // namespace
+
+void BindCapture(py::module_& m) {
+  BindCaptureClass(m);
+  // Whether both have the same content, as far as the graph tells.
+  m.def("_xla_same_value", [](const at::Tensor& a, const at::Tensor& b) {
+    return aten::GetIrValue(a) == aten::GetIrValue(b);
+  });
+  m.def("_xla_assign", [](const at::Tensor& self, const at::Tensor& value) {
+    aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
+  });
+  // A function that needs no check: we wrote it.
+  m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"));
+  m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
+  m.def("_xla_pending_hash", [](const std::string& device) {
+    const ir::Hash128 hash = lazy::PendingHash(Ordinal(device));
+    return py::make_tuple(hash.low, hash.high);
+  });
+  m.def("_xla_pending_text",
+        [](const std::string& device) { return lazy::PendingText(Ordinal(device)); });
+  m.def("_xla_num_programs", &lazy::NumPrograms);
+  m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
+  // The settings of this thread; None ends them. Returns those before.
+  py::class_<lazy::CompileSettings, std::shared_ptr<lazy::CompileSettings>>(m, "_CompileSettings");
+  m.def(
+      "_xla_set_thread_settings",
+      [](const std::shared_ptr<lazy::CompileSettings>& settings) {
+        return std::const_pointer_cast<lazy::CompileSettings>(lazy::SetThreadSettings(settings));
+      },
+      py::arg("settings"));
+  m.def(
+      "_xla_compile_settings",
+      [](Options options, std::string name, bool inherit) {
+        auto settings = std::make_shared<lazy::CompileSettings>();
+        if (inherit) settings->options = lazy::CurrentSettings()->options;
+        for (auto& option : options) settings->options.push_back(std::move(option));
+        settings->name = std::move(name);
+        return settings;
+      },
+      py::arg("options"), py::arg("name"), py::arg("inherit") = true);
+  m.def("_xla_set_mat_mul_precision", [](const std::string& name) {
+    using enum lowering::MatMulPrecision;
+    lowering::mat_mul_precision = name == "highest"   ? kHighest
+                                  : name == "high"    ? kHigh
+                                  : name == "default" ? kDefault
+                                                      : kPlatform;
+  });
+  m.def("_xla_get_mat_mul_precision", [] {
+    constexpr const char* kNames[] = {"platform", "default", "high", "highest"};
+    return kNames[static_cast<int>(lowering::mat_mul_precision.load())];
+  });
+}
+
+}  // namespace torch_xla::python

@@ -1,0 +1,3 @@
+"""Importing ``torch_xla`` registers the backend ``xla`` of ``torch.distributed``; this does so."""
+
+import torch_xla  # noqa: F401

@@ -1,0 +1,6 @@
+"""The path before 2.2 of :mod:`torch_xla.distributed.spmd`."""
+
+from torch_xla.distributed import spmd as _spmd
+from torch_xla.distributed.spmd import *  # noqa: F403
+
+__all__ = _spmd.__all__
