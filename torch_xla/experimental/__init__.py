@@ -9,9 +9,12 @@ from torch_xla._internal import absent
 
 # Where names of this package are, imported when they are asked for.
 _HOMES = {
-    "eager_mode": "eager",
-    "eager_mode_context": "eager",
-    "is_eager_mode": "eager",
+    "associative_scan": "torch._higher_order_ops",
+    "cond": "torch_xla._internal.control_flow",
+    "eager_mode": "torch_xla.experimental.eager",
+    "eager_mode_context": "torch_xla.experimental.eager",
+    "is_eager_mode": "torch_xla.experimental.eager",
+    "map": "torch_xla._internal.control_flow",
 }
 
 _KERNELS = "TPU kernels need JAX's Pallas; torch_xla.core.xla_builder.call_jax calls them"
@@ -40,5 +43,5 @@ _absent = absent.getter(
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     return _absent(name)

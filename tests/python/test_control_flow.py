@@ -1,0 +1,377 @@
+"""Loops and branches that are part of the program."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from op_testing import rand
+from torch import nn
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+from torch_xla.experimental import associative_scan, cond, map
+from torch_xla.experimental.fori_loop import fori_loop, while_loop
+from torch_xla.experimental.scan import scan
+from torch_xla.experimental.scan_layers import scan_layers
+from torch_xla.utils.checkpoint import checkpoint
+
+
+def unrolled(fn, init, xs):
+    ys = []
+    for i in range(len(xs)):
+        init, y = fn(init, xs[i])
+        ys.append(y)
+    return init, torch.stack(ys)
+
+
+class TestScan:
+    def test_values(self, device):
+        def fn(carry, x):
+            return carry * 0.5 + x, carry - x
+
+        init, xs = rand(3), rand(5, 3, seed=1)
+        expected = unrolled(fn, init, xs)
+        last, ys = scan(fn, init.to(device), xs.to(device))
+        torch.testing.assert_close(last.cpu(), expected[0])
+        torch.testing.assert_close(ys.cpu(), expected[1])
+
+    def test_nested_data_and_none(self, device):
+        def fn(carry, x):
+            count, total = carry["n"] + 1, carry["sum"] + x["v"]
+            return {"n": count, "sum": total}, None
+
+        init = {"n": torch.tensor(0, device=device), "sum": torch.zeros(2, device=device)}
+        last, ys = scan(fn, init, {"v": torch.ones(4, 2, device=device)})
+        assert ys is None and last["n"].item() == 4 and last["sum"].tolist() == [4, 4]
+
+    @pytest.mark.parametrize("recompute", [False, True])
+    def test_gradients(self, device, recompute):
+        weight, init, xs = rand(4, 4), rand(2, 4, seed=1), rand(6, 2, 4, seed=2)
+
+        def loss_of(scan, on):
+            w, i, x = (t.to(on, copy=True).requires_grad_() for t in (weight, init, xs))
+
+            def step(carry, x):
+                hidden = torch.tanh(carry @ w + x)
+                return hidden * x.sigmoid(), hidden.square()
+
+            def fn(carry, x):
+                return (
+                    checkpoint(step, carry, x, use_reentrant=False)
+                    if recompute
+                    else (step(carry, x))
+                )
+
+            last, ys = scan(fn, i, x)
+            loss = last.sum() + (ys * torch.arange(6.0, device=on)[:, None, None]).sum()
+            loss.backward()
+            return [t.cpu() for t in (loss.detach(), w.grad, i.grad, x.grad)]
+
+        torch.testing.assert_close(loss_of(scan, device), loss_of(unrolled, "cpu"))
+
+    def test_compiles_once_for_each_length_and_not_for_each_number(self, device):
+        def step(n, factor):
+            return scan(
+                lambda c, x: (c * factor + x, c), *(rand(3).to(device), rand(n, 3).to(device))
+            )
+
+        for factor in (0.3, 0.4, 0.5):
+            step(5, factor)[0].cpu()
+            if factor == 0.3:
+                met.clear_all()
+        assert not met.counter_value("UncachedCompile")
+
+    def test_gradients_of_some(self, device):
+        xs = rand(3, 2).to(device)
+        init = rand(2, seed=1).to(device).requires_grad_()
+        counter = torch.zeros((), dtype=torch.int64, device=device)
+        (last, n), ys = scan(lambda c, x: ((c[0] * x, c[1] + 1), c[1]), (init, counter), xs)
+        assert last.requires_grad and not n.requires_grad and not ys.requires_grad
+        last.sum().backward()
+        torch.testing.assert_close(init.grad.cpu(), xs.cpu().prod(0))
+        assert n.item() == 3 and ys.tolist() == [0, 1, 2]
+
+    def test_random_numbers_differ_between_iterations(self, device):
+        zeros = torch.zeros(4, 100, device=device)
+        _, ys = scan(lambda c, x: (c, torch.rand_like(x)), zeros[0], zeros)
+        assert len({tuple(row) for row in ys.tolist()}) == 4
+        xm.set_rng_state(3)
+        first = scan(lambda c, x: (c, torch.rand_like(x)), zeros[0], zeros)[1].cpu()
+        xm.set_rng_state(3)
+        again = scan(lambda c, x: (c, torch.rand_like(x)), zeros[0], zeros)[1].cpu()
+        assert torch.equal(first, again)
+
+    def test_dropout_has_one_mask_for_both_passes(self, device):
+        x = torch.ones(3, 50, device=device, requires_grad=True)
+        _, ys = scan(lambda c, x: (c, nn.functional.dropout(x, 0.5)), x.detach()[0], x)
+        ys.sum().backward()
+        torch.testing.assert_close(ys.cpu(), x.grad.cpu())
+
+    def test_within_scan(self, device):
+        def inner(carry, x):
+            return scan(lambda c, y: (c + y, None), carry, x)[0], carry
+
+        xs = rand(3, 4, 2).to(device)
+        last, _ = scan(inner, torch.zeros(2, device=device), xs)
+        torch.testing.assert_close(last.cpu(), xs.cpu().sum((0, 1)))
+
+    @pytest.mark.parametrize(
+        "fn, error, message",
+        [
+            (lambda c, x: (c.sum(), x), ValueError, "carry 0 as torch.float32 of shape"),
+            (lambda c, x: c, TypeError, "a carry and a y"),
+            (lambda c, x: ((c, c), x), ValueError, "structure"),
+            (lambda c, x: (c * c.sum().item(), x), RuntimeError, "scan.*cut here|has none"),
+        ],
+    )
+    def test_errors(self, device, fn, error, message):
+        with pytest.raises(error, match=message):
+            scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
+        assert torch.ones(1, device=device).add(1).item() == 2
+
+    def test_lengths(self, device):
+        with pytest.raises(ValueError, match="one first dimension"):
+            scan(lambda c, x: (c, x), torch.ones(2, device=device), torch.ones((), device=device))
+
+    def test_changes_outside(self, device):
+        mean = torch.zeros(2, device=device)
+
+        def fn(carry, x):
+            mean.add_(x)
+            return carry, x
+
+        with pytest.raises(RuntimeError, match="changes a tensor from outside"):
+            scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
+
+    def test_computed_tensor_from_outside_with_gradient(self, device):
+        w = (rand(2).to(device).requires_grad_() * 2).exp()
+        with pytest.raises(ValueError, match="pass it as an argument"):
+            scan(
+                lambda c, x: (c * w, x),
+                torch.ones(2, device=device),
+                torch.ones(3, 2, device=device),
+            )
+
+    def test_leaked_tensor_raises_when_read(self, device):
+        kept = []
+
+        def fn(carry, x):
+            kept.append(carry + x)
+            return carry, x
+
+        scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
+        torch_xla.sync(wait=True)
+        with pytest.raises(RuntimeError, match="has none"):
+            kept[0].cpu()
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class TestScanLayers:
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_training(self, device, count):
+        def train(on, apply):
+            torch.manual_seed(0)
+            layers = nn.ModuleList(Block(8) for _ in range(count)).to(on)
+            optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+            losses = []
+            for i in range(3):
+                optimizer.zero_grad()
+                loss = apply(layers, rand(3, 8, seed=i).to(on)).square().mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            return losses
+
+        def one_by_one(layers, x):
+            return functools.reduce(lambda x, layer: layer(x), layers, x)
+
+        losses = train(device, scan_layers), train("cpu", one_by_one)
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
+
+    def test_program_does_not_grow(self, device):
+        x = rand(2, 8).to(device)
+        sizes = []
+        for count in (2, 8):
+            layers = nn.ModuleList(Block(8) for _ in range(count)).to(device)
+            sizes.append(xm.get_stablehlo([scan_layers(layers, x)]).count("dot_general"))
+        assert sizes == [2, 2]
+
+    def test_unlike_layers(self, device):
+        with pytest.raises(ValueError, match="layer 1 has other parameters"):
+            scan_layers([Block(8), Block(4)], torch.ones(2, 8))
+
+    def test_none(self):
+        assert scan_layers([], 5) == 5
+
+
+class TestCond:
+    def test_values(self, device):
+        x = rand(3).to(device)
+        for sign in (1.0, -1.0):
+            pred = (x.sum() * 0 + sign) > 0
+            result = cond(pred, torch.sin, torch.cos, (x,))
+            expected = x.cpu().sin() if sign > 0 else x.cpu().cos()
+            torch.testing.assert_close(result.cpu(), expected)
+
+    def test_one_program_and_no_read(self, device):
+        @torch_xla.compile(full_graph=True, max_different_graphs=1)
+        def f(x):
+            return cond(x.sum() > 0, lambda x: x * 2, lambda x: torch.zeros_like(x), (x,))
+
+        assert f(torch.ones(2, device=device)).tolist() == [2, 2]
+        assert f(-torch.ones(2, device=device)).tolist() == [0, 0]
+
+    @pytest.mark.parametrize("truth", [True, False])
+    def test_gradients(self, device, truth):
+        def grads(on, choose):
+            w, x = (rand(3, seed=i).to(on).requires_grad_() for i in (0, 1))
+            pred = torch.tensor(truth, device=on)
+            a, b = choose(pred, lambda x: (x * w, x.exp()), lambda x: (x.sin(), x * 3), (x,))
+            (a.sum() + 2 * b.sum()).backward()
+            return [x.grad.cpu(), torch.zeros(3) if w.grad is None else w.grad.cpu()]
+
+        def plain(pred, first, second, operands):
+            return (first if pred else second)(*operands)
+
+        torch.testing.assert_close(grads(device, cond), grads("cpu", plain))
+
+    def test_errors(self, device):
+        x, pred = torch.ones(2, device=device), torch.tensor(True, device=device)
+        with pytest.raises(ValueError, match="same shapes and dtypes"):
+            cond(pred, lambda x: x, lambda x: x.sum(), (x,))
+        with pytest.raises(ValueError, match="one bool"):
+            cond(x, lambda x: x, lambda x: x, (x,))
+        with pytest.raises(RuntimeError, match="cut here|has none"):
+            cond(pred, lambda x: x * x.sum().item(), lambda x: x, (x,))
+
+    def test_python_bool(self):
+        assert cond(False, lambda: 1, lambda: 2) == 2
+
+
+class TestLoops:
+    def test_while(self, device):
+        limit = torch.tensor(100, device=device)
+        i, x = while_loop(
+            lambda i, x: x.sum() < limit,
+            lambda i, x: (i + 1, x * 2),
+            (torch.tensor(0, device=device), torch.ones(3, device=device)),
+        )
+        assert i.item() == 6 and x.tolist() == [64, 64, 64]
+
+    def test_while_with_more_inputs(self, device):
+        step = torch.tensor(3, device=device)
+        (i,) = while_loop(
+            lambda i, s: i < 10, lambda i, s: (i + s,), (torch.tensor(0, device=device),), (step,)
+        )
+        assert i.item() == 12
+
+    @pytest.mark.parametrize("as_tensors", [True, False])
+    def test_fori(self, device, as_tensors):
+        bounds = [2, 5]
+        if as_tensors:
+            bounds = [torch.tensor(b, device=device) for b in bounds]
+        total = fori_loop(*bounds, lambda i, x: x + i, torch.zeros(2, device=device))
+        assert total.tolist() == [9, 9]
+
+    def test_fori_gradient(self, device):
+        x = torch.full((2,), 3.0, device=device, requires_grad=True)
+        fori_loop(0, 3, lambda i, y: y * x, x).sum().backward()
+        torch.testing.assert_close(x.grad.cpu(), torch.full((2,), 4 * 27.0))
+
+    def test_random_numbers(self, device):
+        _, x = while_loop(
+            lambda i, x: i < 4,
+            lambda i, x: (
+                i + 1,
+                torch.where(torch.arange(4, device=device) == i, torch.rand(4, device=device), x),
+            ),
+            (torch.tensor(0, device=device), torch.zeros(4, device=device)),
+        )
+        assert len(set(x.tolist())) == 4
+
+    def test_map_and_associative_scan(self, device):
+        xs = rand(4, 3).to(device)
+        torch.testing.assert_close(map(lambda x, s: x.exp() * s, xs, 2.0).cpu(), xs.cpu().exp() * 2)
+        torch.testing.assert_close(
+            associative_scan(torch.mul, xs, 0, combine_mode="generic").cpu(), xs.cpu().cumprod(0)
+        )
+
+    def test_errors(self, device):
+        start = (torch.tensor(0, device=device),)
+        with pytest.raises(ValueError, match="one bool"):
+            while_loop(lambda i: i, lambda i: (i,), start)
+        with pytest.raises(ValueError, match="shapes and dtypes"):
+            while_loop(lambda i: i < 3, lambda i: (i * 1.5,), start)
+        with pytest.raises(RuntimeError, match="cut here|has none"):
+            while_loop(lambda i: i.item() < 3, lambda i: (i,), start)
+
+
+class TestCheckpoint:
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_gradients(self, device, reentrant):
+        def grads(on, apply):
+            torch.manual_seed(1)
+            layer = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)).to(on)
+            x = rand(3, 4).to(on).requires_grad_()
+            apply(layer, x).square().sum().backward()
+            return [t.cpu() for t in (x.grad, *(p.grad for p in layer.parameters()))]
+
+        expected = grads("cpu", lambda layer, x: layer(x))
+        found = grads(device, lambda layer, x: checkpoint(layer, x, use_reentrant=reentrant))
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_random_numbers_are_the_same(self, device, reentrant):
+        x = torch.ones(200, device=device, requires_grad=True)
+        y = checkpoint(lambda x: nn.functional.dropout(x * 1.0, 0.5), x, use_reentrant=reentrant)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad.cpu(), y.detach().cpu())
+
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_xla_computes_again(self, tmp_path, reentrant):
+        """The optimized program has the forward function's tangents twice, not once."""
+        code = (
+            "import sys, torch, torch_xla\n"
+            "from torch_xla.utils.checkpoint import checkpoint\n"
+            "x = torch.ones(64, 64, device='xla', requires_grad=True)\n"
+            "w = torch.ones(64, 64, device='xla')\n"
+            "f = lambda x: torch.tan(torch.tan(x @ w) @ w)\n"
+            "torch_xla.sync()\n"
+            f"y = checkpoint(f, x, use_reentrant={reentrant})\n"
+            "y.sum().backward()\n"
+            "del y\n"
+            "torch_xla.sync(wait=True)\n"
+            "x.grad.cpu()\n"
+        )
+        counts = []
+        for name, text in (
+            ("with", code),
+            ("without", code.replace("checkpoint(f, x,", "f(x); (")),
+        ):
+            text = text.replace(f"; ( use_reentrant={reentrant})", "")
+            folder = tmp_path / name
+            subprocess.run(
+                [sys.executable, "-c", text],
+                check=True,
+                timeout=120,
+                env={
+                    **os.environ,
+                    "XLA_FLAGS": f"--xla_dump_to={folder} --xla_dump_hlo_as_text",
+                },
+            )
+            programs = [p.read_text() for p in folder.glob("*after_optimizations.txt")]
+            counts.append(max(program.count("tan(") for program in programs))
+        assert counts[0] > counts[1]

@@ -1,0 +1,53 @@
+"""What an autograd graph that was recorded within a function reaches outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def now() -> int:
+    """Returns a number that nodes made from now on have at least."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def leaves_outside(
+    what: str, outputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor], since: int
+) -> list[torch.Tensor]:
+    """Returns the leaves that need gradients, besides ``arguments``, below ``outputs``.
+
+    Args:
+        what: Names the function in the messages of errors.
+        outputs: What the function returned.
+        arguments: What it was called with.
+        since: :func:`now` before the call.
+
+    Raises:
+        ValueError: A tensor from outside that needs a gradient is no leaf.
+    """
+    own = {id(tensor) for tensor in arguments}
+    found: dict[int, torch.Tensor] = {}
+    stack: list[Any] = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+    seen = set(stack)
+    for tensor in outputs:
+        if tensor.grad_fn is None and tensor.requires_grad and id(tensor) not in own:
+            found[id(tensor)] = tensor
+    while stack:
+        node = stack.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            if id(variable) not in own:
+                found[id(variable)] = variable
+            continue
+        if node._sequence_nr() < since:
+            raise ValueError(
+                f"{what}: the function uses a tensor from outside that was computed and needs a "
+                f"gradient ({node.name()}); pass it as an argument, or detach() it"
+            )
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return list(found.values())

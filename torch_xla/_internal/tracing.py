@@ -1,0 +1,116 @@
+"""Tracing a Python function by itself, for control flow, torch.compile and exports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._internal import eager
+
+# Between two draws of a seed; see csrc/lazy/rng.cpp.
+SEED_STEP = -0x61C8864680B583EB
+
+
+class Function(NamedTuple):
+    """A function in StableHLO.
+
+    Attributes:
+        text: It.
+        inputs: Which of the inputs that were offered are its first parameters.
+        captured: What its other parameters are: tensors from outside, numbers, seeds.
+        seeds: Of ``captured``, -1 where it is no seed.
+    """
+
+    text: str
+    inputs: list[int]
+    captured: list[torch.Tensor]
+    seeds: list[int]
+
+    def call(self, inputs: Sequence[Any], captured: Sequence[Any], like: Any) -> Any:
+        """Calls it within another function that is being built, with all inputs offered.
+
+        ``like`` is any value of that.
+        """
+        return _XLAC.hlo.call(self.text, [*(inputs[i] for i in self.inputs), *captured], like)
+
+
+def function(
+    capture: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str
+) -> Function:
+    """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``."""
+    return Function(*capture.function(list(inputs), list(outputs), name))
+
+
+@contextlib.contextmanager
+def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[Any]:
+    """A block in which a function is traced with placeholders, and nothing is executed.
+
+    Args:
+        what: Names it in the messages of errors.
+        device: The device of its tensors.
+        pure: Whether it must not change tensors from outside.
+
+    Raises:
+        RuntimeError: At the end of the block: a tensor from outside was changed in place.
+    """
+    capture = _XLAC._Capture(what, str(device))
+    before = _XLAC._xla_forbid_cuts(f"{what} traces its function")
+    is_eager = eager.is_enabled()
+    if is_eager:
+        eager.set_enabled(False)
+    try:
+        yield capture
+        if pure and capture.changed_outside():
+            raise RuntimeError(
+                f"{what}: the function changes a tensor from outside in place (a running mean, a "
+                "counter); it has to return what it computes"
+            )
+    finally:
+        _XLAC._xla_forbid_cuts(before)
+        if is_eager:
+            eager.set_enabled(True)
+        capture.close()
+
+
+def like(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Returns what a placeholder of that shape and dtype is made like."""
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+
+def device_of(what: str, tensors: Sequence[torch.Tensor]) -> torch.device:
+    """Returns the one xla device of tensors.
+
+    Raises:
+        TypeError: One is no tensor.
+        ValueError: One is elsewhere, or there is none.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{what}: expected tensors, got {type(tensor).__name__}")
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) != 1 or next(iter(devices)).type != "xla":
+        found = ", ".join(sorted(map(str, devices))) or "no tensor"
+        raise ValueError(f"{what}: expected tensors of one xla device, got {found}")
+    return devices.pop()
+
+
+# Functions around traced ones, by what they are made of.
+_built: dict[Any, str] = {}
+_MAX_BUILT = 1024
+
+
+def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Calls a function that ``make`` builds of values like ``operands``, once for each key."""
+    signature = tuple((tuple(tensor.shape), tensor.dtype) for tensor in operands)
+    text = _built.get((key, signature))
+    if text is None:
+        if len(_built) >= _MAX_BUILT:
+            _built.clear()
+        text = _built[key, signature] = _XLAC._stablehlo_of(
+            lambda *values: make(values), list(operands)
+        )
+    return _XLAC._stablehlo_call(text, list(operands))

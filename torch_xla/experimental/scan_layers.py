@@ -1,0 +1,75 @@
+"""Layers that are alike, as one loop over their stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_flatten, tree_map
+
+from torch_xla.experimental.scan import scan
+
+
+def _form(layer: nn.Module) -> Any:
+    return [
+        (name, tensor.shape, tensor.dtype, tensor.requires_grad)
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
+    ]
+
+
+def scan_layers(
+    layers: Iterable[nn.Module],
+    input_data: Any,
+    partition_fn: Any = None,
+    is_layer_pure: bool = False,
+) -> Any:
+    """Applies layers one after the other: ``for layer in layers: x = layer(x)``.
+
+    The program has one of them, in a loop, so that it is compiled as fast for many as for few.
+    The layers must be alike: of one class, and of parameters of the same names, shapes and dtypes;
+    the first one's code is what is run. What a layer returns has the form of what it takes.
+
+    Args:
+        layers: The layers.
+        input_data: What the first is called with: a tensor, or nested data; a tuple is passed as
+            several arguments.
+        partition_fn: See :func:`torch_xla.experimental.scan.scan`.
+        is_layer_pure: The same.
+
+    Returns:
+        What the last one returned; ``input_data`` where there is none.
+
+    Raises:
+        ValueError: The layers are not alike, or change the form of their input.
+    """
+    layers = list(layers)
+    if not layers:
+        return input_data
+    form = _form(layers[0])
+    for number, layer in enumerate(layers):
+        if type(layer) is not type(layers[0]) or _form(layer) != form:
+            raise ValueError(
+                f"scan_layers(): expected layers alike, but layer {number} has other parameters "
+                f"or another class than layer 0: {type(layer).__name__} {_form(layer)}, not "
+                f"{type(layers[0]).__name__} {form}"
+            )
+    states = [dict((*layer.named_parameters(), *layer.named_buffers())) for layer in layers]
+    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    as_arguments = isinstance(input_data, tuple)
+
+    def one(carry: Any, state: dict[str, torch.Tensor]) -> tuple[Any, None]:
+        # What a layer gives back unchanged is a new tensor, which the loop carries.
+        result = functional_call(layers[0], state, carry if as_arguments else (carry,))
+        return tree_map(lambda x: x, result), None
+
+    if not stacked:  # Layers without parameters: there is something to loop over.
+        first = tree_flatten(input_data)[0][0]
+        stacked = torch.zeros(len(layers), dtype=torch.bool, device=first.device)
+        return scan(lambda carry, _: one(carry, {}), input_data, stacked)[0]
+    return scan(one, input_data, stacked, partition_fn, is_layer_pure)[0]
+
+
+__all__ = ["scan_layers"]
