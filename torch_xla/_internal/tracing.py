@@ -52,12 +52,14 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
     Args:
         what: Names it in the messages of errors.
         device: The device of its tensors.
-        pure: Whether it must not change tensors from outside.
+        pure: Whether it must not change tensors from outside. Where it may, nothing of it runs:
+            the state of the random numbers is put back.
 
     Raises:
         RuntimeError: At the end of the block: a tensor from outside was changed in place.
     """
     capture = _XLAC._Capture(what, str(device))
+    random_state = _XLAC._xla_get_rng_seed(str(device))
     before = _XLAC._xla_forbid_cuts(f"{what} traces its function")
     is_eager = eager.is_enabled()
     if is_eager:
@@ -71,6 +73,8 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
             )
     finally:
         _XLAC._xla_forbid_cuts(before)
+        if not pure:
+            _XLAC._xla_set_rng_seed(random_state, str(device))
         if is_eager:
             eager.set_enabled(True)
         capture.close()

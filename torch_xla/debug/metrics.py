@@ -58,8 +58,9 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
 
 def executed_fallback_ops() -> list[str]:
-    """Returns the names of the operators that ran on the CPU: the counters ``aten::...``."""
-    return [name for name in counter_names() if name.startswith("aten::")]
+    """Returns the names of the operators that ran on the CPU: ``aten::...``, and custom ones."""
+    own = ("xla::", "CompiledGraph::", "ExecutedGraph::")
+    return [name for name in counter_names() if "::" in name and not name.startswith(own)]
 
 
 def clear_counters() -> None:

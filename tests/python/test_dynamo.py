@@ -1,0 +1,220 @@
+"""torch.compile(backend="openxla"): graphs of dynamo as programs of the device."""
+
+import functools
+
+import pytest
+import torch
+from op_testing import rand
+from torch import nn
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+
+
+@torch.library.custom_op("dynamo_test::host_only", mutates_args=(), device_types="cpu")
+def host_only(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(x.numpy() * 2), torch.from_numpy(x.numpy()[0] - 3)
+
+
+@host_only.register_fake
+def _(x):
+    return torch.empty_like(x), x.new_empty(x.shape[1:])
+
+
+compiled = functools.partial(torch.compile, backend="openxla", dynamic=False)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def traced_operators() -> int:
+    return sum(met.counter_value(n) for n in met.counter_names() if n.startswith("xla::"))
+
+
+class TestInference:
+    def test_module(self, device):
+        model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
+        expected = [model(rand(3, 4, seed=i)) for i in range(3)]
+        model.to(device)
+        run = compiled(model)
+        with torch.no_grad():
+            found = [run(rand(3, 4, seed=i).to(device)).cpu() for i in range(3)]
+        torch.testing.assert_close(found, [e.detach() for e in expected])
+
+    def test_traces_nothing_again(self, device):
+        run = compiled(lambda x: (x.sin() * 3).sum(0))
+        x = rand(3, 4).to(device)
+        run(x)
+        torch_xla.sync(wait=True)
+        met.clear_all()
+        results = [run(x) for _ in range(5)]
+        xm.wait_device_ops()
+        assert met.metric_data("ExecuteTime")[0] == 5
+        assert traced_operators() == 0 and met.counter_value("UncachedCompile") is None
+        torch.testing.assert_close(results[4].cpu(), (x.cpu().sin() * 3).sum(0))
+
+    def test_changed_parameters_are_seen(self, device):
+        model = nn.Linear(2, 2).to(device)
+        run = compiled(model)
+        x = rand(3, 2).to(device)
+        with torch.no_grad():
+            run(x)
+            model.weight.mul_(2)
+            torch.testing.assert_close(run(x).cpu(), model(x).cpu())
+
+    def test_pending_and_view_inputs(self, device):
+        run = compiled(lambda a, b: a @ b)
+        base = rand(4, 4).to(device)
+        for k in (1, 2):
+            a, b = base[1:3] * k, base.T[:, :2]
+            torch.testing.assert_close(run(a, b).cpu(), a.cpu() @ b.cpu())
+
+    def test_structures(self, device):
+        run = compiled(lambda x: {"a": (x + 1, 5), "b": [x * 2, None]})
+        x = torch.ones(2, device=device)
+        result = run(x)
+        assert result["a"][0].tolist() == [2, 2] and result["a"][1] == 5
+        assert result["b"][0].tolist() == [2, 2] and result["b"][1] is None
+
+    def test_several_shapes(self, device):
+        run = compiled(lambda x: x.cumsum(0))
+        for n in (3, 5, 3):
+            assert run(torch.ones(n, device=device)).tolist() == list(range(1, n + 1))
+
+    def test_dynamic_shapes(self, device):
+        run = torch.compile(lambda x: x * x.shape[0], backend="openxla", dynamic=True)
+        for n in (3, 5, 4, 3):
+            assert run(torch.ones(n, device=device)).tolist() == [n] * n
+
+
+class TestMutation:
+    def test_inputs(self, device):
+        def f(x, y):
+            x.add_(y)
+            y[0] = 7
+            return x * 2
+
+        run = compiled(f)
+        x, y = torch.ones(3, device=device), torch.ones(3, device=device)
+        for k in (1, 2):
+            assert run(x, y).tolist()[1:] == [2 * (k + 1)] * 2
+        assert x.tolist() == [9, 3, 3] and y.tolist() == [7, 1, 1]
+
+    def test_buffers(self, device):
+        def run(on, compile):
+            torch.manual_seed(0)
+            model = nn.BatchNorm1d(3).to(on)
+            call = compile(model)
+            for i in range(3):
+                call(rand(4, 3, seed=i).to(on))
+            return [
+                model.running_mean.cpu(),
+                model.running_var.cpu(),
+                model.num_batches_tracked.cpu(),
+            ]
+
+        torch.testing.assert_close(run(device, compiled), run("cpu", lambda m: m))
+
+
+class TestRandom:
+    def test_drawn_anew_and_seeded(self, device):
+        run = compiled(lambda x: torch.rand_like(x) + nn.functional.dropout(x, 0.5))
+        x = torch.ones(50, device=device)
+        draws = []
+        for _ in range(2):
+            xm.set_rng_state(5)
+            draws.append([run(x).cpu() for _ in range(3)])
+        for a, b in zip(*draws, strict=True):
+            assert torch.equal(a, b)
+        assert not torch.equal(draws[0][0], draws[0][1])
+
+
+class TestTraining:
+    def test_as_on_the_cpu(self, device):
+        def train(on, compile):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(on)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+            def loss_of(x, target):
+                return nn.functional.cross_entropy(model(x), target)
+
+            loss_of = compile(loss_of)
+            losses = []
+            for i in range(4):
+                optimizer.zero_grad()
+                x = rand(6, 4, seed=i)
+                loss = loss_of(x.to(on), (x.sum(1) > 0).long().to(on))
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            return losses
+
+        found, expected = train(device, compiled), train("cpu", lambda f: f)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+    def test_dropout(self, device):
+        x = torch.ones(100, device=device, requires_grad=True)
+        y = compiled(lambda x: nn.functional.dropout(x, 0.5))(x)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad.cpu(), y.detach().cpu())
+
+
+class TestBreaks:
+    def test_graph_break(self, device):
+        def f(x):
+            y = x * 2
+            if y.sum().item() > 0:
+                return y.sin()
+            return y.cos()
+
+        run = compiled(f)
+        for sign in (1, -1):
+            x = sign * torch.ones(3, device=device)
+            torch.testing.assert_close(run(x).cpu(), f(x.cpu()))
+
+    def test_fallback_operators(self, device):
+        """An operator that runs on the CPU stands between two programs."""
+
+        def f(x):
+            a, b = host_only(x.sin() + 1)
+            return (a.abs() * 2).sum(0), b.abs() + a.sum(1)
+
+        run = compiled(f)
+        x = rand(3, 3).to(device)
+        for _ in range(2):
+            met.clear_all()
+            torch.testing.assert_close([t.cpu() for t in run(x)], list(f(x.cpu())))
+        assert met.executed_fallback_ops() == ["dynamo_test::host_only"]
+        assert met.counter_value("xla::sin") is None
+
+    def test_cpu_input(self, device):
+        run = compiled(lambda x, c: x * c.to(x.device))
+        for n in (2.0, 3.0):
+            assert run(torch.ones(2, device=device), torch.full((2,), n)).tolist() == [n, n]
+
+
+class TestBackends:
+    def test_xla_is_openxla(self, device):
+        assert "xla" in torch._dynamo.list_backends(exclude_tags=())
+        run = torch.compile(lambda x: x.cosh() + 1, backend="xla")
+        assert run(torch.zeros(2, device=device)).tolist() == [2, 2]
+
+    def test_options_reach_the_compiler(self, device):
+        x = torch.zeros(3, device=device)
+        run = torch.compile(lambda x: x.cosh() + 2, backend="xla", options={"xla_nonsense": 1})
+        with pytest.raises(RuntimeError, match="xla_nonsense"):
+            run(x).cpu()
+        options = {"xla_cpu_enable_fast_math": False}
+        assert torch.compile(lambda x: x.cosh() + 2, backend="xla", options=options)(x)[0] == 3
+
+    def test_absent_names(self):
+        import torch_xla.core.dynamo_bridge as bridge
+
+        with pytest.raises(AttributeError, match="bound by their places"):
+            bridge.GraphInputMatcher  # noqa: B018

@@ -1,0 +1,233 @@
+"""``torch.compile(model, backend="openxla")``: dynamo's graphs as programs of the device.
+
+PyTorch's own backend ``openxla`` calls :func:`extract_compiled_graph` with each graph that dynamo
+(and AOTAutograd) has made. The graph is traced once, compiled, and a call of it binds its inputs
+to the program: no operator is traced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from torch_xla import _XLAC
+from torch_xla._internal import absent, tracing
+
+_NAME = "torch.compile"
+
+
+def _twin(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of its own with the content that ``tensor`` has now."""
+    twin = torch.empty_like(tensor)
+    _XLAC._xla_assign(twin, tensor)
+    return twin
+
+
+def _is_xla(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _state(module: fx.GraphModule) -> list[torch.Tensor]:
+    """Returns the tensors that the graph takes from its module."""
+    found = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = module
+            for part in node.target.split("."):
+                value = getattr(value, part)
+            if _is_xla(value):
+                found[id(value)] = value
+        elif node.op == "call_module":
+            child = module.get_submodule(node.target)
+            for value in (*child.parameters(), *child.buffers()):
+                if _is_xla(value):
+                    found[id(value)] = value
+    return list(found.values())
+
+
+class _Program:
+    """A graph that was compiled for some shapes."""
+
+    def __init__(self, module: fx.GraphModule, args: Sequence[Any]) -> None:
+        self._places = [i for i, arg in enumerate(args) if _is_xla(arg)]
+        self._state = _state(module)
+        tensors = [args[i] for i in self._places]
+        device = tracing.device_of(_NAME, [*tensors, *self._state])
+        # What others wait for is no part of the program.
+        _XLAC._xla_sync([str(device)], False)
+        with torch.no_grad(), tracing.trace(_NAME, device, pure=False) as capture:
+            placeholders = [capture.placeholder(tensor) for tensor in tensors]
+            changing = [*placeholders, *self._state]
+            twins = [_twin(tensor) for tensor in changing]
+            bound = list(args)
+            for place, placeholder in zip(self._places, placeholders, strict=True):
+                bound[place] = placeholder
+            try:
+                leaves, self._spec = tree_flatten(module(*bound))
+                outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                tracing.device_of(_NAME, outputs or tensors)
+                count = len(outputs)
+                writes = []
+                for i, (now, before) in enumerate(zip(changing, twins, strict=True)):
+                    if not _XLAC._xla_same_value(now, before):
+                        writes.append((i, len(outputs)))
+                        outputs.append(_twin(now))
+            finally:
+                for now, before in zip(self._state, twins[len(placeholders) :], strict=True):
+                    _XLAC._xla_assign(now, before)
+            self._program = capture.program(twins, outputs, writes, "dynamo")
+        self._count = count
+        # What the graph returns besides tensors, in their places.
+        self._rest = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
+        self._plain = self._spec.num_children == len(leaves) and all(
+            rest is None for rest in self._rest
+        )
+        self._container = type(tree_unflatten(leaves, self._spec))
+
+    def __call__(self, args: Sequence[Any]) -> Any:
+        tensors = [args[i] for i in self._places]
+        results = self._program(tensors + self._state)
+        del results[self._count :]
+        if self._plain and self._container in (tuple, list):
+            return results if self._container is list else tuple(results)
+        given = iter(results)
+        leaves = [next(given) if rest is None else rest[0] for rest in self._rest]
+        return tree_unflatten(leaves, self._spec)
+
+
+class _Finder(fx.Interpreter):
+    """Finds the nodes that read a tensor: operators that run on the CPU."""
+
+    def __init__(self, module: fx.GraphModule, capture: Any) -> None:
+        super().__init__(module)
+        self._capture = capture
+        self.found: set[fx.Node] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        except RuntimeError as error:
+            if "the graph would be cut" not in str(error) or "val" not in n.meta:
+                raise
+        self.found.add(n)
+        leaves, spec = tree_flatten(n.meta["val"])
+        return tree_unflatten(
+            [
+                self._capture.placeholder(tracing.like(leaf.shape, leaf.dtype))
+                if isinstance(leaf, torch.Tensor)
+                else leaf
+                for leaf in leaves
+            ],
+            spec,
+        )
+
+
+def _without_fallbacks(module: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """Returns the graph in compiled parts around the operators that run on the CPU.
+
+    None where they cannot be told.
+    """
+    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+    from torch.fx.passes.operator_support import create_op_support
+
+    device = tracing.device_of(_NAME, [arg for arg in args if _is_xla(arg)])
+    try:
+        with torch.no_grad(), tracing.trace(_NAME, device, pure=False) as capture:
+            finder = _Finder(module, capture)
+            finder.run(*(capture.placeholder(arg) if _is_xla(arg) else arg for arg in args))
+    except RuntimeError:
+        return None
+    support = create_op_support(
+        lambda modules, node: node not in finder.found and node.op == "call_function"
+    )
+    partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
+    parts = partitioner.partition_and_fuse()
+    for name, child in list(parts.named_children()):
+        if isinstance(child, fx.GraphModule):
+            graph = _CompiledGraph(child)
+            delattr(parts, name)
+            setattr(parts, name, _Part(graph))
+    return parts
+
+
+class _Part(torch.nn.Module):
+    def __init__(self, graph: Callable[..., Any]) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def forward(self, *args: Any) -> Any:
+        return self._graph(*args)
+
+
+class _CompiledGraph:
+    """A graph, compiled for each set of numbers and shapes that it is called with."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._programs: dict[Any, Callable[[Sequence[Any]], Any]] = {}
+        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        values = [node.meta.get("val") for node in nodes]
+        # Dynamo guards the shapes of graphs that are not dynamic.
+        self._is_static = all(
+            isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
+            for value in values
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        key = None
+        if not self._is_static:
+            key = tuple(
+                (arg.shape, arg.dtype, arg.device) if isinstance(arg, torch.Tensor) else arg
+                for arg in args
+            )
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._compile(args)
+        return program(args)
+
+    def _compile(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        traced = lambda args: self._module(*args)  # noqa: E731
+        if not any(map(_is_xla, [*tensors, *_state(self._module)])) or not all(
+            map(_is_xla, tensors)
+        ):
+            return traced  # What it copies to the device differs from call to call.
+        if _XLAC._xla_spmd_devices() > 0:
+            return traced  # Its program follows from how its inputs lie.
+        try:
+            return _Program(self._module, args)
+        except RuntimeError as error:
+            if "the graph would be cut" not in str(error):
+                raise
+        parts = _without_fallbacks(self._module, args)
+        return traced if parts is None else (lambda args: parts(*args))
+
+
+def extract_compiled_graph(
+    xla_model: fx.GraphModule, xla_args: Sequence[Any]
+) -> Callable[..., Any]:
+    """Returns a callable that computes what a graph does, as a program of the device.
+
+    It is traced at its first call. Inputs that the graph changes are changed; random numbers are
+    drawn anew in every call; operators that run on the CPU stand between compiled parts.
+
+    Args:
+        xla_model: A graph of dynamo or AOTAutograd.
+        xla_args: Its arguments: xla tensors and numbers.
+    """
+    return _CompiledGraph(xla_model)
+
+
+__getattr__ = absent.getter(
+    __name__,
+    {
+        "GraphInputMatcher": "inputs are bound by their places",
+        "extract_graph_helper": "extract_compiled_graph",
+        "extract_internal": "extract_compiled_graph",
+        "partition_fx_graph_for_cpu_fallback": "extract_compiled_graph does that",
+    },
+)
