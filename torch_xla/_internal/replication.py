@@ -412,7 +412,7 @@ def local_device_count() -> int:
     """Returns how many devices this host has, without starting a PJRT client.
 
     Raises:
-        ValueError: ``CPU_NUM_DEVICES`` is no positive integer.
+        ValueError: ``CPU_NUM_DEVICES`` is no positive integer, or too large.
     """
     platform = os.environ.get("PJRT_DEVICE", "").upper()
     counts = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count, "CPU": _cpu_device_count}
@@ -427,8 +427,9 @@ def local_device_count() -> int:
 
 def _cpu_device_count() -> int:
     text = os.environ.get("CPU_NUM_DEVICES", "1")
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"CPU_NUM_DEVICES must be a positive integer, got {text!r}")
+    most = 128  # That a torch.device can number.
+    if not text.isdigit() or not 1 <= int(text) <= most:
+        raise ValueError(f"CPU_NUM_DEVICES must be an integer from 1 to {most}, got {text!r}")
     return int(text)
 
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "debug/environment.h"
+#include "lazy/settings.h"
+#include "runtime/flag_check.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::lazy {
@@ -32,11 +34,15 @@ std::optional<runtime::ProcessPlace>& Place() {
 }
 
 runtime::Client* CreateClient() {
+  CheckSettings();
   std::vector<std::string> platforms = runtime::CandidatePlatforms();
   std::ostringstream failures;
   for (const std::string& platform : platforms) {
     try {
       const bool on_host = platform == "CPU";
+      // Elsewhere nobody is asked beforehand: a child that opens an accelerator may keep it from
+      // its parent.
+      if (on_host) runtime::CheckXlaFlags([&] { runtime::Client::Create(platform, nullptr); });
       return runtime::Client::Create(platform, Place() && !on_host ? &*Place() : nullptr).release();
     } catch (const runtime::Error& error) {
       if (platforms.size() == 1) throw;

@@ -10,16 +10,11 @@
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/settings.h"
 #include "runtime/host_memory.h"
 
 namespace torch_xla::lazy {
 namespace {
-
-size_t CacheCapacity() {
-  const char* text = std::getenv("XLA_COMPILATION_CACHE_SIZE");
-  long long size = text ? std::atoll(text) : 0;
-  return size > 0 ? static_cast<size_t>(size) : 2048;
-}
 
 /// Where the program is kept on disk; empty without a cache folder. The name stands for
 /// all that the machine code depends on: the program, the compiler, its flags, the device.
@@ -147,7 +142,7 @@ ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
 }
 
 void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
-  static const size_t capacity = CacheCapacity();
+  static const size_t capacity = ProgramCacheCapacity();
   std::lock_guard<std::mutex> lock(mutex_);
   if (entries_.size() >= capacity) DropLeastRecentlyUsed(entries_.size() - capacity + 1);
   if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);

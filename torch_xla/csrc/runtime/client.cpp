@@ -23,9 +23,10 @@ int64_t CpuDeviceCount() {
   int count = 0;
   const char* end = text + std::strlen(text);
   const auto [rest, failure] = std::from_chars(text, end, count);
-  if (failure != std::errc() || rest != end || count < 1) {
-    throw InvalidArgument("CPU_NUM_DEVICES must be a positive integer, got '" + std::string(text) +
-                          "'");
+  constexpr int kMost = 128;  // that a torch.device can number
+  if (failure != std::errc() || rest != end || count < 1 || count > kMost) {
+    throw InvalidArgument("CPU_NUM_DEVICES must be an integer from 1 to " + std::to_string(kMost) +
+                          ", got '" + std::string(text) + "'");
   }
   return count;
 }
