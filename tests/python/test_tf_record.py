@@ -99,7 +99,7 @@ def test_examples(tmp_path):
         writer.write_example(example)
     transforms = {
         "name": STR,
-        "names": STR,
+        "names": "STR",
         "image": lambda value: value.view(3, 4),
         "label": int,
         "absent": int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
@@ -25,7 +25,7 @@ class _StringConversion:
 #: Among the transforms of a reader: makes a ``str`` of a feature of bytes.
 STR: Final = _StringConversion()
 
-Transforms = Mapping[str, Callable[[Any], Any] | _StringConversion]
+Transforms = Mapping[str, Callable[[Any], Any] | _StringConversion | Literal["STR"]]
 
 
 class _Decoder:
@@ -35,7 +35,7 @@ class _Decoder:
         self.texts: set[str] = set()
         self._functions: dict[str, Callable[[Any], Any]] = {}
         for name, transform in (transforms or {}).items():
-            if transform is STR:
+            if transform is STR or (isinstance(transform, str) and transform == "STR"):
                 self.texts.add(name)
             elif callable(transform):
                 self._functions[name] = transform
@@ -93,7 +93,8 @@ class TfRecordReader:
         buffer_size: How much is read ahead at most, in bytes. A longer record is read all the
             same.
         transforms: By label of a TfExample, what is done to its value: a callable is called with
-            the value and returns another, :data:`STR` makes a ``str`` of bytes in UTF-8.
+            the value and returns another, :data:`STR` (or the string ``"STR"``) makes a ``str``
+            of bytes in UTF-8.
 
     Raises:
         FileNotFoundError: There is no such file.
