@@ -33,7 +33,7 @@ KEYS = {
     "lower": "how it is lowered: a Lower, a formula, stablehlo::Op, kernel",
     "cpu": "the same where the device is the host",
     "constants": "Scalars whose value is part of the program",
-    "dtype": "out: without one it computes in that of `out`",
+    "dtype": "out: without one it computes in that of `out`, or of `self` in place",
     "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
     "hand": "why its kernel is written by hand",
     "autograd": "it has a kernel of its own for AutogradXLA",

@@ -240,8 +240,8 @@ def _variant_kernel(op: Op, variant: NativeFunction) -> str:
     head = definition(variant, f"XLANativeFunctions::{symbol_of(variant.func)}") + " {\n"
     body = _fallback(op, variant)
     outs = _out_names(variant)
-    if op.options.get("dtype") == "out" and outs:
-        body += _builder(op, f"dtype.value_or({outs[0]}.scalar_type())")
+    if op.options.get("dtype") == "out":
+        body += _builder(op, f"dtype.value_or({outs[0] if outs else 'self'}.scalar_type())")
     else:
         body += _builder(op)
     if not outs:

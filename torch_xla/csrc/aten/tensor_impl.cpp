@@ -68,6 +68,7 @@ namespace {
 
 /// Whether several elements are one in memory.
 bool Overlaps(const lazy::View& view) {
+  if (c10::multiply_integers(view.last().sizes) == 0) return false;
   for (const lazy::ViewStep& step : view.steps) {
     for (size_t i = 0; i < step.strides.size(); ++i) {
       if (step.strides[i] == 0 && step.sizes[i] > 1) return true;

@@ -9,6 +9,7 @@
 
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
+#include "lowering/context.h"
 
 namespace torch_xla {
 namespace {
@@ -77,6 +78,7 @@ at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& siz
   TORCH_CHECK(!self.is_conj() && !self.is_neg(),
               "a conjugate or negative view cannot be viewed as ", dtype,
               ": call resolve_conj() or resolve_neg() first");
+  lowering::NaturalType(dtype);  // throws here, at the call, where the device has no such type
   auto* impl = GetImpl(self);
   // What is reinterpreted must not depend on the storage's shape, which resize_ may change.
   lazy::ViewPtr base = impl->view_ptr();

@@ -1,5 +1,8 @@
 #include "ir/shape.h"
 
+#include <c10/util/Exception.h>
+#include <c10/util/safe_numerics.h>
+
 #include <mutex>
 #include <sstream>
 #include <unordered_set>
@@ -46,8 +49,14 @@ ShapeRef Intern(const Key& key) {
   std::lock_guard<std::mutex> lock(mutex);
   auto it = shapes.find(key);
   if (it != shapes.end()) return *it;
-  int64_t numel = 1;
-  for (int64_t dim : key.dims) numel *= dim;
+  int64_t numel = 1, bytes = 0;
+  bool overflows = false;
+  for (int64_t dim : key.dims) {
+    TORCH_CHECK(dim >= 0, "Trying to create tensor with negative dimension ", dim, ": ", key.dims);
+    overflows |= c10::mul_overflows(numel, dim, &numel);
+  }
+  overflows |= c10::mul_overflows(numel, static_cast<int64_t>(c10::elementSize(key.dtype)), &bytes);
+  TORCH_CHECK(!overflows, "Storage size calculation overflowed with sizes=", key.dims);
   auto* shape = new Shape{key.dtype, key.wrapped, numel, {}};
   shape->dims.assign(key.dims.begin(), key.dims.end());
   shapes.insert(shape);

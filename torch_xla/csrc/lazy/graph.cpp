@@ -3,6 +3,7 @@
 #include "ir/attributes.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
+#include "lazy/number.h"
 #include "lowering/context.h"
 #include "lowering/internal_ops.h"
 #include "stablehlo/text.h"
@@ -25,7 +26,7 @@ uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   } else if (value.isFloatingPoint()) {
     graph.floats.push_back(value.toDouble());
   } else {
-    graph.integers.push_back(value.isBoolean() ? value.toBool() : value.toLong());
+    graph.integers.push_back(IntegerBits(value));
   }
   return 2 + 2 * static_cast<uint64_t>(value.type());
 }
@@ -156,9 +157,12 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       auto real = Unpack(floats, next_float++), imag = Unpack(floats, next_float++);
       return stablehlo::Convert(stablehlo::Complex(real, imag), element);
     }
-    return stablehlo::Convert(
-        c10::isFloatingType(kind) ? Unpack(floats, next_float++) : Unpack(integers, next_integer++),
-        element);
+    stablehlo::Value number =
+        c10::isFloatingType(kind) ? Unpack(floats, next_float++) : Unpack(integers, next_integer++);
+    if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see lazy/number.h
+      number = stablehlo::BitcastConvert(number, ElementType::kU64);
+    }
+    return stablehlo::Convert(number, element);
   };
   for (const ir::Node* node : graph.order) {
     if (&node->op() == &ir::ops::device_data) {

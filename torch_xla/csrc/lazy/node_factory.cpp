@@ -6,6 +6,7 @@
 
 #include "debug/environment.h"
 #include "lazy/device.h"
+#include "lazy/number.h"
 #include "lazy/shape_inference.h"
 #include "lowering/context.h"
 #include "lowering/internal_ops.h"
@@ -73,8 +74,8 @@ bool IsSpecial(const c10::Scalar& value) {
     double number = value.toDouble();
     return number == 1.0 || (number == 0.0 && !std::signbit(number));
   }
-  if (value.isBoolean()) return true;
-  return value.toLong() == 0 || value.toLong() == 1;
+  const int64_t number = IntegerBits(value);
+  return number == 0 || number == 1;
 }
 
 void SetIrDebug(bool on) { ir_debug.store(on, std::memory_order_relaxed); }
@@ -108,7 +109,7 @@ ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Wo
 ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   ir::ShapeRef shape = ir::GetShape(dtype, {}, wrapped);
   ir::Words words;
-  ir::AttributeWriter(words).Scalar(value);
+  WriteNumber(value, words);
   // The value is left out of the hash: any other value is the same program.
   ir::Hasher hasher;
   hasher.Add(&ir::ops::scalar);
@@ -127,7 +128,7 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
   }
   // alpha = 1 comes with every addition: one node serves them all.
   thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
-  const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : value.toLong() != 0;
+  const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : IntegerBits(value) != 0;
   ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |
                              static_cast<uint32_t>(value.type()) << 8 | wrapped << 1 | is_one];
   if (!constant) {

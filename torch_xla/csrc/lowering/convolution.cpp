@@ -22,6 +22,7 @@
 //   16>32, 8x16x16       33     14         57     6.2        54     38
 // Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
 #include "XLALowerings.h"
+#include "lowering/dimension_map.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {
@@ -85,8 +86,14 @@ class Geometry {
         dilation_(PerDimension(dilation, rank_)),
         groups_(groups),
         cpu_(cx.platform() == "CPU") {
-    for (int64_t p : padding_) TORCH_CHECK(p >= 0, "negative padding is not supported");
-    for (size_t i = 0; i < rank_; ++i) window_.push_back(Span(kernel_[i], dilation_[i]));
+    for (size_t i = 0; i < rank_; ++i) {
+      constexpr int64_t kMost = int64_t{1} << 40;
+      TORCH_CHECK(padding_[i] >= 0, "negative padding is not supported");
+      TORCH_CHECK(padding_[i] <= kMost, "padding ", padding_[i], " is too large");
+      stride_[i] = CheckedStep(stride_[i], output_[i], "stride");
+      dilation_[i] = CheckedStep(dilation_[i], kernel_[i], "dilation");
+      window_.push_back(Span(kernel_[i], dilation_[i]));
+    }
   }
 
   Value Forward(Value x, Value w) const;
@@ -376,6 +383,7 @@ Dims PatchCounts(const Dims& input, c10::IntArrayRef kernel, c10::IntArrayRef di
              paddings = PerDimension(padding, rank), strides = PerDimension(stride, rank);
   Dims counts;
   for (size_t i = 0; i < rank; ++i) {
+    TORCH_CHECK(strides[i] > 0, "stride should be greater than zero, but got ", strides[i]);
     counts.push_back((input[i] + 2 * paddings[i] - Span(kernels[i], dilations[i])) / strides[i] +
                      1);
   }

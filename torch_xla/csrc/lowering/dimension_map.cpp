@@ -1,5 +1,7 @@
 #include "lowering/dimension_map.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 
 #include "lowering/elementwise.h"
@@ -33,6 +35,22 @@ Value Weights(Value like, const std::vector<double>& weights, const Dims& dims) 
 }
 
 }  // namespace
+
+void CheckRows(int64_t outputs) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  TORCH_CHECK(outputs <= kMost, "a dimension of size ", outputs,
+              " is too large: a map of it is part of "
+              "the program, which takes at most ",
+              kMost, " rows");
+}
+
+int64_t CheckedStep(int64_t step, int64_t count, const char* name) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // longer than any dimension with two such places
+  TORCH_CHECK(step > 0, name, " should be greater than zero, but got ", step);
+  if (count <= 1) return 1;
+  TORCH_CHECK(step <= kMost, name, " ", step, " is too large");
+  return step;
+}
 
 MapRows Transposed(const MapRows& rows, int64_t inputs) {
   MapRows result(inputs);

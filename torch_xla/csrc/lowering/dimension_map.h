@@ -15,6 +15,8 @@ struct MapTerm {
 /// For each output the terms of its sum: the rows of a sparse matrix.
 using MapRows = std::vector<std::vector<MapTerm>>;
 
+/// Rows are written out in the program: RuntimeError where there would be too many.
+void CheckRows(int64_t outputs);
 /// The map from outputs back to `inputs` elements.
 MapRows Transposed(const MapRows& rows, int64_t inputs);
 
@@ -22,6 +24,9 @@ MapRows Transposed(const MapRows& rows, int64_t inputs);
 /// infinity spoils no other output.
 Value MapDimension(Value x, int64_t dim, const MapRows& rows);
 
+/// A step between places of which there are `count`: positive, and one that may be multiplied;
+/// where there is no second place it does not matter. RuntimeError with `name` for others.
+int64_t CheckedStep(int64_t step, int64_t count, const char* name);
 /// `dims` with the size of `dim` replaced.
 Dims WithSize(Dims dims, int64_t dim, int64_t size);
 /// Each element along `dim` `count` times.

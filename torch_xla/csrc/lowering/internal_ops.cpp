@@ -4,6 +4,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/random.h"
 #include "lowering/strided_view.h"
+#include "stablehlo/text.h"
 
 namespace torch_xla {
 namespace lowering {
@@ -71,11 +72,17 @@ Value BitcastTo(Value x, const stablehlo::Type& to) {
     return to.element == ElementType::kPred ? stablehlo::Convert(byte, ElementType::kPred)
                                             : BitcastTo(byte, to);
   }
-  if (runtime::IsComplex(x.element()) && !runtime::IsComplex(to.element)) {
-    return BitcastTo(stablehlo::Reshape(SplitComplex(x), to.dims), to);
+  if (x.type() == to) return x;
+  if (runtime::IsComplex(x.element())) {
+    Value parts = SplitComplex(x);
+    Dims flat = x.dims();
+    (flat.empty() ? flat.emplace_back(1) : flat.back()) *= 2;
+    return BitcastTo(stablehlo::Reshape(parts, flat), to);
   }
-  if (runtime::IsComplex(to.element) && !runtime::IsComplex(x.element())) {
-    return JoinComplex(x, to.dims);
+  if (runtime::IsComplex(to.element)) {
+    Dims parts = to.dims;
+    parts.push_back(2);
+    return JoinComplex(BitcastTo(x, {stablehlo::RealOf(to.element), parts}), to.dims);
   }
   const auto from_width = static_cast<int64_t>(runtime::ByteWidth(x.element()));
   const auto to_width = static_cast<int64_t>(runtime::ByteWidth(to.element));

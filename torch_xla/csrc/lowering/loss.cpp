@@ -14,6 +14,8 @@ namespace {
 /// at::Reduction's numbers.
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
+bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
+
 /// x in the type that PyTorch computes output 0 in.
 Value Wide(LoweringContext& cx, Value x) { return Convert(x, ComputeType(cx.output_element())); }
 
@@ -260,6 +262,7 @@ Value OverTime(Value like, bool backward, const Step& step) {
 
 Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
   const Dims dims = OneDim(dim, self);
+  if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
   x = x - ReduceKept(x, dims, ReduceOp::kMax);
   return ToOutput(cx, x - Log(ReduceKept(Exponential(x), dims, ReduceOp::kAdd)));
@@ -267,13 +270,16 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
 
 Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value output, int64_t dim,
                                  c10::ScalarType /*input_dtype*/) {
+  const Dims dims = OneDim(dim, output);
+  if (IsEmpty(output)) return ToOutput(cx, output);  // of any dtype, unlike the formula
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
-  Value sum = ReduceKept(grad, OneDim(dim, grad), ReduceOp::kAdd);
+  Value sum = ReduceKept(grad, dims, ReduceOp::kAdd);
   return ToOutput(cx, grad - Exponential(y) * sum);
 }
 
 Value _softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
   const Dims dims = OneDim(dim, self);
+  if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
   Value terms = Exponential(x - ReduceKept(x, dims, ReduceOp::kMax));
   return ToOutput(cx, terms / ReduceKept(terms, dims, ReduceOp::kAdd));
@@ -281,8 +287,10 @@ Value _softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_floa
 
 Value _softmax_backward_data(LoweringContext& cx, Value grad_output, Value output, int64_t dim,
                              c10::ScalarType /*input_dtype*/) {
+  const Dims dims = OneDim(dim, output);
+  if (IsEmpty(output)) return ToOutput(cx, output);
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
-  Value sum = ReduceKept(grad * y, OneDim(dim, y), ReduceOp::kAdd);
+  Value sum = ReduceKept(grad * y, dims, ReduceOp::kAdd);
   return ToOutput(cx, (grad - sum) * y);
 }
 

@@ -128,7 +128,7 @@ Value CountBefore(Value boundaries, Value values, bool right) {
   auto before = [&](Value boundary, Value value) {
     return Not(right ? boundary > value : boundary >= value);
   };
-  if (size <= 64) {  // counted, which is one pass
+  auto count = [&]() -> std::vector<Value> {
     Dims dims = values.dims(), value_dims(rank), boundary_dims(boundaries.rank());
     dims.push_back(size);
     std::iota(value_dims.begin(), value_dims.end(), 0);
@@ -136,20 +136,28 @@ Value CountBefore(Value boundaries, Value values, bool right) {
     boundary_dims.back() = rank;
     Value hits = before(BroadcastInDim(boundaries, dims, boundary_dims),
                         BroadcastInDim(values, dims, value_dims));
-    return Reduce(Convert(hits, element), {rank}, ReduceOp::kAdd);
-  }
-  // Binary search.
+    return {Reduce(Convert(hits, element), {rank}, ReduceOp::kAdd)};
+  };
   Value zero = Constant(values.builder(), 0, index);
   Value steps = Scalar(values, 0, ElementType::kS32);
-  const int count = std::bit_width(static_cast<uint64_t>(size));
-  auto more = [&](std::span<const Value> v) -> std::vector<Value> { return {v[0] < count}; };
+  const int rounds = std::bit_width(static_cast<uint64_t>(size));
+  auto more = [&](std::span<const Value> v) -> std::vector<Value> { return {v[0] < rounds}; };
   auto halve = [&](std::span<const Value> v) -> std::vector<Value> {
     Value low = v[1], high = v[2], middle = low + (high - low) / 2;
     Value boundary = shared ? Take(boundaries, 0, middle) : TakeAlong(boundaries, rank - 1, middle);
     Value up = And(low < high, before(boundary, values));
     return {v[0] + 1, Select(up, middle + 1, low), Select(up, high, middle)};
   };
-  return stablehlo::While({steps, zero, zero + size}, more, halve)[1];
+  auto search = [&] { return stablehlo::While({steps, zero, zero + size}, more, halve)[1]; };
+  if (size > 64) return search();
+  if (!IsFloat(boundaries)) return count()[0];
+  // Counting is one pass; where boundaries are NaN the halving decides which one is found.
+  Dims all(boundaries.rank());
+  std::iota(all.begin(), all.end(), 0);
+  return stablehlo::If(
+      Reduce(IsNan(boundaries), all, ReduceOp::kOr),
+      [&](std::span<const Value>) -> std::vector<Value> { return {search()}; },
+      [&](std::span<const Value>) { return count(); })[0];
 }
 
 Value LowerSearch(LoweringContext& cx, Value boundaries, size_t boundaries_operand, Value values,

@@ -12,6 +12,7 @@ namespace torch_xla::lowering::aten {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx.output_dims()); }
 
@@ -109,6 +110,15 @@ Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
   Value difference = Select(Equal(a, b), 0, smaller - larger);
   Value correction = LogPlusOne(Exponential(difference * log_base));
   return ToOutput(cx, larger + correction * (1 / log_base));
+}
+
+/// x to the power y. PyTorch has exp(y log(x)) of complex numbers also where x is 0.
+Value PowerByLog(Value x, Value y) {
+  if (!runtime::IsComplex(x.element())) return Power(x, y);
+  Value exponent = Real(y);
+  Value real = Select(exponent > 0, 0, Select(exponent < 0, FullLike(exponent, kInfinity), kNan));
+  Value imag = Select(exponent > 0, 0, FullLike(exponent, kNan));
+  return Select(Equal(x, 0), Complex(real, imag), Power(x, y));
 }
 
 /// x to a whole power > 0 by repeated squaring.
@@ -226,7 +236,7 @@ Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
 Value Pow(LoweringContext& cx, Value self, Value exponent) {
   auto [x, y] = ToCompute(cx, self, exponent);
   if (x.element() == ElementType::kPred) return Or(x, Not(y));
-  return ToOutput(cx, Power(x, y));
+  return ToOutput(cx, PowerByLog(x, y));
 }
 
 Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha) {
@@ -328,9 +338,11 @@ Value nextafter(LoweringContext& cx, Value self, Value other) {
 
 Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& exponent) {
   auto [x] = ToCompute(cx, self);
-  if (exponent.isComplex())
-    return ToOutput(cx, Power(x, FullLike(x, std::complex<double>(exponent.toComplexDouble()))));
-  const double y = exponent.toDouble();
+  if (exponent.isComplex() && exponent.toComplexDouble().imag() != 0) {
+    const std::complex<double> y(exponent.toComplexDouble());
+    return ToOutput(cx, PowerByLog(x, FullLike(x, y)));
+  }
+  const double y = exponent.isComplex() ? exponent.toComplexDouble().real() : exponent.toDouble();
   TORCH_CHECK(y >= 0 || !runtime::IsInteger(x.element()),
               "Integers to negative integer powers are not allowed.");
   if (y == 0) return ToOutput(cx, FullLike(x, 1));
@@ -342,11 +354,11 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& expo
   if (y == 1 || y == 2 || y == 3 || (runtime::IsInteger(x.element()) && y > 0)) {
     return ToOutput(cx, WholePower(x, exponent.toLong()));
   }
-  return ToOutput(cx, Power(x, FullLike(x, y)));
+  return ToOutput(cx, PowerByLog(x, FullLike(x, y)));
 }
 
 Value where_self(LoweringContext& cx, Value condition, Value self, Value other) {
-  return MaskedFill(cx, other, condition, self);
+  return Select(ToPred(cx, condition), ToOutput(cx, self), ToOutput(cx, other));
 }
 
 Value xlogy_Tensor(LoweringContext& cx, Value self, Value other) {

@@ -104,8 +104,9 @@ std::vector<Window> Windows(int64_t pooled, const Dims& input, const Dims& outpu
   std::vector<Window> windows;
   for (int64_t i = 0; i < pooled; ++i) {
     const auto dim = static_cast<int64_t>(input.size()) - pooled + i;
-    windows.push_back(
-        {dim, input[dim], output[dim], kernels[i], strides[i], paddings[i], dilations[i]});
+    windows.push_back({dim, input[dim], output[dim], kernels[i],
+                       CheckedStep(strides[i], output[dim], "stride"), paddings[i],
+                       CheckedStep(dilations[i], kernels[i], "dilation")});
   }
   return windows;
 }
@@ -140,7 +141,8 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Windo
     };
     firsts.push_back({w->dim, places(0)});
     for (int64_t& place : firsts.back().second) {
-      while (place < 0) place += w->dilation * pitch;
+      const int64_t step = w->dilation * pitch;
+      if (place < 0) place += (-place + step - 1) / step * step;
     }
     Value values = PadWindows(best, *w, lowest), indices = PadWindows(index, *w, zero);
     // What a window of nothing but -inf reports: -inf at its first element.
@@ -244,6 +246,7 @@ Value Divisor(Value like, const std::vector<Window>& windows, bool count_include
 
 /// PyTorch's adaptive windows: output o covers [o * in / out, ceil((o + 1) * in / out)).
 MapRows AdaptiveWindows(int64_t input, int64_t output) {
+  CheckRows(output);
   MapRows windows(output);
   for (int64_t o = 0; o < output; ++o) {
     const int64_t last = ((o + 1) * input + output - 1) / output;
@@ -254,6 +257,7 @@ MapRows AdaptiveWindows(int64_t input, int64_t output) {
 
 /// Both directions: sums over windows, or of the windows over each input element.
 Value AdaptivePool(LoweringContext& cx, int64_t pooled, Value x, bool backward) {
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value y = Convert(x, ComputeType(x.element()));
   const Dims dims = cx.output_dims();
   for (int64_t dim = x.rank() - pooled; dim < x.rank(); ++dim) {
@@ -305,6 +309,8 @@ Cut FractionalWindows(LoweringContext& cx, int64_t pooled, Value self, c10::IntA
   return [=](Value x, int64_t dim) {
     const int64_t spatial = dim - (self.rank() - pooled), kernel = kernels[spatial];
     const int64_t outputs = dims[dim], range = self.dim(dim) - kernel;
+    TORCH_CHECK(kernel > 0 && range >= 0, "fractional_max_pool: expected a kernel size from 1 to ",
+                self.dim(dim), ", but got ", kernel);
     // ATen numbers the samples backwards in two dimensions, forwards in three.
     const int64_t which = pooled == 2 ? 1 - spatial : spatial;
     Dims planes(self.dims().begin(), self.dims().end() - pooled);

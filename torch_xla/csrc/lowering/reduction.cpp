@@ -50,6 +50,11 @@ Dims Wrapped(DimList dims, Value x) { return ReductionDims(dims, x.rank()); }
 Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), x.rank()); }
 Dims AllDims(Value x) { return ReductionDims(std::nullopt, x.rank()); }
 
+/// Of all and any, where () reduces nothing; elsewhere it reduces all dimensions.
+Dims LogicalDims(DimList dims, Value x) {
+  return dims && dims->empty() ? Dims{} : Wrapped(dims, x);
+}
+
 /// How many elements go into one result.
 int64_t Count(Value x, const Dims& dims) {
   int64_t count = 1;
@@ -122,6 +127,8 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
   const ElementType f64 = cx.Physical(c10::ScalarType::Double);
   Value divisor =
       Scalar(x, count, f64) - (correction ? Convert(*correction, f64) : Scalar(x, 1, f64));
+  // PyTorch has NaN for the variance of no numbers, whatever the correction.
+  if (count == 0) return {mean, FullLike(sum, std::numeric_limits<double>::quiet_NaN())};
   return {mean, sum / Convert(Maximum(divisor, 0), real)};
 }
 
@@ -168,7 +175,7 @@ Value all_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
 }
 
 Value all_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, Wrapped(dim, self), ReduceOp::kAnd);
+  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kAnd);
 }
 
 Value amax(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
@@ -195,7 +202,7 @@ Value any_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
 }
 
 Value any_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
-  return LogicalReduced(cx, self, Wrapped(dim, self), ReduceOp::kOr);
+  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kOr);
 }
 
 Value argmax(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /*keepdim*/) {
@@ -263,6 +270,8 @@ Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
 }
 
 Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
+  TORCH_CHECK(!dim.empty() || self.rank() == 0,
+              "logsumexp: expected at least one dimension to reduce, but got none");
   const Dims dims = Wrapped(dim, self);
   Value x = Accumulable(cx, self);
   Value real = runtime::IsComplex(x.element()) ? Real(x) : x;

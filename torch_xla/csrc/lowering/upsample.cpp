@@ -161,6 +161,7 @@ Filter FilterOf(Interpolation interpolation) {
 /// to those of the input.
 Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, bool align_corners,
                   const std::vector<Scale>& scales, bool backward = false) {
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   const Filter filter = x.element() == ElementType::kF64 ? FilterOf<double>(interpolation)
                                                          : FilterOf<float>(interpolation);
   const bool integral = !runtime::IsFloat(x.element());
@@ -170,6 +171,7 @@ Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, boo
   for (Scale scale : scales) {
     const int64_t input = backward ? dims[dim] : x.dim(dim);
     const int64_t output = backward ? x.dim(dim) : dims[dim];
+    CheckRows(output);
     MapRows rows;
     for (int64_t o = 0; o < output; ++o) {
       rows.push_back(filter({input, output, align_corners, scale}, o));
@@ -185,12 +187,14 @@ Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, boo
 /// the input, of which it gets the size too.
 Value PadByCopies(LoweringContext& cx, Value x, c10::IntArrayRef padding,
                   int64_t (*source)(int64_t position, int64_t size), bool backward = false) {
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value y = backward ? Convert(x, ComputeType(x.element())) : x;
   const Dims dims = cx.output_dims();
   for (size_t i = 0; i < padding.size() / 2; ++i) {
     const int64_t dim = x.rank() - 1 - static_cast<int64_t>(i);
     const int64_t input = backward ? dims[dim] : x.dim(dim);
     const int64_t output = backward ? x.dim(dim) : dims[dim];
+    CheckRows(output);
     MapRows rows;
     for (int64_t o = 0; o < output; ++o) rows.push_back({{source(o - padding[2 * i], input)}});
     y = MapDimension(y, dim, backward ? Transposed(rows, input) : rows);

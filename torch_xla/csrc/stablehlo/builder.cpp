@@ -1,5 +1,6 @@
 #include "stablehlo/builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stablehlo/function_text.h"
@@ -92,6 +93,12 @@ Builder::Block Builder::CloseBlock() {
 }
 
 int Builder::NewValue(const Type& type, int number, int result, bool argument) {
+  // XLA computes with sizes in bytes, and does not look whether they fit.
+  int64_t bytes = type.token ? 0 : static_cast<int64_t>(runtime::ByteWidth(type.element));
+  bool overflows = false;
+  for (int64_t dim : type.dims) overflows |= __builtin_mul_overflow(bytes, dim, &bytes);
+  const bool empty = std::find(type.dims.begin(), type.dims.end(), 0) != type.dims.end();
+  if (overflows && !empty) throw Error(Cat("stablehlo: ", type.ToString(), " is too large"));
   int block = argument ? blocks_.front().id : blocks_.back().id;
   values_.push_back(Record{type, block, number, result, argument});
   return static_cast<int>(values_.size()) - 1;

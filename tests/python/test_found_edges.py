@@ -1,0 +1,173 @@
+"""Edge cases in which xla failed, or gave what the CPU does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_testing import C64, C128, F32, F64, I16, I32, I64, INF, NAN, U8, check, check_many, rand
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+BIG = 2**63 + 5
+
+
+def test_searching_what_has_nan() -> None:
+    sequence = torch.tensor([-1.0, 0, 2, INF, NAN])
+    long = torch.cat([torch.linspace(-3, 3, 90), torch.full((9,), NAN)])
+    values = torch.tensor([-2.0, -1, 0, 1, 2, 5, INF, NAN, -INF])
+    rows = torch.stack([sequence, torch.tensor([NAN] * 5), torch.arange(5.0)])
+    cases = []
+    for right in (False, True):
+        kwargs = {"right": right}
+        for x in (sequence, sequence.double(), sequence.half(), long):
+            cases.append((torch.searchsorted, (x, values.to(x.dtype)), kwargs))
+            cases.append((torch.bucketize, (values.to(x.dtype), x), kwargs))
+        cases.append((torch.searchsorted, (rows, values.expand(3, 9).contiguous()), kwargs))
+        cases.append((torch.searchsorted, (sequence, 0.5), kwargs))
+    check_many(cases)
+
+
+def test_where_of_a_complex_and_a_bool() -> None:
+    mask = torch.tensor([True, False])
+    c = torch.tensor([1j, 2j])
+    check_many([(torch.where, (mask, c, mask)), (torch.where, (mask, mask, c))])
+    check(torch.where, mask, c, rand(2, dtype=F64))
+
+
+@pytest.mark.parametrize("fn", [torch.all, torch.any])
+def test_logical_reductions_of_no_dimension(fn) -> None:
+    cases = [
+        (fn, (x,), {"dim": (), "keepdim": keepdim})
+        for x in (torch.tensor([[3, 0], [1, 2]], dtype=U8), rand(2, 3) > 0, rand(2), rand())
+        for keepdim in (False, True)
+    ]
+    check_many(cases)
+
+
+def test_logsumexp_of_no_dimension(device: torch.device) -> None:
+    check(torch.logsumexp, rand(), (), False)
+    with pytest.raises(RuntimeError):
+        torch.logsumexp(rand(2, 2), dim=())
+    with pytest.raises(RuntimeError):
+        torch.logsumexp(rand(2, 2).to(device), dim=())
+
+
+def test_bit_views_of_complex() -> None:
+    cases = []
+    for dtype in (C64, C128):
+        x = rand(2, 4, dtype=dtype)
+        for to in (I16, I32, I64, U8, F32, F64, C64, C128, torch.float16):
+            cases.append((lambda x, to=to: x.flip(-1).view(to), (x,)))
+            cases.append((lambda x, to=to, dtype=dtype: x.view(to).view(dtype), (x,)))
+    for dtype, to in ((C64, F64), (C64, I64), (C128, C128)):
+        cases.append((lambda x, to=to: x.view(to), (rand(dtype=dtype),)))
+    check_many(cases)
+
+
+def test_a_write_through_a_bit_view_of_complex() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x.view(I16)[:, 1] = 16384
+        return x
+
+    check(write, rand(2, 3, dtype=C64))
+
+
+def test_a_view_as_what_the_device_lacks_is_refused_at_the_call(device: torch.device) -> None:
+    with pytest.raises(TypeError, match="ComplexHalf"):
+        torch.ones(2, device=device).view(torch.complex32)
+
+
+def test_large_unsigned_numbers(device: torch.device) -> None:
+    number = torch.tensor(BIG, dtype=torch.uint64)
+    for x in (
+        torch.zeros(2, dtype=torch.uint64, device=device).copy_(number),
+        torch.zeros(2, dtype=torch.uint64, device=device).fill_(BIG),
+        torch.full((2,), BIG, dtype=torch.uint64, device=device),
+        number.to(device).expand(2),
+    ):
+        assert x.tolist() == [BIG, BIG]
+    # Beside floats it is a positive number, not one that wrapped.
+    check_many(
+        [(torch.add, (rand(3), BIG)), (torch.lt, (rand(3), BIG)), (torch.mul, (rand(3), BIG))]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, C64, I64, F32])
+def test_softmax_of_nothing(dtype: torch.dtype) -> None:
+    cases = [
+        (fn, (torch.zeros(shape, dtype=dtype), dim))
+        for fn in (torch.softmax, torch.log_softmax)
+        for shape, dim in (((0, 0, 0), 0), ((0, 3), 1), ((3, 0), 1))
+    ]
+    check_many(cases)
+
+
+def test_cumulation_in_place_of_one_bool() -> None:
+    check_many(
+        [(fn, (torch.tensor(True), 0)) for fn in (torch.Tensor.cumsum_, torch.Tensor.cumprod_)]
+    )
+
+
+def test_writes_to_expanded_nothing() -> None:
+    def write(x: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        y = x.expand(size)
+        y.fill_(1)
+        y.add_(1)
+        return y.copy_(torch.ones(size, device=x.device))
+
+    check(write, torch.empty(0, 1), (0, 3))
+    check(write, torch.empty(1, 0), (3, 0))
+
+
+def test_writes_to_what_overlaps_are_refused(device: torch.device) -> None:
+    x = torch.ones(1, 2, device=device)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        x.expand(3, 2).add_(1)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128])
+def test_complex_powers_of_zero(dtype: torch.dtype) -> None:
+    zero = torch.zeros(2, dtype=dtype)
+    numbers = (0j, 1j, 1 + 1j, -1 + 1j, 2 + 0j, -2 + 0j, 0.5 + 0j, 1 + 0j)
+    cases = [(torch.pow, (zero, number)) for number in (*numbers, 0, 2, -2, -1, 0.7, -0.7, 3)]
+    cases += [(torch.pow, (zero, torch.full((2,), y, dtype=dtype))) for y in numbers]
+    cases += [(torch.pow, (0, torch.full((2,), y, dtype=dtype))) for y in numbers]
+    cases += [(torch.pow, (rand(4, dtype=dtype), y)) for y in numbers]
+    cases += [(torch.pow, (torch.zeros(2), 1j))]
+    check_many(cases, rtol=1e-5, atol=1e-6)
+
+
+def test_variance_of_no_numbers() -> None:
+    cases = []
+    for correction in (-2, -1, 0, 1, 0.5):
+        for x, dim in ((torch.empty(0), None), (torch.empty(0, 2), 0), (torch.empty(2, 0), 0)):
+            kwargs = {"dim": dim, "correction": correction}
+            cases += [(fn, (x,), kwargs) for fn in (torch.var, torch.std, torch.var_mean)]
+    check_many(cases)
+
+
+def test_sizes_that_overflow(device: torch.device) -> None:
+    for make in (
+        lambda: torch.empty(2**62, device=device),
+        lambda: torch.arange(-(2**63), 2, 2, dtype=F32, device=device),
+    ):
+        with pytest.raises(RuntimeError, match="overflow"):
+            make()
+    torch_xla.sync(wait=True)
+    assert xm.xla_device() == device
+
+
+def test_steps_of_convolutions(device: torch.device) -> None:
+    x, w = torch.ones(1, 1, 5, device=device), torch.ones(1, 1, 3, device=device)
+    one = torch.ones(1, 1, 1, device=device)
+    with pytest.raises(RuntimeError, match="dilation"):
+        torch.conv1d(x, w, dilation=0)
+    for large in (2**62, 2**63 - 1):
+        with pytest.raises(RuntimeError):
+            torch.conv1d(x, w, dilation=large)
+        with pytest.raises(RuntimeError):
+            torch.conv1d(x, w, padding=large)
+        # Nothing is that far apart where there is one place alone.
+        assert torch.conv1d(x, w, stride=large).tolist() == [[[3]]]
+        assert torch.conv1d(x, one, dilation=large).tolist() == [[[1] * 5]]
