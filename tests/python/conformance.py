@@ -249,8 +249,9 @@ def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
         "# Operators",
         "",
         "Written by `make conformance` (tests/python/conformance.py), which runs PyTorch's",
-        "operator database on `xla` against CPU: forward in each dtype, non-contiguous and empty",
-        "inputs, `out=` and in-place variants, view aliasing, bad input, first-order gradients.",
+        "operator database on `xla` against CPU: forward in each dtype, refusal of all others,",
+        "non-contiguous and empty inputs, `out=` and in-place variants, view aliasing, bad input,",
+        "first-order gradients.",
         "Tolerances are PyTorch's for the dtype; in half precision a result passes as well that is",
         "at most twice as far from the one in double precision as the CPU's.",
         "",
@@ -260,7 +261,7 @@ def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
         "apart by PyTorch's decompositions. **K**: some call PyTorch's CPU kernel within the",
         "program (on other platforms than the CPU they are a **C**). **C**: some ran on the CPU,",
         "outside of it. **✗**: something differs from the CPU (below), **\\***: and is excused",
-        "(below). Empty: not on the CPU either, or not tested.",
+        "(below). Empty: not on the CPU either, and refused as there.",
         "",
         "| operator | " + " | ".join(dtypes) + " | CPU fallbacks |",
         "|---" * (len(dtypes) + 2) + "|",
@@ -268,7 +269,11 @@ def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
     for v in sorted(tested, key=lambda v: v.op):
         by_dtype = {r["dtype"]: r for r in v.reports}
         cells = [
-            MARKS[how(by_dtype[d])] + v.marks.get(d, "") if d in by_dtype else "" for d in dtypes
+            (MARKS[how(by_dtype[d])] if "forward" in by_dtype[d]["cases"] else "")
+            + v.marks.get(d, "")
+            if d in by_dtype
+            else ""
+            for d in dtypes
         ]
         lines.append(f"| {v.op} | " + " | ".join(cells) + f" | {', '.join(v.fallbacks)} |")
     lines += ["", "## CPU fallbacks", ""]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from op_testing import WIDE, no_worse
 from opinfo_exceptions import (
     CANONICAL,
     EXCEPTIONS,
@@ -46,7 +47,9 @@ DTYPES = (
     torch.bool,
     torch.complex64,
 )
-CHECKS = ("forward", "noncontiguous", "empty", "out", "inplace", "view", "error", "grad")
+# What each operator is asked to take as the CPU does, or to refuse as the CPU does.
+ALL_DTYPES = (*DTYPES, torch.int8, torch.int16, torch.complex128)
+CHECKS = ("forward", "noncontiguous", "empty", "out", "inplace", "view", "error", "grad", "dtype")
 
 
 # Cases in one graph: compiling costs more than linearly in a graph's size.
@@ -72,7 +75,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def plan(op: OpInfo) -> dict[torch.dtype, tuple[str, ...]]:
     """What is asked of an op in each dtype: the forward in all of them, gradients in those that
-    are trained in, and the rest, which does not depend on the dtype, in one float and one other."""
+    are trained in, and the rest, which does not depend on the dtype, in one float and one other.
+    Of dtypes that the database does not name, whether the CPU has them after all."""
     dtypes = dtypes_of(op)
     full = [d for d in dtypes if d.is_floating_point][:1]
     full += [d for d in dtypes if not d.is_floating_point][:1]
@@ -84,6 +88,8 @@ def plan(op: OpInfo) -> dict[torch.dtype, tuple[str, ...]]:
             checks[dtype] = ("forward", "grad")
         else:
             checks[dtype] = ("forward",)
+    for dtype in ALL_DTYPES:
+        checks.setdefault(dtype, ("dtype",))
     return checks
 
 
@@ -128,13 +134,6 @@ class Report:
     tolerances_used: list[int] = dataclasses.field(default_factory=list)
 
 
-# What decides where a CPU kernel's own rounding is in doubt (Excuse.precise).
-WIDE = {
-    torch.float32: torch.float64,
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.complex64: torch.complex128,
-}
 _widen = False
 
 
@@ -204,13 +203,18 @@ def _cotangent(like: torch.Tensor, seed: int) -> torch.Tensor:
 # ---------------------------------------------------------------- the cases of an op
 
 
-def _samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> list[SampleInput]:
-    torch.manual_seed(0)
-    samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+def _on_every_device(op: OpInfo, samples: list[SampleInput]) -> list[SampleInput]:
     if op.name == "tensor_split":  # Wants its indices on the CPU, on every device.
         for x in tree_leaves([sample.args for sample in samples]):
             if isinstance(x, torch.Tensor):
                 x.on_every_device = True
+    return samples
+
+
+def _samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> list[SampleInput]:
+    torch.manual_seed(0)
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    samples = _on_every_device(op, samples)
     if limit is None or len(samples) <= limit:
         return samples
     # Spread over the list: neighbours are alike.
@@ -386,7 +390,7 @@ def make_cases(op: OpInfo, dtype: torch.dtype, check: str, limit: int | None) ->
         return
     for sample in samples if check in ("forward", "noncontiguous", "grad") else few:
         name = describe(sample)
-        if check == "forward":
+        if check in ("forward", "dtype"):
             yield Case(check, name, _forward(op, sample))
         elif check == "noncontiguous":
             if op_name(op) in LAYOUT:
@@ -496,10 +500,8 @@ def _judge(
         return Failure(case.check, kind, case.sample[:300], message)
 
     if isinstance(expected, Exception):
-        # What the CPU has no kernel for is no contract, nor is what MKL fails at.
-        missing = isinstance(expected, NotImplementedError) or bool(
-            re.search("not implemented|MKL FFT error", str(expected))
-        )
+        # What MKL fails at is no contract.
+        missing = "MKL FFT error" in str(expected)
         if case.check == "empty" and re.search(
             "out of (bounds|range)|dim should be|not in the valid range", str(expected)
         ):
@@ -552,42 +554,6 @@ def _difference(
     return _compare_tensors(actual, expected, tolerances)
 
 
-def _no_worse(actual: Any, expected: Any, precise: Any, tolerances: Any) -> bool:
-    """Whether xla's error against the result in double precision is within the tolerances, or at
-    most twice the CPU's own: the criterion of PyTorch's tests of its decompositions."""
-    if isinstance(actual, Exception) or isinstance(precise, Exception):
-        return False
-    if not len(actual) == len(expected) == len(precise):
-        return False
-    for a, e, p in zip(actual, expected, precise, strict=True):
-        if not isinstance(e, torch.Tensor):
-            if a != e and not isinstance(e, (float, complex)):
-                return False
-            continue
-        if not isinstance(a, torch.Tensor) or (a.dtype, a.shape) != (e.dtype, e.shape):
-            return False
-        a, e = a.detach().cpu(), e.detach()
-        if e.dtype not in WIDE:
-            if not torch.equal(a, e):
-                return False
-            continue
-        p = p.detach().to(WIDE[e.dtype])
-        a, e = a.to(p.dtype), e.to(p.dtype)
-        finite = e.isfinite() & p.isfinite() & a.isfinite()
-        # What is no number, or out of the dtype's range, is so on both.
-        same = (a == e) | ((a != a) & (e != e))
-        if not (finite | same).all():
-            return False
-        if not finite.any():
-            continue
-        a, e, p = a[finite], e[finite], p[finite]
-        rtol, atol = tolerances
-        bound = torch.clamp(atol + rtol * p.abs(), min=2 * (e - p).abs().max().item())
-        if not ((a - p).abs() <= bound).all():
-            return False
-    return True
-
-
 def _counters() -> dict[str, int]:
     return {name: met.counter_value(name) or 0 for name in met.counter_names()}
 
@@ -599,6 +565,31 @@ def _moved(before: dict[str, int], prefix: str) -> list[str]:
         for name, count in after.items()
         if name.startswith(prefix) and count != before.get(name, 0)
     )
+
+
+def dtype_difference(op: OpInfo, dtype: torch.dtype) -> str | None:
+    """How the device differs from the CPU in taking or refusing a sample of this dtype, if it does.
+    Results are not looked at."""
+    torch.manual_seed(0)
+    try:
+        sample = next(iter(op.sample_inputs("cpu", dtype, requires_grad=False)))
+        run = _forward(op, _on_every_device(op, [sample])[0])
+    except Exception:  # noqa: BLE001 - the database has no samples of such a dtype
+        return None
+    expected = _attempt(run, torch.device("cpu"))
+    actual = _attempt(run, torch.device(xm.xla_device()))
+    if isinstance(expected, Exception):
+        if isinstance(actual, type(expected)):
+            return None
+        what = _one_line(actual) if isinstance(actual, Exception) else "is accepted"
+        return f"{describe(sample)} {what}, on CPU {_one_line(expected)}"
+    if isinstance(actual, Exception):
+        return f"{describe(sample)} {_one_line(actual)}, on CPU {_text(expected)}"
+    if [_text(x) for x in actual] != [_text(x) for x in expected] and all(
+        isinstance(x, torch.Tensor) for x in expected
+    ):
+        return f"{describe(sample)} {_text(actual)}, on CPU {_text(expected)}"
+    return None
 
 
 def check_op(
@@ -626,7 +617,7 @@ def check_op(
             if failure and failure.kind == "wrong" and dtype in (torch.bfloat16, torch.float16):
                 # The CPU rounds to half precision in between, XLA does not.
                 default = (_rtol(dtype), _atol(dtype))
-                if _no_worse(actual, expected, _run_wide(case), _tolerances(op, dtype) or default):
+                if no_worse(actual, expected, _run_wide(case), _tolerances(op, dtype) or default):
                     failure = None
             for i, excuse in enumerate(EXCEPTIONS.get(name, ())):
                 if not failure or failure.kind != "wrong" or not excuse.widens:
@@ -636,7 +627,7 @@ def check_op(
                 wide = (excuse.rtol, excuse.atol)
                 if excuse.precise:
                     wide = _tolerances(op, dtype) or (_rtol(dtype), _atol(dtype))
-                    if _no_worse(actual, expected, _run_wide(case), wide):
+                    if no_worse(actual, expected, _run_wide(case), wide):
                         failure = None
                 else:
                     failure = _judge(op, case, actual, expected, wide)
@@ -666,6 +657,8 @@ def check_op(
         try:
             cases = list(make_cases(op, dtype, check, limit))
         except Exception as error:  # noqa: BLE001 - the database's own sample may not work
+            if check == "dtype":
+                continue  # There are no samples of such a dtype.
             report.failures.append(Failure(check, "raised", "making samples", _one_line(error)))
             continue
         report.cases[check] = len(cases)

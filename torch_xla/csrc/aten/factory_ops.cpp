@@ -135,6 +135,8 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
   // size is that of the numbers asked for, except in int64.
   const at::ScalarType dtype = out.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != at::kBool && !c10::isComplexType(dtype),
+                              "\"arange_cpu\" not implemented for '", dtype, "'");
   const bool integral = c10::isIntegralType(dtype, true);
   const at::Scalar first = integral ? at::Scalar(start.toLong()) : start;
   const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;

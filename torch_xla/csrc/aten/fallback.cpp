@@ -1,7 +1,6 @@
 #include "aten/fallback.h"
 
 #include <ATen/native/CPUFallback.h>
-#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <cstdlib>
@@ -12,7 +11,7 @@
 #include "aten/bridge.h"
 #include "debug/environment.h"
 #include "debug/metrics.h"
-#include "lazy/shape_inference.h"
+#include "lazy/cpu_trial.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -82,35 +81,17 @@ std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, boo
   return functional;
 }
 
-/// Zeros on the CPU for what is on the device.
-c10::IValue Zeros(const c10::IValue& value) {
-  auto zeros = [](const at::Tensor& tensor) {
-    return tensor.defined() ? at::zeros(tensor.sizes(), tensor.options().device(at::kCPU)) : tensor;
-  };
-  if (value.isTensor()) return zeros(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(zeros(tensor));
-    return list;
-  }
-  return value;
-}
-
 void CheckOut(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
               const torch::jit::Stack& results, const std::vector<at::Tensor>& outs) {
   bool as_they_are = true;
-  std::vector<at::Tensor> zeros;
+  std::vector<at::Tensor> made;
   std::vector<c10::ScalarType> dtypes;
   for (size_t i = 0; i < outs.size(); ++i) {
-    const at::Tensor& result = results[i].toTensor();
-    as_they_are &= result.scalar_type() == outs[i].scalar_type();
+    made.push_back(results[i].toTensor());
     dtypes.push_back(outs[i].scalar_type());
+    as_they_are &= made[i].scalar_type() == dtypes[i];
   }
-  if (as_they_are) return;
-  for (const c10::IValue& result : results) zeros.push_back(Zeros(result).toTensor());
-  torch::jit::Stack stack;
-  for (const c10::IValue& argument : arguments) stack.push_back(Zeros(argument));
-  lazy::CheckOutDtypes(op, stack, zeros, dtypes);
+  if (!as_they_are) lazy::CheckOutDtypes(op, arguments, made, dtypes);
 }
 
 /// Runs a mutating operator by its functional overload and an assignment.
@@ -190,8 +171,10 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (guard.entered()) {
     if (op.schema().is_mutable()) {
       if (RunFunctional(op, stack)) return;
-    } else if (decomposer && guard.Decompose(op, stack)) {
-      return;
+    } else if (decomposer) {
+      // A decomposition takes whatever its parts take.
+      lazy::TryOnCpu(op, torch::jit::last(*stack, op.schema().arguments().size()).vec());
+      if (guard.Decompose(op, stack)) return;
     }
   }
   const std::string& name = op.schema().name();

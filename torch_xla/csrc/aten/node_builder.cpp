@@ -1,7 +1,7 @@
 #include "aten/node_builder.h"
 
+#include "lazy/cpu_trial.h"
 #include "lazy/device.h"
-#include "lazy/shape_inference.h"
 
 namespace torch_xla::aten {
 namespace {

@@ -7,6 +7,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/tan.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
 #include <cmath>
@@ -55,8 +56,21 @@ at::Tensor Drawn(const ir::OpSpec& op, const at::Tensor& self, const Generator& 
                     GetImpl(self)->root()->device());
 }
 
-void CheckFloating(const at::Tensor& self, const char* what) {
-  TORCH_CHECK(self.is_floating_point(), what, " is not implemented for ", self.scalar_type());
+/// As the CPU's kernel of this name refuses other dtypes.
+void CheckImplemented(bool implemented, const at::Tensor& self, const char* kernel) {
+  TORCH_CHECK_NOT_IMPLEMENTED(implemented, '"', kernel, "\" not implemented for '",
+                              self.scalar_type(), "'");
+}
+
+void CheckFloating(const at::Tensor& self, const char* kernel) {
+  CheckImplemented(self.is_floating_point(), self, kernel);
+}
+
+void CheckContinuous(const at::Tensor& self, const char* name) {
+  TORCH_CHECK(self.is_floating_point(), name,
+              " distribution is a continuous probability distribution. dtype must be a floating "
+              "point but you specified ",
+              self.scalar_type());
 }
 
 at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
@@ -112,6 +126,11 @@ at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double t
                                          Generator generator) {
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from,
               " > to=", to);
+  if (self.is_complex()) {
+    at::view_as_real(self).uniform_(from, to, generator);
+    return self;
+  }
+  CheckFloating(self, "check_uniform_bounds");
   return FillWith(self, Random(ir::ops::random_uniform, self, generator, {Number(from), Number(to)},
                                FloatOf(self)));
 }
@@ -119,6 +138,12 @@ at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double t
 at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double std,
                                         Generator generator) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  if (self.is_complex()) {
+    // Half of the variance is the real part's.
+    at::view_as_real(self).normal_(0, std / std::sqrt(2.), generator);
+    return self.add_(mean);
+  }
+  CheckFloating(self, "normal_kernel_cpu");
   return FillWith(self, Random(ir::ops::random_normal, self, generator, {Number(mean), Number(std)},
                                FloatOf(self)));
 }
@@ -142,6 +167,7 @@ at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, cons
 
 at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Generator generator) {
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
+  CheckContinuous(self, "Exponential");
   return FillWith(
       self, Random(ir::ops::random_exponential, self, generator, {Number(lambd)}, FloatOf(self)));
 }
@@ -149,13 +175,14 @@ at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Gen
 at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double sigma,
                                         Generator generator) {
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
-  CheckFloating(self, "Cauchy distribution");
+  CheckContinuous(self, "Cauchy");
   const at::Tensor u = Drawn(ir::ops::random_uniform, self, generator, {Number(-0.5), Number(0.5)});
   return FillWith(self, GetIrValue(at::tan(u * M_PI) * sigma + median));
 }
 
 at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
   // An exponential variable rounded up.
   const at::Tensor x =
       Drawn(ir::ops::random_exponential, self, generator, {Number(-std::log1p(-p))});
@@ -165,13 +192,13 @@ at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator
 at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, double std,
                                             Generator generator) {
   TORCH_CHECK(std > 0, "log_normal_ expects std > 0.0, but found std=", std);
-  CheckFloating(self, "log_normal");
+  CheckFloating(self, "log_normal_cpu");
   const at::Tensor x = Drawn(ir::ops::random_normal, self, generator, {Number(mean), Number(std)});
   return FillWith(self, GetIrValue(at::exp(x)));
 }
 
 at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generator) {
-  CheckFloating(self, "poisson");
+  CheckFloating(self, "poisson_cpu");
   return MakeTensor(
       Random(ir::ops::random_poisson, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());
@@ -179,7 +206,9 @@ at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generat
 
 at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tensor& prob,
                                         Generator generator) {
-  CheckFloating(count, "binomial");
+  TORCH_CHECK_VALUE(
+      count.is_floating_point(),
+      "binomial only supports floating-point dtypes for count, got: ", count.scalar_type());
   TORCH_CHECK(count.scalar_type() == prob.scalar_type(), "Found dtype ", prob.scalar_type(),
               " but expected ", count.scalar_type());
   const int device = GetImpl(count)->root()->device();
@@ -192,7 +221,7 @@ at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tenso
 }
 
 at::Tensor XLANativeFunctions::_standard_gamma(const at::Tensor& self, Generator generator) {
-  CheckFloating(self, "gamma");
+  CheckFloating(self, "gamma_cpu");
   return MakeTensor(
       Random(ir::ops::random_gamma, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());

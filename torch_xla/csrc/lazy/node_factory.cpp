@@ -1,15 +1,19 @@
 #include "lazy/node_factory.h"
 
+#include <c10/core/DefaultDtype.h>
+
 #include <atomic>
 #include <cmath>
 #include <unordered_map>
 
 #include "debug/environment.h"
+#include "lazy/cpu_trial.h"
 #include "lazy/device.h"
 #include "lazy/number.h"
 #include "lazy/shape_inference.h"
 #include "lowering/context.h"
 #include "lowering/internal_ops.h"
+#include "lowering/result_type.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -29,6 +33,12 @@ void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Oper
   for (uint64_t word : attributes) hasher.Add(word);
 }
 
+/// Of an operand that is a number.
+uint32_t ClassOf(const ir::Node& node) {
+  if (&node.op() != &ir::ops::scalar && &node.op() != &ir::ops::constant) return 0;
+  return NumberClass(ir::AttributeReader(node.attributes()).Scalar());
+}
+
 /// A node whose shapes are inferred when its like is seen for the first time. Takes what
 /// `operands` and `attributes` hold after that.
 ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir::Words& attributes,
@@ -36,15 +46,23 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
   // Per thread, so that tracing takes no lock; 128 bits stand for the key.
   thread_local auto& memo =
       *new std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
+  // Half of an integer is a number of the default dtype: another result, and another program.
+  const c10::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
+  if (default_dtype != c10::ScalarType::Float)
+    attributes.push_back(lowering::DefaultDtypeWord(default_dtype));
   ir::Hasher hasher;
   AddOperation(hasher, op, operands, attributes);
   ir::Hash128 hash = hasher.Finish();
-  auto it = memo.find(hash);
+  // Numbers are parameters: their classes matter to the checks alone.
+  uint64_t classes = 0;
+  for (const ir::Value& operand : operands) classes = classes * 31 + ClassOf(*operand.node);
+  const ir::Hash128 key{hash.low ^ classes * 0x9E3779B97F4A7C15ull, hash.high + classes};
+  auto it = memo.find(key);
   if (it == memo.end()) {
-    // Meta kernels do not look at everything (dtypes least of all): what the lowering refuses
-    // is refused now, where the call is, and not at the sync.
     auto checked = [&](ir::OutputShapes shapes) {
       auto outputs = std::make_unique<ir::OutputShapes>(std::move(shapes));
+      TryOnCpu(*op, operands, attributes, *outputs);
+      // What the lowering refuses is refused now, where the call is, and not at the sync.
       lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs.get(), hash),
                                        Platform());
       return outputs;
@@ -57,7 +75,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
       if (!on_cpu) throw;
       outputs = checked(*std::move(on_cpu));
     }
-    it = memo.emplace(hash, outputs.release()).first;
+    it = memo.emplace(key, outputs.release()).first;
   }
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
   AddLocation(*node);

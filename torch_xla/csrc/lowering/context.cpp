@@ -1,13 +1,12 @@
 #include "lowering/context.h"
 
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 #include <torch/headeronly/core/ScalarType.h>
 
-#include <array>
 #include <sstream>
 
 #include "debug/environment.h"
+#include "lowering/result_type.h"
 
 namespace torch_xla::lowering {
 ElementType NaturalType(c10::ScalarType dtype) {
@@ -99,7 +98,9 @@ std::string Described(const ir::Node& node) {
 
 }  // namespace
 
-c10::ScalarType LoweringContext::CommonDtype() const { return ResultType(node_->operands()); }
+c10::ScalarType LoweringContext::CommonDtype() const {
+  return ResultType(node_->operands(), DefaultDtype(*node_));
+}
 
 Value LoweringContext::Lowered(const ir::Value& value) const {
   return values_.at(value.node.get())[value.index];
@@ -158,36 +159,6 @@ void LoweringContext::Check(const ir::Node& node, std::string_view platform) {
   } catch (const stablehlo::Error& error) {
     TORCH_CHECK(false, node.op().name, ": ", error.what());
   }
-}
-
-c10::ScalarType ResultType(std::span<const ir::Value> operands) {
-  using c10::ScalarType;
-  auto promote = [](ScalarType a, ScalarType b) {
-    return a == ScalarType::Undefined ? b : c10::promoteTypes(a, b);
-  };
-  auto category = [](ScalarType t) {
-    if (t == ScalarType::Undefined) return -1;
-    if (c10::isComplexType(t)) return 3;
-    if (c10::isFloatingType(t)) return 2;
-    return t == ScalarType::Bool ? 0 : 1;
-  };
-  // In order of rank: dimensioned, zero-dim, Python numbers.
-  std::array<ScalarType, 3> by_rank{ScalarType::Undefined, ScalarType::Undefined,
-                                    ScalarType::Undefined};
-  const ScalarType default_float = c10::get_default_dtype_as_scalartype();
-  for (const ir::Value& operand : operands) {
-    ir::ShapeRef shape = operand.shape();
-    ScalarType dtype = shape->dtype;
-    if (shape->wrapped && c10::isComplexType(dtype)) dtype = c10::toComplexType(default_float);
-    if (shape->wrapped && c10::isFloatingType(dtype)) dtype = default_float;
-    ScalarType& slot = by_rank[shape->wrapped ? 2 : shape->rank() == 0 ? 1 : 0];
-    slot = promote(slot, dtype);
-  }
-  ScalarType result = by_rank[0];
-  for (int rank = 1; rank < 3; ++rank) {
-    if (category(by_rank[rank]) > category(result)) result = promote(result, by_rank[rank]);
-  }
-  return result;
 }
 
 }  // namespace torch_xla::lowering

@@ -9,6 +9,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
+#include "lowering/result_type.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
@@ -164,7 +165,8 @@ Value LowerSearch(LoweringContext& cx, Value boundaries, size_t boundaries_opera
                   size_t values_operand, bool right, std::optional<Value> sorter = {}) {
   const ir::Value operands[] = {cx.node().operands()[boundaries_operand],
                                 cx.node().operands()[values_operand]};
-  const ElementType common = ComputeType(cx.Physical(ResultType(operands)));
+  const ElementType common =
+      ComputeType(cx.Physical(ResultType(operands, DefaultDtype(cx.node()))));
   if (sorter && !IsEmpty(boundaries)) {
     boundaries = TakeAlong(boundaries, boundaries.rank() - 1, *sorter);
   }

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "stablehlo/arithmetic.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
 
@@ -228,6 +229,8 @@ Value Convert(Value x, ElementType element) {
   Builder& builder = CheckTensors(kOp, {x});
   if (element == ElementType::kInvalid) Fail(kOp, "a valid element type to convert to", {x});
   if (x.element() == element) return x;
+  // XLA would look at the real part alone.
+  if (element == ElementType::kPred && runtime::IsComplex(x.element())) return NotEqual(x, 0);
   return builder.Op(kOp, {x}, Type(element, x.dims()));
 }
 
