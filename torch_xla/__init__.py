@@ -51,6 +51,7 @@ except ImportError as error:
 
 from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
+from torch_xla._internal import higher_order as _higher_order  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import regions as _regions  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
@@ -80,6 +81,7 @@ _storage_location.register()
 _torch_patches.apply()
 _spmd_mode.register()
 _replication.register()
+_higher_order.register()
 _accelerate_cpu.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -268,6 +270,8 @@ _SUBMODULES = (
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
+        return getattr(importlib.import_module(f"{__name__}.stablehlo"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

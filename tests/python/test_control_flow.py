@@ -352,7 +352,6 @@ class TestCheckpoint:
             "torch_xla.sync()\n"
             f"y = checkpoint(f, x, use_reentrant={reentrant})\n"
             "y.sum().backward()\n"
-            "del y\n"
             "torch_xla.sync(wait=True)\n"
             "x.grad.cpu()\n"
         )
@@ -375,3 +374,44 @@ class TestCheckpoint:
             programs = [p.read_text() for p in folder.glob("*after_optimizations.txt")]
             counts.append(max(program.count("tan(") for program in programs))
         assert counts[0] > counts[1]
+
+
+class TestHigherOrderOperators:
+    """PyTorch's own operators, which the device computes in the program."""
+
+    def test_cond(self, device):
+        x = rand(3).to(device).requires_grad_()
+
+        @torch_xla.compile(full_graph=True)
+        def f(pred):
+            return torch.cond(pred, lambda x: x.sin(), lambda x: x * 2, (x,))
+
+        for truth in (True, False):
+            x.grad = None
+            y = f(torch.tensor(truth, device=device))
+            y.sum().backward()
+            plain = x.detach().cpu()
+            torch.testing.assert_close(y.detach().cpu(), plain.sin() if truth else plain * 2)
+            expected = plain.cos() if truth else torch.full((3,), 2.0)
+            torch.testing.assert_close(x.grad.cpu(), expected)
+
+    def test_while_loop(self, device):
+        from torch._higher_order_ops import while_loop as torch_while_loop
+
+        start = torch.tensor(0, device=device), torch.ones(2, device=device)
+        with torch_xla.compile(full_graph=True):
+            result = torch_while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), start)
+        assert result[0].item() == 5 and result[1].tolist() == [32, 32]
+
+    def test_scan(self, device):
+        from torch._higher_order_ops import scan as torch_scan
+
+        def grads(on, scan):
+            init, xs = (
+                rand(*s, seed=i).to(on).requires_grad_() for i, s in ((0, (3,)), (1, (4, 3)))
+            )
+            last, ys = scan(lambda c, x: (c * x, c + x), init, xs)
+            (last.sum() + ys.square().sum()).backward()
+            return [init.grad.cpu(), xs.grad.cpu()]
+
+        torch.testing.assert_close(grads(device, torch_scan), grads("cpu", unrolled))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -22,6 +23,37 @@ def apply(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             lambda *values: _XLAC.hlo.optimization_barrier(values), list(tensors)
         )
     return _XLAC._stablehlo_call(_functions[key], list(tensors))
+
+
+def apply_late(tensors: Sequence[torch.Tensor], late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns tensors of the same values, which are there when ``late`` are, and not before.
+
+    Compilers that take barriers out before they merge equal computations (XLA's for the CPU) do
+    not see through this: a number that they do not know says that the values stay.
+    """
+    hlo = _XLAC.hlo
+    number = torch.scalar_tensor(2, dtype=torch.int64, device=tensors[0].device)
+    operands = [number, *tensors, *late]
+
+    def make(*values: Any) -> Any:
+        stays = values[0] > hlo.full(values[0], 1, [], torch.int64)
+        for value in values[1 + len(tensors) :]:
+            if 0 in value.shape:
+                continue
+            rank = len(value.shape)
+            first = hlo.reshape(hlo.slice(value, [0] * rank, [1] * rank), [])
+            stays = stays | hlo.compare(first, first, "ne")
+        return hlo.optimization_barrier(
+            [
+                hlo.select(stays, value, hlo.full_like(value, 0))
+                for value in values[1 : 1 + len(tensors)]
+            ]
+        )
+
+    key = ("late", len(tensors), *((tuple(t.shape), t.dtype) for t in operands))
+    if key not in _functions:
+        _functions[key] = _XLAC._stablehlo_of(make, operands)
+    return _XLAC._stablehlo_call(_functions[key], operands)
 
 
 def apply_(tensors: Sequence[torch.Tensor]) -> None:

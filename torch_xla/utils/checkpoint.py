@@ -24,7 +24,7 @@ from torch_xla.utils.utils import map_tensors
 class _Barrier(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results = barrier.apply(tensors)[:count]
+        results = barrier.apply_late(tensors[:count], tensors[count:])
         ctx.mark_non_differentiable(
             *(r for r in results if not (r.dtype.is_floating_point or r.dtype.is_complex))
         )

@@ -1,0 +1,141 @@
+"""torch_xla.stablehlo: programs of torch.export, saved, loaded and run."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from op_testing import rand
+from torch import nn
+
+import torch_xla
+from torch_xla.stablehlo import (
+    StableHLOExportOptions,
+    StableHLOGraphModule,
+    VariableType,
+    exported_program_to_stablehlo,
+    save_as_stablehlo,
+    save_torch_model_as_stablehlo,
+)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.table = torch.arange(8.0)
+
+    def forward(self, x, scale):
+        hidden = self.norm(self.layer(x)).relu() + torch.ones(8)
+        return {"out": (hidden * self.table).sum(-1) * scale, "hidden": hidden}
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model().eval()
+
+
+class TestExport:
+    def test_call(self, device, model):
+        args = (rand(3, 4), rand(3, seed=1))
+        program = exported_program_to_stablehlo(torch.export.export(model, args))
+        result = program(*args)
+        assert result["out"].device == device
+        expected = model(*args)
+        for name in ("out", "hidden"):
+            torch.testing.assert_close(result[name].cpu(), expected[name].detach())
+        assert program.get_stablehlo_text().count("func.func public @main") == 1
+        kinds = {where.type_ for where in program._default.meta.input_locations}
+        assert {VariableType.PARAMETER, VariableType.INPUT_ARG} <= kinds
+
+    def test_save_and_load(self, model, tmp_path):
+        args = (rand(3, 4), rand(3, seed=1))
+        save_as_stablehlo(torch.export.export(model, args), tmp_path)
+        assert os.path.exists(tmp_path / "functions" / "forward.mlir")
+        loaded = StableHLOGraphModule.load(tmp_path)
+        expected = model(*args)["out"].detach()
+        torch.testing.assert_close(loaded(*args)["out"].cpu(), expected)
+        torch.testing.assert_close(loaded.evaluate("forward", args)["out"].cpu(), expected)
+        with pytest.raises(KeyError, match="forward"):
+            loaded.get_stablehlo_text("nonsense")
+
+    def test_without_weights(self, model, tmp_path):
+        args = (rand(3, 4), rand(3, seed=1))
+        options = StableHLOExportOptions(save_weights=False)
+        save_torch_model_as_stablehlo(model, args, tmp_path, options)
+        assert os.listdir(tmp_path / "data") == []
+
+    @pytest.mark.parametrize("saved", [False, True])
+    def test_dynamic_batch(self, model, tmp_path, saved):
+        batch = torch.export.Dim("batch", min=2)
+        exported = torch.export.export(
+            model, (rand(3, 4), rand(3)), dynamic_shapes=({0: batch}, {0: batch})
+        )
+        program = exported_program_to_stablehlo(exported)
+        if saved:
+            program.save(tmp_path)
+            program = StableHLOGraphModule.load(tmp_path)
+        for n in (2, 5, 17):
+            args = (rand(n, 4, seed=n), rand(n))
+            torch.testing.assert_close(
+                program(*args)["out"].cpu(), model(*args)["out"].detach(), rtol=1e-5, atol=1e-5
+            )
+        with pytest.raises(ValueError, match="one size"):
+            program(rand(3, 4), rand(2))
+
+    def test_bfloat16(self, tmp_path):
+        model = nn.Linear(4, 2).bfloat16()
+        args = (rand(3, 4).bfloat16(),)
+        save_torch_model_as_stablehlo(model, args, tmp_path)
+        found = StableHLOGraphModule.load(tmp_path)(*args).cpu()
+        torch.testing.assert_close(found, model(*args).detach(), rtol=0.02, atol=0.02)
+
+    def test_wrong_arguments(self, model):
+        args = (rand(3, 4), rand(3, seed=1))
+        program = exported_program_to_stablehlo(torch.export.export(model, args))
+        with pytest.raises(ValueError, match="argument 0 as float32 of shape"):
+            program(rand(3, 5), rand(3))
+        with pytest.raises(ValueError, match="float64"):
+            program(rand(3, 4).double(), rand(3))
+
+    def test_names_at_the_top(self):
+        assert torch_xla.stablehlo.save_as_stablehlo is save_as_stablehlo
+        assert torch_xla.save_as_stablehlo is save_as_stablehlo
+
+
+class TestJax:
+    def test_jax_runs_it(self, model, tmp_path):
+        """JAX compiles and runs the saved text with the saved tensors."""
+        jax = pytest.importorskip("jax")
+        from jax._src.lib import xla_client
+        from jax.extend.backend import get_backend
+
+        args = (rand(3, 4), rand(3, seed=1))
+        program = exported_program_to_stablehlo(torch.export.export(model, args))
+        program.save(tmp_path)
+        text = (tmp_path / "functions" / "forward.mlir").read_text()
+        meta = program._default.meta
+        inputs = []
+        for where in meta.input_locations:
+            if where.type_ == VariableType.PARAMETER:
+                inputs.append(np.load(tmp_path / "data" / where.name))
+            elif where.type_ == VariableType.CONSTANT:
+                inputs.append(np.load(tmp_path / "constants" / str(where.position)))
+            else:
+                inputs.append(args[where.position].numpy())
+        backend = get_backend("cpu")
+        devices = xla_client.DeviceList(tuple(backend.devices()[:1]))
+        executable = backend.compile_and_load(text, devices)
+        arrays = [jax.device_put(x, backend.devices()[0]) for x in inputs]
+        results = executable.execute_sharded(arrays).disassemble_into_single_device_arrays()
+        found = [np.asarray(shards[0]) for shards in results]
+        expected = model(*args)
+        assert any(np.allclose(x, expected["out"].detach(), atol=1e-5) for x in found)
+
+    def test_bytecode(self, model):
+        pytest.importorskip("jaxlib")
+        args = (rand(3, 4), rand(3, seed=1))
+        program = exported_program_to_stablehlo(torch.export.export(model, args))
+        assert program.get_stablehlo_bytecode("forward")[:4] == b"ML\xefR"

@@ -1,0 +1,454 @@
+"""Programs of ``torch.export`` as StableHLO: to be saved, loaded, and run here or by others.
+
+A bundle is a folder: ``METADATA`` (JSON), ``functions/<name>.mlir`` (text), ``data/<name>`` (the
+parameters and buffers, as .npy), ``constants/<i>``. The text's ``@main`` takes what
+``input_locations`` says, in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from torch_xla import _XLAC
+from torch_xla._internal import mlir, tracing
+
+_WHAT = "exported_program_to_stablehlo()"
+
+
+class VariableType(enum.Enum):
+    """What a parameter of a function is."""
+
+    INPUT_ARG = "input_arg"
+    PARAMETER = "parameter"
+    CONSTANT = "constant"
+
+
+@dataclasses.dataclass
+class VariableSignature:
+    """The type of a parameter or result; ``dynamic_dims`` are given by the arguments."""
+
+    shape: list[int]
+    dtype: str
+    dynamic_dims: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class InputLocation:
+    """Where a parameter's value comes from."""
+
+    type_: VariableType
+    position: int = -1
+    name: str = ""
+
+    @classmethod
+    def parameter(cls, name: str) -> InputLocation:
+        """The state dict's entry of that name."""
+        return cls(VariableType.PARAMETER, name=name)
+
+    @classmethod
+    def input_arg(cls, position: int) -> InputLocation:
+        """The argument at that place, of the flattened ones."""
+        return cls(VariableType.INPUT_ARG, position)
+
+    @classmethod
+    def constant(cls, position: int) -> InputLocation:
+        """The additional constant at that place."""
+        return cls(VariableType.CONSTANT, position)
+
+
+@dataclasses.dataclass
+class StableHLOFunctionMeta:
+    """What is known of a function besides its text."""
+
+    name: str
+    stablehlo_version: int
+    input_signature: list[VariableSignature]
+    output_signature: list[VariableSignature]
+    input_locations: list[InputLocation]
+    unused_inputs: list[tuple[InputLocation, VariableSignature]]
+    input_pytree_spec: str | None = None
+    output_pytree_spec: str | None = None
+
+
+@dataclasses.dataclass
+class StableHLOFunc:
+    """A function. Where a dimension is dynamic, ``text`` is for the size of the example.
+
+    Attributes:
+        meta: What is known of it.
+        text: StableHLO, a module whose ``@main`` it is.
+        dynamic: Of a function with a dynamic dimension: its text in pieces, between which stand
+            numbers ``a * n + b`` of its size ``n``.
+    """
+
+    meta: StableHLOFunctionMeta
+    text: str
+    dynamic: list[Any] | None = None
+
+    @property
+    def bytecode(self) -> bytes:
+        """It as a portable artifact, by jaxlib's serializer."""
+        return mlir.bytecode(self.text)
+
+    def text_for(self, sizes: Iterable[int]) -> str:
+        """Returns the text for dynamic dimensions of these sizes, which have to be equal."""
+        if self.dynamic is None:
+            return self.text
+        (n,) = set(sizes)
+        return "".join(p if isinstance(p, str) else str(p[0] * n + p[1]) for p in self.dynamic)
+
+
+@dataclasses.dataclass
+class StableHLOModelBundle:
+    """Functions with the tensors that they take."""
+
+    state_dict: dict[str, np.ndarray]
+    additional_constants: list[np.ndarray]
+    stablehlo_funcs: list[StableHLOFunc]
+
+
+@dataclasses.dataclass
+class StableHLOExportOptions:
+    """How to export.
+
+    Attributes:
+        override_tracing_arguments: Arguments to trace with in place of the export's own.
+        override_tracing_kwargs: The same by name.
+        save_weights: Whether :func:`save_as_stablehlo` writes parameters and buffers, too.
+    """
+
+    override_tracing_arguments: tuple[Any, ...] | None = None
+    override_tracing_kwargs: Mapping[str, Any] | None = None
+    save_weights: bool = True
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:  # numpy has none.
+        return tensor.view(torch.int16).numpy()
+    return tensor.numpy()
+
+
+def _as_tensor(array: np.ndarray, signature: VariableSignature) -> torch.Tensor:
+    tensor = torch.from_numpy(np.asarray(array).copy())
+    dtype = getattr(torch, signature.dtype)
+    return tensor.view(dtype) if tensor.dtype != dtype else tensor
+
+
+class StableHLOGraphModule:
+    """A bundle that can be called with the arguments of the model; it runs on the xla device."""
+
+    def __init__(self, bundle: StableHLOModelBundle) -> None:
+        self._bundle = bundle
+        self._functions = {func.meta.name: func for func in bundle.stablehlo_funcs}
+        self._default = bundle.stablehlo_funcs[0]
+        self._sent: dict[tuple[str, Any], torch.Tensor] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the model does, on the xla device."""
+        return self._run(self._default, args, kwargs)
+
+    def evaluate(self, method_name: str, args: Sequence[Any]) -> Any:
+        """Calls the function of that name."""
+        return self._run(self._function(method_name), tuple(args), {})
+
+    def _function(self, name: str | None) -> StableHLOFunc:
+        if name is not None and name not in self._functions:
+            raise KeyError(f"expected one of {sorted(self._functions)}, got {name!r}")
+        return self._default if name is None else self._functions[name]
+
+    def _state(self, where: InputLocation, signature: VariableSignature) -> torch.Tensor:
+        key = (where.type_.value, where.name or where.position)
+        if key not in self._sent:
+            if where.type_ == VariableType.PARAMETER:
+                array = self._bundle.state_dict[where.name]
+            else:
+                array = self._bundle.additional_constants[where.position]
+            self._sent[key] = _as_tensor(array, signature).to("xla")
+        return self._sent[key]
+
+    def _run(self, func: StableHLOFunc, args: tuple[Any, ...], kwargs: Any) -> Any:
+        meta = func.meta
+        flat = pytree.tree_leaves((args, dict(kwargs)))
+        operands, sizes = [], []
+        for where, signature in zip(meta.input_locations, meta.input_signature, strict=True):
+            if where.type_ != VariableType.INPUT_ARG:
+                operands.append(self._state(where, signature))
+                continue
+            value = torch.as_tensor(flat[where.position]).to("xla")
+            shape = [
+                None if i in signature.dynamic_dims else n for i, n in enumerate(signature.shape)
+            ]
+            fits = len(shape) == value.dim() and all(
+                n in (None, found) for n, found in zip(shape, value.shape, strict=True)
+            )
+            if not fits or str(value.dtype) != f"torch.{signature.dtype}":
+                raise ValueError(
+                    f"{meta.name}: expected argument {where.position} as {signature.dtype} of "
+                    f"shape {shape}, got {value.dtype} of shape {list(value.shape)}"
+                )
+            sizes += [value.shape[i] for i in signature.dynamic_dims]
+            operands.append(value)
+        if len(set(sizes)) > 1:
+            raise ValueError(f"{meta.name}: expected dynamic dimensions of one size, got {sizes}")
+        results = _XLAC._stablehlo_call(func.text_for(sizes), operands)
+        if meta.output_pytree_spec:
+            return pytree.tree_unflatten(results, pytree.treespec_loads(meta.output_pytree_spec))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def get_stablehlo_text(self, method_name: str | None = None) -> str:
+        """Returns the StableHLO of a function; of the first when ``method_name`` is None."""
+        return self._function(method_name).text
+
+    def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
+        """Returns the same as a portable artifact, written by jaxlib, which has to be there."""
+        return self._function(method_name).bytecode
+
+    def save(
+        self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None
+    ) -> None:
+        """Writes the bundle into a folder, which is made where it is not there."""
+        options = options or StableHLOExportOptions()
+        root = os.fspath(directory_path)
+        for folder in ("functions", "data", "constants"):
+            os.makedirs(os.path.join(root, folder), exist_ok=True)
+        metas = []
+        for func in self._bundle.stablehlo_funcs:
+            entry = dataclasses.asdict(func.meta) | {"dynamic": func.dynamic}
+            metas.append(entry)
+            with open(os.path.join(root, "functions", f"{func.meta.name}.mlir"), "w") as file:
+                file.write(func.text)
+        with open(os.path.join(root, "METADATA"), "w") as file:
+            json.dump({"functions": metas}, file, default=lambda kind: kind.value)
+        if options.save_weights:
+            for name, array in self._bundle.state_dict.items():
+                with open(os.path.join(root, "data", name), "wb") as file:
+                    np.save(file, array)
+        for number, array in enumerate(self._bundle.additional_constants):
+            with open(os.path.join(root, "constants", str(number)), "wb") as file:
+                np.save(file, array)
+
+    @classmethod
+    def load(cls, directory_path: str | os.PathLike[str]) -> StableHLOGraphModule:
+        """Returns the bundle of a folder that :meth:`save` has written."""
+        root = os.fspath(directory_path)
+        with open(os.path.join(root, "METADATA")) as file:
+            entries = json.load(file)["functions"]
+        funcs = []
+        for entry in entries:
+            dynamic = entry.pop("dynamic")
+
+            def location(found: dict[str, Any]) -> InputLocation:
+                return InputLocation(VariableType(found["type_"]), found["position"], found["name"])
+
+            entry["input_signature"] = [VariableSignature(**s) for s in entry["input_signature"]]
+            entry["output_signature"] = [VariableSignature(**s) for s in entry["output_signature"]]
+            entry["input_locations"] = [location(found) for found in entry["input_locations"]]
+            entry["unused_inputs"] = [
+                (location(where), VariableSignature(**signature))
+                for where, signature in entry["unused_inputs"]
+            ]
+            with open(os.path.join(root, "functions", f"{entry['name']}.mlir")) as file:
+                funcs.append(StableHLOFunc(StableHLOFunctionMeta(**entry), file.read(), dynamic))
+
+        def arrays(folder: str) -> dict[str, np.ndarray]:
+            names = sorted(os.listdir(os.path.join(root, folder)))
+            return {name: np.load(os.path.join(root, folder, name)) for name in names}
+
+        constants = arrays("constants")
+        ordered = [constants[str(i)] for i in range(len(constants))]
+        return cls(StableHLOModelBundle(arrays("data"), ordered, funcs))
+
+
+class _OnXla(fx.Interpreter):
+    """Runs an exported graph on the device, whatever device it was exported for."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        if "_assert" in str(n.target) or "sym_constrain" in str(n.target):
+            return None
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("xla")}
+        return super().call_function(target, args, kwargs)
+
+
+def _signature(tensor: torch.Tensor, dynamic: Sequence[int] = ()) -> VariableSignature:
+    return VariableSignature(
+        list(tensor.shape), str(tensor.dtype).removeprefix("torch."), list(dynamic)
+    )
+
+
+def _dynamic_dims(value: Any) -> list[int]:
+    return [i for i, size in enumerate(value.shape) if not isinstance(size, int)]
+
+
+def _trace(program: Any, size: int | None) -> tuple[Any, ...]:
+    """Traces an exported program with its dynamic dimension of a size."""
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+    signature = program.graph_signature
+    device = torch.device(_XLAC._xla_get_default_device())
+    _XLAC._xla_sync([], False)
+    with torch.no_grad(), tracing.trace(_WHAT, device, pure=False) as capture:
+        offered, bound, locations, types = [], [], [], []
+        argument = 0
+        for node, spec in zip(nodes, signature.input_specs, strict=True):
+            value = node.meta.get("val")
+            is_argument = spec.kind == InputKind.USER_INPUT
+            position, argument = argument, argument + is_argument
+            if not isinstance(value, torch.Tensor):
+                bound.append(getattr(spec.arg, "value", value))
+                continue
+            dynamic = _dynamic_dims(value)
+            shape = [size if i in dynamic else n for i, n in enumerate(value.shape)]
+            placeholder = capture.placeholder(tracing.like(shape, value.dtype))
+            bound.append(placeholder)
+            offered.append(placeholder)
+            if is_argument:
+                locations.append(InputLocation.input_arg(position))
+            else:
+                locations.append(InputLocation.parameter(spec.target))
+            types.append(_signature(placeholder, dynamic))
+        results = _OnXla(program.graph_module).run(*bound)
+        kept = [
+            value.to(device)
+            for value, spec in zip(results, signature.output_specs, strict=True)
+            if spec.kind == OutputKind.USER_OUTPUT
+        ]
+        function = tracing.function(capture, offered, kept, "main")
+        outputs = [_signature(tensor) for tensor in kept]
+    constants = [_as_array(tensor) for tensor in function.captured]
+    captured = [_signature(tensor) for tensor in function.captured]
+    return function, locations, types, outputs, constants, captured
+
+
+_NUMBER = re.compile(r"(?<![\w.%@#])(\d+)(?=\D)")
+
+
+def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
+    """Returns a text in pieces and numbers ``a * n + b`` that gives each text for its size.
+
+    Raises:
+        ValueError: There is none: the program's form depends on the size.
+    """
+    split = [_NUMBER.split(text) for text in texts]
+    error = ValueError(
+        f"{_WHAT}: the program depends on the dynamic dimension in another way than by the sizes "
+        "of its tensors; export it with static shapes"
+    )
+    if len({len(parts) for parts in split}) != 1:
+        raise error
+    pieces: list[Any] = []
+    for number, parts in enumerate(zip(*split, strict=True)):
+        if len(set(parts)) == 1:
+            if pieces and isinstance(pieces[-1], str):
+                pieces[-1] += parts[0]
+            else:
+                pieces.append(parts[0])
+            continue
+        if number % 2 == 0:
+            raise error
+        values = [int(part) for part in parts]
+        slope, rest = divmod(values[1] - values[0], sizes[1] - sizes[0])
+        offset = values[0] - slope * sizes[0]
+        if rest or any(slope * n + offset != v for n, v in zip(sizes, values, strict=True)):
+            raise error
+        pieces.append([slope, offset])
+    return pieces
+
+
+def exported_program_to_stablehlo(
+    exported_model: Any, options: StableHLOExportOptions | None = None
+) -> StableHLOGraphModule:
+    """Returns a program of ``torch.export.export`` in StableHLO.
+
+    A dynamic dimension (``dynamic_shapes`` of the export) may be given any size by the arguments;
+    several have to be of one size. Buffers that the model changes stay as they are.
+
+    Args:
+        exported_model: A ``torch.export.ExportedProgram`` of tensors of any device.
+        options: How to export.
+
+    Raises:
+        RuntimeError: The program reads a tensor, or has an operator that runs on the CPU.
+        ValueError: It depends on the size of a dynamic dimension in another way than by the
+            sizes of its tensors.
+    """
+    options = options or StableHLOExportOptions()
+    if options.override_tracing_arguments is not None:
+        module = exported_model.module()
+        exported_model = torch.export.export(
+            module,
+            options.override_tracing_arguments,
+            dict(options.override_tracing_kwargs or {}),
+        )
+    program = exported_model.run_decompositions({})
+    nodes = program.graph_module.graph.nodes
+    values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
+    # Sizes that no other number of a program is likely to be made of.
+    sizes = (97, 211, 389) if dynamic else (None,)
+    traced = [_trace(program, size) for size in sizes]
+    function, locations, types, outputs, constants, captured = traced[0]
+    texts = [found[0].text for found in traced]
+    if dynamic and any(
+        found[0].inputs != function.inputs or len(found[4]) != len(constants) for found in traced
+    ):
+        raise ValueError(f"{_WHAT}: the program takes other inputs for other sizes")
+    used = set(function.inputs)
+    meta = StableHLOFunctionMeta(
+        name="forward",
+        stablehlo_version=0,
+        input_signature=[types[i] for i in function.inputs] + captured,
+        output_signature=outputs,
+        input_locations=[locations[i] for i in function.inputs]
+        + [InputLocation.constant(i) for i in range(len(constants))],
+        unused_inputs=[(locations[i], types[i]) for i in range(len(types)) if i not in used],
+        input_pytree_spec=_dumped(exported_model.call_spec.in_spec),
+        output_pytree_spec=_dumped(exported_model.call_spec.out_spec),
+    )
+    state = {**exported_model.state_dict, **exported_model.constants}
+    names = {where.name for where in locations if where.type_ == VariableType.PARAMETER}
+    arrays = {name: _as_array(state[name]) for name in names}
+    func = StableHLOFunc(meta, texts[0], _template(texts, sizes) if dynamic else None)
+    return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, [func]))
+
+
+def _dumped(spec: Any) -> str | None:
+    try:
+        return pytree.treespec_dumps(spec)
+    except NotImplementedError:  # Of a class that is not registered with a name.
+        return None
+
+
+def save_as_stablehlo(
+    exported_model: Any,
+    stablehlo_dir: str | os.PathLike[str],
+    options: StableHLOExportOptions | None = None,
+) -> None:
+    """Writes :func:`exported_program_to_stablehlo` into a folder."""
+    exported_program_to_stablehlo(exported_model, options).save(stablehlo_dir, options)
+
+
+def save_torch_model_as_stablehlo(
+    torchmodel: torch.nn.Module,
+    args: tuple[Any, ...],
+    path: str | os.PathLike[str],
+    options: StableHLOExportOptions | None = None,
+) -> None:
+    """Exports a module with these arguments, and writes it into a folder."""
+    save_as_stablehlo(torch.export.export(torchmodel, args), path, options)
