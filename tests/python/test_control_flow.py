@@ -15,6 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla.experimental import associative_scan, cond, map
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
+from torch_xla.experimental.gradient_accumulation import gradient_accumulation
 from torch_xla.experimental.scan import scan
 from torch_xla.experimental.scan_layers import scan_layers
 from torch_xla.utils.checkpoint import checkpoint
@@ -415,3 +416,35 @@ class TestHigherOrderOperators:
             return [init.grad.cpu(), xs.grad.cpu()]
 
         torch.testing.assert_close(grads(device, torch_scan), grads("cpu", unrolled))
+
+
+class TestGradientAccumulation:
+    @pytest.mark.parametrize("again", [False, True])
+    def test_as_one_by_one(self, device, again):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        xs, ys = rand(5, 2, 3), rand(5, 2, 1, seed=1)
+
+        def step_of(model):
+            def step(x, y, count):
+                return (model(x) - y).square().mean() / 5, count + 1
+
+            return step
+
+        expected, count = 0.0, 0
+        for _ in range(1 + again):
+            for x, y in zip(xs, ys, strict=True):
+                loss, count = step_of(model)(x, y, count)
+                loss.backward()
+                expected += loss.detach()
+        grads = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        model.to(device)
+        total, count_found = 0.0, torch.tensor(0, device=device)
+        for _ in range(1 + again):
+            batches = xs.to(device), ys.to(device)
+            loss, count_found = gradient_accumulation(step_of(model), batches, model, count_found)
+            total += loss
+        assert count_found.item() == count
+        torch.testing.assert_close(total.cpu(), expected)
+        torch.testing.assert_close([p.grad.cpu() for p in model.parameters()], grads)

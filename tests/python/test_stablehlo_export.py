@@ -139,3 +139,17 @@ class TestJax:
         args = (rand(3, 4), rand(3, seed=1))
         program = exported_program_to_stablehlo(torch.export.export(model, args))
         assert program.get_stablehlo_bytecode("forward")[:4] == b"ML\xefR"
+
+    def test_call_jax(self, device):
+        jnp = pytest.importorskip("jax.numpy")
+        from torch_xla.core.xla_builder import call_jax
+
+        def f(x, data, factor=2.0):
+            return {"a": jnp.sin(x) * factor, "b": (data["i"] + 1, x.sum())}
+
+        x, i = rand(3), torch.arange(3)
+        for factor in (2.0, 3.0):
+            result = call_jax(f, (x.to(device) + 0, {"i": i.to(device)}), {"factor": factor}, "f")
+            torch.testing.assert_close(result["a"].cpu(), x.sin() * factor)
+            assert result["b"][0].tolist() == [1, 2, 3] and result["b"][0].dtype == torch.int64
+            torch.testing.assert_close(result["b"][1].cpu(), x.sum())

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_xla.distributed.spmd.linear import apply_xla_patch_to_nn_linear
+from torch_xla.distributed.spmd.linear import XLAPatchedLinear, apply_xla_patch_to_nn_linear
 
-__all__ = ["apply_xla_patch_to_nn_linear", "checkpoint_module"]
+__all__ = ["XLAPatchedLinear", "apply_xla_patch_to_nn_linear", "checkpoint_module"]
 
 
 def checkpoint_module(module: nn.Module) -> nn.Module:
