@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -57,6 +56,7 @@ from torch_xla._internal import regions as _regions  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
+from torch_xla._internal import sync_variables as _sync_variables  # noqa: E402
 from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
 
 
@@ -74,6 +74,8 @@ sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
 
 _plugins.register_plugins()
 _XLAC._init()
+if _sync_variables.is_on("XLA_HLO_DEBUG"):
+    _XLAC._set_ir_debug(True)
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()
@@ -136,11 +138,12 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         RuntimeError: Compilation failed, or asynchronous work of an earlier step did.
         Exception: Whatever a step closure raised.
     """
-    _regions.sync(wait)
-    if "XLA_METRICS_FILE" in os.environ:
-        from torch_xla.debug import metrics_saver
-
-        metrics_saver.save_metrics()
+    if not _sync_variables.any_set():
+        _regions.sync(wait)
+        return
+    _sync_variables.before_sync()
+    _regions.sync(wait or _sync_variables.is_on("XLA_SYNC_WAIT"))
+    _sync_variables.after_sync()
 
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:

@@ -1,6 +1,8 @@
 """Names of torch_xla 2.9: that they do what they say."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -195,6 +197,52 @@ class TestMetrics:
         metrics_saver.save_metrics()
         text = (tmp_path / "m").read_text()
         assert text.count("[MetricsData; step=") == 2 and "Counter: MarkStep" in text
+
+
+class TestVariables:
+    @pytest.mark.parametrize("form, word", [("text", "aten::mul"), ("hlo", "stablehlo.multiply")])
+    def test_save_tensors(self, device, tmp_path, monkeypatch, form, word):
+        monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
+        monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", form)
+        x = rand(3).to(device) * 2.5
+        torch_xla.sync()
+        torch_xla.sync()  # Nothing is pending.
+        (path,) = tmp_path.iterdir()
+        assert path.read_text().count("BEGIN_GRAPH") == 1 and word in path.read_text()
+        assert x is not None
+
+    def test_step_log(self, device, monkeypatch, capsys):
+        monkeypatch.setenv("XLA_EMIT_STEPLOG", "1")
+        torch_xla.sync()
+        assert capsys.readouterr().err == "torch_xla.torch_xla::sync\n"
+
+    def test_sync_wait(self, device, monkeypatch):
+        monkeypatch.setenv("XLA_SYNC_WAIT", "1")
+        met.clear_all()
+        x = rand(64, 64).to(device)
+        x = x @ x
+        torch_xla.sync()
+        assert met.metric_data("ExecuteTime")[0] == 1
+
+    def test_library_path(self, monkeypatch):
+        from torch_xla._internal import plugins as finder
+
+        monkeypatch.setenv("PJRT_DEVICE", "mychip")
+        monkeypatch.setenv("PJRT_LIBRARY_PATH", "/opt/mychip.so")
+        assert finder.find_plugins()[0] == finder.PluginSpec("MYCHIP", "/opt/mychip.so", {})
+
+    def test_hlo_debug(self):
+        code = "import torch_xla; print(torch_xla._XLAC._get_ir_debug())"
+        for value in ("1", "0"):
+            printed = subprocess.run(
+                [sys.executable, "-c", code],
+                env={**os.environ, "XLA_HLO_DEBUG": value, "XLA_IR_DEBUG": ""},
+                capture_output=True,
+                timeout=60,
+                check=True,
+                text=True,
+            ).stdout
+            assert printed.strip() == str(value == "1")
 
 
 class TestGraphsAndModels:

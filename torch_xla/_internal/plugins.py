@@ -138,6 +138,10 @@ _KNOWN_WHEELS = (("CUDA", _cuda_library), ("TPU", _tpu_library), ("CPU", _cpu_li
 def find_plugins() -> list[PluginSpec]:
     """Returns one plugin for each platform that has one installed, in order of preference."""
     found: dict[str, PluginSpec] = {}
+    # As torch_xla 2.9 has it: the library of the one platform that is asked for.
+    platform, library = os.environ.get("PJRT_DEVICE", ""), os.environ.get("PJRT_LIBRARY_PATH")
+    if platform and library:
+        found[platform.upper()] = PluginSpec(platform.upper(), library, {})
     for spec in _from_entry_points():
         found.setdefault(spec.platform, spec)
     for platform, find_library in _KNOWN_WHEELS:

@@ -1,0 +1,49 @@
+"""What variables of the environment ask of each sync: graphs and metrics to files, and waiting."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torch_xla import _XLAC
+
+_VARIABLES = ("XLA_SAVE_TENSORS_FILE", "XLA_METRICS_FILE", "XLA_EMIT_STEPLOG", "XLA_SYNC_WAIT")
+
+
+def is_on(name: str) -> bool:
+    """Returns whether a variable is set to something that does not mean off."""
+    return os.environ.get(name, "") not in ("", "0", "false")
+
+
+def any_set() -> bool:
+    """Returns whether there is anything to do."""
+    return any(name in os.environ for name in _VARIABLES)
+
+
+def before_sync() -> None:
+    """Appends the graph that is about to be cut to ``XLA_SAVE_TENSORS_FILE``.
+
+    ``XLA_SAVE_TENSORS_FMT`` says how: ``text`` (the default), ``hlo`` (StableHLO).
+    """
+    path = os.environ.get("XLA_SAVE_TENSORS_FILE")
+    if not path:
+        return
+    text = _XLAC._xla_pending_text("")
+    if "(" not in text:  # Nothing is pending.
+        return
+    if os.environ.get("XLA_SAVE_TENSORS_FMT", "text") == "hlo":
+        text = _XLAC._xla_stablehlo_of([])
+    if _XLAC._xla_num_devices() > 1 or "RANK" in os.environ:
+        path = f"{path}.{os.environ.get('RANK', '0')}"
+    with open(path, "a") as file:
+        file.write(f"[ScheduleSyncTensorsGraph]\n\n## BEGIN_GRAPH\n{text}\n## END_GRAPH\n\n")
+
+
+def after_sync() -> None:
+    """Appends the metrics to ``XLA_METRICS_FILE``, and tells of the step (``XLA_EMIT_STEPLOG``)."""
+    if is_on("XLA_EMIT_STEPLOG"):
+        print("torch_xla.torch_xla::sync", file=sys.stderr, flush=True)
+    if os.environ.get("XLA_METRICS_FILE"):
+        from torch_xla.debug import metrics_saver
+
+        metrics_saver.save_metrics()
