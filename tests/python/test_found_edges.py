@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from op_testing import C64, C128, F32, F64, I16, I32, I64, INF, NAN, U8, check, check_many, rand
 
 import torch_xla
@@ -140,7 +141,7 @@ def test_complex_powers_of_zero(dtype: torch.dtype) -> None:
 
 def test_variance_of_no_numbers() -> None:
     cases = []
-    for correction in (-2, -1, 0, 1, 0.5):
+    for correction in (-2, -1, 0, 1, 0.5, NAN):
         for x, dim in ((torch.empty(0), None), (torch.empty(0, 2), 0), (torch.empty(2, 0), 0)):
             kwargs = {"dim": dim, "correction": correction}
             cases += [(fn, (x,), kwargs) for fn in (torch.var, torch.std, torch.var_mean)]
@@ -171,3 +172,31 @@ def test_steps_of_convolutions(device: torch.device) -> None:
         # Nothing is that far apart where there is one place alone.
         assert torch.conv1d(x, w, stride=large).tolist() == [[[3]]]
         assert torch.conv1d(x, one, dilation=large).tolist() == [[[1] * 5]]
+
+
+def test_windows_of_which_there_is_one() -> None:
+    x, y = rand(2, 3, 9), rand(2, 3, 9, 8)
+    for strides, grad in (((7, 8), True), ((100, 2**20), False)):  # the CPU's gradient crashes
+        cases = []
+        for stride in strides:
+            for kernel in (3, 5):
+                cases += [(F.avg_pool1d, (x, kernel, stride)), (F.max_pool1d, (x, kernel, stride))]
+                cases += [(F.avg_pool2d, (y, kernel, stride)), (F.max_pool2d, (y, kernel, stride))]
+                cases += [(F.conv1d, (x, rand(2, 3, kernel), None, stride))]
+        check_many(cases, rtol=1e-4, atol=1e-5, grad=grad)
+
+
+def test_sizes_that_only_the_cpu_refused(device: torch.device) -> None:
+    x = torch.ones(1, 2, 4, device=device)
+    w = torch.ones(2, 2, 3, device=device)
+    for call in (
+        lambda: F.conv_transpose1d(x, w, output_padding=3),
+        lambda: F.conv_transpose1d(x, w, output_padding=-1),
+        lambda: F.conv_transpose1d(x, w, groups=0),
+        lambda: F.interpolate(x, 0, mode="linear"),
+        lambda: F.interpolate(x[:, None], scale_factor=0, mode="bilinear"),
+        lambda: F.avg_pool1d(x, 2, 2**31),
+        lambda: torch.as_strided_scatter(x, x[0, 0, :1], (0,), (1,)),
+    ):
+        with pytest.raises(RuntimeError):
+            call()

@@ -114,8 +114,11 @@ at::Tensor XLANativeFunctions::fractional_max_pool3d_backward(const at::Tensor& 
 at::Tensor XLANativeFunctions::as_strided_scatter(const at::Tensor& self, const at::Tensor& src,
                                                   at::IntArrayRef size, at::IntArrayRef stride,
                                                   std::optional<int64_t> storage_offset) {
-  at::Tensor result = self.clone();
-  result.as_strided(size, stride, storage_offset).copy_(src);
+  at::Tensor result = self.clone(), slice = result.as_strided(size, stride, storage_offset);
+  TORCH_CHECK(src.sizes() == slice.sizes(),
+              "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
+              ", slice size = ", slice.sizes());
+  slice.copy_(src);
   return result;
 }
 

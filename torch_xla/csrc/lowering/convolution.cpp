@@ -90,8 +90,9 @@ class Geometry {
       constexpr int64_t kMost = int64_t{1} << 40;
       TORCH_CHECK(padding_[i] >= 0, "negative padding is not supported");
       TORCH_CHECK(padding_[i] <= kMost, "padding ", padding_[i], " is too large");
-      stride_[i] = CheckedStep(stride_[i], output_[i], "stride");
-      dilation_[i] = CheckedStep(dilation_[i], kernel_[i], "dilation");
+      const int64_t size = input_[i] + 2 * padding_[i];
+      stride_[i] = CheckedStep(stride_[i], output_[i], size, "stride");
+      dilation_[i] = CheckedStep(dilation_[i], kernel_[i], size, "dilation");
       window_.push_back(Span(kernel_[i], dilation_[i]));
     }
   }
@@ -375,6 +376,17 @@ Value WithBatch(Value x, int64_t rank) {
   return x.rank() > rank ? x : Reshape(x, Join({1}, x.dims()));
 }
 
+void CheckOutputPadding(bool transposed, const Dims& output_padding, const Dims& stride,
+                        const Dims& dilation) {
+  for (size_t i = 0; i < output_padding.size(); ++i) {
+    TORCH_CHECK(output_padding[i] >= 0, "negative output_padding is not supported");
+    TORCH_CHECK(!transposed || output_padding[i] < std::max(stride[i], dilation[i]),
+                "output padding must be smaller than either stride or dilation, but got ",
+                output_padding[i], " for a stride of ", stride[i], " and a dilation of ",
+                dilation[i]);
+  }
+}
+
 /// How many windows fit in each dimension.
 Dims PatchCounts(const Dims& input, c10::IntArrayRef kernel, c10::IntArrayRef dilation,
                  c10::IntArrayRef padding, c10::IntArrayRef stride) {
@@ -394,7 +406,11 @@ Dims PatchCounts(const Dims& input, c10::IntArrayRef kernel, c10::IntArrayRef di
 
 Value convolution(LoweringContext& cx, Value input, Value weight, std::optional<Value> bias,
                   c10::IntArrayRef stride, c10::IntArrayRef padding, c10::IntArrayRef dilation,
-                  bool transposed, c10::IntArrayRef /*output_padding*/, int64_t groups) {
+                  bool transposed, c10::IntArrayRef output_padding, int64_t groups) {
+  CheckOutputPadding(transposed, PerDimension(output_padding, input.rank() - 2),
+                     PerDimension(stride, input.rank() - 2),
+                     PerDimension(dilation, input.rank() - 2));
+  TORCH_CHECK(groups > 0, "non-positive groups is not supported");
   TORCH_CHECK(input.element() == weight.element(), "Input type (", input.type().ToString(),
               ") and weight type (", weight.type().ToString(), ") should be the same");
   TORCH_CHECK(weight.dim(0) >= groups, "Given groups=", groups, ", expected weight to be at least ",

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
@@ -44,12 +45,12 @@ void CheckRows(int64_t outputs) {
               kMost, " rows");
 }
 
-int64_t CheckedStep(int64_t step, int64_t count, const char* name) {
-  constexpr int64_t kMost = int64_t{1} << 40;  // longer than any dimension with two such places
+int64_t CheckedStep(int64_t step, int64_t count, int64_t size, const char* name) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // what PyTorch's kernels take
   TORCH_CHECK(step > 0, name, " should be greater than zero, but got ", step);
-  if (count <= 1) return 1;
-  TORCH_CHECK(step <= kMost, name, " ", step, " is too large");
-  return step;
+  const int64_t most = std::min(size + 1, kMost);
+  TORCH_CHECK(step <= most || count <= 1, name, " ", step, " is too large");
+  return std::min(step, most);
 }
 
 MapRows Transposed(const MapRows& rows, int64_t inputs) {

@@ -24,9 +24,9 @@ MapRows Transposed(const MapRows& rows, int64_t inputs);
 /// infinity spoils no other output.
 Value MapDimension(Value x, int64_t dim, const MapRows& rows);
 
-/// A step between places of which there are `count`: positive, and one that may be multiplied;
-/// where there is no second place it does not matter. RuntimeError with `name` for others.
-int64_t CheckedStep(int64_t step, int64_t count, const char* name);
+/// A step between `count` places within `size`: positive, and no larger than leaves the first one.
+/// RuntimeError with `name` for one that has no room for the second.
+int64_t CheckedStep(int64_t step, int64_t count, int64_t size, const char* name);
 /// `dims` with the size of `dim` replaced.
 Dims WithSize(Dims dims, int64_t dim, int64_t size);
 /// Each element along `dim` `count` times.

@@ -104,9 +104,14 @@ std::vector<Window> Windows(int64_t pooled, const Dims& input, const Dims& outpu
   std::vector<Window> windows;
   for (int64_t i = 0; i < pooled; ++i) {
     const auto dim = static_cast<int64_t>(input.size()) - pooled + i;
+    for (int64_t number : {kernels[i], strides[i], paddings[i], dilations[i]}) {
+      TORCH_CHECK(number <= std::numeric_limits<int32_t>::max(),
+                  "value cannot be converted to type int without overflow: ", number);
+    }
+    const int64_t size = input[dim] + 2 * paddings[i] + kernels[i];  // ceil_mode reaches beyond it
     windows.push_back({dim, input[dim], output[dim], kernels[i],
-                       CheckedStep(strides[i], output[dim], "stride"), paddings[i],
-                       CheckedStep(dilations[i], kernels[i], "dilation")});
+                       CheckedStep(strides[i], output[dim], size, "stride"), paddings[i],
+                       CheckedStep(dilations[i], kernels[i], size, "dilation")});
   }
   return windows;
 }

@@ -129,7 +129,7 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
       Scalar(x, count, f64) - (correction ? Convert(*correction, f64) : Scalar(x, 1, f64));
   // PyTorch has NaN for the variance of no numbers, whatever the correction.
   if (count == 0) return {mean, FullLike(sum, std::numeric_limits<double>::quiet_NaN())};
-  return {mean, sum / Convert(Maximum(divisor, 0), real)};
+  return {mean, sum / Convert(Select(divisor > 0, divisor, 0), real)};
 }
 
 Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {

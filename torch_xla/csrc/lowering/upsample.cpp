@@ -161,13 +161,18 @@ Filter FilterOf(Interpolation interpolation) {
 /// to those of the input.
 Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, bool align_corners,
                   const std::vector<Scale>& scales, bool backward = false) {
+  const Dims dims = cx.output_dims();
+  int64_t dim = x.rank() - static_cast<int64_t>(scales.size());
+  for (int64_t i = dim; i < x.rank(); ++i) {
+    TORCH_CHECK(x.dim(i) > 0 && dims[i] > 0,
+                "Input and output sizes should be greater than 0, but got ", x.dim(i), " and ",
+                dims[i], " in dimension ", i);
+  }
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   const Filter filter = x.element() == ElementType::kF64 ? FilterOf<double>(interpolation)
                                                          : FilterOf<float>(interpolation);
   const bool integral = !runtime::IsFloat(x.element());
   Value y = Convert(x, integral ? ElementType::kF32 : ComputeType(x.element()));
-  const Dims dims = cx.output_dims();
-  int64_t dim = x.rank() - static_cast<int64_t>(scales.size());
   for (Scale scale : scales) {
     const int64_t input = backward ? dims[dim] : x.dim(dim);
     const int64_t output = backward ? x.dim(dim) : dims[dim];
