@@ -1,0 +1,71 @@
+"""What the sweep of bounds.py excuses, with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class Excuse:
+    """Which failures are excused: patterns of the operator, the kind, the sample and the text."""
+
+    reason: str
+    ops: str = ".*"
+    kinds: tuple[str, ...] = ()
+    sample: str = ""
+    text: str = ""
+
+    def covers(self, op: str, kind: str, sample: str, text: str) -> bool:
+        return bool(
+            re.fullmatch(self.ops, op)
+            and (not self.kinds or kind in self.kinds)
+            and re.search(self.sample, sample)
+            and re.search(self.text, text)
+        )
+
+
+HUGE = r"=-?(9223372036854775807|9223372036854775808)\b"
+
+EXCUSES: tuple[Excuse, ...] = (
+    Excuse(
+        "the CPU multiplies step and stride without a look and reads one element",
+        "unfold",
+        ("raised",),
+        HUGE,
+        "overflows",
+    ),
+    Excuse(
+        "the CPU takes a kernel below 1, or larger than the map, and gives what is no maximum",
+        r"nn\.functional\.fractional_max_pool[23]d",
+        ("raised",),
+        text="expected a kernel size from 1|sizes >= 0",
+    ),
+    Excuse("the device has no sparse tensors", r"sparse\..*"),
+    Excuse(
+        "the CPU's arithmetic on the window's sizes overflows, and what it reads is no window",
+        r"nn\.functional\.(conv[123]d|conv_transpose[123]d|unfold|fold)",
+        ("raised",),
+        text="too large|overflow|sizes >= 0|negative dimension|start <= limit",
+    ),
+    Excuse(
+        "the CPU interpolates bytes in fixed point, rounded and clamped between its passes",
+        r"nn\.functional\.(interpolate.*|upsample.*)|_upsample.*",
+        ("wrong",),
+        "^uint8",
+    ),
+    Excuse("-alpha overflows on the CPU", "sub", ("wrong",), r"alpha=-9223372036854775808"),
+    Excuse(
+        "an infinite factor meets sums of 0, or of both signs, at another place of the formula",
+        r"add(mm|mv|r|bmm).*|baddbmm|.*rms_norm|.*multi_margin_loss",
+        ("wrong",),
+        r"=(inf|nan|1e\+30)\b",
+        "nan",
+    ),
+    Excuse(
+        "sizes that contradict the (empty) input are not looked at by the CPU",
+        r"native_group_norm|nn\.functional\.pad\..*",
+        ("raised",),
+        r"\[0, |\(float32\[0,",
+    ),
+)
