@@ -1,14 +1,15 @@
 """PyTorch's operator database on xla against CPU: two float32 samples of each operator.
 
 `make conformance` runs the rest: every dtype, every sample, every check. Here an operator runs
-forward, with its gradient; what opinfo_exceptions.py excuses is excused here too.
+forward, with its gradient, and is called once in each dtype, to see that the device takes the same
+ones as the CPU; what opinfo_exceptions.py excuses is excused here too.
 """
 
 from __future__ import annotations
 
 import pytest
 from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS
-from opinfo_testing import OPS, check_op, dtypes_of
+from opinfo_testing import ALL_DTYPES, OPS, check_op, dtype_difference, dtype_name, dtypes_of
 
 SAMPLES = 2
 
@@ -26,3 +27,15 @@ def test_op(name: str) -> None:
     assert not failures, "\n".join(failures)
     cpu = set(report.fallbacks + report.grad_fallbacks)
     assert cpu <= set(FALLBACK_REASONS), "runs on the CPU, for no reason given"
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_dtypes(name: str) -> None:
+    excuses = EXCEPTIONS.get(name, ())
+    found = {dtype: dtype_difference(OPS[name], dtype) for dtype in ALL_DTYPES}
+    differences = [
+        f"{dtype_name(dtype)} {difference}"
+        for dtype, difference in found.items()
+        if difference and not any(e.covers("dtype", dtype_name(dtype), difference) for e in excuses)
+    ]
+    assert not differences, "\n".join(differences)

@@ -172,9 +172,20 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (op.schema().is_mutable()) {
       if (RunFunctional(op, stack)) return;
     } else if (decomposer) {
-      // A decomposition takes whatever its parts take.
-      lazy::TryOnCpu(op, torch::jit::last(*stack, op.schema().arguments().size()).vec());
-      if (guard.Decompose(op, stack)) return;
+      // A decomposition takes whatever its parts take. What is not decomposed, the CPU runs.
+      const torch::jit::Stack arguments =
+          torch::jit::last(*stack, op.schema().arguments().size()).vec();
+      bool decomposed = false;
+      try {
+        decomposed = guard.Decompose(op, stack);
+      } catch (const std::exception&) {
+        lazy::TryOnCpu(op, arguments);  // refused in the CPU's words
+        throw;
+      }
+      if (decomposed) {
+        lazy::TryOnCpu(op, arguments);
+        return;
+      }
     }
   }
   const std::string& name = op.schema().name();

@@ -13,7 +13,14 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using Range = std::optional<at::ArrayRef<double>>;
 
+void CheckDtype(const at::Tensor& points) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      points.scalar_type() == at::kFloat || points.scalar_type() == at::kDouble,
+      "\"histogramdd\" not implemented for '", points.scalar_type(), "'");
+}
+
 void CheckPoints(const at::Tensor& self, size_t bins, const OptionalTensor& weight) {
+  CheckDtype(self);
   TORCH_CHECK(self.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions");
   const int64_t dims = self.size(-1);
   TORCH_CHECK(static_cast<int64_t>(bins) == dims, "torch.histogramdd: expected ", dims,
@@ -53,6 +60,7 @@ at::Tensor EvenEdges(const at::Tensor& low, const at::Tensor& high, int64_t bins
 /// to the greatest.
 std::vector<at::Tensor> BinEdges(const at::Tensor& points, at::IntArrayRef bins,
                                  const Range& range) {
+  CheckDtype(points);
   const int64_t dims = points.size(1);
   std::vector<at::Tensor> edges;
   if (range) {
@@ -129,6 +137,9 @@ OptionalTensor FlatWeight(const OptionalTensor& weight) {
 at::Tensor XLANativeFunctions::bincount(const at::Tensor& self, const OptionalTensor& weights,
                                         int64_t minlength) {
   TORCH_CHECK(minlength >= 0, "minlength should be >= 0");
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(self.scalar_type(), /*includeBool=*/true) ||
+                                  self.dim() != 1 || self.numel() == 0,
+                              "\"bincount_cpu\" not implemented for '", self.scalar_type(), "'");
   TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false),
               "bincount only supports 1-d non-negative integral inputs.");
   const bool weighted = weights && weights->defined();

@@ -50,6 +50,9 @@ void CheckCtc(const at::Tensor& log_probs, const at::Tensor& targets, at::IntArr
               "Expected targets to be int or long, but got ", targets.scalar_type());
   TORCH_CHECK(log_probs.dim() == 3 && (targets.dim() == 1 || targets.dim() == 2),
               "ctc_loss expects log_probs of 3 and targets of 1 or 2 dimensions");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      log_probs.scalar_type() == at::kFloat || log_probs.scalar_type() == at::kDouble,
+      "\"ctc_loss_cpu\" not implemented for '", log_probs.scalar_type(), "'");
   const auto batch = static_cast<size_t>(log_probs.size(1));
   TORCH_CHECK(0 <= blank && blank < log_probs.size(2), "blank must be in label range");
   TORCH_CHECK(input_lengths.size() == batch, "input_lengths must be of size batch_size");

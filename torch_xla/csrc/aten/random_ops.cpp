@@ -9,6 +9,8 @@
 #include <ATen/ops/tan.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <limits>
@@ -66,19 +68,15 @@ void CheckFloating(const at::Tensor& self, const char* kernel) {
   CheckImplemented(self.is_floating_point(), self, kernel);
 }
 
+void CheckRealDeviation(const at::Tensor& std) {
+  TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
+}
+
 void CheckContinuous(const at::Tensor& self, const char* name) {
   TORCH_CHECK(self.is_floating_point(), name,
               " distribution is a continuous probability distribution. dtype must be a floating "
               "point but you specified ",
               self.scalar_type());
-}
-
-at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
-  TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
-              " >= to=", to);
-  auto number = [](int64_t n) { return lazy::MakeScalar(n); };
-  return FillWith(self, Random(ir::ops::random_integer, self, generator, {number(from), number(to)},
-                               at::kLong));
 }
 
 /// One past the largest integer that a dtype holds exactly.
@@ -111,8 +109,22 @@ int64_t IntegerLimit(at::ScalarType dtype) {
   }
 }
 
+at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
+  TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
+              " >= to=", to);
+  TORCH_CHECK(!self.is_complex(),
+              "check_random_bounds handles only integral, floating-point and boolean types");
+  TORCH_CHECK(
+      !c10::isIntegralType(self.scalar_type(), true) || to - 1 < IntegerLimit(self.scalar_type()),
+      "to - 1 is out of bounds for ", self.scalar_type());
+  auto number = [](int64_t n) { return lazy::MakeScalar(n); };
+  return FillWith(self, Random(ir::ops::random_integer, self, generator, {number(from), number(to)},
+                               at::kLong));
+}
+
 at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value& std,
                   at::IntArrayRef sizes, const Generator& generator) {
+  CheckFloating(like, "normal_kernel_cpu");
   const int device = GetImpl(like)->root()->device();
   return MakeTensor(
       lazy::MakeNode(&ir::ops::random_normal, {aten::DrawSeed(generator, device), mean, std}, {},
@@ -151,16 +163,24 @@ at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double st
 at::Tensor XLANativeFunctions::normal_Tensor_float(const at::Tensor& mean, double std,
                                                    Generator generator) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  if (mean.is_complex()) return at::zeros_like(mean).normal_(0, std, generator) + mean;
   return Normal(mean, GetIrValue(mean), Number(std), mean.sizes(), generator);
 }
 
 at::Tensor XLANativeFunctions::normal_float_Tensor(double mean, const at::Tensor& std,
                                                    Generator generator) {
+  CheckRealDeviation(std);
   return Normal(std, Number(mean), GetIrValue(std), std.sizes(), generator);
 }
 
 at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, const at::Tensor& std,
                                                     Generator generator) {
+  CheckRealDeviation(std);
+  if (mean.is_complex()) {
+    const at::Tensor drawn = at::zeros(at::infer_size(mean.sizes(), std.sizes()), mean.options())
+                                 .normal_(0, 1, generator);
+    return drawn * std + mean;
+  }
   return Normal(mean, GetIrValue(mean), GetIrValue(std), at::infer_size(mean.sizes(), std.sizes()),
                 generator);
 }
@@ -253,6 +273,7 @@ at::Tensor& XLANativeFunctions::random__from(at::Tensor& self, int64_t from,
 
 at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+  CheckImplemented(!self.is_complex(), self, "bernoulli_scalar_cpu_");
   return FillWith(
       self, Random(ir::ops::random_bernoulli, self, generator, {Number(p)}, self.scalar_type()));
 }
@@ -266,6 +287,7 @@ at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Te
 }
 
 at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "bernoulli_tensor_cpu_p_");
   return MakeTensor(
       Random(ir::ops::random_bernoulli, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());
