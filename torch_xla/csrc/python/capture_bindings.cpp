@@ -94,6 +94,7 @@ void BindCaptureClass(py::module_& m) {
       .def("__call__", &PyProgram::Call, py::arg("tensors"), NoGil());
   py::class_<PyCapture>(m, "_Capture")
       .def(py::init([](std::string what, const std::string& device) {
+             py::gil_scoped_release no_gil;
              return PyCapture{std::make_unique<lazy::Capture>(Ordinal(device), std::move(what))};
            }),
            py::arg("what"), py::arg("device") = "")
@@ -148,14 +149,18 @@ void BindCapture(py::module_& m) {
     aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
   });
   // A function that needs no check: we wrote it.
-  m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"));
+  m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
-  m.def("_xla_pending_hash", [](const std::string& device) {
-    const ir::Hash128 hash = lazy::PendingHash(Ordinal(device));
-    return py::make_tuple(hash.low, hash.high);
-  });
-  m.def("_xla_pending_text",
-        [](const std::string& device) { return lazy::PendingText(Ordinal(device)); });
+  m.def(
+      "_xla_pending_hash",
+      [](const std::string& device) {
+        const ir::Hash128 hash = lazy::PendingHash(Ordinal(device));
+        return std::pair(hash.low, hash.high);
+      },
+      NoGil());
+  m.def(
+      "_xla_pending_text",
+      [](const std::string& device) { return lazy::PendingText(Ordinal(device)); }, NoGil());
   m.def("_xla_num_programs", &lazy::NumPrograms);
   m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
   // The settings of this thread; None ends them. Returns those before.
