@@ -119,6 +119,7 @@ def _cuda_library() -> str | None:
 
 
 def _tpu_library() -> str | None:
+    # No test loads it: libtpu without a chip waits for one.
     if not _has_tpu() or importlib.util.find_spec("libtpu") is None:
         return None
     return importlib.import_module("libtpu").get_library_path()

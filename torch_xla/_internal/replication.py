@@ -443,6 +443,9 @@ def _numbered(folder: str, prefix: str) -> Iterator[str]:
             yield name
 
 
+# No test runs on an accelerator: what these two read of the system is from documentation.
+
+
 def _cuda_device_count() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

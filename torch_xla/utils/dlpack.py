@@ -81,7 +81,7 @@ def _view(ext_tensor: Any, names: list[str]) -> torch.Tensor | None:
     A capsule that it is not made of stays whole.
     """
     if not hasattr(ext_tensor, "__dlpack__"):
-        if torch.cuda.is_available():
+        if torch.cuda.is_available():  # Never ran in a test: it takes a GPU.
             torch.cuda.synchronize()  # A capsule does not say on which stream its content is made.
         views = (_XLAC._xla_from_dlpack(ext_tensor, name, 0) for name in names)
         return next((view for view in views if view is not None), None)

@@ -25,7 +25,8 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
     case MatMulPrecision::kPlatform:
       break;
   }
-  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
+  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to. (No
+  // test here runs on one.)
   return platform == "CUDA" || platform == "ROCM" ? stablehlo::Precision::kHighest
                                                   : stablehlo::Precision::kDefault;
 }

@@ -229,6 +229,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {
     spec.options["cpu_device_count"] = CpuDeviceCount();
   }
+  // It never ran in a test: that takes several GPUs.
   if (place && (client->platform_ == "CUDA" || client->platform_ == "ROCM")) {
     spec.options["node_id"] = int64_t{place->rank};
     spec.options["num_nodes"] = int64_t{place->size};
