@@ -20,7 +20,7 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem conformance sanitize fuzz lint format bench clean distclean
+.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models conformance sanitize fuzz lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -28,6 +28,7 @@ help:
 	echo "make demo      setup, build, examples/train_digits.py"
 	echo "make test      setup, build, C++ tests, Python tests"
 	echo "make ecosystem  programs of other people's frameworks; installs them"
+	echo "make models    tiny models of transformers and timm: docs/models.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
@@ -113,6 +114,11 @@ ecosystem: build
 	@echo "== installing the frameworks"
 	$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
 	$(PY) -m pytest -v -m 'not conformance' tests/ecosystem $(ARGS)
+
+# ARGS="--again bert": those whose names have this in them, though they were measured.
+models: build
+	@$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
+	$(PY) benchmarks/architectures.py $(ARGS)
 
 # ARGS="-k fft -v": operators alone, see tests/python/conformance.py --help.
 conformance: $(INSTALLED)

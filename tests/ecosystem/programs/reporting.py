@@ -23,6 +23,12 @@ def used_xla() -> bool:
     return torch_xla is not None and torch_xla._XLAC._xla_is_initialized()
 
 
+def end_step() -> None:
+    """Cuts the graph, where there is one: programs of one's own on xla do so."""
+    if used_xla():
+        sys.modules["torch_xla"].sync()
+
+
 def report(**values: Any) -> None:
     """Prints values for the test, and whether xla was used."""
     print("REPORT " + json.dumps({"used_xla": used_xla(), **values}), flush=True)

@@ -1,0 +1,207 @@
+"""Trains tiny models of transformers and timm on xla and on the CPU; writes docs/models.md.
+
+``make models``. One process for each model; what is measured stays in a file, so that a run goes
+on where the last one ended, and the document is written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "models.md"
+STEPS, ALL_STEPS = 3, 8
+TOLERANCE = 1e-3
+
+INTRODUCTION = f"""# Models
+
+Tiny configurations with random weights, each in a process of its own: {STEPS} steps of SGD on xla
+(CPU plugin) and on the eager CPU from the same weights, dropout off. Written by `make models`.
+
+- **difference**: the largest relative one of the {STEPS} losses and of what they changed: the
+  distance of all parameters after them to eager's, by the way that eager's went. Up to
+  {TOLERANCE:g} is equal.
+- **graphs**: programs that {ALL_STEPS} steps compiled, **late**: those after the second step.
+- **compile**: seconds, all graphs. **fallbacks**: operators that ran on the CPU after the second
+  step, with their number.
+- **ratio**: seconds of an xla step to those of an eager step, the shortest of the last
+  {ALL_STEPS - 2} of each. Models this small measure the overhead of a step and no more. "busy": the
+  machine had more work than cores, and the ratio would tell of that; seconds to compile do, too.
+"""
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Returns the row of one model."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import architecture_list
+    import torch
+
+    import torch_xla
+    import torch_xla.debug.metrics as met
+
+    def seconds(metric: str) -> float:
+        data = met.metric_data(metric)
+        return data[1] / 1e9 if data else 0.0
+
+    def flat(model: torch.nn.Module) -> torch.Tensor:
+        parameters = [p.detach().cpu().double().flatten() for p in model.parameters()]
+        return torch.cat(parameters)
+
+    def fallbacks() -> dict[str, int]:
+        return {n: met.counter_value(n) for n in met.counter_names() if n.startswith("aten::")}
+
+    def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if "x" in batch:
+            out = model(batch["x"])
+            outs = out if isinstance(out, (list, tuple)) else [out]
+            return sum(torch.nn.functional.cross_entropy(o, batch["labels"]) for o in outs)
+        extra = {"return_loss": True} if "labels" not in batch else {}
+        return model(**batch, **extra).loss
+
+    architecture = architecture_list.ALL[name]
+    torch.manual_seed(0)
+    reference = architecture.make().train()
+    batch = architecture.batch()
+    row: dict[str, Any] = {"parameters": sum(p.numel() for p in reference.parameters())}
+    losses: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
+    state = {}
+    late = 0
+    before: dict[str, int] = {}
+    for device in ("cpu", "xla"):
+        model = copy.deepcopy(reference).to(device)
+        moved = {key: value.to(device) for key, value in batch.items()}
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        torch_xla.sync(wait=True)
+        if device == "xla":
+            start = met.counter_value("UncachedCompile") or 0
+        losses[device], times[device] = [], []
+        for step in range(ALL_STEPS):
+            if step == 2:
+                late, before = met.counter_value("UncachedCompile") or 0, fallbacks()
+            began = time.perf_counter()
+            loss = loss_of(model, moved)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch_xla.sync()
+            value = loss.item()
+            torch_xla.sync(wait=True)
+            times[device].append(time.perf_counter() - began)
+            losses[device].append(value)
+            if step == STEPS - 1:
+                state[device] = flat(model)
+    ours, theirs = losses["xla"][:STEPS], losses["cpu"][:STEPS]
+    differences = [abs(a - b) / max(abs(b), 1e-6) for a, b in zip(ours, theirs, strict=True)]
+    way = (state["cpu"] - flat(reference)).norm().item()
+    differences.append((state["xla"] - state["cpu"]).norm().item() / way)
+    after = fallbacks()
+    compiled = met.counter_value("UncachedCompile")
+    return {
+        **row,
+        "difference": max(differences),
+        "graphs": compiled - start,
+        "late": compiled - late,
+        "compile": seconds("CompileTime"),
+        "fallbacks": {n: c - before.get(n, 0) for n, c in after.items() if c > before.get(n, 0)},
+        "busy": os.getloadavg()[0] > (os.cpu_count() or 1) + 1,
+        "ratio": min(times["xla"][2:]) / min(times["cpu"][2:]),
+    }
+
+
+def table(rows: dict[str, dict[str, Any]], names: list[str]) -> list[str]:
+    lines = [
+        "| model | parameters | difference | graphs | late | compile | fallbacks | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        title, row = name.split("/", 1)[1], rows.get(name)
+        if row is None:
+            lines.append(f"| {title} | | not run | | | | | |")
+        elif "error" in row:
+            lines.append(f"| {title} | | **{row['error']}** | | | | | |")
+        else:
+            mark = "" if row["difference"] <= TOLERANCE else "**"
+            fallbacks = ", ".join(f"`{n}` {c}" for n, c in row["fallbacks"].items()) or "–"
+            lines.append(
+                f"| {title} | {row['parameters']:,} | {mark}{row['difference']:.0e}{mark} "
+                f"| {row['graphs']} | {row['late']} | {row['compile']:.1f} s | {fallbacks} "
+                f"| {'busy' if row['busy'] else format(row['ratio'], '.2f')} |"
+            )
+    return lines
+
+
+def write(rows: dict[str, dict[str, Any]], names: list[str]) -> None:
+    parts = [INTRODUCTION]
+    for library in ("transformers", "timm"):
+        of = [name for name in names if name.startswith(library + "/")]
+        done = [rows[name] for name in of if name in rows]
+        good = [r for r in done if "error" not in r and r["difference"] <= TOLERANCE]
+        steady = [r for r in good if not r["late"] and not r["fallbacks"]]
+        parts.append(
+            f"## {library}: {len(good)} of {len(of)} equal to the CPU, {len(steady)} of them with "
+            "no compile and no fallback after the second step\n"
+        )
+        parts.append("\n".join(table(rows, of)) + "\n")
+    DOCUMENT.write_text("\n".join(parts))
+
+
+def one(name: str, timeout: float) -> dict[str, Any]:
+    """Measures a model in a process of its own; what fails is a row, too."""
+    command = [sys.executable, __file__, "--one", name]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PJRT_DEVICE": "CPU"}
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done in {timeout:.0f} s"}
+    for line in result.stdout.splitlines():
+        if line.startswith("ROW "):
+            return json.loads(line.removeprefix("ROW "))
+    last = (result.stderr.strip().splitlines() or [f"ended with {result.returncode}"])[-1]
+    return {"error": last[:200].replace("|", "/")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names; all models without")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "models.json")
+    parser.add_argument("--again", action="store_true", help="measure anew what has been")
+    parser.add_argument("--timeout", type=float, default=300)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print("ROW " + json.dumps(measure(options.one)), flush=True)
+        return
+    import architecture_list
+    from tqdm import tqdm
+
+    names = list(architecture_list.ALL)
+    rows = json.loads(options.results.read_text()) if options.results.exists() else {}
+    wanted = [n for n in names if not options.names or any(part in n for part in options.names)]
+    with tqdm(wanted if options.again else [n for n in wanted if n not in rows]) as progress:
+        for name in progress:
+            progress.set_description(name)
+            rows[name] = one(name, options.timeout)
+            options.results.parent.mkdir(parents=True, exist_ok=True)
+            options.results.write_text(json.dumps(rows, indent=1))
+            write(rows, names)
+            if rows[name].get("error"):
+                progress.write(f"{name}: {rows[name]['error']}")
+    write(rows, names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""peft, Lightning, trl, sentence-transformers, torchmetrics and Keras 3."""
+
+from __future__ import annotations
+
+import pytest
+from program_testing import assert_same, run_one, run_without_xla
+
+pytestmark = [pytest.mark.ecosystem, pytest.mark.multiprocess, pytest.mark.timeout(900)]
+
+
+def on_both(program: str, *arguments: str, tmp_path) -> tuple[dict, dict]:
+    """Returns the reports of a program that takes --device, on xla and on the CPU."""
+    output = str(tmp_path / "cpu")
+    expected = run_without_xla(program, *arguments, "--device", "cpu", "--output", output)
+    actual = run_one(program, *arguments, "--output", str(tmp_path / "xla"))
+    assert actual["used_xla"]
+    return actual, expected
+
+
+def test_peft_lora(tmp_path):
+    actual, expected = on_both("peft_lora", tmp_path=tmp_path)
+    assert_same(actual, expected, "losses", "logits", rel=1e-4)
+    for report in (actual, expected):
+        assert report["loaded"] and report["merged"] and report["tied"]
+    assert actual["compiles"][-1] == actual["compiles"][1]
+
+
+def test_supervised_fine_tuning(tmp_path):
+    expected = run_without_xla("sft", "--use-cpu", "--output", str(tmp_path / "cpu"))
+    actual = run_one("sft", "--output", str(tmp_path / "xla"))
+    assert (actual["device"], expected["device"]) == ("xla", "cpu")
+    assert_same(actual, expected, "losses", rel=1e-3)
+    assert actual["compiles"][-1] == actual["compiles"][2]
+
+
+@pytest.mark.parametrize("library", ["torchmetrics", "sentence_transformers", "keras"])
+def test_small_libraries(tmp_path, library):
+    actual, expected = on_both("small_libraries", library, tmp_path=tmp_path)
+    assert_same(actual, expected, "numbers", rel=1e-3)
+    assert actual.get("saved", True)
+
+
+class TestLightning:
+    @pytest.mark.parametrize("accelerator", ["cpu", "auto"])
+    def test_trains_as_on_the_cpu(self, tmp_path, accelerator):
+        """With PJRT_DEVICE=CPU an unnamed accelerator is xla; a named CPU is the CPU."""
+        arguments = ("--output", str(tmp_path), "--accelerator")
+        expected = run_one("lightning_fit", *arguments, "cpu", PJRT_DEVICE="")
+        actual = run_one(
+            "lightning_fit", *arguments, accelerator, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="1"
+        )
+        assert actual["used_xla"] == (accelerator == "auto")
+        if accelerator == "cpu":
+            assert actual == expected
+            return
+        assert actual["strategy"] == "SingleDeviceXLAStrategy"
+        assert_same(actual, expected, "losses", "val_loss", "resumed", rel=1e-4)
+        assert actual["keys"] == expected["keys"]
+        # One epoch after the checkpoint's is what the first run had then.
+        assert actual["resumed"] == pytest.approx(actual["losses"][4:], rel=1e-5)
+        assert actual["compiles"][-1] == actual["compiles"][5]
