@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.streams import (  # noqa: F401
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
 
 Device: TypeAlias = torch.device | str | int | None
 
@@ -87,6 +96,13 @@ class device:  # noqa: N801 - named as in torch.cuda
         _XLAC._xla_set_default_device(self._previous)
 
 
+class device_of(device):  # noqa: N801 - named as in torch.cuda
+    """Context manager under which the device of a tensor is the current one, if it is on xla."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor.device if tensor.is_xla else None)
+
+
 def get_device_name(device: Device = None) -> str:
     """Returns the hardware's own name, for example ``"NVIDIA H100 80GB HBM3"``."""
     return _XLAC._xla_device_kind(_device_name(device))
@@ -139,6 +155,32 @@ def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
     _XLAC._xla_set_rng_seed(state, _device_name(device))
 
 
+def get_rng_state_all() -> list[torch.Tensor]:
+    """Returns the states of the random number generators of all devices."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Sets the states of the random number generators, one for each device in their order."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def initial_seed() -> int:
+    """Returns the state of the current device's random number generator."""
+    return _XLAC._xla_get_rng_seed(_device_name(None)) & SEED_MASK
+
+
+def seed() -> None:
+    """Seeds the current device by a number that the system draws."""
+    manual_seed(int.from_bytes(os.urandom(8), "little"))
+
+
+def seed_all() -> None:
+    """Seeds every device by one number that the system draws."""
+    manual_seed_all(int.from_bytes(os.urandom(8), "little"))
+
+
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of device memory that live buffers take."""
     return _XLAC._xla_memory_info(_device_name(device))["bytes_used"]
@@ -147,6 +189,40 @@ def memory_allocated(device: Device = None) -> int:
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the largest :func:`memory_allocated` so far, in bytes."""
     return _XLAC._xla_memory_info(_device_name(device))["peak_bytes_used"]
+
+
+def memory_reserved(device: Device = None) -> int:
+    """Returns :func:`memory_allocated`: what a plugin keeps beside it, PJRT does not tell."""
+    return memory_allocated(device)
+
+
+def max_memory_reserved(device: Device = None) -> int:
+    """Returns :func:`max_memory_allocated`."""
+    return max_memory_allocated(device)
+
+
+def memory_stats(device: Device = None) -> dict[str, int]:
+    """Returns what the device tells of its memory, by torch.cuda's names, in bytes."""
+    info = _XLAC._xla_memory_info(_device_name(device))
+    used, peak = info["bytes_used"], info["peak_bytes_used"]
+    return {
+        f"{kind}_bytes.all.{when}": value
+        for kind in ("active", "allocated", "reserved")
+        for when, value in (("current", used), ("peak", peak))
+    }
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Returns the free and all bytes of a device's memory.
+
+    Raises:
+        RuntimeError: The plugin does not tell how much there is.
+    """
+    name = _device_name(device)
+    info = _XLAC._xla_memory_info(name)
+    if info["bytes_limit"] < 0:
+        raise RuntimeError(f"mem_get_info(): the plugin does not tell how much memory {name} has")
+    return info["bytes_limit"] - info["bytes_used"], info["bytes_limit"]
 
 
 def empty_cache() -> None:

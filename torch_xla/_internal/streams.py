@@ -1,0 +1,111 @@
+"""Streams and events of ``torch.xla``: a device has one queue, in which programs run in order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import torch
+
+from torch_xla import _XLAC
+
+Stream = torch.Stream
+
+
+def default_stream(device: object = None) -> torch.Stream:
+    """Returns the one stream of a device."""
+    from torch_xla._internal import device_module
+
+    index = torch.device(device_module._device_name(device)).index
+    return torch.Stream(stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
+
+
+def current_stream(device: object = None) -> torch.Stream:
+    """Returns the one stream of a device."""
+    return default_stream(device)
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Makes the stream's device the current one.
+
+    Args:
+        stream: What :func:`current_stream` returned.
+
+    Raises:
+        ValueError: It is a stream of another kind of device.
+    """
+    if stream.device.type != "xla":
+        raise ValueError(f"set_stream(): expected a stream of an xla device, got {stream}")
+    _XLAC._xla_set_default_device(str(stream.device))
+
+
+class stream(contextlib.AbstractContextManager):  # noqa: N801 - named as in torch.cuda
+    """Context manager under which the stream's device is the current one; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._previous = _XLAC._xla_get_default_device()
+            set_stream(self._stream)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._stream is not None:
+            _XLAC._xla_set_default_device(self._previous)
+
+
+class Event:
+    """A point in a device's queue.
+
+    What is traced is launched by :meth:`record`, as a mark between kernels would be in eager mode.
+
+    Args:
+        enable_timing: Whether :meth:`elapsed_time` is asked for: :meth:`record` then waits.
+        blocking: Not used: waiting never spins.
+        interprocess: Not supported.
+    """
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        if interprocess:
+            raise ValueError("Event(): interprocess events are not supported on xla")
+        self._timing = enable_timing
+        self._device: str | None = None
+        self._time: float | None = None
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Launches what was traced on the stream's device, the current one when None."""
+        import torch_xla
+
+        self._device = _XLAC._xla_get_default_device() if stream is None else str(stream.device)
+        torch_xla.sync()
+        if self._timing:
+            self.synchronize()
+            self._time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Waits for the work before the mark, and for what was launched on the device since."""
+        if self._device is not None:
+            _XLAC._xla_wait_device_ops([self._device])
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Does nothing: later work of the one stream runs after earlier work."""
+
+    def query(self) -> bool:
+        """Returns True, after waiting: PJRT's queue cannot be asked."""
+        self.synchronize()
+        return True
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Returns the milliseconds between two recorded events made with ``enable_timing``."""
+        if self._time is None or end_event._time is None:
+            raise ValueError(
+                "Event.elapsed_time(): expected two events that have `enable_timing` and were "
+                "recorded"
+            )
+        return 1e3 * (end_event._time - self._time)
+
+
+_DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.
