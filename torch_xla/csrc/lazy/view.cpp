@@ -1,5 +1,7 @@
 #include "lazy/view.h"
 
+#include <algorithm>
+
 #include "lazy/node_factory.h"
 #include "lowering/internal_ops.h"
 
@@ -15,17 +17,50 @@ ir::Words StepAttributes(const ViewStep& step) {
   return words;
 }
 
+/// Whether no two elements of the view are one.
+bool IsInjective(const ViewStep& step) {
+  if (IsDense(step.sizes, step.strides)) return true;
+  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
+  for (size_t i = 0; i < step.sizes.size(); ++i) {
+    if (step.sizes[i] != 1) dims.emplace_back(step.strides[i], step.sizes[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent) return false;
+    extent = stride * size;
+  }
+  return true;
+}
+
+/// Whether the node writes what the step looks at, and all of it is its operand 1: `x[i] += y`
+/// reads, writes, reads and writes x[i].
+bool WritesOnly(const ir::Node& node, const ViewStep& step) {
+  if (&node.op() != &ir::ops::view_update) return false;
+  ir::AttributeReader attributes(node.attributes());
+  return attributes.IntList() == c10::IntArrayRef(step.sizes) &&
+         attributes.IntList() == c10::IntArrayRef(step.strides) &&
+         attributes.Int() == step.offset && IsInjective(step);
+}
+
 ir::Value Read(const ir::Value& base, const ViewStep& step) {
   ir::ShapeRef shape = base.shape();
   if (step.bitcast) {
     return MakeNode(&ir::ops::bitcast, {base}, {}, ir::GetShape(*step.bitcast, step.sizes));
   }
-  return MakeNode(&ir::ops::view, {base}, StepAttributes(step),
-                  ir::GetShape(shape->dtype, step.sizes));
+  ir::ShapeRef result = ir::GetShape(shape->dtype, step.sizes);
+  if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
+    if (node.operands()[1].shape() == result) return node.operands()[1];
+  }
+  return MakeNode(&ir::ops::view, {base}, StepAttributes(step), result);
 }
 
 ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
   if (step.bitcast) return MakeNode(&ir::ops::bitcast, {std::move(value)}, {}, base.shape());
+  if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
+    if (node.operands()[1] == value) return base;
+    return Write(ir::Value(node.operands()[0]), step, std::move(value));
+  }
   return MakeNode(&ir::ops::view_update, {base, std::move(value)}, StepAttributes(step),
                   base.shape());
 }
