@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import statistics
 import time
@@ -33,6 +34,7 @@ def _peak_memory_mb() -> float:
 def _work(connection: Connection, model_name: str, device_name: str) -> None:
     """A training process: reports its warm-up, then a block for each (steps, bare) it receives."""
     torch.manual_seed(0)
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # What it measures is compiled.
     if device_name == "xla":
         import torch_xla
         import torch_xla.core.xla_model as xm

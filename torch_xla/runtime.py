@@ -188,16 +188,16 @@ def get_master_ip() -> str:
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Keeps compiled programs on disk, from now on: ``XLA_PERSISTENT_CACHE_PATH``.
+    """Keeps compiled programs in a folder from now on, for all processes that use it.
 
-    Several processes may use one folder at the same time.
+    Without this call that is ``XLA_PERSISTENT_CACHE_PATH``, or ``torch_xla/programs`` in the
+    user's folder for caches; see also ``python -m torch_xla.cache``.
 
     Args:
-        path: The folder; it is made where it is not there.
-        readonly: Whether programs that are not in it are left out of it.
+        path: The folder, which is made where there is none; an empty string for no cache.
+        readonly: Whether to use what is there and write nothing.
     """
-    os.environ["XLA_PERSISTENT_CACHE_PATH"] = os.fspath(path)
-    os.environ["XLA_PERSISTENT_CACHE_READ_ONLY"] = "1" if readonly else "0"
+    _XLAC._xla_initialize_cache(os.fspath(path), readonly)
 
 
 def get_num_cached_compilation_graph() -> int:

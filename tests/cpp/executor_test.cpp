@@ -351,14 +351,16 @@ TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
   Program broken;
+  broken.devices = DevicesOf(kDevice);
   broken.stablehlo = "module { this is no program }";
-  CompileProgram(broken, kDevice);
+  CompileProgram(broken);
   EXPECT_FALSE(broken.executable);
   EXPECT_THROW(std::rethrow_exception(broken.failure), runtime::Error);
   Program fine;
+  fine.devices = DevicesOf(kDevice);
   fine.stablehlo =
       "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }";
-  CompileProgram(fine, kDevice);
+  CompileProgram(fine);
   EXPECT_TRUE(fine.executable);
   EXPECT_FALSE(fine.failure);
 }
@@ -367,12 +369,12 @@ TEST(ProgramCacheTest, FindsWhatWasInserted) {
   ProgramCache cache;
   EXPECT_EQ(cache.Find({1, 2}), nullptr);
   auto program = std::make_shared<Program>();
-  cache.Insert({1, 2}, program);
+  EXPECT_EQ(cache.Insert({1, 2}, program), program);
   EXPECT_EQ(cache.Find({1, 2}), program);
   EXPECT_EQ(cache.Find({2, 1}), nullptr);
-  auto other = std::make_shared<Program>();
-  cache.Insert({1, 2}, other);
-  EXPECT_EQ(cache.Find({1, 2}), other);
+  // Another thread came second: both go on with the first one's.
+  EXPECT_EQ(cache.Insert({1, 2}, std::make_shared<Program>()), program);
+  EXPECT_EQ(cache.Find({1, 2}), program);
 }
 
 #if defined(__linux__)

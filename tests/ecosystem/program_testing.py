@@ -32,7 +32,12 @@ def run(
         **environment: Variables, besides those of this process.
     """
     start = [str(TOOLS / launcher[0]), *launcher[1:]] if launcher else [sys.executable]
-    environment = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(PROGRAMS), **environment}
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(PROGRAMS),
+        "XLA_PERSISTENT_CACHE_PATH": "",
+        **environment,
+    }
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
     result = subprocess.run(

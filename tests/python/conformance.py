@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
+os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
 
 import torch
 import yaml

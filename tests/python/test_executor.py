@@ -780,40 +780,6 @@ def test_bf16_behind_float32(tmp_path, variable):
     assert result["mean"] == 0.5
 
 
-def test_persistent_cache(tmp_path):
-    script = """
-        x = torch.arange(6.0).view(2, 3).to(device)
-        y = x * 2.5
-        torch_xla.sync()
-        loss = (x + y).sum()
-        torch_xla.sync()
-        xm.wait_device_ops()
-        data = met.metric_data("CompileTime")
-        report(compiles=data[0] if data else 0, loss=loss.item(),
-               hits=count("PersistentCacheHit"), misses=count("PersistentCacheMiss"))
-    """
-    folder = tmp_path / "cache"
-
-    def run() -> dict[str, float]:
-        return run_python(script, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder))[0]
-
-    first = run()
-    assert first["compiles"] == first["misses"] > 0
-    entries = sorted(folder.iterdir())
-    assert len(entries) == first["compiles"]
-    second = run()
-    assert (second["compiles"], second["misses"]) == (0, 0)
-    assert (second["hits"], second["loss"]) == (first["compiles"], first["loss"])
-    # Cut short, and overwritten with noise.
-    entries[0].write_bytes(entries[0].read_bytes()[:100])
-    for entry in entries[1:]:
-        entry.write_bytes(b"\x00not a program\xff" * 50)
-    third = run()
-    assert (third["compiles"], third["loss"]) == (first["compiles"], first["loss"])
-    # Whole again: what was bad was replaced.
-    assert all(entry.stat().st_size > 1000 for entry in folder.iterdir())
-
-
 def test_two_devices(tmp_path):
     result, _ = run_python(
         """

@@ -70,4 +70,4 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -
     usable = tmp_path / "cache"
     result = start(XLA_PERSISTENT_CACHE_PATH=str(usable))
     assert "cannot be written" not in result.stderr
-    assert list(usable.glob("*.xla"))
+    assert list(usable.glob("*.program"))

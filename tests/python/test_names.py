@@ -126,9 +126,8 @@ class TestRuntime:
             torch_xla.sync()
         assert xr.get_num_cached_compilation_graph() == before + 1
 
-    def test_initialize_cache(self, device, monkeypatch, tmp_path):
-        monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")
-        monkeypatch.setenv("XLA_PERSISTENT_CACHE_READ_ONLY", "")
+    def test_initialize_cache(self, device, request, tmp_path):
+        request.addfinalizer(lambda: xr.initialize_cache(""))
 
         def compile_one(n):
             (torch.ones(n, device=device).cosh() * n).sum().item()

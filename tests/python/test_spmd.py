@@ -90,6 +90,26 @@ def test_use_spmd_after_tensors_exist():
 
 
 @in_spmd(enter=False)
+def test_what_is_queued_when_the_mode_is_entered_runs_where_it_was_to():
+    x = torch.arange(16.0, device="xla").view(4, 4)
+    kept = x.clone()
+    torch_xla.sync(wait=True)
+    for _ in range(7):
+        x = (x @ x).tanh() + kept
+        torch_xla.sync()
+    # As a thread that uses the device meanwhile would have it: nobody waits for what is queued.
+    _XLAC._xla_enter_spmd_mode()
+    expected = torch.arange(16.0).view(4, 4)
+    start = expected.clone()
+    for _ in range(7):
+        expected = (expected @ expected).tanh() + start
+    y = marked(torch.ones(4, 4), "data", None)
+    close(x @ y + kept, expected @ torch.ones(4, 4) + start)
+    close(x, expected)
+    close(kept, start)
+
+
+@in_spmd(enter=False)
 def test_use_spmd_wants_xla_0():
     xm.xla_device(1)
     with pytest.raises(RuntimeError, match="one device xla:0, but the current device is xla:1"):

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <numeric>
 
+#include "ir/hash.h"
+
 namespace torch_xla::distributed {
 namespace {
 
@@ -18,10 +20,17 @@ std::string Join(const std::vector<int64_t>& values) {
 
 }  // namespace
 
+void Sharding::SetText(std::string text) {
+  text_ = std::move(text);
+  ir::Hasher hasher;
+  hasher.AddText(text_);
+  hash_ = hasher.Finish().low;
+}
+
 const Sharding* Sharding::Replicated() {
   static const Sharding* const replicated = [] {
     auto* made = new Sharding;
-    made->text_ = "{replicated}";
+    made->SetText("{replicated}");
     return made;
   }();
   return replicated;
@@ -51,11 +60,11 @@ const Sharding* Sharding::Tiled(std::vector<int64_t> tiles, std::vector<int64_t>
   if (sharding) return sharding;
   auto* made = new Sharding;
   made->copies_ = num_devices / count;
-  made->text_ = "{devices=[" + Join(tiles);
-  if (made->copies_ > 1) made->text_ += "," + std::to_string(made->copies_);
-  made->text_ += "]" + Join(devices);
-  if (made->copies_ > 1) made->text_ += " last_tile_dim_replicate";
-  made->text_ += "}";
+  std::string text = "{devices=[" + Join(tiles);
+  if (made->copies_ > 1) text += "," + std::to_string(made->copies_);
+  text += "]" + Join(devices);
+  if (made->copies_ > 1) text += " last_tile_dim_replicate";
+  made->SetText(text + "}");
   made->tiles_ = std::move(tiles);
   made->devices_ = std::move(devices);
   return sharding = made;

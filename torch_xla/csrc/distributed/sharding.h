@@ -31,6 +31,9 @@ class Sharding {
   /// As XLA spells it: "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{replicated}".
   const std::string& text() const { return text_; }
 
+  /// Of the text; the same in each process.
+  uint64_t hash() const { return hash_; }
+
   /// The dimensions of what each device holds, which is filled up where the array ends in a tile.
   std::vector<int64_t> TileDims(c10::IntArrayRef dims) const;
 
@@ -44,10 +47,12 @@ class Sharding {
 
  private:
   Sharding() = default;
+  void SetText(std::string text);
 
   std::vector<int64_t> tiles_, devices_;
   int64_t copies_ = 0;
   std::string text_;
+  uint64_t hash_ = 0;
 };
 
 }  // namespace torch_xla::distributed

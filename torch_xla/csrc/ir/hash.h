@@ -1,8 +1,11 @@
 // 128-bit hashes, wide enough to stand for what they were made from.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
 
 namespace torch_xla::ir {
 
@@ -23,10 +26,19 @@ class Hasher {
     low_ = Fold(low_ ^ word, 0x9E3779B97F4A7C15ull);
     high_ = Fold(high_ + word, 0xD1B54A32D192ED03ull);
   }
-  void Add(const void* pointer) { Add(reinterpret_cast<uintptr_t>(pointer)); }
+  /// Addresses are others in each process; hashes are not to be.
+  void Add(const void* pointer) = delete;
   void Add(const Hash128& hash) {
     Add(hash.low);
     Add(hash.high);
+  }
+  void AddText(std::string_view text) {
+    Add(text.size());
+    for (size_t i = 0; i < text.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+      Add(word);
+    }
   }
   Hash128 Finish() const { return {Fold(low_, high_ | 1), Fold(high_, 0xA24BAED4963EE407ull)}; }
 

@@ -54,11 +54,16 @@ struct ArgSpec {
 using LowerFunction = void (*)(lowering::LoweringContext& context, const Node& node);
 
 struct OpSpec {
+  OpSpec(const char* name, const char* overload, std::span<const ArgSpec> args, LowerFunction lower,
+         debug::Counter* counter);
+
   const char* name;      // "aten::add"
   const char* overload;  // "Tensor"; "" for the default
   std::span<const ArgSpec> args;
   LowerFunction lower;
   debug::Counter* counter;  // "xla::add"
+  /// Stands for it in hashes: another than any other operation's, and the same in each process.
+  uint64_t id;
 };
 
 }  // namespace torch_xla::ir

@@ -57,7 +57,7 @@ ShapeRef Intern(const Key& key) {
   }
   overflows |= c10::mul_overflows(numel, static_cast<int64_t>(c10::elementSize(key.dtype)), &bytes);
   TORCH_CHECK(!overflows, "Storage size calculation overflowed with sizes=", key.dims);
-  auto* shape = new Shape{key.dtype, key.wrapped, numel, {}};
+  auto* shape = new Shape{key.dtype, key.wrapped, numel, ContentHash()(key), {}};
   shape->dims.assign(key.dims.begin(), key.dims.end());
   shapes.insert(shape);
   return shape;

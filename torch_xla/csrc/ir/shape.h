@@ -15,6 +15,7 @@ struct Shape {
   /// A Python number: it promotes as PyTorch's wrapped numbers do.
   bool wrapped;
   int64_t numel;
+  uint64_t hash;  // of all the others, the same in each process
   c10::SmallVector<int64_t, 6> dims;
 
   size_t rank() const { return dims.size(); }

@@ -28,6 +28,11 @@ std::exception_ptr NoValue(const std::string& what) {
   }
 }
 
+DeviceDataPtr Promise(ir::ShapeRef shape, int device) {
+  return c10::make_intrusive<DeviceData>(shape, device, DevicesOf(device),
+                                         distributed::Sharding::Replicated());
+}
+
 bool IsNumber(const ir::Node& node) { return &node.op() == &ir::ops::scalar; }
 
 stablehlo::Value LowerNumber(lowering::LoweringContext& cx, const ir::Node& node) {
@@ -92,14 +97,14 @@ Capture::~Capture() {
       spoilt = spoilt || depends.contains(node);
     }
     if (!spoilt) continue;
-    auto data = c10::make_intrusive<DeviceData>(value.shape(), device_);
+    auto data = Promise(value.shape(), device_);
     data->Fail(failed);
     storage->Replace(value, MakeLeaf(data));
   }
 }
 
 ir::Value Capture::Placeholder(ir::ShapeRef shape) {
-  auto data = c10::make_intrusive<DeviceData>(ir::GetShape(shape->dtype, shape->dims), device_);
+  auto data = Promise(ir::GetShape(shape->dtype, shape->dims), device_);
   data->Fail(NoValue(what_));
   return placeholders_.emplace_back(MakeLeaf(data));
 }
@@ -215,7 +220,7 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
   Positions known;
   auto add_parameter = [&](const ir::Value& value) {
     known.try_emplace(Key{value.node.get(), value.index}, known.size());
-    hasher.Add(value.shape());
+    hasher.Add(value.shape()->hash);
   };
   for (size_t i : walk.used) add_parameter(inputs[i]);
   hasher.Add(walk.used.size());
@@ -332,6 +337,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) results.push_back(cx.Lowered(output));
   compiled.program = std::make_shared<Program>();
+  compiled.program->devices = DevicesOf(device_);
   compiled.program->stablehlo = builder.Finish(results, name);
   compiled.inputs = walk.used;
   return compiled;
@@ -350,7 +356,7 @@ std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<Device
   }
   std::vector<ir::Value> results;
   for (ir::ShapeRef shape : outputs) {
-    execution.outputs.push_back(c10::make_intrusive<DeviceData>(shape, device));
+    execution.outputs.push_back(Promise(shape, device));
     results.push_back(MakeLeaf(execution.outputs.back()));
   }
   GetWorker(device).Push(std::move(execution));

@@ -138,7 +138,7 @@ void AddArgument(ir::Hasher& hasher, const c10::IValue& argument, const Scale& s
 
 ir::Hash128 KeyOf(const c10::OperatorHandle& op, const Stack& arguments, const Scale& scale) {
   ir::Hasher hasher;
-  hasher.Add(static_cast<const void*>(&op.schema()));
+  hasher.Add(reinterpret_cast<uintptr_t>(&op.schema()));
   hasher.Add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()));
   for (const c10::IValue& argument : arguments) AddArgument(hasher, argument, scale);
   return hasher.Finish();

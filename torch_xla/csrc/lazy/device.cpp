@@ -2,9 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -19,7 +21,7 @@ namespace {
 
 std::mutex client_mutex;
 std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
-std::atomic<int> spmd_devices{0};
+std::atomic<const DeviceSet*> spmd_devices{nullptr};
 // Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
 thread_local int current_device = 0;
 
@@ -31,6 +33,28 @@ std::vector<void (*)(runtime::Client&)>& ClientHooks() {
 std::optional<runtime::ProcessPlace>& Place() {
   static auto& place = *new std::optional<runtime::ProcessPlace>;
   return place;
+}
+
+const DeviceSet* Single(int device) {
+  static const auto& sets = *[] {
+    auto* made = new std::array<DeviceSet, 256>;
+    for (int i = 0; i < 256; ++i) (*made)[i] = {i};
+    return made;
+  }();
+  return &sets[static_cast<uint8_t>(device)];
+}
+
+void EnterSpmdMode(const runtime::Client& made) {
+  if (spmd_devices.load()) return;
+  const auto count = static_cast<int>(made.devices().size());
+  const DeviceSet* all = Single(0);
+  if (count > 1) {
+    auto* several = new DeviceSet(count);
+    std::iota(several->begin(), several->end(), 0);
+    all = several;
+  }
+  const DeviceSet* none = nullptr;
+  if (!spmd_devices.compare_exchange_strong(none, all) && all != Single(0)) delete all;
 }
 
 runtime::Client* CreateClient() {
@@ -66,9 +90,7 @@ runtime::Client& GetClient() {
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
     runtime::Client* made = CreateClient();
-    if (debug::EnvFlag("XLA_USE_SPMD")) {
-      spmd_devices.store(static_cast<int>(made->devices().size()));
-    }
+    if (debug::EnvFlag("XLA_USE_SPMD")) EnterSpmdMode(*made);
     for (auto* hook : ClientHooks()) hook(*made);
     client.store(made, std::memory_order_release);
   }
@@ -91,10 +113,18 @@ bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr;
 void EnterSpmdMode() {
   TORCH_CHECK(current_device == 0, "SPMD mode has the one device xla:0, but the current device is ",
               TorchDevice(current_device));
-  spmd_devices.store(static_cast<int>(GetClient().devices().size()));
+  EnterSpmdMode(GetClient());
 }
 
-int SpmdDevices() { return spmd_devices.load(std::memory_order_relaxed); }
+int SpmdDevices() {
+  const DeviceSet* all = spmd_devices.load(std::memory_order_acquire);
+  return all ? static_cast<int>(all->size()) : 0;
+}
+
+const DeviceSet* DevicesOf(int device) {
+  const DeviceSet* all = spmd_devices.load(std::memory_order_acquire);
+  return all ? all : Single(device);
+}
 
 int DeviceCount() { return SpmdDevices() > 0 ? 1 : static_cast<int>(GetClient().devices().size()); }
 

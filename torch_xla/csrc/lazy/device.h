@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <string>
+#include <vector>
 
 #include "runtime/client.h"
 
@@ -21,6 +22,13 @@ void SetProcessPlace(runtime::ProcessPlace place);
 /// GetClient().platform(), without a look-up.
 const std::string& Platform();
 bool ClientCreated();
+
+/// Devices of the client, by their index, that hold the parts of an array and run a program
+/// together. Interned: equal sets are one object, which is never freed.
+using DeviceSet = std::vector<int>;
+/// What an xla device stands for: one device, or in SPMD mode all. What has been made keeps the set
+/// that it was made for.
+const DeviceSet* DevicesOf(int device);
 
 /// From now on and for good the devices of this process are one, xla:0: programs run on all of
 /// them, each working on its tiles of the arrays (distributed/sharding.h).

@@ -6,16 +6,10 @@
 
 namespace torch_xla::lazy {
 
-namespace {
-
-/// Rare (once for each array that is not the result of a program), so one mutex for all.
-std::mutex making;
-
-}  // namespace
-
 DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
     : shape_(shape),
       device_(device),
+      devices_(DevicesOf(device)),
       sharding_(Sharding::Replicated()),
       foreign_(buffer->foreign()),
       state_(kReady) {
@@ -24,19 +18,29 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill,
                        const Sharding* sharding)
-    : shape_(shape), device_(device), sharding_(sharding), fill_(fill), state_(kOnDemand) {}
+    : shape_(shape),
+      device_(device),
+      devices_(DevicesOf(device)),
+      sharding_(sharding),
+      fill_(fill),
+      state_(kOnDemand) {}
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding)
     : shape_(shape),
       device_(device),
+      devices_(DevicesOf(device)),
       sharding_(sharding),
       host_(std::move(host)),
       state_(kOnDemand) {}
 
 c10::intrusive_ptr<DeviceData> DeviceData::Resharded(const Sharding* sharding) const {
-  std::lock_guard<std::mutex> lock(making);
   if (fill_) return c10::make_intrusive<DeviceData>(shape_, device_, *fill_, sharding);
-  if (host_.defined()) return c10::make_intrusive<DeviceData>(shape_, device_, host_, sharding);
+  at::Tensor host;
+  {
+    std::lock_guard lock(host_lock_);
+    host = host_;
+  }
+  if (host.defined()) return c10::make_intrusive<DeviceData>(shape_, device_, host, sharding);
   return nullptr;
 }
 
@@ -51,45 +55,79 @@ const Buffers& DeviceData::Wait() {
 }
 
 const Buffers& DeviceData::Get() {
-  TORCH_INTERNAL_ASSERT(!pending(), "device data read before its execution was started");
-  const int state = state_.load(std::memory_order_acquire);
-  if (state == kFailed) std::rethrow_exception(error_);
-  if (state == kOnDemand || SpmdDevices() > 1) MakeBuffers();
+  while (true) {
+    int state = state_.load(std::memory_order_acquire);
+    TORCH_INTERNAL_ASSERT(state != kPending, "device data read before its execution was started");
+    if (state == kReady) break;
+    if (state == kFailed) std::rethrow_exception(error_);
+    if (state == kMaking) {
+      state_.wait(kMaking, std::memory_order_acquire);
+    } else if (state_.compare_exchange_strong(state, kMaking)) {
+      MakeBuffers();
+    }
+  }
   TORCH_INTERNAL_ASSERT(!buffers_.empty(), "device data read after its buffer was donated");
   return buffers_;
 }
 
+const Buffers& DeviceData::On(const DeviceSet* devices) {
+  const Buffers& own = Get();
+  if (devices == devices_) return own;
+  Buffers* moved = moved_.load(std::memory_order_acquire);
+  if (moved) return *moved;
+  auto made = std::make_unique<Buffers>(Upload(Download(*own[0], shape_), *devices, *sharding()));
+  if (!moved_.compare_exchange_strong(moved, made.get())) return *moved;
+  return *made.release();
+}
+
 void DeviceData::MakeBuffers() {
-  std::lock_guard<std::mutex> lock(making);
-  if (state_.load(std::memory_order_relaxed) == kReady) {
-    // On one device from before SPMD mode: now on all.
-    if (buffers_.size() != 1 || SpmdDevices() <= 1) return;
-    host_ = Download(*buffers_[0], shape_);
+  try {
+    buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, *devices_, *sharding());
+  } catch (...) {
+    SetState(kOnDemand);
+    throw;
   }
-  buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, device_, *sharding());
-  host_.reset();
-  state_.store(kReady, std::memory_order_release);
+  at::Tensor old;
+  {
+    std::lock_guard lock(host_lock_);
+    old = std::move(host_);
+  }
+  SetState(kReady);
+}
+
+void DeviceData::SetState(State state) {
+  state_.store(state, std::memory_order_release);
+  state_.notify_all();
+}
+
+void DeviceData::SetSharding(const Sharding* sharding) {
+  if (sharding_.exchange(sharding, std::memory_order_acq_rel) == nullptr) sharding_.notify_all();
+}
+
+const DeviceData::Sharding* DeviceData::WaitForSharding() const {
+  sharding_.wait(nullptr, std::memory_order_acquire);
+  return sharding_.load(std::memory_order_acquire);
 }
 
 void DeviceData::Fulfil(Buffers buffers, uint64_t producer) {
   producer_ = producer;
   buffers_ = std::move(buffers);
-  state_.store(kReady, std::memory_order_release);
-  state_.notify_all();
+  SetState(kReady);
 }
 
 void DeviceData::Fail(std::exception_ptr error, uint64_t producer) {
   producer_ = producer;
   error_ = std::move(error);
-  state_.store(kFailed, std::memory_order_release);
-  state_.notify_all();
+  SetState(kFailed);
+  // Nobody shall wait for it.
+  if (!sharding_.load(std::memory_order_acquire)) SetSharding(Sharding::Replicated());
 }
 
 ir::Value MakeLeaf(const DeviceDataPtr& data) {
   auto* outputs = ir::InternOutputs(data->shape());
   ir::Hasher hasher;
-  hasher.Add(&ir::ops::device_data);
-  hasher.Add(data->shape());
+  hasher.Add(ir::ops::device_data.id);
+  hasher.Add(data->shape()->hash);
   ir::NodePtr node(new ir::Node(&ir::ops::device_data, {}, {}, outputs, hasher.Finish()));
   node->set_payload(data);
   return {std::move(node), 0};

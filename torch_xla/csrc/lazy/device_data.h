@@ -9,26 +9,27 @@
 #include <atomic>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "distributed/sharding.h"
 #include "ir/node.h"
+#include "lazy/device.h"
+#include "lazy/spin.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
 
-/// An array's memory: one buffer, or in SPMD mode (lazy/device.h) one on each device, which hold
-/// the tiles of a sharding.
+/// An array's memory: a buffer on each device of a set, which hold the tiles of a sharding.
 using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
 
 class DeviceData : public c10::intrusive_ptr_target {
  public:
   using Sharding = distributed::Sharding;
 
-  /// A promise: some execution in the queue will keep it.
-  DeviceData(ir::ShapeRef shape, int device, const Sharding* sharding = Sharding::Replicated())
-      : shape_(shape), device_(device), sharding_(sharding) {}
+  /// A promise: some execution in the queue will keep it. Without a sharding that is not known yet,
+  /// and who asks for it waits.
+  DeviceData(ir::ShapeRef shape, int device, const DeviceSet* devices, const Sharding* sharding)
+      : shape_(shape), device_(device), devices_(devices), sharding_(sharding) {}
   /// A buffer that is there.
   DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer);
   /// Every element is `fill`; the buffers are made when something needs them.
@@ -36,15 +37,17 @@ class DeviceData : public c10::intrusive_ptr_target {
              const Sharding* sharding = Sharding::Replicated());
   /// A CPU tensor of that shape, which must not change; it is uploaded when something needs it.
   DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding);
+  ~DeviceData() override { delete moved_.load(std::memory_order_relaxed); }
 
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
-  /// How it lies on the devices; replicated but in SPMD mode.
-  const Sharding* sharding() const { return sharding_.load(std::memory_order_relaxed); }
-  /// Of a promise whose execution is about to be queued.
-  void SetSharding(const Sharding* sharding) {
-    sharding_.store(sharding, std::memory_order_relaxed);
+  /// How it lies on its devices; replicated where it has one.
+  const Sharding* sharding() const {
+    const Sharding* known = sharding_.load(std::memory_order_acquire);
+    return known ? known : WaitForSharding();
   }
+  /// Of a promise whose program is there.
+  void SetSharding(const Sharding* sharding);
   /// The same content, which is not on the devices yet, with another sharding; null if it is.
   c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
   /// Never given twice, unlike an address.
@@ -58,6 +61,8 @@ class DeviceData : public c10::intrusive_ptr_target {
   const Buffers& Wait();
   /// The same without waiting for a promise: for the thread that keeps them.
   const Buffers& Get();
+  /// The same on these devices, where it is copied to if it is from before SPMD mode.
+  const Buffers& On(const DeviceSet* devices);
   /// 0: none. Not before the promise is kept or broken.
   uint64_t producer() const { return producer_; }
   bool pending() const { return state_.load(std::memory_order_acquire) == kPending; }
@@ -66,27 +71,35 @@ class DeviceData : public c10::intrusive_ptr_target {
   void Fulfil(Buffers buffers, uint64_t producer = 0);
   void Fail(std::exception_ptr error, uint64_t producer = 0);
   /// After the buffers were donated.
-  void Drop() { buffers_.clear(); }
+  void Drop() {
+    buffers_.clear();
+    delete moved_.exchange(nullptr);
+  }
 
   /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
   /// constant of the graph rather than a parameter.
   std::atomic<int> owners{0};
 
  private:
-  /// kOnDemand: what the buffers are made of is there.
-  enum State { kPending, kOnDemand, kReady, kFailed };
+  /// kOnDemand: what the buffers are made of is there; kMaking: some thread does it.
+  enum State { kPending, kOnDemand, kMaking, kReady, kFailed };
   static uint64_t NextId();
   void MakeBuffers();
+  void SetState(State state);
+  const Sharding* WaitForSharding() const;
 
   ir::ShapeRef shape_;
   int device_;
-  std::atomic<const Sharding*> sharding_;
+  const DeviceSet* devices_;
+  std::atomic<const Sharding*> sharding_;  // null: not known yet
   bool foreign_ = false;
   uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
+  mutable SpinLock host_lock_;
   at::Tensor host_;
   std::atomic<int> state_{kPending};
   Buffers buffers_;
+  std::atomic<Buffers*> moved_{nullptr};  // others may still read those
   std::exception_ptr error_;
   uint64_t producer_ = 0;
 };

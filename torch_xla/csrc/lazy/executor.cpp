@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -22,7 +23,8 @@ using distributed::Sharding;
 
 namespace {
 
-/// One cut at a time in the process: the walk marks nodes.
+/// One cut at a time in the process: the walk marks nodes. Held for the walk alone; nothing waits
+/// for a device, a compiler or a lowering under it.
 std::mutex graph_mutex;
 
 std::unique_lock<std::mutex> LockGraph() {
@@ -64,35 +66,57 @@ std::vector<bool> FindSurvivors(const Graph& graph) {
   return survives;
 }
 
-/// Takes what survives, and all device data, off the nodes that die. They are freed on
-/// another thread, at any time; who owns the rest must not depend on it.
-void DetachDying(const Graph& graph, const std::vector<bool>& survives) {
+struct Edge {
+  const ir::Node* node;
+  size_t operand;
+};
+
+/// The edges from nodes that die to what survives, and to device data. The dying are freed on
+/// another thread, at any time; who owns the rest must not depend on it: the edges are dropped
+/// before that.
+std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& survives) {
+  std::vector<Edge> edges;
   for (size_t i = 0; i < graph.order.size(); ++i) {
     if (survives[i]) continue;
     const ir::Node& node = *graph.order[i];
     for (size_t k = 0; k < node.operands().size(); ++k) {
       const ir::Node& operand = *node.operands()[k].node;
-      if (operand.payload() || survives[operand.mark().position]) node.DropOperand(k);
+      if (operand.payload() || survives[operand.mark().position]) edges.push_back({&node, k});
     }
   }
+  return edges;
 }
 
 struct Target {
   Storage* storage;
   size_t root;
   uint64_t overwrites;  // the id of the storage's data before
+  const Sharding* sharding;
+};
+
+/// What was taken from the graph under the lock; nothing else is needed to run it.
+struct Cut {
+  int device;
+  const DeviceSet* devices;
+  Graph graph;
+  std::vector<Target> targets;
+  std::vector<bool> survives;     // see FindSurvivors
+  std::vector<Edge> dying;        // see EdgesOfDying
+  std::vector<ir::Value> leaves;  // that stand in the targets for the roots
+  Execution execution;
+  uint64_t place;  // in the queue of the worker
 };
 
 /// Pairs parameters whose buffers nothing can read after the step with the outputs that take
 /// their place: the new value of the tensor that held the data, else a root computed straight
 /// from it (p = p - g). No other output of its type will do: where the two are alive at once,
 /// XLA copies the parameter first, which costs more than a fresh buffer.
-std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& survives,
-                               const std::vector<Target>& targets) {
+std::vector<int> ChooseAliases(const Cut& cut) {
+  const Graph& graph = cut.graph;
   std::vector<int> aliases(graph.data.size(), -1);
   std::unordered_map<uint64_t, size_t> dying;  // parameters by the id of their data
   for (size_t i = 0; i < graph.data.size(); ++i) {
-    if (!survives[graph.data_positions[i]] && !graph.data[i]->foreign())
+    if (!cut.survives[graph.data_positions[i]] && !graph.data[i]->foreign())
       dying.emplace(graph.data[i]->id(), i);
   }
   if (dying.empty()) return aliases;
@@ -105,9 +129,9 @@ std::vector<int> ChooseAliases(const Graph& graph, const std::vector<bool>& surv
     taken[root] = true;
     dying.erase(it);
   };
-  for (const Target& target : targets) pair(target.overwrites, target.root);
+  for (const Target& target : cut.targets) pair(target.overwrites, target.root);
   // XLA may lay these out in another way than the parameter.
-  if (SpmdDevices() > 1) return aliases;
+  if (cut.devices->size() > 1) return aliases;
   for (size_t root = 0; root < graph.roots.size(); ++root) {
     for (const ir::Value& operand : graph.roots[root].node->operands()) {
       if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
@@ -121,84 +145,98 @@ bool HasCollective(const Graph& graph) {
                      [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
 }
 
-/// What is said in SPMD mode of how the roots shall lie on the devices: by their tensors, or by
+/// What is said of how the roots shall lie on several devices: by their tensors, or by
 /// the parameters that they take the place of. Those cannot be donated to another sharding.
-std::vector<const Sharding*> ChooseShardings(const Graph& graph, const std::vector<Target>& targets,
-                                             std::vector<int>& aliases) {
-  std::vector<const Sharding*> shardings(graph.roots.size());
-  for (const Target& target : targets) {
-    if (!shardings[target.root]) shardings[target.root] = target.storage->sharding();
+std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& aliases) {
+  std::vector<const Sharding*> shardings(cut.graph.roots.size());
+  for (const Target& target : cut.targets) {
+    if (!shardings[target.root]) shardings[target.root] = target.sharding;
   }
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] < 0) continue;
     const Sharding*& root = shardings[aliases[i]];
-    if (!root) root = graph.data[i]->sharding();
-    if (root != graph.data[i]->sharding()) aliases[i] = -1;
+    if (!root) root = cut.graph.data[i]->sharding();
+    if (root != cut.graph.data[i]->sharding()) aliases[i] = -1;
   }
   return shardings;
 }
 
-ProgramPtr FindOrMakeProgram(const Graph& graph, const std::vector<Target>& targets,
-                             std::vector<int> aliases, int device) {
+ProgramPtr FindOrMakeProgram(const Cut& cut, bool donate) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
   static auto& handles = *new debug::Counter("CreateCompileHandles");
   static auto& lower_time = *new debug::Metric("LowerTime", debug::Unit::kTimeNs);
+  const Graph& graph = cut.graph;
+  std::vector<int> aliases = donate ? ChooseAliases(cut) : std::vector<int>();
   ir::Hasher hasher;
   hasher.Add(graph.hash);
-  hasher.Add(static_cast<uint64_t>(device));
+  for (int member : *cut.devices) hasher.Add(static_cast<uint64_t>(member));
   const CompileSettingsPtr settings = CurrentSettings();
   hasher.Add(settings->Hash());
-  const bool spmd = SpmdDevices() > 1;
   std::vector<const Sharding*> shardings;
-  if (spmd) {
-    shardings = ChooseShardings(graph, targets, aliases);
-    for (const Sharding* sharding : shardings) hasher.Add(sharding);
-    for (const DeviceDataPtr& data : graph.data) hasher.Add(data->sharding());
+  if (cut.devices->size() > 1) {
+    shardings = ChooseShardings(cut, aliases);
+    for (const Sharding* sharding : shardings) hasher.Add(sharding ? sharding->hash() : 0);
+    for (const DeviceDataPtr& data : graph.data) hasher.Add(data->sharding()->hash());
   }
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
-  ir::Hash128 key = hasher.Finish();
-  if (ProgramPtr program = Cache().Find(key)) {
-    cached.Add();
-    return program;
+  const ir::Hash128 key = hasher.Finish();
+  ProgramPtr program = Cache().Find(key);
+  if (!program) program = Cache().Insert(key, std::make_shared<Program>());
+  if (!program->made.load(std::memory_order_acquire)) {
+    // Whoever needs the same one meanwhile waits for it.
+    std::lock_guard<std::mutex> lock(program->making);
+    if (!program->made.load(std::memory_order_relaxed)) {
+      uncached.Add();
+      handles.Add();
+      program->devices = cut.devices;
+      program->aliases = std::move(aliases);
+      program->across_processes = Platform() != "CPU" && HasCollective(graph);
+      program->shardings = std::move(shardings);
+      const bool alone = cut.devices->size() == 1 && !program->across_processes;
+      if (!alone || !RestoreProgram(*program, key)) {
+        debug::ScopedTimer timer(lower_time);
+        program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),
+                                        program->shardings, settings->name);
+      }
+      if (!settings->name.empty()) {
+        debug::GetCounter("CompiledGraph::" + settings->name).Add();
+        program->runs = &debug::GetCounter("ExecutedGraph::" + settings->name);
+      }
+      // How the outputs lie is part of the next program.
+      if (cut.devices->size() > 1) CompileProgram(*program);
+      program->made.store(true, std::memory_order_release);
+      return program;
+    }
   }
-  uncached.Add();
-  handles.Add();
-  auto program = std::make_shared<Program>();
-  {
-    debug::ScopedTimer timer(lower_time);
-    program->stablehlo = LowerGraph(graph, aliases, Platform(), shardings, settings->name);
-  }
-  if (!settings->name.empty()) {
-    debug::GetCounter("CompiledGraph::" + settings->name).Add();
-    program->runs = &debug::GetCounter("ExecutedGraph::" + settings->name);
-  }
-  program->aliases = std::move(aliases);
-  program->across_processes = Platform() != "CPU" && HasCollective(graph);
-  program->shardings = std::move(shardings);
-  // How the outputs lie is part of the next program.
-  if (spmd) CompileProgram(*program, device);
-  Cache().Insert(key, program);
+  cached.Add();
   return program;
 }
 
 /// After a lowering failed: the tensors that cannot be computed become failed data, which
 /// tells so when it is read. All others stay pending, and the next sync computes them.
-void FailUnlowerable(const std::vector<Target>& targets, const std::vector<ir::Value>& roots,
-                     int device) {
-  for (const auto& [storage, root, overwrites] : targets) {
+void FailUnlowerable(const Cut& cut) {
+  for (const Target& target : cut.targets) {
+    const ir::Value& root = cut.graph.roots[target.root];
     try {
-      LowerGraph(CollectGraph({roots[root]}), {}, Platform());
+      const Graph graph = [&] {
+        auto lock = LockGraph();
+        return CollectGraph({root});
+      }();
+      LowerGraph(graph, {}, Platform());
     } catch (...) {
-      auto failed = c10::make_intrusive<DeviceData>(roots[root].shape(), device);
+      auto failed = c10::make_intrusive<DeviceData>(root.shape(), cut.device, cut.devices,
+                                                    Sharding::Replicated());
       failed->Fail(std::current_exception());
-      storage->Replace(roots[root], MakeLeaf(failed));
+      target.storage->Replace(root, MakeLeaf(failed));
     }
   }
 }
 
-/// Gives the storages that are pending their values; fills need no program.
-void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate) {
+/// Under the lock: puts promises in the place of what `storages` are pending for, which Run keeps;
+/// fills need no program. Nothing where nothing is pending.
+std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {
+  Worker& worker = GetWorker(device);
   std::vector<ir::Value> roots;
   std::map<std::pair<const ir::Node*, uint32_t>, size_t> position;
   std::vector<Target> targets;
@@ -207,42 +245,57 @@ void SyncLocked(const std::vector<StoragePtr>& storages, int device, bool donate
     ir::Value value = storage->value();
     if (LeafData(value) || AssignFill(*storage, value)) continue;
     auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
-    targets.push_back({storage.get(), it->second, storage->last_data()});
+    targets.push_back({storage.get(), it->second, storage->last_data(), storage->sharding()});
     if (is_new) roots.push_back(std::move(value));
   }
-  if (roots.empty()) return;
+  if (roots.empty()) return std::nullopt;
 
-  Graph graph = CollectGraph(std::move(roots));
-  Execution execution;
-  std::vector<ir::Value> leaves;
-  for (const ir::Value& root : graph.roots) {
-    execution.outputs.push_back(c10::make_intrusive<DeviceData>(root.shape(), device));
-    leaves.push_back(MakeLeaf(execution.outputs.back()));
+  Cut cut{.device = device,
+          .devices = DevicesOf(device),
+          .graph = CollectGraph(std::move(roots)),
+          .targets = std::move(targets)};
+  // On several devices the compiler has a say in it.
+  const Sharding* sharding = cut.devices->size() > 1 ? nullptr : Sharding::Replicated();
+  for (const ir::Value& root : cut.graph.roots) {
+    cut.execution.outputs.push_back(
+        c10::make_intrusive<DeviceData>(root.shape(), device, cut.devices, sharding));
+    cut.leaves.push_back(MakeLeaf(cut.execution.outputs.back()));
   }
-  for (const Target& t : targets) t.storage->Replace(graph.roots[t.root], leaves[t.root]);
-  const std::vector<bool> survives = FindSurvivors(graph);
+  for (const Target& t : cut.targets)
+    t.storage->Replace(cut.graph.roots[t.root], cut.leaves[t.root]);
+  cut.survives = FindSurvivors(cut.graph);
+  cut.dying = EdgesOfDying(cut.graph, cut.survives);
+  cut.place = worker.Reserve();
+  return cut;
+}
+
+/// Lowers, where need be, and queues; without the lock, so that other threads cut and queue what is
+/// theirs meanwhile.
+void Run(Cut cut, bool donate) {
+  Worker& worker = GetWorker(cut.device);
+  Execution& execution = cut.execution;
   try {
-    execution.program = FindOrMakeProgram(
-        graph, targets, donate ? ChooseAliases(graph, survives, targets) : std::vector<int>(),
-        device);
+    execution.program = FindOrMakeProgram(cut, donate);
   } catch (...) {
-    for (const Target& t : targets) t.storage->Replace(leaves[t.root], graph.roots[t.root]);
+    for (const Target& t : cut.targets) {
+      t.storage->Replace(cut.leaves[t.root], cut.graph.roots[t.root]);
+    }
     // Another thread may have seen them meanwhile.
     for (const DeviceDataPtr& output : execution.outputs) output->Fail(std::current_exception());
-    FailUnlowerable(targets, graph.roots, device);
+    worker.Fill(cut.place, {});
+    FailUnlowerable(cut);
     throw;
   }
   if (execution.program->runs) execution.program->runs->Add();
   const std::vector<const Sharding*>& shardings = execution.program->shardings;
-  for (size_t i = 0; i < shardings.size(); ++i) {
-    if (shardings[i]) execution.outputs[i]->SetSharding(shardings[i]);
-  }
-  DetachDying(graph, survives);
-  execution.inputs = std::move(graph.data);
-  execution.floats = std::move(graph.floats);
-  execution.integers = std::move(graph.integers);
-  execution.graph = std::move(graph.roots);
-  GetWorker(device).Push(std::move(execution));
+  for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
+  for (const Edge& edge : cut.dying) edge.node->DropOperand(edge.operand);
+  cut.leaves.clear();
+  execution.inputs = std::move(cut.graph.data);
+  execution.floats = std::move(cut.graph.floats);
+  execution.integers = std::move(cut.graph.integers);
+  execution.graph = std::move(cut.graph.roots);
+  worker.Fill(cut.place, std::move(execution));
 }
 
 /// `storages` and all others that are evaluated with them: those whose values are computed on the
@@ -266,6 +319,17 @@ std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int dev
   return storages;
 }
 
+/// All that is pending on the device.
+void CutAndRun(int device) {
+  std::vector<StoragePtr> pending;  // they outlive the cut
+  auto cut = [&] {
+    auto lock = LockGraph();
+    pending = Storage::Pending(device);
+    return CutGraph(pending, device);
+  }();
+  if (cut) Run(*std::move(cut), /*donate=*/true);
+}
+
 }  // namespace
 
 void SyncDevice(int device, bool wait) {
@@ -274,21 +338,14 @@ void SyncDevice(int device, bool wait) {
   mark_step.Add();
   Worker& worker = GetWorker(device);
   worker.ThrowFailure();
-  {
-    auto lock = LockGraph();
-    SyncLocked(Storage::Pending(device), device, /*donate=*/true);
-  }
+  CutAndRun(device);
   if (wait) WaitDevice(device);
 }
 
 void RunPending(int device, bool wait) {
-  std::vector<StoragePtr> pending = Storage::Pending(device);
-  if (pending.empty()) return;
+  if (Storage::Pending(device).empty()) return;
   GetWorker(device).ThrowFailure();
-  {
-    auto lock = LockGraph();
-    SyncLocked(pending, device, /*donate=*/true);
-  }
+  CutAndRun(device);
   if (wait) WaitDevice(device);
 }
 
@@ -297,9 +354,12 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   std::unordered_map<int, std::vector<StoragePtr>> by_device;
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
-    auto lock = LockGraph();
-    group = WithCompanions(std::move(group), device);
-    SyncLocked(group, device, /*donate=*/false);
+    auto cut = [&] {
+      auto lock = LockGraph();
+      group = WithCompanions(std::move(group), device);
+      return CutGraph(group, device);
+    }();
+    if (cut) Run(*std::move(cut), /*donate=*/false);
   }
   if (wait) {
     for (auto& [device, group] : by_device) WaitDevice(device);
@@ -330,8 +390,11 @@ void ForgetFailure(const DeviceData& data) {
 }
 
 std::string StableHloOf(const std::vector<ir::Value>& values) {
-  auto lock = LockGraph();
-  return LowerGraph(CollectGraph(values), {}, Platform());
+  const Graph graph = [&] {
+    auto lock = LockGraph();
+    return CollectGraph(values);
+  }();
+  return LowerGraph(graph, {}, Platform());
 }
 
 std::vector<ir::Value> PendingValues(int device) {

@@ -1,7 +1,6 @@
 #include "lazy/graph.h"
 
 #include "ir/attributes.h"
-#include "lazy/device.h"
 #include "lazy/node_factory.h"
 #include "lazy/number.h"
 #include "lowering/context.h"
@@ -55,9 +54,10 @@ std::string ShardingAttribute(const distributed::Sharding& sharding) {
   return "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
 }
 
-void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
+void AddShardings(const Graph& graph, size_t num_devices,
+                  std::span<const distributed::Sharding* const> outputs,
                   stablehlo::Builder& builder) {
-  builder.AddModuleAttributes("mhlo.num_partitions = " + std::to_string(SpmdDevices()) +
+  builder.AddModuleAttributes("mhlo.num_partitions = " + std::to_string(num_devices) +
                               " : i32, mhlo.num_replicas = 1 : i32");
   for (int i = 0; i < builder.num_parameters(); ++i) {
     // Those after the data are numbers.
@@ -132,7 +132,7 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
 }
 
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
-                       const std::string& platform,
+                       const std::string& platform, size_t num_devices,
                        std::span<const distributed::Sharding* const> outputs,
                        std::string_view name) {
   lowering::LoweringContext cx(platform);
@@ -191,7 +191,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] >= 0) builder.SetAlias(static_cast<int>(i), aliases[i]);
   }
-  if (SpmdDevices() > 1) AddShardings(graph, outputs, builder);
+  if (num_devices > 1) AddShardings(graph, num_devices, outputs, builder);
   return builder.Finish(results, name.empty() ? "main" : name);
 }
 

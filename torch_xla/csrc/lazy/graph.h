@@ -36,11 +36,11 @@ struct Graph {
 Graph CollectGraph(std::vector<ir::Value> roots);
 
 /// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
-/// or -1; may be shorter than the parameters. In SPMD mode the parameters have the shardings of
-/// their data, the outputs those given; where that is null or missing, XLA chooses. `name` is the
-/// module's.
+/// or -1; may be shorter than the parameters. On several devices the parameters have the shardings
+/// of their data, the outputs those given; where that is null or missing, XLA chooses. `name`
+/// is the module's. Needs no lock, since it reads no marks.
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
-                       const std::string& platform,
+                       const std::string& platform, size_t num_devices = 1,
                        std::span<const distributed::Sharding* const> outputs = {},
                        std::string_view name = {});
 

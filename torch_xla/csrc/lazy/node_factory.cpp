@@ -28,8 +28,8 @@ void AddLocation(ir::Node& node) {
 
 void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Operands& operands,
                   const ir::Words& attributes) {
-  hasher.Add(op);
-  for (const ir::Value& operand : operands) hasher.Add(operand.shape());
+  hasher.Add(op->id);
+  for (const ir::Value& operand : operands) hasher.Add(operand.shape()->hash);
   for (uint64_t word : attributes) hasher.Add(word);
 }
 
@@ -107,7 +107,7 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
                    ir::ShapeRef shape) {
   ir::Hasher hasher;
   AddOperation(hasher, op, operands, attributes);
-  hasher.Add(shape);
+  hasher.Add(shape->hash);
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes),
                                 ir::InternOutputs(shape), hasher.Finish()));
   AddLocation(*node);
@@ -130,8 +130,8 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
   WriteNumber(value, words);
   // The value is left out of the hash: any other value is the same program.
   ir::Hasher hasher;
-  hasher.Add(&ir::ops::scalar);
-  hasher.Add(shape);
+  hasher.Add(ir::ops::scalar.id);
+  hasher.Add(shape->hash);
   return {ir::NodePtr(new ir::Node(&ir::ops::scalar, {}, std::move(words), ir::InternOutputs(shape),
                                    hasher.Finish())),
           0};

@@ -1,82 +1,85 @@
 #include "lazy/program.h"
 
+#include <c10/core/DefaultDtype.h>
+#include <dlfcn.h>
+#include <torch/version.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <random>
-#include <sstream>
+#include <iterator>
 
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/disk_cache.h"
 #include "lazy/settings.h"
 #include "runtime/host_memory.h"
 
 namespace torch_xla::lazy {
 namespace {
 
-/// Where the program is kept on disk; empty without a cache folder. The name stands for
-/// all that the machine code depends on: the program, the compiler, its flags, the device.
-std::filesystem::path DiskPath(const Program& program, int device) {
-  const std::string& stablehlo = program.stablehlo;
-  const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
-  if (!folder || !*folder) return {};
-  runtime::Client& client = GetClient();
-  const char* flags = std::getenv("XLA_FLAGS");
+std::string ToText(const ir::Hash128& hash) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high),
+                static_cast<unsigned long long>(hash.low));
+  return text;
+}
+
+std::string HashOf(std::string_view text) {
   ir::Hasher hasher;
-  hasher.Add(program.settings->Hash());
-  for (const std::string& part :
-       {stablehlo, client.platform(), client.version(), client.devices()[device].kind,
-        std::to_string(device), std::string(flags ? flags : "")}) {
-    hasher.Add(part.size());
-    for (size_t i = 0; i < part.size(); i += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, part.data() + i, std::min<size_t>(8, part.size() - i));
-      hasher.Add(word);
+  hasher.AddText(text);
+  return ToText(hasher.Finish());
+}
+
+/// Of the entry of a program: all that its machine code depends on.
+std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options) {
+  return "program: " + text_hash + "\n" + GetClient().CompileKey(options);
+}
+
+/// Of this library's own code, which makes a program of a graph.
+const std::string& BuildHash() {
+  static const auto& hash = *[] {
+    Dl_info info{};
+    std::string content;
+    if (dladdr(reinterpret_cast<const void*>(&CompileProgram), &info) && info.dli_fname) {
+      std::ifstream file(info.dli_fname, std::ios::binary);
+      content.assign(std::istreambuf_iterator<char>(file), {});
     }
+    return new std::string(content.empty() ? std::string() : HashOf(content));
+  }();
+  return hash;
+}
+
+/// Of the entry that says which program a graph became; empty where that cannot be told. Lowering
+/// depends on the code that does it, and on what the environment says.
+std::string RecordKey(const ir::Hash128& graph) {
+  if (BuildHash().empty()) return {};
+  std::vector<std::string_view> variables;
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with("XLA_PERSISTENT_CACHE")) continue;
+    if (text.starts_with("XLA_") || text.starts_with("PT_XLA_")) variables.push_back(text);
   }
-  ir::Hash128 hash = hasher.Finish();
-  char name[48];
-  std::snprintf(name, sizeof name, "%016lx%016lx.xla", hash.high, hash.low);
-  return std::filesystem::path(folder) / name;
+  std::sort(variables.begin(), variables.end());
+  std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildHash() +
+                    "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
+                    "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
+  for (std::string_view variable : variables) key.append("\n").append(variable);
+  return key;
 }
 
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream content;
-  content << in.rdbuf();
-  return content.str();
-}
-
-/// Whole or not at all: other processes may be reading or writing the same entry. A cache
-/// that cannot be written is no error.
-void WriteFile(const std::filesystem::path& path, const std::string& content) {
-  std::error_code ignored;
-  std::filesystem::create_directories(path.parent_path(), ignored);
-  std::filesystem::path temporary = path;
-  temporary += "." + std::to_string(std::random_device{}());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out << content;
-    if (!out) {
-      out.close();
-      std::filesystem::remove(temporary, ignored);
-      return;
-    }
-  }
-  std::filesystem::rename(temporary, path, ignored);
-}
-
-runtime::CompileOptions OptionsOf(const Program& program, int device) {
+runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
-  options.device = device;
+  options.device = program.devices->front();
   // By default XLA:CPU's maximum drops a NaN in its second operand.
   if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
   for (const auto& option : program.settings->options) options.overrides.push_back(option);
   options.across_processes = program.across_processes;
-  if (SpmdDevices() <= 1) return options;
-  options.num_partitions = SpmdDevices();
+  if (program.devices->size() == 1) return options;
+  options.num_partitions = static_cast<int>(program.devices->size());
   options.use_spmd_partitioning = true;
   const bool told = GetClient().tells_shardings();
   for (const auto* sharding : program.shardings) {
@@ -85,34 +88,89 @@ runtime::CompileOptions OptionsOf(const Program& program, int device) {
   return options;
 }
 
-std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program, int device) {
+/// Set once the plugin has refused an entry that it had made.
+std::atomic<bool> rejected{false};
+
+std::shared_ptr<DiskCache> UsableCache() { return rejected.load() ? nullptr : GetDiskCache(); }
+
+void Reject(DiskCache& cache, const std::string& key, const runtime::Error& error) {
+  static auto& rejections = *new debug::Counter("CacheRejected");
+  rejections.Add();
+  cache.Remove(key);
+  if (rejected.exchange(true)) return;
+  TORCH_WARN(
+      "the plugin does not take back a program that was compiled for it: ", error.what(),
+      ". The cache of compiled programs in ", cache.settings().folder.string(),
+      " is of no use to this process, and is left alone from now on; counter CacheRejected.");
+}
+
+std::unique_ptr<runtime::Executable> Load(DiskCache& cache, const std::string& key,
+                                          const runtime::CompileOptions& options) {
+  static auto& hits = *new debug::Counter("PersistentCacheHit");
+  const std::optional<std::string> content = cache.Read(key);
+  if (!content) return nullptr;
+  try {
+    auto executable = GetClient().Deserialize(*content, options);
+    hits.Add();
+    return executable;
+  } catch (const runtime::Error& error) {
+    Reject(cache, key, error);
+    return nullptr;
+  }
+}
+
+void Store(DiskCache& cache, const std::string& key, const runtime::CompileOptions& options,
+           const runtime::Executable& executable) {
+  static auto& writes = *new debug::Counter("PersistentCacheWrite");
+  if (cache.settings().read_only) return;
+  std::string content;
+  try {
+    content = executable.Serialize();
+  } catch (const runtime::Error&) {
+    return;  // A plugin that cannot serialize has no disk cache.
+  }
+  if (!cache.Write(key, content)) return;
+  writes.Add();
+  // Some plugins refuse what they have written themselves: once in each process they are asked.
+  static std::atomic<bool> probed{false};
+  if (probed.exchange(true)) return;
+  try {
+    GetClient().Deserialize(content, options);
+  } catch (const runtime::Error& error) {
+    Reject(cache, key, error);
+  }
+}
+
+std::unique_ptr<runtime::Executable> Compile(const Program& program,
+                                             const runtime::CompileOptions& options) {
   static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
-  static auto& disk_hits = *new debug::Counter("PersistentCacheHit");
-  static auto& disk_misses = *new debug::Counter("PersistentCacheMiss");
-  const runtime::CompileOptions options = OptionsOf(program, device);
-  std::filesystem::path path = DiskPath(program, device);
-  if (!path.empty()) {
-    std::string serialized = ReadFile(path);
-    if (!serialized.empty()) {
-      try {
-        auto executable = GetClient().Deserialize(serialized, options);
-        disk_hits.Add();
-        return executable;
-      } catch (const runtime::Error&) {
-        // Damaged, or of a plugin that names its versions badly: compile anew.
-      }
-    }
-    disk_misses.Add();
-  }
   debug::ScopedTimer timer(compile_time);
-  auto executable = GetClient().Compile(program.stablehlo, options);
-  if (!path.empty() && !debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY")) {
-    try {
-      WriteFile(path, executable->Serialize());
-    } catch (const runtime::Error&) {
-      // A plugin that cannot serialize has no disk cache.
+  return GetClient().Compile(program.stablehlo, options);
+}
+
+std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program) {
+  static auto& misses = *new debug::Counter("PersistentCacheMiss");
+  const runtime::CompileOptions options = OptionsOf(program);
+  const std::shared_ptr<DiskCache> cache = UsableCache();
+  if (!cache) return Compile(program, options);
+  const std::string text_hash = HashOf(program.stablehlo);
+  const std::string key = ProgramKey(text_hash, options);
+  auto executable = Load(*cache, key, options);
+  if (!executable) {
+    DiskCache::Claim claim;
+    if (!program.across_processes) {
+      // Of many processes one compiles. Not where compilers talk to each other: then all do at
+      // once.
+      claim = cache->MakeClaim(key);
+      executable = Load(*cache, key, options);
+    }
+    if (!executable) {
+      misses.Add();
+      executable = Compile(program, options);
+      if (UsableCache()) Store(*cache, key, options, *executable);
     }
   }
+  if (!program.record.empty() && UsableCache()) cache->Write(program.record, text_hash);
   return executable;
 }
 
@@ -141,12 +199,13 @@ ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
   return it->second.program;
 }
 
-void ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
+ProgramPtr ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
   static const size_t capacity = ProgramCacheCapacity();
   std::lock_guard<std::mutex> lock(mutex_);
+  if (auto it = entries_.find(key); it != entries_.end()) return it->second.program;
   if (entries_.size() >= capacity) DropLeastRecentlyUsed(entries_.size() - capacity + 1);
   if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);
-  entries_[key] = {std::move(program), ++uses_};
+  return entries_.emplace(key, Entry{std::move(program), ++uses_}).first->second.program;
 }
 
 size_t ProgramCache::Size() {
@@ -166,15 +225,34 @@ void ProgramCache::DropLeastRecentlyUsed(size_t count) {
   evicted.Add(static_cast<int64_t>(count));
 }
 
-void CompileProgram(Program& program, int device) {
+bool RestoreProgram(Program& program, const ir::Hash128& graph) {
+  const std::shared_ptr<DiskCache> cache = UsableCache();
+  if (!cache) return false;
+  const std::string key = RecordKey(graph);
+  if (key.empty()) return false;
+  const std::optional<std::string> text_hash = cache->Read(key);
+  if (text_hash) {
+    const runtime::CompileOptions options = OptionsOf(program);
+    program.executable = Load(*cache, ProgramKey(*text_hash, options), options);
+    if (program.executable) return true;
+  }
+  program.record = key;
+  return false;
+}
+
+void CompileProgram(Program& program) {
   if (program.executable || program.failure) return;
   try {
-    program.executable = FindOrCompile(program, device);
+    program.executable = FindOrCompile(program);
     TakeShardings(program);
   } catch (...) {
     program.failure = std::current_exception();
+    for (auto& sharding : program.shardings) {
+      if (!sharding) sharding = distributed::Sharding::Replicated();
+    }
   }
   program.stablehlo = {};
+  program.record = {};
 }
 
 }  // namespace torch_xla::lazy

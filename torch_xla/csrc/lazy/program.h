@@ -1,6 +1,7 @@
 // A compiled graph, and the cache of them.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -25,15 +26,20 @@ struct PackedNumbers {
 };
 
 struct Program {
+  /// Whether what is set when it is made is there; before that, with `making` held.
+  std::atomic<bool> made{false};
+  std::mutex making;
   // Set when made:
-  std::string stablehlo;          // dropped once compiled
-  std::vector<int> aliases;       // per data parameter: the output it is donated to, or -1
-  bool across_processes = false;  // has collectives of the devices
+  const DeviceSet* devices = nullptr;  // that it runs on
+  std::string stablehlo;               // dropped once compiled
+  std::string record;                  // see RestoreProgram
+  std::vector<int> aliases;            // per data parameter: the output it is donated to, or -1
+  bool across_processes = false;       // has collectives of the devices
   CompileSettingsPtr settings = CurrentSettings();
   debug::Counter* runs = nullptr;  // of a program with a name
-  // In SPMD mode, of the outputs: where null, XLA's choice once it is compiled.
+  // On several devices, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
-  // Set and used by the worker of the device only (but in SPMD mode compiled when made):
+  // Set and used by the worker of the device only (but on several devices compiled when made):
   std::unique_ptr<runtime::Executable> executable;
   std::exception_ptr failure;  // of compilation: the same for every later run
   PackedNumbers<double> floats;
@@ -48,7 +54,8 @@ using ProgramPtr = std::shared_ptr<Program>;
 class ProgramCache {
  public:
   ProgramPtr Find(const ir::Hash128& key);
-  void Insert(const ir::Hash128& key, ProgramPtr program);
+  /// Returns what has that key from now on: the one that another thread has inserted meanwhile.
+  ProgramPtr Insert(const ir::Hash128& key, ProgramPtr program);
   size_t Size();
 
  private:
@@ -64,8 +71,13 @@ class ProgramCache {
   std::unordered_map<ir::Hash128, Entry, ir::Hash128Hasher> entries_;
 };
 
-/// Compiles, or takes from the cache on disk (XLA_PERSISTENT_CACHE_PATH), where that is not done;
-/// then there is an executable or a failure.
-void CompileProgram(Program& program, int device);
+/// Takes the executable from the cache on disk by the hash of what it is made of, without lowering
+/// that, and returns whether it was there: a process of the same build and environment has noted
+/// there which program the hash became. Else CompileProgram will. For programs of one device.
+bool RestoreProgram(Program& program, const ir::Hash128& hash);
+
+/// Compiles, or takes from the cache on disk (lazy/disk_cache.h), where that is not done;
+/// then there is an executable or a failure, and all shardings are known.
+void CompileProgram(Program& program);
 
 }  // namespace torch_xla::lazy

@@ -87,7 +87,7 @@ void Storage::SetSharding(const distributed::Sharding* sharding) {
 }
 
 void Storage::Assign(ir::Value value) {
-  if (SpmdDevices() > 0 && LeafData(value)) {
+  if (LeafData(value)) {
     const distributed::Sharding* wanted = sharding();
     if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);
   }

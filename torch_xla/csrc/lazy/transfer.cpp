@@ -105,7 +105,7 @@ at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile) {
 
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
   const ir::ShapeRef shape = ir::GetShape(cpu.scalar_type(), cpu.sizes());
-  if (SpmdDevices() > 1) {
+  if (DevicesOf(device)->size() > 1) {
     return c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),
                                            distributed::Sharding::Replicated());
   }
@@ -118,8 +118,8 @@ DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
                      const std::shared_ptr<const void>& owner, intptr_t stream) {
   // What XLA's compiled programs take for granted of their arguments.
   const uintptr_t alignment = GetClient().host_memory() ? 64 : 128;
-  if (SpmdDevices() > 1 || PhysicalDtype(shape->dtype) != shape->dtype || data == nullptr ||
-      reinterpret_cast<uintptr_t>(data) % alignment != 0) {
+  if (DevicesOf(device)->size() > 1 || PhysicalDtype(shape->dtype) != shape->dtype ||
+      data == nullptr || reinterpret_cast<uintptr_t>(data) % alignment != 0) {
     return nullptr;
   }
   std::unique_ptr<runtime::Buffer> buffer;
@@ -158,7 +158,8 @@ at::Tensor ToHost(DeviceData& data) {
 }
 
 std::vector<at::Tensor> TilesToHost(DeviceData& data) {
-  const Buffers& buffers = data.Wait();
+  data.Wait();
+  const Buffers& buffers = data.On(DevicesOf(data.device()));
   const c10::ScalarType logical = data.shape()->dtype;
   const std::vector<int64_t> dims = data.sharding()->TileDims(data.shape()->dims);
   std::vector<at::Tensor> tiles;
@@ -178,24 +179,21 @@ std::vector<at::Tensor> TilesToHost(DeviceData& data) {
   return tiles;
 }
 
-Buffers Upload(const at::Tensor& cpu, int device, const distributed::Sharding& sharding) {
+Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
+               const distributed::Sharding& sharding) {
   debug::ScopedTimer timer(TransferToDeviceTime());
   const at::Tensor dense = PhysicalCopy(cpu);
   Buffers buffers;
-  if (SpmdDevices() <= 1) {
-    buffers.push_back(UploadDense(dense, cpu.scalar_type(), device));
-    return buffers;
-  }
   const std::vector<int64_t> dims = sharding.TileDims(dense.sizes());
-  for (int d = 0; d < SpmdDevices(); ++d) {
-    const auto tile = sharding.TileOf(d, dense.sizes());
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const auto tile = sharding.TileOf(static_cast<int64_t>(d), dense.sizes());
     at::Tensor part = BoxOf(dense, tile);
     if (part.sizes() != c10::IntArrayRef(dims)) {
       at::Tensor filled = at::zeros(dims, part.options());
       Unfilled(filled, tile).copy_(part);
       part = filled;
     }
-    buffers.push_back(UploadDense(part.contiguous(), cpu.scalar_type(), d));
+    buffers.push_back(UploadDense(part.contiguous(), cpu.scalar_type(), devices[d]));
   }
   return buffers;
 }

@@ -27,8 +27,9 @@ std::vector<at::Tensor> TilesToHost(DeviceData& data);
 
 // For DeviceData:
 
-/// Copies a CPU tensor to a device, or in SPMD mode to all, tile by tile.
-Buffers Upload(const at::Tensor& cpu, int device, const distributed::Sharding& sharding);
+/// Copies a CPU tensor to devices, tile by tile.
+Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
+               const distributed::Sharding& sharding);
 /// The other way, of a buffer that holds a whole array of this shape.
 at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape);
 /// A CPU tensor filled with `value`.

@@ -29,9 +29,9 @@ debug::Metric& ExecuteTime() {
 }
 
 /// Waking a sleeping thread costs more than a short step: look for work a little first.
-void SpinFor(const std::atomic<int>& pushed, std::chrono::microseconds time) {
+void SpinFor(const std::atomic<int>& filled, std::chrono::microseconds time) {
   auto end = Clock::now() + time;
-  while (pushed.load(std::memory_order_relaxed) == 0 && Clock::now() < end) {
+  while (filled.load(std::memory_order_relaxed) == 0 && Clock::now() < end) {
     for (int i = 0; i < 32; ++i) Pause();
   }
 }
@@ -49,18 +49,22 @@ Worker::~Worker() {
   thread_.join();
 }
 
-void Worker::Push(Execution execution) {
+uint64_t Worker::Reserve() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++unfinished_;
+  queue_.emplace_back();
+  return taken_ + queue_.size() - 1;
+}
+
+void Worker::Fill(uint64_t place, Execution execution) {
   std::unique_lock<std::mutex> lock(mutex_);
+  queue_[place - taken_] = std::move(execution);
+  filled_.fetch_add(1, std::memory_order_relaxed);
+  if (sleeping_) work_.notify_one();
   // Once full, wait until half is done: one change of threads for several steps.
   if (unfinished_ >= kMaxUnfinished) {
     done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
   }
-  ++unfinished_;
-  queue_.push_back(std::move(execution));
-  pushed_.fetch_add(1, std::memory_order_relaxed);
-  const bool wake = sleeping_;
-  lock.unlock();
-  if (wake) work_.notify_one();
 }
 
 void Worker::Drain() {
@@ -132,17 +136,24 @@ void Worker::Finished() {
 
 void Worker::Run() {
   while (true) {
-    SpinFor(pushed_, std::chrono::microseconds(50));
+    SpinFor(filled_, std::chrono::microseconds(50));
     std::unique_lock<std::mutex> lock(mutex_);
-    auto ready = [&] { return stop_ || (!queue_.empty() && running_ < kMaxRunning); };
+    auto ready = [&] {
+      return stop_ || (!queue_.empty() && queue_.front() && running_ < kMaxRunning);
+    };
     sleeping_ = !ready();
     work_.wait(lock, ready);
     sleeping_ = false;
-    if (queue_.empty()) return;
-    Execution execution = std::move(queue_.front());
+    if (queue_.empty() || !queue_.front()) return;
+    Execution execution = *std::move(queue_.front());
     queue_.pop_front();
-    pushed_.fetch_sub(1, std::memory_order_relaxed);
+    ++taken_;
+    filled_.fetch_sub(1, std::memory_order_relaxed);
     ++running_;
+    if (!execution.program) {
+      Finished();
+      continue;
+    }
     lock.unlock();
     Execute(execution);
   }
@@ -155,8 +166,8 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
       packed.values = values;
       packed.buffers.clear();
       int64_t size = static_cast<int64_t>(values.size());
-      for (int d = 0; d < std::max(1, SpmdDevices()); ++d) {
-        packed.buffers.push_back(GetClient().BufferFromHost(bytes, type, {&size, 1}, device_ + d));
+      for (int device : *program.devices) {
+        packed.buffers.push_back(GetClient().BufferFromHost(bytes, type, {&size, 1}, device));
       }
     }
     return packed.buffers;
@@ -191,21 +202,12 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
 void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
                     uint64_t number, std::vector<runtime::Event>& done) {
   const runtime::Executable& executable = *execution.program->executable;
-  const int devices = SpmdDevices();
-  std::vector<runtime::ExecuteResult> results;
-  if (devices <= 1) {
-    std::vector<runtime::Buffer*> list;
-    list.reserve(arguments.size());
-    for (const Buffers* argument : arguments) list.push_back((*argument)[0].get());
-    results.push_back(executable.Execute(list, device_));
-  } else {
-    std::vector<std::vector<runtime::Buffer*>> lists(devices);
-    for (int d = 0; d < devices; ++d) {
-      lists[d].reserve(arguments.size());
-      for (const Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
-    }
-    results = executable.ExecuteSharded(lists);
+  std::vector<std::vector<runtime::Buffer*>> lists(execution.program->devices->size());
+  for (size_t d = 0; d < lists.size(); ++d) {
+    lists[d].reserve(arguments.size());
+    for (const Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
   }
+  std::vector<runtime::ExecuteResult> results = executable.ExecuteSharded(lists);
   // Who sees a result sees, too, that what was donated to it is gone.
   const std::vector<int>& aliases = execution.program->aliases;
   for (size_t i = 0; i < aliases.size(); ++i) {
@@ -224,7 +226,7 @@ void Worker::Execute(Execution& execution) {
   running->execution = ++executions_;
   try {
     Program& program = *execution.program;
-    CompileProgram(program, device_);
+    CompileProgram(program);
     if (program.failure) std::rethrow_exception(program.failure);
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
@@ -234,7 +236,7 @@ void Worker::Execute(Execution& execution) {
       if (producer != 0 && (sources.empty() || sources.back() != producer)) {
         sources.push_back(producer);
       }
-      arguments.push_back(&input->Get());
+      arguments.push_back(&input->On(program.devices));
     }
     if (!execution.floats.empty()) arguments.push_back(&Numbers(program, execution, true));
     if (!execution.integers.empty()) arguments.push_back(&Numbers(program, execution, false));

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -32,8 +33,12 @@ class Worker {
   explicit Worker(int device);
   ~Worker();
 
-  /// Queues; blocks while too many executions are queued or running.
-  void Push(Execution execution);
+  /// A place in the queue, for an execution that Fill gives later: what is reserved first runs
+  /// first, and waits there. Every place must be filled.
+  uint64_t Reserve();
+  /// One without a program runs nothing. Then blocks while too many are queued or running.
+  void Fill(uint64_t place, Execution execution);
+  void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.
   void Drain();
   /// Throws, once, what failed since the last call.
@@ -74,13 +79,14 @@ class Worker {
   const int device_;
 
   std::mutex mutex_;
-  std::condition_variable work_;  // for the worker: something to do, or to stop
-  std::condition_variable done_;  // for those who push and drain
-  std::deque<Execution> queue_;
-  std::atomic<int> pushed_{0};  // executions pushed and not yet taken: what Run spins on
-  int unfinished_ = 0;          // pushed and not done on the device
-  int running_ = 0;             // handed to the plugin and not done
-  bool sleeping_ = false;       // the worker waits for work_
+  std::condition_variable work_;                // for the worker: something to do, or to stop
+  std::condition_variable done_;                // for those who push and drain
+  std::deque<std::optional<Execution>> queue_;  // those without one are reserved
+  uint64_t taken_ = 0;                          // places that have left the queue
+  std::atomic<int> filled_{0};                  // executions in the queue: what Run spins on
+  int unfinished_ = 0;                          // places, until they are done on the device
+  int running_ = 0;                             // handed to the plugin and not done
+  bool sleeping_ = false;                       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
   std::vector<Failure> failures_;                    // not told yet

@@ -24,5 +24,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindDistributed(m);
   BindSharding(m);
   BindCapture(m);
+  BindCache(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

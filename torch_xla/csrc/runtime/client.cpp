@@ -3,12 +3,15 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "runtime/client_impl.h"
 #include "runtime/compile_options.h"
 #include "runtime/errors.h"
 #include "runtime/host_memory.h"
+#include "runtime/host_processor.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::runtime {
@@ -58,6 +61,16 @@ PJRT_NamedValue ToNamedValue(const std::string& name, const OptionValue& option)
     value.value_size = list.size();
   }
   return value;
+}
+
+std::string ToText(const OptionValue& option) {
+  if (auto* text = std::get_if<std::string>(&option)) return *text;
+  if (auto* integer = std::get_if<int64_t>(&option)) return std::to_string(*integer);
+  if (auto* flag = std::get_if<bool>(&option)) return *flag ? "true" : "false";
+  if (auto* real = std::get_if<float>(&option)) return std::to_string(*real);
+  std::string list;
+  for (int64_t item : std::get<std::vector<int64_t>>(option)) list += std::to_string(item) + ".";
+  return list;
 }
 
 // " xla_version=2" for every attribute that the plugin publishes as a number or a text.
@@ -238,6 +251,9 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   client->impl_ = std::make_shared<ClientImpl>(plugin);
   ClientImpl& impl = *client->impl_;
 
+  for (const auto& [key, option] : spec.options) {
+    client->create_options_ += " " + key + "=" + ToText(option);
+  }
   std::vector<PJRT_NamedValue> options;
   for (const auto& [name, option] : spec.options) options.push_back(ToNamedValue(name, option));
   Args<PJRT_Client_Create_Args> create;
@@ -333,6 +349,30 @@ std::unique_ptr<Executable> Client::Deserialize(std::string_view serialized,
     impl_->plugin.Throw(error, "Loading a serialized executable failed");
   }
   return std::make_unique<Executable>(impl_, args.loaded_executable, /*may_donate=*/true);
+}
+
+std::string Client::CompileKey(const CompileOptions& options) const {
+  CheckCompileOptions(*impl_, options);
+  std::string key = "plugin: " + platform_ + " " + version_ + "\nclient:" + create_options_ + "\n";
+  for (const DeviceInfo& device : devices_) {
+    key += "device: " + std::to_string(device.id) + " " + device.kind + "\n";
+  }
+  key += "processes: " + std::to_string(impl_->process_device_ids.size()) + "\n";
+  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+    const char* flags = std::getenv(name);
+    if (flags == nullptr) continue;
+    key.append(name).append("=").append(flags).append("\n");
+    // One that does not begin with a dash names a file of flags.
+    std::ifstream file;
+    if (*flags != '-') file.open(flags);
+    if (file.is_open()) {
+      std::ostringstream content;
+      content << file.rdbuf();
+      key.append(content.str()).append("\n");
+    }
+  }
+  if (host_memory()) key += "processor: " + HostProcessor() + "\n";
+  return key + "options: " + EncodeCompileOptions(options, DeviceIds(*impl_, options));
 }
 
 MemoryInfo Client::memory(int device) const {

@@ -156,7 +156,7 @@ class Executable {
   /// program's parameters. Buffers that the program aliases to outputs are consumed: their Buffer
   /// objects stay valid to destroy, nothing else.
   ExecuteResult Execute(std::span<Buffer* const> arguments, int device = 0) const;
-  /// The same for a program over several devices: arguments[d][i], d as in devices().
+  /// The same for a program over any number of devices: arguments[d][i], d as in devices().
   std::vector<ExecuteResult> ExecuteSharded(std::span<const std::vector<Buffer*>> arguments) const;
 
   /// For Client::Deserialize; throws Error where the plugin cannot.
@@ -221,8 +221,13 @@ class Client {
   const std::string& platform() const { return platform_; }  // "CPU", upper case
   /// The plugin's own name of its platform: "cpu", "cuda", "rocm".
   const std::string& platform_name() const { return platform_name_; }
-  /// Name and version of the plugin and its compiler: part of disk-cache keys.
+  /// Name and version of the plugin and its compiler.
   const std::string& version() const { return version_; }
+  /// All that an executable depends on besides its program, a part on each line: the plugin and the
+  /// options that its client was made with, the devices, the options of the compilation, XLA's
+  /// flags, and this host's processor where programs run on it. Where two keys are equal, either
+  /// side can run the other's executables.
+  std::string CompileKey(const CompileOptions& options) const;
   const std::vector<DeviceInfo>& devices() const { return devices_; }
   /// Whether device memory is host memory (Buffer::HostPointer works).
   bool host_memory() const;
@@ -266,6 +271,7 @@ class Client {
   Client() = default;
   std::shared_ptr<ClientImpl> impl_;
   std::string platform_, platform_name_, version_;
+  std::string create_options_;  // as text
   std::vector<DeviceInfo> devices_;
 };
 

@@ -274,10 +274,8 @@ ExecuteResult Executable::Execute(std::span<Buffer* const> arguments, int device
                               : "Program " + name_ + " runs on " + std::to_string(devices_.size()) +
                                     " devices at once: use ExecuteSharded");
   }
-  CheckArguments(arguments, device);
-  ExecuteResult result;
-  Run({&arguments, 1}, {&result, 1});
-  return result;
+  const std::vector<Buffer*> list(arguments.begin(), arguments.end());
+  return std::move(ExecuteSharded({&list, 1})[0]);
 }
 
 std::vector<ExecuteResult> Executable::ExecuteSharded(
@@ -291,7 +289,7 @@ std::vector<ExecuteResult> Executable::ExecuteSharded(
   for (size_t d = 0; d < arguments.size(); ++d) {
     const std::vector<Buffer*>& list = arguments[d];
     CheckArguments(list, devices_[d]);
-    CheckShardedArguments(list);
+    if (devices_.size() > 1) CheckShardedArguments(list);
     if (list.size() != arguments[0].size()) {
       throw InvalidArgument("Program " + name_ + ": devices got " +
                             std::to_string(arguments[0].size()) + " and " +

@@ -1,0 +1,141 @@
+"""The cache of compiled programs on disk: ``python -m torch_xla.cache``.
+
+``ls`` lists its entries, ``info`` sums them up, ``verify`` checks all of them, ``clear`` removes
+them, and ``warm SCRIPT [ARGS...]`` runs a script so that the next run finds its programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch_xla import _XLAC
+from torch_xla.debug import metrics
+
+
+class Entry(NamedTuple):
+    """A compiled program, or the record that tells which one a graph became."""
+
+    path: str
+    bytes: int
+    last_use: float
+    key: bytes
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it will be made anew."""
+        return not self.key
+
+    @property
+    def platform(self) -> str:
+        """What it runs on."""
+        for line in self.key.split(b"\n"):
+            if line.startswith((b"plugin: ", b"platform: ")):
+                return line.split(b" ")[1].decode()
+        return "?"
+
+
+def folder() -> str | None:
+    """Returns the folder of this process's cache, None if it has none."""
+    settings = _XLAC._xla_cache_settings()
+    return settings[0] if settings else None
+
+
+def entries(path: str, check: bool = False) -> list[Entry]:
+    """Returns the entries of a folder, those that were not used for the longest time first.
+
+    Args:
+        path: The folder.
+        check: Whether to read them whole, so that all that are damaged are known.
+    """
+    if not os.path.isdir(path):
+        return []
+    return [Entry(*item) for item in _XLAC._xla_cache_entries(path, check)]
+
+
+def clear(path: str) -> int:
+    """Removes all entries of a folder and returns their number."""
+    found = entries(path)
+    for entry in found:
+        os.unlink(entry.path)
+    return len(found)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def _ls(path: str) -> int:
+    for entry in entries(path):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.last_use))
+        kind = "damaged" if entry.is_damaged else entry.platform
+        print(f"{when}  {_size(entry.bytes):>10}  {kind:8}  {os.path.basename(entry.path)}")
+    return 0
+
+
+def _info(path: str) -> int:
+    found = entries(path)
+    settings = _XLAC._xla_cache_settings()
+    print(f"folder:   {path}")
+    print(f"entries:  {len(found)}")
+    print(f"size:     {_size(sum(entry.bytes for entry in found))}")
+    if settings and settings[0] == path:
+        print(f"at most:  {_size(settings[2])}{', read only' if settings[1] else ''}")
+    return 0
+
+
+def _verify(path: str) -> int:
+    found = entries(path, check=True)
+    damaged = [entry for entry in found if entry.is_damaged]
+    for entry in damaged:
+        print(f"damaged: {entry.path}")
+    print(f"{len(found) - len(damaged)} of {len(found)} entries are whole")
+    return 1 if damaged else 0
+
+
+def _clear(path: str) -> int:
+    print(f"removed {clear(path)} entries")
+    return 0
+
+
+def _warm(command: Sequence[str]) -> int:
+    sys.argv = list(command)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
+    runpy.run_path(command[0], run_name="__main__")
+    _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    for name in ("PersistentCacheHit", "PersistentCacheMiss", "PersistentCacheWrite"):
+        print(f"{name}: {metrics.counter_value(name) or 0}", file=sys.stderr)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torch_xla.cache", description=__doc__)
+    parser.add_argument("--folder", help="instead of this process's own")
+    commands = parser.add_subparsers(dest="command", required=True)
+    plain = {"ls": _ls, "info": _info, "verify": _verify, "clear": _clear}
+    for name in plain:
+        commands.add_parser(name)
+    warm = commands.add_parser("warm")
+    warm.add_argument("script")
+    warm.add_argument("args", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if options.command == "warm":
+        if options.folder:
+            _XLAC._xla_initialize_cache(options.folder, False)
+        if folder() is None:
+            parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty")
+        return _warm([options.script, *options.args])
+    path = options.folder or folder()
+    if path is None:
+        parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty; --folder names one")
+    return plain[options.command](path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

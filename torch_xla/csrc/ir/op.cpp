@@ -1,0 +1,35 @@
+#include "ir/op.h"
+
+#include <mutex>
+#include <string_view>
+#include <unordered_set>
+
+#include "ir/hash.h"
+
+namespace torch_xla::ir {
+namespace {
+
+uint64_t NewId(std::string_view name, std::string_view overload) {
+  // Some have the name of one that they are a part of. They are made in one order in each process.
+  static std::mutex mutex;
+  static auto& taken = *new std::unordered_set<uint64_t>;
+  Hasher hasher;
+  hasher.AddText(name);
+  hasher.AddText(overload);
+  std::lock_guard lock(mutex);
+  while (!taken.insert(hasher.Finish().low).second) hasher.Add(1);
+  return hasher.Finish().low;
+}
+
+}  // namespace
+
+OpSpec::OpSpec(const char* name, const char* overload, std::span<const ArgSpec> args,
+               LowerFunction lower, debug::Counter* counter)
+    : name(name),
+      overload(overload),
+      args(args),
+      lower(lower),
+      counter(counter),
+      id(NewId(name, overload)) {}
+
+}  // namespace torch_xla::ir

@@ -1,0 +1,329 @@
+#include "lazy/disk_cache.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "debug/environment.h"
+#include "debug/metrics.h"
+#include "ir/hash.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporary = ".tmp";
+constexpr std::string_view kLocks = "locks";
+// Other processes write, too: count again after so many of one's own.
+constexpr int kWritesBetweenCounts = 16;
+
+struct Header {
+  std::array<char, 8> magic;
+  uint64_t key_bytes, content_bytes;
+  ir::Hash128 checksum;  // of key and content
+};
+constexpr std::array<char, 8> kMagic = {'X', 'L', 'A', 'p', 'r', 'o', 'g', '1'};
+
+ir::Hash128 HashOf(std::string_view a, std::string_view b = {}) {
+  ir::Hasher hasher;
+  hasher.AddText(a);
+  hasher.AddText(b);
+  return hasher.Finish();
+}
+
+/// Closed at the end of its life.
+class File {
+ public:
+  File(const fs::path& path, int flags) : file_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  ~File() {
+    if (file_ >= 0) close(file_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  int get() const { return file_; }
+  int Release() { return std::exchange(file_, -1); }
+  explicit operator bool() const { return file_ >= 0; }
+
+  bool ReadAll(char* to, size_t size) const {
+    while (size > 0) {
+      const ssize_t count = read(file_, to, size);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return false;
+      to += count;
+      size -= static_cast<size_t>(count);
+    }
+    return true;
+  }
+  bool WriteAll(std::string_view from) const {
+    while (!from.empty()) {
+      const ssize_t count = write(file_, from.data(), from.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return false;
+      from.remove_prefix(static_cast<size_t>(count));
+    }
+    return true;
+  }
+
+ private:
+  int file_;
+};
+
+struct Parts {
+  std::string key, content;
+};
+
+/// Of an entry that is whole.
+std::optional<Parts> ReadEntry(const File& file) {
+  struct stat status{};
+  Header header;
+  if (fstat(file.get(), &status) != 0 || status.st_size < static_cast<off_t>(sizeof header) ||
+      !file.ReadAll(reinterpret_cast<char*>(&header), sizeof header) || header.magic != kMagic) {
+    return std::nullopt;
+  }
+  const uint64_t rest = static_cast<uint64_t>(status.st_size) - sizeof header;
+  if (header.key_bytes > rest || header.content_bytes != rest - header.key_bytes) {
+    return std::nullopt;
+  }
+  Parts parts{std::string(header.key_bytes, '\0'), std::string(header.content_bytes, '\0')};
+  if (!file.ReadAll(parts.key.data(), parts.key.size()) ||
+      !file.ReadAll(parts.content.data(), parts.content.size()) ||
+      HashOf(parts.key, parts.content) != header.checksum) {
+    return std::nullopt;
+  }
+  return parts;
+}
+
+std::error_code MakeFolder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder, error)) return {};
+  // Who can write here can have us run machine code: its owner alone.
+  if (fs::create_directories(folder, error)) fs::permissions(folder, fs::perms::owner_all, error);
+  return error;
+}
+
+double Seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+DiskCache::Claim::~Claim() {
+  if (file_ >= 0) close(file_);
+}
+
+fs::path DiskCache::PathOf(std::string_view key) const {
+  const ir::Hash128 hash = HashOf(key);
+  std::array<char, 40> name;
+  std::snprintf(name.data(), name.size(), "%016llx%016llx",
+                static_cast<unsigned long long>(hash.high),
+                static_cast<unsigned long long>(hash.low));
+  return settings_.folder /
+         (std::string(name.data()) + "." + std::string(key.substr(0, key.find(':'))));
+}
+
+std::optional<std::string> DiskCache::Read(std::string_view key) {
+  const File file(PathOf(key), O_RDONLY);
+  if (!file) return std::nullopt;
+  std::optional<Parts> parts = ReadEntry(file);
+  if (!parts || parts->key != key) return std::nullopt;
+  if (!settings_.read_only) futimens(file.get(), nullptr);  // Used now.
+  return std::move(parts->content);
+}
+
+bool DiskCache::Complain(const std::string& what, int error) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(complained_, true)) return false;
+  TORCH_WARN("the cache of compiled programs ", what, ": ", std::strerror(error),
+             ". Programs are compiled anew in each process; XLA_PERSISTENT_CACHE_PATH names "
+             "another folder, or with an empty value none.");
+  return false;
+}
+
+bool DiskCache::Write(std::string_view key, std::string_view content) {
+  if (settings_.read_only) return false;
+  if (const std::error_code error = MakeFolder(settings_.folder)) {
+    return Complain("cannot make its folder " + settings_.folder.string(), error.value());
+  }
+  const fs::path path = PathOf(key);
+  fs::path temporary = path;
+  temporary += "." + std::to_string(getpid()) + "." + std::to_string(std::random_device{}()) +
+               std::string(kTemporary);
+  const Header header{kMagic, key.size(), content.size(), HashOf(key, content)};
+  bool whole = false;
+  {
+    const File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
+    if (!file) return Complain("cannot write in " + settings_.folder.string(), errno);
+    whole = file.WriteAll({reinterpret_cast<const char*>(&header), sizeof header}) &&
+            file.WriteAll(key) && file.WriteAll(content);
+  }
+  if (!whole || rename(temporary.c_str(), path.c_str()) != 0) {
+    const int code = errno;
+    unlink(temporary.c_str());
+    return Complain("cannot write in " + settings_.folder.string(), code);
+  }
+  std::lock_guard lock(mutex_);
+  if (bytes_ >= 0) bytes_ += static_cast<int64_t>(sizeof header + key.size() + content.size());
+  if (bytes_ < 0 || bytes_ > settings_.max_bytes || ++writes_ >= kWritesBetweenCounts) Evict();
+  return true;
+}
+
+void DiskCache::Remove(std::string_view key) {
+  if (!settings_.read_only) unlink(PathOf(key).c_str());
+}
+
+void DiskCache::Evict() {
+  static auto& evicted = *new debug::Counter("PersistentCacheEvict");
+  writes_ = 0;
+  bytes_ = 0;
+  std::vector<Entry> entries;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(settings_.folder, error)) {
+    const fs::path& path = file.path();
+    struct stat status{};
+    if (stat(path.c_str(), &status) != 0) continue;
+    if (path.extension() == kTemporary) {
+      // Of a process that has ended in the middle.
+      if (Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr))) unlink(path.c_str());
+    } else if (path.filename() != kLocks) {
+      entries.push_back({path, status.st_size, Seconds(status.st_mtim), {}});
+      bytes_ += status.st_size;
+    }
+  }
+  if (bytes_ <= settings_.max_bytes) return;
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+  // Some more than need be, so that not every write has to look for the oldest.
+  for (const Entry& entry : entries) {
+    if (bytes_ <= settings_.max_bytes - settings_.max_bytes / 10) break;
+    if (unlink(entry.path.c_str()) != 0) continue;
+    bytes_ -= entry.bytes;
+    evicted.Add();
+  }
+}
+
+DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
+  if (settings_.read_only) return {};
+  // A byte of one file stands for each entry, so that nothing of a lock is left when its holder
+  // ends. Of this open file alone, not of the process: its threads claim, too.
+  if (MakeFolder(settings_.folder)) return {};
+  File file(settings_.folder / kLocks, O_RDWR | O_CREAT);
+  if (!file) return {};
+  struct flock range{};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(HashOf(key).low >> 2);
+  range.l_len = 1;
+  const auto end = std::chrono::steady_clock::now() + settings_.patience;
+  for (auto pause = std::chrono::milliseconds(1); fcntl(file.get(), F_OFD_SETLK, &range) != 0;) {
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return {};  // No locks here.
+    if (std::chrono::steady_clock::now() >= end) return {};
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+  }
+  return Claim(file.Release());
+}
+
+std::vector<DiskCache::Entry> DiskCache::List(const fs::path& folder, bool check) {
+  std::vector<Entry> entries;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    if (item.path().filename() == kLocks || item.path().extension() == kTemporary) continue;
+    const File file(item.path(), O_RDONLY);
+    struct stat status{};
+    if (!file || fstat(file.get(), &status) != 0) continue;  // Evicted meanwhile.
+    Entry entry{item.path(), status.st_size, Seconds(status.st_mtim), {}};
+    if (check) {
+      if (auto parts = ReadEntry(file)) entry.key = std::move(parts->key);
+    } else {
+      Header header;
+      if (file.ReadAll(reinterpret_cast<char*>(&header), sizeof header) && header.magic == kMagic &&
+          header.key_bytes < static_cast<uint64_t>(status.st_size)) {
+        entry.key.resize(header.key_bytes);
+        if (!file.ReadAll(entry.key.data(), entry.key.size())) entry.key.clear();
+      }
+    }
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+  return entries;
+}
+
+// ---------------------------------------------------------------- that of this process
+
+namespace {
+
+struct Configured {
+  std::mutex mutex;
+  bool decided = false;
+  std::shared_ptr<DiskCache> cache;
+};
+
+Configured& GetConfigured() {
+  static auto& configured = *new Configured;
+  return configured;
+}
+
+const char* NonEmpty(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+/// By default below the user's folder for caches; empty where there is none, or where it is to be.
+fs::path FolderOfEnvironment() {
+  if (const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH")) return folder;
+  const char* caches = NonEmpty("XDG_CACHE_HOME");
+  const char* home = NonEmpty("HOME");
+  if (!caches && !home) return {};
+  return (caches ? fs::path(caches) : fs::path(home) / ".cache") / "torch_xla" / "programs";
+}
+
+std::shared_ptr<DiskCache> Make(fs::path folder, bool read_only) {
+  if (folder.empty()) return nullptr;
+  DiskCache::Settings settings{.folder = std::move(folder), .read_only = read_only};
+  if (const char* text = NonEmpty("XLA_PERSISTENT_CACHE_MAX_BYTES")) {
+    char* end = nullptr;
+    errno = 0;
+    const long long bytes = std::strtoll(text, &end, 10);
+    if (*end == '\0' && errno == 0 && bytes > 0) {
+      settings.max_bytes = bytes;
+    } else {
+      TORCH_WARN("XLA_PERSISTENT_CACHE_MAX_BYTES: expected a number of bytes above 0, got '", text,
+                 "'; it is ", settings.max_bytes);
+    }
+  }
+  return std::make_shared<DiskCache>(std::move(settings));
+}
+
+}  // namespace
+
+std::shared_ptr<DiskCache> GetDiskCache() {
+  Configured& configured = GetConfigured();
+  std::lock_guard lock(configured.mutex);
+  if (!std::exchange(configured.decided, true)) {
+    configured.cache =
+        Make(FolderOfEnvironment(), debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY"));
+  }
+  return configured.cache;
+}
+
+void InitializeDiskCache(fs::path folder, bool read_only) {
+  Configured& configured = GetConfigured();
+  std::lock_guard lock(configured.mutex);
+  configured.cache = Make(std::move(folder), read_only);
+  configured.decided = true;
+}
+
+}  // namespace torch_xla::lazy

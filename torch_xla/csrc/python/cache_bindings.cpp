@@ -1,0 +1,45 @@
+// The cache of compiled programs on disk: where it is, and what is in it.
+#include <pybind11/stl.h>
+
+#include "lazy/disk_cache.h"
+#include "python/bindings.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+
+void BindCache(py::module_& m) {
+  m.def(
+      "_xla_initialize_cache",
+      [](const std::string& folder, bool read_only) {
+        lazy::InitializeDiskCache(folder, read_only);
+      },
+      py::arg("folder"), py::arg("read_only"), NoGil());
+  // (folder, read_only, max_bytes); None where there is no cache.
+  m.def("_xla_cache_settings", []() -> std::optional<std::tuple<std::string, bool, int64_t>> {
+    const auto cache = lazy::GetDiskCache();
+    if (!cache) return std::nullopt;
+    const lazy::DiskCache::Settings& settings = cache->settings();
+    return std::tuple(settings.folder.string(), settings.read_only, settings.max_bytes);
+  });
+  // (path, bytes, last use, key) of each entry, the oldest first; those that are damaged have no
+  // key.
+  m.def(
+      "_xla_cache_entries",
+      [](const std::string& folder, bool check) {
+        std::vector<std::tuple<std::string, int64_t, double, py::bytes>> result;
+        std::vector<lazy::DiskCache::Entry> entries;
+        {
+          py::gil_scoped_release no_gil;
+          entries = lazy::DiskCache::List(folder, check);
+        }
+        for (const lazy::DiskCache::Entry& entry : entries) {
+          result.emplace_back(entry.path.string(), entry.bytes, entry.last_use,
+                              py::bytes(entry.key));
+        }
+        return result;
+      },
+      py::arg("folder"), py::arg("check"));
+}
+
+}  // namespace torch_xla::python
