@@ -1,6 +1,7 @@
 // lazy/disk_cache: entries that are whole or not there, one maker for each, and a bound.
 #include "lazy/disk_cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>

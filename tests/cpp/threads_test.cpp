@@ -235,7 +235,9 @@ TEST(ThreadsTest, EightOnFourDevices) {
         state->Assign(Copied(state->value()));
         if (i % 2 == 0) other->Assign(Expand(state->value(), {1 + i % 3, 8}));  // resized
         if (i % 3 == 0) SyncDevice(device, /*wait=*/false);
-        if (i % 5 == 0) EXPECT_EQ(Read(state), static_cast<float>(t));
+        if (i % 5 == 0) {
+          EXPECT_EQ(Read(state), static_cast<float>(t));
+        }
         if (i % 7 == 0) {
           // A fill that is uploaded, and a number.
           StoragePtr fill = MakeStorage(Fill(t + 0.5, ir::GetShape(at::kFloat, {8})), device);
