@@ -484,7 +484,10 @@ def run_asking_while_tracing() -> int:
     value = torch.ones(2, device=xm.xla_device())
     xm.all_reduce(xm.REDUCE_SUM, value).cpu()
 
+    asking = threading.Event()
+
     def trace() -> None:
+        asking.wait(30)
         for _ in range(200):
             xm.all_reduce(xm.REDUCE_SUM, value)
 
@@ -494,6 +497,7 @@ def run_asking_while_tracing() -> int:
     while thread.is_alive():
         _XLAC._xla_collective_pending()
         asked += 1
+        asking.set()
     thread.join()
     torch_xla.sync(wait=True)
     return asked
