@@ -84,7 +84,7 @@ ir::Value Node(const ir::OpSpec& op, const ir::Value& x) {
   return MakeNode(&op, {x}, {}, x.shape());
 }
 
-class LoweringTest : public testing::Test {
+class SlowLoweringTest : public testing::Test {
  protected:
   void SetUp() override {
     lowering_began = &began_;
@@ -93,7 +93,7 @@ class LoweringTest : public testing::Test {
   Signal began_, may_end_;
 };
 
-TEST_F(LoweringTest, StopsNoOtherThread) {
+TEST_F(SlowLoweringTest, StopsNoOtherThread) {
   StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(1, 5, 0)), 0);
   std::thread lowering([&] { SyncStorages({slow}, /*wait=*/false); });
   ASSERT_TRUE(began_.Came());
@@ -109,7 +109,7 @@ TEST_F(LoweringTest, StopsNoOtherThread) {
   EXPECT_EQ(Read(slow), 1);
 }
 
-TEST_F(LoweringTest, WhatNeedsItsResultsRunsAfterIt) {
+TEST_F(SlowLoweringTest, WhatNeedsItsResultsRunsAfterIt) {
   StoragePtr slow = MakeStorage(Node(slow_to_lower, Upload(3, 6, 0)), 0);
   std::thread lowering([&] { SyncStorages({slow}, /*wait=*/false); });
   ASSERT_TRUE(began_.Came());
@@ -123,7 +123,7 @@ TEST_F(LoweringTest, WhatNeedsItsResultsRunsAfterIt) {
   lowering.join();
 }
 
-TEST_F(LoweringTest, AFailedOneFailsWhatNeedsItsResults) {
+TEST_F(SlowLoweringTest, AFailedOneFailsWhatNeedsItsResults) {
   StoragePtr failing = MakeStorage(Node(fails_to_lower, Upload(3, 7, 0)), 0);
   std::thread lowering([&] { EXPECT_ANY_THROW(SyncStorages({failing}, /*wait=*/false)); });
   ASSERT_TRUE(began_.Came());
@@ -137,7 +137,7 @@ TEST_F(LoweringTest, AFailedOneFailsWhatNeedsItsResults) {
   EXPECT_EQ(Read(MakeStorage(Copied(Upload(4, 7, 0)), 0)), 4);
 }
 
-TEST_F(LoweringTest, OfOneGraphByManyThreadsIsOne) {
+TEST_F(SlowLoweringTest, OfOneGraphByManyThreadsIsOne) {
   debug::Counter& lowered = debug::GetCounter("UncachedCompile");
   const int64_t before = lowered.value();
   std::vector<StoragePtr> storages;
