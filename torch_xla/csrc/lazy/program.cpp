@@ -202,9 +202,9 @@ ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
 ProgramPtr ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
   static const size_t capacity = ProgramCacheCapacity();
   std::lock_guard<std::mutex> lock(mutex_);
+  if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);
   if (auto it = entries_.find(key); it != entries_.end()) return it->second.program;
   if (entries_.size() >= capacity) DropLeastRecentlyUsed(entries_.size() - capacity + 1);
-  if (runtime::MappingsAreScarce()) DropLeastRecentlyUsed(entries_.size() / 4);
   return entries_.emplace(key, Entry{std::move(program), ++uses_}).first->second.program;
 }
 
