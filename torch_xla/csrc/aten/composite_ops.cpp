@@ -1,6 +1,7 @@
 // Operators that are calls of others: PyTorch has neither a Meta kernel nor a decomposition
 // for them.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
@@ -50,6 +51,10 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 }
 
 }  // namespace
+
+at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
+  return self.is_complex() ? self.copy_(at::_conj_physical(self)) : self;
+}
 
 // Python's << and >>, which have names of their own.
 #define SHIFT(name, inplace, shift)                                                               \

@@ -135,6 +135,9 @@ Value MarginGradient(LoweringContext& cx, Value grad_output, Value x, int64_t re
   return grad.rank() == 0 ? Reshape(grad, {1, 1}) : AsColumn(grad);
 }
 
+/// x where it is positive, 0 where not: of NaN, too, as the CPU asks `x > 0`.
+Value Positive(Value x) { return Select(x > 0, x, 0); }
+
 /// `rows` sums of a margin loss as the argument `reduction` wants them.
 Value MarginLoss(LoweringContext& cx, Value sums, int64_t classes, int64_t reduction) {
   Value loss = sums / classes;
@@ -155,7 +158,7 @@ ClassMargins MultiMargins(LoweringContext& cx, Value x, Value target, const c10:
   ClassMargins result;
   result.is_target = Equal(classes, BroadcastTo(AsColumn(target), x.dims()));
   Value own = ReduceKept(Select(result.is_target, x, 0), {1}, ReduceOp::kAdd);
-  result.z = Select(result.is_target, 0, Maximum(x - own + margin.toDouble(), 0));
+  result.z = Select(result.is_target, 0, Positive(x - own + margin.toDouble()));
   if (weight) result.weight = AsColumn(Take(Wide(cx, *weight), 0, target));
   return result;
 }
@@ -180,7 +183,7 @@ LabelMargins MultiLabelMargins(Value x, Value target, Value is_target) {
   Value valid = Scan(target, 1, ReduceOp::kMin) >= 0;
   result.targets = Select(valid, target, classes);
   Value own = BroadcastInDim(TakeAlong(x, 1, result.targets), dims, {0, 1});
-  Value z = Maximum(1 - own + BroadcastInDim(x, dims, {0, 2}), 0);
+  Value z = Positive(1 - own + BroadcastInDim(x, dims, {0, 2}));
   Value counts =
       And(BroadcastInDim(valid, dims, {0, 1}), BroadcastInDim(Equal(is_target, 0), dims, {0, 2}));
   result.z = Select(counts, z, 0);
