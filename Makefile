@@ -20,7 +20,7 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models conformance sanitize fuzz lint format bench clean distclean
+.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models conformance sanitize fuzz fuzz-programs lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -146,6 +146,10 @@ fuzz: zlib
 	  -o $(BUILD)/fuzz/tf_record_fuzzer
 	cd $(BUILD)/fuzz
 	./tf_record_fuzzer -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus
+
+# ARGS="--count 50000 --start 1000": random programs against the CPU, see tests/fuzz/fuzz.py --help.
+fuzz-programs: $(INSTALLED)
+	@$(PY) tests/fuzz/fuzz.py $(or $(ARGS),--count 5000 --start 1000)
 
 # ---------------------------------------------------------------- the rest
 

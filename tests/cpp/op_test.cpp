@@ -334,7 +334,7 @@ TEST_F(OpTest, IndexWithTensors) {
 }
 
 TEST_F(OpTest, IndexPutAccumulates) {
-  Check("xla::index_put", {at::rand({4, 5}), at::zeros({3}, at::kLong), at::rand({3, 5})},
+  Check("xla::index_put_", {at::rand({4, 5}), at::zeros({3}, at::kLong), at::rand({3, 5})},
         [](Tensors& in) { return Tensors{in[0].index_put_({in[1]}, in[2], true)}; });
 }
 
