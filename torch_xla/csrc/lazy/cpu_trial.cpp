@@ -1,5 +1,6 @@
 #include "lazy/cpu_trial.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
@@ -171,6 +172,23 @@ Stack OnCpu(const Stack& arguments, const Scale& scale, Fill fill, DtypeAs as = 
   });
 }
 
+/// A few elements are not worth waking threads: where the processor is busy, they cost a hundred
+/// times what the kernel does.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) {
+    if (before_ > 1) at::set_num_threads(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    if (before_ > 1) at::set_num_threads(before_);
+  }
+
+ private:
+  const int before_;
+};
+
 /// What the kernel throws for these tensors.
 std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments,
                            const Scale& scale, Fill fill, DtypeAs as = AsItIs) {
@@ -181,6 +199,7 @@ std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard no_warnings(&silent);
   at::DisableRecordFunctionGuard no_profile;
+  OneThread one_thread;
   try {
     Stack stack = OnCpu(arguments, scale, fill, as);
     CallBelow(op, stack);
