@@ -147,6 +147,13 @@ TEST(PeerMesh, AnAbortIsNotTakenForTheRestOfAMessage) {
   EXPECT_EQ(other.payloads, "");
 }
 
+TEST(PeerMesh, WhoGaveUpBeforeACallIsNotSentToForEver) {
+  auto meshes = MakeMeshes(2, 600s);
+  meshes[0]->Abort("enough");
+  Outcome outcome = Exchange(*meshes[1], {0, 1}, "call", std::string(16 << 20, 'a'));
+  EXPECT_TRUE(Contains(outcome.error, "enough")) << outcome.error;
+}
+
 // Who runs a collective keeps the communicator, whatever becomes of the process's own.
 TEST(Communicator, MayBeDroppedWhileItRuns) {
   auto meshes = MakeMeshes(2, 600s);

@@ -34,7 +34,7 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   if (steps == 1) return first.reshape({1});
   const at::Tensor last = at::scalar_tensor(end, options).to(wide);
   const at::Tensor step = (last - first) / (steps - 1);
-  const at::Tensor index = at::arange(steps, options.dtype(wide));
+  const at::Tensor index = at::arange(steps, options.dtype(c10::toRealValueType(wide)));
   const at::Tensor low = first + step * index, high = last - step * ((steps - 1) - index);
   return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high);
 }

@@ -55,7 +55,8 @@ struct PeerMesh::Peer {
   size_t received = 0;
   bool sent = false;
 
-  bool complete() const { return sent && received == in.size(); }
+  /// Who gave up reads no more: then what is left to send is not waited for.
+  bool complete() const { return received == in.size() && (sent || header().kind == kAbort); }
   Header header() const {
     Header header;
     std::memcpy(&header, in.data(), sizeof header);

@@ -154,18 +154,22 @@ c10::ScalarType FloatOrLong(c10::ScalarType dtype) {
   return c10::isIntegralType(dtype, /*includeBool=*/false) ? c10::kLong : c10::kFloat;
 }
 
-Stack OnDevice(const Stack& arguments, const Scale& scale,
+Stack OnDevice(const Stack& arguments, const Scale& scale, c10::DeviceType device,
                c10::function_ref<at::Tensor(c10::IntArrayRef, c10::ScalarType)> make) {
-  return WithTensors(arguments, [&](const at::Tensor& tensor) {
+  Stack stack = WithTensors(arguments, [&](const at::Tensor& tensor) {
     if (IsNumber(tensor)) return tensor;
     c10::SmallVector<int64_t, 6> sizes;
     for (int64_t size : tensor.sizes()) sizes.push_back(scale(size));
     return make(sizes, tensor.scalar_type());
   });
+  for (c10::IValue& argument : stack) {
+    if (argument.isDevice()) argument = c10::Device(device);
+  }
+  return stack;
 }
 
 Stack OnCpu(const Stack& arguments, const Scale& scale, Fill fill, DtypeAs as = AsItIs) {
-  return OnDevice(arguments, scale, [&](c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  return OnDevice(arguments, scale, c10::kCPU, [&](c10::IntArrayRef sizes, c10::ScalarType dtype) {
     at::Tensor tensor = at::full(sizes, fill == Fill::kOnes, at::TensorOptions().dtype(as(dtype)));
     if (fill == Fill::kIdentity && sizes.size() > 1) tensor.diagonal(0, -2, -1).fill_(1);
     return tensor;
@@ -230,7 +234,7 @@ at::Tensor OfShape(c10::IntArrayRef sizes, c10::ScalarType dtype) {
 }
 
 Stack OnMeta(const Stack& arguments, const Scale& scale) {
-  return OnDevice(arguments, scale, OfShape);
+  return OnDevice(arguments, scale, c10::kMeta, OfShape);
 }
 
 /// How many elements the call computes in the sizes of `scale`; nothing where Meta refuses them.
