@@ -157,7 +157,8 @@ def test_bincount():
     ):
         check(torch.bincount, *args, kwargs=kwargs, fallback_ok=True)
     for bad in (torch.tensor([-1]), torch.tensor([1.0]), x.view(2, 2)):
-        with pytest.raises(RuntimeError, match="1-d non-negative"):
+        refused = "not implemented" if bad.is_floating_point() else "1-d non-negative"
+        with pytest.raises(RuntimeError, match=refused):
             torch.bincount(bad.to(xm.xla_device()))
 
 

@@ -43,6 +43,8 @@ bool IsTried(const c10::OperatorHandle& op) {
       "aten::_ctc_loss",
       // Pivots of an empty matrix crash it.
       "aten::lu_unpack",
+      // The size of its result, which is an argument, is the sum of its values.
+      "aten::repeat_interleave",
   };
   // Lists are nodes where all is float (aten/foreach.h), else PyTorch calls the operator for each.
   // Of gradients the forward was tried; their CPU kernels want statistics in the input's dtype that
