@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <memory>
 #include <thread>
 
@@ -130,6 +131,45 @@ TEST(PeerMesh, AbortEndsAnExchangeThatIsUnderWay) {
   EXPECT_TRUE(Contains(first.error, "enough")) << first.error;
   EXPECT_TRUE(Contains(second.error, "rank 0 gave up: enough")) << second.error;
   EXPECT_TRUE(Contains(Exchange(*meshes[0], {0, 2}, "later", "").error, "enough"));
+}
+
+// Its message has come, and rank 2 never does: only the abort tells.
+TEST(PeerMesh, AnAbortAfterTheMessageEndsTheOthers) {
+  auto meshes = MakeMeshes(3, 600s);
+  Outcome first, second;
+  std::thread waiting([&] { first = Exchange(*meshes[0], {0, 1, 2}, "call", "x"); });
+  std::thread other([&] { second = Exchange(*meshes[1], {0, 1, 2}, "call", "x"); });
+  std::this_thread::sleep_for(50ms);
+  meshes[0]->Abort("enough");
+  waiting.join();
+  other.join();
+  EXPECT_TRUE(Contains(second.error, "rank 0 gave up: enough")) << second.error;
+}
+
+// Its next message, or its end, comes before what another has to say to this collective.
+TEST(PeerMesh, WhoIsAheadIsNotTakenForOneThatGaveUp) {
+  const struct {
+    uint32_t kind = 1, text_size = 4;
+    uint64_t payload_size = 1;
+    char rest[5] = {'c', 'a', 'l', 'l', 'x'};
+  } message;
+  for (const bool ends : {false, true}) {
+    int ahead[2], late[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ahead), 0);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, late), 0);
+    PeerMesh mesh(0, {-1, ahead[0], late[0]}, 600s);
+    const size_t size = offsetof(decltype(message), rest) + sizeof message.rest;
+    for (int i = 0; i < (ends ? 1 : 2); ++i) ASSERT_EQ(write(ahead[1], &message, size), size);
+    if (ends) shutdown(ahead[1], SHUT_WR);
+    Outcome outcome;
+    std::thread running([&] { outcome = Exchange(mesh, {0, 1, 2}, "call", "x"); });
+    std::this_thread::sleep_for(20ms);
+    ASSERT_EQ(write(late[1], &message, size), size);
+    running.join();
+    EXPECT_EQ(outcome.error, "");
+    close(ahead[1]);
+    close(late[1]);
+  }
 }
 
 TEST(PeerMesh, AnAbortIsNotTakenForTheRestOfAMessage) {

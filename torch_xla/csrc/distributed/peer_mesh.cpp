@@ -54,6 +54,7 @@ struct PeerMesh::Peer {
   std::vector<char> in;      // header, text, payload
   size_t received = 0;
   bool sent = false;
+  bool watched = true;  // once complete: whether it may still say that it gave up
 
   /// Who gave up reads no more: then what is left to send is not waited for.
   bool complete() const { return received == in.size() && (sent || header().kind == kAbort); }
@@ -63,6 +64,20 @@ struct PeerMesh::Peer {
     return header;
   }
   std::string_view text() const { return {in.data() + sizeof(Header), header().text_size}; }
+
+  /// Throws where it gave up after it had sent its message. Takes nothing from the socket: what
+  /// comes may belong to the next collective.
+  void Watch() {
+    Header header;
+    const ssize_t count = recv(socket, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+    if (count < 0) return;
+    watched = false;
+    if (count < static_cast<ssize_t>(sizeof header) || header.kind != kAbort) return;
+    std::string message(sizeof header + std::min(header.text_size, kMaxText), '\0');
+    const ssize_t size = recv(socket, message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
+    throw ReplicaError("rank " + std::to_string(rank) + " gave up: " +
+                       message.substr(sizeof header, static_cast<size_t>(size) - sizeof header));
+  }
 };
 
 PeerMesh::PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout)
@@ -180,17 +195,19 @@ std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::stri
     waiting.clear();
     std::vector<int> missing;
     for (Peer& peer : peers) {
+      if (!peer.complete() && Progress(peer, what)) Check(peer, what, payload.size());
       if (peer.complete()) continue;
-      if (Progress(peer, what)) {
-        Check(peer, what, payload.size());
-        continue;
-      }
       const auto events = static_cast<short>((peer.sent ? 0 : POLLOUT) |
                                              (peer.received < peer.in.size() ? POLLIN : 0));
       waiting.push_back({peer.socket, events, 0});
       missing.push_back(peer.rank);
     }
     if (waiting.empty()) break;
+    for (Peer& peer : peers) {
+      if (!peer.complete() || !peer.watched) continue;
+      peer.Watch();
+      if (peer.watched) waiting.push_back({peer.socket, POLLIN, 0});
+    }
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
