@@ -16,7 +16,11 @@ from torch_xla._internal import torch_patches
 
 
 def _run(code):
-    return run_python("from cpu_programs import *\n" + code, PYTHONPATH=os.path.dirname(__file__))
+    return run_python(
+        "from cpu_programs import *\n" + code,
+        PYTHONPATH=os.path.dirname(__file__),
+        PJRT_DEVICE="",  # Set, it asks for xla.
+    )
 
 
 def test_programs_on_the_cpu_before_and_after_the_import():

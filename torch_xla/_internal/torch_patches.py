@@ -20,9 +20,10 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
+from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
-from torch_xla._internal import device_module, storage_location
+from torch_xla._internal import accelerator, device_module, storage_location
 
 _MARK = "_torch_xla_replaces"
 
@@ -266,6 +267,17 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     return data_ptr
 
 
+def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A loader pins for the accelerator; PJRT copies from any memory."""
+
+    def pin_memory(data: Any, device: Any = None) -> Any:
+        if device is not None and torch.device(device).type == "xla":
+            return data
+        return original(data, device)
+
+    return pin_memory
+
+
 # ---------------------------------------------------------------- names
 
 
@@ -291,4 +303,7 @@ def apply() -> None:
     _replace(torch.Tensor, "_reduce_ex_internal", _reduce)
     _replace(torch.Tensor, "__deepcopy__", _deepcopy)
     _replace(torch.Tensor, "data_ptr", _data_ptr)
+    for name, make in accelerator.replacements().items():
+        _replace(torch._C, name, make)
+    _replace(pinning, "pin_memory", _pin_memory)
     torch.Tensor.xla = _xla

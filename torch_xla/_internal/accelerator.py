@@ -1,0 +1,94 @@
+"""``torch.accelerator`` for programs that use xla.
+
+PyTorch's list of accelerators is in C++ and leaves xla out. Where it finds none and the program has
+asked for xla (by ``PJRT_DEVICE``, or by using a device), xla is the answer; a program on the CPU
+gets what it got before the import. What is replaced are the functions of ``torch._C`` under
+``torch.accelerator``, whose own Python goes through the device module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame
+
+from torch_xla._internal import device_module
+
+_PREFIX = "_accelerator_"
+_torch_finds: Callable[[], torch.device | None] = torch._C._accelerator_getAccelerator
+_XLA = torch.device("xla")
+
+
+def _is_xla() -> bool:
+    asked = device_module.is_initialized() or bool(os.environ.get("PJRT_DEVICE"))
+    return asked and _torch_finds() is None
+
+
+def _exchange_device(index: int) -> int:
+    before = device_module.current_device()
+    device_module.set_device(index)
+    return before
+
+
+def _device_stats(index: int) -> dict[str, Any]:
+    # torch.accelerator flattens what it is given.
+    return device_module.memory_stats(index)
+
+
+def _device_capability(index: int) -> dict[str, Any]:
+    supported = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+    return {"supported_dtypes": {dtype for dtype in supported - quantized}}
+
+
+def _cannot_reset(index: int) -> None:
+    raise RuntimeError(
+        "torch.accelerator: the statistics of an xla device cannot be reset: PJRT keeps them"
+    )
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "getAccelerator": lambda: _XLA,
+    "getDeviceIndex": device_module.current_device,
+    "setDeviceIndex": device_module.set_device,
+    "exchangeDevice": _exchange_device,
+    "maybeExchangeDevice": _exchange_device,
+    "getDeviceCapability": _device_capability,
+    "getStream": device_module.current_stream,
+    "setStream": device_module.set_stream,
+    "synchronizeDevice": device_module.synchronize,
+    "isAllocatorInitialized": device_module.is_initialized,
+    "emptyCache": device_module.empty_cache,
+    "emptyHostCache": lambda: None,
+    "getDeviceStats": _device_stats,
+    "getMemoryInfo": device_module.mem_get_info,
+    "resetAccumulatedStats": _cannot_reset,
+    "resetPeakStats": _cannot_reset,
+}
+
+
+def replacements() -> dict[str, Callable[..., Any]]:
+    """Returns, by the name in ``torch._C``, what makes a function of the one that is there."""
+    return {
+        _PREFIX + name: _answered_by(function)
+        for name, function in _FUNCTIONS.items()
+        if hasattr(torch._C, _PREFIX + name)  # Some are of a later torch.
+    }
+
+
+def _answered_by(ours: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*args: Any) -> Any:
+            return ours(*args) if _is_xla() else original(*args)
+
+        # Dynamo asks for the stream in front of each program that it makes. Traced, that would ask
+        # in turn, and so on.
+        skip = eval_frame._FrameAction.SKIP
+        strategy = eval_frame._FrameExecStrategy(skip, skip)
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+        return function
+
+    return make
