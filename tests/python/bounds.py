@@ -23,7 +23,6 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +46,7 @@ from opinfo_testing import (
     dtype_name,
     dtypes_of,
 )
+from process_testing import fork_child
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from tqdm import tqdm
 
@@ -323,23 +323,7 @@ class Process:
 
 
 def _fork(name: str, start: int, alone: int, dead: list[int]) -> Process:
-    read, write = os.pipe()
-    stderr = tempfile.TemporaryFile()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(read)
-            os.dup2(stderr.fileno(), 2)
-            with os.fdopen(write, "wb") as pipe:
-                Child(name, pipe, start, alone, dead).run()
-            status = 0
-        except BaseException as error:  # noqa: BLE001 - the parent reads it in stderr
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(status)
-    os.close(write)
-    return Process(pid, read, stderr)
+    return Process(*fork_child(lambda pipe: Child(name, pipe, start, alone, dead).run()))
 
 
 Result = dict[str, Any]  # counts by kind, failures [kind, sample, text], slow [seconds, …]

@@ -37,6 +37,7 @@ from opinfo_exceptions import (
     Excuse,
 )
 from opinfo_testing import CHECKS, DTYPES, OPS, check_op, dtype_name, plan
+from process_testing import fork_child
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,23 +94,8 @@ def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _start(op: str, args: argparse.Namespace) -> Job:
-    read, write = os.pipe()
-    stderr = tempfile.TemporaryFile()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(read)
-            os.dup2(stderr.fileno(), 2)
-            with os.fdopen(write, "wb") as pipe:
-                pipe.write(json.dumps(_work(op, args)).encode())
-            status = 0
-        except BaseException as error:  # noqa: BLE001 - the parent reads it in stderr
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(status)
-    os.close(write)
-    return Job(op, pid, read, stderr, time.monotonic() + args.timeout)
+    child = fork_child(lambda pipe: pipe.write(json.dumps(_work(op, args)).encode()))
+    return Job(op, *child, time.monotonic() + args.timeout)
 
 
 def _finish(job: Job, timed_out: bool) -> list[dict[str, Any]] | str:

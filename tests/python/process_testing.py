@@ -1,4 +1,4 @@
-"""Runs a piece of Python in a process of its own, with environment variables of its own."""
+"""Processes of tests: a piece of Python with variables of its own, a forked child."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _PREAMBLE = """
 import json
@@ -28,6 +30,45 @@ device = xm.xla_device()
 """
 
 
+def start_python(
+    *args: str, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the interpreter with these arguments and variables, and waits for its end."""
+    return subprocess.run(
+        [sys.executable, *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def fork_child(work: Callable[[IO[bytes]], None]) -> tuple[int, int, IO[bytes]]:
+    """Forks a child that answers ``work`` through a pipe, and ends with status 0 if it could.
+
+    Returns:
+        The child's process id, the end of the pipe to read from, and what it writes to stderr.
+    """
+    read, write = os.pipe()
+    stderr = tempfile.TemporaryFile()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read)
+            os.dup2(stderr.fileno(), 2)
+            with os.fdopen(write, "wb") as pipe:
+                work(pipe)
+            status = 0
+        except BaseException as error:  # noqa: BLE001 - the parent reads it in stderr
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(status)
+    os.close(write)
+    return pid, read, stderr
+
+
 def run_python(
     code: str, tmp_path: Path, timeout: float = 120, **environment: str
 ) -> tuple[dict[str, Any], str]:
@@ -41,14 +82,7 @@ def run_python(
     """
     script = tmp_path / "script.py"
     script.write_text(_PREAMBLE + textwrap.dedent(code))
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    result = start_python(str(script), timeout=timeout, **environment)
     assert result.returncode == 0, result.stderr[-4000:]
     reported: dict[str, Any] = {}
     for line in result.stdout.splitlines():

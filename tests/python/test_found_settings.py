@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from process_testing import start_python
 
 _COMPUTE = """
 import torch, torch_xla
@@ -17,14 +16,7 @@ print("RESULT", (torch.ones(2, device="xla") + 1).tolist())
 
 def start(**environment: str) -> subprocess.CompletedProcess[str]:
     """A process that computes on the CPU platform under these variables."""
-    return subprocess.run(
-        [sys.executable, "-c", _COMPUTE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PJRT_DEVICE": "CPU", **environment},
-    )
+    return start_python("-c", _COMPUTE, **{"PJRT_DEVICE": "CPU", **environment})
 
 
 @pytest.mark.parametrize(

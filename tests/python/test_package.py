@@ -1,12 +1,11 @@
 """The package's own functions, torch.xla, and what an import costs."""
 
 import io
-import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from process_testing import start_python
 from torch.utils.checkpoint import checkpoint
 
 import torch_xla
@@ -17,14 +16,7 @@ from torch_xla._internal import device_module, torch_patches
 
 def run_python(code: str, **environment: str) -> str:
     """Returns what ``code`` printed in a process of its own."""
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    result = start_python("-c", code, **environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

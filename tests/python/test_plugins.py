@@ -1,21 +1,27 @@
 """Discovery of PJRT plugins."""
 
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_testing import start_python
 
 from torch_xla import _XLAC
 from torch_xla._internal import plugins
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of installed packages, before all others."""
+    before = sys.modules.pop("jax_plugins", None)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    # It knows the folder, and jax would look there.
+    sys.modules.pop("jax_plugins", None)
+    if before is not None:
+        sys.modules["jax_plugins"] = before
 
 
 def install(site: Path, name: str, files: dict[str, str], entry_points: str = "") -> None:
@@ -138,33 +144,24 @@ def test_registration_passes_everything_on(monkeypatch):
     assert calls == [tuple(spec) for spec in plugins.find_plugins()]
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **environment},
-    )
-
-
 SHOW_DEVICES = "import torch_xla; print(torch_xla.real_devices())"
 
 
 def test_number_of_cpu_devices():
-    result = run_python(SHOW_DEVICES, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="2")
+    result = start_python("-c", SHOW_DEVICES, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="2")
     assert result.stdout == "['CPU:0', 'CPU:1']\n", result.stderr
 
 
 def test_unknown_platform_is_an_exception():
-    result = run_python(SHOW_DEVICES, PJRT_DEVICE="NOSUCH")
+    result = start_python("-c", SHOW_DEVICES, PJRT_DEVICE="NOSUCH")
     assert result.returncode == 1
     assert "NOSUCH" in result.stderr.splitlines()[-1] or "RuntimeError" in result.stderr
 
 
 def test_wrong_library_path_is_an_exception():
-    result = run_python(SHOW_DEVICES, PJRT_DEVICE="CPU", PJRT_CPU_LIBRARY_PATH="/no/such/file.so")
+    result = start_python(
+        "-c", SHOW_DEVICES, PJRT_DEVICE="CPU", PJRT_CPU_LIBRARY_PATH="/no/such/file.so"
+    )
     assert result.returncode == 1
     assert "/no/such/file.so" in result.stderr
     assert "RuntimeError" in result.stderr
@@ -208,7 +205,10 @@ print("done")
 
 def test_bindings_that_may_make_the_client_release_the_gil(tmp_path):
     os.mkfifo(tmp_path / "plugin.so")
-    result = run_python(
-        BINDINGS_THAT_WAIT, PJRT_DEVICE="CPU", PJRT_CPU_LIBRARY_PATH=str(tmp_path / "plugin.so")
+    result = start_python(
+        "-c",
+        BINDINGS_THAT_WAIT,
+        PJRT_DEVICE="CPU",
+        PJRT_CPU_LIBRARY_PATH=str(tmp_path / "plugin.so"),
     )
     assert result.stdout.endswith("done\n"), result.stdout + result.stderr[-2000:]

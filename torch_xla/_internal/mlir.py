@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def _stablehlo() -> Any:
+    try:
+        from jaxlib.mlir.dialects import stablehlo
+    except ImportError as error:
+        raise ImportError(
+            "StableHLO's bytecode is read and written by jaxlib, which is not installed: "
+            "pip install jaxlib"
+        ) from error
+    return stablehlo
+
 
 def bytecode(text: str) -> bytes:
     """Returns a StableHLO module as a portable artifact of StableHLO's current version.
@@ -9,12 +22,7 @@ def bytecode(text: str) -> bytes:
     Raises:
         ImportError: jaxlib is not installed.
     """
-    try:
-        from jaxlib.mlir.dialects import stablehlo
-    except ImportError as error:
-        raise ImportError(
-            "StableHLO's bytecode is written by jaxlib, which is not installed: pip install jaxlib"
-        ) from error
+    stablehlo = _stablehlo()
     return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version())
 
 
@@ -24,13 +32,9 @@ def text(bytecode: bytes) -> str:
     Raises:
         ImportError: jaxlib is not installed.
     """
-    try:
-        from jaxlib.mlir import ir
-        from jaxlib.mlir.dialects import stablehlo
-    except ImportError as error:
-        raise ImportError(
-            "StableHLO's bytecode is read by jaxlib, which is not installed: pip install jaxlib"
-        ) from error
+    stablehlo = _stablehlo()
+    from jaxlib.mlir import ir
+
     with ir.Context() as context:
         stablehlo.register_dialect(context)
         return str(stablehlo.deserialize_portable_artifact(context, bytecode))

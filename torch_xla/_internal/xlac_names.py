@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,28 +92,10 @@ def _get_xla_tensor_dimension_size(tensor: torch.Tensor, dim: int) -> torch.Tens
     return torch.tensor(tensor.size(dim), dtype=torch.int32, device=tensor.device)
 
 
-def _xla_custom_call(
-    inputs: Sequence[torch.Tensor],
-    target: str,
-    output_shapes: Sequence[Sequence[int]],
-    output_dtypes: Sequence[torch.dtype],
-    has_side_effect: bool = False,
-    backend_config: str = "",
-    api_version: int = 0,
-    frontend_attributes: Mapping[str, str] | None = None,
-) -> list[torch.Tensor]:
+def _xla_custom_call(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
     from torch_xla.experimental import stablehlo_custom_call
 
-    return stablehlo_custom_call.custom_call(
-        inputs,
-        target,
-        output_shapes,
-        output_dtypes,
-        has_side_effect,
-        backend_config,
-        api_version,
-        frontend_attributes,
-    )
+    return stablehlo_custom_call.custom_call(*args, **kwargs)
 
 
 def OpSharding(  # noqa: N802
