@@ -268,8 +268,11 @@ def main() -> None:
     print(f"training loss: {sum(last) / len(last):.3f} nats/char over the last {len(last)} steps")
     print(f"loss on unseen text: {final_loss:.3f} nats/char")
     print(f"speed: {args.steps / seconds:.2f} steps/s, compiles included")
-    compiles = met.metric_data("CompileTime")[0] if args.device == "xla" else None
-    if compiles is not None:
+    compiles = None
+    if args.device == "xla":
+        # None while all programs came from the cache on disk.
+        samples = met.metric_data("CompileTime")
+        compiles = samples[0] if samples else 0
         print(f"compiles: {compiles}")
     if args.log_losses:
         result = {

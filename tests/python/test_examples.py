@@ -37,6 +37,16 @@ def test_digits_reaches_97_percent(tmp_path):
 
 
 @pytest.mark.timeout(400)
+def test_a_second_run_compiles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "cache"))
+    first, second = (
+        run_example(tmp_path, "train_digits.py", "--epochs", "1", timeout=180) for _ in range(2)
+    )
+    assert first["compiles"][0] > 0 and second["compiles"] == [0]
+    assert second["losses"] == first["losses"]
+
+
+@pytest.mark.timeout(400)
 def test_digits_curves_agree(tmp_path):
     arguments = ("--epochs", "2", "--dropout", "0")
     xla = run_example(tmp_path, "train_digits.py", *arguments, timeout=240)
