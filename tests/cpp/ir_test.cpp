@@ -409,13 +409,23 @@ TEST(DumpTest, NamesResultsOfNodesWithSeveral) {
 
 TEST(DumpTest, PrintsAbsentOptionalsAndLocations) {
   Value s = Sum(Source(), {}, false);
-  auto location = std::make_shared<ir::SourceLocation>();
-  location->file = "train.py";
-  location->function = "step";
-  location->line = 12;
-  s.node->set_location(location);
+  const ir::SourceCode code{"train.py", "step", {{0, 10}, {4, 12}, {8, 11}}};
+  const ir::SourceLocation location{&code, 6};
+  s.node->set_location(&location);
   std::string text = ir::Describe(*s.node, std::vector<std::string>{"%7"});
   EXPECT_EQ(text, "test::sum(%7), dim=(), keepdim=0, dtype=None, location=step@train.py:12");
+}
+
+TEST(SourceTest, LinesByOffset) {
+  const ir::SourceCode code{"train.py", "step", {{2, 10}, {4, 0}, {8, 11}}};
+  EXPECT_EQ(code.LineAt(0), 0);
+  EXPECT_EQ(code.LineAt(2), 10);
+  EXPECT_EQ(code.LineAt(3), 10);
+  EXPECT_EQ(code.LineAt(4), 0);
+  EXPECT_EQ(code.LineAt(1000), 11);
+  EXPECT_EQ((ir::SourceLocation{&code, 8, true}).ToString(), "train.py:11 (backward)");
+  EXPECT_EQ((ir::SourceLocation{&code, 5}).ToString(), "train.py");
+  EXPECT_EQ(ir::LineOf(nullptr), "an unknown line");
 }
 
 TEST(DumpTest, DotHasAnEdgePerOperand) {

@@ -12,12 +12,12 @@
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "lazy/cpu_trial.h"
+#include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {
 
 Decomposer decomposer = nullptr;
-UserLine user_line = nullptr;
 
 /// The operators that are being run here, each within the one before. Guards against a
 /// decomposition that calls the operator it decomposes.
@@ -147,9 +147,9 @@ void Warn(const std::string& name) {
   static auto& warned = *new std::set<std::string>;
   std::lock_guard<std::mutex> lock(mutex);
   if (!warned.insert(name).second) return;
-  std::string line = user_line ? user_line() : "";
+  const ir::SourceLocation* line = lazy::CurrentLocation();
   std::cerr << "pt-xla-profiler: Op(s) not lowered: " << name << ", run on the CPU"
-            << (line.empty() ? "" : " (first called at " + line + ")")
+            << (line ? " (first called at " + line->ToString() + ")" : "")
             << "; see docs/op_lowering.md\n";
 }
 
@@ -204,6 +204,5 @@ TORCH_LIBRARY_IMPL(_, XLA, m) {
 }  // namespace
 
 void SetDecomposer(Decomposer function) { decomposer = function; }
-void SetUserLine(UserLine function) { user_line = function; }
 
 }  // namespace torch_xla::aten

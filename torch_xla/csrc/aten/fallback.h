@@ -16,8 +16,4 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 using Decomposer = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void SetDecomposer(Decomposer decomposer);
 
-/// "file.py:12" of the user's innermost frame, or empty; set by the Python layer.
-using UserLine = std::string (*)();
-void SetUserLine(UserLine user_line);
-
 }  // namespace torch_xla::aten

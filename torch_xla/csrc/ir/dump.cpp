@@ -14,6 +14,16 @@ void PrintList(std::ostream& out, const List& list) {
   out << ')';
 }
 
+void PrintNumber(std::ostream& out, const c10::Scalar& value) {
+  if (value.isComplex()) {
+    out << value.toComplexDouble();
+  } else if (value.isFloatingPoint()) {
+    out << value.toDouble();
+  } else {
+    out << (value.isBoolean() ? value.toBool() : value.toLong());
+  }
+}
+
 void PrintAttribute(std::ostream& out, const ArgSpec& arg, AttributeReader& reader) {
   auto name = [&]() -> std::ostream& { return out << ", " << arg.name << '='; };
   switch (arg.kind) {
@@ -57,13 +67,7 @@ void PrintAttribute(std::ostream& out, const ArgSpec& arg, AttributeReader& read
     case ArgKind::kOptionalConstantScalar: {
       c10::Scalar value = reader.Scalar();
       name();
-      if (value.isComplex()) {
-        out << value.toComplexDouble();
-      } else if (value.isFloatingPoint()) {
-        out << value.toDouble();
-      } else {
-        out << (value.isBoolean() ? value.toBool() : value.toLong());
-      }
+      PrintNumber(out, value);
       return;
     }
     case ArgKind::kIntList:
@@ -157,8 +161,26 @@ std::string Describe(const Node& node, std::span<const std::string> operand_name
   AttributeReader reader(node.attributes());
   for (const ArgSpec& arg : node.op().args) PrintAttribute(out, arg, reader);
   if (const SourceLocation* location = node.location()) {
-    out << ", location=" << location->function << '@' << location->file << ':' << location->line;
+    out << ", location=" << location->code->function << '@' << location->ToString();
   }
+  return out.str();
+}
+
+std::vector<std::string> AttributeTexts(const OpSpec& op, const Words& attributes) {
+  std::vector<std::string> texts;
+  AttributeReader reader(attributes);
+  for (const ArgSpec& arg : op.args) {
+    std::ostringstream out;
+    PrintAttribute(out, arg, reader);
+    const std::string text = out.str();
+    if (!text.empty()) texts.push_back(text.substr(2));  // after ", "
+  }
+  return texts;
+}
+
+std::string NumberText(const c10::Scalar& number) {
+  std::ostringstream out;
+  PrintNumber(out, number);
   return out.str();
 }
 

@@ -21,4 +21,10 @@ std::string ToDot(std::span<const Value> roots);
 /// The node's operation and attributes by name: "aten::sum(%3), dim=(1), keepdim=0".
 std::string Describe(const Node& node, std::span<const std::string> operand_names);
 
+/// The same of each argument that is no operand, in their order: "dim=(1)".
+std::vector<std::string> AttributeTexts(const OpSpec& op, const Words& attributes);
+
+/// "2.5", "True" as 1.
+std::string NumberText(const c10::Scalar& number);
+
 }  // namespace torch_xla::ir

@@ -16,6 +16,7 @@
 #include "ir/hash.h"
 #include "ir/op.h"
 #include "ir/shape.h"
+#include "ir/source.h"
 
 namespace torch_xla::ir {
 
@@ -28,12 +29,6 @@ struct OutputShapes {
 
 /// The interned outputs of a node with one result of this shape.
 const OutputShapes* InternOutputs(ShapeRef shape);
-
-/// Where in the user's program a node was traced.
-struct SourceLocation {
-  std::string file, function;
-  int line = 0;
-};
 
 /// Owning reference to a node; releasing the last one frees it (and, without
 /// recursion, whatever it alone kept alive).
@@ -98,10 +93,9 @@ class Node {
     payload_ = std::move(payload);
   }
 
-  const SourceLocation* location() const { return location_.get(); }
-  void set_location(std::shared_ptr<const SourceLocation> location) {
-    location_ = std::move(location);
-  }
+  /// Where in the user's program it was traced; null where that is not known.
+  const SourceLocation* location() const { return location_; }
+  void set_location(const SourceLocation* location) { location_ = location; }
 
   /// How many NodePtrs there are.
   uint32_t references() const { return references_.load(std::memory_order_acquire); }
@@ -127,7 +121,7 @@ class Node {
   Operands operands_;
   Words attributes_;
   c10::intrusive_ptr<c10::intrusive_ptr_target> payload_;
-  std::shared_ptr<const SourceLocation> location_;
+  const SourceLocation* location_ = nullptr;
 };
 
 inline NodePtr::NodePtr(Node* node) : node_(node) {

@@ -1,10 +1,44 @@
 #include "lazy/device_data.h"
 
+#include <array>
+
 #include "lazy/device.h"
+#include "lazy/node_factory.h"
 #include "lazy/transfer.h"
 #include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
+
+/// What is in device memory, in lists of which each has a lock; threads that make and drop data at
+/// once hardly ever meet. A forked child, which has no device, leaves them alone: a thread of its
+/// parent may have been at one.
+struct AllData {
+  SpinLock lock;
+  DeviceData* first = nullptr;
+
+  static constexpr size_t kLists = 16;
+  static std::array<AllData, kLists>& Lists() {
+    static auto& lists = *new std::array<AllData, kLists>;
+    return lists;
+  }
+  static void SetBytes(DeviceData* data, int64_t bytes) {
+    if (runtime::Client::Forked()) return;
+    AllData& list = Lists()[data->id_ % kLists];
+    std::lock_guard guard(list.lock);
+    const bool was = data->bytes_ != 0, is = bytes != 0;
+    data->bytes_ = bytes;
+    if (was == is) return;
+    if (is) {
+      data->previous_ = nullptr;
+      data->next_ = list.first;
+      if (list.first) list.first->previous_ = data;
+      list.first = data;
+    } else {
+      (data->previous_ ? data->previous_->next_ : list.first) = data->next_;
+      if (data->next_) data->next_->previous_ = data->previous_;
+    }
+  }
+};
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer)
     : shape_(shape),
@@ -14,6 +48,7 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::
       foreign_(buffer->foreign()),
       state_(kReady) {
   buffers_.push_back(std::move(buffer));
+  Account();
 }
 
 DeviceData::DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill,
@@ -32,6 +67,36 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sh
       sharding_(sharding),
       host_(std::move(host)),
       state_(kOnDemand) {}
+
+DeviceData::~DeviceData() {
+  if (bytes_ != 0) AllData::SetBytes(this, 0);
+  delete moved_.load(std::memory_order_relaxed);
+}
+
+const ir::SourceLocation* DeviceData::Here() { return CurrentLocation(); }
+
+void DeviceData::Account() {
+  int64_t bytes = 0;
+  for (const auto& buffer : buffers_) bytes += static_cast<int64_t>(buffer->bytes());
+  if (bytes != bytes_) AllData::SetBytes(this, bytes);
+}
+
+void DeviceData::Drop() {
+  buffers_.clear();
+  delete moved_.exchange(nullptr);
+  Account();
+}
+
+std::vector<DeviceData::Live> DeviceData::AllLive() {
+  std::vector<Live> live;
+  for (AllData& list : AllData::Lists()) {
+    std::lock_guard guard(list.lock);
+    for (const DeviceData* data = list.first; data; data = data->next_) {
+      live.push_back({data->shape_, data->device_, data->bytes_, data->location_});
+    }
+  }
+  return live;
+}
 
 c10::intrusive_ptr<DeviceData> DeviceData::Resharded(const Sharding* sharding) const {
   if (fill_) return c10::make_intrusive<DeviceData>(shape_, device_, *fill_, sharding);
@@ -87,6 +152,7 @@ void DeviceData::MakeBuffers() {
     SetState(kOnDemand);
     throw;
   }
+  Account();
   at::Tensor old;
   {
     std::lock_guard lock(host_lock_);
@@ -112,6 +178,7 @@ const DeviceData::Sharding* DeviceData::WaitForSharding() const {
 void DeviceData::Fulfil(Buffers buffers, uint64_t producer) {
   producer_ = producer;
   buffers_ = std::move(buffers);
+  Account();
   SetState(kReady);
 }
 

@@ -37,7 +37,7 @@ class DeviceData : public c10::intrusive_ptr_target {
              const Sharding* sharding = Sharding::Replicated());
   /// A CPU tensor of that shape, which must not change; it is uploaded when something needs it.
   DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding);
-  ~DeviceData() override { delete moved_.load(std::memory_order_relaxed); }
+  ~DeviceData() override;
 
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
@@ -52,6 +52,9 @@ class DeviceData : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
   /// Never given twice, unlike an address.
   uint64_t id() const { return id_; }
+  /// Where in the user's program it was asked for; null where that is not known.
+  const ir::SourceLocation* location() const { return location_; }
+  void set_location(const ir::SourceLocation* location) { location_ = location; }
   /// Whether the memory is somebody else's, which no program may write to.
   bool foreign() const { return foreign_; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
@@ -71,10 +74,16 @@ class DeviceData : public c10::intrusive_ptr_target {
   void Fulfil(Buffers buffers, uint64_t producer = 0);
   void Fail(std::exception_ptr error, uint64_t producer = 0);
   /// After the buffers were donated.
-  void Drop() {
-    buffers_.clear();
-    delete moved_.exchange(nullptr);
-  }
+  void Drop();
+
+  /// What there is in device memory now.
+  struct Live {
+    ir::ShapeRef shape;
+    int device;
+    int64_t bytes;  // on all devices
+    const ir::SourceLocation* location;
+  };
+  static std::vector<Live> AllLive();
 
   /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
   /// constant of the graph rather than a parameter.
@@ -83,7 +92,11 @@ class DeviceData : public c10::intrusive_ptr_target {
  private:
   /// kOnDemand: what the buffers are made of is there; kMaking: some thread does it.
   enum State { kPending, kOnDemand, kMaking, kReady, kFailed };
+  friend struct AllData;
   static uint64_t NextId();
+  static const ir::SourceLocation* Here();
+  /// After the buffers changed.
+  void Account();
   void MakeBuffers();
   void SetState(State state);
   const Sharding* WaitForSharding() const;
@@ -102,6 +115,10 @@ class DeviceData : public c10::intrusive_ptr_target {
   std::atomic<Buffers*> moved_{nullptr};  // others may still read those
   std::exception_ptr error_;
   uint64_t producer_ = 0;
+  const ir::SourceLocation* location_ = Here();
+  int64_t bytes_ = 0;               // of the buffers; under the lock of AllData
+  DeviceData* previous_ = nullptr;  // of those in device memory, see AllData
+  DeviceData* next_ = nullptr;
 };
 
 using DeviceDataPtr = c10::intrusive_ptr<DeviceData>;

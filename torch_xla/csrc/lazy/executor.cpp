@@ -259,6 +259,7 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
   for (const ir::Value& root : cut.graph.roots) {
     cut.execution.outputs.push_back(
         c10::make_intrusive<DeviceData>(root.shape(), device, cut.devices, sharding));
+    cut.execution.outputs.back()->set_location(root.node->location());
     cut.leaves.push_back(MakeLeaf(cut.execution.outputs.back()));
   }
   for (const Target& t : cut.targets)

@@ -22,10 +22,6 @@ LocationFunction location_function = nullptr;
 std::atomic<bool> ir_debug{debug::EnvFlag("XLA_IR_DEBUG")};
 std::atomic<bool> all_numbers_special{false};
 
-void AddLocation(ir::Node& node) {
-  if (IrDebug() && location_function) node.set_location(location_function());
-}
-
 void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Operands& operands,
                   const ir::Words& attributes) {
   hasher.Add(op->id);
@@ -78,7 +74,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
     it = memo.emplace(key, outputs.release()).first;
   }
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
-  AddLocation(*node);
+  node->set_location(CurrentLocation());
   return node;
 }
 
@@ -102,6 +98,9 @@ void SetAllNumbersSpecial(bool on) { all_numbers_special.store(on, std::memory_o
 bool AllNumbersSpecial() { return all_numbers_special.load(std::memory_order_relaxed); }
 
 void SetLocationFunction(LocationFunction function) { location_function = function; }
+const ir::SourceLocation* CurrentLocation() {
+  return location_function ? location_function() : nullptr;
+}
 
 ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
                    ir::ShapeRef shape) {
@@ -110,7 +109,7 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
   hasher.Add(shape->hash);
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes),
                                 ir::InternOutputs(shape), hasher.Finish()));
-  AddLocation(*node);
+  node->set_location(CurrentLocation());
   return {std::move(node), 0};
 }
 

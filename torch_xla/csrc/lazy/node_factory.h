@@ -37,15 +37,17 @@ ir::Value Expand(const ir::Value& value, c10::IntArrayRef sizes);
 /// Every element is `value`.
 ir::Value Fill(const c10::Scalar& value, ir::ShapeRef shape);
 
-/// Whether nodes keep it, and whether every number is part of the program (no parameter): both
-/// may be changed at any time.
+/// Whether nodes keep the whole stack of calls, and whether every number is part of the program (no
+/// parameter): both may be changed at any time.
 void SetIrDebug(bool on);
 bool IrDebug();
 void SetAllNumbersSpecial(bool on);
 bool AllNumbersSpecial();
 
-/// Tells where in the user's Python program we are; set by the bindings, used under XLA_IR_DEBUG=1.
-using LocationFunction = std::shared_ptr<const ir::SourceLocation> (*)();
+/// Where in the user's Python program the calling thread is; null outside it. What is called for
+/// that is set by the bindings.
+const ir::SourceLocation* CurrentLocation();
+using LocationFunction = const ir::SourceLocation* (*)();
 void SetLocationFunction(LocationFunction function);
 
 }  // namespace torch_xla::lazy

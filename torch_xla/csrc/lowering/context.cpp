@@ -87,11 +87,10 @@ std::string Described(const ir::Node& node) {
     text << (i ? ", " : "") << node.operands()[i].shape()->ToString();
   }
   text << ')';
-  if (const ir::SourceLocation* location = node.location()) {
-    text << "\n  traced at " << location->file << ':' << location->line << " in "
-         << location->function;
-  } else {
-    text << "\n  (run with XLA_IR_DEBUG=1 to see the line that traced it)";
+  const char* how = "\n  traced at ";
+  for (auto* location = node.location(); location; location = location->caller) {
+    text << how << location->ToString() << " in " << location->code->function;
+    how = "\n  called from ";
   }
   return text.str();
 }
@@ -131,8 +130,8 @@ void LoweringContext::Bind(const ir::Value& value, Value lowered) {
 void LoweringContext::Lower(const ir::Node& node) {
   node_ = &node;
   const ir::SourceLocation* location = node.location();
-  if (location) {
-    builder_.SetLocation(location->file, location->line, node.op().name);
+  if (location && location->in_programs) {
+    builder_.SetLocation(location->code->file, location->line(), node.op().name);
   } else {
     builder_.ClearLocation();
   }

@@ -5,61 +5,13 @@
 #include "aten/fallback.h"
 #include "lazy/node_factory.h"
 #include "python/bindings.h"
+#include "python/source_lines.h"
 
 namespace torch_xla::python {
 
 namespace py = pybind11;
 
 namespace {
-
-/// Folders whose frames are not the user's: torch's and ours.
-const std::vector<std::string>& OwnFolders() {
-  static auto& folders = *new std::vector<std::string>([] {
-    std::vector<std::string> found;
-    for (const char* name : {"torch", "torch_xla"}) {
-      found.push_back(py::module_::import("os.path")
-                          .attr("dirname")(py::module_::import(name).attr("__file__"))
-                          .cast<std::string>() +
-                      "/");
-    }
-    return found;
-  }());
-  return folders;
-}
-
-bool IsOwn(const std::string& file) {
-  for (const std::string& folder : OwnFolders()) {
-    if (file.starts_with(folder)) return true;
-  }
-  return file.starts_with("<");
-}
-
-/// The innermost frame of the user's, else the innermost one; null outside Python.
-std::shared_ptr<const ir::SourceLocation> Location() {
-  if (!Py_IsInitialized()) return nullptr;
-  py::gil_scoped_acquire gil;
-  PyFrameObject* current = PyEval_GetFrame();
-  if (!current) return nullptr;
-  std::shared_ptr<ir::SourceLocation> innermost;
-  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(current));
-  while (!frame.is_none()) {
-    py::object code = frame.attr("f_code");
-    auto location = std::make_shared<ir::SourceLocation>();
-    location->file = code.attr("co_filename").cast<std::string>();
-    location->function = code.attr("co_name").cast<std::string>();
-    py::object line = frame.attr("f_lineno");
-    location->line = line.is_none() ? 0 : line.cast<int>();
-    if (!IsOwn(location->file)) return location;
-    if (!innermost) innermost = location;
-    frame = frame.attr("f_back");
-  }
-  return innermost;
-}
-
-std::string UserLine() {
-  auto location = Location();
-  return location ? location->file + ":" + std::to_string(location->line) : "";
-}
 
 /// torch._decomp.decomposition_table[op], or None.
 py::object FindDecomposition(const c10::FunctionSchema& schema) {
@@ -136,9 +88,8 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }  // namespace
 
 void RegisterInterpreterHooks() {
-  OwnFolders();
-  lazy::SetLocationFunction(&Location);
-  aten::SetUserLine(&UserLine);
+  PrepareUserLocation();
+  lazy::SetLocationFunction(&UserLocation);
   aten::SetDecomposer(&Decompose);
 }
 
