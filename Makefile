@@ -125,6 +125,7 @@ conformance: $(INSTALLED)
 	@status=0
 	$(PY) tests/python/conformance.py $(ARGS) || status=1
 	$(if $(ARGS),,$(PY) tests/python/bounds.py || status=1)
+	$(if $(ARGS),,$(PY) tests/python/number_sweep.py || status=1)
 	$(if $(ARGS),,$(PY) -m pytest -n $(TEST_WORKERS) -m conformance || status=1)
 	exit $$status
 

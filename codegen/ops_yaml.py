@@ -32,13 +32,16 @@ from torchgen.model import (
 KEYS = {
     "lower": "how it is lowered: a Lower, a formula, stablehlo::Op, kernel",
     "cpu": "the same where the device is the host",
-    "constants": "Scalars whose value is part of the program",
+    "constants": "Scalars whose value a lowering makes use of",
+    "numbers": "integers that another value of needs no compilation",
+    "fixed": "numbers whose value is always part of the program",
     "dtype": "out: without one it computes in that of `out`, or of `self` in place",
     "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
     "hand": "why its kernel is written by hand",
     "autograd": "it has a kernel of its own for AutogradXLA",
     "foreach": "the operator that each element of the list is lowered as",
     "schema": "the arguments and results of an operation that PyTorch does not have",
+    "check": "an index and its range: what CheckIndex (aten/index_check.h) gets",
     "counted": "calls of such an operation are counted",
     "since": "the version of PyTorch that all have it from",
 }
@@ -99,8 +102,15 @@ def _arg_kind(arg: Argument, constants: set[str]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Arg:
     name: str
-    kind: str  # ArgKind without its `k`
+    kind: str  # ArgKind without its `k`, and whether it is a number (lowering/number.h)
     count: int | None = None  # of arguments that `lower_args` joined
+
+    @property
+    def arg_kind(self) -> str:
+        """The ArgKind (ir/op.h) without its `k`."""
+        if self.kind == "FixedScalar":
+            return "ConstantScalar"
+        return self.kind.replace("Fixed", "").removesuffix("Number")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,20 +162,34 @@ class Op:
 
     @cached_property
     def args(self) -> list[Arg]:
-        constants = set(self.options.get("constants", ()))
+        constants, numbers, fixed = (
+            set(self.options.get(key, ())) for key in ("constants", "numbers", "fixed")
+        )
         arguments = list(self.schema.schema_order_arguments())
-        if unknown := constants - {a.name for a in arguments}:
+        if unknown := (constants | numbers | fixed) - {a.name for a in arguments}:
             raise ValueError(f"{self.schema_name}: no argument named {sorted(unknown)}")
+        # PyTorch's CPU kernel gets the words as they are; the scales of an interpolation are as
+        # good as sizes.
+        words = [self.options.get("lower"), *([] if "cpu" not in self.options else ["kernel"])]
+        if "kernel" in words:
+            fixed |= {a.name for a in arguments}
+        fixed |= {a.name for a in arguments if a.name.startswith("scales")}
+
+        def kind(a: Argument) -> str:
+            found = _arg_kind(a, constants | set(self.options.get("fixed", ())))
+            if a.name in fixed and not found.endswith("List"):
+                return found.replace("ConstantScalar", "FixedScalar").replace(
+                    "Double", "FixedDouble"
+                )
+            return f"{found}Number" if a.name in numbers else found
+
         options = self.schema.arguments.tensor_options
         memory = (
             {a.name for a in (options.layout, options.device, options.pin_memory)}
             if (options)
             else set()
         )
-        return [
-            Arg(a.name, "Ignored" if a.name in memory else _arg_kind(a, constants))
-            for a in arguments
-        ]
+        return [Arg(a.name, "Ignored" if a.name in memory else kind(a)) for a in arguments]
 
     @cached_property
     def lowering(self) -> Lowering | None:
@@ -184,10 +208,12 @@ class Op:
     def lower_args(self) -> list[Arg]:
         """What Lower gets: the scales of an interpolation, one to three, as one list."""
         args = [a for a in self.args if a.kind != "Ignored"]
-        scales = [a for a in args if a.kind == "OptionalDouble" and a.name.startswith("scales")]
+        scales = [
+            a for a in args if a.kind == "OptionalFixedDouble" and a.name.startswith("scales")
+        ]
         if not scales:
             return args
-        return [*args[: -len(scales)], Arg("scales", "OptionalDoubles", len(scales))]
+        return [*args[: -len(scales)], Arg("scales", "OptionalFixedDoubles", len(scales))]
 
     @property
     def num_returns(self) -> int:

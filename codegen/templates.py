@@ -18,18 +18,22 @@ LOWER_TYPES = {
     "OptionalTensorList": "const std::vector<std::optional<Value>>&",
     "Scalar": "Value",
     "OptionalScalar": "std::optional<Value>",
-    "ConstantScalar": "const c10::Scalar&",
-    "OptionalConstantScalar": "const std::optional<c10::Scalar>&",
+    "ConstantScalar": "const Number&",
+    "OptionalConstantScalar": "const std::optional<Number>&",
+    "FixedScalar": "const c10::Scalar&",
     "Int": "int64_t",
+    "IntNumber": "const Number&",
     "OptionalInt": "std::optional<int64_t>",
     "IntList": "c10::IntArrayRef",
     "OptionalIntList": "std::optional<c10::IntArrayRef>",
     "Bool": "bool",
     "OptionalBool": "std::optional<bool>",
     "BoolList": "const std::vector<bool>&",
-    "Double": "double",
-    "OptionalDouble": "std::optional<double>",
-    "OptionalDoubles": "const std::vector<std::optional<double>>&",
+    "Double": "const Number&",
+    "OptionalDouble": "const std::optional<Number>&",
+    "FixedDouble": "double",
+    "OptionalFixedDouble": "std::optional<double>",
+    "OptionalFixedDoubles": "const std::vector<std::optional<double>>&",
     "DoubleList": "c10::ArrayRef<double>",
     "OptionalDoubleList": "std::optional<c10::ArrayRef<double>>",
     "Dtype": "c10::ScalarType",
@@ -176,7 +180,7 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
     )
     for op in mine:
         if op.args:
-            specs = ", ".join(f'{{"{a.name}", ArgKind::k{a.kind}}}' for a in op.args)
+            specs = ", ".join(f'{{"{a.name}", ArgKind::k{a.arg_kind}}}' for a in op.args)
             lines.append(f"constexpr ArgSpec kArgs_{op.symbol}[] = {{{specs}}};\n")
     lines.append("\n}  // namespace\n\n")
     for op in mine:
@@ -211,10 +215,20 @@ def _fallback(op: Op, function: NativeFunction) -> str:
     )
 
 
+def _index_check(op: Op) -> str:
+    if "check" not in op.options:
+        return ""
+    return (
+        "  if (aten::indices_are_checked.load(std::memory_order_relaxed)) {\n"
+        f"    aten::CheckIndex(ir::ops::{op.symbol}.name, {op.options['check']});\n  }}\n"
+    )
+
+
 def _builder(op: Op, dtype: str = "dtype") -> str:
     like = f"  builder.Like({op.options['like']});\n" if "like" in op.options else ""
     return (
         f"  ir::ops::{op.symbol}.counter->Add();\n"
+        f"{_index_check(op)}"
         f"  NodeBuilder builder(ir::ops::{op.symbol});\n{_record(op.args, dtype)}{like}"
     )
 
@@ -305,7 +319,7 @@ def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
     lines = [
         HEADER,
         f'{includes}#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n'
-        '#include "aten/node_builder.h"\n\n'
+        '#include "aten/index_check.h"\n#include "aten/node_builder.h"\n\n'
         "namespace torch_xla {\n\nusing aten::NodeBuilder;\n\n",
     ]
     for op in mine:

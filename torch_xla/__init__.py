@@ -48,6 +48,7 @@ except ImportError as error:
         )
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
+from torch_xla import config as config  # noqa: E402
 from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import higher_order as _higher_order  # noqa: E402

@@ -73,6 +73,42 @@ def test_damaged_entries_are_made_anew(tmp_path):
     assert run(tmp_path, folder)["hits"] == 2
 
 
+NUMBERS = """
+import os
+order = [int(i) for i in os.environ["TEST_ORDER"].split()]
+x = torch.arange(12.0).view(6, 2).to(device)
+wrong = []
+for i in order:
+    row, power = (x[i] + 1).tolist(), (x ** i).tolist()
+    written = x.clone()
+    written[i] = i + 0.5
+    host = torch.arange(12.0).view(6, 2)
+    if row != (host[i] + 1).tolist() or power != (host ** i).tolist():
+        wrong.append(i)
+    host[i] = i + 0.5
+    if written.tolist() != host.tolist():
+        wrong.append(i)
+data = met.metric_data("CompileTime")
+report(wrong=wrong, compiles=data[0] if data else 0)
+"""
+
+
+def test_programs_that_differ_in_a_number_alone_are_told_apart(tmp_path):
+    """The number is not in the graph's hash: as a constant it is in the key, else a parameter."""
+    folder = tmp_path / "cache"
+
+    def numbers(order: str) -> dict[str, Any]:
+        return run_python(
+            NUMBERS, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder), TEST_ORDER=order
+        )[0]
+
+    first = numbers("0 3 1 4 2 5")
+    assert first["wrong"] == []
+    assert 0 < first["compiles"] <= 3 * 3
+    assert numbers("0 3 1 4 2 5") == {"wrong": [], "compiles": 0}
+    assert numbers("5 4 3 2 1 0")["wrong"] == []
+
+
 @pytest.mark.parametrize("flags", ["--xla_cpu_max_isa=SSE4_2"])
 def test_other_options_are_other_entries(tmp_path, flags):
     folder = tmp_path / "cache"

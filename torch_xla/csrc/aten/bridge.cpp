@@ -3,6 +3,7 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
 
+#include "aten/index_check.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/transfer.h"
@@ -65,6 +66,9 @@ ir::Value Evaluate(const at::Tensor& tensor) {
 }
 
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+  if (indices_are_checked.load(std::memory_order_relaxed)) {
+    ThrowIndexError(GetImpl(tensor)->root()->device());
+  }
   // Held until the copy is done: a sync of another thread does not donate what has an owner.
   const ir::Value leaf = Evaluate(tensor);
   lazy::DeviceData& data = *lazy::LeafData(leaf);

@@ -11,6 +11,7 @@
 
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
+#include "aten/index_check.h"
 #include "aten/node_builder.h"
 
 namespace torch_xla {
@@ -30,6 +31,12 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
       result.push_back(std::nullopt);
       continue;
     }
+    const auto dim = static_cast<int64_t>(result.size());
+    if (dim < self.dim() && !IsMask(*entry)) {
+      const int64_t size = self.size(dim);
+      aten::CheckHostIndex(*entry, -size, size, dim);
+      aten::CheckIndex("aten::index", *entry, -size, size);
+    }
     at::Tensor index = aten::IsXla(*entry) ? *entry : entry->to(self.device());
     TORCH_CHECK_INDEX(
         index.scalar_type() == at::kLong || index.scalar_type() == at::kInt || IsMask(index),
@@ -39,11 +46,10 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
       continue;
     }
     for (int64_t i = 0; i < index.dim(); ++i) {
-      const int64_t dim = static_cast<int64_t>(result.size()) + i;
-      TORCH_CHECK_INDEX(dim < self.dim() && index.size(i) == self.size(dim),
+      TORCH_CHECK_INDEX(dim + i < self.dim() && index.size(i) == self.size(dim + i),
                         "The shape of the mask ", index.sizes(), " at index ", i,
                         " does not match the shape of the indexed tensor ", self.sizes(),
-                        " at index ", dim);
+                        " at index ", dim + i);
     }
     // Python's x[mask] makes a zero-dim mask a dimension of its own before it calls us.
     TORCH_CHECK_INDEX(index.dim() > 0, "a zero-dim boolean tensor cannot be an index");

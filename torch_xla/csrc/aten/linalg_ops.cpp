@@ -35,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::l
   aten::NodeBuilder builder(ir::ops::linalg_lstsq);
   builder.Tensor(self);
   builder.Tensor(b);
-  builder.OptionalDouble(rcond);
+  builder.OptionalFixedDouble(rcond);
   builder.OptionalString(driver);
   return builder.Tuple<4>();
 }

@@ -95,7 +95,7 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
   aten::NodeBuilder builder(ir::ops::multi_margin_loss);
   builder.Tensor(self);
   builder.Tensor(target);
-  builder.ConstantScalar(p);
+  builder.FixedScalar(p);
   builder.ConstantScalar(margin);
   builder.OptionalTensor(weight);
   builder.Int(reduction);

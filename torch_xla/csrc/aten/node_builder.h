@@ -78,10 +78,10 @@ class NodeBuilder {
     ++arg_;
   }
   void ConstantScalar(const at::Scalar& value) {
-    Word([&] { words_.Scalar(value); });
+    Word([&] { words_.ScalarNumber(value); });
   }
   void OptionalConstantScalar(const std::optional<at::Scalar>& value) {
-    Optional(value, [&](const at::Scalar& v) { words_.Scalar(v); });
+    Optional(value, [&](const at::Scalar& v) { words_.ScalarNumber(v); });
   }
   void Int(int64_t value) {
     Word([&] { words_.Int(value); });
@@ -103,11 +103,25 @@ class NodeBuilder {
   void BoolList(const Bools& values) {
     Word([&] { words_.BoolList(values); });
   }
+  /// One that another value needs no compilation for.
+  void IntNumber(int64_t value) {
+    Word([&] { words_.IntNumber(value); });
+  }
   void Double(double value) {
-    Word([&] { words_.Double(value); });
+    Word([&] { words_.DoubleNumber(value); });
   }
   void OptionalDouble(std::optional<double> value) {
+    Optional(value, [&](double v) { words_.DoubleNumber(v); });
+  }
+  /// One whose value is part of the program.
+  void FixedDouble(double value) {
+    Word([&] { words_.Double(value); });
+  }
+  void OptionalFixedDouble(std::optional<double> value) {
     Optional(value, [&](double v) { words_.Double(v); });
+  }
+  void FixedScalar(const at::Scalar& value) {
+    Word([&] { words_.Scalar(value); });
   }
   void DoubleList(at::ArrayRef<double> values) {
     Word([&] { words_.DoubleList(values); });

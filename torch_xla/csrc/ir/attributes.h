@@ -20,7 +20,14 @@
 
 namespace torch_xla::ir {
 
-using Words = c10::SmallVector<uint64_t, 8>;
+/// Some words are numbers that another program need not be compiled for: the node's hash leaves
+/// them out, and the executor decides whether they are constants or parameters
+/// (lazy/number_plans.h). Words after the 32nd are none.
+struct Words : c10::SmallVector<uint64_t, 8> {
+  using SmallVector::SmallVector;
+  uint32_t numbers = 0;  // which words, one bit each
+  uint32_t floats = 0;   // which of those are doubles, the others are int64
+};
 
 class AttributeWriter {
  public:
@@ -28,6 +35,15 @@ class AttributeWriter {
 
   void Int(int64_t value) { words_.push_back(static_cast<uint64_t>(value)); }
   void Double(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
+  /// The same as a number.
+  void IntNumber(int64_t value) {
+    Mark(false);
+    Int(value);
+  }
+  void DoubleNumber(double value) {
+    Mark(true);
+    Double(value);
+  }
   void IntList(c10::IntArrayRef values) {
     Int(static_cast<int64_t>(values.size()));
     for (int64_t value : values) Int(value);
@@ -49,11 +65,18 @@ class AttributeWriter {
       words_.push_back(word);
     }
   }
-  void Scalar(const c10::Scalar& value) {
+  void Scalar(const c10::Scalar& value) { Scalar(value, false); }
+  /// The same; its value is a number, its dtype is not.
+  void ScalarNumber(const c10::Scalar& value) { Scalar(value, true); }
+
+ private:
+  void Scalar(const c10::Scalar& value, bool is_number) {
     Int(static_cast<int64_t>(value.type()));
+    if (is_number) Mark(value.isFloatingPoint() || value.isComplex());
     if (value.isComplex()) {
       auto number = value.toComplexDouble();
       Double(number.real());
+      if (is_number) Mark(true);
       Double(number.imag());
     } else {
       if (value.isFloatingPoint()) {
@@ -65,7 +88,13 @@ class AttributeWriter {
     }
   }
 
- private:
+  /// The next word is a number.
+  void Mark(bool is_float) {
+    if (words_.size() >= 32) return;
+    words_.numbers |= 1u << words_.size();
+    if (is_float) words_.floats |= 1u << words_.size();
+  }
+
   Words& words_;
 };
 
@@ -73,6 +102,8 @@ class AttributeReader {
  public:
   explicit AttributeReader(const Words& words) : words_(words) {}
 
+  /// Which word comes next.
+  size_t position() const { return next_; }
   int64_t Int() { return static_cast<int64_t>(words_[next_++]); }
   bool Bool() { return Int() != 0; }
   double Double() { return std::bit_cast<double>(words_[next_++]); }

@@ -1,6 +1,7 @@
 #include "lazy/capture.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -234,6 +235,11 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
   };
   for (const ir::Node* node : walk.order) {
     hasher.Add(node->hash());
+    // Its text is made once: what the hash leaves out is constant there.
+    const ir::Words& attributes = node->attributes();
+    for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
+      hasher.Add(attributes[std::countr_zero(rest)]);
+    }
     if (node->payload()) {
       ir::Words words;
       ir::AttributeWriter(words).Scalar(*static_cast<DeviceData*>(node->payload())->fill());

@@ -14,6 +14,7 @@
 #include "lazy/cuts.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
+#include "lazy/number_plans.h"
 #include "lazy/worker.h"
 #include "lowering/internal_ops.h"
 
@@ -161,7 +162,7 @@ std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& a
   return shardings;
 }
 
-ProgramPtr FindOrMakeProgram(const Cut& cut, bool donate) {
+ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
   static auto& handles = *new debug::Counter("CreateCompileHandles");
@@ -170,6 +171,7 @@ ProgramPtr FindOrMakeProgram(const Cut& cut, bool donate) {
   std::vector<int> aliases = donate ? ChooseAliases(cut) : std::vector<int>();
   ir::Hasher hasher;
   hasher.Add(graph.hash);
+  PackNumbers(cut.graph, hasher);
   for (int member : *cut.devices) hasher.Add(static_cast<uint64_t>(member));
   const CompileSettingsPtr settings = CurrentSettings();
   hasher.Add(settings->Hash());

@@ -1,5 +1,7 @@
 #include "lazy/graph.h"
 
+#include <bit>
+
 #include "ir/attributes.h"
 #include "lazy/node_factory.h"
 #include "lazy/number.h"
@@ -48,6 +50,16 @@ uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
     return AddNumber(ir::AttributeReader(node.attributes()).Scalar(), graph);
   }
   return 0;
+}
+
+/// Notes the numbers among a node's attributes.
+void AddNumbers(const ir::Node& node, Graph& graph) {
+  const ir::Words& words = node.attributes();
+  for (uint32_t rest = words.numbers; rest; rest &= rest - 1) {
+    const auto word = static_cast<uint32_t>(std::countr_zero(rest));
+    graph.numbers.push_back(
+        {node.mark().position, word, words[word], (words.floats >> word & 1) != 0});
+  }
 }
 
 std::string ShardingAttribute(const distributed::Sharding& sharding) {
@@ -119,6 +131,7 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
           hasher.Add((static_cast<uint64_t>(mark.position) << 16) | operand.index);
         }
         if (node->operands().empty()) hasher.Add(VisitLeaf(*node, graph));
+        if (node->attributes().numbers) AddNumbers(*node, graph);
         stack.pop_back();
       }
     }
@@ -149,6 +162,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   if (!graph.integers.empty()) {
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
   }
+  auto number = graph.numbers.begin();
   size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;
   auto next_number = [&](c10::ScalarType kind, c10::ScalarType dtype) {
@@ -183,6 +197,12 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
     } else {
+      const uint32_t position = node->mark().position;
+      for (; number != graph.numbers.end() && number->position == position; ++number) {
+        if (number->packed < 0) continue;
+        cx.SetNumberParameter(number->word,
+                              Unpack(number->is_float ? floats : integers, number->packed));
+      }
       cx.Lower(*node);
     }
   }

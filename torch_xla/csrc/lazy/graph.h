@@ -10,6 +10,15 @@
 
 namespace torch_xla::lazy {
 
+/// A number among the attributes of a node: part of the program, or packed with the others.
+struct GraphNumber {
+  uint32_t position;  // of the node in Graph::order
+  uint32_t word;      // of its attributes
+  uint64_t bits;
+  bool is_float;
+  int32_t packed = -1;  // its place in Graph::floats or integers, where it is a parameter
+};
+
 struct Graph {
   std::vector<ir::Value> roots;
   std::vector<const ir::Node*> order;  // operands before users
@@ -19,6 +28,8 @@ struct Graph {
   std::vector<uint32_t> data_positions;  // of their leaves in `order`
   std::vector<double> floats;
   std::vector<int64_t> integers;
+  // Not in the hash.
+  std::vector<GraphNumber> numbers;
   ir::Hash128 hash;
 
   /// Until the next walk.

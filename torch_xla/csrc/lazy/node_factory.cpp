@@ -3,7 +3,9 @@
 #include <c10/core/DefaultDtype.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 
 #include "debug/environment.h"
@@ -26,7 +28,33 @@ void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Oper
                   const ir::Words& attributes) {
   hasher.Add(op->id);
   for (const ir::Value& operand : operands) hasher.Add(operand.shape()->hash);
-  for (uint64_t word : attributes) hasher.Add(word);
+  if (!attributes.numbers) {
+    for (uint64_t word : attributes) hasher.Add(word);
+    return;
+  }
+  // No word of a node without numbers, nor the id of an operand's shape.
+  hasher.Add(~uint64_t{attributes.numbers});
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    if (i >= 32 || !(attributes.numbers >> i & 1)) hasher.Add(attributes[i]);
+  }
+}
+
+/// What Meta kernels and lowerings may refuse a number for, or not: integers as they are, floats
+/// by their place among those that are special.
+void AddNumberClasses(ir::Hasher& hasher, const ir::Words& attributes) {
+  constexpr double kEdges[] = {-std::numeric_limits<double>::infinity(), -2, -1, 0, 1, 2,
+                               std::numeric_limits<double>::infinity()};
+  for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
+    const int i = std::countr_zero(rest);
+    if (!(attributes.floats >> i & 1)) {
+      hasher.Add(attributes[i]);
+      continue;
+    }
+    const auto number = std::bit_cast<double>(attributes[i]);
+    uint64_t place = 0;
+    for (double edge : kEdges) place = 3 * place + (number < edge ? 0 : number == edge ? 1 : 2);
+    hasher.Add(place);
+  }
 }
 
 /// Of an operand that is a number.
@@ -48,11 +76,13 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
     attributes.push_back(lowering::DefaultDtypeWord(default_dtype));
   ir::Hasher hasher;
   AddOperation(hasher, op, operands, attributes);
-  ir::Hash128 hash = hasher.Finish();
+  const ir::Hash128 hash = hasher.Finish();
   // Numbers are parameters: their classes matter to the checks alone.
   uint64_t classes = 0;
   for (const ir::Value& operand : operands) classes = classes * 31 + ClassOf(*operand.node);
-  const ir::Hash128 key{hash.low ^ classes * 0x9E3779B97F4A7C15ull, hash.high + classes};
+  if (attributes.numbers) AddNumberClasses(hasher, attributes);
+  const ir::Hash128 given = attributes.numbers ? hasher.Finish() : hash;
+  const ir::Hash128 key{given.low ^ classes * 0x9E3779B97F4A7C15ull, given.high + classes};
   auto it = memo.find(key);
   if (it == memo.end()) {
     auto checked = [&](ir::OutputShapes shapes) {
@@ -99,6 +129,10 @@ bool AllNumbersSpecial() { return all_numbers_special.load(std::memory_order_rel
 
 void SetLocationFunction(LocationFunction function) { location_function = function; }
 const ir::SourceLocation* CurrentLocation() {
+  return location_function ? location_function() : nullptr;
+}
+
+std::shared_ptr<const ir::SourceLocation> CurrentLocation() {
   return location_function ? location_function() : nullptr;
 }
 

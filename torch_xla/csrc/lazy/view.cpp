@@ -1,5 +1,7 @@
 #include "lazy/view.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 
 #include "lazy/node_factory.h"
@@ -8,12 +10,17 @@
 namespace torch_xla::lazy {
 namespace {
 
-ir::Words StepAttributes(const ViewStep& step) {
+/// Where the view begins is a number but where it can begin nowhere else.
+ir::Words StepAttributes(const ViewStep& step, ir::ShapeRef base) {
   ir::Words words;
   ir::AttributeWriter writer(words);
   writer.IntList(step.sizes);
   writer.IntList(step.strides);
-  writer.Int(step.offset);
+  if (c10::multiply_integers(step.sizes) == base->numel) {
+    writer.Int(step.offset);
+  } else {
+    writer.IntNumber(step.offset);
+  }
   return words;
 }
 
@@ -52,7 +59,7 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
   if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
     if (node.operands()[1].shape() == result) return node.operands()[1];
   }
-  return MakeNode(&ir::ops::view, {base}, StepAttributes(step), result);
+  return MakeNode(&ir::ops::view, {base}, StepAttributes(step, shape), result);
 }
 
 ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
@@ -61,8 +68,8 @@ ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
     if (node.operands()[1] == value) return base;
     return Write(ir::Value(node.operands()[0]), step, std::move(value));
   }
-  return MakeNode(&ir::ops::view_update, {base, std::move(value)}, StepAttributes(step),
-                  base.shape());
+  return MakeNode(&ir::ops::view_update, {base, std::move(value)},
+                  StepAttributes(step, base.shape()), base.shape());
 }
 
 }  // namespace

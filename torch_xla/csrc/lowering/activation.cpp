@@ -150,16 +150,19 @@ std::vector<Value> log_sigmoid_forward(LoweringContext& cx, Value self) {
   return {ToOutput(cx, Minimum(x, 0) - LogPlusOne(z)), ToOutput(cx, z)};
 }
 
-Value logit(LoweringContext& cx, Value self, std::optional<double> eps) {
+Value logit(LoweringContext& cx, Value self, const std::optional<Number>& eps) {
   auto [x] = ToCompute(cx, self);
-  if (eps) x = Select(x < *eps, *eps, Select(x > 1 - *eps, 1 - *eps, x));
+  if (eps) {
+    Value low = eps->Like(x), high = 1 - low;
+    x = Select(x < low, low, Select(x > high, high, x));
+  }
   return ToOutput(cx, Select(Equal(x, 1), kInfinity, Log(x / (1 - x))));
 }
 
 Value logit_backward(LoweringContext& cx, Value grad_output, Value self,
-                     std::optional<double> eps) {
+                     const std::optional<Number>& eps) {
   auto [grad, x] = ToCompute(cx, grad_output, self);
-  const double low = eps.value_or(0), high = 1 - low;
+  Value low = eps.value_or(Number(0)).Like(x), high = 1 - low;
   Value slope = Select(Or(Equal(x, 0), Equal(x, 1)), kInfinity, 1 / (x * (1 - x)));
   return ToOutput(cx, Select(Or(x<low, x> high), eps ? 0 : kNan, grad * slope));
 }
@@ -170,19 +173,19 @@ Value mish_backward(LoweringContext& cx, Value grad_output, Value self) {
   return ToOutput(cx, grad * (t + x * Logistic(x) * (1 - t * t)));
 }
 
-Value nan_to_num(LoweringContext& cx, Value self, std::optional<double> nan,
-                 std::optional<double> posinf, std::optional<double> neginf) {
+Value nan_to_num(LoweringContext& cx, Value self, const std::optional<Number>& nan,
+                 const std::optional<Number>& posinf, const std::optional<Number>& neginf) {
   if (runtime::IsComplex(self.element())) {
     return Complex(nan_to_num(cx, Real(self), nan, posinf, neginf),
                    nan_to_num(cx, Imag(self), nan, posinf, neginf));
   }
   if (!runtime::IsFloat(self.element())) return self;
-  auto number = [&](std::optional<double> value,
+  auto number = [&](const std::optional<Number>& value,
                     Value (*otherwise)(stablehlo::Builder&, ElementType)) {
-    return value ? FullLike(self, *value)
+    return value ? value->Like(self)
                  : BroadcastTo(otherwise(cx.builder(), self.element()), self.dims());
   };
-  Value x = Select(IsNan(self), nan.value_or(0), self);
+  Value x = Select(IsNan(self), nan.value_or(Number(0)).Like(self), self);
   x = Select(Equal(self, kInfinity), number(posinf, stablehlo::MaxFinite), x);
   return Select(Equal(self, -kInfinity), number(neginf, stablehlo::MinFinite), x);
 }

@@ -33,9 +33,27 @@ class ArgReader {
     return values;
   }
   std::vector<Value> ScalarList() { return TensorList(); }
-  c10::Scalar ConstantScalar() { return words_.Scalar(); }
-  std::optional<c10::Scalar> OptionalConstantScalar() {
+  Number ConstantScalar() {
+    const size_t word = words_.position() + 1;
+    const c10::Scalar value = words_.Scalar();
+    auto parameter = cx_.NumberParameter(word);
+    if (!value.isComplex()) return parameter ? Number(*parameter) : Number(value);
+    // One part may be a parameter where the other is always the same.
+    auto imag = cx_.NumberParameter(word + 1);
+    if (!parameter && !imag) return value;
+    const c10::complex<double> known = value.toComplexDouble();
+    if (!parameter) parameter = stablehlo::FullLike(*imag, known.real());
+    if (!imag) imag = stablehlo::FullLike(*parameter, known.imag());
+    return Number(stablehlo::Complex(*parameter, *imag));
+  }
+  std::optional<Number> OptionalConstantScalar() {
     return Optional([&] { return ConstantScalar(); });
+  }
+  c10::Scalar FixedScalar() { return words_.Scalar(); }
+  Number IntNumber() {
+    auto parameter = cx_.NumberParameter(words_.position());
+    const int64_t value = words_.Int();
+    return parameter ? Number(*parameter) : Number(value);
   }
   int64_t Int() { return words_.Int(); }
   std::optional<int64_t> OptionalInt() {
@@ -53,14 +71,22 @@ class ArgReader {
     c10::IntArrayRef values = words_.IntList();
     return std::vector<bool>(values.begin(), values.end());
   }
-  double Double() { return words_.Double(); }
-  std::optional<double> OptionalDouble() {
+  Number Double() {
+    auto parameter = cx_.NumberParameter(words_.position());
+    const double value = words_.Double();
+    return parameter ? Number(*parameter) : Number(value);
+  }
+  std::optional<Number> OptionalDouble() {
     return Optional([&] { return Double(); });
   }
+  double FixedDouble() { return words_.Double(); }
+  std::optional<double> OptionalFixedDouble() {
+    return Optional([&] { return FixedDouble(); });
+  }
   /// `count` arguments of the schema as one list.
-  std::vector<std::optional<double>> OptionalDoubles(size_t count) {
+  std::vector<std::optional<double>> OptionalFixedDoubles(size_t count) {
     std::vector<std::optional<double>> values(count);
-    for (auto& value : values) value = OptionalDouble();
+    for (auto& value : values) value = OptionalFixedDouble();
     return values;
   }
   c10::ArrayRef<double> DoubleList() { return words_.DoubleList(); }

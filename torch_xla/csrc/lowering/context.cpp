@@ -127,6 +127,24 @@ void LoweringContext::Bind(const ir::Value& value, Value lowered) {
   results[value.index] = lowered;
 }
 
+std::optional<Value> LoweringContext::NumberParameter(size_t word) const {
+  for (const auto& [index, parameter] : numbers_) {
+    if (index == word) return parameter;
+  }
+  return std::nullopt;
+}
+
+Value Number::Like(Value x) const {
+  if (!constant_) {
+    return stablehlo::BroadcastInDim(stablehlo::Convert(parameter_, x.element()), x.dims(), {});
+  }
+  if (constant_->isComplex()) {
+    return stablehlo::FullLike(x, std::complex<double>(constant_->toComplexDouble()));
+  }
+  return constant_->isFloatingPoint() ? stablehlo::FullLike(x, constant_->toDouble())
+                                      : stablehlo::FullLike(x, constant_->toLong());
+}
+
 void LoweringContext::Lower(const ir::Node& node) {
   node_ = &node;
   const ir::SourceLocation* location = node.location();
@@ -137,6 +155,7 @@ void LoweringContext::Lower(const ir::Node& node) {
   }
   try {
     node.op().lower(*this, node);
+    numbers_.clear();
   } catch (c10::Error& error) {
     error.add_context(Described(node));  // and keeps its class
     throw;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ir/node.h"
+#include "lowering/number.h"
 #include "stablehlo/builder.h"
 #include "stablehlo/ops.h"
 
@@ -60,6 +61,10 @@ class LoweringContext {
   void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
   /// The same for one result of a node that others compute.
   void Bind(const ir::Value& value, Value lowered);
+  /// The parameter that a word of the node's attributes is, where it is one (Node: numbers).
+  std::optional<Value> NumberParameter(size_t word) const;
+  /// Of the node that is lowered next.
+  void SetNumberParameter(size_t word, Value parameter) { numbers_.emplace_back(word, parameter); }
   /// Lowers one node; its operands must have been lowered before. An exception says which
   /// op failed and, where known, the user's line.
   void Lower(const ir::Node& node);
@@ -70,6 +75,7 @@ class LoweringContext {
   stablehlo::Builder builder_;
   std::string platform_;
   const ir::Node* node_ = nullptr;
+  std::vector<std::pair<size_t, Value>> numbers_;
   std::unordered_map<const ir::Node*, std::vector<Value>> values_;
 };
 

@@ -1,5 +1,6 @@
 // Distances between the rows of matrices by any p-norm, and their gradients.
 #include <cmath>
+#include <limits>
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
@@ -9,10 +10,20 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// The p-norm over the last dimension.
-Value Norm(Value x, double p) {
+Value Norm(Value x, const Number& number) {
   const Dims last = {x.rank() - 1};
   Value size = Abs(x);
+  if (!number.constant()) {
+    Value terms = Reduce(Power(size, number.Like(size)), last, ReduceOp::kAdd);
+    Value p = number.Like(terms), norm = Power(terms, 1 / p);
+    Value different = Reduce(Convert(NotEqual(x, 0), x.element()), last, ReduceOp::kAdd);
+    norm = Select(Equal(p, 0), different, norm);
+    return Select(Equal(p, kInfinity), Reduce(size, last, ReduceOp::kMax), norm);
+  }
+  const double p = number.constant()->toDouble();
   if (std::isinf(p)) return Reduce(size, last, ReduceOp::kMax);
   auto sum = [&](Value terms) { return Reduce(terms, last, ReduceOp::kAdd); };
   if (p == 0) return sum(Convert(NotEqual(x, 0), x.element()));
@@ -23,11 +34,21 @@ Value Norm(Value x, double p) {
 
 /// grad * (the derivative of norm = Norm(x, p) by x); 0 where the norm is 0. `grad` and `norm`
 /// lack the last dimension.
-Value NormBackward(Value grad, Value x, Value norm, double p) {
+Value NormBackward(Value grad, Value x, Value norm, const Number& number) {
   Dims axes;
   for (int64_t i = 0; i + 1 < x.rank(); ++i) axes.push_back(i);
   grad = BroadcastInDim(grad, x.dims(), axes);
   norm = BroadcastInDim(norm, x.dims(), axes);
+  if (!number.constant()) {
+    Value p = number.Like(x), size = Abs(x);
+    Value slope = Sign(x) * Power(size, p - 1) / Power(norm, p - 1);
+    Value flat = Or(Equal(norm, 0), And(p < 1, Equal(x, 0)));
+    Value general = Select(flat, 0, grad * slope);
+    general = Select(Equal(p, kInfinity), Select(Equal(size, norm), grad * Sign(x), 0), general);
+    general = Select(Equal(p, 1), grad * Sign(x), general);
+    return Select(Equal(p, 0), 0, general);
+  }
+  const double p = number.constant()->toDouble();
   if (p == 0) return ZerosLike(x);
   if (p == 1) return grad * Sign(x);
   if (std::isinf(p)) return Select(Equal(Abs(x), norm), grad * Sign(x), 0);
@@ -70,13 +91,13 @@ Value RowDifferences(Value x1, Value x2) {
 
 }  // namespace
 
-Value _pdist_forward(LoweringContext& cx, Value self, double p) {
+Value _pdist_forward(LoweringContext& cx, Value self, const Number& p) {
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value x = Convert(self, ComputeType(self.element()));
   return ToOutput(cx, Norm(Difference(x, AllPairs(cx.builder(), x.dim(0))), p));
 }
 
-Value _pdist_backward(LoweringContext& cx, Value grad, Value self, double p, Value pdist) {
+Value _pdist_backward(LoweringContext& cx, Value grad, Value self, const Number& p, Value pdist) {
   Value x = Convert(self, ComputeType(self.element()));
   if (pdist.type().num_elements() == 0 || x.type().num_elements() == 0) {
     return Constant(cx.builder(), 0, cx.output_type());
@@ -88,14 +109,16 @@ Value _pdist_backward(LoweringContext& cx, Value grad, Value self, double p, Val
   return ToOutput(cx, Put(sum, 0, pairs.j, -slope, ReduceOp::kAdd));
 }
 
-Value _cdist_forward(LoweringContext& cx, Value x1, Value x2, double p, std::optional<int64_t>) {
+Value _cdist_forward(LoweringContext& cx, Value x1, Value x2, const Number& p,
+                     std::optional<int64_t>) {
   if (x1.type().num_elements() == 0 || x2.type().num_elements() == 0) {
     return Constant(cx.builder(), 0, cx.output_type());
   }
   return ToOutput(cx, Norm(RowDifferences(x1, x2), p));
 }
 
-Value _cdist_backward(LoweringContext& cx, Value grad, Value x1, Value x2, double p, Value cdist) {
+Value _cdist_backward(LoweringContext& cx, Value grad, Value x1, Value x2, const Number& p,
+                      Value cdist) {
   if (x1.type().num_elements() == 0 || x2.type().num_elements() == 0) {
     return Constant(cx.builder(), 0, cx.output_type());
   }

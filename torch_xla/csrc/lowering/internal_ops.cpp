@@ -28,18 +28,24 @@ void LowerToOutput(LoweringContext& cx, const ir::Node& node) {
   cx.SetOutputs(node, ToOutput(cx, cx.Lowered(node.operands()[0])));
 }
 
+/// The last of a view's attributes.
+ViewOffset Offset(LoweringContext& cx, ir::AttributeReader& attributes) {
+  auto parameter = cx.NumberParameter(attributes.position());
+  return {attributes.Int(), parameter};
+}
+
 void LowerView(LoweringContext& cx, const ir::Node& node) {
   ir::AttributeReader attributes(node.attributes());
   auto sizes = attributes.IntList(), strides = attributes.IntList();
-  cx.SetOutputs(node,
-                ReadStrided(cx.Lowered(node.operands()[0]), sizes, strides, attributes.Int()));
+  cx.SetOutputs(
+      node, ReadStrided(cx.Lowered(node.operands()[0]), sizes, strides, Offset(cx, attributes)));
 }
 
 void LowerViewUpdate(LoweringContext& cx, const ir::Node& node) {
   ir::AttributeReader attributes(node.attributes());
   auto sizes = attributes.IntList(), strides = attributes.IntList();
   cx.SetOutputs(node, WriteStrided(cx.Lowered(node.operands()[0]), cx.Lowered(node.operands()[1]),
-                                   sizes, strides, attributes.Int()));
+                                   sizes, strides, Offset(cx, attributes)));
 }
 
 /// Real and imaginary parts side by side in a new last dimension.

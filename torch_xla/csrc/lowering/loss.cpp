@@ -151,14 +151,14 @@ struct ClassMargins {
   Value is_target, z, weight;
 };
 
-ClassMargins MultiMargins(LoweringContext& cx, Value x, Value target, const c10::Scalar& margin,
+ClassMargins MultiMargins(LoweringContext& cx, Value x, Value target, const Number& margin,
                           std::optional<Value> weight) {
   target = Reshape(target, {x.dim(0)});
   Value classes = Iota(cx.builder(), {target.element(), x.dims()}, 1);
   ClassMargins result;
   result.is_target = Equal(classes, BroadcastTo(AsColumn(target), x.dims()));
   Value own = ReduceKept(Select(result.is_target, x, 0), {1}, ReduceOp::kAdd);
-  result.z = Select(result.is_target, 0, Positive(x - own + margin.toDouble()));
+  result.z = Select(result.is_target, 0, Positive(x - own + margin.Like(x)));
   if (weight) result.weight = AsColumn(Take(Wide(cx, *weight), 0, target));
   return result;
 }
@@ -313,17 +313,19 @@ Value binary_cross_entropy_backward(LoweringContext& cx, Value grad_output, Valu
   return ToOutput(cx, weight ? grad * Wide(cx, *weight) : grad);
 }
 
-Value huber_loss(LoweringContext& cx, Value self, Value target, int64_t reduction, double delta) {
-  Value z = Abs(Wide(cx, self) - Wide(cx, target));
-  return Reduced(cx, Select(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta)), reduction);
+Value huber_loss(LoweringContext& cx, Value self, Value target, int64_t reduction,
+                 const Number& delta) {
+  Value z = Abs(Wide(cx, self) - Wide(cx, target)), d = delta.Like(z);
+  return Reduced(cx, Select(z <= d, 0.5 * z * z, d * (z - 0.5 * d)), reduction);
 }
 
 Value huber_loss_backward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                          int64_t reduction, double delta) {
+                          int64_t reduction, const Number& delta) {
   auto [x, t] = ToCompute(cx, self, target);
   Value grad = Unreduced(cx, grad_output, self, reduction), z = x - t;
-  Value outside = Select(z >= delta, delta * grad, z * grad);
-  return ToOutput(cx, Select(z <= -delta, -delta * grad, outside));
+  Value d = delta.Like(z);
+  Value outside = Select(z >= d, d * grad, z * grad);
+  return ToOutput(cx, Select(z <= -d, -d * grad, outside));
 }
 
 Value mse_loss(LoweringContext& cx, Value self, Value target, int64_t reduction) {
@@ -338,20 +340,21 @@ Value mse_loss_backward(LoweringContext& cx, Value grad_output, Value self, Valu
 }
 
 Value smooth_l1_loss(LoweringContext& cx, Value self, Value target, int64_t reduction,
-                     double beta) {
-  Value z = Abs(Wide(cx, self) - Wide(cx, target));
-  return Reduced(cx, Select(z < beta, 0.5 * z * z / beta, z - 0.5 * beta), reduction);
+                     const Number& beta) {
+  Value z = Abs(Wide(cx, self) - Wide(cx, target)), b = beta.Like(z);
+  return Reduced(cx, Select(z < b, 0.5 * z * z / b, z - 0.5 * b), reduction);
 }
 
 Value smooth_l1_loss_backward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                              int64_t reduction, double beta) {
+                              int64_t reduction, const Number& beta) {
   auto [x, t] = ToCompute(cx, self, target);
   Value grad = Unreduced(cx, grad_output, self, reduction), z = x - t;
-  return ToOutput(cx, Select(z <= -beta, -grad, Select(z >= beta, grad, z * grad / beta)));
+  Value b = beta.Like(z);
+  return ToOutput(cx, Select(z <= -b, -grad, Select(z >= b, grad, z * grad / b)));
 }
 
 Value multi_margin_loss(LoweringContext& cx, Value self, Value target, const c10::Scalar& p,
-                        const c10::Scalar& margin, std::optional<Value> weight, int64_t reduction) {
+                        const Number& margin, std::optional<Value> weight, int64_t reduction) {
   Value x = AsRows(Wide(cx, self));
   const ClassMargins margins = MultiMargins(cx, x, target, margin, weight);
   Value terms = p.toLong() == 1 ? margins.z : margins.z * margins.z;
@@ -360,7 +363,7 @@ Value multi_margin_loss(LoweringContext& cx, Value self, Value target, const c10
 }
 
 Value multi_margin_loss_backward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                                 const c10::Scalar& p, const c10::Scalar& margin,
+                                 const c10::Scalar& p, const Number& margin,
                                  std::optional<Value> weight, int64_t reduction) {
   Value x = AsRows(Wide(cx, self));
   const ClassMargins margins = MultiMargins(cx, x, target, margin, weight);

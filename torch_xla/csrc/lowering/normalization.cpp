@@ -73,8 +73,8 @@ Axes GroupAxes(int64_t N, int64_t C, int64_t HxW, int64_t group) {
   return {{N, group, C / group, HxW}, {2, 3}, {1, 2}};
 }
 
-Value InverseStd(Value variance, double eps) {
-  return stablehlo::Rsqrt(Add(variance, stablehlo::FullLike(variance, eps)));
+Value InverseStd(Value variance, const Number& eps) {
+  return stablehlo::Rsqrt(Add(variance, eps.Like(variance)));
 }
 
 /// The value as result `i` of the node.
@@ -87,7 +87,7 @@ struct Moments {
 };
 
 /// Not mean(x^2) - mean(x)^2, which cancels.
-Moments ComputeMoments(Value input, const Axes& axes, double eps) {
+Moments ComputeMoments(Value input, const Axes& axes, const Number& eps) {
   const ElementType element = ComputeType(input.element());
   Value x = Reshape(Convert(input, element), axes.dims);
   Value mean = axes.Mean(x);
@@ -109,7 +109,7 @@ Value Normalize(LoweringContext& cx, Value input, const Axes& axes, const Moment
 
 std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
                                          const std::optional<Value>& weight,
-                                         const std::optional<Value>& bias, double eps) {
+                                         const std::optional<Value>& bias, const Number& eps) {
   Moments moments = ComputeMoments(input, axes, eps);
   return {Normalize(cx, input, axes, moments, weight, bias), ToResult(cx, moments.mean, 1),
           ToResult(cx, moments.inverse_std, 2)};
@@ -150,7 +150,7 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
 }
 
 /// What batch normalization uses when it is not training.
-Moments RunningMoments(Value input, Value mean, Value variance, double eps) {
+Moments RunningMoments(Value input, Value mean, Value variance, const Number& eps) {
   const ElementType element = ComputeType(input.element());
   return {mean, InverseStd(Convert(variance, element), eps)};
 }
@@ -160,7 +160,7 @@ Moments RunningMoments(Value input, Value mean, Value variance, double eps) {
 std::vector<Value> native_batch_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, std::optional<Value> running_mean,
                                      std::optional<Value> running_var, bool training,
-                                     double /*momentum*/, double eps) {
+                                     const Number& /*momentum*/, const Number& eps) {
   const Axes axes = BatchAxes(input.dims());
   if (training) return NormalizeByOwnMoments(cx, input, axes, weight, bias, eps);
   Moments moments = RunningMoments(input, running_mean.value(), running_var.value(), eps);
@@ -172,7 +172,7 @@ std::vector<Value> native_batch_norm(LoweringContext& cx, Value input, std::opti
 std::vector<Value> native_batch_norm_backward(
     LoweringContext& cx, Value grad_out, Value input, std::optional<Value> weight,
     std::optional<Value> running_mean, std::optional<Value> running_var,
-    std::optional<Value> save_mean, std::optional<Value> save_invstd, bool train, double eps,
+    std::optional<Value> save_mean, std::optional<Value> save_invstd, bool train, const Number& eps,
     const std::vector<bool>& /*output_mask*/) {
   Moments moments = train ? Moments{save_mean.value(), save_invstd.value()}
                           : RunningMoments(input, running_mean.value(), running_var.value(), eps);
@@ -181,7 +181,7 @@ std::vector<Value> native_batch_norm_backward(
 
 std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
                                      c10::IntArrayRef normalized_shape, std::optional<Value> weight,
-                                     std::optional<Value> bias, double eps) {
+                                     std::optional<Value> bias, const Number& eps) {
   return NormalizeByOwnMoments(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias,
                                eps);
 }
@@ -197,7 +197,7 @@ std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_ou
 
 std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, int64_t N, int64_t C, int64_t HxW,
-                                     int64_t group, double eps) {
+                                     int64_t group, const Number& eps) {
   return NormalizeByOwnMoments(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
 }
 

@@ -263,14 +263,15 @@ Value Bucketize(LoweringContext& cx, Value self, Value boundaries, bool, bool ri
   return LowerSearch(cx, boundaries, 1, self, 0, right);
 }
 
-Value histc(LoweringContext& cx, Value self, int64_t bins, const c10::Scalar& min,
-            const c10::Scalar& max) {
+Value histc(LoweringContext& cx, Value self, int64_t bins, const Number& min, const Number& max) {
   const ElementType element = ComputeType(cx.output_element());
   Value x = Convert(Reshape(self, {self.type().num_elements()}), element);
-  Value low = Scalar(x, min.toDouble(), element), high = Scalar(x, max.toDouble(), element);
-  if (min.toDouble() == max.toDouble() && !IsEmpty(x)) {
-    low = Reduce(x, {0}, ReduceOp::kMin);
-    high = Reduce(x, {0}, ReduceOp::kMax);
+  const Value zero = Scalar(x, 0, element);
+  Value low = min.Like(zero), high = max.Like(zero);
+  if (!IsEmpty(x)) {
+    Value from_data = Equal(low, high);
+    low = Select(from_data, Reduce(x, {0}, ReduceOp::kMin), low);
+    high = Select(from_data, Reduce(x, {0}, ReduceOp::kMax), high);
   }
   Value point = Equal(low, high);
   low = Select(point, low - 1, low);

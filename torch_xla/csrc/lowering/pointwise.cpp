@@ -336,8 +336,18 @@ Value nextafter(LoweringContext& cx, Value self, Value other) {
   return stablehlo::NextAfter(ToOutput(cx, self), ToOutput(cx, other));
 }
 
-Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const c10::Scalar& exponent) {
+Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
   auto [x] = ToCompute(cx, self);
+  if (!number.constant()) {
+    Value y = number.Like(x);
+    if (x.element() == ElementType::kPred) return ToOutput(cx, Or(x, Not(y)));
+    Value power = PowerByLog(x, y);
+    if (runtime::IsFloat(x.element())) {  // as PyTorch has it: sqrt(-inf) is NaN
+      power = Select(Equal(y, 0.5), Sqrt(x), Select(Equal(y, -0.5), Rsqrt(x), power));
+    }
+    return ToOutput(cx, power);
+  }
+  const c10::Scalar& exponent = *number.constant();
   if (exponent.isComplex() && exponent.toComplexDouble().imag() != 0) {
     const std::complex<double> y(exponent.toComplexDouble());
     return ToOutput(cx, PowerByLog(x, FullLike(x, y)));

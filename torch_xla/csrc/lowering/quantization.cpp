@@ -21,11 +21,12 @@ std::vector<Value> FakeQuantize(LoweringContext& cx, Value x, Value scale, Value
 }  // namespace
 
 std::vector<Value> fake_quantize_per_tensor_affine_cachemask(LoweringContext& cx, Value self,
-                                                             double scale, int64_t zero_point,
+                                                             const Number& scale,
+                                                             const Number& zero_point,
                                                              int64_t quant_min, int64_t quant_max) {
   auto [x] = ToCompute(cx, self);
-  return FakeQuantize(cx, x, FullLike(x, scale), FullLike(x, zero_point), /*round_sum=*/false,
-                      quant_min, quant_max);
+  return FakeQuantize(cx, x, scale.Like(x), zero_point.Like(x), /*round_sum=*/false, quant_min,
+                      quant_max);
 }
 
 std::vector<Value> _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(

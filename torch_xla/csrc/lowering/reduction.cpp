@@ -14,6 +14,8 @@
 namespace torch_xla::lowering {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 stablehlo::Window PrefixWindow(Value x, int64_t dim) {
   stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
                            .padding = stablehlo::Padding(x.rank(), {0, 0})};
@@ -231,10 +233,9 @@ Value cumsum(LoweringContext& cx, Value self, int64_t dim,
   return Cumulated(cx, self, dim, ReduceOp::kAdd);
 }
 
-Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord, DimList dim,
+Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, DimList dim,
                          bool /*keepdim*/, std::optional<c10::ScalarType> /*dtype*/) {
   const Dims dims = Wrapped(dim, self);
-  const double p = ord.toDouble();
   ElementType element = ComputeType(cx.output_element());
   if (runtime::IsComplex(self.element())) {
     self =
@@ -243,6 +244,17 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const c10::Scalar& ord
   Value x = Convert(self, element);
   auto sum = [&](Value terms) { return Reduce(terms, dims, ReduceOp::kAdd); };
   Value norm;
+  if (!ord.constant()) {
+    Value size = Abs(x);
+    norm = sum(Power(size, ord.Like(size)));
+    Value p = ord.Like(norm);
+    norm = Power(norm, 1 / p);
+    norm = Select(Equal(p, 0), sum(Convert(NotEqual(x, 0), element)), norm);
+    norm = Select(Equal(p, kInfinity), Reduce(size, dims, ReduceOp::kMax), norm);
+    norm = Select(Equal(p, -kInfinity), Reduce(size, dims, ReduceOp::kMin), norm);
+    return Finish(cx, norm);
+  }
+  const double p = ord.constant()->toDouble();
   if (p == 0) {
     norm = sum(Convert(NotEqual(x, 0), element));
   } else if (p == 2) {

@@ -10,6 +10,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/indexing.h"
 #include "lowering/strided_view.h"
+#include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -34,6 +35,24 @@ Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step)
   high[dim] = dims[dim] - low[dim] - extent;
   interior[dim] = step - 1;
   return Pad(x, Zero(x), low, high, interior);
+}
+
+/// The same where `start` is a parameter of the program.
+Value PlaceAt(Value x, const Dims& dims, int64_t dim, Value start, int64_t step) {
+  Value zeros = Constant(x.builder(), 0, Type(x.element(), dims));
+  if (IsEmpty(x)) return zeros;
+  Dims none(dims.size(), 0), interior = none;
+  if (x.dims()[dim] > 1) interior[dim] = step - 1;
+  std::vector<Value> starts(dims.size(), ScalarLike(start, 0));
+  starts[dim] = start;
+  return DynamicUpdateSlice(zeros, Pad(x, Zero(x), none, none, interior), starts);
+}
+
+/// An index into a dimension of `size` that is a parameter; negative ones count from the end.
+Value FromFront(const Number& index, Value like, int64_t size) {
+  Value i = index.Like(stablehlo::Scalar(like, 0, ElementType::kS64));
+  i = Select(i < 0, i + size, i);
+  return stablehlo::Clamp(ScalarLike(i, 0), i, ScalarLike(i, size));
 }
 
 /// A bound of a Python slice as an offset in [0, size].
@@ -63,13 +82,14 @@ Dims Strides(const Dims& dims) {
 }
 
 /// The lower (kLe) or upper (kGe) triangle of the last two dimensions.
-Value Triangle(Value x, int64_t diagonal, Direction keep) {
+Value Triangle(Value x, const Number& number, Direction keep) {
   int64_t rows = x.dim(-2), columns = x.dim(-1);
   Type type(IndexElement(std::max(rows, columns)), {rows, columns});
   Value row = Iota(x.builder(), type, 0), column = Iota(x.builder(), type, 1);
   // Any diagonal beyond the matrix is as good as the next one, and fits in the type.
-  diagonal = std::clamp(diagonal, -rows, columns);
-  Value kept = Compare(Subtract(column, row), FullLike(row, diagonal), keep);
+  Value diagonal = number.Like(stablehlo::Scalar(x, 0, ElementType::kS64));
+  diagonal = stablehlo::Clamp(ScalarLike(diagonal, -rows), diagonal, ScalarLike(diagonal, columns));
+  Value kept = Compare(Subtract(column, row), To(diagonal, type.element, type.dims), keep);
   return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
 }
 
@@ -177,11 +197,11 @@ Value roll(LoweringContext& cx, Value self, c10::IntArrayRef shifts, c10::IntArr
   return Reshape(x, cx.output_dims());
 }
 
-Value tril(LoweringContext&, Value self, int64_t diagonal) {
+Value tril(LoweringContext&, Value self, const Number& diagonal) {
   return Triangle(self, diagonal, Direction::kLe);
 }
 
-Value triu(LoweringContext&, Value self, int64_t diagonal) {
+Value triu(LoweringContext&, Value self, const Number& diagonal) {
   return Triangle(self, diagonal, Direction::kGe);
 }
 
@@ -221,17 +241,26 @@ Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input
 }
 
 Value slice_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes, int64_t dim,
-                     int64_t start, int64_t, int64_t step) {
+                     const Number& start, const Number&, int64_t step) {
   dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
-  return Place(grad_output, input_sizes.vec(), dim, SliceBound(start, input_sizes[dim]), step);
+  const int64_t size = input_sizes[dim];
+  if (!start.constant()) {
+    return PlaceAt(grad_output, input_sizes.vec(), dim, FromFront(start, grad_output, size), step);
+  }
+  const int64_t bound = SliceBound(start.constant()->toLong(), size);
+  return Place(grad_output, input_sizes.vec(), dim, bound, step);
 }
 
 Value select_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes,
-                      int64_t dim, int64_t index) {
+                      int64_t dim, const Number& index) {
   Dims dims = input_sizes.vec(), one = dims;
   dim = WrapDim(dim, static_cast<int64_t>(dims.size()));
   one[dim] = 1;
-  return Place(Reshape(grad_output, one), dims, dim, SelectIndex(index, dims, dim), 1);
+  grad_output = Reshape(grad_output, one);
+  if (!index.constant()) {
+    return PlaceAt(grad_output, dims, dim, FromFront(index, grad_output, dims[dim]), 1);
+  }
+  return Place(grad_output, dims, dim, SelectIndex(index.constant()->toLong(), dims, dim), 1);
 }
 
 Value diagonal_backward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, int64_t offset,

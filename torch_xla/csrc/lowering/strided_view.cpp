@@ -144,6 +144,9 @@ std::vector<Group> FindGroups(const Dims& root_dims, const Axes& axes, int64_t o
 struct Radix {
   int64_t begin, limit, length;
   Dims digits, starts, sizes;
+
+  /// It numbers the whole group, wherever the view begins in it.
+  bool IsWhole(int64_t size) const { return begin == 0 && limit == size && length == size; }
 };
 
 /// None where axes overlap or their strides do not divide one another.
@@ -186,6 +189,8 @@ struct Plan {
   Dims dims;                   // the root as groups
   Dims begin, limit, padding;  // the part of it that is numbered, and what it lacks
   Dims digits, starts, sizes;
+  std::vector<size_t> digit_counts;  // of each group
+  bool is_whole = true;              // every group is numbered from end to end
 };
 
 std::optional<Plan> FindPlan(const std::vector<Group>& groups) {
@@ -201,6 +206,8 @@ std::optional<Plan> FindPlan(const std::vector<Group>& groups) {
     append(plan.digits, radix->digits);
     append(plan.starts, radix->starts);
     append(plan.sizes, radix->sizes);
+    plan.digit_counts.push_back(radix->digits.size());
+    plan.is_whole &= radix->IsWhole(group.size);
   }
   return plan;
 }
@@ -223,24 +230,66 @@ Value ToDigits(Value root, const Plan& plan) {
   return Reshape(PadEnds(part, plan.padding), plan.digits);
 }
 
+/// The type that indexes dimensions of `x`.
+ElementType IndexType(Value x) {
+  const Dims& dims = x.dims();
+  return std::all_of(dims.begin(), dims.end(),
+                     [](int64_t d) { return d <= std::numeric_limits<int32_t>::max(); })
+             ? ElementType::kS32
+             : ElementType::kS64;
+}
+
 Value Update(Value x, Value update, const Dims& starts) {
   if (x.dims() == update.dims()) return update;
   std::vector<Value> indices;
-  bool narrow = std::all_of(x.dims().begin(), x.dims().end(),
-                            [](int64_t d) { return d <= std::numeric_limits<int32_t>::max(); });
-  for (int64_t start : starts) {
-    indices.push_back(stablehlo::Scalar(x, start, narrow ? ElementType::kS32 : ElementType::kS64));
-  }
+  for (int64_t start : starts) indices.push_back(stablehlo::Scalar(x, start, IndexType(x)));
   return DynamicUpdateSlice(x, update, indices);
 }
 
+/// Where in each group the view begins that begins at `offset` of the root, int64.
+std::vector<Value> GroupStarts(const std::vector<Group>& groups, Value offset) {
+  offset = Convert(offset, ElementType::kS64);
+  std::vector<Value> starts;
+  for (const Group& group : groups) {
+    Value start = Divide(offset, ScalarLike(offset, group.weight));
+    starts.push_back(starts.empty() ? start : Remainder(start, ScalarLike(start, group.size)));
+  }
+  return starts;
+}
+
+/// The same in the digits of a whole numbering.
+std::vector<Value> DigitStarts(const std::vector<Group>& groups, const Plan& plan, Value offset) {
+  std::vector<Value> starts;
+  size_t end = 0;
+  for (size_t j = 0; j < groups.size(); ++j) {
+    Value rest = GroupStarts(groups, offset)[j];
+    const size_t begin = end;
+    end += plan.digit_counts[j];
+    std::vector<Value> digits;
+    for (size_t i = end; i-- > begin;) {
+      Value digit = ScalarLike(rest, plan.digits[i]);
+      digits.insert(digits.begin(), i > begin ? Remainder(rest, digit) : rest);
+      rest = Divide(rest, digit);
+    }
+    starts.insert(starts.end(), digits.begin(), digits.end());
+  }
+  return starts;
+}
+
+std::vector<Value> Converted(std::vector<Value> values, ElementType element) {
+  for (Value& value : values) value = Convert(value, element);
+  return values;
+}
+
 /// The place in the flat root of each element of the view (axes in sorted order), [..., 1].
-Value FlatIndices(Value root, const Axes& axes, int64_t offset) {
+Value FlatIndices(Value root, const Axes& axes, const ViewOffset& offset) {
   Dims dims = axes.sorted_dims();
   dims.push_back(1);
   bool narrow = root.type().num_elements() <= std::numeric_limits<int32_t>::max();
   Type type(narrow ? ElementType::kS32 : ElementType::kS64, dims);
-  Value indices = Constant(root.builder(), offset, type);
+  Value indices = offset.parameter
+                      ? BroadcastInDim(Convert(*offset.parameter, type.element), dims, {})
+                      : Constant(root.builder(), offset.known, type);
   for (size_t i = 0; i < axes.sorted.size(); ++i) {
     Value position = Iota(root.builder(), type, static_cast<int64_t>(i));
     indices = Add(indices, Multiply(position, FullLike(position, axes.sorted[i].stride)));
@@ -295,10 +344,14 @@ std::optional<Value> ReadWindows(Value root, std::vector<Group> groups) {
   return Slice(windows, begin, end, every);
 }
 
+bool AreSlices(const std::vector<Group>& groups) {
+  return std::all_of(groups.begin(), groups.end(), [](const Group& g) { return g.IsSlice(); });
+}
+
 /// The elements of the view, axes in sorted order, in any shape.
-Value ReadSorted(Value root, const Axes& axes, int64_t offset) {
-  std::vector<Group> groups = FindGroups(root.dims(), axes, offset);
-  if (std::all_of(groups.begin(), groups.end(), [](const Group& g) { return g.IsSlice(); })) {
+Value ReadSorted(Value root, const Axes& axes, const ViewOffset& offset) {
+  std::vector<Group> groups = FindGroups(root.dims(), axes, offset.known);
+  if (AreSlices(groups)) {
     Dims dims, starts, limits, strides;
     for (const Group& group : groups) {
       dims.push_back(group.size);
@@ -306,12 +359,27 @@ Value ReadSorted(Value root, const Axes& axes, int64_t offset) {
       limits.push_back(group.last() + 1);
       strides.push_back(group.step());
     }
-    return Slice(Reshape(root, dims), starts, limits, strides);
+    root = Reshape(root, dims);
+    if (offset.parameter) {
+      auto from = Converted(GroupStarts(groups, *offset.parameter), IndexType(root));
+      std::transform(limits.begin(), limits.end(), starts.begin(), limits.begin(), std::minus<>());
+      root = DynamicSlice(root, from, limits);
+      std::fill(starts.begin(), starts.end(), 0);
+    }
+    return Slice(root, starts, limits, strides);
   }
-  if (std::optional<Plan> plan = FindPlan(groups)) {
+  std::optional<Plan> plan = FindPlan(groups);
+  if (plan && plan->is_whole && offset.parameter) {
+    Value digits = ToDigits(root, *plan);
+    auto from = Converted(DigitStarts(groups, *plan, *offset.parameter), IndexType(digits));
+    return DynamicSlice(digits, from, plan->sizes);
+  }
+  if (plan && !offset.parameter) {
     return Slice(ToDigits(root, *plan), plan->starts, Plus(plan->starts, plan->sizes));
   }
-  if (std::optional<Value> windows = ReadWindows(root, groups)) return *windows;
+  if (!offset.parameter) {
+    if (std::optional<Value> windows = ReadWindows(root, groups)) return *windows;
+  }
   stablehlo::GatherDimensionNumbers numbers;
   numbers.collapsed_slice_dims = numbers.start_index_map = {0};
   numbers.index_vector_dim = static_cast<int64_t>(axes.sorted.size());
@@ -327,7 +395,24 @@ Dims InversePermutation(const Dims& permutation) {
   return inverse;
 }
 
-Value ReadStrided(Value root, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+uint64_t ViewStructure(const Dims& root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                       int64_t offset, bool written) {
+  const std::vector<Group> groups = FindGroups(root, FindAxes(sizes, strides), offset);
+  bool structured = !written && AreSlices(groups);
+  if (!structured) {
+    const std::optional<Plan> plan = FindPlan(groups);
+    structured = plan && plan->is_whole;
+  }
+  if (!structured) return 0;  // element by element, wherever it begins
+  uint64_t structure = groups.size();
+  for (const Group& group : groups) {
+    structure = structure * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(group.size);
+  }
+  return structure | 1;
+}
+
+Value ReadStrided(Value root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                  const ViewOffset& offset) {
   Dims dims = sizes.vec();
   if (Product(dims) == 0) return Constant(root.builder(), 0, Type(root.element(), dims));
   Axes axes = FindAxes(sizes, strides);
@@ -343,7 +428,7 @@ Value ReadStrided(Value root, c10::IntArrayRef sizes, c10::IntArrayRef strides, 
 }
 
 Value WriteStrided(Value root, Value update, c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                   int64_t offset) {
+                   const ViewOffset& offset) {
   if (update.type().num_elements() == 0) return root;
   Axes axes = FindAxes(sizes, strides);
   // All elements along an expanded dimension go to one place; the last stays.
@@ -354,8 +439,14 @@ Value WriteStrided(Value root, Value update, c10::IntArrayRef sizes, c10::IntArr
   update = Reshape(Slice(update, starts, update.dims()), axes.view_dims());
   update = Transpose(update, InversePermutation(axes.permutation));
 
-  std::vector<Group> groups = FindGroups(root.dims(), axes, offset);
-  if (std::optional<Plan> plan = FindPlan(groups)) {
+  std::vector<Group> groups = FindGroups(root.dims(), axes, offset.known);
+  std::optional<Plan> plan = FindPlan(groups);
+  if (plan && plan->is_whole && offset.parameter) {
+    Value digits = ToDigits(root, *plan);
+    auto from = Converted(DigitStarts(groups, *plan, *offset.parameter), IndexType(digits));
+    return Reshape(DynamicUpdateSlice(digits, Reshape(update, plan->sizes), from), root.dims());
+  }
+  if (plan && !offset.parameter) {
     update = Reshape(update, plan->sizes);
     if (plan->sizes == plan->digits && Product(plan->digits) == Product(root.dims())) {
       return Reshape(update, root.dims());

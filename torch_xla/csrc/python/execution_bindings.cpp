@@ -1,4 +1,5 @@
 #include "aten/bridge.h"
+#include "aten/index_check.h"
 #include "aten/torch_storage.h"
 #include "ir/dump.h"
 #include "lazy/device.h"
@@ -95,6 +96,8 @@ void BindExecution(py::module_& m) {
     return at::detail::make_tensor<aten::XLATensorImpl>(
         root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims);
   });
+  m.def("_get_check_indices", [] { return aten::indices_are_checked.load(); });
+  m.def("_set_check_indices", [](bool on) { aten::indices_are_checked.store(on); });
   m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> int64_t {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "data_ptr");
     if (tensor.numel() == 0) return 0;

@@ -1,0 +1,31 @@
+// A number of a call (an exponent, an eps) as a lowering sees it.
+#pragma once
+
+#include <c10/core/Scalar.h>
+
+#include <optional>
+
+#include "stablehlo/ops.h"
+
+namespace torch_xla::lowering {
+
+/// Either its value is part of the program, which is compiled again for another one, or it is a
+/// parameter. The executor chooses (lazy/number_plans.h): a lowering must do for both.
+class Number {
+ public:
+  Number(const c10::Scalar& constant) : constant_(constant) {}  // NOLINT
+  explicit Number(stablehlo::Value parameter) : parameter_(parameter) {}
+
+  const std::optional<c10::Scalar>& constant() const { return constant_; }
+  bool IsConstant(double value) const {
+    return constant_ && !constant_->isComplex() && constant_->toDouble() == value;
+  }
+  /// The number in the element type and the dimensions of `x`.
+  stablehlo::Value Like(stablehlo::Value x) const;
+
+ private:
+  std::optional<c10::Scalar> constant_;
+  stablehlo::Value parameter_;
+};
+
+}  // namespace torch_xla::lowering
