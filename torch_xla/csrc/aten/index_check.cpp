@@ -10,6 +10,7 @@
 
 #include "aten/bridge.h"
 #include "lazy/executor.h"
+#include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -19,15 +20,14 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 
 struct Check {
   const char* op;
-  std::shared_ptr<const ir::SourceLocation> location;
+  const ir::SourceLocation* location;
   int64_t low, high;
   at::Tensor found;
 
   void Throw(int64_t value) const {
     std::string line;
     if (location) {
-      line = "\n  traced at " + location->file + ":" + std::to_string(location->line) + " in " +
-             location->function;
+      line = "\n  traced at " + location->ToString() + " in " + location->code->function;
     }
     TORCH_CHECK_INDEX(false, op, ": index ", value, " is out of range [", low, ", ", high, ")",
                       line);

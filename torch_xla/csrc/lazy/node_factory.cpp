@@ -132,10 +132,6 @@ const ir::SourceLocation* CurrentLocation() {
   return location_function ? location_function() : nullptr;
 }
 
-std::shared_ptr<const ir::SourceLocation> CurrentLocation() {
-  return location_function ? location_function() : nullptr;
-}
-
 ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
                    ir::ShapeRef shape) {
   ir::Hasher hasher;

@@ -49,7 +49,5 @@ bool AllNumbersSpecial();
 const ir::SourceLocation* CurrentLocation();
 using LocationFunction = const ir::SourceLocation* (*)();
 void SetLocationFunction(LocationFunction function);
-/// The line that is at it now, whatever XLA_IR_DEBUG; null outside of Python.
-std::shared_ptr<const ir::SourceLocation> CurrentLocation();
 
 }  // namespace torch_xla::lazy

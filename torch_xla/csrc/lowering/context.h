@@ -79,8 +79,4 @@ class LoweringContext {
   std::unordered_map<const ir::Node*, std::vector<Value>> values_;
 };
 
-/// PyTorch's type promotion over logical shapes: dimensioned tensors outrank zero-dim
-/// ones, those outrank Python numbers.
-c10::ScalarType ResultType(std::span<const ir::Value> operands);
-
 }  // namespace torch_xla::lowering
