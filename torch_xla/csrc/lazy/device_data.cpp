@@ -47,6 +47,7 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::
       sharding_(Sharding::Replicated()),
       foreign_(buffer->foreign()),
       state_(kReady) {
+  location_ = CurrentLocation();
   buffers_.push_back(std::move(buffer));
   Account();
 }
@@ -66,14 +67,14 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sh
       devices_(DevicesOf(device)),
       sharding_(sharding),
       host_(std::move(host)),
-      state_(kOnDemand) {}
+      state_(kOnDemand) {
+  location_ = CurrentLocation();
+}
 
 DeviceData::~DeviceData() {
   if (bytes_ != 0) AllData::SetBytes(this, 0);
   delete moved_.load(std::memory_order_relaxed);
 }
-
-const ir::SourceLocation* DeviceData::Here() { return CurrentLocation(); }
 
 void DeviceData::Account() {
   int64_t bytes = 0;

@@ -52,7 +52,9 @@ class DeviceData : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
   /// Never given twice, unlike an address.
   uint64_t id() const { return id_; }
-  /// Where in the user's program it was asked for; null where that is not known.
+  /// Where in the user's program it was asked for; null where that is not known. Whoever makes a
+  /// promise or a fill sets it: those are made under locks, where the interpreter's lock, which
+  /// finding out may take, must not be waited for.
   const ir::SourceLocation* location() const { return location_; }
   void set_location(const ir::SourceLocation* location) { location_ = location; }
   /// Whether the memory is somebody else's, which no program may write to.
@@ -94,7 +96,6 @@ class DeviceData : public c10::intrusive_ptr_target {
   enum State { kPending, kOnDemand, kMaking, kReady, kFailed };
   friend struct AllData;
   static uint64_t NextId();
-  static const ir::SourceLocation* Here();
   /// After the buffers changed.
   void Account();
   void MakeBuffers();
@@ -115,7 +116,7 @@ class DeviceData : public c10::intrusive_ptr_target {
   std::atomic<Buffers*> moved_{nullptr};  // others may still read those
   std::exception_ptr error_;
   uint64_t producer_ = 0;
-  const ir::SourceLocation* location_ = Here();
+  const ir::SourceLocation* location_ = nullptr;
   int64_t bytes_ = 0;               // of the buffers; under the lock of AllData
   DeviceData* previous_ = nullptr;  // of those in device memory, see AllData
   DeviceData* next_ = nullptr;

@@ -45,10 +45,11 @@ bool AssignFill(Storage& storage, const ir::Value& value) {
   if (&node.op() != &ir::ops::fill) return false;
   const ir::Node& number = *node.operands()[0].node;
   if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::constant) return false;
-  storage.Replace(
-      value, MakeLeaf(c10::make_intrusive<DeviceData>(
-                 value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
-                 storage.sharding() ? storage.sharding() : Sharding::Replicated())));
+  auto data = c10::make_intrusive<DeviceData>(
+      value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
+      storage.sharding() ? storage.sharding() : Sharding::Replicated());
+  data->set_location(node.location());
+  storage.Replace(value, MakeLeaf(data));
   return true;
 }
 
