@@ -20,7 +20,7 @@ SETUP := $(VENV)/.setup-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models conformance sanitize fuzz fuzz-programs lint format bench clean distclean
+.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -29,6 +29,7 @@ help:
 	echo "make test      setup, build, C++ tests, Python tests"
 	echo "make ecosystem  programs of other people's frameworks; installs them"
 	echo "make models    tiny models of transformers and timm: docs/models.md"
+	echo "make platforms  the operators' programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
@@ -119,6 +120,16 @@ ecosystem: build
 models: build
 	@$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
 	$(PY) benchmarks/architectures.py $(ARGS)
+
+# ARGS="-k fft -v": operators alone. No chip is needed, nor a CUDA library.
+PLATFORMS ?= v5e:2x2 h100:1
+platforms: $(INSTALLED)
+	@$(PY) -m pip install -r requirements-platforms.txt --no-deps
+	status=0
+	for topology in $(PLATFORMS); do
+	  $(PY) tests/python/platforms.py $$topology $(ARGS) || status=1
+	done
+	exit $$status
 
 # ARGS="-k fft -v": operators alone, see tests/python/conformance.py --help.
 conformance: $(INSTALLED)

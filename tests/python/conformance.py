@@ -94,7 +94,7 @@ def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _start(op: str, args: argparse.Namespace) -> Job:
-    child = fork_child(lambda pipe: pipe.write(json.dumps(_work(op, args)).encode()))
+    child = fork_child(lambda pipe: pipe.write(json.dumps(args.work(op, args)).encode()))
     return Job(op, *child, time.monotonic() + args.timeout)
 
 
@@ -318,6 +318,7 @@ def main() -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("-v", "--verbose", action="store_true", help="every failure")
+    parser.set_defaults(work=_work)
     args = parser.parse_args()
     ops = args.ops or [name for name, op in OPS.items() if args.k in name and op.dtypes]
     complete = args.limit is None and args.dtypes is None and args.checks == list(CHECKS)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from torch_xla import _XLAC
+from torch_xla._internal import topologies
 
 
 class DevicePlugin(Protocol):
@@ -157,9 +158,15 @@ _registered: list[str] = []
 
 def register_plugins() -> None:
     """Makes every installed plugin known to the runtime; none is loaded by this."""
+    topology = topologies.requested()
+    libraries = {}
     for spec in find_plugins():
         _XLAC._xla_add_plugin(spec.platform, spec.library, spec.options)
         _registered.append(spec.platform)
+        libraries[spec.platform] = spec.library
+    if topology:
+        library = libraries.get(topology.platform, "")
+        _XLAC._xla_add_plugin(topology.platform, library, topology.options, topology.name)
 
 
 def may_have_accelerator() -> bool:

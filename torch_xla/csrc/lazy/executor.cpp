@@ -419,6 +419,8 @@ std::string PendingText(int device) { return ir::ToText(PendingValues(device)); 
 
 size_t NumPrograms() { return Cache().Size(); }
 
+std::vector<ProgramPtr> Programs() { return Cache().All(); }
+
 void Shutdown() { StopWorkers(); }
 
 }  // namespace torch_xla::lazy

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lazy/program.h"
 #include "lazy/storage.h"
 
 namespace torch_xla::lazy {
@@ -44,6 +45,9 @@ std::string PendingText(int device);
 
 /// How many programs are kept.
 size_t NumPrograms();
+/// All of them; those that were used last come last. Those of them that were queued are compiled
+/// once WaitDevice returns.
+std::vector<ProgramPtr> Programs();
 
 /// Ends the worker threads after what is queued; called at interpreter exit.
 void Shutdown();

@@ -91,7 +91,9 @@ runtime::CompileOptions OptionsOf(const Program& program) {
 /// Set once the plugin has refused an entry that it had made.
 std::atomic<bool> rejected{false};
 
-std::shared_ptr<DiskCache> UsableCache() { return rejected.load() ? nullptr : GetDiskCache(); }
+std::shared_ptr<DiskCache> UsableCache() {
+  return rejected.load() || !GetClient().loads_executables() ? nullptr : GetDiskCache();
+}
 
 void Reject(DiskCache& cache, const std::string& key, const runtime::Error& error) {
   static auto& rejections = *new debug::Counter("CacheRejected");
@@ -211,6 +213,17 @@ ProgramPtr ProgramCache::Insert(const ir::Hash128& key, ProgramPtr program) {
 size_t ProgramCache::Size() {
   std::lock_guard<std::mutex> lock(mutex_);
   return entries_.size();
+}
+
+std::vector<ProgramPtr> ProgramCache::All() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Entry> entries;
+  for (const auto& [key, entry] : entries_) entries.push_back(entry);
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+  std::vector<ProgramPtr> programs;
+  for (Entry& entry : entries) programs.push_back(std::move(entry.program));
+  return programs;
 }
 
 void ProgramCache::DropLeastRecentlyUsed(size_t count) {

@@ -5,7 +5,8 @@
 // its gradients are the other two.
 //
 // Each has three forms. Elsewhere than on CPU it is one stablehlo.convolution, which is what
-// cuDNN and the TPU want. XLA:CPU runs many convolutions as naive loops, so there it is
+// cuDNN and the TPU want, where they have one of the element type (dot.h). XLA:CPU runs many
+// convolutions as naive loops, so there it is
 // - a sum of elementwise products, one per kernel element, for depthwise kernels;
 // - a matrix product over patches (im2col) where that is faster or XLA:CPU would be naive:
 //   see UsesProduct;
@@ -23,6 +24,7 @@
 // Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
 #include "XLALowerings.h"
 #include "lowering/dimension_map.h"
+#include "lowering/dot.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {
@@ -85,7 +87,8 @@ class Geometry {
         padding_(PerDimension(padding, rank_)),
         dilation_(PerDimension(dilation, rank_)),
         groups_(groups),
-        cpu_(cx.platform() == "CPU") {
+        platform_(cx.platform()),
+        cpu_(platform_ == "CPU") {
     for (size_t i = 0; i < rank_; ++i) {
       constexpr int64_t kMost = int64_t{1} << 40;
       TORCH_CHECK(padding_[i] >= 0, "negative padding is not supported");
@@ -121,6 +124,7 @@ class Geometry {
   Dims input_, output_, kernel_, stride_, padding_, dilation_;
   Dims window_;  // the kernel's extent with dilation
   int64_t groups_;
+  std::string platform_;
   bool cpu_;
 };
 
@@ -216,6 +220,7 @@ bool Geometry::UsesProduct(ElementType element, int64_t batch, int64_t inputs, i
                            const Dims& lhs, const Dims& rhs, int64_t zeros) const {
   constexpr int64_t kMaxPatches = int64_t{1} << 26;
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
+  if (LacksConvolution(platform_, element)) return true;
   if (!cpu_ || rows * inputs * taps > kMaxPatches) return false;
   // What XLA:CPU has fast paths for: float, two dimensions, groups of some size.
   const bool fast =
@@ -260,9 +265,9 @@ Value Geometry::Forward(Value x, Value w) const {
     return sum;
   }
   if (UsesProduct(x.element(), batch, x.dim(1), outputs, input_, window_)) {
-    Value y = DotGeneral(
-        GroupWeights(w), Patches(x),
-        {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
+    Value y =
+        Dot(platform_, GroupWeights(w), Patches(x),
+            {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
     return SwapLeading(Reshape(y, Join({outputs, batch}, output_)));
   }
   Padding padding;
@@ -290,9 +295,9 @@ Value Geometry::InputGradient(Value dy, Value w) const {
     return sum;
   }
   if (UsesProduct(dy.element(), batch, inputs, outputs, output_, window_, Product(stride_))) {
-    Value taps = DotGeneral(
-        GroupWeights(w), GroupChannels(dy),
-        {.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contracting = {1}, .rhs_contracting = {2}});
+    Value taps =
+        Dot(platform_, GroupWeights(w), GroupChannels(dy),
+            {.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contracting = {1}, .rhs_contracting = {2}});
     return SwapLeading(SumPatches(Reshape(taps, Join({inputs, Product(kernel_), batch}, output_))));
   }
   auto numbers = ConvolutionDimensionNumbers::Nchw(static_cast<int64_t>(rank_));
@@ -339,7 +344,7 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
     numbers.lhs_contracting = {0};
     for (int64_t i = 3; i < grad.rank(); ++i) numbers.lhs_contracting.push_back(i);
     for (int64_t i = 2; i < patches.rank(); ++i) numbers.rhs_contracting.push_back(i);
-    Value taps = DotGeneral(grad, patches, numbers);
+    Value taps = Dot(platform_, grad, patches, numbers);
     return Reshape(taps, result);
   }
   auto numbers = ConvolutionDimensionNumbers::Nchw(static_cast<int64_t>(rank_));

@@ -1,11 +1,56 @@
 // Matrix products. Half types are multiplied with float accumulation and rounded once.
 #include "XLALowerings.h"
 #include "ir/attributes.h"
+#include "lowering/dot.h"
 #include "lowering/elementwise.h"
 #include "lowering/internal_ops.h"
 #include "lowering/precision.h"
 
-namespace torch_xla::lowering::aten {
+namespace torch_xla::lowering {
+namespace {
+
+Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers) {
+  Dims dims;  // batch, free of lhs, free of rhs, contracting
+  Dims lhs_to(lhs.rank(), -1), rhs_to(rhs.rank(), -1);
+  auto append = [&](int64_t size) {
+    dims.push_back(size);
+    return static_cast<int64_t>(dims.size()) - 1;
+  };
+  for (size_t i = 0; i < numbers.lhs_batch.size(); ++i) {
+    const int64_t from = numbers.lhs_batch[i];
+    lhs_to[from] = rhs_to[numbers.rhs_batch[i]] = append(lhs.dim(from));
+  }
+  auto append_free = [&](Value v, Dims& to, const Dims& contracting) {
+    for (int64_t d : contracting) to[d] = 0;
+    for (int64_t d = 0; d < v.rank(); ++d) {
+      if (to[d] < 0) to[d] = append(v.dim(d));
+    }
+  };
+  append_free(lhs, lhs_to, numbers.lhs_contracting);
+  append_free(rhs, rhs_to, numbers.rhs_contracting);
+  Dims summed;
+  for (size_t i = 0; i < numbers.lhs_contracting.size(); ++i) {
+    const int64_t from = numbers.lhs_contracting[i];
+    summed.push_back(append(lhs.dim(from)));
+    lhs_to[from] = rhs_to[numbers.rhs_contracting[i]] = summed.back();
+  }
+  return stablehlo::Reduce(stablehlo::Multiply(stablehlo::BroadcastInDim(lhs, dims, lhs_to),
+                                               stablehlo::BroadcastInDim(rhs, dims, rhs_to)),
+                           summed, ReduceOp::kAdd);
+}
+
+}  // namespace
+
+Value Dot(std::string_view platform, Value lhs, Value rhs,
+          const stablehlo::DotDimensionNumbers& numbers, stablehlo::Precision precision,
+          ElementType result) {
+  if (platform == "TPU" && lhs.element() == ElementType::kS64) {
+    return SumOfProducts(lhs, rhs, numbers);
+  }
+  return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
+}
+
+namespace aten {
 namespace {
 
 using stablehlo::BroadcastInDim;
@@ -39,8 +84,8 @@ Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbe
     throw stablehlo::Error("expected both matrices to have the same dtype, got " +
                            lhs.type().ToString() + " and " + rhs.type().ToString());
   }
-  return stablehlo::DotGeneral(Convert(lhs, element), Convert(rhs, element), numbers,
-                               PrecisionOn(cx.platform()), ComputeType(element));
+  return Dot(cx.platform(), Convert(lhs, element), Convert(rhs, element), numbers,
+             PrecisionOn(cx.platform()), ComputeType(element));
 }
 
 /// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.
@@ -108,7 +153,8 @@ Value addr(LoweringContext& cx, Value self, Value vec1, Value vec2, Value beta, 
   return AddScaled(cx, self, outer, beta, alpha);
 }
 
-}  // namespace torch_xla::lowering::aten
+}  // namespace aten
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::ir::ops {
 namespace {

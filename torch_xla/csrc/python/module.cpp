@@ -25,5 +25,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindSharding(m);
   BindCapture(m);
   BindCache(m);
+  BindPrograms(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

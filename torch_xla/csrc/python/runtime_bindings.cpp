@@ -28,26 +28,30 @@ std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
 }  // namespace
 
 void BindRuntime(py::module_& m) {
-  m.def("_xla_add_plugin",
-        [](const std::string& platform, const std::string& library, const py::dict& options) {
-          runtime::PluginSpec spec{library, {}};
-          for (auto [key, value] : options) {
-            runtime::OptionValue option;
-            if (py::isinstance<py::bool_>(value)) {
-              option = value.cast<bool>();
-            } else if (py::isinstance<py::int_>(value)) {
-              option = value.cast<int64_t>();
-            } else if (py::isinstance<py::float_>(value)) {
-              option = value.cast<float>();
-            } else if (py::isinstance<py::str>(value)) {
-              option = value.cast<std::string>();
-            } else {
-              option = value.cast<std::vector<int64_t>>();
-            }
-            spec.options[key.cast<std::string>()] = option;
+  m.def(
+      "_xla_add_plugin",
+      [](const std::string& platform, const std::string& library, const py::dict& options,
+         std::optional<std::string> topology) {
+        runtime::PluginSpec spec{library, {}, std::move(topology)};
+        for (auto [key, value] : options) {
+          runtime::OptionValue option;
+          if (py::isinstance<py::bool_>(value)) {
+            option = value.cast<bool>();
+          } else if (py::isinstance<py::int_>(value)) {
+            option = value.cast<int64_t>();
+          } else if (py::isinstance<py::float_>(value)) {
+            option = value.cast<float>();
+          } else if (py::isinstance<py::str>(value)) {
+            option = value.cast<std::string>();
+          } else {
+            option = value.cast<std::vector<int64_t>>();
           }
-          runtime::AddPlugin(platform, std::move(spec));
-        });
+          spec.options[key.cast<std::string>()] = option;
+        }
+        runtime::AddPlugin(platform, std::move(spec));
+      },
+      py::arg("platform"), py::arg("library"), py::arg("options"),
+      py::arg("topology") = py::none());
   m.def("_xla_is_initialized", &lazy::ClientCreated);
   m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
   m.def(

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "runtime/client_impl.h"
+#include "runtime/compile_only.h"
 #include "runtime/compile_options.h"
 #include "runtime/errors.h"
 #include "runtime/host_memory.h"
@@ -234,9 +235,14 @@ bool Client::tells_shardings() const {
   return impl_->plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram);
 }
 
+bool Client::loads_executables() const {
+  return impl_->plugin.Has(&PJRT_Api::PJRT_Executable_DeserializeAndLoad);
+}
+
 std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessPlace* place) {
   PluginSpec spec = FindPlugin(platform);
-  const PluginLibrary& plugin = PluginLibrary::Load(spec.library);
+  const PluginLibrary& library = PluginLibrary::Load(spec.library);
+  const PluginLibrary& plugin = spec.topology ? CompileOnly(library, *spec.topology) : library;
   std::unique_ptr<Client> client(new Client);
   client->platform_ = UpperCase(platform);
   if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {

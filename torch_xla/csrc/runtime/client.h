@@ -161,11 +161,22 @@ class Executable {
 
   /// For Client::Deserialize; throws Error where the plugin cannot.
   std::string Serialize() const;
-  /// Bytes of temporaries, arguments, outputs and code where the plugin says; -1 else.
+  /// Bytes of temporaries, arguments, outputs and code on one device where the plugin says; -1
+  /// else. `aliased` of the outputs are arguments, too; `peak` is what XLA counts of all, where it
+  /// does.
   struct MemoryUse {
-    int64_t temporaries = -1, arguments = -1, outputs = -1, code = -1;
+    int64_t temporaries = -1, arguments = -1, outputs = -1, code = -1, aliased = -1, peak = -1;
   };
   MemoryUse memory() const;
+  /// XLA's estimates by its own names ("flops", "bytes accessed"), of one device; empty where the
+  /// plugin makes none.
+  std::vector<std::pair<std::string, double>> Costs() const;
+  /// What the compiler made of the program, and its format ("hlo": a serialized HloModuleProto);
+  /// nothing where the plugin does not show it.
+  struct Optimized {
+    std::string format, code;
+  };
+  std::optional<Optimized> OptimizedProgram() const;
 
  private:
   void CheckArguments(std::span<Buffer* const> arguments, int device) const;
@@ -233,6 +244,8 @@ class Client {
   bool host_memory() const;
   /// Whether programs over several devices tell how their outputs lie on them.
   bool tells_shardings() const;
+  /// Whether what Executable::Serialize gives can be taken back.
+  bool loads_executables() const;
 
   /// Copies a row-major host array to a device. With `on_done`, returns at once
   /// and reads `data` until `on_done` is called (from any thread); without it,

@@ -78,15 +78,14 @@ std::vector<size_t> OutputBytes(const PluginLibrary& plugin, PJRT_Executable* ex
   return bytes;
 }
 
-// Serializing a whole optimized program is not free, so this is for programs that need it.
-std::optional<ProgramShape> OptimizedShape(const PluginLibrary& plugin,
-                                           PJRT_Executable* executable) {
+std::optional<Executable::Optimized> ReadOptimized(const PluginLibrary& plugin,
+                                                   PJRT_Executable* executable) {
   if (!plugin.Has(&PJRT_Api::PJRT_Executable_OptimizedProgram)) return std::nullopt;
   Args<PJRT_Program> program;
   Args<PJRT_Executable_OptimizedProgram_Args> args;
   args.executable = executable;
   args.program = &program;
-  std::string code;
+  Executable::Optimized optimized;
   // The first call tells the size, the second fills the memory.
   for (int call = 0; call < 2; ++call) {
     if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_OptimizedProgram, args)) {
@@ -94,11 +93,12 @@ std::optional<ProgramShape> OptimizedShape(const PluginLibrary& plugin,
       return std::nullopt;
     }
     if (call == 0) {
-      code.resize(program.code_size);
-      program.code = code.data();
+      optimized.code.resize(program.code_size);
+      program.code = optimized.code.data();
     }
   }
-  return ReadProgramShape({program.format, program.format_size}, code);
+  optimized.format.assign(program.format, program.format_size);
+  return optimized;
 }
 
 }  // namespace
@@ -148,7 +148,10 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
     devices_.push_back(client_->IndexOf(devices.addressable_devices[i]));
   }
   if (devices_.size() > 1) {
-    if (auto shape = OptimizedShape(plugin, executable.get())) {
+    // Serializing a whole optimized program is not free, so this is for programs that need it.
+    const auto optimized = ReadOptimized(plugin, executable.get());
+    auto shape = optimized ? ReadProgramShape(optimized->format, optimized->code) : std::nullopt;
+    if (shape) {
       num_parameters_ = static_cast<int64_t>(shape->parameter_bytes.size());
       parameter_bytes_ = std::move(shape->parameter_bytes);
       output_shardings_ = std::move(shape->outputs);
@@ -330,7 +333,33 @@ Executable::MemoryUse Executable::memory() const {
   use.arguments = args.argument_size_in_bytes;
   use.outputs = args.output_size_in_bytes;
   use.code = args.generated_code_size_in_bytes;
+  use.aliased = args.alias_size_in_bytes;
+  if (args.peak_memory_in_bytes > 0) use.peak = args.peak_memory_in_bytes;
   return use;
+}
+
+std::vector<std::pair<std::string, double>> Executable::Costs() const {
+  const PluginLibrary& plugin = client_->plugin;
+  if (!plugin.Has(&PJRT_Api::PJRT_Executable_GetCostAnalysis)) return {};
+  BareExecutable executable(plugin, handle_);
+  Args<PJRT_Executable_GetCostAnalysis_Args> args;
+  args.executable = executable.get();
+  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_GetCostAnalysis, args)) {
+    plugin.Discard(error);
+    return {};
+  }
+  std::vector<std::pair<std::string, double>> costs;
+  for (size_t i = 0; i < args.num_properties; ++i) {
+    const PJRT_NamedValue& property = args.properties[i];
+    if (property.type != PJRT_NamedValue_kFloat) continue;
+    costs.emplace_back(std::string(property.name, property.name_size), property.value.float_value);
+  }
+  return costs;
+}
+
+std::optional<Executable::Optimized> Executable::OptimizedProgram() const {
+  BareExecutable executable(client_->plugin, handle_);
+  return ReadOptimized(client_->plugin, executable.get());
 }
 
 }  // namespace torch_xla::runtime

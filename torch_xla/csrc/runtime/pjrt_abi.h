@@ -26,6 +26,7 @@ struct PJRT_Executable;
 struct PJRT_LoadedExecutable;
 struct PJRT_SerializedExecutable;
 struct PJRT_ExecuteContext;
+struct PJRT_TopologyDescription;
 
 /// What goes in `struct_size`: the ABI counts up to the end of the last field, without the
 /// padding that sizeof adds.
@@ -620,6 +621,15 @@ struct PJRT_Executable_Name_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_Executable_Name_Args, executable_name_size);
 
+struct PJRT_Executable_GetCostAnalysis_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Executable* executable;
+  size_t num_properties;
+  const PJRT_NamedValue* properties;
+};
+PJRT_STRUCT_SIZE(PJRT_Executable_GetCostAnalysis_Args, properties);
+
 struct PJRT_Executable_NumOutputs_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -771,6 +781,65 @@ struct PJRT_LoadedExecutable_Execute_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_LoadedExecutable_Execute_Args, execute_device);
 
+// --------------------------------------------------------------- topologies, which have no device
+
+struct PJRT_TopologyDescription_Create_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  const char* topology_name;
+  size_t topology_name_size;
+  const PJRT_NamedValue* create_options;
+  size_t num_options;
+  PJRT_TopologyDescription* topology;
+};
+PJRT_STRUCT_SIZE(PJRT_TopologyDescription_Create_Args, topology);
+
+struct PJRT_TopologyDescription_Destroy_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_TopologyDescription* topology;
+};
+PJRT_STRUCT_SIZE(PJRT_TopologyDescription_Destroy_Args, topology);
+
+struct PJRT_TopologyDescription_PlatformName_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_TopologyDescription* topology;
+  const char* platform_name;
+  size_t platform_name_size;
+};
+PJRT_STRUCT_SIZE(PJRT_TopologyDescription_PlatformName_Args, platform_name_size);
+
+struct PJRT_TopologyDescription_PlatformVersion_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_TopologyDescription* topology;
+  const char* platform_version;
+  size_t platform_version_size;
+};
+PJRT_STRUCT_SIZE(PJRT_TopologyDescription_PlatformVersion_Args, platform_version_size);
+
+struct PJRT_TopologyDescription_GetDeviceDescriptions_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_TopologyDescription* topology;
+  PJRT_DeviceDescription* const* descriptions;
+  size_t num_descriptions;
+};
+PJRT_STRUCT_SIZE(PJRT_TopologyDescription_GetDeviceDescriptions_Args, num_descriptions);
+
+struct PJRT_Compile_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  const PJRT_TopologyDescription* topology;
+  const PJRT_Program* program;
+  const char* compile_options;
+  size_t compile_options_size;
+  PJRT_Client* client;
+  PJRT_Executable* executable;
+};
+PJRT_STRUCT_SIZE(PJRT_Compile_Args, executable);
+
 // ------------------------------------------------------------------------------------ extensions
 
 /// Every function but two returns an error, owned by the caller, or nullptr.
@@ -863,7 +932,7 @@ struct PJRT_Api {
   void* PJRT_Executable_NumPartitions;
   PJRT_Function<PJRT_Executable_NumOutputs_Args> PJRT_Executable_NumOutputs;
   void* PJRT_Executable_SizeOfGeneratedCodeInBytes;
-  void* PJRT_Executable_GetCostAnalysis;
+  PJRT_Function<PJRT_Executable_GetCostAnalysis_Args> PJRT_Executable_GetCostAnalysis;
   void* PJRT_Executable_OutputMemoryKinds;
   PJRT_Function<PJRT_Executable_OptimizedProgram_Args> PJRT_Executable_OptimizedProgram;
   PJRT_Function<PJRT_Executable_Serialize_Args> PJRT_Executable_Serialize;
@@ -903,14 +972,16 @@ struct PJRT_Api {
   void* PJRT_CopyToDeviceStream_TotalBytes;
   void* PJRT_CopyToDeviceStream_GranuleSize;
   void* PJRT_CopyToDeviceStream_CurrentBytes;
-  void* PJRT_TopologyDescription_Create;
-  void* PJRT_TopologyDescription_Destroy;
-  void* PJRT_TopologyDescription_PlatformName;
-  void* PJRT_TopologyDescription_PlatformVersion;
-  void* PJRT_TopologyDescription_GetDeviceDescriptions;
+  PJRT_Function<PJRT_TopologyDescription_Create_Args> PJRT_TopologyDescription_Create;
+  PJRT_Function<PJRT_TopologyDescription_Destroy_Args> PJRT_TopologyDescription_Destroy;
+  PJRT_Function<PJRT_TopologyDescription_PlatformName_Args> PJRT_TopologyDescription_PlatformName;
+  PJRT_Function<PJRT_TopologyDescription_PlatformVersion_Args>
+      PJRT_TopologyDescription_PlatformVersion;
+  PJRT_Function<PJRT_TopologyDescription_GetDeviceDescriptions_Args>
+      PJRT_TopologyDescription_GetDeviceDescriptions;
   void* PJRT_TopologyDescription_Serialize;
   void* PJRT_TopologyDescription_Attributes;
-  void* PJRT_Compile;
+  PJRT_Function<PJRT_Compile_Args> PJRT_Compile;
   PJRT_Function<PJRT_Executable_OutputElementTypes_Args> PJRT_Executable_OutputElementTypes;
   PJRT_Function<PJRT_Executable_OutputDimensions_Args> PJRT_Executable_OutputDimensions;
   PJRT_Function<PJRT_Buffer_CopyToMemory_Args> PJRT_Buffer_CopyToMemory;

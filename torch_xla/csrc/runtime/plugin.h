@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,6 +16,9 @@ using OptionValue = std::variant<std::string, int64_t, bool, float, std::vector<
 struct PluginSpec {
   std::string library;                         // path of the shared library
   std::map<std::string, OptionValue> options;  // PJRT create options
+  /// Where set: devices that are not there, by the plugin's own name of how many and which; the
+  /// options are the topology's then. See compile_only.h.
+  std::optional<std::string> topology;
 };
 
 /// How platforms are spelled: "cuda" is "CUDA".

@@ -55,6 +55,10 @@ const PluginLibrary& PluginLibrary::Load(const std::string& path) {
   return *found->second;
 }
 
+const PluginLibrary& PluginLibrary::Over(const PluginLibrary& library, const PJRT_Api& api) {
+  return *new PluginLibrary(library.path_, api);
+}
+
 PluginLibrary::PluginLibrary(const std::string& path) : path_(path) {
   // XLA logs its start-up at INFO otherwise.
   setenv("TF_CPP_MIN_LOG_LEVEL", "3", /*overwrite=*/0);

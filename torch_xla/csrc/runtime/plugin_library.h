@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/pjrt_abi.h"
 
@@ -16,8 +17,11 @@ class PluginLibrary {
   /// Loads and initializes the library at `path`, once per process. It is never unloaded: XLA
   /// leaves threads and registrations behind that outlive every client.
   static const PluginLibrary& Load(const std::string& path);
+  /// The same library with another function table, which is over its own.
+  static const PluginLibrary& Over(const PluginLibrary& library, const pjrt::PJRT_Api& api);
 
   const std::string& path() const { return path_; }
+  const pjrt::PJRT_Api& api() const { return api_; }
   std::string ApiVersion() const;  // "0.106"
   int ApiMinor() const { return api_.pjrt_api_version.minor_version; }
   /// Tells builds apart that call themselves by the same version (CPU plugins do).
@@ -73,6 +77,7 @@ class PluginLibrary {
 
  private:
   explicit PluginLibrary(const std::string& path);
+  PluginLibrary(std::string path, const pjrt::PJRT_Api& api) : path_(std::move(path)), api_(api) {}
   [[noreturn]] void ThrowMissing(const char* function) const;
   inline static std::atomic<bool> forked_{false};
 

@@ -3,75 +3,10 @@
 #include <algorithm>
 
 #include "runtime/ffi_abi.h"
+#include "runtime/proto_reader.h"
 
 namespace torch_xla::runtime {
 namespace {
-
-// Walks over the fields of one protobuf message.
-class ProtoReader {
- public:
-  explicit ProtoReader(std::string_view text) : rest_(text) {}
-
-  /// False at the end and at malformed input; `ok()` tells which.
-  bool Next() {
-    if (rest_.empty()) return false;
-    const uint64_t tag = Varint();
-    field_ = static_cast<int>(tag >> 3);
-    wire_type_ = static_cast<int>(tag & 7);
-    switch (wire_type_) {
-      case 0:
-        value_ = Varint();
-        break;
-      case 1:
-        bytes_ = Take(8);
-        break;
-      case 2:
-        bytes_ = Take(Varint());
-        break;
-      case 5:
-        bytes_ = Take(4);
-        break;
-      default:
-        ok_ = false;
-    }
-    return ok_;
-  }
-  bool ok() const { return ok_; }
-  bool done() const { return rest_.empty(); }
-  bool IsBytes(int field) const { return field_ == field && wire_type_ == 2; }
-  bool IsInteger(int field) const { return field_ == field && wire_type_ == 0; }
-  std::string_view bytes() const { return bytes_; }
-  uint64_t value() const { return value_; }
-
-  uint64_t Varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (rest_.empty()) break;
-      const auto byte = static_cast<uint8_t>(rest_.front());
-      rest_.remove_prefix(1);
-      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    ok_ = false;
-    return 0;
-  }
-
- private:
-  std::string_view Take(uint64_t size) {
-    if (size > rest_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const std::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return taken;
-  }
-
-  std::string_view rest_, bytes_;
-  uint64_t value_ = 0;
-  int field_ = 0, wire_type_ = 0;
-  bool ok_ = true;
-};
 
 // Reads on in a repeated integer field, which may be packed.
 void AppendIntegers(ProtoReader& reader, int field, std::vector<int64_t>& values) {
