@@ -283,6 +283,32 @@ def test_offset_of_another_structure_has_a_program_of_its_own(device: torch.devi
             assert z.tolist() == y.tolist()
 
 
+TWENTY: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "x[i]": lambda x, i: x[i] * 2,
+    "x[i:i + 4]": lambda x, i: x[i : i + 4] * 2,
+    "narrow": lambda x, i: x.narrow(1, i, 3) * 2,
+    "select": lambda x, i: x.select(1, i) * 2,
+    "x[i] = v": lambda x, i: _written(x, lambda y: y[i].fill_(2.5)),
+    "x[i] = i": lambda x, i: _written(x, lambda y: y.__setitem__(i, i + 2)),
+    "x[:, i:i + 4] += i": lambda x, i: _written(x, lambda y: y[:, i : i + 4].add_(i + 2)),
+    "index_copy_": lambda x, i: _written(
+        x, lambda y: y.index_copy_(1, torch.tensor([i], device=y.device), x[:, :1] * 2)
+    ),
+    "x ** s": lambda x, i: x.abs() ** (i / 4),
+    "norm": lambda x, i: torch.linalg.vector_norm(x, i / 2, dim=1),
+    "tril": lambda x, i: x.tril(i - 10),
+}
+
+
+@pytest.mark.parametrize("name", TWENTY)
+def test_twenty_values_compile_three_programs_at_most(name: str, device: torch.device) -> None:
+    x = rand(25, 26)
+    there = x.to(device)
+    assert compiles(lambda i: TWENTY[name](there, i), list(range(20))) <= 3
+    for i in (19, 0, 7):
+        torch.testing.assert_close(TWENTY[name](there, i).cpu(), TWENTY[name](x, i))
+
+
 def test_key_value_cache_written_at_a_position_compiles_twice(device: torch.device) -> None:
     cache = torch.zeros(2, 3, 16, 4).to(device)
     expected = torch.zeros(2, 3, 16, 4)
