@@ -1,6 +1,6 @@
 """Compiles for devices that are not there, and says what a program would need on them.
 
-``python -m torch_xla.aot --topology v5e:2x4 script.py`` runs a script up to its first steps and
+``python -m torch_xla.aot script.py --topology v5e:2x4`` runs a script up to its first steps and
 prints the plan of its largest program; :func:`compile` gives the same of a function. See
 docs/platforms.md.
 """
@@ -232,8 +232,8 @@ def _held() -> list[tuple[str, int]]:
     return [("parameters", sum(parameters.values())), ("optimizer state", sum(state.values()))]
 
 
-def _run(script: str, arguments: Sequence[str], steps: int) -> tuple[str, list[tuple[str, int]]]:
-    """Runs a script until it has made so many steps.
+def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, list[tuple[str, int]]]:
+    """Runs a script until it has made so many syncs.
 
     Returns:
         Why it ended, and what it held then.
@@ -244,7 +244,7 @@ def _run(script: str, arguments: Sequence[str], steps: int) -> tuple[str, list[t
         nonlocal made
         sync(True)
         made += 1
-        if made >= steps:
+        if made >= syncs:
             raise _EnoughError
 
     sys.argv = [script, *arguments]
@@ -271,16 +271,18 @@ def _run(script: str, arguments: Sequence[str], steps: int) -> tuple[str, list[t
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m torch_xla.aot", description="What a script needs on devices not there."
+        prog="python -m torch_xla.aot",
+        description="What a script needs on devices that are not there.",
+        epilog="All other arguments are the script's.",
+        allow_abbrev=False,
     )
     parser.add_argument("--topology", help="v5e:2x4, h100:8, …; default: XLA_TOPOLOGY")
-    parser.add_argument("--steps", type=int, default=3, help="syncs until it is ended (3)")
-    parser.add_argument("--text", metavar="FILE", help="the optimized program goes here")
+    parser.add_argument("--syncs", type=int, default=3, help="how many until it is ended (3)")
+    parser.add_argument("--program", metavar="FILE", help="the optimized program goes here")
     parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args(argv)
+    options, arguments = parser.parse_known_args(argv)
     used = _use(options.topology)
-    ended, held = _run(options.script, options.arguments, options.steps)
+    ended, held = _run(options.script, arguments, options.syncs)
     plans = _programs_since((), used)
     if not plans:
         print(f"{options.script} ended {ended}, and has compiled nothing on xla", file=sys.stderr)
@@ -291,8 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if plan.devices == 1:
         for name, size in held:
             print(f"{name} that the script holds: {_bytes(size)}")
-    if options.text:
-        with open(options.text, "w") as file:
+    if options.program:
+        with open(options.program, "w") as file:
             file.write(plan.text())
     return 1 if plan.fits is False else 0
 

@@ -190,7 +190,8 @@ def test_script(tmp_path):
     needs("TPU")
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch, torch_xla\n"
+        "import sys, torch, torch_xla\n"
+        "assert sys.argv[1:] == ['--steps', '7'], sys.argv\n"
         "model = torch.nn.Linear(8, 8).to('xla')\n"
         "optimizer = torch.optim.Adam(model.parameters())\n"
         "while True:\n"
@@ -199,7 +200,7 @@ def test_script(tmp_path):
         "    optimizer.step()\n"
         "    torch_xla.sync()\n"
     )
-    arguments = ("-m", "torch_xla.aot", "--topology", "v5e:1x1", str(script))
+    arguments = ("-m", "torch_xla.aot", str(script), "--steps", "7", "--topology", "v5e:1x1")
     result = run(*arguments)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "ended after 3 syncs" in result.stdout
@@ -210,4 +211,4 @@ def test_script(tmp_path):
     script.write_text(script.read_text() + "    print(loss.item())\n")
     result = run(*arguments)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "where the script reads a value, line 9: print(loss.item())" in result.stdout
+    assert "where the script reads a value, line 10: print(loss.item())" in result.stdout
