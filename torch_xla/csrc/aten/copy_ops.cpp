@@ -8,6 +8,7 @@
 #include "aten/bridge.h"
 #include "aten/torch_storage.h"
 #include "lazy/device.h"
+#include "lazy/origin.h"
 #include "lazy/transfer.h"
 #include "lowering/internal_ops.h"
 
@@ -131,6 +132,7 @@ at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor&
 at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
 
 at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
+  lazy::CauseScope cause(".item()");
   return at::_local_scalar_dense(aten::ToCpu(self));
 }
 

@@ -3,16 +3,15 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
-#include <cstdlib>
-#include <iostream>
 #include <set>
 
 #include "aten/assign.h"
 #include "aten/bridge.h"
-#include "debug/environment.h"
 #include "debug/metrics.h"
+#include "debug/report.h"
 #include "lazy/cpu_trial.h"
 #include "lazy/node_factory.h"
+#include "lazy/origin.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -138,19 +137,15 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void Warn(const std::string& name) {
-  static const bool enabled = [] {
-    const char* level = std::getenv("PT_XLA_DEBUG_LEVEL");
-    return debug::EnvFlag("PT_XLA_DEBUG") || (level && std::atoi(level) > 0);
-  }();
-  if (!enabled) return;
+  if (debug::DebugLevel() < 1) return;
   static std::mutex mutex;
   static auto& warned = *new std::set<std::string>;
   std::lock_guard<std::mutex> lock(mutex);
   if (!warned.insert(name).second) return;
   const ir::SourceLocation* line = lazy::CurrentLocation();
-  std::cerr << "pt-xla-profiler: Op(s) not lowered: " << name << ", run on the CPU"
-            << (line ? " (first called at " + line->ToString() + ")" : "")
-            << "; see docs/op_lowering.md\n";
+  debug::Report("pt-xla-profiler: Op(s) not lowered: " + name + ", run on the CPU" +
+                (line ? " (first called at " + line->ToString() + ")" : "") +
+                "; see docs/op_lowering.md\n");
 }
 
 /// A quantized tensor stays on the CPU, and all that is made of it, without a word.
@@ -189,8 +184,10 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   const std::string& name = op.schema().name();
-  debug::GetCounter(name).Add();
+  debug::Counter& counter = debug::GetCounter(name);
+  counter.Add();
   Warn(name);
+  lazy::CauseScope cause("the CPU runs", counter.name().c_str());
   at::native::cpu_fallback(op, stack);
   RefuseQuantized(op, *stack);
 }

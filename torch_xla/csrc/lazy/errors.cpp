@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "lazy/memory_report.h"
+
 namespace torch_xla::lazy {
 namespace {
 
@@ -56,8 +58,11 @@ std::string ErrorText(const std::exception& error) {
   return text.append(kEnd);
 }
 
-std::exception_ptr AsTorchError(const runtime::Error& error) {
-  if (error.out_of_memory()) return Make<c10::OutOfMemoryError>(error.what());
+std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin) {
+  const std::string place = origin.location ? "\n  in the program of " + origin.ToString() : "";
+  if (error.out_of_memory()) {
+    return Make<c10::OutOfMemoryError>(error.what() + place + "\n" + MemoryReport(10));
+  }
   const std::string_view text = error.what();
   const size_t begin = text.find(kBegin), end = text.rfind(kEnd);
   if (begin != text.npos && end != text.npos) {
@@ -67,14 +72,14 @@ std::exception_ptr AsTorchError(const runtime::Error& error) {
       return known.make(std::string(text.substr(close + 1, end - close - 1)));
     }
   }
-  return std::make_exception_ptr(error);
+  return std::make_exception_ptr(runtime::Error(error.code(), error.what() + place));
 }
 
-std::exception_ptr AsTorchError(std::exception_ptr error) {
+std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin) {
   try {
     std::rethrow_exception(error);
   } catch (const runtime::Error& plugin_error) {
-    return AsTorchError(plugin_error);
+    return AsTorchError(plugin_error, origin);
   } catch (...) {
     return error;
   }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "lazy/origin.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
@@ -14,7 +15,9 @@ std::string ErrorText(const std::exception& error);
 
 /// torch.OutOfMemoryError for a plugin that has no memory left, an error of a custom call's
 /// handler as it was there, any other as it is.
-std::exception_ptr AsTorchError(const runtime::Error& error);
-std::exception_ptr AsTorchError(std::exception_ptr error);
+/// The first and the last with the line of the user's that ran the program, the first with what is
+/// in memory.
+std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin = {});
+std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin = {});
 
 }  // namespace torch_xla::lazy

@@ -8,11 +8,13 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "debug/report.h"
 #include "distributed/collective_ops.h"
 #include "ir/dump.h"
 #include "lazy/collective.h"
 #include "lazy/cuts.h"
 #include "lazy/device.h"
+#include "lazy/explain.h"
 #include "lazy/graph.h"
 #include "lazy/number_plans.h"
 #include "lazy/worker.h"
@@ -190,12 +192,13 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
     // Whoever needs the same one meanwhile waits for it.
     std::lock_guard<std::mutex> lock(program->making);
     if (!program->made.load(std::memory_order_relaxed)) {
-      uncached.Add();
-      handles.Add();
       program->devices = cut.devices;
       program->aliases = std::move(aliases);
       program->across_processes = Platform() != "CPU" && HasCollective(graph);
       program->shardings = std::move(shardings);
+      program->explanation = ExplainCompile(graph, *program, key, cut.execution.origin);
+      uncached.Add();
+      handles.Add();
       const bool alone = cut.devices->size() == 1 && !program->across_processes;
       if (!alone || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
@@ -278,6 +281,7 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
 void Run(Cut cut, bool donate) {
   Worker& worker = GetWorker(cut.device);
   Execution& execution = cut.execution;
+  execution.origin = CurrentOrigin();
   try {
     execution.program = FindOrMakeProgram(cut, donate);
   } catch (...) {
@@ -291,6 +295,7 @@ void Run(Cut cut, bool donate) {
     throw;
   }
   if (execution.program->runs) execution.program->runs->Add();
+  if (debug::DebugLevel() >= 2) ExplainExecution(cut.graph, execution.origin);
   const std::vector<const Sharding*>& shardings = execution.program->shardings;
   for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
   for (const Edge& edge : cut.dying) edge.node->DropOperand(edge.operand);
@@ -340,6 +345,7 @@ void SyncDevice(int device, bool wait) {
   static auto& mark_step = *new debug::Counter("MarkStep");
   CheckMayCut();
   mark_step.Add();
+  CauseScope cause("torch_xla.sync()");
   Worker& worker = GetWorker(device);
   worker.ThrowFailure();
   CutAndRun(device);

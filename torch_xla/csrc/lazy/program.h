@@ -37,6 +37,7 @@ struct Program {
   bool across_processes = false;       // has collectives of the devices
   CompileSettingsPtr settings = CurrentSettings();
   debug::Counter* runs = nullptr;  // of a program with a name
+  int64_t explanation = 0;         // its number (lazy/explain.h)
   // On several devices, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
   // Set and used by the worker of the device only (but on several devices compiled when made):

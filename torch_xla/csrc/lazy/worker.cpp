@@ -8,6 +8,7 @@
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
+#include "lazy/explain.h"
 #include "lazy/spin.h"
 #include "lowering/context.h"
 
@@ -195,7 +196,7 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   // What it waited for the one before it is not its own time.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
-  if (error) Note(running, AsTorchError(*error));
+  if (error) Note(running, AsTorchError(*error, running.origin));
   Finished();
 }
 
@@ -224,10 +225,14 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
 void Worker::Execute(Execution& execution) {
   auto running = std::make_shared<Running>();
   running->execution = ++executions_;
+  running->origin = execution.origin;
   try {
     Program& program = *execution.program;
     CompileProgram(program);
     if (program.failure) std::rethrow_exception(program.failure);
+    if (program.explanation != 0) {
+      NoteMemory(std::exchange(program.explanation, 0), program.executable->memory());
+    }
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
     for (const DeviceDataPtr& input : execution.inputs) {
@@ -265,7 +270,7 @@ void Worker::Execute(Execution& execution) {
       });
     }
   } catch (...) {
-    std::exception_ptr error = AsTorchError(std::current_exception());
+    std::exception_ptr error = AsTorchError(std::current_exception(), running->origin);
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lazy/device_data.h"
+#include "lazy/origin.h"
 #include "lazy/program.h"
 
 namespace torch_xla::lazy {
@@ -24,6 +25,7 @@ struct Execution {
   std::vector<double> floats;
   std::vector<int64_t> integers;
   std::vector<DeviceDataPtr> outputs;
+  Origin origin;
   // Kept only to be freed here rather than on the tracing thread: the graph that was cut.
   std::vector<ir::Value> graph;
 };
@@ -59,6 +61,7 @@ class Worker {
     std::chrono::steady_clock::time_point start;
     uint64_t execution;
     Executions sources;
+    Origin origin;
   };
   void Run();
   void Execute(Execution& execution);

@@ -21,6 +21,7 @@ void BindSharding(pybind11::module_& m);     // SPMD mode
 void BindCapture(pybind11::module_& m);      // functions traced by themselves
 void BindCache(pybind11::module_& m);        // compiled programs on disk
 void BindPrograms(pybind11::module_& m);     // compiled programs in memory
+void BindInsight(pybind11::module_& m);      // why programs are compiled, device memory
 void RegisterInterpreterHooks();             // source lines, PyTorch's decompositions
 
 }  // namespace torch_xla::python

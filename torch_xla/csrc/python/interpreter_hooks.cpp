@@ -4,6 +4,7 @@
 
 #include "aten/fallback.h"
 #include "lazy/node_factory.h"
+#include "lazy/origin.h"
 #include "python/bindings.h"
 #include "python/source_lines.h"
 
@@ -90,6 +91,7 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 void RegisterInterpreterHooks() {
   PrepareUserLocation();
   lazy::SetLocationFunction(&UserLocation);
+  lazy::SetReaderFunction(&Reader);
   aten::SetDecomposer(&Decompose);
 }
 

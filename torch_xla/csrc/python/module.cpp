@@ -26,5 +26,6 @@ PYBIND11_MODULE(_XLAC, m) {
   BindCapture(m);
   BindCache(m);
   BindPrograms(m);
+  BindInsight(m);
   m.def("_init", &RegisterInterpreterHooks);
 }

@@ -13,6 +13,9 @@ namespace torch_xla::python {
 /// up by its address. Only one that was not seen before takes the lock.
 const ir::SourceLocation* UserLocation();
 
+/// "print(tensor)" where PyTorch's printing is what calls; else null.
+const char* Reader();
+
 /// Finds out which folders are PyTorch's and ours, which imports modules: not in the midst of
 /// tracing.
 void PrepareUserLocation();

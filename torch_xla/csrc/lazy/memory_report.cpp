@@ -1,0 +1,75 @@
+#include "lazy/memory_report.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "lazy/device_data.h"
+#include "lazy/explain.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+std::string BytesText(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto number = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; number >= 1024 && unit + 1 < std::size(kUnits); ++unit) number /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", number, kUnits[unit]);
+  return text;
+}
+
+struct Group {
+  size_t arrays = 0;
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
+std::string MemoryReport(size_t count) {
+  using Key = std::pair<std::string, std::string>;  // shape, line
+  std::map<Key, Group> groups;
+  Group all;
+  for (const DeviceData::Live& live : DeviceData::AllLive()) {
+    Group& group = groups[{live.shape->ToString(), ir::LineOf(live.location)}];
+    for (Group* sum : {&group, &all}) {
+      ++sum->arrays;
+      sum->bytes += live.bytes;
+    }
+  }
+  std::vector<std::pair<Key, Group>> largest(groups.begin(), groups.end());
+  std::stable_sort(largest.begin(), largest.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  std::string text =
+      "device memory: " + std::to_string(all.arrays) + " arrays, " + BytesText(all.bytes) + "\n";
+  for (size_t i = 0; i < std::min(count, largest.size()); ++i) {
+    const auto& [key, group] = largest[i];
+    text += "  " + BytesText(group.bytes) + ": " + std::to_string(group.arrays) + " x " +
+            key.first + " made at " + key.second + "\n";
+  }
+  if (largest.size() > count) {
+    text += "  and " + std::to_string(largest.size() - count) + " more kinds\n";
+  }
+  std::vector<Explanation> programs;
+  for (Explanation& program : Explanations(0, SIZE_MAX)) {
+    if (program.memory.temporaries >= 0) programs.push_back(std::move(program));
+  }
+  auto peak = [](const Explanation& program) {
+    const auto& memory = program.memory;
+    return memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
+           std::max<int64_t>(memory.outputs, 0);
+  };
+  std::stable_sort(programs.begin(), programs.end(),
+                   [&](const auto& a, const auto& b) { return peak(a) > peak(b); });
+  if (programs.size() > count) programs.resize(count);
+  if (!programs.empty()) text += "programs, by the compiler's own statistics:\n";
+  for (const Explanation& program : programs) {
+    text += "  " + BytesText(peak(program)) + " (" + BytesText(program.memory.temporaries) +
+            " of it temporaries): compilation " + std::to_string(program.number) + ", " +
+            program.cause + ", " + std::to_string(program.nodes) + " nodes\n";
+  }
+  return text;
+}
+
+}  // namespace torch_xla::lazy
