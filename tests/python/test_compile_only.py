@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -66,12 +66,11 @@ print("done")
 
 
 def needs(platform: str) -> None:
-    module = {"TPU": "libtpu", "CUDA": "jax_plugins.xla_cuda13"}[platform]
+    # What sys.modules has may be another test's.
+    package = {"TPU": "libtpu", "CUDA": "jax-cuda13-pjrt"}[platform]
     try:
-        found = importlib.util.find_spec(module)
-    except ImportError:
-        found = None
-    if found is None:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
         pytest.skip(f"no plugin of {platform}: pip install -r requirements-platforms.txt")
 
 

@@ -120,7 +120,10 @@ def test_jax_plugin_is_found_without_import(site):
     assert list(specs).index("CUDA") < list(specs).index("CPU")
 
 
-def test_cuda_wheel_is_found_without_entry_point(site):
+def test_cuda_wheel_is_found_without_entry_point(site, monkeypatch):
+    # That of CUDA 13 comes first, where it is installed (requirements-platforms.txt).
+    folder = plugins._module_folder
+    monkeypatch.setattr(plugins, "_module_folder", lambda name: "13" not in name and folder(name))
     install(site, "cuda12", {"jax_plugins/xla_cuda12/xla_cuda_plugin.so": ""})
     (site / "jax_plugins/xla_cuda12/__init__.py").write_text(IMPORTS_JAX)
     assert found()["CUDA"].library.endswith("xla_cuda12/xla_cuda_plugin.so")
