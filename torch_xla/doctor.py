@@ -29,6 +29,7 @@ from torch_xla._internal import plugins
 # What torch_xla reads of the variables that begin with XLA_ or PT_XLA_.
 _VARIABLES = (
     "PT_XLA_DEBUG",
+    "PT_XLA_DEBUG_FILE",
     "PT_XLA_DEBUG_LEVEL",
     "XLA_CHECK_INDICES",
     "XLA_COLLECTIVE_TIMEOUT",
@@ -41,9 +42,11 @@ _VARIABLES = (
     "XLA_IR_DEBUG",
     "XLA_METRICS_FILE",
     "XLA_NO_SPECIAL_SCALARS",
+    "XLA_ON_RECOMPILE",
     "XLA_PERSISTENT_CACHE_MAX_BYTES",
     "XLA_PERSISTENT_CACHE_PATH",
     "XLA_PERSISTENT_CACHE_READ_ONLY",
+    "XLA_RECOMPILE_WARNING",
     "XLA_REPLICA_ADDRESS",
     "XLA_SAVE_TENSORS_FILE",
     "XLA_SAVE_TENSORS_FMT",
@@ -113,10 +116,10 @@ def _run(code: str, *arguments: str) -> tuple[str, str]:
 
 def _distribution(library: str) -> str:
     """The installed distribution that a file belongs to, with its version."""
-    name = Path(library).name
+    name, library = Path(library).name, os.path.realpath(library)
     for distribution in metadata.distributions():
         files = distribution.files or ()
-        if any(file.name == name and str(file.locate()) == library for file in files):
+        if any(file.name == name and os.path.realpath(file.locate()) == library for file in files):
             return f"{distribution.metadata['Name']} {distribution.version}"
     return "of no installed package"
 
@@ -165,9 +168,11 @@ def _variables() -> tuple[list[tuple[str, str]], list[str]]:
             continue
         rows.append((name, os.environ[name]))
         if re.match(r"(PT_)?XLA_", name) and name not in _VARIABLES:
-            near = difflib.get_close_matches(name, _VARIABLES, 1)
-            meant = f"; if {near[0]} is meant, set that" if near else ""
-            problems.append(f"torch_xla does not read {name}: unset it{meant}.")
+            # Others may be read by the plugin, or by nobody.
+            if near := difflib.get_close_matches(name, _VARIABLES, 1, cutoff=0.85):
+                problems.append(
+                    f"torch_xla does not read {name}: unset it; if {near[0]} is meant, set that."
+                )
     return rows, problems
 
 
