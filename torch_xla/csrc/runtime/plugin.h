@@ -18,7 +18,7 @@ struct PluginSpec {
   std::map<std::string, OptionValue> options;  // PJRT create options
   /// Where set: devices that are not there, by the plugin's own name of how many and which; the
   /// options are the topology's then. See compile_only.h.
-  std::optional<std::string> topology;
+  std::optional<std::string> topology = std::nullopt;
 };
 
 /// How platforms are spelled: "cuda" is "CUDA".
