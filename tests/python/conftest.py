@@ -9,9 +9,16 @@ import torch
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch_xla import _XLAC
 
 # No test finds what another, or an earlier run, has compiled.
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
+
+
+@pytest.fixture(autouse=True)
+def no_steps() -> None:
+    """No test's loop is cut where one of another was."""
+    _XLAC._xla_forget_steps()
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ class Region(contextlib.ContextDecorator):
         is_eager = eager.is_enabled()
         if is_eager:
             eager.set_enabled(False)
+        _XLAC._xla_hold_steps(True)
         self._before.append((settings, cuts, is_eager))
         return self
 
@@ -95,6 +96,7 @@ class Region(contextlib.ContextDecorator):
         settings, cuts, is_eager = self._before.pop()
         if self._full_graph:
             _XLAC._xla_forbid_cuts(cuts)
+        _XLAC._xla_hold_steps(False)
         try:
             # What an error left half traced runs when it is read, or at the next sync.
             if exc_type is None:

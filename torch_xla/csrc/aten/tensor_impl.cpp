@@ -5,6 +5,7 @@
 #include "XLAOps.h"
 #include "aten/torch_storage.h"
 #include "lazy/device.h"
+#include "lazy/executor.h"
 #include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
@@ -62,7 +63,10 @@ ir::Value XLATensorImpl::Resolve(ir::Value value) const {
   return value;
 }
 
-ir::Value XLATensorImpl::Read() const { return Resolve(lazy::ReadView(*root_, view())); }
+ir::Value XLATensorImpl::Read() const {
+  lazy::CutStepIfDue(root_->device());
+  return Resolve(lazy::ReadView(*root_, view()));
+}
 
 namespace {
 

@@ -84,9 +84,11 @@ Capture::Capture(int device, std::string what)
     outside_.emplace(Key{value.node.get(), value.index}, 0);
     before_.emplace_back(std::move(storage), std::move(value));
   }
+  StepFinderOf(device).Hold();
 }
 
 Capture::~Capture() {
+  StepFinderOf(device_).Release();
   std::unordered_set<const ir::Node*> depends;
   for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
   const auto failed = NoValue(what_);

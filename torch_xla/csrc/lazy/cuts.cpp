@@ -15,6 +15,8 @@ std::optional<std::string> ForbidCuts(std::optional<std::string> why) {
   return std::exchange(forbidden, std::move(why));
 }
 
+bool MayCut() { return !forbidden; }
+
 void CheckMayCut() {
   TORCH_CHECK(!forbidden, *forbidden,
               ": the graph would be cut here, by reading a tensor (item(), cpu(), print, an "

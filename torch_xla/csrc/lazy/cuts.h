@@ -9,6 +9,7 @@ namespace torch_xla::lazy {
 /// From now on a cut on this thread (a sync, a read of what is pending) throws, and says `why`;
 /// nothing: cuts are allowed. Returns what was said before.
 std::optional<std::string> ForbidCuts(std::optional<std::string> why);
+bool MayCut();
 /// Throws where cuts are forbidden.
 void CheckMayCut();
 

@@ -16,6 +16,7 @@
 #include "lazy/device.h"
 #include "lazy/explain.h"
 #include "lazy/graph.h"
+#include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
 #include "lazy/worker.h"
 #include "lowering/internal_ops.h"
@@ -345,6 +346,7 @@ void SyncDevice(int device, bool wait) {
   static auto& mark_step = *new debug::Counter("MarkStep");
   CheckMayCut();
   mark_step.Add();
+  StepFinderOf(device).Synced();
   CauseScope cause("torch_xla.sync()");
   Worker& worker = GetWorker(device);
   worker.ThrowFailure();
@@ -352,8 +354,25 @@ void SyncDevice(int device, bool wait) {
   if (wait) WaitDevice(device);
 }
 
+void CutStep(int device) {
+  static auto& auto_step = *new debug::Counter("AutoStep");
+  StepFinder& finder = StepFinderOf(device);
+  if (!finder.TakeDue() || !MayCut() || runtime::Client::Forked()) return;
+  if (Storage::Pending(device).empty()) return;
+  auto_step.Add();
+  CauseScope cause("the end of a step");
+  if (const uint64_t period = finder.TakeNews(); period != 0 && debug::DebugLevel() >= 1) {
+    debug::Report("pt-xla-profiler: " + std::to_string(period) +
+                  " operations repeat; from now on the graph is cut before " +
+                  ir::LineOf(CurrentLocation()) + ", as by mark_step\n");
+  }
+  GetWorker(device).ThrowFailure();
+  CutAndRun(device);
+}
+
 void RunPending(int device, bool wait) {
   if (Storage::Pending(device).empty()) return;
+  StepFinderOf(device).Ran();
   GetWorker(device).ThrowFailure();
   CutAndRun(device);
   if (wait) WaitDevice(device);
@@ -364,6 +383,7 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   std::unordered_map<int, std::vector<StoragePtr>> by_device;
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
+    CutStepIfDue(device);
     auto cut = [&] {
       auto lock = LockGraph();
       group = WithCompanions(std::move(group), device);
@@ -386,7 +406,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
 
 ir::Value Evaluate(const ir::Value& value, int device) {
   if (LeafData(value)) return value;
-  return Evaluate(c10::make_intrusive<Storage>(value, device));
+  return Evaluate(c10::make_intrusive<Storage>(value, device, Storage::kForRead));
 }
 
 void WaitDevice(int device) {

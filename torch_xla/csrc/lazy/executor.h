@@ -15,6 +15,14 @@ namespace torch_xla::lazy {
 /// execution, once.
 void SyncDevice(int device, bool wait);
 
+/// Cuts there where the device's StepFinder says that a step has ended: called where an operation
+/// begins, before it has read anything.
+void CutStep(int device);
+inline void CutStepIfDue(int device) {
+  if (StepFinderOf(device).due()) [[unlikely]]
+    CutStep(device);
+}
+
 /// The same where anything is pending; it is no step.
 void RunPending(int device, bool wait);
 

@@ -60,7 +60,7 @@ size_t ProgramCacheCapacity() {
 
 void CheckSettings() {
   for (const char* name : {"XLA_USE_SPMD", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_IR_DEBUG",
-                           "XLA_NO_SPECIAL_SCALARS"}) {
+                           "XLA_NO_SPECIAL_SCALARS", "XLA_AUTO_STEP"}) {
     CheckSwitch(name);
   }
   ProgramCacheCapacity();

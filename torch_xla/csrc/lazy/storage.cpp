@@ -39,10 +39,17 @@ struct LiveList {
 };
 
 Storage::Storage(ir::Value value, int device) : shape_(value.shape()), device_(device) {
+  StepFinderOf(device).Born(history_, value);
+  Exchange(std::move(value));
+}
+
+Storage::Storage(ir::Value value, int device, ForRead) : shape_(value.shape()), device_(device) {
+  StepFinderOf(device).BornForRead();
   Exchange(std::move(value));
 }
 
 Storage::~Storage() {
+  StepFinderOf(device_).Died();
   if (listed_) LiveList::Of(device_).Remove(this);
   SetFill({});
 }
@@ -91,6 +98,7 @@ void Storage::Assign(ir::Value value) {
     const distributed::Sharding* wanted = sharding();
     if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);
   }
+  StepFinderOf(device_).Written(history_, this, value);
   ir::Value old;  // freed without the lock: much may hang on it
   std::lock_guard guard(lock_);
   old = Exchange(std::move(value));

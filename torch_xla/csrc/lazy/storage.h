@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/node.h"
+#include "lazy/auto_step.h"
 #include "lazy/device_data.h"
 #include "lazy/spin.h"
 
@@ -17,6 +18,9 @@ class Storage : public c10::intrusive_ptr_target {
  public:
   /// `value`'s shape is the storage's; views of it index its elements in row-major order.
   Storage(ir::Value value, int device);
+  /// One that nothing but a read asks for: the StepFinder does not see it.
+  enum ForRead { kForRead };
+  Storage(ir::Value value, int device, ForRead);
   ~Storage() override;
 
   /// A copy, since a sync on another thread may replace a node by what it evaluates to.
@@ -54,6 +58,7 @@ class Storage : public c10::intrusive_ptr_target {
   const distributed::Sharding* sharding_ = nullptr;
   int device_;
   uint64_t last_data_ = 0;
+  StorageHistory history_;
   DeviceDataPtr filled_with_;  // the last fill; see DeviceData::owners
   Storage* previous_ = nullptr;
   Storage* next_ = nullptr;

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "debug/metrics.h"
+#include "lazy/auto_step.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
 #include "lowering/context.h"
@@ -104,6 +105,7 @@ at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile) {
 }  // namespace
 
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
+  StepFinderOf(device).Uploaded(cpu.nbytes());
   const ir::ShapeRef shape = ir::GetShape(cpu.scalar_type(), cpu.sizes());
   if (DevicesOf(device)->size() > 1) {
     return c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),

@@ -151,6 +151,16 @@ void BindCapture(py::module_& m) {
   // A function that needs no check: we wrote it.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
+  m.def("_xla_set_auto_step", &lazy::SetAutoStep, py::arg("on"), NoGil());
+  // Of the device's StepFinder.
+  m.def(
+      "_xla_hold_steps",
+      [](bool hold) {
+        lazy::StepFinder& finder = lazy::StepFinderOf(lazy::CurrentDevice());
+        hold ? finder.Hold() : finder.Release();
+      },
+      py::arg("hold"), NoGil());
+  m.def("_xla_forget_steps", [] { lazy::StepFinderOf(lazy::CurrentDevice()).Forget(); }, NoGil());
   m.def(
       "_xla_pending_hash",
       [](const std::string& device) {
