@@ -67,7 +67,8 @@ def run_training(options: dict[str, Any], nested: str, clip: float | None) -> di
 
     device = xm.xla_device()
     rank, count = xm.get_ordinal(), xm.xrt_world_size()
-    net = make_net().to(device)
+    # From the CPU a part alone goes to the device.
+    net = make_net() if nested == "policy" else make_net().to(device)
     if nested == "blocks":
         for i, block in enumerate(net.blocks):
             net.blocks[i] = FSDP(block, **options)

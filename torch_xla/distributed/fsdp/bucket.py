@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+import torch_xla
 from torch_xla._internal import replication
 from torch_xla.core import collectives
 
@@ -84,14 +85,16 @@ class Bucket:
         flat = self._flatten([parameter.detach() for parameter, _ in parameters])
         part = self.padded_size // sharding.size
         begin = sharding.rank * part
-        shard = flat[begin : begin + part].clone()
+        # Cut before it goes to the device, which need not hold the whole of a module on the CPU.
+        device = first.device if first.is_xla else torch_xla.device()
+        shard = flat[begin : begin + part].clone().to(device)
         if by_rows:
             shard = shard.view(parts, *self.shapes[0][1:])
         self.shard = nn.Parameter(shard, requires_grad=first.requires_grad)
         self.divisors = (1.0, float(sharding.size))
         self.full: list[torch.Tensor] = []
         dtype = sharding.compute_dtype if first.dtype.is_floating_point else None
-        self._empty = torch.empty(0, dtype=dtype or first.dtype, device=first.device)
+        self._empty = torch.empty(0, dtype=dtype or first.dtype, device=device)
         for parameter, places in parameters:
             full = self._empty.clone().requires_grad_(parameter.requires_grad)
             self.full.append(full)

@@ -59,7 +59,8 @@ class XlaFullyShardedDataParallel(nn.Module):
     same parameters when they are wrapped.
 
     Args:
-        module: The module, on an xla device, or on the meta device: see ``param_init_fn``.
+        module: The module: on an xla device; on the CPU, from where this replica's part alone goes
+            to the device; or on the meta device: see ``param_init_fn``.
         reshard_after_forward: Whether to drop whole parameters after the forward pass.
         flatten_parameters: Whether to keep all parameters of a dtype in one array, which is
             gathered and reduced in one transfer. Parameters that want gradients and those that
@@ -187,11 +188,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._graph_task: int | None = None
         self._buckets = self._make_buckets(module, flatten_parameters)
         self._fsdp_wrapped_module = module
-        buffer_dtype = buffer_dtype or compute_dtype
-        if buffer_dtype is not None:
-            for buffer in module.buffers():
-                if buffer.dtype.is_floating_point:
-                    buffer.data = buffer.data.to(buffer_dtype)
+        self._convert_buffers(module, buffer_dtype or compute_dtype)
         self._shard_names = []
         for i, bucket in enumerate(self._buckets):
             # The number keeps `a.b_c` and `a_b.c` apart.
@@ -201,6 +198,22 @@ class XlaFullyShardedDataParallel(nn.Module):
             self._shard_names.append(name)
         if execute_sharding_on_init:
             torch_xla.sync()
+
+    @staticmethod
+    def _convert_buffers(module: nn.Module, dtype: torch.dtype | None) -> None:
+        """Puts buffers on the device, those of a floating-point dtype in the one given."""
+        moved: dict[torch.Tensor, torch.Tensor] = {}
+        for child in module.modules():
+            for name, buffer in child._buffers.items():
+                if buffer is None:
+                    continue
+                new = dtype if buffer.dtype.is_floating_point else None
+                if buffer.is_xla:
+                    buffer.data = buffer.data.to(new or buffer.dtype)
+                else:
+                    if buffer not in moved:
+                        moved[buffer] = buffer.to(torch_xla.device(), new)
+                    child._buffers[name] = moved[buffer]
 
     def _make_buckets(self, module: nn.Module, flatten: bool) -> list[Bucket]:
         """Shards what no nested wrapper has; a parameter with several places is one."""
