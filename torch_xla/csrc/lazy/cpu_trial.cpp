@@ -41,6 +41,9 @@ bool IsTried(const c10::OperatorHandle& op) {
       // Its lengths are checked where they are known (aten/loss_ops.cpp); the results depend on
       // them.
       "aten::_ctc_loss",
+      // Integers are refused on the CPU alone: transformers counts the tokens of each expert by it
+      // wherever it does not run on the CPU.
+      "aten::histc",
       // Pivots of an empty matrix crash it.
       "aten::lu_unpack",
       // The size of its result, which is an argument, is the sum of its values.
