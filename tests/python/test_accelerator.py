@@ -28,6 +28,9 @@ def test_accelerator(device):
     stats = accelerator.memory_stats()
     assert stats["allocated_bytes.all.peak"] == accelerator.max_memory_allocated()
     assert accelerator.memory.memory_reserved(device) == torch.xla.memory_reserved(device)
+    if hasattr(accelerator, "get_device_capability"):  # Of a later torch.
+        dtypes = accelerator.get_device_capability()["supported_dtypes"]
+        assert torch.bfloat16 in dtypes and torch.qint8 not in dtypes
     stream = accelerator.current_stream()
     assert stream.device == device and stream == torch.xla.default_stream()
     accelerator.set_stream(stream)

@@ -33,15 +33,10 @@ def _exchange_device(index: int) -> int:
     return before
 
 
-def _device_stats(index: int) -> dict[str, Any]:
-    # torch.accelerator flattens what it is given.
-    return device_module.memory_stats(index)
-
-
 def _device_capability(index: int) -> dict[str, Any]:
     supported = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
-    return {"supported_dtypes": {dtype for dtype in supported - quantized}}
+    return {"supported_dtypes": supported - quantized}
 
 
 def _cannot_reset(index: int) -> None:
@@ -63,7 +58,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isAllocatorInitialized": device_module.is_initialized,
     "emptyCache": device_module.empty_cache,
     "emptyHostCache": lambda: None,
-    "getDeviceStats": _device_stats,
+    "getDeviceStats": device_module.memory_stats,
     "getMemoryInfo": device_module.mem_get_info,
     "resetAccumulatedStats": _cannot_reset,
     "resetPeakStats": _cannot_reset,
