@@ -12,12 +12,7 @@ import sys
 from types import ModuleType
 
 from torch_xla import _XLAC
-
-
-def _flag(name: str) -> bool | None:
-    """What a variable of the environment says, ``None`` where it is not set."""
-    value = os.environ.get(name)
-    return None if value is None else value not in ("", "0", "false")
+from torch_xla._internal import sync_variables
 
 
 class _Config(ModuleType):
@@ -46,5 +41,5 @@ class _Config(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Config
-_asked = _flag("XLA_CHECK_INDICES")
-_XLAC._set_check_indices(bool(_flag("PT_XLA_DEBUG")) if _asked is None else _asked)
+_asked = "XLA_CHECK_INDICES" in os.environ
+_XLAC._set_check_indices(sync_variables.is_on("XLA_CHECK_INDICES" if _asked else "PT_XLA_DEBUG"))

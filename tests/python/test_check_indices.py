@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from op_testing import rand
+from process_testing import start_python
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -128,12 +126,6 @@ def test_settings_have_types_and_names() -> None:
 )
 def test_environment(variables: dict[str, str], expected: bool) -> None:
     program = "import torch_xla; print(torch_xla.config.check_indices)"
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    run = start_python("-c", program, **variables)
+    assert run.returncode == 0, run.stderr
     assert run.stdout.split() == [str(expected)]

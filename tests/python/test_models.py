@@ -342,34 +342,25 @@ def language_model(name: str, attention: str) -> nn.Module:
             **size,
         )
         return transformers.GPT2LMHeadModel(config).train()
+    size |= {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     if name == "mixtral":  # its experts are torch._grouped_mm
         config = transformers.MixtralConfig(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
             num_local_experts=4,
             num_experts_per_tok=2,
-            max_position_embeddings=32,
-            bos_token_id=0,
-            eos_token_id=0,
             experts_implementation="grouped_mm",
             **size,
         )
         return transformers.MixtralForCausalLM(config).train()
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        bos_token_id=0,
-        eos_token_id=0,
-        **size,
-    )
-    return transformers.LlamaForCausalLM(config).train()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**size)).train()
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

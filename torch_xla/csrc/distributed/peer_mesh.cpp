@@ -36,6 +36,10 @@ std::string Seconds(std::chrono::milliseconds time) {
   return text.str();
 }
 
+ReplicaError GaveUp(int rank, std::string_view reason) {
+  return ReplicaError("rank " + std::to_string(rank) + " gave up: " + std::string(reason));
+}
+
 }  // namespace
 
 std::string RankNames(const std::vector<int>& ranks) {
@@ -75,8 +79,7 @@ struct PeerMesh::Peer {
     if (count < static_cast<ssize_t>(sizeof header) || header.kind != kAbort) return;
     std::string message(sizeof header + std::min(header.text_size, kMaxText), '\0');
     const ssize_t size = recv(socket, message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
-    throw ReplicaError("rank " + std::to_string(rank) + " gave up: " +
-                       message.substr(sizeof header, static_cast<size_t>(size) - sizeof header));
+    throw GaveUp(rank, message.substr(sizeof header, static_cast<size_t>(size) - sizeof header));
   }
 };
 
@@ -108,10 +111,7 @@ void PeerMesh::ThrowIfAborted() const {
 }
 
 void PeerMesh::Check(const Peer& peer, std::string_view what, size_t payload_size) const {
-  if (peer.header().kind == kAbort) {
-    throw ReplicaError("rank " + std::to_string(peer.rank) +
-                       " gave up: " + std::string(peer.text()));
-  }
+  if (peer.header().kind == kAbort) throw GaveUp(peer.rank, peer.text());
   if (peer.text() == what && peer.header().payload_size == payload_size) return;
   std::ostringstream text;
   text << "the replicas run different collectives: rank " << rank_ << " (this one) runs " << what

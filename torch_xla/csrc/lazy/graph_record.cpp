@@ -292,7 +292,6 @@ class Comparer {
 
   void CompareRoots() {
     // Which nodes are asked for, by position in `now`.
-    std::vector<uint32_t> old;
     std::vector<bool> asked(before_.size());
     for (uint32_t root : before_.roots()) asked[PositionOf(root)] = true;
     std::vector<bool> still(before_.size());

@@ -216,33 +216,26 @@ PJRT_Error* ToHost(PJRT_Buffer_ToHostBuffer_Args* /*args*/) {
 
 // ----------------------------------------------------------------------------------- executables
 
-// The device that a program of one device is compiled for. CompileOptionsProto:
-// executable_build_options = 3, with device_ordinal = 1.
-size_t DeviceOrdinal(std::string_view options) {
-  ProtoReader reader(options);
-  while (reader.Next()) {
-    if (!reader.IsBytes(3)) continue;
-    ProtoReader build(reader.bytes());
-    while (build.Next()) {
-      if (build.IsInteger(1)) return build.value();
-    }
-  }
-  return 0;
-}
+struct DeviceRange {
+  size_t first = 0, count = 1;
+};
 
-// executable_build_options = 3: num_replicas = 4, num_partitions = 5.
-size_t DeviceCount(std::string_view options) {
-  size_t replicas = 1, partitions = 1;
+// The devices that a program is compiled for. CompileOptionsProto: executable_build_options = 3,
+// with device_ordinal = 1 (of a program of one device), num_replicas = 4, num_partitions = 5.
+DeviceRange DevicesOf(std::string_view options) {
+  size_t ordinal = 0, replicas = 1, partitions = 1;
   ProtoReader reader(options);
   while (reader.Next()) {
     if (!reader.IsBytes(3)) continue;
     ProtoReader build(reader.bytes());
     while (build.Next()) {
+      if (build.IsInteger(1)) ordinal = build.value();
       if (build.IsInteger(4)) replicas = build.value();
       if (build.IsInteger(5)) partitions = build.value();
     }
   }
-  return replicas * partitions;
+  const size_t count = replicas * partitions;
+  return {count == 1 ? ordinal : 0, count};
 }
 
 PJRT_Error* ReadResults(PJRT_LoadedExecutable& loaded) {
@@ -279,7 +272,7 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   loaded->executable = compile.executable;
   const std::string_view options(args->compile_options, args->compile_options_size);
   const std::vector<PJRT_Device*>& all = args->client->handles;
-  const size_t count = DeviceCount(options), first = count == 1 ? DeviceOrdinal(options) : 0;
+  const auto [first, count] = DevicesOf(options);
   if (PJRT_Error* error = ReadResults(*loaded)) {
     Args<PJRT_LoadedExecutable_Destroy_Args> destroy;
     destroy.executable = loaded.release();

@@ -208,12 +208,12 @@ class XlaFullyShardedDataParallel(nn.Module):
                 if buffer is None:
                     continue
                 new = dtype if buffer.dtype.is_floating_point else None
-                if buffer.is_xla:
-                    buffer.data = buffer.data.to(new or buffer.dtype)
-                else:
+                if not buffer.is_xla:
                     if buffer not in moved:
                         moved[buffer] = buffer.to(torch_xla.device(), new)
                     child._buffers[name] = moved[buffer]
+                elif new is not None:
+                    buffer.data = buffer.data.to(new)
 
     def _make_buckets(self, module: nn.Module, flatten: bool) -> list[Bucket]:
         """Shards what no nested wrapper has; a parameter with several places is one."""
