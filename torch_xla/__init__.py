@@ -59,6 +59,7 @@ from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal import sync_variables as _sync_variables  # noqa: E402
 from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
+from torch_xla._internal import variables as _variables  # noqa: E402
 
 
 def _xlac_getattr(name: str) -> Any:
@@ -75,7 +76,8 @@ sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
 
 _plugins.register_plugins()
 _XLAC._init()
-if _sync_variables.is_on("XLA_HLO_DEBUG"):
+_variables.warn_of_misspelt()
+if _variables.is_on("XLA_IR_DEBUG"):
     _XLAC._set_ir_debug(True)
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
@@ -143,7 +145,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         _regions.sync(wait)
         return
     _sync_variables.before_sync()
-    _regions.sync(wait or _sync_variables.is_on("XLA_SYNC_WAIT"))
+    _regions.sync(wait or _variables.is_on("XLA_SYNC_WAIT"))
     _sync_variables.after_sync()
 
 

@@ -8,7 +8,6 @@ process.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import json
 import os
@@ -24,39 +23,8 @@ import torch
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import plugins
+from torch_xla._internal import plugins, variables
 
-# What torch_xla reads of the variables that begin with XLA_ or PT_XLA_.
-_VARIABLES = (
-    "PT_XLA_DEBUG",
-    "PT_XLA_DEBUG_FILE",
-    "PT_XLA_DEBUG_LEVEL",
-    "XLA_AUTO_STEP",
-    "XLA_CHECK_INDICES",
-    "XLA_COLLECTIVE_TIMEOUT",
-    "XLA_COMPILATION_CACHE_SIZE",
-    "XLA_CPU_KERNELS",
-    "XLA_DOWNCAST_BF16",
-    "XLA_EMIT_STEPLOG",
-    "XLA_FLAGS",
-    "XLA_HLO_DEBUG",
-    "XLA_IR_DEBUG",
-    "XLA_METRICS_FILE",
-    "XLA_NO_SPECIAL_SCALARS",
-    "XLA_ON_RECOMPILE",
-    "XLA_PERSISTENT_CACHE_MAX_BYTES",
-    "XLA_PERSISTENT_CACHE_PATH",
-    "XLA_PERSISTENT_CACHE_READ_ONLY",
-    "XLA_RECOMPILE_WARNING",
-    "XLA_REPLICA_ADDRESS",
-    "XLA_SAVE_TENSORS_FILE",
-    "XLA_SAVE_TENSORS_FMT",
-    "XLA_SYNC_WAIT",
-    "XLA_TOPOLOGY",
-    "XLA_USE_BF16",
-    "XLA_USE_EAGER_DEBUG_MODE",
-    "XLA_USE_SPMD",
-)
 _TIMEOUT = 120  # seconds for a child process
 
 # The beginning of a plugin's function table: struct_size, extensions, and the version: struct_size,
@@ -163,17 +131,21 @@ def _plugins() -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _variables() -> tuple[list[tuple[str, str]], list[str]]:
-    rows, problems = [], []
-    for name in sorted(os.environ):
-        if not re.match(r"(PT_)?XLA_|PJRT_|TPU_|LIBTPU|CPU_NUM_DEVICES", name):
-            continue
-        rows.append((name, os.environ[name]))
-        if re.match(r"(PT_)?XLA_", name) and name not in _VARIABLES:
-            # Others may be read by the plugin, or by nobody.
-            if near := difflib.get_close_matches(name, _VARIABLES, 1, cutoff=0.85):
-                problems.append(
-                    f"torch_xla does not read {name}: unset it; if {near[0]} is meant, set that."
-                )
+    known = variables.known_names()
+    rows = [
+        (name, os.environ[name])
+        for name in sorted(os.environ)
+        if re.match(r"(PT_|TORCH_)?XLA_|PJRT_|TPU_", name) or (name in known and name != "HOME")
+    ]
+    problems = [
+        f"torch_xla does not read {name}: unset it; if {near} is meant, set that."
+        for name, near in variables.misspelt().items()
+    ]
+    for variable in variables.ALL.values():
+        try:
+            variable.value()
+        except ValueError as error:
+            problems.append(f"{error}: correct it, or unset it.")
     return rows, problems
 
 

@@ -6,11 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-
-from torch_xla import doctor
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(**environment: str) -> subprocess.CompletedProcess:
@@ -59,13 +54,3 @@ def test_what_is_wrong_and_its_mend(tmp_path):
     ):
         assert any(part in line for line in found), (part, found)
     assert len(found) == 4, found
-
-
-def test_variables_are_read():
-    read = set()
-    for path in (ROOT / "torch_xla").rglob("*"):
-        if path.suffix in (".py", ".h", ".cpp") and path.name != "doctor.py":
-            read |= set(re.findall(r'"((?:PT_)?XLA_[A-Z0-9_]*[A-Z0-9])"', path.read_text()))
-    assert set(doctor._VARIABLES) <= read
-    # The beginning of some of them.
-    assert read - {"XLA_PERSISTENT_CACHE"} <= set(doctor._VARIABLES)

@@ -63,3 +63,14 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -
     result = start(XLA_PERSISTENT_CACHE_PATH=str(usable))
     assert "cannot be written" not in result.stderr
     assert list(usable.glob("*.program"))
+
+
+def test_a_cache_folder_is_not_made_to_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    result = start(XLA_PERSISTENT_CACHE_PATH=str(folder), XLA_PERSISTENT_CACHE_READ_ONLY="1")
+    assert result.returncode == 0, result.stderr
+    assert not folder.exists()
+    assert f"cannot be read from '{folder}'" in result.stderr
+    folder.mkdir(mode=0o500)
+    result = start(XLA_PERSISTENT_CACHE_PATH=str(folder), XLA_PERSISTENT_CACHE_READ_ONLY="1")
+    assert "cannot be" not in result.stderr

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from torch_xla import _XLAC
-from torch_xla._internal import replication
-
-VARIABLE = "XLA_USE_SPMD"
+from torch_xla._internal import replication, variables
 
 
 def _is_wanted() -> bool:
     """Whether the environment asks for it; the client, once made, has looked there, too."""
-    return os.environ.get(VARIABLE, "") not in ("", "0", "false")
+    return variables.is_on("XLA_USE_SPMD")
 
 
 def is_on() -> bool:

@@ -6,13 +6,9 @@ import os
 import sys
 
 from torch_xla import _XLAC
+from torch_xla._internal import variables
 
 _VARIABLES = ("XLA_SAVE_TENSORS_FILE", "XLA_METRICS_FILE", "XLA_EMIT_STEPLOG", "XLA_SYNC_WAIT")
-
-
-def is_on(name: str) -> bool:
-    """Returns whether a variable is set to something that does not mean off."""
-    return os.environ.get(name, "") not in ("", "0", "false")
 
 
 def any_set() -> bool:
@@ -41,7 +37,7 @@ def before_sync() -> None:
 
 def after_sync() -> None:
     """Appends the metrics to ``XLA_METRICS_FILE``, and tells of the step (``XLA_EMIT_STEPLOG``)."""
-    if is_on("XLA_EMIT_STEPLOG"):
+    if variables.is_on("XLA_EMIT_STEPLOG"):
         print("torch_xla.torch_xla::sync", file=sys.stderr, flush=True)
     if os.environ.get("XLA_METRICS_FILE"):
         from torch_xla.debug import metrics_saver

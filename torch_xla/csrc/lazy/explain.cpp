@@ -153,10 +153,7 @@ void Remember(Past past, History& history) {
 /// One line where programs that are nearly the same keep being compiled; once for each cause.
 std::string WarningOf(const Explanation& explanation, History& history) {
   static auto& cached = debug::GetCounter("CachedCompile");
-  static const bool enabled = [] {
-    const char* text = std::getenv("XLA_RECOMPILE_WARNING");
-    return !text || (std::string_view(text) != "0" && std::string_view(text) != "false");
-  }();
+  static const bool enabled = debug::EnvFlag("XLA_RECOMPILE_WARNING", /*otherwise=*/true);
   const int64_t steps = cached.value();
   const bool in_a_row = steps - std::exchange(history.cached_then, steps) <= kMaxCachedBetween;
   history.streak = explanation.near ? (in_a_row ? history.streak + 1 : 1) : 0;

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "debug/environment.h"
 #include "runtime/errors.h"
 
 namespace torch_xla::lazy {
@@ -25,20 +26,22 @@ void CheckSwitch(const char* name) {
                                  "'");
 }
 
-/// The folder is made when a program is stored in it; that it cannot be is no error then, so that
-/// a cache that others filled serves those who may only read it.
+/// A folder that others fill is only looked for; one that cannot be written is no error, so that it
+/// serves those who may only read it.
 void CheckCacheFolder() {
   const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
   if (!folder || !*folder) return;
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  const bool read_only = debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY");
+  if (!read_only) std::filesystem::create_directories(folder, error);
   if (!error && !std::filesystem::is_directory(folder, error) && !error) {
     error = std::make_error_code(std::errc::not_a_directory);
   }
-  if (!error && access(folder, W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
+  const int mode = read_only ? R_OK | X_OK : W_OK | X_OK;
+  if (!error && access(folder, mode) != 0) error.assign(errno, std::generic_category());
   if (error) {
-    TORCH_WARN("XLA_PERSISTENT_CACHE_PATH: compiled programs cannot be written to '", folder,
-               "': ", error.message());
+    TORCH_WARN("XLA_PERSISTENT_CACHE_PATH: compiled programs cannot be ",
+               read_only ? "read from '" : "written to '", folder, "': ", error.message());
   }
 }
 

@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <set>
 
+#include "debug/environment.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -19,11 +19,6 @@ struct Platforms {
 Platforms& Enabled() {
   static auto& platforms = *new Platforms;
   return platforms;
-}
-
-bool SwitchedOff() {
-  const char* value = std::getenv("XLA_CPU_KERNELS");
-  return value && std::string_view(value) == "0";
 }
 
 Dims RowMajor(size_t rank) {
@@ -65,7 +60,7 @@ bool HasCpuKernels(std::string_view platform) {
 }
 
 void EnableCpuKernels(std::string platform) {
-  if (SwitchedOff()) return;
+  if (!debug::EnvFlag("XLA_CPU_KERNELS", /*otherwise=*/true)) return;
   std::lock_guard<std::mutex> lock(Enabled().mutex);
   Enabled().names.insert(std::move(platform));
 }

@@ -1,0 +1,345 @@
+"""Every variable of the environment that torch_xla reads: type, default, meaning, aliases.
+
+docs/configuration.md, ``torch_xla.config``, the warning of a misspelt name and the doctor are made
+of this table; a test holds the sources to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any, NamedTuple
+
+
+class Variable(NamedTuple):
+    """One variable.
+
+    Attributes:
+        name: Its name.
+        type: ``flag`` (``1``, ``true``; ``0``, ``false`` or empty: off), ``int``, ``seconds``,
+            ``text``, ``path``, or the texts that it may be, with bars between them.
+        default: Without it, as text of that type.
+        meaning: What it does, in Markdown.
+        aliases: Other names for the same.
+    """
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """Its name in ``torch_xla.config``."""
+        return re.sub(r"^(PT_|TORCH_)?XLA_", "", self.name).lower()
+
+    def value(self) -> Any:
+        """What it is set to, else its default.
+
+        Raises:
+            ValueError: It is set to something else than its type says.
+        """
+        names = (self.name, *self.aliases)
+        texts = [os.environ[name] for name in names if name in os.environ]
+        text = next(filter(None, texts), "" if texts else self.default)
+        if self.type == "flag":
+            return text not in ("", "0", "false")
+        if self.type in ("text", "path"):
+            return text
+        text = text or self.default
+        if "|" in self.type:
+            if text not in self.type.split("|"):
+                raise ValueError(f"{self.name} must be one of {self.type}, got {text!r}")
+            return text
+        try:
+            return int(text) if self.type == "int" else float(text)
+        except ValueError:
+            raise ValueError(f"{self.name} must be a number, got {text!r}") from None
+
+
+GROUPS: dict[str, tuple[Variable, ...]] = {
+    "Devices": (
+        Variable(
+            "PJRT_DEVICE",
+            "text",
+            "",
+            "The platform: `CPU`, `CUDA`, `ROCM`, `TPU` or a registered name; by default the "
+            "first accelerator's plugin that has a device, else the CPU.",
+        ),
+        Variable(
+            "PJRT_<NAME>_LIBRARY_PATH",
+            "path",
+            "",
+            "The plugin of that platform, a shared library. `PJRT_LIBRARY_PATH`: that of the "
+            "platform which `PJRT_DEVICE` names.",
+            ("PJRT_LIBRARY_PATH",),
+        ),
+        Variable("CPU_NUM_DEVICES", "int", "1", "Devices of the CPU platform, 1 to 128."),
+        Variable(
+            "XLA_TOPOLOGY",
+            "text",
+            "",
+            "Devices that are not there, to compile for: `v5e:2x4`, `h100:8`; "
+            "[platforms.md](platforms.md).",
+        ),
+        Variable(
+            "XLA_USE_SPMD",
+            "flag",
+            "0",
+            "SPMD mode from the start, as `torch_xla.runtime.use_spmd()`.",
+        ),
+    ),
+    "Replicas": (
+        Variable(
+            "XLA_COLLECTIVE_TIMEOUT", "seconds", "300", "How long replicas wait for each other."
+        ),
+        Variable(
+            "XLA_REPLICA_ADDRESS",
+            "text",
+            "",
+            "The address of this host for the replicas on others; by default that of the route to "
+            "`MASTER_ADDR`.",
+        ),
+        Variable(
+            "TORCH_XLA_STORE",
+            "text",
+            "",
+            "The address of the store of `xmp.spawn`, which it sets for its processes.",
+        ),
+        Variable(
+            "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",
+            "int",
+            "0",
+            "Gradients of one all-reduce of `xm.optimizer_step`, in megabytes; 0: all.",
+        ),
+    ),
+    "Programs": (
+        Variable(
+            "XLA_AUTO_STEP",
+            "flag",
+            "0",
+            "A loop without `mark_step` is cut where its steps end: "
+            "[architecture.md](architecture.md#steps-without-mark_step).",
+        ),
+        Variable(
+            "XLA_NO_SPECIAL_SCALARS",
+            "flag",
+            "0",
+            "0 and 1 are parameters of programs, as other numbers are.",
+        ),
+        Variable("XLA_USE_BF16", "flag", "0", "Hold `float` and `double` as bf16."),
+        Variable("XLA_DOWNCAST_BF16", "flag", "0", "Hold `float` as bf16 and `double` as f32."),
+        Variable(
+            "XLA_CPU_KERNELS",
+            "flag",
+            "1",
+            "Programs on the CPU call PyTorch's kernels, for linear algebra.",
+        ),
+        Variable(
+            "XLA_COMPILATION_CACHE_SIZE",
+            "int",
+            "2048",
+            "Programs kept in memory; fewer when XLA:CPU's machine code uses up half of the memory "
+            "mappings that Linux allows a process (`vm.max_map_count`). Counter `EvictedCompile`.",
+        ),
+        Variable(
+            "XLA_PERSISTENT_CACHE_PATH",
+            "path",
+            "$XDG_CACHE_HOME/torch_xla/programs",
+            "The folder of compiled programs on disk, which a later process need not compile "
+            "again; empty: none. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
+            "Counters `PersistentCacheHit`, `Miss`, `Write`, `Evict`, `CacheRejected`.",
+        ),
+        Variable("XLA_PERSISTENT_CACHE_READ_ONLY", "flag", "0", "Nothing is written there."),
+        Variable(
+            "XLA_PERSISTENT_CACHE_MAX_BYTES",
+            "int",
+            "10737418240",
+            "Its size; those that were not used for the longest time go.",
+        ),
+    ),
+    "Insight": (
+        Variable(
+            "PT_XLA_DEBUG",
+            "flag",
+            "0",
+            "Print why each program was compiled, what ran it, and which operations ran on the "
+            "CPU; check indices: [debugging.md](debugging.md).",
+        ),
+        Variable(
+            "PT_XLA_DEBUG_LEVEL",
+            "int",
+            "0",
+            "1: compilations alone; 2, as `PT_XLA_DEBUG=1`: executions, too.",
+        ),
+        Variable("PT_XLA_DEBUG_FILE", "path", "", "To this file in place of the standard error."),
+        Variable(
+            "XLA_CHECK_INDICES",
+            "flag",
+            "0",
+            "Raise IndexError for indices out of range at the next read; without it as "
+            "`PT_XLA_DEBUG` says. Assign `torch_xla.config.check_indices`.",
+        ),
+        Variable(
+            "XLA_IR_DEBUG",
+            "flag",
+            "0",
+            "Operations keep the whole stack of calls, and programs name their lines; the line "
+            "alone is always kept.",
+            ("XLA_HLO_DEBUG",),
+        ),
+        Variable(
+            "XLA_ON_RECOMPILE",
+            "ignore|error",
+            "ignore",
+            "`error`: compiling nearly the same graph again raises, with the reason.",
+        ),
+        Variable(
+            "XLA_RECOMPILE_WARNING",
+            "flag",
+            "1",
+            "A line of warning when nearly the same graph is compiled again and again.",
+        ),
+        Variable(
+            "XLA_SAVE_TENSORS_FILE",
+            "path",
+            "",
+            "`torch_xla.sync` appends its graph; `.<rank>` behind the name with several devices.",
+        ),
+        Variable(
+            "XLA_SAVE_TENSORS_FMT", "text|hlo", "text", "How: as a list, or as StableHLO (`hlo`)."
+        ),
+        Variable("XLA_METRICS_FILE", "path", "", "Each sync appends the report of the metrics."),
+        Variable("XLA_EMIT_STEPLOG", "flag", "0", "Each sync prints a line to standard error."),
+        Variable("XLA_SYNC_WAIT", "flag", "0", "`torch_xla.sync` waits for the device."),
+        Variable(
+            "XLA_USE_EAGER_DEBUG_MODE",
+            "flag",
+            "0",
+            "In eager mode each operator waits for its end, so that an error has its line.",
+        ),
+    ),
+}
+
+# Read as well; they are others'.
+FOREIGN: dict[str, str] = {
+    "XLA_FLAGS": "XLA's own flags, read by the plugin. On the CPU a child process tries them first "
+    "(0.2 s): XLA ends a process over a flag that it does not know.",
+    "LIBTPU_INIT_ARGS": "The same of the TPU's plugin; both are part of a program's key on disk.",
+    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "Of `torchrun`: "
+    "which replica this process is.",
+    "CUDA_VISIBLE_DEVICES": "The GPUs that `xmp.spawn` starts a process for.",
+    "TPU_ACCELERATOR_TYPE, TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, TPU_PROCESS_BOUNDS, "
+    "TPU_VISIBLE_CHIPS, TPU_SKIP_MDS_QUERY, ALLOW_MULTIPLE_LIBTPU_LOAD": "Which part of which "
+    "slice this host is; else the cloud's metadata server says so. Some are set with "
+    "`XLA_TOPOLOGY`.",
+    "MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES": "With none of them set, "
+    "memory of a CPU device that is freed is kept for the next step (up to 512 MiB an arena).",
+    "HOME, XDG_CACHE_HOME": "Where the folder of compiled programs is by default.",
+}
+
+# Of torch_xla 2.9. Scripts may set them; nothing happens.
+NOT_READ: dict[str, str] = {
+    "XLA_DUMP_HLO_GRAPH, XLA_SAVE_HLO_FILE, XLA_DUMP_POST_OPTIMIZATIONS": "`XLA_FLAGS=--xla_dump_to"
+    "=<folder>`",
+    "XLA_USE_32BIT_LONG": "int64 stays int64",
+    "XLA_RNG_BIT_GENERATOR": "there is one generator",
+    "XLA_DYNAMO_DEBUG": "`TORCH_LOGS=dynamo`",
+    "XLA_STABLEHLO_COMPILE, XLA_DISABLE_FUNCTIONALIZATION": "StableHLO always, functionalization "
+    "never",
+    "XLA_AUTO_SPMD, CONVERT_SHLO_TO_SHARDY": "they need passes that plugins lack",
+}
+
+ALL: dict[str, Variable] = {
+    variable.name: variable for group in GROUPS.values() for variable in group
+}
+_OWN = re.compile(r"(PT_|TORCH_)?XLA_|PJRT_")
+
+
+def is_on(name: str) -> bool:
+    """Returns whether a flag is set to something that does not mean off."""
+    return ALL[name].value()
+
+
+def known_names() -> set[str]:
+    """Returns the names of all variables of this module, aliases among them."""
+    names = set(ALL)
+    for variable in ALL.values():
+        names.update(variable.aliases)
+    for several in (*FOREIGN, *NOT_READ):
+        names.update(several.split(", "))
+    return names
+
+
+def misspelt() -> dict[str, str]:
+    """Returns the variables that are set and nobody knows, with the known one that each is near."""
+    known = known_names()
+    strange = [
+        name
+        for name in sorted(os.environ)
+        if _OWN.match(name)
+        and name not in known
+        and not re.fullmatch(r"PJRT_\w+_LIBRARY_PATH", name)
+    ]
+    if not strange:
+        return {}
+    import difflib
+
+    found = {}
+    for name in strange:
+        # Others may be read by the plugin, or by another package.
+        if near := difflib.get_close_matches(name, known, 1, cutoff=0.85):
+            found[name] = near[0]
+    return found
+
+
+def warn_of_misspelt() -> None:
+    """At import, of a host's first process: one line for all variables that are near another."""
+    if found := misspelt():
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return
+        parts = (f"{name} is not read (is {near} meant?)" for name, near in found.items())
+        print("torch_xla: of the environment " + ", ".join(parts), file=sys.stderr)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def markdown() -> str:
+    """Returns docs/configuration.md."""
+    text = (
+        "<!-- Made by: python -c 'from torch_xla import config; print(config.markdown(), "
+        'end="")\' -->\n'
+        "# Configuration\n\n"
+        "The variables of the environment that torch_xla reads. `torch_xla.config` has each as an "
+        "attribute with a type (`torch_xla.config.compilation_cache_size`); what can be assigned "
+        "to while the process runs says so. `python -m torch_xla.doctor` shows those that are set. "
+        "A name that is nearly one of these gets a line of warning at import.\n"
+    )
+    for title, variables in GROUPS.items():
+        text += f"\n## {title}\n\n" + _row(("variable", "type", "default", "meaning"))
+        text += "|---|---|---|---|\n"
+        for variable in variables:
+            names = f"`{variable.name}`"
+            if variable.aliases:
+                names += "; also " + ", ".join(f"`{alias}`" for alias in variable.aliases)
+            kind = ", ".join(f"`{one}`" for one in variable.type.split("|"))
+            text += _row(
+                (
+                    names,
+                    kind if "|" in variable.type else variable.type,
+                    f"`{variable.default}`" if variable.default else "",
+                    variable.meaning,
+                )
+            )
+    for title, rows in (("Of others", FOREIGN), ("Of torch_xla 2.9, not read here", NOT_READ)):
+        text += f"\n## {title}\n\n" + _row(
+            ("variable", "meaning" if rows is FOREIGN else "instead")
+        )
+        text += "|---|---|\n"
+        for names, meaning in rows.items():
+            text += _row((", ".join(f"`{name}`" for name in names.split(", ")), meaning))
+    return text
