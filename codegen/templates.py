@@ -99,7 +99,7 @@ def op_specs_header(ops: list[Op]) -> str:
 def lowering_declarations(ops: list[Op]) -> str:
     lines = [
         HEADER,
-        "// Each of these is defined by hand in lowering/.\n#pragma once\n\n"
+        "// Each of these is defined by hand in ops/.\n#pragma once\n\n"
         '#include "lowering/context.h"\n#include "lowering/lower_options.h"\n\n'
         "namespace torch_xla::lowering::aten {\n\n",
     ]
@@ -132,6 +132,11 @@ def _lower_body(op: Op, lowering: Lowering) -> str:
     """The statements that lower a node."""
     if lowering.form == "kernel":
         return "  cx.SetOutputs(node, CpuKernel(cx));\n"
+    if lowering.form == "leaf":
+        # The executor binds leaves to parameters before it lowers anything.
+        return (
+            '  (void)cx;\n  throw std::logic_error(std::string(node.op().name) + " is a leaf");\n'
+        )
     if lowering.form == "element":
         return f"  LowerForeach(cx, node, ir::ops::{lowering.text});\n"
     if lowering.form == "formula":
@@ -163,6 +168,12 @@ def _lower_thunk(op: Op) -> str:
     return head + _lower_body(op, op.lowering) + "}\n"
 
 
+def _spec_counter(op: Op) -> str:
+    if op.is_own and not op.options.get("counted"):
+        return "nullptr"
+    return f'&debug::GetCounter("xla::{op.schema.name.name}")'
+
+
 def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
     mine = _shard(_ir_ops(ops), lambda op: op.symbol, shard, shards)
     lines = [
@@ -188,7 +199,7 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
         args = f"kArgs_{op.symbol}" if op.args else "{}"
         lines.append(
             f'const OpSpec {op.symbol}{{"{op.namespace}::{name.name}", "{name.overload_name}", '
-            f'{args}, lowering::Lower_{op.symbol}, &debug::GetCounter("xla::{name.name}")}};\n'
+            f"{args}, lowering::Lower_{op.symbol}, {_spec_counter(op)}}};\n"
         )
     lines.append("\n}  // namespace ir::ops\n}  // namespace torch_xla\n")
     return "".join(lines)

@@ -1,6 +1,6 @@
 // Collectives as the devices carry them out: four replicas in this process against what ATen makes
 // of their inputs.
-#include "distributed/device_collectives.h"
+#include "ops/device_collectives.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -19,6 +19,7 @@ namespace torch_xla::distributed {
 namespace {
 
 using at::Tensor;
+using lowering::LowerToDevices;
 using stablehlo::Value;
 using Tensors = std::vector<Tensor>;
 

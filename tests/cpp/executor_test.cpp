@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "XLAOps.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
@@ -23,7 +24,6 @@
 #include "lazy/program.h"
 #include "lazy/transfer.h"
 #include "lazy/worker.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {

@@ -7,13 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "XLAOps.h"
 #include "ir/dump.h"
 #include "ir/node.h"
 #include "ir/shape.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
 #include "lowering/context.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla {
 namespace {

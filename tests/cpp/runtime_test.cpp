@@ -170,7 +170,6 @@ std::string BuildPlugin(int major, int minor, int slots) {
   const std::string stem =
       "/tmp/runtime_test_" + std::to_string(getpid()) + "_" + std::to_string(serial++);
   std::ofstream(stem + ".cpp") << R"(
-#include "runtime/pjrt_abi.h"
 using namespace torch_xla::runtime::pjrt;
 static PJRT_Api api;
 extern "C" const PJRT_Api* GetPjrtApi() {

@@ -8,13 +8,13 @@
 #include <thread>
 #include <vector>
 
+#include "XLAOps.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
 #include "lazy/transfer.h"
 #include "lowering/context.h"
 #include "lowering/ffi_tensor.h"
-#include "lowering/internal_ops.h"
 #include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {

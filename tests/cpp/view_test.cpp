@@ -6,10 +6,10 @@
 #include <numeric>
 #include <vector>
 
+#include "XLAOps.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
 #include "lazy/transfer.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -207,7 +207,7 @@ TEST(StorageTest, ReplaceOnlyWhatIsStillThere) {
 /// The sum of a value with itself, as a node.
 ir::Value Twice(const ir::Value& value) {
   return MakeNode(
-      &ir::ops::view, {value},
+      &ir::ops::as_strided, {value},
       [&] {
         ir::Words words;
         ir::AttributeWriter writer(words);

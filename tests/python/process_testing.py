@@ -44,6 +44,13 @@ def start_python(
     )
 
 
+def python_output(code: str, **environment: str) -> str:
+    """Returns what ``code`` printed in a process of its own."""
+    result = start_python("-c", code, **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
 def fork_child(work: Callable[[IO[bytes]], None]) -> tuple[int, int, IO[bytes]]:
     """Forks a child that answers ``work`` through a pipe, and ends with status 0 if it could.
 

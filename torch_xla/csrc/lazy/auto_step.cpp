@@ -7,9 +7,9 @@
 #include <array>
 #include <limits>
 
+#include "XLAOps.h"
 #include "debug/environment.h"
 #include "lazy/device_data.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "XLAOps.h"
 #include "ir/dump.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
@@ -14,7 +15,6 @@
 #include "lazy/rng.h"
 #include "lazy/worker.h"
 #include "lowering/context.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {

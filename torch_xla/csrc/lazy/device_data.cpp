@@ -2,10 +2,10 @@
 
 #include <array>
 
+#include "XLAOps.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
 #include "lazy/transfer.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "XLAOps.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "distributed/collective_ops.h"
@@ -19,7 +20,6 @@
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
 #include "lazy/worker.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 
@@ -47,7 +47,7 @@ bool AssignFill(Storage& storage, const ir::Value& value) {
   const ir::Node& node = *value.node;
   if (&node.op() != &ir::ops::fill) return false;
   const ir::Node& number = *node.operands()[0].node;
-  if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::constant) return false;
+  if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::Constant) return false;
   auto data = c10::make_intrusive<DeviceData>(
       value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
       storage.sharding() ? storage.sharding() : Sharding::Replicated());

@@ -2,11 +2,11 @@
 
 #include <bit>
 
+#include "XLAOps.h"
 #include "ir/attributes.h"
 #include "lazy/node_factory.h"
 #include "lazy/number.h"
 #include "lowering/context.h"
-#include "lowering/internal_ops.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lazy {

@@ -4,8 +4,8 @@
 #include <array>
 #include <unordered_map>
 
+#include "XLAOps.h"
 #include "ir/dump.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -175,7 +175,7 @@ class Comparer {
     if (words.empty()) return "input " + shape;
     const ir::Words number(words.begin(), words.end());
     const std::string value = ir::NumberText(ir::AttributeReader(number).Scalar());
-    return (node.op == &ir::ops::constant ? "the constant " + value + " "
+    return (node.op == &ir::ops::Constant ? "the constant " + value + " "
                                           : "filled with " + value + ", ") +
            shape;
   }
@@ -389,7 +389,7 @@ size_t GraphRecord::bytes() const {
 
 bool GraphRecord::IsLeaf(size_t i) const {
   const ir::OpSpec* op = nodes_[i].op;
-  return op == &ir::ops::device_data || op == &ir::ops::scalar || op == &ir::ops::constant;
+  return op == &ir::ops::device_data || op == &ir::ops::scalar || op == &ir::ops::Constant;
 }
 
 bool Comparison::IsNear(size_t nodes) const {

@@ -8,13 +8,13 @@
 #include <limits>
 #include <unordered_map>
 
+#include "XLAOps.h"
 #include "debug/environment.h"
 #include "lazy/cpu_trial.h"
 #include "lazy/device.h"
 #include "lazy/number.h"
 #include "lazy/shape_inference.h"
 #include "lowering/context.h"
-#include "lowering/internal_ops.h"
 #include "lowering/result_type.h"
 
 namespace torch_xla::lazy {
@@ -59,7 +59,7 @@ void AddNumberClasses(ir::Hasher& hasher, const ir::Words& attributes) {
 
 /// Of an operand that is a number.
 uint32_t ClassOf(const ir::Node& node) {
-  if (&node.op() != &ir::ops::scalar && &node.op() != &ir::ops::constant) return 0;
+  if (&node.op() != &ir::ops::scalar && &node.op() != &ir::ops::Constant) return 0;
   return NumberClass(ir::AttributeReader(node.attributes()).Scalar());
 }
 
@@ -171,7 +171,7 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
   if (AllNumbersSpecial()) {
     ir::Words words;
     ir::AttributeWriter(words).Scalar(value);
-    return MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+    return MakeNode(&ir::ops::Constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
   }
   // alpha = 1 comes with every addition: one node serves them all.
   thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
@@ -181,7 +181,7 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
   if (!constant) {
     ir::Words words;
     ir::AttributeWriter(words).Scalar(value);
-    constant = MakeNode(&ir::ops::constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+    constant = MakeNode(&ir::ops::Constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
   }
   return constant;
 }

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "XLAOps.h"
 #include "ir/attributes.h"
-#include "lowering/internal_ops.h"
 #include "lowering/strided_view.h"
 
 namespace torch_xla::lazy {
@@ -27,7 +27,7 @@ std::unordered_map<ir::Hash128, Plan, ir::Hash128Hasher>& Plans() {
 }
 
 bool IsViewOffset(const ir::Node& node) {
-  return &node.op() == &ir::ops::view || &node.op() == &ir::ops::view_update;
+  return &node.op() == &ir::ops::as_strided || &node.op() == &ir::ops::as_strided_view_update;
 }
 
 /// What of a parameter's value is part of the program all the same.
@@ -37,7 +37,7 @@ uint64_t Structure(const ir::Node& node) {
   auto sizes = attributes.IntList(), strides = attributes.IntList();
   const auto& dims = node.operands()[0].shape()->dims;
   return lowering::ViewStructure({dims.begin(), dims.end()}, sizes, strides, attributes.Int(),
-                                 &node.op() == &ir::ops::view_update);
+                                 &node.op() == &ir::ops::as_strided_view_update);
 }
 
 /// Makes parameters of the numbers that it takes for the graph to have a program.

@@ -1,6 +1,7 @@
 #include "lazy/sharded_value.h"
 
-#include "distributed/sharding_op.h"
+#include "XLAOps.h"
+#include "ir/attributes.h"
 #include "lazy/device_data.h"
 #include "lazy/node_factory.h"
 
@@ -12,10 +13,12 @@ ir::Value WithSharding(ir::Value value, const distributed::Sharding& sharding) {
     if (const DeviceDataPtr moved = data->Resharded(&sharding)) return MakeLeaf(moved);
   }
   ir::Words words;
-  distributed::WriteSharding(sharding, words);
-  distributed::sharding_op.counter->Add();
+  ir::AttributeWriter writer(words);
+  writer.IntList(sharding.tiles());
+  writer.IntList(sharding.devices());
+  ir::ops::mark_sharding.counter->Add();
   const ir::ShapeRef shape = value.shape();
-  return MakeNode(&distributed::sharding_op, {std::move(value)}, std::move(words), shape);
+  return MakeNode(&ir::ops::mark_sharding, {std::move(value)}, std::move(words), shape);
 }
 
 }  // namespace torch_xla::lazy

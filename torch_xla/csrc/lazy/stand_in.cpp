@@ -4,9 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include "XLAOps.h"
 #include "ir/attributes.h"
 #include "lazy/argument_decoder.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -21,7 +21,7 @@ c10::Scalar NumberOfType(c10::ScalarType dtype) {
 
 c10::Scalar ScalarOf(const ir::Value& value) {
   const ir::OpSpec* op = &value.node->op();
-  if (op == &ir::ops::scalar || op == &ir::ops::constant)
+  if (op == &ir::ops::scalar || op == &ir::ops::Constant)
     return ir::AttributeReader(value.node->attributes()).Scalar();
   return NumberOfType(value.shape()->dtype);
 }

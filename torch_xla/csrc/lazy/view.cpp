@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "XLAOps.h"
 #include "lazy/node_factory.h"
-#include "lowering/internal_ops.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -43,7 +43,7 @@ bool IsInjective(const ViewStep& step) {
 /// Whether the node writes what the step looks at, and all of it is its operand 1: `x[i] += y`
 /// reads, writes, reads and writes x[i].
 bool WritesOnly(const ir::Node& node, const ViewStep& step) {
-  if (&node.op() != &ir::ops::view_update) return false;
+  if (&node.op() != &ir::ops::as_strided_view_update) return false;
   ir::AttributeReader attributes(node.attributes());
   return attributes.IntList() == c10::IntArrayRef(step.sizes) &&
          attributes.IntList() == c10::IntArrayRef(step.strides) &&
@@ -59,7 +59,7 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
   if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
     if (node.operands()[1].shape() == result) return node.operands()[1];
   }
-  return MakeNode(&ir::ops::view, {base}, StepAttributes(step, shape), result);
+  return MakeNode(&ir::ops::as_strided, {base}, StepAttributes(step, shape), result);
 }
 
 ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
@@ -68,7 +68,7 @@ ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
     if (node.operands()[1] == value) return base;
     return Write(ir::Value(node.operands()[0]), step, std::move(value));
   }
-  return MakeNode(&ir::ops::view_update, {base, std::move(value)},
+  return MakeNode(&ir::ops::as_strided_view_update, {base, std::move(value)},
                   StepAttributes(step, base.shape()), base.shape());
 }
 

@@ -1,6 +1,6 @@
 #include "lowering/foreach.h"
 
-#include "lowering/internal_ops.h"
+#include "XLAOps.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 ir::Value One() {
   ir::Words words;
   ir::AttributeWriter(words).Scalar(1);
-  return {ir::NodePtr(new ir::Node(&ir::ops::constant, {}, std::move(words),
+  return {ir::NodePtr(new ir::Node(&ir::ops::Constant, {}, std::move(words),
                                    ir::InternOutputs(ir::GetShape(c10::ScalarType::Long, {}, true)),
                                    {})),
           0};

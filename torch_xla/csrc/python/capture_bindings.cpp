@@ -3,12 +3,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/bridge.h"
-#include "aten/stablehlo_op.h"
 #include "lazy/capture.h"
 #include "lazy/cuts.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lowering/precision.h"
+#include "ops/stablehlo_op.h"
 #include "python/bindings.h"
 #include "python/devices.h"
 

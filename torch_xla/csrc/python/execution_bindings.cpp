@@ -1,3 +1,4 @@
+#include "XLAOps.h"
 #include "aten/bridge.h"
 #include "aten/index_check.h"
 #include "aten/torch_storage.h"
@@ -5,7 +6,6 @@
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
-#include "lowering/internal_ops.h"
 #include "python/bindings.h"
 #include "python/devices.h"
 
@@ -70,11 +70,10 @@ void BindExecution(py::module_& m) {
   m.def("_get_xla_all_numbers_special_scalars", &lazy::AllNumbersSpecial);
   m.def("_xla_suppress", [](const at::Tensor& overlaps, const at::Tensor& valid) {
     aten::XLATensorImpl* impl = aten::GetImpl(overlaps, "nms");
-    ir::ops::suppress.counter->Add();
-    return aten::MakeTensor(
-        lazy::MakeNode(&ir::ops::suppress, {impl->Read(), aten::GetIrValue(valid)}, {},
-                       ir::GetShape(at::kBool, valid.sizes())),
-        impl->root()->device());
+    ir::ops::nms.counter->Add();
+    return aten::MakeTensor(lazy::MakeNode(&ir::ops::nms, {impl->Read(), aten::GetIrValue(valid)},
+                                           {}, ir::GetShape(at::kBool, valid.sizes())),
+                            impl->root()->device());
   });
   // Tensors that share memory have one id: that of their storage.
   m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {

@@ -1,9 +1,9 @@
 // SPMD mode: shardings, and the tensors that have them.
 #include <pybind11/stl.h>
 
-#include "aten/dot_general.h"
 #include "aten/sharding.h"
 #include "lazy/device.h"
+#include "ops/matmul.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <variant>
 
-#include "aten/stablehlo_op.h"
 #include "lowering/context.h"
+#include "ops/stablehlo_op.h"
 #include "python/bindings.h"
 #include "stablehlo/arithmetic.h"
 

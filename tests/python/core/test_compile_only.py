@@ -1,0 +1,213 @@
+"""Devices that are not there: XLA_TOPOLOGY."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from torch_xla._internal import topologies
+
+HERE = Path(__file__).parents[1]
+CODE = """
+import torch
+import torch_xla
+import torch_xla.runtime as xr
+from torch_xla.distributed import spmd
+
+assert xr.device_type() == {platform!r}
+devices = torch_xla.devices()
+print(len(devices))
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+model.to("xla")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    y = model(torch.randn(4, 8).to("xla"))
+    loss = torch.nn.functional.cross_entropy(y, torch.arange(4).to("xla"))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch_xla.sync(wait=True)
+    assert loss.shape == () and loss.device == devices[0]
+try:
+    loss.item()
+except RuntimeError as error:
+    assert "shapes and no values" in str(error), error
+else:
+    raise AssertionError("a value was read")
+# TPUs have no products of 64-bit integers, cuDNN no convolutions of them.
+a, b, c = (torch.ones(n, 2, 6, dtype=torch.int64).to("xla") for n in (2, 4, 2))
+results = [
+    a[0] @ b[0].t(),
+    torch.nn.functional.conv1d(a, b[:, :, :3]),
+    torch.nn.functional.conv_transpose1d(a, c[:, :, :3], stride=2),
+]
+torch_xla.sync(wait=True)
+assert [tuple(x.shape) for x in results] == [(2, 2), (2, 4, 4), (2, 2, 13)]
+on_last = torch.ones(3).to(devices[-1]) * 2
+torch_xla.sync(wait=True)
+assert on_last.device == devices[-1]
+copy = on_last.clone()
+
+xr.use_spmd()
+count = xr.global_runtime_device_count()
+mesh = spmd.Mesh(range(count), (count,), ("data",))
+x = spmd.mark_sharding(torch.randn(4 * count, 8).to("xla"), mesh, ("data", None))
+w = spmd.mark_sharding(torch.randn(8, 4 * count).to("xla"), mesh, (None, None))
+total = (x.global_tensor @ w.global_tensor).sum(0)
+torch_xla.sync(wait=True)
+assert total.shape == (4 * count,)
+print("done")
+"""
+
+
+def needs(platform: str) -> None:
+    # What sys.modules has may be another test's.
+    package = {"TPU": "libtpu", "CUDA": "jax-cuda13-pjrt"}[platform]
+    try:
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"no plugin of {platform}: pip install -r requirements-platforms.txt")
+
+
+def run(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess:
+    inherited = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=cwd,
+        env={**inherited, **environment},
+    )
+
+
+@pytest.mark.parametrize("text", ["v5e", "h100", "h100:", "h100:0", "h100:2x2x2", "h99:1", ":4"])
+def test_no_topology(text):
+    with pytest.raises(ValueError, match="XLA_TOPOLOGY: expected"):
+        topologies.parse(text)
+
+
+def test_names(tmp_path):
+    assert topologies.parse("v5e:2x4")[:4] == ("v5e:2x4", "TPU", "v5e:2x4", {})
+    assert topologies.parse("H100:8").options["topology"] == "1x1x8"
+    assert topologies.parse("h100:4x8").options["topology"] == "1x4x8"
+    file = tmp_path / "gpu.txtpb"
+    file.write_text('platform_name: "CUDA"')
+    described = topologies.parse(f"{file}:2")
+    assert described.platform == "CUDA"
+    assert described.chip is None
+    assert described.options == {
+        "target_config": 'platform_name: "CUDA"',
+        "topology": "1x1x2",
+    }
+    for kind in topologies._GPUS:
+        assert topologies.parse(f"{kind}:1").chip.platform == "CUDA"
+
+
+def test_of_another_platform():
+    result = run("-c", "import torch_xla", XLA_TOPOLOGY="v5e:2x2", PJRT_DEVICE="CUDA")
+    assert result.returncode == 1
+    assert "XLA_TOPOLOGY=v5e:2x2 needs PJRT_DEVICE=TPU, got 'CUDA'" in result.stderr
+
+
+@pytest.mark.parametrize(("topology", "devices"), [("v5e:2x2", 4), ("h100:2", 2)])
+def test_training_step(topology, devices):
+    platform = topologies.parse(topology).platform
+    needs(platform)
+    result = run("-c", CODE.format(platform=platform), XLA_TOPOLOGY=topology)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout == f"{devices}\ndone\n"
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h100:1"])
+def test_operators_compile(topology):
+    """A few; `make platforms` has them all."""
+    needs(topologies.parse(topology).platform)
+    result = run(str(HERE / "platforms.py"), topology, "--every", "151", "-j", "1", "--quiet")
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+    assert " compiled" in result.stdout
+
+
+AOT = """
+import torch
+from torch_xla import aot
+
+def step(model, x):
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+
+model = torch.nn.Linear(256, 128, bias=False)
+plan = aot.compile(step, (model, torch.ones(64, 256)), topology={topology!r})
+assert plan.arguments >= 4 * (256 * 128 + 64 * 256), plan.arguments
+assert plan.outputs >= 4 * 256 * 128, plan.outputs
+assert plan.peak >= plan.arguments + plan.outputs - plan.aliased and plan.fits
+# Forward and the weight's gradient, a multiplication and an addition each.
+if plan.topology.platform == "TPU":
+    assert 4 * 64 * 256 * 128 <= plan.flops < 5 * 64 * 256 * 128, plan.flops
+assert set(plan.roofline()) == {{"compute", "memory", "network"}}
+assert not plan.collectives
+plan.save("step.bin")
+try:
+    aot.compile(step, topology="v4:2x2x1")
+except RuntimeError as error:
+    assert "in use already" in str(error), error
+
+def split(x, w):
+    from torch_xla.distributed import spmd
+    mesh = spmd.get_global_mesh()
+    x = spmd.mark_sharding(x, mesh, (None, "model")).global_tensor
+    w = spmd.mark_sharding(w, mesh, ("model", None)).global_tensor
+    return (x @ w).relu()
+
+plan = aot.compile(split, (torch.ones(64, 256), torch.ones(256, 128)), mesh=dict(model=2))
+assert plan.devices == 2
+assert plan.collectives["all-reduce"] == (1, 4 * 64 * 128), plan.collectives
+assert "all-reduce" in plan.text()
+print(plan)
+"""
+
+
+@pytest.mark.parametrize("topology", ["v5e:1x2", "h100:2"])
+def test_plan(topology, tmp_path):
+    needs(topologies.parse(topology).platform)
+    result = run("-c", AOT.format(topology=topology), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "all-reduce" in result.stdout
+    assert (tmp_path / "step.bin").stat().st_size > 1000
+
+
+def test_script(tmp_path):
+    needs("TPU")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch_xla\n"
+        "assert sys.argv[1:] == ['--steps', '7'], sys.argv\n"
+        "model = torch.nn.Linear(8, 8).to('xla')\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "while True:\n"
+        "    loss = model(torch.ones(4, 8).to('xla')).sum()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    torch_xla.sync()\n"
+    )
+    arguments = ("-m", "torch_xla.aot", str(script), "--steps", "7", "--topology", "v5e:1x1")
+    result = run(*arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "ended after 3 syncs" in result.stdout
+    assert "fits" in result.stdout
+    # Two moments; the count of steps is on the CPU.
+    assert "optimizer state that the script holds: 576 B" in result.stdout
+    assert "parameters that the script holds: 288 B" in result.stdout
+    script.write_text(script.read_text() + "    print(loss.item())\n")
+    result = run(*arguments)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "where the script reads a value, line 10: print(loss.item())" in result.stdout

@@ -1,0 +1,327 @@
+"""The cache of compiled programs on disk: torch_xla.runtime.initialize_cache, torch_xla.cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_testing import run_python
+
+from torch_xla import _XLAC, cache
+from torch_xla._internal import plugins
+
+pytestmark = pytest.mark.multiprocess
+
+# Two programs.
+SCRIPT = """
+x = torch.arange(6.0).view(2, 3).to(device)
+y = x * 2.5
+torch_xla.sync()
+loss = (x + y).sum()
+torch_xla.sync()
+xm.wait_device_ops()
+def samples(name):
+    data = met.metric_data(name)
+    return data[0] if data else 0
+report(
+    compiles=samples("CompileTime"), lowered=samples("LowerTime"), loss=loss.item(),
+    hits=count("PersistentCacheHit"),
+    misses=count("PersistentCacheMiss"), writes=count("PersistentCacheWrite"),
+    rejected=count("CacheRejected"),
+)
+"""
+
+
+def run(tmp_path: Path, folder: Path | str, **environment: str) -> dict[str, Any]:
+    return run_python(SCRIPT, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder), **environment)[0]
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.program"))
+
+
+def test_a_second_process_lowers_and_compiles_nothing(tmp_path):
+    folder = tmp_path / "cache"
+    first = run(tmp_path, folder)
+    assert first["compiles"] == first["lowered"] == first["misses"] == first["writes"] == 2
+    assert len(entries(folder)) == 2
+    second = run(tmp_path, folder)
+    assert (second["compiles"], second["lowered"], second["misses"], second["writes"]) == (0,) * 4
+    assert (second["hits"], second["loss"]) == (2, first["loss"])
+    # Where the environment may lower a graph in another way it is lowered; the program is the same.
+    third = run(tmp_path, folder, XLA_SOME_SWITCH="1")
+    assert (third["compiles"], third["lowered"], third["hits"]) == (0, 2, 2)
+
+
+def test_damaged_entries_are_made_anew(tmp_path):
+    folder = tmp_path / "cache"
+    first = run(tmp_path, folder)
+    torn, noise = entries(folder)
+    torn.write_bytes(torn.read_bytes()[:100])
+    noise.write_bytes(b"\x00not a program\xff" * 50)
+    found = cache.entries(str(folder), check=True)
+    assert {Path(entry.path) for entry in found if entry.is_damaged} == {torn, noise}
+    second = run(tmp_path, folder)
+    assert (second["compiles"], second["hits"], second["loss"]) == (2, 0, first["loss"])
+    assert not any(entry.is_damaged for entry in cache.entries(str(folder), check=True))
+    assert run(tmp_path, folder)["hits"] == 2
+
+
+NUMBERS = """
+import os
+order = [int(i) for i in os.environ["TEST_ORDER"].split()]
+x = torch.arange(12.0).view(6, 2).to(device)
+wrong = []
+for i in order:
+    row, power = (x[i] + 1).tolist(), (x ** i).tolist()
+    written = x.clone()
+    written[i] = i + 0.5
+    host = torch.arange(12.0).view(6, 2)
+    if row != (host[i] + 1).tolist() or power != (host ** i).tolist():
+        wrong.append(i)
+    host[i] = i + 0.5
+    if written.tolist() != host.tolist():
+        wrong.append(i)
+data = met.metric_data("CompileTime")
+report(wrong=wrong, compiles=data[0] if data else 0)
+"""
+
+
+def test_programs_that_differ_in_a_number_alone_are_told_apart(tmp_path):
+    """The number is not in the graph's hash: as a constant it is in the key, else a parameter."""
+    folder = tmp_path / "cache"
+
+    def numbers(order: str) -> dict[str, Any]:
+        return run_python(
+            NUMBERS, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder), TEST_ORDER=order
+        )[0]
+
+    first = numbers("0 3 1 4 2 5")
+    assert first["wrong"] == []
+    assert 0 < first["compiles"] <= 3 * 3
+    assert numbers("0 3 1 4 2 5") == {"wrong": [], "compiles": 0}
+    assert numbers("5 4 3 2 1 0")["wrong"] == []
+
+
+@pytest.mark.parametrize("flags", ["--xla_cpu_max_isa=SSE4_2"])
+def test_other_options_are_other_entries(tmp_path, flags):
+    folder = tmp_path / "cache"
+    assert run(tmp_path, folder)["misses"] == 2
+    assert run(tmp_path, folder, XLA_FLAGS=flags)["misses"] == 2
+    assert run(tmp_path, folder, CPU_NUM_DEVICES="2")["misses"] == 2
+    assert len(entries(folder)) == 6
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
+def test_it_is_on_by_default(tmp_path, variable):
+    code = """
+        import os
+        del os.environ["XLA_PERSISTENT_CACHE_PATH"]
+        if os.environ["TEST_VARIABLE"] == "HOME":
+            os.environ.pop("XDG_CACHE_HOME", None)
+        (torch.ones(3, device=device) + torch.arange(3, device=device)).cpu()
+        report(settings=_XLAC._xla_cache_settings())
+    """
+    folder = tmp_path / "user"
+    (settings,) = run_python(code, tmp_path, TEST_VARIABLE=variable, **{variable: str(folder)})[
+        0
+    ].values()
+    programs = folder / (".cache" if variable == "HOME" else "") / "torch_xla" / "programs"
+    assert settings == [str(programs), False, 10 << 30]
+    assert entries(programs)
+    assert programs.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_empty_path_is_no_cache(tmp_path):
+    assert run(tmp_path, "") == {
+        **dict.fromkeys(("hits", "misses", "writes", "rejected"), 0),
+        "compiles": 2,
+        "lowered": 2,
+        "loss": 52.5,
+    }
+
+
+def test_read_only(tmp_path):
+    folder = tmp_path / "cache"
+    read_only = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1"}
+    assert run(tmp_path, folder, **read_only)["misses"] == 2
+    run(tmp_path, folder)
+    entries(folder)[0].unlink()
+    found = run(tmp_path, folder, **read_only)
+    assert (found["hits"], found["misses"], found["writes"]) == (1, 1, 0)
+    assert len(entries(folder)) == 1
+
+
+def test_initialize_cache(tmp_path):
+    code = """
+        import torch_xla.runtime as xr
+        xr.initialize_cache({folder!r}, readonly={readonly})
+        (torch.arange(3, device=device) + 1).cpu()
+        hits, misses = count("PersistentCacheHit"), count("PersistentCacheMiss")
+        xr.initialize_cache("")
+        (torch.arange(4, device=device) + 1).cpu()
+        assert count("PersistentCacheMiss") == misses
+        report(hits=hits, misses=misses)
+    """
+    folder = str(tmp_path / "cache")
+    first, _ = run_python(code.format(folder=folder, readonly=False), tmp_path)
+    second, _ = run_python(code.format(folder=folder, readonly=True), tmp_path)
+    assert (first["hits"], second["misses"]) == (0, 0)
+    assert first["misses"] == second["hits"] > 0
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    found, errors = run_python(
+        SCRIPT, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(tmp_path / "file" / "cache")
+    )
+    assert (found["compiles"], found["loss"]) == (2, 52.5)
+    assert errors.count("cannot make its folder") == 1
+
+
+def test_of_many_processes_one_compiles(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, torch_xla, torch_xla.debug.metrics as met, sys, json\n"
+        "x = torch.arange(400.0, device='xla').view(20, 20)\n"
+        "for _ in range(40): x = torch.linalg.qr(x.tanh() + x.sin()).Q @ x.cos()\n"
+        "sys.stdin.readline()\n"
+        "x.cpu()\n"
+        "names = 'PersistentCacheHit', 'PersistentCacheMiss'\n"
+        "print(json.dumps([met.counter_value(name) or 0 for name in names]))"
+    )
+    environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(3)
+    ]
+    try:
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        counts = [json.loads(process.communicate(timeout=150)[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    programs = len(entries(tmp_path / "cache"))
+    assert programs > 0
+    assert sum(misses for _, misses in counts) == programs
+    assert sum(hits for hits, _ in counts) == 2 * programs
+
+
+REJECTING_PLUGIN = """
+#include <dlfcn.h>
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include "runtime/pjrt_abi.h"
+using namespace torch_xla::runtime::pjrt;
+static PJRT_Api api;
+static const PJRT_Api* real;
+extern "C" const PJRT_Api* GetPjrtApi() {
+  void* library = dlopen(getenv("REAL_PLUGIN"), RTLD_NOW | RTLD_LOCAL);
+  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+  std::memcpy(&api, real, std::min(real->struct_size, sizeof api));
+  api.struct_size = std::min(real->struct_size, sizeof api);
+  api.PJRT_Executable_DeserializeAndLoad = [](PJRT_Executable_DeserializeAndLoad_Args* args) {
+    static char nonsense[] = "nonsense";
+    args->serialized_executable = nonsense;
+    args->serialized_executable_size = sizeof nonsense;
+    return real->PJRT_Executable_DeserializeAndLoad(args);
+  };
+  return &api;
+}
+"""
+
+
+def test_a_plugin_that_rejects_its_own_programs_is_noticed(tmp_path):
+    sources = Path(__file__).parents[3] / "torch_xla" / "csrc"
+    if not shutil.which("c++") or not sources.is_dir():
+        pytest.skip("needs a compiler and the sources")
+    (tmp_path / "plugin.cpp").write_text(REJECTING_PLUGIN)
+    library = tmp_path / "plugin.so"
+    subprocess.run(
+        ["c++", "-std=c++20", "-shared", "-fPIC", f"-I{sources}", "plugin.cpp", "-o", library],
+        cwd=tmp_path,
+        check=True,
+        timeout=100,
+    )
+    (real,) = (spec.library for spec in plugins.find_plugins() if spec.platform == "CPU")
+    found, errors = run_python(
+        SCRIPT,
+        tmp_path,
+        XLA_PERSISTENT_CACHE_PATH=str(tmp_path / "cache"),
+        PJRT_DEVICE="CPU",
+        PJRT_CPU_LIBRARY_PATH=str(library),
+        REAL_PLUGIN=os.environ.get("PJRT_CPU_LIBRARY_PATH") or real,
+    )
+    assert (found["compiles"], found["loss"]) == (2, 52.5)
+    assert (found["writes"], found["rejected"]) == (1, 1)
+    assert not entries(tmp_path / "cache")
+    assert errors.count("does not take back") == 1
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torch_xla.cache", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_command_line(tmp_path, capsys):
+    folder = tmp_path / "cache"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch_xla\n"
+        "print(sys.argv[1], (torch.arange(3, device='xla') + 1).tolist(), __name__)\n"
+    )
+    warmed = command("--folder", str(folder), "warm", str(script), "--flag")
+    assert warmed.stdout == "--flag [1, 2, 3] __main__\n", warmed.stderr
+    programs = len(entries(folder))
+    everything = len(cache.entries(str(folder)))  # The records, too.
+    assert f"PersistentCacheWrite: {programs}" in warmed.stderr
+    assert programs > 0
+    again = command("warm", str(script), "x", XLA_PERSISTENT_CACHE_PATH=str(folder))
+    assert f"PersistentCacheHit: {programs}" in again.stderr, again.stderr
+
+    def main(*arguments: str) -> tuple[int, str]:
+        status = cache.main(["--folder", str(folder), *arguments])
+        return status, capsys.readouterr().out
+
+    status, out = main("ls")
+    assert (status, len(out.splitlines())) == (0, everything)
+    assert (
+        sum(" CPU " in line and line.endswith(".program") for line in out.splitlines()) == programs
+    )
+    assert f"entries:  {everything}\n" in main("info")[1]
+    assert main("verify") == (0, f"{everything} of {everything} entries are whole\n")
+    entry = entries(folder)[0]
+    entry.write_bytes(entry.read_bytes()[:-1])
+    status, out = main("verify")
+    assert status == 1
+    assert f"damaged: {entry}\n" in out
+    assert main("clear") == (0, f"removed {everything} entries\n")
+    assert main("ls") == (0, "")
+
+
+def test_commands_need_a_cache():
+    result = command("info", XLA_PERSISTENT_CACHE_PATH="")
+    assert result.returncode == 2
+    assert "there is no cache" in result.stderr
+    assert _XLAC._xla_cache_settings() is None  # Tests have none, unless they say so.

@@ -1,0 +1,181 @@
+// Copies, fills, conversions, and reading a value.
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "aten/torch_storage.h"
+#include "lazy/device.h"
+#include "lazy/origin.h"
+#include "lazy/transfer.h"
+
+namespace torch_xla {
+namespace {
+
+using aten::GetImpl;
+using aten::GetIrValue;
+using aten::IsXla;
+using aten::MakeTensor;
+
+/// The value of `src` on the device of `self`, of the dtype and sizes of `self`.
+ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
+  const int device = GetImpl(self)->root()->device();
+  ir::Value value;
+  if (IsXla(src) && GetImpl(src)->root()->device() == device) {
+    value = GetIrValue(src);
+  } else if (src.device().is_cpu() && src.dim() == 0 && self.dim() > 0) {
+    value = lazy::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
+  } else {
+    // From the host, or from another device by way of the host.
+    at::Tensor cpu = IsXla(src) ? aten::ToCpu(src) : src;
+    TORCH_CHECK(cpu.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
+                " is not supported: copy to the CPU first");
+    value = lazy::MakeLeaf(lazy::ToDevice(cpu.to(self.scalar_type()), device));
+  }
+  return lazy::Expand(lazy::Cast(value, self.scalar_type()), self.sizes());
+}
+
+void CheckExpandable(const at::Tensor& from, const at::Tensor& to) {
+  bool fits = from.dim() <= to.dim();
+  for (int64_t i = 1; fits && i <= from.dim(); ++i) {
+    fits = from.size(-i) == to.size(-i) || from.size(-i) == 1;
+  }
+  TORCH_CHECK(fits, "output with shape ", to.sizes(), " doesn't match the broadcast shape of ",
+              from.sizes());
+}
+
+at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
+  CheckExpandable(src, self);
+  if (IsXla(self)) {
+    GetImpl(self)->Write(ValueFor(self, src));
+    return self;
+  }
+  if (self.is_xla() && src.is_cpu()) {
+    aten::WriteToStorage(self, src);
+    return self;
+  }
+  TORCH_CHECK(self.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
+              " is not supported: copy to the CPU first");
+  if (self.sizes() == src.sizes()) {
+    aten::CopyToCpu(src, self);
+  } else {
+    self.copy_(aten::ToCpu(src));
+  }
+  return self;
+}
+
+}  // namespace
+
+at::Tensor& XLANativeFunctions::copy_(at::Tensor& self, const at::Tensor& src, bool) {
+  return CopyInto(self, src);
+}
+
+at::Tensor XLANativeFunctions::_copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
+  at::Tensor target = dst;
+  return CopyInto(target, self);
+}
+
+at::Tensor XLANativeFunctions::_copy_from_and_resize(const at::Tensor& self,
+                                                     const at::Tensor& dst) {
+  at::Tensor target = dst;
+  if (target.sizes() != self.sizes()) target.resize_(self.sizes());
+  return CopyInto(target, self);
+}
+
+at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                                        std::optional<at::Layout>, std::optional<at::Device> device,
+                                        std::optional<bool>, bool,
+                                        std::optional<at::MemoryFormat>) {
+  const at::Device target = device.value_or(self.device());
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  if (!IsXla(self) || !target.is_xla()) {
+    at::Tensor copy = at::empty(self.sizes(), self.options().device(target).dtype(type));
+    return CopyInto(copy, self);
+  }
+  const int ordinal = lazy::DeviceOrdinal(target);
+  if (ordinal != GetImpl(self)->root()->device()) {
+    return aten::FromCpu(aten::ToCpu(self).to(type), ordinal);
+  }
+  return MakeTensor(lazy::Cast(GetIrValue(self), type), ordinal);
+}
+
+at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::MemoryFormat>) {
+  // Values do not change, storages do: a new storage of the same value is a copy.
+  auto* impl = GetImpl(self);
+  return MakeTensor(impl->Read(), impl->root()->device());
+}
+
+at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar& value) {
+  auto* impl = GetImpl(self);
+  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
+  const ir::Value value_now = impl->root()->value();
+  lazy::DeviceData* current = lazy::LeafData(value_now);
+  if (!impl->view() && current && current->fill()) {
+    // A tensor that never held anything else: as if it had been made with this value.
+    impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
+                                                                     value, current->sharding())));
+  } else {
+    impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
+  }
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
+              value.dim(), " dimensions.");
+  return copy_(self, value, false);
+}
+
+at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
+
+at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
+  lazy::CauseScope cause(".item()");
+  return at::_local_scalar_dense(aten::ToCpu(self));
+}
+
+const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArrayRef size,
+                                              std::optional<at::MemoryFormat>) {
+  auto* impl = GetImpl(self);
+  if (self.sizes() == size) return self;
+  int64_t offset = 0;
+  if (const lazy::View* view = impl->view()) {
+    TORCH_CHECK(view->steps.size() == 1 && !view->last().bitcast,
+                "resize_: a view of a reshaped transpose or of another dtype cannot be resized");
+    offset = view->last().offset;
+  }
+  lazy::Ints sizes(size.begin(), size.end()), strides = lazy::ContiguousStrides(size);
+  lazy::Storage& root = *impl->root();
+  // As PyTorch: the elements keep their places in memory, room is added at the end. Others
+  // that look at the storage see what they saw.
+  const int64_t have = root.shape()->numel;
+  const int64_t need = offset + c10::multiply_integers(size);
+  if (need > have) {
+    ir::ShapeRef grown = offset == 0 ? ir::GetShape(self.scalar_type(), size)
+                                     : ir::GetShape(self.scalar_type(), {need});
+    ir::Value content = lazy::Fill(0, grown);
+    if (have > 0) {
+      ir::Value old = lazy::ReadView(root, lazy::RestrideView(nullptr, {have}, {1}, 0).get());
+      auto larger = c10::make_intrusive<lazy::Storage>(std::move(content), root.device());
+      lazy::WriteView(*larger, lazy::RestrideView(nullptr, {have}, {1}, 0).get(), std::move(old));
+      content = larger->value();
+    }
+    root.Assign(std::move(content));
+  }
+  impl->Reset(impl->root(),
+              lazy::RestrideView(nullptr, std::move(sizes), std::move(strides), offset), size);
+  if (c10::IntArrayRef(root.shape()->dims) == size) impl->Reset(impl->root(), nullptr, size);
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::set__source_Tensor(at::Tensor& self, const at::Tensor& source) {
+  auto* from = GetImpl(source, "set_");
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "set_: expected a source of dtype ",
+              self.scalar_type(), ", got ", source.scalar_type());
+  GetImpl(self, "set_")->Reset(from->root(), from->view_ptr(), source.sizes());
+  return self;
+}
+
+}  // namespace torch_xla

@@ -1,0 +1,182 @@
+#include "ops/device_collectives.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "runtime/element_type.h"
+#include "stablehlo/arithmetic.h"
+#include "stablehlo/constants.h"
+#include "stablehlo/ops.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using distributed::Collective;
+using distributed::CollectiveKind;
+using distributed::Groups;
+using distributed::Reduction;
+using runtime::ElementType;
+using stablehlo::Dims;
+using stablehlo::ReduceOp;
+using stablehlo::Value;
+
+ElementType UnsignedOfWidth(size_t bytes) {
+  switch (bytes) {
+    case 1:
+      return ElementType::kU8;
+    case 2:
+      return ElementType::kU16;
+    case 4:
+      return ElementType::kU32;
+    default:
+      return ElementType::kU64;
+  }
+}
+
+Value AsUnsigned(Value x) {
+  if (x.element() == ElementType::kPred) return Convert(x, ElementType::kU8);
+  return BitcastConvert(x, UnsignedOfWidth(runtime::ByteWidth(x.element())));
+}
+
+Value FromUnsigned(Value bits, ElementType element) {
+  if (element == ElementType::kPred) return Convert(bits, element);
+  return BitcastConvert(bits, element);
+}
+
+Value AllReduceOne(Value x, const Groups& groups, ReduceOp op) {
+  return stablehlo::AllReduce({x}, groups, op)[0];
+}
+
+/// Bitwise, of integers: the interconnect has this for truth values alone.
+Value ReduceBits(Value x, const Groups& groups, ReduceOp op) {
+  const Value bits = AsUnsigned(x);
+  const auto width = static_cast<int64_t>(8 * runtime::ByteWidth(x.element()));
+  Dims dims = x.dims();
+  dims.push_back(width);
+  Dims to_all;
+  for (int64_t i = 0; i < x.rank(); ++i) to_all.push_back(i);
+  const Value places =
+      stablehlo::Iota(x.builder(), stablehlo::Type(bits.element(), dims), x.rank());
+  const Value spread = stablehlo::BroadcastInDim(bits, dims, to_all);
+  const Value one = stablehlo::Constant(x.builder(), 1, spread.type());
+  const Value truths = Convert(And(ShiftRightLogical(spread, places), one), ElementType::kPred);
+  const Value reduced =
+      ShiftLeft(Convert(AllReduceOne(truths, groups, op), bits.element()), places);
+  return FromUnsigned(stablehlo::Reduce(reduced, {x.rank()}, ReduceOp::kOr), x.element());
+}
+
+Value AllReduceArray(Value x, const Groups& groups, Reduction reduction) {
+  if (x.element() == ElementType::kPred) {
+    const bool all = reduction == Reduction::kAnd || reduction == Reduction::kMin ||
+                     reduction == Reduction::kMul;
+    return AllReduceOne(x, groups, all ? ReduceOp::kAnd : ReduceOp::kOr);
+  }
+  switch (reduction) {
+    case Reduction::kSum:
+      return AllReduceOne(x, groups, ReduceOp::kAdd);
+    case Reduction::kMul:
+      return AllReduceOne(x, groups, ReduceOp::kMul);
+    case Reduction::kMin:
+      return AllReduceOne(x, groups, ReduceOp::kMin);
+    case Reduction::kMax:
+      return AllReduceOne(x, groups, ReduceOp::kMax);
+    case Reduction::kAnd:
+      return ReduceBits(x, groups, ReduceOp::kAnd);
+    case Reduction::kOr:
+      return ReduceBits(x, groups, ReduceOp::kOr);
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown reduction");
+}
+
+/// The root's bits: a sum to which all others give zeros.
+Value Broadcast(Value x, const Groups& groups, int64_t root) {
+  if (runtime::IsComplex(x.element())) {
+    return Complex(Broadcast(Real(x), groups, root), Broadcast(Imag(x), groups, root));
+  }
+  const Value bits = AsUnsigned(x);
+  const Value rank = stablehlo::ReplicaId(x.builder());
+  const Value is_root =
+      Compare(rank, stablehlo::Constant(x.builder(), root, rank.type()), stablehlo::Direction::kEq);
+  const Value zeros = stablehlo::Constant(x.builder(), 0, bits.type());
+  const Value given = Select(stablehlo::BroadcastTo(is_root, x.dims()), bits, zeros);
+  return FromUnsigned(AllReduceOne(given, groups, ReduceOp::kAdd), x.element());
+}
+
+/// This replica's part of `x` along a dimension, after a reduction that has no scattering form.
+Value OwnPart(Value x, const Groups& groups, int64_t dim, int64_t count) {
+  // The index in the group, by rank.
+  std::vector<int64_t> places;
+  if (groups.empty()) {
+    for (int64_t i = 0; i < count; ++i) places.push_back(i);
+  } else {
+    for (const auto& group : groups) {
+      for (size_t i = 0; i < group.size(); ++i) {
+        if (group[i] >= static_cast<int64_t>(places.size())) places.resize(group[i] + 1);
+        places[group[i]] = static_cast<int64_t>(i);
+      }
+    }
+  }
+  stablehlo::Builder& builder = x.builder();
+  const Value rank = Convert(stablehlo::ReplicaId(builder), ElementType::kS64);
+  const Value zero = stablehlo::Constant(builder, 0, rank.type());
+  const Value place = stablehlo::Reshape(
+      stablehlo::DynamicSlice(stablehlo::ConstantS64(builder, places), {rank}, {1}), {});
+  Dims sizes = x.dims();
+  sizes[dim] /= count;
+  std::vector<Value> starts(x.rank(), zero);
+  starts[dim] = Multiply(place, stablehlo::Constant(builder, sizes[dim], rank.type()));
+  return stablehlo::DynamicSlice(x, starts, sizes);
+}
+
+Value ReduceScatterArray(Value x, const Collective& collective) {
+  const int64_t dim = collective.arguments[0], count = collective.arguments[1];
+  const Reduction reduction = collective.reduction;
+  const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
+  if (bitwise || x.element() == ElementType::kPred) {
+    return OwnPart(AllReduceArray(x, collective.groups, reduction), collective.groups, dim, count);
+  }
+  const ReduceOp op = reduction == Reduction::kSum   ? ReduceOp::kAdd
+                      : reduction == Reduction::kMul ? ReduceOp::kMul
+                      : reduction == Reduction::kMin ? ReduceOp::kMin
+                                                     : ReduceOp::kMax;
+  return stablehlo::ReduceScatter(x, dim, count, collective.groups, op);
+}
+
+}  // namespace
+
+std::vector<Value> LowerToDevices(const Collective& collective, const std::vector<Value>& arrays) {
+  const std::vector<int64_t>& arguments = collective.arguments;
+  const Groups& groups = collective.groups;
+  std::vector<Value> results;
+  for (Value x : arrays) {
+    switch (collective.kind) {
+      case CollectiveKind::kAllReduce:
+        results.push_back(AllReduceArray(x, groups, collective.reduction));
+        break;
+      case CollectiveKind::kAllGather:
+        results.push_back(stablehlo::AllGather(x, arguments[0], arguments[1], groups));
+        break;
+      case CollectiveKind::kAllToAll:
+        results.push_back(stablehlo::AllToAll(x, arguments[0], arguments[1], arguments[2], groups));
+        break;
+      case CollectiveKind::kReduceScatter:
+        results.push_back(ReduceScatterArray(x, collective));
+        break;
+      case CollectiveKind::kPermute: {
+        std::vector<std::pair<int64_t, int64_t>> pairs;
+        for (size_t i = 0; i + 1 < arguments.size(); i += 2) {
+          pairs.emplace_back(arguments[i], arguments[i + 1]);
+        }
+        results.push_back(stablehlo::CollectivePermute(x, pairs));
+        break;
+      }
+      case CollectiveKind::kBroadcast:
+        results.push_back(Broadcast(x, groups, arguments[0]));
+        break;
+    }
+  }
+  return results;
+}
+
+}  // namespace torch_xla::lowering

@@ -1,0 +1,235 @@
+// Tensors made from nothing. A fill is device data from the start (its buffer is made on
+// demand), so that a training loop's state is a parameter of its first step already.
+#include <ATen/ops/kaiser_window.h>
+
+#include <cmath>
+#include <limits>
+
+#include "XLALowerings.h"
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "aten/sharding.h"
+#include "lazy/device.h"
+#include "lowering/elementwise.h"
+
+namespace torch_xla::lowering::aten {
+
+Value Constant(LoweringContext& cx, const c10::Scalar& value) {
+  stablehlo::Literal literal =
+      value.isComplex()         ? stablehlo::Literal(std::complex<double>(value.toComplexDouble()))
+      : value.isFloatingPoint() ? stablehlo::Literal(value.toDouble())
+                                : stablehlo::Literal(value.toLong());
+  return stablehlo::Constant(cx.builder(), literal, cx.output_type());
+}
+
+Value AsOutput(LoweringContext& cx, Value self) { return ToOutput(cx, self); }
+
+Value arange(LoweringContext& cx, Value start, Value step) {
+  // In double as PyTorch does, or in integers where all are.
+  ElementType element = runtime::IsFloat(start.element()) || runtime::IsFloat(step.element()) ||
+                                runtime::IsFloat(cx.output_element())
+                            ? cx.Physical(c10::ScalarType::Double)
+                            : ElementType::kS64;
+  Dims dims = cx.output_dims();
+  Value index = stablehlo::Iota(cx.builder(), {element, dims}, 0);
+  Value x =
+      stablehlo::Add(To(start, element, dims), stablehlo::Multiply(index, To(step, element, dims)));
+  return ToOutputElement(cx, x);
+}
+
+Value eye(LoweringContext& cx) {
+  stablehlo::Type index{ElementType::kS64, cx.output_dims()};
+  Value diagonal = stablehlo::Compare(stablehlo::Iota(cx.builder(), index, 0),
+                                      stablehlo::Iota(cx.builder(), index, 1), Direction::kEq);
+  return ToOutputElement(cx, diagonal);
+}
+
+}  // namespace torch_xla::lowering::aten
+
+namespace torch_xla {
+namespace {
+
+using aten::MakeFilled;
+using aten::MakeTensor;
+
+int OrdinalOf(const std::optional<at::Device>& device) {
+  return lazy::DeviceOrdinal(device.value_or(at::Device(at::kXLA)));
+}
+
+at::ScalarType DtypeOf(const std::optional<at::ScalarType>& dtype) {
+  return dtype.value_or(c10::get_default_dtype_as_scalartype());
+}
+
+void CheckSizes(at::IntArrayRef sizes) {
+  for (int64_t size : sizes) {
+    TORCH_CHECK(size >= 0, "Trying to create tensor with negative dimension ", size, ": ", sizes);
+  }
+}
+
+at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
+                const std::optional<at::ScalarType>& dtype,
+                const std::optional<at::Device>& device) {
+  const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
+  at::Tensor filled = MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
+  // An optimizer's state lies on the devices as its parameter does.
+  if (const auto* sharding = aten::IsXla(self) ? aten::MarkedSharding(self) : nullptr) {
+    aten::MarkSharding(filled, sharding);
+  }
+  return filled;
+}
+
+}  // namespace
+
+at::Tensor XLANativeFunctions::empty_memory_format(
+    at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat>) {
+  CheckSizes(size);
+  return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayRef,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout> layout,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool> pin_memory) {
+  return empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt);
+}
+
+at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill_value,
+                                    std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                                    std::optional<at::Device> device, std::optional<bool>) {
+  CheckSizes(size);
+  at::ScalarType type = dtype.value_or(
+      fill_value.isBoolean()         ? at::kBool
+      : fill_value.isIntegral(false) ? at::kLong
+      : fill_value.isComplex()       ? c10::toComplexType(c10::get_default_dtype_as_scalartype())
+                                     : c10::get_default_dtype_as_scalartype());
+  return MakeFilled(fill_value, type, size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                     std::optional<at::Layout>, std::optional<at::Device> device,
+                                     std::optional<bool>) {
+  CheckSizes(size);
+  return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+/// Autograd's zeros that take no memory; a fill takes none either.
+at::Tensor XLANativeFunctions::_efficientzerotensor(at::IntArrayRef size,
+                                                    std::optional<at::ScalarType> dtype,
+                                                    std::optional<at::Layout> layout,
+                                                    std::optional<at::Device> device,
+                                                    std::optional<bool> pin_memory) {
+  return zeros(size, dtype, layout, device, pin_memory);
+}
+
+at::Tensor XLANativeFunctions::ones(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                    std::optional<at::Layout>, std::optional<at::Device> device,
+                                    std::optional<bool>) {
+  CheckSizes(size);
+  return MakeFilled(1, DtypeOf(dtype), size, OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout>,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool>) {
+  // Not a fill: its value may differ from step to step.
+  at::ScalarType type = DtypeOf(dtype);
+  return MakeTensor(lazy::Cast(lazy::MakeScalar(s), type), OrdinalOf(device));
+}
+
+at::Tensor XLANativeFunctions::full_like(const at::Tensor& self, const at::Scalar& fill_value,
+                                         std::optional<at::ScalarType> dtype,
+                                         std::optional<at::Layout>,
+                                         std::optional<at::Device> device, std::optional<bool>,
+                                         std::optional<at::MemoryFormat>) {
+  return Like(self, fill_value, dtype, device);
+}
+
+at::Tensor XLANativeFunctions::zeros_like(const at::Tensor& self,
+                                          std::optional<at::ScalarType> dtype,
+                                          std::optional<at::Layout>,
+                                          std::optional<at::Device> device, std::optional<bool>,
+                                          std::optional<at::MemoryFormat>) {
+  return Like(self, 0, dtype, device);
+}
+
+at::Tensor XLANativeFunctions::ones_like(const at::Tensor& self,
+                                         std::optional<at::ScalarType> dtype,
+                                         std::optional<at::Layout>,
+                                         std::optional<at::Device> device, std::optional<bool>,
+                                         std::optional<at::MemoryFormat>) {
+  return Like(self, 1, dtype, device);
+}
+
+at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const at::Scalar& end,
+                                                 const at::Scalar& step, at::Tensor& out) {
+  // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
+  // size is that of the numbers asked for, except in int64.
+  const at::ScalarType dtype = out.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != at::kBool && !c10::isComplexType(dtype),
+                              "\"arange_cpu\" not implemented for '", dtype, "'");
+  const bool integral = c10::isIntegralType(dtype, true);
+  const at::Scalar first = integral ? at::Scalar(start.toLong()) : start;
+  const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;
+  const at::Scalar stride = integral ? at::Scalar(step.toLong()) : step;
+  const double from = first.toDouble(), to = last.toDouble(), by = stride.toDouble();
+  TORCH_CHECK(step.toDouble() != 0, "step must be nonzero");
+  TORCH_CHECK_VALUE(by != 0, "step must be nonzero");  // 0.5 among integers
+  TORCH_CHECK(std::isfinite(start.toDouble()) && std::isfinite(end.toDouble()),
+              "unsupported range: ", start.toDouble(), " -> ", end.toDouble());
+  TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),
+              "upper bound and lower bound inconsistent with step sign");
+  double size = std::ceil((end.toDouble() - start.toDouble()) / step.toDouble());
+  if (dtype == at::kLong) {
+    const int64_t n = stride.toLong();
+    size =
+        std::ceil(static_cast<double>((last.toLong() - first.toLong() + n - (n > 0 ? 1 : -1)) / n));
+  }
+  TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
+              "invalid size, possible overflow?");
+  aten::AssignOut(
+      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
+                          ir::GetShape(dtype, {static_cast<int64_t>(size)})));
+  return out;
+}
+
+at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+  TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+  aten::AssignOut(out,
+                  lazy::MakeNode(&ir::ops::eye, {}, {}, ir::GetShape(out.scalar_type(), {n, m})));
+  return out;
+}
+
+// PyTorch's kernel is for real devices alone; the CPU makes the few numbers.
+at::Tensor XLANativeFunctions::kaiser_window_beta(int64_t window_length, bool periodic, double beta,
+                                                  std::optional<at::ScalarType> dtype,
+                                                  std::optional<at::Layout> layout,
+                                                  std::optional<at::Device> device,
+                                                  std::optional<bool>) {
+  return at::kaiser_window(window_length, periodic, beta, dtype, layout, at::kCPU, false)
+      .to(device.value_or(at::Device(at::kXLA)));
+}
+
+at::Tensor XLANativeFunctions::kaiser_window_periodic(int64_t window_length, bool periodic,
+                                                      std::optional<at::ScalarType> dtype,
+                                                      std::optional<at::Layout> layout,
+                                                      std::optional<at::Device> device,
+                                                      std::optional<bool> pin_memory) {
+  return kaiser_window_beta(window_length, periodic, 12.0, dtype, layout, device, pin_memory);
+}
+
+at::Tensor XLANativeFunctions::kaiser_window(int64_t window_length,
+                                             std::optional<at::ScalarType> dtype,
+                                             std::optional<at::Layout> layout,
+                                             std::optional<at::Device> device,
+                                             std::optional<bool> pin_memory) {
+  return kaiser_window_periodic(window_length, true, dtype, layout, device, pin_memory);
+}
+
+}  // namespace torch_xla

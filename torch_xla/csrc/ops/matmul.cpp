@@ -1,0 +1,216 @@
+// Matrix products. Half types are multiplied with float accumulation and rounded once.
+#include "ops/matmul.h"
+
+#include <algorithm>
+
+#include "XLALowerings.h"
+#include "XLAOps.h"
+#include "aten/bridge.h"
+#include "ir/attributes.h"
+#include "lowering/elementwise.h"
+#include "lowering/precision.h"
+#include "ops/dot.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers) {
+  Dims dims;  // batch, free of lhs, free of rhs, contracting
+  Dims lhs_to(lhs.rank(), -1), rhs_to(rhs.rank(), -1);
+  auto append = [&](int64_t size) {
+    dims.push_back(size);
+    return static_cast<int64_t>(dims.size()) - 1;
+  };
+  for (size_t i = 0; i < numbers.lhs_batch.size(); ++i) {
+    const int64_t from = numbers.lhs_batch[i];
+    lhs_to[from] = rhs_to[numbers.rhs_batch[i]] = append(lhs.dim(from));
+  }
+  auto append_free = [&](Value v, Dims& to, const Dims& contracting) {
+    for (int64_t d : contracting) to[d] = 0;
+    for (int64_t d = 0; d < v.rank(); ++d) {
+      if (to[d] < 0) to[d] = append(v.dim(d));
+    }
+  };
+  append_free(lhs, lhs_to, numbers.lhs_contracting);
+  append_free(rhs, rhs_to, numbers.rhs_contracting);
+  Dims summed;
+  for (size_t i = 0; i < numbers.lhs_contracting.size(); ++i) {
+    const int64_t from = numbers.lhs_contracting[i];
+    summed.push_back(append(lhs.dim(from)));
+    lhs_to[from] = rhs_to[numbers.rhs_contracting[i]] = summed.back();
+  }
+  return stablehlo::Reduce(stablehlo::Multiply(stablehlo::BroadcastInDim(lhs, dims, lhs_to),
+                                               stablehlo::BroadcastInDim(rhs, dims, rhs_to)),
+                           summed, ReduceOp::kAdd);
+}
+
+}  // namespace
+
+Value Dot(std::string_view platform, Value lhs, Value rhs,
+          const stablehlo::DotDimensionNumbers& numbers, stablehlo::Precision precision,
+          ElementType result) {
+  if (platform == "TPU" && lhs.element() == ElementType::kS64) {
+    return SumOfProducts(lhs, rhs, numbers);
+  }
+  return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
+}
+
+namespace aten {
+namespace {
+
+using stablehlo::BroadcastInDim;
+using stablehlo::BroadcastTo;
+using stablehlo::Convert;
+using stablehlo::DotDimensionNumbers;
+using stablehlo::Multiply;
+
+stablehlo::Precision PrecisionOn(std::string_view platform) {
+  switch (mat_mul_precision.load(std::memory_order_relaxed)) {
+    case MatMulPrecision::kDefault:
+      return stablehlo::Precision::kDefault;
+    case MatMulPrecision::kHigh:
+      return stablehlo::Precision::kHigh;
+    case MatMulPrecision::kHighest:
+      return stablehlo::Precision::kHighest;
+    case MatMulPrecision::kPlatform:
+      break;
+  }
+  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to. (No
+  // test here runs on one.)
+  return platform == "CUDA" || platform == "ROCM" ? stablehlo::Precision::kHighest
+                                                  : stablehlo::Precision::kDefault;
+}
+
+/// lhs times rhs in the type that PyTorch accumulates in.
+Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
+  const ElementType element = cx.output_element();
+  // mm's Meta kernel lets them differ, PyTorch's other kernels do not.
+  if (lhs.element() != rhs.element()) {
+    throw stablehlo::Error("expected both matrices to have the same dtype, got " +
+                           lhs.type().ToString() + " and " + rhs.type().ToString());
+  }
+  return Dot(cx.platform(), Convert(lhs, element), Convert(rhs, element), numbers,
+             PrecisionOn(cx.platform()), ComputeType(element));
+}
+
+/// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.
+Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Value alpha) {
+  const ElementType element = product.element();
+  const Dims& dims = product.dims();
+  beta = Convert(beta, element);
+  Value scaled = Multiply(To(self, element, dims), BroadcastTo(beta, dims));
+  Value ignored = stablehlo::Compare(beta, stablehlo::ZerosLike(beta), Direction::kEq);
+  return ToOutput(cx,
+                  stablehlo::Add(stablehlo::Select(ignored, stablehlo::ZerosLike(scaled), scaled),
+                                 Multiply(product, To(alpha, element, dims))));
+}
+
+Value Matrix(LoweringContext& cx, Value lhs, Value rhs) {  // the rhs may be a vector
+  return Product(cx, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+}
+
+Value Batch(LoweringContext& cx, Value lhs, Value rhs) {
+  return Product(
+      cx, lhs, rhs,
+      {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
+}
+
+}  // namespace
+
+Value mm(LoweringContext& cx, Value self, Value mat2) {
+  return ToOutput(cx, Matrix(cx, self, mat2));
+}
+
+Value mv(LoweringContext& cx, Value self, Value vec) { return ToOutput(cx, Matrix(cx, self, vec)); }
+
+Value dot(LoweringContext& cx, Value self, Value tensor) {
+  return ToOutput(cx, Product(cx, self, tensor, {.lhs_contracting = {0}, .rhs_contracting = {0}}));
+}
+
+Value bmm(LoweringContext& cx, Value self, Value mat2) {
+  return ToOutput(cx, Batch(cx, self, mat2));
+}
+
+Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
+  return AddScaled(cx, self, Matrix(cx, mat1, mat2), beta, alpha);
+}
+
+Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {
+  return AddScaled(cx, self, Matrix(cx, mat, vec), beta, alpha);
+}
+
+Value baddbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta,
+              Value alpha) {
+  return AddScaled(cx, self, Batch(cx, batch1, batch2), beta, alpha);
+}
+
+Value addbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta, Value alpha) {
+  return AddScaled(
+      cx, self, Product(cx, batch1, batch2, {.lhs_contracting = {0, 2}, .rhs_contracting = {0, 1}}),
+      beta, alpha);
+}
+
+Value addr(LoweringContext& cx, Value self, Value vec1, Value vec2, Value beta, Value alpha) {
+  const ElementType element = ComputeType(cx.output_element());
+  const Dims dims = cx.output_dims();
+  Value outer = Multiply(BroadcastInDim(Convert(vec1, element), dims, {0}),
+                         BroadcastInDim(Convert(vec2, element), dims, {1}));
+  return AddScaled(cx, self, outer, beta, alpha);
+}
+
+Value dot_general(LoweringContext& cx, Value a, Value b, c10::IntArrayRef a_dims,
+                  c10::IntArrayRef b_dims) {
+  return ToOutput(
+      cx, Product(cx, a, b, {.lhs_contracting = a_dims.vec(), .rhs_contracting = b_dims.vec()}));
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering
+
+namespace torch_xla::aten {
+namespace {
+
+std::vector<int64_t> Pick(c10::IntArrayRef sizes, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> picked;
+  for (int64_t dim : dims) {
+    TORCH_CHECK_INDEX(dim >= 0 && dim < static_cast<int64_t>(sizes.size()),
+                      "dot_general: there is no dimension ", dim, " in ", sizes);
+    picked.push_back(sizes[dim]);
+  }
+  return picked;
+}
+
+std::vector<int64_t> Others(c10::IntArrayRef sizes, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> others;
+  for (int64_t i = 0; i < static_cast<int64_t>(sizes.size()); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) others.push_back(sizes[i]);
+  }
+  return others;
+}
+
+}  // namespace
+
+at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vector<int64_t>& a_dims,
+                      const std::vector<int64_t>& b_dims) {
+  const XLATensorImpl* lhs = GetImpl(a, "dot_general");
+  const XLATensorImpl* rhs = GetImpl(b, "dot_general");
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "dot_general: expected one dtype, got ",
+              a.scalar_type(), " and ", b.scalar_type());
+  const std::vector<int64_t> a_sizes = Pick(a.sizes(), a_dims), b_sizes = Pick(b.sizes(), b_dims);
+  TORCH_CHECK(a_sizes == b_sizes, "dot_general: expected equal sizes of dimensions ",
+              c10::IntArrayRef(a_dims), " of ", a.sizes(), " and ", c10::IntArrayRef(b_dims),
+              " of ", b.sizes());
+  std::vector<int64_t> dims = Others(a.sizes(), a_dims);
+  const std::vector<int64_t> last = Others(b.sizes(), b_dims);
+  dims.insert(dims.end(), last.begin(), last.end());
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.IntList(a_dims);
+  writer.IntList(b_dims);
+  ir::ops::dot_general.counter->Add();
+  return MakeTensor(lazy::MakeNode(&ir::ops::dot_general, {lhs->Read(), rhs->Read()},
+                                   std::move(words), ir::GetShape(a.scalar_type(), dims)),
+                    lhs->root()->device());
+}
+
+}  // namespace torch_xla::aten

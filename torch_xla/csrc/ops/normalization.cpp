@@ -1,0 +1,295 @@
+// Batch, layer and group normalization. All three take moments over some dimensions of an
+// array and then scale and shift; they differ in which (struct Axes). Statistics of half
+// types are computed in float. Plain reductions: XLA fuses them with what is around them,
+// and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/lerp.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/sub.h>
+
+#include <algorithm>
+
+#include "XLALowerings.h"
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/node_builder.h"
+#include "lowering/elementwise.h"
+
+namespace torch_xla::lowering::aten {
+namespace {
+
+using stablehlo::Add;
+using stablehlo::BroadcastInDim;
+using stablehlo::Convert;
+using stablehlo::Multiply;
+using stablehlo::ReduceOp;
+using stablehlo::Reshape;
+using stablehlo::Subtract;
+
+/// Dimensions from `first` up to `last`.
+Dims Range(int64_t first, int64_t last) {
+  Dims dims;
+  for (int64_t i = first; i < last; ++i) dims.push_back(i);
+  return dims;
+}
+
+/// How the input is looked at, and what its dimensions are for.
+struct Axes {
+  Dims dims;     // the input is reshaped to this
+  Dims moments;  // dimensions that mean and variance are taken over
+  Dims affine;   // dimensions that weight and bias have
+
+  Dims Without(const Dims& excluded) const {
+    Dims rest;
+    for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
+      if (std::find(excluded.begin(), excluded.end(), i) == excluded.end()) rest.push_back(i);
+    }
+    return rest;
+  }
+  /// A value with the dimensions `axes` in the element type `element`, broadcast to `dims`.
+  Value Spread(Value x, ElementType element, const Dims& axes) const {
+    Dims sizes;
+    for (int64_t i : axes) sizes.push_back(dims[i]);
+    return BroadcastInDim(Reshape(Convert(x, element), sizes), dims, axes);
+  }
+  Value SpreadMoment(Value x, ElementType element) const {
+    return Spread(x, element, Without(moments));
+  }
+  Value SpreadAffine(Value x, ElementType element) const { return Spread(x, element, affine); }
+  /// The mean over the dimensions of the moments.
+  Value Mean(Value x) const {
+    int64_t count = 1;
+    for (int64_t i : moments) count *= dims[i];
+    Value sum = Reduce(x, moments, ReduceOp::kAdd);
+    return Divide(sum, stablehlo::FullLike(sum, count));
+  }
+};
+
+Axes BatchAxes(const Dims& dims) {
+  Axes axes{dims, {}, {1}};
+  axes.moments = axes.Without({1});
+  return axes;
+}
+
+Axes LayerAxes(const Dims& dims, c10::IntArrayRef normalized_shape) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  const Dims inner = Range(rank - static_cast<int64_t>(normalized_shape.size()), rank);
+  return {dims, inner, inner};
+}
+
+Axes GroupAxes(int64_t N, int64_t C, int64_t HxW, int64_t group) {
+  return {{N, group, C / group, HxW}, {2, 3}, {1, 2}};
+}
+
+Value InverseStd(Value variance, const Number& eps) {
+  return stablehlo::Rsqrt(Add(variance, eps.Like(variance)));
+}
+
+/// The value as result `i` of the node.
+Value ToResult(LoweringContext& cx, Value x, size_t i) {
+  return Reshape(Convert(x, cx.output_element(i)), cx.output_dims(i));
+}
+
+struct Moments {
+  Value mean, inverse_std;
+};
+
+/// Not mean(x^2) - mean(x)^2, which cancels.
+Moments ComputeMoments(Value input, const Axes& axes, const Number& eps) {
+  const ElementType element = ComputeType(input.element());
+  Value x = Reshape(Convert(input, element), axes.dims);
+  Value mean = axes.Mean(x);
+  Value centred = Subtract(x, axes.SpreadMoment(mean, element));
+  return {mean, InverseStd(axes.Mean(Multiply(centred, centred)), eps)};
+}
+
+/// (input - mean) * inverse_std * weight + bias.
+Value Normalize(LoweringContext& cx, Value input, const Axes& axes, const Moments& moments,
+                const std::optional<Value>& weight, const std::optional<Value>& bias) {
+  const ElementType element = ComputeType(input.element());
+  Value y = Subtract(Reshape(Convert(input, element), axes.dims),
+                     axes.SpreadMoment(moments.mean, element));
+  y = Multiply(y, axes.SpreadMoment(moments.inverse_std, element));
+  if (weight) y = Multiply(y, axes.SpreadAffine(*weight, element));
+  if (bias) y = Add(y, axes.SpreadAffine(*bias, element));
+  return ToResult(cx, y, 0);
+}
+
+std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
+                                         const std::optional<Value>& weight,
+                                         const std::optional<Value>& bias, const Number& eps) {
+  Moments moments = ComputeMoments(input, axes, eps);
+  return {Normalize(cx, input, axes, moments, weight, bias), ToResult(cx, moments.mean, 1),
+          ToResult(cx, moments.inverse_std, 2)};
+}
+
+/// Gradients of input, weight and bias. `constant_moments`: the moments were given, not
+/// taken from the input. Gradients that the caller masked out have no shape.
+std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input, const Axes& axes,
+                            const Moments& moments, const std::optional<Value>& weight,
+                            bool constant_moments) {
+  const ElementType element = ComputeType(input.element());
+  Value grad = Reshape(Convert(grad_output, element), axes.dims);
+  Value inverse_std = axes.SpreadMoment(moments.inverse_std, element);
+  Value normalized = Multiply(Subtract(Reshape(Convert(input, element), axes.dims),
+                                       axes.SpreadMoment(moments.mean, element)),
+                              inverse_std);
+  std::vector<Value> gradients(3);
+  if (cx.node().shape(0)) {
+    auto project = [&](Value g) {  // takes out what the moments' own dependence cancels
+      if (constant_moments) return g;
+      Value shift = axes.SpreadMoment(axes.Mean(g), element);
+      Value slope = axes.SpreadMoment(axes.Mean(Multiply(g, normalized)), element);
+      return Subtract(Subtract(g, shift), Multiply(normalized, slope));
+    };
+    // A weight that is constant over the moments' dimensions commutes with the means, which
+    // are then the sums that the gradients of weight and bias are made of.
+    const bool commutes = axes.affine == axes.Without(axes.moments);
+    Value scale = weight ? axes.SpreadAffine(*weight, element) : stablehlo::OnesLike(grad);
+    Value g = commutes ? Multiply(project(grad), scale) : project(Multiply(grad, scale));
+    gradients[0] = ToResult(cx, Multiply(g, inverse_std), 0);
+  }
+  const Dims outer = axes.Without(axes.affine);
+  if (cx.node().shape(1)) {
+    gradients[1] = ToResult(cx, Reduce(Multiply(grad, normalized), outer, ReduceOp::kAdd), 1);
+  }
+  if (cx.node().shape(2)) gradients[2] = ToResult(cx, Reduce(grad, outer, ReduceOp::kAdd), 2);
+  return gradients;
+}
+
+/// What batch normalization uses when it is not training.
+Moments RunningMoments(Value input, Value mean, Value variance, const Number& eps) {
+  const ElementType element = ComputeType(input.element());
+  return {mean, InverseStd(Convert(variance, element), eps)};
+}
+
+}  // namespace
+
+std::vector<Value> native_batch_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
+                                     std::optional<Value> bias, std::optional<Value> running_mean,
+                                     std::optional<Value> running_var, bool training,
+                                     const Number& /*momentum*/, const Number& eps) {
+  const Axes axes = BatchAxes(input.dims());
+  if (training) return NormalizeByOwnMoments(cx, input, axes, weight, bias, eps);
+  Moments moments = RunningMoments(input, running_mean.value(), running_var.value(), eps);
+  return {Normalize(cx, input, axes, moments, weight, bias),
+          Constant(cx.builder(), 0, cx.output_type(1)),
+          Constant(cx.builder(), 0, cx.output_type(2))};
+}
+
+std::vector<Value> native_batch_norm_backward(
+    LoweringContext& cx, Value grad_out, Value input, std::optional<Value> weight,
+    std::optional<Value> running_mean, std::optional<Value> running_var,
+    std::optional<Value> save_mean, std::optional<Value> save_invstd, bool train, const Number& eps,
+    const std::vector<bool>& /*output_mask*/) {
+  Moments moments = train ? Moments{save_mean.value(), save_invstd.value()}
+                          : RunningMoments(input, running_mean.value(), running_var.value(), eps);
+  return Backward(cx, grad_out, input, BatchAxes(input.dims()), moments, weight, !train);
+}
+
+std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
+                                     c10::IntArrayRef normalized_shape, std::optional<Value> weight,
+                                     std::optional<Value> bias, const Number& eps) {
+  return NormalizeByOwnMoments(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias,
+                               eps);
+}
+
+std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_out, Value input,
+                                              c10::IntArrayRef normalized_shape, Value mean,
+                                              Value rstd, std::optional<Value> weight,
+                                              std::optional<Value> /*bias*/,
+                                              const std::vector<bool>& /*output_mask*/) {
+  return Backward(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape), {mean, rstd},
+                  weight, false);
+}
+
+std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
+                                     std::optional<Value> bias, int64_t N, int64_t C, int64_t HxW,
+                                     int64_t group, const Number& eps) {
+  return NormalizeByOwnMoments(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
+}
+
+std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_out, Value input,
+                                              Value mean, Value rstd, std::optional<Value> weight,
+                                              int64_t N, int64_t C, int64_t HxW, int64_t group,
+                                              const std::vector<bool>& /*output_mask*/) {
+  return Backward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight, false);
+}
+
+}  // namespace torch_xla::lowering::aten
+
+namespace torch_xla {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+    double momentum, double eps) {
+  TORCH_CHECK(!training || input.numel() > 0,
+              "input tensor must have at least one element, but got input_sizes = ", input.sizes());
+  aten::NodeBuilder builder(ir::ops::native_batch_norm);
+  builder.Tensor(input);
+  builder.OptionalTensor(weight);
+  builder.OptionalTensor(bias);
+  builder.OptionalTensor(running_mean);
+  builder.OptionalTensor(running_var);
+  builder.Bool(training);
+  builder.Double(momentum);
+  builder.Double(eps);
+  auto [output, save_mean, save_invstd] = builder.Tuple<3>();
+  if (training && running_mean && running_mean->defined()) {
+    running_mean->lerp_(save_mean.to(running_mean->scalar_type()), momentum);
+  }
+  if (training && running_var && running_var->defined()) {
+    // Normalization divides by the biased variance; the running one is unbiased.
+    const double n = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
+    at::Tensor variance = save_invstd.pow(-2).sub_(eps).mul_(n / (n - 1));
+    running_var->lerp_(variance.to(running_var->scalar_type()), momentum);
+  }
+  // As ATen on the CPU: in the input's dtype if the weights have it, and what only training saves
+  // is empty.
+  if (!weight || !weight->defined() || weight->scalar_type() == input.scalar_type()) {
+    save_mean = save_mean.to(input.scalar_type());
+    save_invstd = save_invstd.to(input.scalar_type());
+  }
+  if (!training) save_mean = save_invstd = at::empty({0}, save_mean.options());
+  return {output, save_mean, save_invstd};
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::native_batch_norm(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+    double momentum, double eps) {
+  return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_native_batch_norm_legit(
+    const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+    at::Tensor& running_mean, at::Tensor& running_var, bool training, double momentum, double eps) {
+  return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_native_batch_norm_legit_no_stats(const at::Tensor& input,
+                                                      const OptionalTensor& weight,
+                                                      const OptionalTensor& bias, bool training,
+                                                      double momentum, double eps) {
+  return BatchNorm(input, weight, bias, std::nullopt, std::nullopt, training, momentum, eps);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_batch_norm_with_update(const at::Tensor& input, const OptionalTensor& weight,
+                                            const OptionalTensor& bias, at::Tensor& running_mean,
+                                            at::Tensor& running_var, double momentum, double eps) {
+  auto [output, save_mean, save_invstd] =
+      BatchNorm(input, weight, bias, running_mean, running_var, /*training=*/true, momentum, eps);
+  return {output, save_mean, save_invstd, at::empty({0}, input.options().dtype(at::kByte))};
+}
+
+}  // namespace torch_xla

@@ -1,0 +1,286 @@
+// Counter-based generators (Philox): the numbers depend on the seed alone.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "ops/reduction.h"
+#include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace stablehlo;  // NOLINT: formulas
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Random bits, as many as are asked for one after the other.
+class Stream {
+ public:
+  explicit Stream(Value state) : state_(state) {}
+  static Stream OfSeed(Value seed) {
+    seed = Reshape(Convert(seed, ElementType::kU64), {1});
+    return Stream(Concatenate({seed, ZerosLike(seed)}, 0));
+  }
+
+  Value state() const { return state_; }
+
+  /// Uniform bits of an unsigned type.
+  Value Bits(ElementType element, const Dims& dims) {
+    auto [state, bits] = RngBitGenerator(state_, RngAlgorithm::kPhilox, {element, dims});
+    state_ = state;
+    return bits;
+  }
+
+  /// Uniform in [0, 1) with as many bits as the type's mantissa holds; with `centered`, in
+  /// (0, 1), half a step from both ends.
+  Value Uniform(ElementType element, const Dims& dims, bool centered = false) {
+    const bool wide = element == ElementType::kF64;
+    Value bits = Bits(wide ? ElementType::kU64 : ElementType::kU32, dims);
+    // With the half step one bit less: 2^24 - 0.5 has no float32.
+    const int kept = (wide ? 53 : 24) - (centered ? 1 : 0);
+    bits = ShiftRightLogical(bits, FullLike(bits, (wide ? 64 : 32) - kept));
+    Value x = Convert(bits, wide ? ElementType::kF64 : ElementType::kF32);
+    return (centered ? x + 0.5 : x) * std::ldexp(1.0, -kept);
+  }
+
+  /// By the inverse of the distribution function: sqrt(2) erfinv(2u - 1).
+  Value Normal(ElementType element, const Dims& dims) {
+    return ErfInv(Uniform(element, dims, /*centered=*/true) * 2 - 1) * std::sqrt(2.0);
+  }
+
+ private:
+  Value state_;
+};
+
+/// The type to compute a float output in.
+ElementType FloatFor(LoweringContext& cx) {
+  return cx.output_element() == ElementType::kF64 ? ElementType::kF64 : ElementType::kF32;
+}
+
+struct Proposal {
+  Value accepted, value;
+};
+
+/// Draws until every element is accepted or `done` from the start (which keeps `value`).
+template <typename Propose>
+Value UntilAccepted(Stream& stream, Value done, Value value, const Propose& propose) {
+  // What should be accepted sooner or later is; the bound is against what has no numbers.
+  constexpr int kLimit = 1000;
+  Dims all(done.rank());
+  std::iota(all.begin(), all.end(), 0);
+  auto more = [&](std::span<const Value> v) -> std::vector<Value> {
+    return {And(v[0] < kLimit, Not(Reduce(v[2], all, ReduceOp::kAnd)))};
+  };
+  auto draw = [&](std::span<const Value> v) -> std::vector<Value> {
+    Stream next(v[1]);
+    const Proposal proposal = propose(next);
+    Value takes = And(Not(v[2]), proposal.accepted);
+    return {v[0] + 1, next.state(), Or(v[2], takes), Select(takes, proposal.value, v[3])};
+  };
+  Value zero = Scalar(value, 0, ElementType::kS32);
+  std::vector<Value> results = While({zero, stream.state(), done, value}, more, draw);
+  stream = Stream(results[1]);
+  return results[3];
+}
+
+/// The least k whose cumulated probability reaches `u`. `first` is the probability of 0,
+/// ratio(k) that of k over that of k - 1.
+template <typename Ratio>
+Value Inverted(Value u, Value first, const Ratio& ratio) {
+  constexpr int kLimit = 1000;  // rounding may keep the sum below u
+  Dims all(u.rank());
+  std::iota(all.begin(), all.end(), 0);
+  auto more = [&](std::span<const Value> v) -> std::vector<Value> {
+    return {And(v[0] < kLimit, Reduce(And(u > v[3], v[2] > 0), all, ReduceOp::kOr))};
+  };
+  auto add = [&](std::span<const Value> v) -> std::vector<Value> {
+    Value open = And(u > v[3], v[2] > 0);
+    Value next = v[0] + 1;
+    Value probability = v[2] * ratio(BroadcastTo(Convert(next, u.element()), u.dims()));
+    return {next, Select(open, v[1] + 1, v[1]), Select(open, probability, v[2]),
+            Select(open, v[3] + probability, v[3])};
+  };
+  return While({Scalar(u, 0, ElementType::kS32), ZerosLike(u), first, first}, more, add)[1];
+}
+
+}  // namespace
+
+namespace aten {
+
+Value uniform(LoweringContext& cx, Value seed, Value from, Value to) {
+  const ElementType element = FloatFor(cx);
+  const Dims dims = cx.output_dims();
+  Value u = Stream::OfSeed(seed).Uniform(element, dims);
+  from = To(from, element, dims), to = To(to, element, dims);
+  return ToOutputElement(cx, from + u * (to - from));
+}
+
+Value normal(LoweringContext& cx, Value seed, Value mean, Value std) {
+  const ElementType element = FloatFor(cx);
+  const Dims dims = cx.output_dims();
+  Value x = Stream::OfSeed(seed).Normal(element, dims);
+  return ToOutputElement(cx, To(mean, element, dims) + x * To(std, element, dims));
+}
+
+Value random(LoweringContext& cx, Value seed, Value from, Value to) {
+  const Dims dims = cx.output_dims();
+  from = To(from, ElementType::kU64, dims), to = To(to, ElementType::kU64, dims);
+  // Modulo, as PyTorch's own random_; its bias is below 2^-32 for ranges below 2^32.
+  Value x = Remainder(Stream::OfSeed(seed).Bits(ElementType::kU64, dims), to - from) + from;
+  return ToOutputElement(cx, BitcastConvert(x, ElementType::kS64));
+}
+
+Value bernoulli(LoweringContext& cx, Value seed, Value p) {
+  const Dims dims = cx.output_dims();
+  Value u = Stream::OfSeed(seed).Uniform(ElementType::kF32, dims);
+  return ToOutputElement(cx, u < To(p, ElementType::kF32, dims));
+}
+
+Value exponential(LoweringContext& cx, Value seed, Value lambd) {
+  const ElementType element = FloatFor(cx);
+  const Dims dims = cx.output_dims();
+  Value u = Stream::OfSeed(seed).Uniform(element, dims, /*centered=*/true);
+  return ToOutputElement(cx, -Log(u) / To(lambd, element, dims));
+}
+
+Value poisson(LoweringContext& cx, Value seed, Value self) {
+  const ElementType element = cx.Physical(c10::ScalarType::Double);
+  const Dims dims = cx.output_dims();
+  Stream stream = Stream::OfSeed(seed);
+  Value rate = To(self, element, dims);
+  // Small rates by inversion, the others by transformed rejection (PTRS, Hoermann 1993).
+  Value large = rate >= 10;
+  Value small_rate = Select(And(rate >= 0, Not(large)), rate, 0);
+  Value small = Inverted(stream.Uniform(element, dims, true), Exponential(-small_rate),
+                         [&](Value k) { return small_rate / k; });
+  Value done = Not(And(large, rate < kInfinity));
+  Value mean = Select(done, 10, rate);
+  Value b = Sqrt(mean) * 2.53 + 0.931, a = b * 0.02483 - 0.059;
+  Value inverse_alpha = 1.1328 / (b - 3.4) + 1.1239, limit = 0.9277 - 3.6224 / (b - 2);
+  Value result = UntilAccepted(stream, done, small, [&](Stream& draw) -> Proposal {
+    Value u = draw.Uniform(element, dims, true) - 0.5, v = draw.Uniform(element, dims, true);
+    Value us = 0.5 - Abs(u);
+    Value k = Floor((2 * a / us + b) * u + mean + 0.43);
+    Value fast = And(us >= 0.07, v <= limit);
+    Value out = Or(k < 0, And(us<0.013, v> us));
+    Value exact =
+        Log(v * inverse_alpha / (a / (us * us) + b)) <= k * Log(mean) - mean - Lgamma(k + 1);
+    return {Or(fast, And(Not(out), exact)), k};
+  });
+  result = Select(Equal(rate, kInfinity), rate, Select(rate >= 0, result, kNan));
+  return ToOutputElement(cx, result);
+}
+
+Value binomial(LoweringContext& cx, Value seed, Value trials, Value prob) {
+  const ElementType element = cx.Physical(c10::ScalarType::Double);
+  const Dims dims = cx.output_dims();
+  Stream stream = Stream::OfSeed(seed);
+  Value n = To(trials, element, dims), p = To(prob, element, dims);
+  // Failures are counted where success is likelier. Small means by inversion, the others by
+  // transformed rejection (BTRS, Hoermann 1993).
+  Value flipped = p > 0.5;
+  Value q = Select(flipped, 1 - p, p);
+  Value large = And(n * q >= 10, n < kInfinity);
+  Value some = And(n > 0, q > 0);
+  Value small_n = Select(And(some, Not(large)), n, 0),
+        small_q = Select(And(some, Not(large)), q, 0);
+  Value small_odds = small_q / (1 - small_q);
+  Value small =
+      Inverted(stream.Uniform(element, dims, true), Exponential(small_n * LogPlusOne(-small_q)),
+               [&](Value k) { return Maximum(small_n - k + 1, 0) / k * small_odds; });
+  Value count = Select(large, n, 100), chance = Select(large, q, 0.5);
+  Value deviation = Sqrt(count * chance * (1 - chance));
+  Value b = deviation * 2.53 + 1.15, a = b * 0.0248 + chance * 0.01 - 0.0873;
+  Value limit = 0.92 - 4.2 / b, odds = chance / (1 - chance);
+  Value alpha = (5.1 / b + 2.83) * deviation, mode = Floor((count + 1) * chance);
+  auto log_ways = [&](Value k) { return -Lgamma(k + 1) - Lgamma(count - k + 1); };
+  Value result = UntilAccepted(stream, Not(large), small, [&](Stream& draw) -> Proposal {
+    Value u = draw.Uniform(element, dims, true) - 0.5, v = draw.Uniform(element, dims, true);
+    Value us = 0.5 - Abs(u);
+    Value k = Floor((2 * a / us + b) * u + count * chance + 0.5);
+    Value inside = And(k >= 0, k <= count);
+    Value fast = And(us >= 0.07, v <= limit);
+    Value ratio = log_ways(k) - log_ways(mode) + (k - mode) * Log(odds);
+    Value exact = Log(v * alpha / (a / (us * us) + b)) <= ratio;
+    return {And(inside, Or(fast, exact)), k};
+  });
+  result = Select(some, Minimum(result, n), 0);
+  result = Select(flipped, n - result, result);
+  result = Select(n > 0, result, 0);
+  result = Select(Or(IsNan(n), IsNan(p)), kNan, result);
+  return ToOutputElement(cx, result);
+}
+
+Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
+  const ElementType element = FloatFor(cx);
+  const Dims dims = cx.output_dims();
+  Stream stream = Stream::OfSeed(seed);
+  Value alpha = To(self, element, dims);
+  // Rejection from a transformed normal (Marsaglia and Tsang 2000); below 1, a sample of
+  // alpha + 1 times a uniform to the power of 1 / alpha.
+  Value below = alpha < 1, valid = And(alpha > 0, alpha < kInfinity);
+  Value d = Select(valid, Select(below, alpha + 1, alpha), 1) - 1.0 / 3;
+  Value c = Rsqrt(d * 9);
+  Value power = Power(stream.Uniform(element, dims, true), 1 / Select(valid, alpha, 1));
+  Value boost = Select(below, power, 1);
+  Value result = UntilAccepted(stream, Not(valid), alpha, [&](Stream& draw) -> Proposal {
+    Value x = draw.Normal(element, dims), u = draw.Uniform(element, dims, true);
+    Value v = c * x + 1;
+    v = v * v * v;
+    Value bound = x * x * 0.5 + d * (1 - v + Log(Maximum(v, 1e-30)));
+    return {And(v > 0, Log(u) < bound), d * v * boost};
+  });
+  // PyTorch's samples are positive.
+  const double least = element == ElementType::kF64 ? std::numeric_limits<double>::min()
+                                                    : std::numeric_limits<float>::min();
+  result = Select(alpha >= 0, Maximum(result, least), kNan);
+  return ToOutputElement(cx, result);
+}
+
+Value randperm(LoweringContext& cx, Value seed) {
+  const Dims dims = cx.output_dims();
+  Value keys = Stream::OfSeed(seed).Bits(ElementType::kU64, dims);
+  Value index = Iota(cx.builder(), {ElementType::kS64, dims}, 0);
+  std::vector<Value> sorted =
+      Sort({keys, index}, 0, /*stable=*/true, [](std::span<const Value> args) {
+        return std::vector<Value>{Compare(args[0], args[1], Direction::kLt)};
+      });
+  return ToOutputElement(cx, sorted[1]);
+}
+
+Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replacement) {
+  const Dims out = cx.output_dims();
+  const int64_t n = weights.dims().back(), k = out.back();
+  const int64_t rows = weights.rank() == 2 ? weights.dim(0) : 1;
+  const ElementType element =
+      weights.element() == ElementType::kF64 ? ElementType::kF64 : ElementType::kF32;
+  weights = Reshape(Convert(weights, element), {rows, n});
+  if (replacement) {
+    // The inverse of the distribution function: how many cumulated weights are not above u.
+    Value cumulated = Scan(weights, 1, ReduceOp::kAdd);
+    Value total = Slice(cumulated, {0, n - 1}, {rows, n});
+    Value u = Multiply(Stream::OfSeed(seed).Uniform(element, {rows, k}),
+                       BroadcastInDim(total, {rows, k}, {0, 1}));
+    Value below = Compare(BroadcastInDim(cumulated, {rows, k, n}, {0, 2}),
+                          BroadcastInDim(u, {rows, k, n}, {0, 1}), Direction::kLe);
+    Value count = Reduce(Convert(below, ElementType::kS64), {2}, ReduceOp::kAdd);
+    count = Minimum(count, FullLike(count, n - 1));
+    return Reshape(count, out);
+  }
+  // Without replacement: the k smallest of exponential variables divided by their weights
+  // (Efraimidis and Spirakis 2006).
+  Value u = Stream::OfSeed(seed).Uniform(element, {rows, n}, /*centered=*/true);
+  Value keys = Divide(Negate(Log(u)), weights);
+  Value index = Iota(cx.builder(), {ElementType::kS64, {rows, n}}, 1);
+  std::vector<Value> sorted =
+      Sort({keys, index}, 1, /*stable=*/true, [](std::span<const Value> args) {
+        return std::vector<Value>{Compare(args[0], args[1], Direction::kLt)};
+      });
+  return Reshape(Slice(sorted[1], {0, 0}, {rows, k}), out);
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering

@@ -1,0 +1,352 @@
+// Random numbers, made on the device from a seed that is a parameter of the program.
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_standard_gamma.h>
+#include <ATen/ops/ceil.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/tan.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <limits>
+
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/assign.h"
+#include "aten/bridge.h"
+#include "aten/generator.h"
+#include "aten/node_builder.h"
+
+namespace torch_xla {
+namespace {
+
+using aten::GetImpl;
+using aten::GetIrValue;
+using aten::MakeTensor;
+using Generator = std::optional<at::Generator>;
+
+/// A random node shaped like `self`: `operands` follow the seed.
+ir::Value Random(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
+                 std::initializer_list<ir::Value> operands, at::ScalarType dtype) {
+  ir::Node::Operands all{aten::DrawSeed(generator, GetImpl(self)->root()->device())};
+  for (const ir::Value& operand : operands) all.push_back(operand);
+  return lazy::MakeNode(&op, std::move(all), {}, ir::GetShape(dtype, self.sizes()));
+}
+
+ir::Value Number(double value) { return lazy::MakeScalar(value); }
+
+/// The dtype to draw numbers of, before they become `self`'s.
+at::ScalarType FloatOf(const at::Tensor& self) {
+  return self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor& FillWith(at::Tensor& self, const ir::Value& value) {
+  GetImpl(self)->Write(lazy::Cast(value, self.scalar_type()));
+  return self;
+}
+
+/// Numbers of FloatOf(self), for a distribution made of them.
+at::Tensor Drawn(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
+                 std::initializer_list<ir::Value> operands) {
+  return MakeTensor(Random(op, self, generator, operands, FloatOf(self)),
+                    GetImpl(self)->root()->device());
+}
+
+/// As the CPU's kernel of this name refuses other dtypes.
+void CheckImplemented(bool implemented, const at::Tensor& self, const char* kernel) {
+  TORCH_CHECK_NOT_IMPLEMENTED(implemented, '"', kernel, "\" not implemented for '",
+                              self.scalar_type(), "'");
+}
+
+void CheckFloating(const at::Tensor& self, const char* kernel) {
+  CheckImplemented(self.is_floating_point(), self, kernel);
+}
+
+void CheckRealDeviation(const at::Tensor& std) {
+  TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
+}
+
+void CheckContinuous(const at::Tensor& self, const char* name) {
+  TORCH_CHECK(self.is_floating_point(), name,
+              " distribution is a continuous probability distribution. dtype must be a floating "
+              "point but you specified ",
+              self.scalar_type());
+}
+
+/// One past the largest integer that a dtype holds exactly.
+int64_t IntegerLimit(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return 2;
+    case at::kByte:
+      return int64_t{1} << 8;
+    case at::kChar:
+      return int64_t{1} << 7;
+    case at::kShort:
+      return int64_t{1} << 15;
+    case at::kUInt16:
+      return int64_t{1} << 16;
+    case at::kInt:
+      return int64_t{1} << 31;
+    case at::kUInt32:
+      return int64_t{1} << 32;
+    case at::kHalf:
+      return (int64_t{1} << 11) + 1;
+    case at::kBFloat16:
+      return (int64_t{1} << 8) + 1;
+    case at::kFloat:
+      return (int64_t{1} << 24) + 1;
+    case at::kDouble:
+      return (int64_t{1} << 53) + 1;
+    default:
+      return std::numeric_limits<int64_t>::max();
+  }
+}
+
+at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
+  TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
+              " >= to=", to);
+  TORCH_CHECK(!self.is_complex(),
+              "check_random_bounds handles only integral, floating-point and boolean types");
+  TORCH_CHECK(
+      !c10::isIntegralType(self.scalar_type(), true) || to - 1 < IntegerLimit(self.scalar_type()),
+      "to - 1 is out of bounds for ", self.scalar_type());
+  auto number = [](int64_t n) { return lazy::MakeScalar(n); };
+  return FillWith(self,
+                  Random(ir::ops::random, self, generator, {number(from), number(to)}, at::kLong));
+}
+
+at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value& std,
+                  at::IntArrayRef sizes, const Generator& generator) {
+  CheckFloating(like, "normal_kernel_cpu");
+  const int device = GetImpl(like)->root()->device();
+  return MakeTensor(lazy::MakeNode(&ir::ops::normal, {aten::DrawSeed(generator, device), mean, std},
+                                   {}, ir::GetShape(like.scalar_type(), sizes)),
+                    device);
+}
+
+}  // namespace
+
+at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double to,
+                                         Generator generator) {
+  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from,
+              " > to=", to);
+  if (self.is_complex()) {
+    at::view_as_real(self).uniform_(from, to, generator);
+    return self;
+  }
+  CheckFloating(self, "check_uniform_bounds");
+  return FillWith(
+      self, Random(ir::ops::uniform, self, generator, {Number(from), Number(to)}, FloatOf(self)));
+}
+
+at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double std,
+                                        Generator generator) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  if (self.is_complex()) {
+    // Half of the variance is the real part's.
+    at::view_as_real(self).normal_(0, std / std::sqrt(2.), generator);
+    return self.add_(mean);
+  }
+  CheckFloating(self, "normal_kernel_cpu");
+  return FillWith(
+      self, Random(ir::ops::normal, self, generator, {Number(mean), Number(std)}, FloatOf(self)));
+}
+
+at::Tensor XLANativeFunctions::normal_Tensor_float(const at::Tensor& mean, double std,
+                                                   Generator generator) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  if (mean.is_complex()) return at::zeros_like(mean).normal_(0, std, generator) + mean;
+  return Normal(mean, GetIrValue(mean), Number(std), mean.sizes(), generator);
+}
+
+at::Tensor XLANativeFunctions::normal_float_Tensor(double mean, const at::Tensor& std,
+                                                   Generator generator) {
+  CheckRealDeviation(std);
+  return Normal(std, Number(mean), GetIrValue(std), std.sizes(), generator);
+}
+
+at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, const at::Tensor& std,
+                                                    Generator generator) {
+  CheckRealDeviation(std);
+  if (mean.is_complex()) {
+    const at::Tensor drawn = at::zeros(at::infer_size(mean.sizes(), std.sizes()), mean.options())
+                                 .normal_(0, 1, generator);
+    return drawn * std + mean;
+  }
+  return Normal(mean, GetIrValue(mean), GetIrValue(std), at::infer_size(mean.sizes(), std.sizes()),
+                generator);
+}
+
+at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Generator generator) {
+  TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
+  CheckContinuous(self, "Exponential");
+  return FillWith(self,
+                  Random(ir::ops::exponential, self, generator, {Number(lambd)}, FloatOf(self)));
+}
+
+at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double sigma,
+                                        Generator generator) {
+  TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  CheckContinuous(self, "Cauchy");
+  const at::Tensor u = Drawn(ir::ops::uniform, self, generator, {Number(-0.5), Number(0.5)});
+  return FillWith(self, GetIrValue(at::tan(u * M_PI) * sigma + median));
+}
+
+at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator generator) {
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
+  // An exponential variable rounded up.
+  const at::Tensor x = Drawn(ir::ops::exponential, self, generator, {Number(-std::log1p(-p))});
+  return FillWith(self, GetIrValue(at::ceil(x)));
+}
+
+at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, double std,
+                                            Generator generator) {
+  TORCH_CHECK(std > 0, "log_normal_ expects std > 0.0, but found std=", std);
+  CheckFloating(self, "log_normal_cpu");
+  const at::Tensor x = Drawn(ir::ops::normal, self, generator, {Number(mean), Number(std)});
+  return FillWith(self, GetIrValue(at::exp(x)));
+}
+
+at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "poisson_cpu");
+  return MakeTensor(
+      Random(ir::ops::poisson, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
+}
+
+at::Tensor XLANativeFunctions::binomial(const at::Tensor& count, const at::Tensor& prob,
+                                        Generator generator) {
+  TORCH_CHECK_VALUE(
+      count.is_floating_point(),
+      "binomial only supports floating-point dtypes for count, got: ", count.scalar_type());
+  TORCH_CHECK(count.scalar_type() == prob.scalar_type(), "Found dtype ", prob.scalar_type(),
+              " but expected ", count.scalar_type());
+  const int device = GetImpl(count)->root()->device();
+  return MakeTensor(
+      lazy::MakeNode(
+          &ir::ops::binomial,
+          {aten::DrawSeed(generator, device), GetIrValue(count), GetIrValue(prob)}, {},
+          ir::GetShape(count.scalar_type(), at::infer_size(count.sizes(), prob.sizes()))),
+      device);
+}
+
+at::Tensor XLANativeFunctions::_standard_gamma(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "gamma_cpu");
+  return MakeTensor(
+      Random(ir::ops::_standard_gamma, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
+}
+
+at::Tensor XLANativeFunctions::_sample_dirichlet(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "dirichlet");
+  // In double as PyTorch: of small concentrations all samples may be small.
+  const at::Tensor gamma = at::_standard_gamma(self.to(at::kDouble), std::move(generator));
+  const bool wide = self.scalar_type() == at::kDouble;
+  const double least =
+      wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  const double most = wide ? std::nextafter(1.0, 0.0) : std::nextafter(1.0f, 0.0f);
+  return (gamma / gamma.sum(-1, /*keepdim=*/true)).clamp(least, most).to(self.scalar_type());
+}
+
+at::Tensor& XLANativeFunctions::random_(at::Tensor& self, Generator generator) {
+  return RandomInteger(self, 0, IntegerLimit(self.scalar_type()), generator);
+}
+
+at::Tensor& XLANativeFunctions::random__to(at::Tensor& self, int64_t to, Generator generator) {
+  return RandomInteger(self, 0, to, generator);
+}
+
+at::Tensor& XLANativeFunctions::random__from(at::Tensor& self, int64_t from,
+                                             std::optional<int64_t> to, Generator generator) {
+  return RandomInteger(self, from, to.value_or(IntegerLimit(self.scalar_type())), generator);
+}
+
+at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Generator generator) {
+  TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+  CheckImplemented(!self.is_complex(), self, "bernoulli_scalar_cpu_");
+  return FillWith(self,
+                  Random(ir::ops::bernoulli, self, generator, {Number(p)}, self.scalar_type()));
+}
+
+at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Tensor& p,
+                                                  Generator generator) {
+  const int device = GetImpl(self)->root()->device();
+  return FillWith(
+      self, Random(ir::ops::bernoulli, self, generator,
+                   {aten::OperandValue(p, device, "aten::bernoulli_", "p")}, self.scalar_type()));
+}
+
+at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator generator) {
+  CheckFloating(self, "bernoulli_tensor_cpu_p_");
+  return MakeTensor(
+      Random(ir::ops::bernoulli, self, generator, {GetIrValue(self)}, self.scalar_type()),
+      GetImpl(self)->root()->device());
+}
+
+at::Tensor& XLANativeFunctions::bernoulli_out(const at::Tensor& self, Generator generator,
+                                              at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  return out.bernoulli_(self, std::move(generator));
+}
+
+at::Tensor XLANativeFunctions::bernoulli_p(const at::Tensor& self, double p, Generator generator) {
+  TORCH_CHECK(0 <= p && p <= 1, "bernoulli expects p to be in [0, 1], but got p=", p);
+  return MakeTensor(Random(ir::ops::bernoulli, self, generator, {Number(p)}, self.scalar_type()),
+                    GetImpl(self)->root()->device());
+}
+
+at::Tensor& XLANativeFunctions::randperm_generator_out(int64_t n, Generator generator,
+                                                       at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  const int device = GetImpl(out, "randperm")->root()->device();
+  aten::AssignOut(out, lazy::MakeNode(&ir::ops::randperm, {aten::DrawSeed(generator, device)}, {},
+                                      ir::GetShape(out.scalar_type(), {n})));
+  return out;
+}
+
+at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_samples,
+                                           bool replacement, Generator generator) {
+  TORCH_CHECK(self.dim() == 1 || self.dim() == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(self.is_floating_point(),
+              "multinomial only supports floating-point dtypes for "
+              "input, got: ",
+              self.scalar_type());
+  TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(self.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
+  TORCH_CHECK(replacement || num_samples <= self.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  const int device = GetImpl(self)->root()->device();
+  lazy::Ints sizes(self.sizes().begin(), self.sizes().end());
+  sizes.back() = num_samples;
+  ir::Words words;
+  ir::AttributeWriter(words).Int(replacement);
+  return MakeTensor(
+      lazy::MakeNode(&ir::ops::multinomial, {aten::DrawSeed(generator, device), GetIrValue(self)},
+                     std::move(words), ir::GetShape(at::kLong, sizes)),
+      device);
+}
+
+at::Tensor XLANativeFunctions::rrelu_with_noise(const at::Tensor& self, at::Tensor& noise,
+                                                const at::Scalar& lower, const at::Scalar& upper,
+                                                bool training, Generator generator) {
+  if (!training) return at::leaky_relu(self, (lower.toDouble() + upper.toDouble()) / 2);
+  const at::Tensor negative = self.le(0);
+  noise.uniform_(lower.toDouble(), upper.toDouble(), std::move(generator));
+  noise.copy_(at::where(negative, noise, 1));
+  return at::where(negative, self.mul(noise), self);
+}
+
+at::Tensor& XLANativeFunctions::rrelu_with_noise_(at::Tensor& self, at::Tensor& noise,
+                                                  const at::Scalar& lower, const at::Scalar& upper,
+                                                  bool training, Generator generator) {
+  return self.copy_(rrelu_with_noise(self, noise, lower, upper, training, std::move(generator)));
+}
+
+}  // namespace torch_xla

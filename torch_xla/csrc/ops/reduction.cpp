@@ -1,0 +1,359 @@
+// Reductions and scans. Half types are accumulated in float and rounded once.
+#include "ops/reduction.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+stablehlo::Window PrefixWindow(Value x, int64_t dim) {
+  stablehlo::Window window{.dimensions = Dims(x.rank(), 1),
+                           .padding = stablehlo::Padding(x.rank(), {0, 0})};
+  window.dimensions[dim] = x.dim(dim);
+  window.padding[dim] = {x.dim(dim) - 1, 0};
+  return window;
+}
+
+bool IsTrivialScan(Value x) { return x.rank() == 0 || x.type().num_elements() == 0; }
+
+}  // namespace
+
+// Comparing with the extreme keeps both passes plain reductions, which fuse and vectorize
+// (the more so in 32 bits).
+Value FirstIndex(Value x, Value extreme, const Dims& dims) {
+  const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
+  const stablehlo::Type indices{IndexElement(size), x.dims()};
+  if (dims.empty()) return Constant(x.builder(), 0, indices);
+  Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
+  Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
+  return Reduce(index, dims, ReduceOp::kMin);
+}
+
+Value Scan(Value x, int64_t dim, ReduceOp op) {
+  return IsTrivialScan(x) ? x : ReduceWindow(x, PrefixWindow(x, dim), op);
+}
+
+namespace aten {
+namespace {
+
+using DimList = std::optional<c10::IntArrayRef>;
+
+Dims Wrapped(DimList dims, Value x) { return ReductionDims(dims, x.rank()); }
+Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), x.rank()); }
+Dims AllDims(Value x) { return ReductionDims(std::nullopt, x.rank()); }
+
+/// Of all and any, where () reduces nothing; elsewhere it reduces all dimensions.
+Dims LogicalDims(DimList dims, Value x) {
+  return dims && dims->empty() ? Dims{} : Wrapped(dims, x);
+}
+
+/// How many elements go into one result.
+int64_t Count(Value x, const Dims& dims) {
+  int64_t count = 1;
+  for (int64_t dim : dims) count *= x.dim(dim);
+  return count;
+}
+
+/// x as output `i`: its element type, and dimensions of size 1 where keepdim has them.
+Value Finish(LoweringContext& cx, Value x, size_t i = 0) {
+  return Reshape(Convert(x, cx.output_element(i)), cx.output_dims(i));
+}
+
+/// x in the type that PyTorch accumulates output 0 in.
+Value Accumulable(LoweringContext& cx, Value x) {
+  return Convert(x, ComputeType(cx.output_element()));
+}
+
+/// Converts before it reduces, as the argument `dtype` of sum, prod, … asks for.
+Value Reduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
+  return Finish(cx, Reduce(Accumulable(cx, x), dims, op));
+}
+
+Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
+  return Finish(cx, Reduce(Convert(x, ElementType::kPred), dims, op));
+}
+
+Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
+  return Finish(cx, Reduce(Accumulable(cx, x), dims, ReduceOp::kAdd) / Count(x, dims));
+}
+
+/// Of all elements. PyTorch's Meta kernel lets empty tensors pass, its others do not.
+Value Extreme(LoweringContext& cx, Value x, ReduceOp op) {
+  TORCH_CHECK(x.type().num_elements() > 0,
+              "Expected reduction dim to be specified for "
+              "input.numel() == 0. Specify the reduction dim with the 'dim' argument.");
+  return Finish(cx, Reduce(x, AllDims(x), op));
+}
+
+Value ArgExtreme(LoweringContext& cx, Value x, std::optional<int64_t> dim, ReduceOp op) {
+  if (!dim) x = Reshape(x, {Count(x, AllDims(x))});
+  const Dims dims = OneDim(dim.value_or(0), x);
+  return Finish(cx, FirstIndex(x, Reduce(x, dims, op), dims));
+}
+
+std::vector<Value> ExtremeWithIndex(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
+  const Dims dims = OneDim(dim, x);
+  TORCH_CHECK_INDEX(Count(x, dims) > 0, "Expected reduction dim ", dim, " to have non-zero size.");
+  Value extreme = Reduce(x, dims, op);
+  return {Finish(cx, extreme), Finish(cx, FirstIndex(x, extreme, dims), 1)};
+}
+
+struct Moments {
+  Value mean, variance;
+};
+
+/// In two passes; complex numbers have a real variance.
+Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
+                        std::optional<Value> correction) {
+  const Dims dims = Wrapped(dim, x);
+  const int64_t count = Count(x, dims);
+  const ElementType real = ComputeType(cx.output_element());
+  x = Convert(x, ComputeType(x.element()));
+  Value mean = Reduce(x, dims, ReduceOp::kAdd) / count;
+  Value centered = x - KeepDims(mean, x.dims(), dims);
+  Value squares = runtime::IsComplex(x.element())
+                      ? Real(centered) * Real(centered) + Imag(centered) * Imag(centered)
+                      : centered * centered;
+  Value sum = Reduce(squares, dims, ReduceOp::kAdd);
+  // The divisor in double: a count need not be exact in float.
+  const ElementType f64 = cx.Physical(c10::ScalarType::Double);
+  Value divisor =
+      Scalar(x, count, f64) - (correction ? Convert(*correction, f64) : Scalar(x, 1, f64));
+  // PyTorch has NaN for the variance of no numbers, whatever the correction.
+  if (count == 0) return {mean, FullLike(sum, std::numeric_limits<double>::quiet_NaN())};
+  return {mean, sum / Convert(Select(divisor > 0, divisor, 0), real)};
+}
+
+Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
+  return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
+}
+
+/// Where the extreme of each prefix last is: the last place so far that holds it. A NaN
+/// beats every number.
+std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
+  dim = WrapDim(dim, x.rank());
+  if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
+  Value extreme = Scan(x, dim, op);
+  Value place = Iota(cx.builder(), {IndexElement(x.dim(dim)), x.dims()}, dim);
+  place = Select(Or(Equal(x, extreme), IsNan(x)), place, 0);
+  return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
+}
+
+/// log(exp(a) + exp(b)) from the larger (by real part) and the difference.
+Value LogAddExp(Value a, Value b) {
+  const bool complex = runtime::IsComplex(a.element());
+  Value first = complex ? Real(a) >= Real(b) : a >= b;
+  first = Or(first, IsNan(a));
+  Value larger = Select(first, a, b), smaller = Select(first, b, a);
+  Value difference = Select(Equal(a, b), 0, smaller - larger);
+  Value sum = larger + LogPlusOne(Exponential(difference));
+  return Select(IsNegInf(complex ? Real(smaller) : smaller), larger, sum);
+}
+
+}  // namespace
+
+// XLA:CPU scans a window's every prefix anew where the operation is not a sum. What PyTorch's
+// kernel does not take is for the StableHLO to refuse, in the call.
+bool IsReal(Value x) { return !runtime::IsComplex(x.element()); }
+
+bool IsInexact(Value x) { return runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()); }
+
+Value all(LoweringContext& cx, Value self) {
+  return LogicalReduced(cx, self, AllDims(self), ReduceOp::kAnd);
+}
+
+Value all_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
+  return LogicalReduced(cx, self, OneDim(dim, self), ReduceOp::kAnd);
+}
+
+Value all_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
+  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kAnd);
+}
+
+Value amax(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
+  return Finish(cx, Reduce(self, Wrapped(dim, self), ReduceOp::kMax));
+}
+
+Value amin(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
+  return Finish(cx, Reduce(self, Wrapped(dim, self), ReduceOp::kMin));
+}
+
+std::vector<Value> aminmax(LoweringContext& cx, Value self, std::optional<int64_t> dim,
+                           bool /*keepdim*/) {
+  const Dims dims = dim ? OneDim(*dim, self) : AllDims(self);
+  return {Finish(cx, Reduce(self, dims, ReduceOp::kMin)),
+          Finish(cx, Reduce(self, dims, ReduceOp::kMax), 1)};
+}
+
+Value any(LoweringContext& cx, Value self) {
+  return LogicalReduced(cx, self, AllDims(self), ReduceOp::kOr);
+}
+
+Value any_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
+  return LogicalReduced(cx, self, OneDim(dim, self), ReduceOp::kOr);
+}
+
+Value any_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
+  return LogicalReduced(cx, self, LogicalDims(dim, self), ReduceOp::kOr);
+}
+
+Value argmax(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /*keepdim*/) {
+  return ArgExtreme(cx, self, dim, ReduceOp::kMax);
+}
+
+Value argmin(LoweringContext& cx, Value self, std::optional<int64_t> dim, bool /*keepdim*/) {
+  return ArgExtreme(cx, self, dim, ReduceOp::kMin);
+}
+
+std::vector<Value> cummax(LoweringContext& cx, Value self, int64_t dim) {
+  return CumulatedExtreme(cx, self, dim, ReduceOp::kMax);
+}
+
+std::vector<Value> cummin(LoweringContext& cx, Value self, int64_t dim) {
+  return CumulatedExtreme(cx, self, dim, ReduceOp::kMin);
+}
+
+Value cumprod(LoweringContext& cx, Value self, int64_t dim,
+              std::optional<c10::ScalarType> /*dtype*/) {
+  return Cumulated(cx, self, dim, ReduceOp::kMul);
+}
+
+Value cumsum(LoweringContext& cx, Value self, int64_t dim,
+             std::optional<c10::ScalarType> /*dtype*/) {
+  return Cumulated(cx, self, dim, ReduceOp::kAdd);
+}
+
+Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, DimList dim,
+                         bool /*keepdim*/, std::optional<c10::ScalarType> /*dtype*/) {
+  const Dims dims = Wrapped(dim, self);
+  ElementType element = ComputeType(cx.output_element());
+  if (runtime::IsComplex(self.element())) {
+    self =
+        Abs(Convert(self, element == ElementType::kF64 ? ElementType::kC128 : ElementType::kC64));
+  }
+  Value x = Convert(self, element);
+  auto sum = [&](Value terms) { return Reduce(terms, dims, ReduceOp::kAdd); };
+  Value norm;
+  if (!ord.constant()) {
+    Value size = Abs(x);
+    norm = sum(Power(size, ord.Like(size)));
+    Value p = ord.Like(norm);
+    norm = Power(norm, 1 / p);
+    norm = Select(Equal(p, 0), sum(Convert(NotEqual(x, 0), element)), norm);
+    norm = Select(Equal(p, kInfinity), Reduce(size, dims, ReduceOp::kMax), norm);
+    norm = Select(Equal(p, -kInfinity), Reduce(size, dims, ReduceOp::kMin), norm);
+    return Finish(cx, norm);
+  }
+  const double p = ord.constant()->toDouble();
+  if (p == 0) {
+    norm = sum(Convert(NotEqual(x, 0), element));
+  } else if (p == 2) {
+    norm = Sqrt(sum(x * x));
+  } else if (p == 1) {
+    norm = sum(Abs(x));
+  } else if (std::isinf(p)) {
+    norm = Reduce(Abs(x), dims, p > 0 ? ReduceOp::kMax : ReduceOp::kMin);
+  } else {
+    norm = sum(Power(Abs(x), FullLike(x, p)));
+    norm = Power(norm, FullLike(norm, 1 / p));
+  }
+  return Finish(cx, norm);
+}
+
+Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
+  Value x = Accumulable(cx, self);
+  if (IsTrivialScan(x)) return self;
+  Value init = Scalar(x, -std::numeric_limits<double>::infinity(), x.element());
+  auto body = [](std::span<const Value> v) -> std::vector<Value> {
+    return {LogAddExp(v[0], v[1])};
+  };
+  const stablehlo::Window window = PrefixWindow(x, WrapDim(dim, x.rank()));
+  return ToOutput(cx, ReduceWindow({x}, {init}, window, body)[0]);
+}
+
+Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
+  TORCH_CHECK(!dim.empty() || self.rank() == 0,
+              "logsumexp: expected at least one dimension to reduce, but got none");
+  const Dims dims = Wrapped(dim, self);
+  Value x = Accumulable(cx, self);
+  Value real = runtime::IsComplex(x.element()) ? Real(x) : x;
+  Value maximum = Reduce(real, dims, ReduceOp::kMax);
+  // An infinite maximum minus itself would be NaN.
+  maximum = Convert(Select(IsInf(maximum), 0, maximum), x.element());
+  Value terms = Exponential(x - KeepDims(maximum, x.dims(), dims));
+  return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
+}
+
+Value max(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMax); }
+
+std::vector<Value> max_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
+  return ExtremeWithIndex(cx, self, dim, ReduceOp::kMax);
+}
+
+Value mean(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
+  return Mean(cx, self, AllDims(self));
+}
+
+Value mean_dim(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
+               std::optional<c10::ScalarType> /*dtype*/) {
+  return Mean(cx, self, Wrapped(dim, self));
+}
+
+Value min(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMin); }
+
+std::vector<Value> min_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
+  return ExtremeWithIndex(cx, self, dim, ReduceOp::kMin);
+}
+
+Value prod(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
+  return Reduced(cx, self, AllDims(self), ReduceOp::kMul);
+}
+
+Value prod_dim_int(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/,
+                   std::optional<c10::ScalarType> /*dtype*/) {
+  return Reduced(cx, self, OneDim(dim, self), ReduceOp::kMul);
+}
+
+Value std_correction(LoweringContext& cx, Value self, DimList dim, std::optional<Value> correction,
+                     bool /*keepdim*/) {
+  return Finish(cx, Sqrt(MeanAndVariance(cx, self, dim, correction).variance));
+}
+
+std::vector<Value> std_mean_correction(LoweringContext& cx, Value self, DimList dim,
+                                       std::optional<Value> correction, bool /*keepdim*/) {
+  Moments moments = MeanAndVariance(cx, self, dim, correction);
+  return {Finish(cx, Sqrt(moments.variance)), Finish(cx, moments.mean, 1)};
+}
+
+Value sum(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
+  return Reduced(cx, self, AllDims(self), ReduceOp::kAdd);
+}
+
+Value sum_dim_IntList(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
+                      std::optional<c10::ScalarType> /*dtype*/) {
+  return Reduced(cx, self, Wrapped(dim, self), ReduceOp::kAdd);
+}
+
+Value var_correction(LoweringContext& cx, Value self, DimList dim, std::optional<Value> correction,
+                     bool /*keepdim*/) {
+  return Finish(cx, MeanAndVariance(cx, self, dim, correction).variance);
+}
+
+std::vector<Value> var_mean_correction(LoweringContext& cx, Value self, DimList dim,
+                                       std::optional<Value> correction, bool /*keepdim*/) {
+  Moments moments = MeanAndVariance(cx, self, dim, correction);
+  return {Finish(cx, moments.variance), Finish(cx, moments.mean, 1)};
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering

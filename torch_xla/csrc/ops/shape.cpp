@@ -1,0 +1,306 @@
+// Ops that move, repeat and pad elements.
+#include <c10/util/safe_numerics.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "XLALowerings.h"
+#include "lowering/elementwise.h"
+#include "lowering/strided_view.h"
+#include "ops/dimension_map.h"
+#include "ops/indexing.h"
+#include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using stablehlo::Type;
+
+bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
+
+Value Zero(Value like) { return ScalarLike(like, 0); }
+
+/// `x` in zeros of `dims`, `start` from the front of dimension `dim` and `step` apart.
+Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step) {
+  TORCH_CHECK(x.rank() == static_cast<int64_t>(dims.size()), "expected a gradient with ",
+              dims.size(), " dimensions, but got one with ", x.rank());
+  const int64_t size = x.dims()[dim];
+  if (size <= 1) step = 1;  // else it fits the dimension, however large it was asked for
+  TORCH_CHECK(step > 0 && step <= std::max<int64_t>(dims[dim], 1), "step ", step,
+              " does not fit in dimension ", dim, " of size ", dims[dim]);
+  const int64_t extent = size == 0 ? 0 : (size - 1) * step + 1;
+  Dims low(dims.size(), 0), high(dims.size(), 0), interior(dims.size(), 0);
+  low[dim] = size == 0 ? 0 : start;
+  high[dim] = dims[dim] - low[dim] - extent;
+  interior[dim] = step - 1;
+  return Pad(x, Zero(x), low, high, interior);
+}
+
+/// The same where `start` is a parameter of the program.
+Value PlaceAt(Value x, const Dims& dims, int64_t dim, Value start, int64_t step) {
+  Value zeros = Constant(x.builder(), 0, Type(x.element(), dims));
+  if (IsEmpty(x)) return zeros;
+  Dims none(dims.size(), 0), interior = none;
+  if (x.dims()[dim] > 1) interior[dim] = step - 1;
+  std::vector<Value> starts(dims.size(), ScalarLike(start, 0));
+  starts[dim] = start;
+  return DynamicUpdateSlice(zeros, Pad(x, Zero(x), none, none, interior), starts);
+}
+
+/// An index into a dimension of `size` that is a parameter; negative ones count from the end.
+Value FromFront(const Number& index, Value like, int64_t size) {
+  Value i = index.Like(stablehlo::Scalar(like, 0, ElementType::kS64));
+  i = Select(i < 0, i + size, i);
+  return stablehlo::Clamp(ScalarLike(i, 0), i, ScalarLike(i, size));
+}
+
+/// A bound of a Python slice as an offset in [0, size].
+int64_t SliceBound(int64_t bound, int64_t size) {
+  return std::clamp<int64_t>(bound < 0 ? bound + size : bound, 0, size);
+}
+
+/// An index that may be negative, as select's.
+int64_t SelectIndex(int64_t index, const Dims& dims, int64_t dim) {
+  const int64_t size = dims[dim];
+  TORCH_CHECK_INDEX(index >= -size && index < size, "select(): index ", index,
+                    " out of range for tensor of size ", c10::IntArrayRef(dims), " at dimension ",
+                    dim);
+  return index < 0 ? index + size : index;
+}
+
+void CheckSource(Value src, const Dims& slice) {
+  TORCH_CHECK(src.dims() == slice,
+              "expected src to have a size equal to the slice of self. src size = ",
+              c10::IntArrayRef(src.dims()), ", slice size = ", c10::IntArrayRef(slice));
+}
+
+Dims Strides(const Dims& dims) {
+  Dims strides(dims.size(), 1);
+  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  return strides;
+}
+
+/// The lower (kLe) or upper (kGe) triangle of the last two dimensions.
+Value Triangle(Value x, const Number& number, Direction keep) {
+  int64_t rows = x.dim(-2), columns = x.dim(-1);
+  Type type(IndexElement(std::max(rows, columns)), {rows, columns});
+  Value row = Iota(x.builder(), type, 0), column = Iota(x.builder(), type, 1);
+  // Any diagonal beyond the matrix is as good as the next one, and fits in the type.
+  Value diagonal = number.Like(stablehlo::Scalar(x, 0, ElementType::kS64));
+  diagonal = stablehlo::Clamp(ScalarLike(diagonal, -rows), diagonal, ScalarLike(diagonal, columns));
+  Value kept = Compare(Subtract(column, row), To(diagonal, type.element, type.dims), keep);
+  return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
+}
+
+/// Of the diagonal of an array, which comes last.
+Dims DiagonalDims(const Dims& dims, int64_t offset, int64_t dim1, int64_t dim2) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  dim1 = WrapDim(dim1, rank);
+  dim2 = WrapDim(dim2, rank);
+  TORCH_CHECK(dim1 != dim2, "diagonal dimensions cannot be identical ", dim1, ", ", dim2);
+  Dims result;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (i != dim1 && i != dim2) result.push_back(dims[i]);
+  }
+  const int64_t rows = dims[dim1] + std::min<int64_t>(offset, 0);
+  const int64_t columns = dims[dim2] - std::max<int64_t>(offset, 0);
+  result.push_back(std::max<int64_t>(0, std::min(rows, columns)));
+  return result;
+}
+
+/// `background` with a diagonal of the dimensions dim1 and dim2 replaced. `values` has the
+/// diagonal as its last dimension.
+Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, int64_t dim2) {
+  if (IsEmpty(values)) return background;
+  const Dims& dims = background.dims();
+  dim1 = WrapDim(dim1, background.rank());
+  dim2 = WrapDim(dim2, background.rank());
+  // Each row gets its value everywhere; a mask keeps the one place.
+  Dims placed = values.dims(), mapping;
+  placed.back() = dims[dim1];
+  values = Place(values, placed, values.rank() - 1, std::max<int64_t>(-offset, 0), 1);
+  for (int64_t i = 0; i < background.rank(); ++i) {
+    if (i != dim1 && i != dim2) mapping.push_back(i);
+  }
+  mapping.push_back(dim1);
+  Type type(IndexElement(std::max(dims[dim1], dims[dim2])), dims);
+  Value row = Iota(background.builder(), type, dim1), column = Iota(row.builder(), type, dim2);
+  Value hit = Compare(Subtract(column, row), FullLike(row, offset), Direction::kEq);
+  return Select(hit, BroadcastInDim(values, dims, mapping), background);
+}
+
+}  // namespace
+
+namespace aten {
+
+Value cat(LoweringContext& cx, const std::vector<Value>& tensors, int64_t dim) {
+  std::vector<Value> parts;
+  for (Value x : tensors) {
+    // PyTorch lets an empty vector be concatenated with anything.
+    if (x.dims() != Dims{0}) parts.push_back(ToOutputElement(cx, x));
+  }
+  if (parts.empty()) return Constant(cx.builder(), 0, cx.output_type());
+  return Concatenate(parts, WrapDim(dim, parts[0].rank()));
+}
+
+Value channel_shuffle(LoweringContext&, Value self, int64_t groups) {
+  Dims order(self.rank() + 1);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[1], order[2]);
+  return Reshape(Transpose(SplitDimension(self, 1, self.dim(1) / groups), order), self.dims());
+}
+
+Value constant_pad_nd(LoweringContext& cx, Value self, c10::IntArrayRef pad, Value value) {
+  Dims low(self.rank(), 0), high(self.rank(), 0);
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    low[low.size() - 1 - i] = pad[2 * i];
+    high[high.size() - 1 - i] = pad[2 * i + 1];
+  }
+  return Pad(self, ToOutputElement(cx, value), low, high);
+}
+
+Value flip(LoweringContext&, Value self, c10::IntArrayRef dims) {
+  Dims reversed;
+  for (int64_t dim : dims) {
+    if (self.rank() > 0) reversed.push_back(WrapDim(dim, self.rank()));
+  }
+  return Reverse(self, reversed);
+}
+
+Value repeat(LoweringContext& cx, Value self, c10::IntArrayRef repeats) {
+  // Each dimension becomes (repeat, size), which the reshape joins.
+  Dims dims, mapping;
+  int64_t added = static_cast<int64_t>(repeats.size()) - self.rank();
+  for (int64_t i = 0; i < static_cast<int64_t>(repeats.size()); ++i) {
+    dims.push_back(repeats[i]);
+    if (i < added) continue;
+    mapping.push_back(static_cast<int64_t>(dims.size()));
+    dims.push_back(self.dims()[i - added]);
+  }
+  return Reshape(BroadcastInDim(self, dims, mapping), cx.output_dims());
+}
+
+Value roll(LoweringContext& cx, Value self, c10::IntArrayRef shifts, c10::IntArrayRef dims) {
+  if (IsEmpty(self)) return self;
+  Value x = dims.empty() ? Reshape(self, {self.type().num_elements()}) : self;
+  for (size_t i = 0; i < shifts.size(); ++i) {
+    int64_t dim = dims.empty() ? 0 : WrapDim(dims[i], x.rank());
+    if (x.rank() == 0) continue;
+    int64_t size = x.dims()[dim];
+    int64_t cut = (size - shifts[i] % size) % size;
+    if (cut == 0) continue;
+    Dims zeros(x.rank(), 0), starts = zeros, limits = x.dims();
+    starts[dim] = limits[dim] = cut;
+    x = stablehlo::Concatenate({Slice(x, starts, x.dims()), Slice(x, zeros, limits)}, dim);
+  }
+  return Reshape(x, cx.output_dims());
+}
+
+Value tril(LoweringContext&, Value self, const Number& diagonal) {
+  return Triangle(self, diagonal, Direction::kLe);
+}
+
+Value triu(LoweringContext&, Value self, const Number& diagonal) {
+  return Triangle(self, diagonal, Direction::kGe);
+}
+
+Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input_sizes, int64_t dim,
+                      int64_t size, int64_t step) {
+  if (IsEmpty(grad_in)) return Constant(cx.builder(), 0, cx.output_type());
+  if (input_sizes.empty()) return Reshape(grad_in, cx.output_dims());
+  // Windows in blocks of `step`: block p of window n is added to block n + p of the input.
+  dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
+  auto product = [](auto begin, auto end) {
+    return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+  };
+  int64_t before = product(input_sizes.begin(), input_sizes.begin() + dim);
+  int64_t after = product(input_sizes.begin() + dim + 1, input_sizes.end());
+  const int64_t windows = grad_in.dim(dim);
+  if (windows == 1) step = size;  // else it fits the dimension, however large it was asked for
+  const int64_t blocks = (size + step - 1) / step;
+  Value x = Convert(grad_in, ComputeType(grad_in.element()));
+  x = Reshape(x, {before, windows, after, size});
+  x = Pad(x, Zero(x), {0, 0, 0, 0}, {0, 0, 0, blocks * step - size});
+  x = Transpose(Reshape(x, {before, windows, after, blocks, step}), {0, 1, 3, 4, 2});
+  // The fewer of the two become rows. Rows padded by one element more than the sum is long
+  // and then read without it are each shifted by their own number.
+  int64_t rows = windows, columns = blocks;
+  if (rows > columns) {
+    x = Transpose(x, {0, 2, 1, 3, 4});
+    std::swap(rows, columns);
+  }
+  int64_t total = rows + columns - 1;
+  x = Pad(x, Zero(x), {0, 0, 0, 0, 0}, {0, 0, total + 1 - columns, 0, 0});
+  x = Reshape(x, {before, rows * (total + 1), step * after});
+  x = Slice(x, {0, 0, 0}, {before, rows * total, step * after});
+  x = Reduce(Reshape(x, {before, rows, total, step * after}), {1}, ReduceOp::kAdd);
+  x = Pad(Reshape(x, {before, total * step, after}), Zero(x), {0, 0, 0},
+          {0, input_sizes[dim] - total * step, 0});
+  return ToOutputElement(cx, Reshape(x, cx.output_dims()));
+}
+
+Value slice_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes, int64_t dim,
+                     const Number& start, const Number&, int64_t step) {
+  dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
+  const int64_t size = input_sizes[dim];
+  if (!start.constant()) {
+    return PlaceAt(grad_output, input_sizes.vec(), dim, FromFront(start, grad_output, size), step);
+  }
+  const int64_t bound = SliceBound(start.constant()->toLong(), size);
+  return Place(grad_output, input_sizes.vec(), dim, bound, step);
+}
+
+Value select_backward(LoweringContext&, Value grad_output, c10::IntArrayRef input_sizes,
+                      int64_t dim, const Number& index) {
+  Dims dims = input_sizes.vec(), one = dims;
+  dim = WrapDim(dim, static_cast<int64_t>(dims.size()));
+  one[dim] = 1;
+  grad_output = Reshape(grad_output, one);
+  if (!index.constant()) {
+    return PlaceAt(grad_output, dims, dim, FromFront(index, grad_output, dims[dim]), 1);
+  }
+  return Place(grad_output, dims, dim, SelectIndex(index.constant()->toLong(), dims, dim), 1);
+}
+
+Value diagonal_backward(LoweringContext& cx, Value grad_output, c10::IntArrayRef, int64_t offset,
+                        int64_t dim1, int64_t dim2) {
+  DiagonalDims(cx.output_dims(), offset, dim1, dim2);  // checks them
+  return SetDiagonal(Constant(cx.builder(), 0, cx.output_type()), grad_output, offset, dim1, dim2);
+}
+
+Value slice_scatter(LoweringContext& cx, Value self, Value src, int64_t dim,
+                    std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
+  TORCH_CHECK_INDEX(self.rank() > 0, "slice() cannot be applied to a 0-dim tensor.");
+  dim = WrapDim(dim, self.rank());
+  TORCH_CHECK(step > 0, "slice step must be positive");
+  Dims slice = self.dims(), strides = Strides(slice);
+  const int64_t from = SliceBound(start.value_or(0), slice[dim]);
+  const int64_t to = SliceBound(end.value_or(slice[dim]), slice[dim]);
+  slice[dim] = to > from ? (to - from - 1) / step + 1 : 0;
+  CheckSource(src, slice);
+  const int64_t offset = from * strides[dim];
+  TORCH_CHECK(!c10::mul_overflows(strides[dim], step, &strides[dim]), "a step of ", step,
+              " overflows the strides");
+  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
+}
+
+Value select_scatter(LoweringContext& cx, Value self, Value src, int64_t dim, int64_t index) {
+  TORCH_CHECK_INDEX(self.rank() > 0, "select() cannot be applied to a 0-dim tensor.");
+  dim = WrapDim(dim, self.rank());
+  Dims slice = self.dims(), strides = Strides(slice);
+  const int64_t offset = SelectIndex(index, slice, dim) * strides[dim];
+  slice.erase(slice.begin() + dim);
+  CheckSource(src, slice);
+  strides.erase(strides.begin() + dim);
+  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
+}
+
+Value diagonal_scatter(LoweringContext& cx, Value self, Value src, int64_t offset, int64_t dim1,
+                       int64_t dim2) {
+  CheckSource(src, DiagonalDims(self.dims(), offset, dim1, dim2));
+  return SetDiagonal(self, ToOutputElement(cx, src), offset, dim1, dim2);
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering
