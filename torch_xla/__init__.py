@@ -36,6 +36,10 @@ def _check_torch_version(version: str) -> None:
 
 _check_torch_version(torch.__version__)
 
+# What answered for the device until now makes way.
+if (_autoload := sys.modules.get("torch_xla_autoload")) is not None:
+    _autoload.release()
+
 try:
     import torch_xla._XLAC as _XLAC
 except ImportError as error:

@@ -1,0 +1,114 @@
+"""``import torch`` alone makes the device known; torch_xla is imported when it is used."""
+
+from __future__ import annotations
+
+import pytest
+from process_testing import start_python
+
+_LOADED = "\nimport sys; print('torch_xla' in sys.modules)"
+
+
+def run_python(code: str, **environment: str) -> str:
+    result = start_python("-c", code, **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.mark.multiprocess
+class TestAutoload:
+    @pytest.mark.parametrize(
+        "use",
+        [
+            "torch.ones(2).to('xla')",
+            "torch.nn.Linear(2, 2).to(torch.device('xla', 0))",
+            "torch.randn(2, device='xla')",
+            "torch.tensor([1, 2], device='xla')",
+            "torch.empty_strided((2,), (1,), device='xla')",
+            "torch.tril_indices(3, 3, device='xla')",
+            "torch.xla.device_count()",
+            "torch.get_device_module('xla').device_count()",
+            "torch.ones(2, requires_grad=True).to('xla').sum().backward()",
+        ],
+    )
+    def test_first_use_imports(self, use):
+        code = f"import torch; {use}; assert torch.arange(3, device='xla').tolist() == [0, 1, 2]"
+        assert run_python(code + _LOADED) == "True"
+
+    def test_who_does_not_ask_gets_nothing(self):
+        code = (
+            "import inspect, torch\n"
+            "model = torch.nn.Linear(2, 2)\n"
+            "torch.optim.AdamW(model.parameters())\n"
+            "model(torch.ones(2, 2)).sum().backward()\n"
+            "torch.manual_seed(0)\n"
+            "inspect.getmodule(inspect.stack()[0][0])\n"
+        )
+        assert run_python(code + _LOADED) == "False"
+
+    def test_a_backward_pass_before_the_device_is_used(self):
+        code = (
+            "import torch\n"
+            "model = torch.nn.Linear(2, 1)\n"
+            "model(torch.ones(2, 2)).sum().backward()\n"
+            "model.to('xla')\n"
+            "model(torch.ones(2, 2, device='xla')).sum().backward()\n"
+            "print(model.bias.grad.item())\n"
+        )
+        assert run_python(code) == "4.0"
+
+    def test_variable_turns_it_off(self):
+        code = (
+            "import sys, torch\n"
+            "assert not hasattr(torch, 'xla') and 'torch_xla_autoload' not in sys.modules\n"
+            "import torch_xla\n"
+            "print(torch.ones(2).to('xla').tolist(), torch.xla.device_count() > 0)\n"
+        )
+        assert run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "[1.0, 1.0] True"
+
+    def test_import_of_the_package_makes_it_the_device_module(self):
+        code = (
+            "import torch_xla, torch, sys\n"
+            "assert torch.xla is sys.modules['torch.xla']\n"
+            "print(torch.xla.__name__)\n"
+        )
+        assert run_python(code) == "torch_xla._internal.device_module"
+
+    def test_broken_package_does_not_break_torch(self):
+        code = (
+            "import sys\n"
+            "class Broken:\n"
+            "    def find_spec(self, name, *args):\n"
+            "        if name == 'torch_xla':\n"
+            "            raise ImportError('built for another torch')\n"
+            "sys.meta_path.insert(0, Broken())\n"
+            "import torch\n"
+            "for use in (lambda: torch.ones(2).to('xla'), lambda: torch.ones(2, device='xla')):\n"
+            "    try:\n"
+            "        use()\n"
+            "    except RuntimeError as error:\n"
+            "        print(str(error).splitlines()[0])\n"
+            "assert torch.ones(2).sum() == 2\n"
+        )
+        said = run_python(code).splitlines()
+        assert len(said) == 2
+        for line in said:
+            assert "needs torch_xla, which cannot be imported: built for another torch" in line
+
+    @pytest.mark.parametrize(
+        "breakage",
+        [
+            "sys.modules['torch_xla_autoload._stand_in'] = None",
+            "from types import SimpleNamespace as N\n"
+            "sys.modules['torch_xla_autoload._stand_in'] = N(TORCH='1.13.0', release=lambda: None)",
+        ],
+        ids=["no extension", "another torch"],
+    )
+    def test_broken_stand_in_does_not_break_torch(self, breakage):
+        code = (
+            f"import sys; {breakage}\n"
+            "import torch\n"
+            "assert not hasattr(torch, 'xla')\n"
+            "import torch_xla\n"
+            "print(torch.ones(2).to('xla').tolist())\n"
+        )
+        assert run_python(code) == "[1.0, 1.0]"
