@@ -276,6 +276,25 @@ def test_a_warning_without_any_switch(tmp_path):
         assert "torch_xla: " not in explained(tmp_path, code, **environment)[1]
 
 
+def test_other_programs_of_a_few_operations_give_no_warning(tmp_path):
+    _, errors = explained(
+        tmp_path,
+        """
+        x = torch.ones(4).to(device)
+        results = [
+            x.exp().sum().item(),
+            x.sin().sum().item(),
+            (x > 0).all().item(),
+            x.log().max().item(),
+            torch.ones(3).to(device).relu().sum().item(),
+            torch.arange(5).to(device).float().sum().item(),
+            x.cumsum(0)[2].item(),
+        ]
+        """,
+    )
+    assert "programs in a row" not in errors
+
+
 def test_training_gives_no_warning(tmp_path):
     _, errors = explained(
         tmp_path,

@@ -18,6 +18,8 @@ constexpr size_t kMaxRecordBytes = 64 << 20;
 constexpr size_t kMaxExplanations = 256;
 // So many compilations of nearly the same graph, one after the other, are told.
 constexpr int kWarnAfter = 3;
+// A few operations of which one is another are another program.
+constexpr size_t kFewNodes = 16;
 // With more steps than this between them they are not one after the other.
 constexpr int64_t kMaxCachedBetween = 20;
 
@@ -53,6 +55,7 @@ struct History {
   std::deque<Explanation> explanations;
   int64_t compilations = 0;
   int streak = 0;
+  std::string streak_of;       // what changed, and where it was asked for
   int64_t cached_then = 0;     // the counter CachedCompile at the last one
   std::set<std::string> told;  // causes
 };
@@ -150,16 +153,22 @@ void Remember(Past past, History& history) {
   }
 }
 
-/// One line where programs that are nearly the same keep being compiled; once for each cause.
+/// One line where the same change of nearly the same program keeps being compiled, asked for at one
+/// place, as in a loop; once for each cause.
 std::string WarningOf(const Explanation& explanation, History& history) {
   static auto& cached = debug::GetCounter("CachedCompile");
   static const bool enabled = debug::EnvFlag("XLA_RECOMPILE_WARNING", /*otherwise=*/true);
   const int64_t steps = cached.value();
   const bool in_a_row = steps - std::exchange(history.cached_then, steps) <= kMaxCachedBetween;
-  history.streak = explanation.near ? (in_a_row ? history.streak + 1 : 1) : 0;
-  if (!enabled || history.streak < kWarnAfter) return {};
   const Explanation::Reason& reason = explanation.reasons[0];
-  if (!history.told.insert(reason.kind + reason.line).second) return {};
+  const bool near = explanation.near &&
+                    (explanation.nodes > kFewNodes || reason.kind != NameOf(Change::kOperation));
+  const std::string change = near ? reason.kind + reason.line : std::string();
+  const std::string before = std::exchange(history.streak_of, change + explanation.line);
+  const bool same = before == history.streak_of;
+  history.streak = !near ? 0 : in_a_row && same ? history.streak + 1 : 1;
+  if (!enabled || history.streak < kWarnAfter) return {};
+  if (!history.told.insert(change).second) return {};
   return "torch_xla: " + std::to_string(history.streak) +
          " programs in a row were compiled for nearly the same graph: " + reason.text +
          (reason.line.empty() ? "" : " (" + reason.line + ")") + "; " + reason.remedy +
