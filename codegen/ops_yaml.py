@@ -44,6 +44,7 @@ KEYS = {
     "check": "an index and its range: what CheckIndex (aten/index_check.h) gets",
     "counted": "calls of such an operation are counted",
     "since": "the version of PyTorch that all have it from",
+    "until": "the version of PyTorch that all have it up to",
 }
 HAND = {
     "factory": "makes a tensor of sizes and numbers alone",
@@ -282,7 +283,7 @@ class Op:
             raise ValueError(f"hand: {self.options['hand']}: one of {', '.join(HAND)}")
         if self.is_own != ("schema" in self.options):
             raise ValueError("a `schema` is for operations that PyTorch does not have")
-        if self.is_foreach and set(self.options) - {"foreach", "since"}:
+        if self.is_foreach and set(self.options) - {"foreach", "since", "until"}:
             raise ValueError("`foreach` says it all")
         if not self.by_hand and self.options.get("lower", "") == self.symbol:
             raise ValueError("a Lower of the operator's name need not be named")
@@ -344,7 +345,10 @@ def _is_missing_here(options: dict[str, Any]) -> bool:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(".")[:2]]
 
-    return "since" in options and numbers(version("torch")) < numbers(str(options["since"]))
+    here = numbers(version("torch"))
+    return ("since" in options and here < numbers(str(options["since"]))) or (
+        "until" in options and here > numbers(str(options["until"]))
+    )
 
 
 def load_ops(path: Path) -> list[Op]:

@@ -19,7 +19,7 @@ import torch
 __version__ = "2.13.0"
 
 # The oldest and newest (major, minor) of torch that this release supports.
-_TORCH_RANGE = ((2, 11), (2, 13))
+_TORCH_RANGE = ((2, 11), (2, 15))
 
 
 def _check_torch_version(version: str) -> None:

@@ -66,10 +66,14 @@ def test_nothing_stands_twice(load):
         load("operators:\n  - sin\n")
 
 
-def test_since_excuses_older_versions_alone(load):
-    assert not load("ops:\n  - sinus: {since: '99.0'}\n")
+@pytest.mark.parametrize(
+    ("excused", "not_excused"),
+    [("since: '99.0'", "since: '2.0'"), ("until: '2.0'", "until: '99.0'")],
+)
+def test_versions_excuse_others_alone(load, excused, not_excused):
+    assert not load(f"ops:\n  - sinus: {{{excused}}}\n")
     with pytest.raises(ValueError, match="no operator"):
-        load("ops:\n  - sinus: {since: '2.0'}\n")
+        load(f"ops:\n  - sinus: {{{not_excused}}}\n")
 
 
 @pytest.mark.parametrize(

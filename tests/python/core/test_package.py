@@ -2,6 +2,7 @@
 
 import io
 import sys
+from importlib import metadata
 
 import pytest
 import torch
@@ -18,16 +19,20 @@ class TestImport:
     def test_version(self):
         assert torch_xla.__version__ == "2.13.0"
 
-    @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cu130", "2.13.0a0+git123"])
+    @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cu130", "2.15.0a0+git123"])
     def test_supported_torch(self, version):
         torch_xla._check_torch_version(version)
 
-    @pytest.mark.parametrize("version", ["2.9.1", "2.10.0", "2.14.0", "3.0"])
+    @pytest.mark.parametrize("version", ["2.9.1", "2.10.0", "2.16.0", "3.0"])
     def test_other_torch_is_one_clear_line(self, version):
-        with pytest.raises(ImportError, match="works with torch 2.11 to 2.13") as info:
+        with pytest.raises(ImportError, match="works with torch 2.11 to 2.15") as info:
             torch_xla._check_torch_version(version)
         assert version in str(info.value)
         assert "\n" not in str(info.value)
+
+    def test_requires_the_torch_it_was_built_with(self):
+        minor = ".".join(torch.__version__.split(".")[:2])
+        assert f"torch=={minor}.*" in metadata.requires("torch_xla")
 
     def test_import_is_light(self):
         """It loads a few modules of its own and the plugin's wheel, no other package."""

@@ -3,6 +3,7 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/mm.h>
 #include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Metaprogramming.h>
 
 #include <algorithm>
 #include <limits>
@@ -51,6 +52,10 @@ at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Ten
   return product.to(dtype);
 }
 
+/// TensorList, or since PyTorch 2.14, whose operator is a structured one, ITensorListRef.
+using Scales = c10::guts::typelist::element_t<
+    2, c10::guts::function_traits<decltype(XLANativeFunctions::_scaled_mm_v2)>::parameter_types>;
+
 }  // namespace
 
 at::Tensor XLANativeFunctions::_scaled_mm(
@@ -71,14 +76,11 @@ at::Tensor XLANativeFunctions::_scaled_mm(
   return ScaledProduct(self, mat2, scale_a, scale_b, bias, out_dtype);
 }
 
-at::Tensor XLANativeFunctions::_scaled_mm_v2(const at::Tensor& self, const at::Tensor& mat2,
-                                             at::TensorList scale_a, at::IntArrayRef recipe_a,
-                                             at::IntArrayRef swizzle_a, at::TensorList scale_b,
-                                             at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b,
-                                             const std::optional<at::Tensor>& bias,
-                                             std::optional<at::ScalarType> out_dtype,
-                                             at::IntArrayRef contraction_dim,
-                                             bool /*use_fast_accum*/) {
+at::Tensor XLANativeFunctions::_scaled_mm_v2(
+    const at::Tensor& self, const at::Tensor& mat2, Scales scale_a, at::IntArrayRef recipe_a,
+    at::IntArrayRef swizzle_a, Scales scale_b, at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b,
+    const std::optional<at::Tensor>& bias, std::optional<at::ScalarType> out_dtype,
+    at::IntArrayRef contraction_dim, bool /*use_fast_accum*/) {
   TORCH_CHECK_VALUE(self.dim() == 2 && mat2.dim() == 2,
                     "_scaled_mm_v2: expected two matrices, but got ", self.sizes(), " and ",
                     mat2.sizes());
@@ -100,12 +102,12 @@ at::Tensor XLANativeFunctions::_scaled_mm_v2(const at::Tensor& self, const at::T
       "_scaled_mm_v2: expected one scale of each matrix, both TensorWise (0) or both ",
       "RowWise (1), but got ", scale_a.size(), " of recipes ", recipe_a, " and ", scale_b.size(),
       " of recipes ", recipe_b);
-  if (!Fits(static_cast<Scaling>(recipe_a[0]), self, mat2, scale_a[0], scale_b[0])) {
-    RefuseScales("_scaled_mm_v2", self, mat2, scale_a[0], scale_b[0]);
+  if (!Fits(static_cast<Scaling>(recipe_a[0]), self, mat2, scale_a.front(), scale_b.front())) {
+    RefuseScales("_scaled_mm_v2", self, mat2, scale_a.front(), scale_b.front());
   }
   TORCH_CHECK_VALUE(!bias || bias->numel() == mat2.size(1), "_scaled_mm_v2: expected a bias of ",
                     mat2.size(1), " elements, but got ", bias->sizes());
-  return ScaledProduct(self, mat2, scale_a[0], scale_b[0], bias, out_dtype);
+  return ScaledProduct(self, mat2, scale_a.front(), scale_b.front(), bias, out_dtype);
 }
 
 }  // namespace torch_xla
