@@ -41,7 +41,7 @@ if (_autoload := sys.modules.get("torch_xla_autoload")) is not None:
     _autoload.release()
 
 try:
-    import torch_xla._XLAC as _XLAC
+    from torch_xla import _XLAC as _XLAC
 except ImportError as error:
     if isinstance(error, ModuleNotFoundError):
         _hint = "its extension torch_xla._XLAC is not built; run `pip install .` in its sources"

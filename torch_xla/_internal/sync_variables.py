@@ -29,7 +29,7 @@ def before_sync() -> None:
         return
     if os.environ.get("XLA_SAVE_TENSORS_FMT", "text") == "hlo":
         text = _XLAC._xla_stablehlo_of([])
-    if _XLAC._xla_num_devices() > 1 or "RANK" in os.environ:
+    if len(_XLAC._xla_get_devices()) > 1 or "RANK" in os.environ:
         path = f"{path}.{os.environ.get('RANK', '0')}"
     with open(path, "a") as file:
         file.write(f"[ScheduleSyncTensorsGraph]\n\n## BEGIN_GRAPH\n{text}\n## END_GRAPH\n\n")

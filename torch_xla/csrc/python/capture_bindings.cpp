@@ -175,10 +175,13 @@ void BindCapture(py::module_& m) {
   m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
   // The settings of this thread; None ends them. Returns those before.
   py::class_<lazy::CompileSettings, std::shared_ptr<lazy::CompileSettings>>(m, "_CompileSettings");
+  using Settings = std::optional<std::shared_ptr<lazy::CompileSettings>>;
   m.def(
       "_xla_set_thread_settings",
-      [](const std::shared_ptr<lazy::CompileSettings>& settings) {
-        return std::const_pointer_cast<lazy::CompileSettings>(lazy::SetThreadSettings(settings));
+      [](const Settings& settings) -> Settings {
+        auto before = lazy::SetThreadSettings(settings.value_or(nullptr));
+        if (!before) return std::nullopt;
+        return std::const_pointer_cast<lazy::CompileSettings>(before);
       },
       py::arg("settings"));
   m.def(

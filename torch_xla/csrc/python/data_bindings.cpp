@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <pybind11/typing.h>
 
 #include <cstring>
 #include <map>
@@ -72,8 +73,10 @@ py::object ToPython(const Feature& feature, bool as_text) {
   return list;
 }
 
-py::dict ToPython(const Example& example, const Names& texts) {
-  py::dict result;
+using Features = py::typing::Dict<py::str, py::object>;
+
+Features ToPython(const Example& example, const Names& texts) {
+  Features result;
   for (const auto& [name, feature] : example) {
     result[py::str(name.data(), name.size())] = ToPython(feature, texts.contains(name));
   }
@@ -88,7 +91,7 @@ class Reader {
       : reader_(data::Inflate(SourceOf(std::move(file)), CompressionOf(compression), path), path,
                 buffer_size) {}
 
-  py::object ReadRecord() {
+  std::optional<py::bytes> ReadRecord() {
     std::unique_lock lock(mutex_, std::defer_lock);
     std::optional<std::string_view> record;
     {
@@ -96,11 +99,11 @@ class Reader {
       lock.lock();
       record = reader_.Next();
     }
-    if (!record) return py::none();
+    if (!record) return std::nullopt;
     return py::bytes(record->data(), record->size());
   }
 
-  py::object ReadExample(const Names& texts) {
+  std::optional<Features> ReadExample(const Names& texts) {
     std::unique_lock lock(mutex_, std::defer_lock);
     Example example;
     {
@@ -117,7 +120,7 @@ class Reader {
         lock.unlock();
       }
     }
-    if (!lock.owns_lock()) return py::none();
+    if (!lock.owns_lock()) return std::nullopt;
     try {
       return ToPython(example, texts);
     } catch (const py::error_already_set& error) {

@@ -183,7 +183,8 @@ lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream
   return data;
 }
 
-py::object Import(const py::object& capsule, const std::string& device, intptr_t stream) {
+std::optional<at::Tensor> Import(const py::object& capsule, const std::string& device,
+                                 intptr_t stream) {
   const int ordinal = [&] {
     py::gil_scoped_release no_gil;
     lazy::GetClient();
@@ -195,7 +196,8 @@ py::object Import(const py::object& capsule, const std::string& device, intptr_t
   } else if (PyCapsule_IsValid(capsule.ptr(), at::DLPackTraits<DLManagedTensor>::capsule)) {
     data = Take<DLManagedTensor>(capsule, ordinal, stream);
   }
-  return data ? py::cast(aten::MakeTensor(lazy::MakeLeaf(data), ordinal)) : py::none();
+  if (!data) return std::nullopt;
+  return aten::MakeTensor(lazy::MakeLeaf(data), ordinal);
 }
 
 }  // namespace

@@ -80,14 +80,15 @@ void BindExecution(py::module_& m) {
     return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());
   });
   // (strides, offset) in elements of the storage; None where these cannot express the view.
-  m.def("_xla_get_layout", [](const at::Tensor& tensor) -> py::object {
+  using Layout = std::pair<std::vector<int64_t>, int64_t>;
+  m.def("_xla_get_layout", [](const at::Tensor& tensor) -> std::optional<Layout> {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "_xla_get_layout");
-    if (impl->is_conj() || impl->is_neg()) return py::none();
+    if (impl->is_conj() || impl->is_neg()) return std::nullopt;
     const lazy::View* view = impl->view();
-    if (!view) return py::make_tuple(tensor.strides(), 0);
+    if (!view) return Layout(tensor.strides().vec(), 0);
     const lazy::ViewStep& step = view->last();
-    if (view->steps.size() != 1 || step.bitcast) return py::none();
-    return py::make_tuple(c10::IntArrayRef(step.strides), step.offset);
+    if (view->steps.size() != 1 || step.bitcast) return std::nullopt;
+    return Layout({step.strides.begin(), step.strides.end()}, step.offset);
   });
   // A tensor over the whole storage that `tensor` is a look at.
   m.def("_xla_get_storage_tensor", [](const at::Tensor& tensor) {

@@ -19,16 +19,18 @@ void BindMetrics(py::module_& m) {
   });
   m.def("_xla_increment_counter",
         [](const std::string& name, int64_t n) { debug::GetCounter(name).Add(n); });
-  m.def("_xla_metric_data", [](const std::string& name) -> py::object {
+  // (count, sum, (time, value) of each sample that is kept).
+  using MetricData = std::tuple<int64_t, double, std::vector<std::pair<double, double>>>;
+  m.def("_xla_metric_data", [](const std::string& name) -> std::optional<MetricData> {
     debug::Metric* metric = debug::FindMetric(name);
-    if (!metric) return py::none();
+    if (!metric) return std::nullopt;
     debug::Metric::Data data = metric->data();
-    if (data.count == 0) return py::none();
-    py::list samples;
+    if (data.count == 0) return std::nullopt;
+    std::vector<std::pair<double, double>> samples;
     for (const auto& sample : data.samples) {
-      samples.append(py::make_tuple(static_cast<double>(sample.timestamp_ns) * 1e-9, sample.value));
+      samples.emplace_back(static_cast<double>(sample.timestamp_ns) * 1e-9, sample.value);
     }
-    return py::make_tuple(data.count, data.sum, samples);
+    return MetricData(data.count, data.sum, std::move(samples));
   });
   m.def("_clear_xla_counters", &debug::ClearCounters);
   m.def("_clear_xla_metrics", &debug::ClearMetrics);

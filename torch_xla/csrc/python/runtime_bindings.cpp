@@ -1,3 +1,5 @@
+#include <pybind11/typing.h>
+
 #include <map>
 
 #include "lazy/device.h"
@@ -30,7 +32,8 @@ std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
 void BindRuntime(py::module_& m) {
   m.def(
       "_xla_add_plugin",
-      [](const std::string& platform, const std::string& library, const py::dict& options,
+      [](const std::string& platform, const std::string& library,
+         const py::typing::Dict<py::str, py::object>& options,
          std::optional<std::string> topology) {
         runtime::PluginSpec spec{library, {}, std::move(topology)};
         for (auto [key, value] : options) {

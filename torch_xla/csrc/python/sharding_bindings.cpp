@@ -37,8 +37,16 @@ void BindSharding(py::module_& m) {
   m.def("_xla_mark_sharding", &aten::MarkSharding, NoGil());
   m.def("_xla_clear_sharding", &aten::ClearSharding, NoGil());
   m.def("_xla_with_sharding", &aten::WithSharding, NoGil());
-  m.def("_xla_marked_sharding", &aten::MarkedSharding, kInterned);
-  m.def("_xla_sharding", &aten::ShardingOf, kInterned);
+  using MaybeSharding = std::optional<const Sharding*>;
+  const auto maybe = [](const Sharding* sharding) {
+    return sharding ? MaybeSharding(sharding) : std::nullopt;
+  };
+  m.def(
+      "_xla_marked_sharding",
+      [maybe](const at::Tensor& tensor) { return maybe(aten::MarkedSharding(tensor)); }, kInterned);
+  m.def(
+      "_xla_sharding",
+      [maybe](const at::Tensor& tensor) { return maybe(aten::ShardingOf(tensor)); }, kInterned);
   m.def("_xla_dot_general", &aten::DotGeneral, NoGil());
   m.def("_xla_send_sharded", &aten::SendSharded, NoGil());
   m.def("_xla_tiles", &aten::TilesOf, NoGil());

@@ -1,5 +1,7 @@
 // The StableHLO builder, for lowerings in Python: torch_xla.library.hlo. A traced function
 // becomes text, which torch_xla.library.stablehlo calls.
+#include <pybind11/complex.h>
+#include <pybind11/typing.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
@@ -35,6 +37,8 @@ struct Handle {
 
 using Number = std::variant<bool, int64_t, double, std::complex<double>>;
 using Operand = std::variant<Handle, Number>;
+using Handles = py::typing::Tuple<Handle, py::ellipsis>;
+using Function = py::typing::Callable<py::object(py::ellipsis)>;
 
 Literal ToLiteral(const Number& number) {
   return std::visit([](auto v) { return Literal(v); }, number);
@@ -46,9 +50,8 @@ std::vector<stablehlo::Value> ValuesOf(const std::vector<Handle>& handles) {
   return values;
 }
 
-py::tuple AsTuple(const std::shared_ptr<Builder>& builder,
-                  std::span<const stablehlo::Value> values) {
-  py::tuple tuple(values.size());
+Handles AsTuple(const std::shared_ptr<Builder>& builder, std::span<const stablehlo::Value> values) {
+  Handles tuple(values.size());
   for (size_t i = 0; i < values.size(); ++i) tuple[i] = py::cast(Handle{builder, values[i]});
   return tuple;
 }
@@ -68,7 +71,7 @@ std::vector<stablehlo::Value> Returned(const py::object& object) {
                        py::repr(object).cast<std::string>());
 }
 
-Body BodyOf(const std::shared_ptr<Builder>& builder, const py::function& function) {
+Body BodyOf(const std::shared_ptr<Builder>& builder, const Function& function) {
   return [builder, function](std::span<const stablehlo::Value> arguments) {
     return Returned(function(*AsTuple(builder, arguments)));
   };
@@ -186,8 +189,9 @@ constexpr std::pair<const char*, Binary> kBinary[] = {
 
 void BindValue(py::module_& hlo) {
   py::class_<Handle> value(hlo, "Value", "A value of the function that is being traced.");
-  value.def_property_readonly("shape",
-                              [](const Handle& x) { return py::tuple(py::cast(x.value.dims())); });
+  value.def_property_readonly("shape", [](const Handle& x) {
+    return py::typing::Tuple<int64_t, py::ellipsis>(py::cast(x.value.dims()));
+  });
   value.def_property_readonly("dtype",
                               [](const Handle& x) { return aten::DtypeOf(x.value.element()); });
   value.def("__repr__", [](const Handle& x) { return "<hlo " + x.value.type().ToString() + ">"; });
@@ -334,7 +338,7 @@ void BindShapes(py::module_& hlo) {
 void BindControl(py::module_& hlo) {
   hlo.def(
       "while_loop",
-      [](const std::vector<Handle>& init, const py::function& condition, const py::function& body) {
+      [](const std::vector<Handle>& init, const Function& condition, const Function& body) {
         if (init.empty()) throw py::value_error("hlo.while_loop: expected at least one value");
         const auto& builder = init[0].builder;
         return AsTuple(builder, stablehlo::While(ValuesOf(init), BodyOf(builder, condition),
@@ -343,7 +347,7 @@ void BindControl(py::module_& hlo) {
       py::arg("init"), py::arg("condition"), py::arg("body"));
   hlo.def(
       "if_",
-      [](const Handle& predicate, const py::function& on_true, const py::function& on_false) {
+      [](const Handle& predicate, const Function& on_true, const Function& on_false) {
         const auto& builder = predicate.builder;
         return AsTuple(builder, stablehlo::If(predicate.value, BodyOf(builder, on_true),
                                               BodyOf(builder, on_false)));
@@ -363,7 +367,7 @@ void BindControl(py::module_& hlo) {
   hlo.def(
       "optimization_barrier",
       [](const std::vector<Handle>& operands) {
-        if (operands.empty()) return py::tuple();
+        if (operands.empty()) return Handles(0);
         return AsTuple(operands[0].builder, stablehlo::OptimizationBarrier(ValuesOf(operands)));
       },
       py::arg("operands"));
@@ -411,7 +415,7 @@ void BindReductions(py::module_& hlo) {
       py::arg("a_batch") = Dims(), py::arg("b_batch") = Dims(), py::arg("dtype") = py::none());
   hlo.def(
       "sort",
-      [](const std::vector<Handle>& values, int64_t dim, const py::function& less, bool stable) {
+      [](const std::vector<Handle>& values, int64_t dim, const Function& less, bool stable) {
         if (values.empty()) throw py::value_error("hlo.sort: expected at least one value");
         const auto& builder = values[0].builder;
         return AsTuple(builder, Sort(ValuesOf(values), dim, stable, BodyOf(builder, less)));
@@ -431,7 +435,7 @@ void BindStableHlo(py::module_& m) {
   BindControl(hlo);
   m.def("_stablehlo_element",
         [](at::ScalarType dtype) { return runtime::MlirName(lowering::NaturalType(dtype)); });
-  m.def("_stablehlo_of", [](const py::function& function, const std::vector<at::Tensor>& like) {
+  m.def("_stablehlo_of", [](const Function& function, const std::vector<at::Tensor>& like) {
     auto builder = std::make_shared<Builder>();
     std::vector<stablehlo::Value> parameters;
     for (const at::Tensor& tensor : like) {
