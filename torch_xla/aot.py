@@ -41,10 +41,13 @@ class Plan:
         temporaries: Bytes of what lives during the program alone, activations for example.
         code: Bytes of machine code.
         peak: Bytes in use when most are.
-        flops: Operations on floating point numbers, XLA's estimate; NaN where the plugin makes
-            none (that of NVIDIA's GPUs).
-        bytes_accessed: Bytes that go to and from memory, XLA's estimate; NaN likewise.
-        collectives: By kind, how many there are and the bytes of their results.
+        flops: Operations on floating point numbers, XLA's estimate; where the plugin makes none
+            (that of NVIDIA's GPUs) or the program has loops, whose bodies that counts once, those
+            of matrix products and convolutions, counted in the optimized program.
+        bytes_accessed: Bytes that go to and from memory, XLA's estimate; NaN where the
+            plugin makes none.
+        collectives: By kind, how many run and the bytes of their results; one in a loop counts as
+            often as the loop runs.
     """
 
     def __init__(self, program: Any, topology: topologies.Topology | None) -> None:
@@ -65,6 +68,8 @@ class Plan:
         optimized = program.optimized()
         self._module = hlo.read(*optimized) if optimized else None
         self.collectives = self._module.collectives() if self._module else {}
+        if self._module and (math.isnan(self.flops) or self._module.has_loops()):
+            self.flops = float(self._module.flops())
 
     @property
     def fits(self) -> bool | None:
@@ -87,6 +92,14 @@ class Plan:
             "memory": self.bytes_accessed / chip.bandwidth,
             "network": sum(size for _, size in self.collectives.values()) / chip.link,
         }
+
+    def largest(self, count: int = 5) -> list[hlo.Live]:
+        """Returns the largest arrays that the program makes and has when it has most.
+
+        Each with its bytes, shape, and the operator and line that it comes from (with
+        ``XLA_HLO_DEBUG=1``). Empty where the plugin does not show the program.
+        """
+        return self._module.largest(count) if self._module else []
 
     def text(self) -> str:
         """Returns the optimized program; empty where the plugin does not show it."""
@@ -121,6 +134,8 @@ class Plan:
             rows.append((kind, f"{count}, {_bytes(size)}"))
         for bound, seconds in self.roofline().items():
             rows.append((f"by {bound}", f"{seconds * 1e3:.4g} ms"))
+        for array in self.largest():
+            rows.append((_bytes(array.bytes), f"{array.shape} {array.line}".rstrip()))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
@@ -282,6 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("script")
     options, arguments = parser.parse_known_args(argv)
     used = _use(options.topology)
+    _XLAC._set_ir_debug(True)  # Each instruction names its operator and line.
     ended, held = _run(options.script, arguments, options.syncs)
     plans = _programs_since((), used)
     if not plans:

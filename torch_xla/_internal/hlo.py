@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -119,7 +120,12 @@ def _shape(data: memoryview) -> Shape:
 
 
 class Instruction(NamedTuple):
-    """One instruction; ``operands`` and ``id`` are numbers within the module."""
+    """One instruction.
+
+    ``id``, ``operands`` and ``called`` (computations) are numbers within the module; ``line`` is
+    the operator and ``file:line`` of the program that it comes from, where they are known;
+    ``details`` are the messages that only some kinds of instructions have, by their numbers.
+    """
 
     id: int
     name: str
@@ -127,11 +133,29 @@ class Instruction(NamedTuple):
     shape: Shape
     operands: tuple[int, ...]
     target: str
+    called: tuple[int, ...]
+    line: str
+    details: dict[int, memoryview]
 
 
-def _instruction(data: memoryview) -> Instruction:
-    name = opcode = target = ""
+_WINDOW, _CONVOLUTION, _DOT, _CONFIG = 15, 16, 30, 43
+
+
+def _metadata(data: memoryview, frames: list[str]) -> str:
+    name, frame = "", 0
+    for number, value in _fields(data):
+        if number == 2:
+            name = bytes(value).decode()
+        elif number == 15:
+            frame = value
+    where = frames[frame - 1] if 0 < frame <= len(frames) else ""
+    return f"{name} at {where}" if name and where else name or where
+
+
+def _instruction(data: memoryview, frames: list[str]) -> Instruction:
+    name = opcode = target = line = ""
     shape, operands, identity = Shape(0, (), ()), [], 0
+    called, details = [], {}
     for number, value in _fields(data):
         if number == 1:
             name = bytes(value).decode()
@@ -145,22 +169,199 @@ def _instruction(data: memoryview) -> Instruction:
             identity = value
         elif number == 36:
             operands += _integers(value)
-    return Instruction(identity, name, opcode, shape, tuple(operands), target)
+        elif number == 38:
+            called += _integers(value)
+        elif number == 7:
+            line = _metadata(value, frames)
+        elif number in (_WINDOW, _CONVOLUTION, _DOT, _CONFIG):
+            details[number] = value
+    return Instruction(
+        identity, name, opcode, shape, tuple(operands), target, tuple(called), line, details
+    )
+
+
+def _message(data: memoryview | None) -> dict[int, list[int]]:
+    """The integer fields of a message, by their numbers; 0 is left out by those who write it."""
+    found: dict[int, list[int]] = {}
+    for number, value in _fields(data or memoryview(b"")):
+        if isinstance(value, int) or number in (1, 2, 3, 4, 5, 6, 11, 12):
+            found.setdefault(number, []).extend(_integers(value))
+    return found
+
+
+def _dot_flops(product: Instruction, left: Shape) -> int:
+    contracted = _message(product.details.get(_DOT)).get(1, [])
+    return 2 * math.prod(product.shape.dims) * math.prod(left.dims[d] for d in contracted)
+
+
+def _taps(size: int, positions: int, window: dict[int, list[int]]) -> int:
+    """How many elements of one dimension the windows at all positions see: not the padding."""
+
+    def field(number: int, default: int) -> int:
+        value = window.get(number, [default])[0]
+        return value - (1 << 64) if value >> 63 else value
+
+    stride, before = field(2, 1), field(3, 0)
+    dilation, base = field(5, 1), field(6, 1)
+    last = (size - 1) * base
+    return sum(
+        0 <= (at := position * stride - before + tap * dilation) <= last and at % base == 0
+        for position in range(positions)
+        for tap in range(field(1, 1))
+    )
+
+
+def _convolution_flops(product: Instruction, left: Shape, kernel: Shape) -> int:
+    numbers = _message(product.details.get(_CONVOLUTION))
+    features = kernel.dims[numbers.get(3, [0])[0]]
+    result = product.shape
+    windows = [_message(value) for n, value in _fields(product.details.get(_WINDOW, b"")) if n == 1]
+    pairs = [
+        _taps(left.dims[a], result.dims[b], window)
+        for a, b, window in zip(numbers.get(11, []), numbers.get(12, []), windows, strict=False)
+    ]
+    others = result.dims[numbers.get(9, [0])[0]] * result.dims[numbers.get(10, [0])[0]]
+    return 2 * features * others * math.prod(pairs)
+
+
+def _cudnn_flops(call: Instruction, shapes: list[Shape]) -> int:
+    """cuDNN's three directions are one sum, over the forward one's output and the kernel."""
+    result = call.shape.parts[0] if call.shape.parts else call.shape
+    if "BackwardFilter" in call.target:
+        kernel, output = result, shapes[1]
+    elif "BackwardInput" in call.target:
+        kernel, output = shapes[1], shapes[0]
+    else:
+        kernel, output = shapes[1], result
+    features = kernel.dims[_message(call.details.get(_CONVOLUTION)).get(4, [0])[0]]
+    return 2 * math.prod(output.dims) * math.prod(kernel.dims) // features
+
+
+def _cublas_flops(call: Instruction, left: Shape) -> int:
+    result = call.shape.parts[0] if call.shape.parts else call.shape
+    config = json.loads(bytes(call.details.get(_CONFIG, b"{}")))
+    numbers = config.get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
+    contracted = numbers.get("lhs_contracting_dimensions", [])
+    return 2 * math.prod(result.dims) * math.prod(left.dims[int(d)] for d in contracted)
+
+
+# Their result is memory of an operand, or takes none.
+_ALIASES = {"bitcast", "tuple", "get-tuple-element", "optimization-barrier", "while", "conditional"}
+_IN_PLACE = {"dynamic-update-slice", "parameter"}
+
+
+class Live(NamedTuple):
+    """An array that a program makes and needs when it needs most."""
+
+    bytes: int
+    shape: str
+    line: str
 
 
 class Module(NamedTuple):
-    """A program: instructions of each computation by its name."""
+    """A program: instructions of each computation by its number, in the order that they run in."""
 
     name: str
-    computations: dict[str, list[Instruction]]
+    entry: int
+    names: dict[int, str]
+    computations: dict[int, list[Instruction]]
+
+    def runs(self) -> dict[int, int]:
+        """Returns how often each computation runs; a loop of unknown length counts once."""
+        found = dict.fromkeys(self.computations, 0)
+
+        def visit(identity: int, times: int) -> None:
+            found[identity] += times
+            for instruction in self.computations[identity]:
+                for called in instruction.called:
+                    visit(called, times * _trips(instruction))
+
+        visit(self.entry, 1)
+        return found
+
+    def flops(self) -> int:
+        """Returns those of matrix products and convolutions on one device, loops as they run."""
+        total = 0
+        runs = self.runs()
+        for identity, instructions in self.computations.items():
+            shapes = {instruction.id: instruction.shape for instruction in instructions}
+            for instruction in instructions:
+                operands = [shapes[i] for i in instruction.operands if i in shapes]
+                flops = 0
+                if instruction.opcode == "dot":
+                    flops = _dot_flops(instruction, operands[0])
+                elif instruction.opcode == "convolution":
+                    flops = _convolution_flops(instruction, *operands)
+                elif instruction.target.startswith("__cudnn$conv"):
+                    flops = _cudnn_flops(instruction, operands)
+                elif instruction.target.startswith("__cublas$"):
+                    flops = _cublas_flops(instruction, operands[0])
+                total += runs[identity] * flops
+        return total
+
+    def has_loops(self) -> bool:
+        """Whether something in it runs more than once."""
+        return any(times > 1 for times in self.runs().values())
+
+    def largest(self, count: int) -> list[Live]:
+        """Returns the largest arrays among those that are there when most bytes are.
+
+        Arguments are left out. Arrays are followed from where they are made to their last use,
+        so these are what the compiler has to find room for, not where it found it.
+        """
+        _, live = self._peak(self.entry)
+        return sorted(live, key=lambda array: -array.bytes)[:count]
+
+    def _peak(self, identity: int) -> tuple[int, list[Live]]:
+        instructions = self.computations[identity]
+        sources: dict[int, set[int]] = {}  # whose memory a result is
+        last: dict[int, int] = {}
+        made: dict[int, Live] = {}
+        for at, instruction in enumerate(instructions):
+            used = set().union(*(sources.get(i, set()) for i in instruction.operands))
+            for source in used:
+                last[source] = at
+            if instruction.opcode in _ALIASES or instruction.opcode.endswith("-done"):
+                sources[instruction.id] = used
+            elif instruction.opcode in _IN_PLACE:
+                sources[instruction.id] = (
+                    sources.get(instruction.operands[0], set()) if (instruction.operands) else set()
+                )
+            else:
+                sources[instruction.id] = {instruction.id}
+                last[instruction.id] = at
+                shape = instruction.shape
+                if instruction.opcode.endswith("-start") and len(shape.parts) > 1:
+                    shape = shape.parts[1]  # (operand, result, …)
+                made[at] = Live(shape.bytes, str(shape), instruction.line)
+        if instructions:  # The results stay.
+            for source in sources[instructions[-1].id]:
+                last[source] = len(instructions)
+        live: dict[int, Live] = {}
+        size = 0
+        most: tuple[int, list[Live]] = (0, [])
+        for at, instruction in enumerate(instructions):
+            if at in made:
+                live[instruction.id] = made[at]
+                size += made[at].bytes
+            within: tuple[int, list[Live]] = (0, [])
+            if instruction.opcode in ("while", "conditional", "call"):
+                within = max((self._peak(called) for called in instruction.called), default=within)
+            if size + within[0] > most[0]:
+                most = size + within[0], [*live.values(), *within[1]]
+            for source in [i for i in live if last[i] <= at]:
+                size -= live.pop(source).bytes
+        return most
 
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """Returns how many there are of each kind, and the bytes of their results on one device.
+        """Returns how many run of each kind, and the bytes of their results on one device.
 
-        Those in the body of a loop count once.
+        One in the body of a loop counts as often as the loop runs, where the compiler knows that.
         """
         found: dict[str, tuple[int, int]] = {}
-        for instructions in self.computations.values():
+        runs = self.runs()
+        for identity, instructions in self.computations.items():
+            times = runs[identity]
             for instruction in instructions:
                 started = instruction.opcode.endswith("-start")
                 kind = instruction.opcode.removesuffix("-start")
@@ -170,15 +371,16 @@ class Module(NamedTuple):
                 if started and kind != "all-reduce" and len(shape.parts) > 1:
                     shape = shape.parts[1]  # (operand, result, …)
                 count, size = found.get(kind, (0, 0))
-                found[kind] = count + 1, size + shape.bytes
+                if times:
+                    found[kind] = count + times, size + times * shape.bytes
         return dict(sorted(found.items()))
 
     def text(self) -> str:
         """Returns the program, a line for each instruction."""
         lines = [f"HloModule {self.name}"]
-        for name, instructions in self.computations.items():
+        for identity, instructions in self.computations.items():
             names = {instruction.id: instruction.name for instruction in instructions}
-            lines.append(f"\n{name} {{")
+            lines.append(f"\n{self.names[identity]} {{")
             for instruction in instructions:
                 operands = ", ".join(names.get(i, f"#{i}") for i in instruction.operands)
                 target = f', custom_call_target="{instruction.target}"' * bool(instruction.target)
@@ -202,16 +404,72 @@ def read(format: str, data: bytes) -> Module | None:
         view = next((value for number, value in _fields(view) if number == 1), view)
     elif format != "hlo":
         return None
-    name, computations = "", {}
-    for number, value in _fields(view):
+    fields = list(_fields(view))
+    frames = next((_frames(value) for number, value in fields if number == 17), [])
+    order = next((_schedule(value) for number, value in fields if number == 7), {})
+    name, entry, names, computations = "", 0, {}, {}
+    for number, value in fields:
         if number == 1:
             name = bytes(value).decode()
+        elif number == 6:
+            entry = value
         elif number == 3:
-            label, instructions = "", []
+            identity, label, instructions = 0, "", []
             for inner, content in _fields(value):
                 if inner == 1:
                     label = bytes(content).decode()
                 elif inner == 2:
-                    instructions.append(_instruction(content))
-            computations[label] = instructions
-    return Module(name, computations)
+                    instructions.append(_instruction(content, frames))
+                elif inner == 5:
+                    identity = content
+            if identity in order:
+                instructions.sort(key=lambda i, at=order[identity]: at.get(i.id, 0))
+            names[identity], computations[identity] = label, instructions
+    return Module(name, entry, names, computations)
+
+
+def _trips(instruction: Instruction) -> int:
+    if instruction.opcode != "while":
+        return 1
+    try:
+        config = json.loads(bytes(instruction.details.get(_CONFIG, b"{}")))
+    except ValueError:  # Another compiler's.
+        return 1
+    return int(config.get("known_trip_count", {}).get("n", 1))
+
+
+def _schedule(data: memoryview) -> dict[int, dict[int, int]]:
+    """Where each instruction stands in the order of its computation, by their numbers."""
+    found = {}
+    for _, entry in _fields(data):
+        identity, order = 0, {}
+        for number, value in _fields(entry):
+            if number == 1:
+                identity = value
+            elif number == 2:
+                for _, ids in _fields(value):
+                    for i in _integers(ids):
+                        order[i] = len(order)
+        found[identity] = order
+    return found
+
+
+def _frames(data: memoryview) -> list[str]:
+    """``file:line`` of each stack frame."""
+    files, locations, frames = [], [], []
+    for number, value in _fields(data):
+        if number == 1:
+            files.append(bytes(value).decode())
+        elif number == 3:
+            locations.append({n: v for n, v in _fields(value) if isinstance(v, int)})
+        elif number == 4:
+            frames.append({n: v for n, v in _fields(value) if isinstance(v, int)})
+
+    def text(frame: dict[int, int]) -> str:
+        at = frame.get(1, 0)
+        if not 0 < at <= len(locations):
+            return ""
+        file = locations[at - 1].get(1, 0)
+        return f"{files[file - 1]}:{locations[at - 1].get(3, 0)}" if 0 < file <= len(files) else ""
+
+    return [text(frame) for frame in frames]
