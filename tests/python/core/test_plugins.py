@@ -2,6 +2,7 @@
 
 import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,3 +216,38 @@ def test_bindings_that_may_make_the_client_release_the_gil(tmp_path):
         PJRT_CPU_LIBRARY_PATH=str(tmp_path / "plugin.so"),
     )
     assert result.stdout.endswith("done\n"), result.stdout + result.stderr[-2000:]
+
+
+VENDOR = """
+import os
+from torch_xla.experimental.plugins import DevicePlugin
+
+class Plugin(DevicePlugin):
+    def library_path(self):
+        return os.environ["REAL_PLUGIN"]
+    def client_create_options(self):
+        return {"cpu_device_count": 2}
+"""
+USE_VENDOR = "import torch; print(torch.ones(3, device='xla:1').sum().item())"
+
+
+def test_a_vendor_s_wheel_is_found_and_used(tmp_path):
+    info = "mychip-1.0.dist-info/"
+    with zipfile.ZipFile(tmp_path / "mychip-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("mychip.py", VENDOR)
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: mychip\nVersion: 1.0\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(info + "entry_points.txt", "[torch_xla.plugins]\nmychip = mychip:Plugin\n")
+        wheel.writestr(info + "RECORD", "")
+    site = tmp_path / "site"
+    pip = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site)]
+    installed = start_python(*pip, wheel.filename)
+    assert installed.returncode == 0, installed.stderr
+    result = start_python(
+        "-c",
+        USE_VENDOR,
+        PYTHONPATH=str(site),
+        PJRT_DEVICE="MYCHIP",
+        REAL_PLUGIN=found()["CPU"].library,
+    )
+    assert result.stdout == "3.0\n", result.stderr
