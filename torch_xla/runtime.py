@@ -12,9 +12,14 @@ from torch_xla._internal import absent, replication, spmd_mode
 def device_type() -> str:
     """Returns the platform in use, for example ``"CPU"``, ``"CUDA"`` or ``"TPU"``.
 
+    Where ``PJRT_DEVICE`` names it no device is started: launchers ask before they fork.
+
     Raises:
         RuntimeError: No PJRT plugin could be started.
     """
+    named = os.environ.get("PJRT_DEVICE")
+    if named and not _XLAC._xla_is_initialized():
+        return named.upper()
     return _XLAC._xla_platform()
 
 

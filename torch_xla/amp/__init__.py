@@ -6,6 +6,8 @@ names here are for scripts that use them from this package.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torch_xla.amp import syncfree
@@ -50,6 +52,8 @@ class GradScaler(torch.amp.GradScaler):
         backoff_factor: What it is multiplied by after an overflow.
         growth_interval: In steps.
         enabled: False makes all its methods do nothing.
+        use_zero_grad: Whether any optimizer steps without a read: after an overflow with gradients
+            of 0, which its state and a weight decay do notice.
     """
 
     def __init__(
@@ -59,5 +63,19 @@ class GradScaler(torch.amp.GradScaler):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
+        use_zero_grad: bool = False,
     ) -> None:
         super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self._use_zero_grad = use_zero_grad
+
+    def _maybe_opt_step(
+        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args, **kwargs
+    ) -> float | None:
+        if not self._use_zero_grad:
+            return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+        overflowed = sum(optimizer_state["found_inf_per_device"].values()) > 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.masked_fill_(overflowed.to(parameter.grad.device), 0)
+        return optimizer.step(*args, **kwargs)

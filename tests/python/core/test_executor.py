@@ -40,6 +40,35 @@ def executed_on_device() -> int:
 # ------------------------------------------------------------------ what runs when
 
 
+def test_a_loop_that_reads_something_else_is_cut_by_its_rounds(device: torch.device) -> None:
+    """As generate() without an end token: whether all have ended says nothing of the tokens."""
+    torch_xla.sync(wait=True)
+    x, expected = torch.ones(3, device=device), torch.ones(3)
+    ended = torch.zeros(3, dtype=torch.int64, device=device)
+    before, after = compiles(), []
+    for _ in range(8):
+        for _ in range(80):
+            x, expected = (x * 0.5).cos(), (expected * 0.5).cos()
+        assert not bool(ended.max() != 0)
+        after.append(compiles() - before)
+    # What is read, two rounds, one round.
+    assert after[-1] <= 4 and after[2] == after[-1]
+    assert _XLAC._get_xla_tensors_text([x]).count("cos") == 0
+    torch.testing.assert_close(x.cpu(), expected)
+
+
+def test_reads_between_steps_cut_nothing(device: torch.device) -> None:
+    torch_xla.sync(wait=True)
+    x = torch.ones(3, device=device)
+    ended = torch.zeros(3, dtype=torch.int64, device=device)
+    for _ in range(4):
+        for _ in range(80):
+            x = (x * 0.5).cos()
+        assert not bool(ended.max() != 0)
+        assert _XLAC._get_xla_tensors_text([x]).count("cos") == 80
+        torch_xla.sync()
+
+
 class SlowStep:
     """Overwrites its state by a chain of matrix products: tens of milliseconds."""
 

@@ -60,6 +60,16 @@ class TestImport:
         )
         python_output(code)
 
+    def test_asking_for_the_platform_starts_nothing(self):
+        """Launchers ask (Lightning's does) before they fork the replicas."""
+        code = (
+            "import torch, torch_xla, torch_xla.runtime as xr\n"
+            "print(xr.device_type(), torch.xla.is_initialized())\n"
+            "torch_xla.devices()\n"
+            "print(xr.device_type())\n"
+        )
+        assert python_output(code, PJRT_DEVICE="cpu").splitlines() == ["CPU False", "CPU"]
+
     def test_all_names_exist(self):
         assert all(hasattr(torch_xla, name) for name in torch_xla.__all__)
 

@@ -194,6 +194,35 @@ def test_syncfree_step_does_not_read(device):
     assert met.metric_data("TransferFromDeviceTime") is None
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_zero_grad_in_place_of_a_skipped_step(device, fused):
+    """An overflow is a step with gradients of 0, for any optimizer, and nothing is read."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    scaler = torch_xla.amp.GradScaler(**SCALER, use_zero_grad=True)
+    x = rand(2, 4).to(device)
+
+    def step(factor):
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch_xla.sync()
+
+    step(1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    step(float("inf"))
+    torch_xla.sync(wait=True)
+    assert met.metric_data("TransferFromDeviceTime") is None
+    assert scaler.get_scale() == 32.0
+    torch.testing.assert_close([p.cpu() for p in model.parameters()], [p.cpu() for p in before])
+    step(1.0)
+    assert not torch.equal(model.weight.cpu(), before[0].cpu())
+
+
 def test_amp_autocast(device):
     x = rand(2, 2).to(device)
     with torch_xla.amp.autocast(device):

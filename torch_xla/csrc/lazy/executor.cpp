@@ -329,6 +329,44 @@ std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int dev
   return storages;
 }
 
+/// The last read that needed little, see ReadsInALoop.
+struct SmallRead {
+  const ir::SourceLocation* line = nullptr;
+  size_t pending = 0;  // how many nodes all that waited needed
+  bool in_a_loop = false;
+};
+
+/// Whether a read is one of a loop that asks for something its bulk is not needed for ("have all
+/// sequences ended?"): read in the same line as before, little to compute, and what waits has grown
+/// by a round since. Whoever reads only that would have all rounds in one program at the end.
+bool ReadsInALoop(const StoragePtr& storage) {
+  constexpr size_t kSmall = 64;
+  static std::unordered_map<int, SmallRead> reads;
+  auto lock = LockGraph();
+  const ir::Value value = storage->value();
+  if (LeafData(value)) return false;
+  const ir::SourceLocation* line = value.node->location();
+  SmallRead& last = reads[storage->device()];
+  const bool again = line && line == last.line;
+  if (CollectGraph({value}).order.size() > kSmall) {
+    last = {};
+    return false;
+  }
+  if (!again) {
+    last = {.line = line};
+  } else if (last.in_a_loop) {
+    return true;
+  }
+  std::vector<ir::Value> roots;
+  for (const StoragePtr& other : Storage::Pending(storage->device())) {
+    roots.push_back(other->value());
+  }
+  const size_t pending = CollectGraph(std::move(roots)).order.size();
+  last.in_a_loop = again && pending > last.pending + kSmall;
+  last.pending = pending;
+  return last.in_a_loop;
+}
+
 /// All that is pending on the device.
 void CutAndRun(int device) {
   std::vector<StoragePtr> pending;  // they outlive the cut
@@ -400,6 +438,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
+    if (MayCut() && ReadsInALoop(storage)) RunPending(storage->device(), /*wait=*/false);
     SyncStorages({storage}, /*wait=*/false);
   }
 }

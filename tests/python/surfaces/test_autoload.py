@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from process_testing import start_python
+from process_testing import python_output
 
 _LOADED = "\nimport sys; print('torch_xla' in sys.modules)"
-
-
-def run_python(code: str, **environment: str) -> str:
-    result = start_python("-c", code, **environment)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
 
 
 @pytest.mark.multiprocess
@@ -32,7 +26,7 @@ class TestAutoload:
     )
     def test_first_use_imports(self, use):
         code = f"import torch; {use}; assert torch.arange(3, device='xla').tolist() == [0, 1, 2]"
-        assert run_python(code + _LOADED) == "True"
+        assert python_output(code + _LOADED) == "True"
 
     def test_who_does_not_ask_gets_nothing(self):
         code = (
@@ -43,7 +37,7 @@ class TestAutoload:
             "torch.manual_seed(0)\n"
             "inspect.getmodule(inspect.stack()[0][0])\n"
         )
-        assert run_python(code + _LOADED) == "False"
+        assert python_output(code + _LOADED) == "False"
 
     def test_a_backward_pass_before_the_device_is_used(self):
         code = (
@@ -54,7 +48,7 @@ class TestAutoload:
             "model(torch.ones(2, 2, device='xla')).sum().backward()\n"
             "print(model.bias.grad.item())\n"
         )
-        assert run_python(code) == "4.0"
+        assert python_output(code) == "4.0"
 
     def test_variable_turns_it_off(self):
         code = (
@@ -63,7 +57,7 @@ class TestAutoload:
             "import torch_xla\n"
             "print(torch.ones(2).to('xla').tolist(), torch.xla.device_count() > 0)\n"
         )
-        assert run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "[1.0, 1.0] True"
+        assert python_output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "[1.0, 1.0] True"
 
     def test_import_of_the_package_makes_it_the_device_module(self):
         code = (
@@ -71,7 +65,7 @@ class TestAutoload:
             "assert torch.xla is sys.modules['torch.xla']\n"
             "print(torch.xla.__name__)\n"
         )
-        assert run_python(code) == "torch_xla._internal.device_module"
+        assert python_output(code) == "torch_xla._internal.device_module"
 
     def test_broken_package_does_not_break_torch(self):
         code = (
@@ -89,7 +83,7 @@ class TestAutoload:
             "        print(str(error).splitlines()[0])\n"
             "assert torch.ones(2).sum() == 2\n"
         )
-        said = run_python(code).splitlines()
+        said = python_output(code).splitlines()
         assert len(said) == 2
         for line in said:
             assert "needs torch_xla, which cannot be imported: built for another torch" in line
@@ -111,4 +105,4 @@ class TestAutoload:
             "import torch_xla\n"
             "print(torch.ones(2).to('xla').tolist())\n"
         )
-        assert run_python(code) == "[1.0, 1.0]"
+        assert python_output(code) == "[1.0, 1.0]"
