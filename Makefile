@@ -23,7 +23,7 @@ TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs lint format bench clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -37,6 +37,8 @@ help:
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
+	echo "make docs      this documentation as a site: build/site"
+	echo "make typecheck  mypy --strict of the package"
 	echo "make lint | format | bench | clean | distclean"
 	echo "variables: TORCH_VERSION=$(TORCH_VERSION) VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
 
@@ -192,6 +194,16 @@ fuzz-programs: $(INSTALLED) $(TOOLS)
 # ---------------------------------------------------------------- the rest
 
 CPP_FILES = git ls-files -co --exclude-standard '*.h' '*.cpp'
+
+# The reference has the extension's type stub where it was built.
+docs: $(SETUP)
+	@$(PY) -m pip install -q -r requirements-docs.txt
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	echo "build/site/index.html"
+
+typecheck: build
+	@$(PY) -m pip install -q mypy
+	$(PY) -m mypy --strict torch_xla
 
 lint: $(TOOLS)
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror

@@ -1,0 +1,152 @@
+"""The Python in README.md and docs/ runs; a block that cannot says so above it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from process_testing import start_python
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# What a page takes for granted: the reader's own model, data, kernels.
+MODEL = """
+import torch, torch_xla, tempfile
+from torch import nn, optim
+import torch_xla.core.xla_model as xm
+folder = tempfile.mkdtemp()
+device = torch.device("xla")
+class MNIST(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(6, 3), nn.LogSoftmax(1))
+Model = MNIST
+model = MNIST().to(device)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+loss_fn = nn.NLLLoss()
+batches = [(torch.randn(2, 6), torch.tensor([0, 2])) for _ in range(3)]
+"""
+SETUP = {
+    "README.md": MODEL + "lr, momentum, train_loader = 0.1, 0.9, batches",
+    "custom_ops.md": "import numpy as np\n"
+    "def my_c_kernel(x, scale): return np.tanh(x * scale)\n"
+    "def my_cpu_kernel(x, y, *, alpha=1): return alpha * y + x * x",
+    "data.md": MODEL
+    + """
+import numpy, torch_xla.utils.dlpack
+from torch.utils.data import DataLoader
+import torch_xla.distributed.parallel_loader as pl
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+from torch_xla.utils.cached_dataset import CachedDataset
+from torch_xla.utils.tf_record_dataset import IndexedTfRecordDataset
+from torch_xla.utils.tf_record_writer import TfRecordWriter
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+image = torch.arange(6, dtype=torch.uint8)
+def prepare(image): return image.float() / 16
+BATCH_SIZE, sampler, steps = 1, None, 2
+def train_step(): pass
+tensor = torch.ones(3, device=device)
+torch_xla.sync()
+""",
+    "debugging.md": MODEL + "def train_step(x): return (x + 1).sum().item()\n"
+    "def train(): pass\n"
+    "batch = torch.ones(3, device=device)",
+    "deploy.md": "import tempfile; folder = tempfile.mkdtemp()",
+    "replication.md": MODEL
+    + "import torch_xla.distributed.parallel_loader as pl\nloader = batches",
+    "torch_compile.md": MODEL,
+}
+# What is called or compared afterwards.
+AFTER = {
+    "custom_ops.md": """
+x, gate = torch.randn(2, 3), torch.randn(2, 3)
+on = x.to("xla"), gate.to("xla")
+torch.testing.assert_close(scaled_tanh(on[0], 2.0).cpu(), scaled_tanh(x, 2.0))
+y = torch.ops.mine.square_plus(x, gate, alpha=2)
+torch.testing.assert_close(torch.ops.mine.square_plus(*on, alpha=2).cpu(), y)
+torch.testing.assert_close(gated(*on, 0.5).cpu(), gated(x, gate, 0.5))
+torch.testing.assert_close(gated_from_text(*on, 0.5).cpu(), gated(x, gate, 0.5))
+""",
+    "data.md": "assert len(dataset) == 1",
+    "plugins.md": "assert Plugin().client_create_options()['cores'] == 2",
+    "replication.md": "train(0)",
+    "torch_compile.md": "assert model(batches[0][0].to(device)).shape == (2, 3)",
+    "train.md": "assert torch.isfinite(loss).item()",
+}
+# SPMD mode is a process's.
+ALONE = {"spmd.md": {"CPU_NUM_DEVICES": "4"}}
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+    excuse: str
+
+
+def _blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(
+        r"^(?:<!-- not run: ([^\n]+) -->\n)?^( *)```(?:python|py)\n(.*?)^\2```",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    return [Block(text[: m.start(3)].count("\n"), textwrap.dedent(m[3]), m[1] or "") for m in found]
+
+
+def _program(pages: list[Path]) -> str:
+    """Runs the pages, each in a namespace of its own, with the lines of the files in errors."""
+    parts = []
+    for page in pages:
+        blocks = ["\n" * block.line + block.code for block in _blocks(page) if not block.excuse]
+        if blocks:
+            name = page.name
+            parts.append((name, SETUP.get(name, ""), blocks, AFTER.get(name, "")))
+    return f"""
+import traceback
+failed = False
+for name, setup, blocks, after in {parts!r}:
+    space = {{"__name__": "docs"}}
+    try:
+        for file, code in [("setup", setup), *((name, b) for b in blocks), ("after", after)]:
+            exec(compile(code, f"{{file}} of {{name}}" if file != name else name, "exec"), space)
+    except Exception:
+        failed = True
+        print("FAILED", name, traceback.format_exc())
+    else:
+        print("RAN", name, len(blocks))
+raise SystemExit(failed)
+"""
+
+
+def test_python_in_the_docs_runs():
+    pages = [page for page in PAGES if page.name not in ALONE and page.name in SETUP | AFTER]
+    result = start_python("-c", _program(pages), timeout=250, PJRT_DEVICE="CPU")
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+    ran = set(re.findall(r"RAN (\S+)", result.stdout))
+    assert ran == {page.name for page in pages}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_python_in_a_process_of_its_own_runs(name):
+    page = ROOT / "docs" / name
+    result = start_python("-c", _program([page]), PJRT_DEVICE="CPU", **ALONE[name])
+    assert f"RAN {name}" in result.stdout, result.stdout[-4000:] + result.stderr[-2000:]
+
+
+def test_every_block_is_python():
+    for page in PAGES:
+        for block in _blocks(page):
+            ast.parse(block.code, f"{page.name}:{block.line}")
+
+
+def test_what_is_run():
+    # A page with Python is run, or each of its blocks says why not.
+    for page in PAGES:
+        runs = [block for block in _blocks(page) if not block.excuse]
+        known = page.name in SETUP | AFTER | ALONE
+        assert not runs or known, f"{page.name}:{runs[0].line} is not run by {__file__}"
