@@ -122,3 +122,19 @@ def test_digits_replicas_train_as_one_process(tmp_path):
 @pytest.mark.timeout(600)
 def test_digits_replicas_reach_97_percent(tmp_path):
     assert run_digits_mp(tmp_path, 4)["accuracy"] >= 0.97
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(600)
+def test_all_ways_train_alike(tmp_path, monkeypatch):
+    """DDP, FSDP of both kinds and SPMD see the batch that the plain loop sees."""
+
+    def losses(how: str, devices: int) -> list[float]:
+        monkeypatch.setenv("CPU_NUM_DEVICES", str(devices))
+        return run_example(tmp_path, "train_ways.py", how, "--steps", "12", timeout=180)["losses"]
+
+    expected = losses("plain", 1)
+    assert expected[-1] < 0.6 * expected[0]
+    assert losses("amp", 1) == pytest.approx(expected, rel=0.01)
+    for how in ("ddp", "fsdp", "spmd", "fsdp_v2"):
+        assert losses(how, 2) == pytest.approx(expected, rel=1e-3), how

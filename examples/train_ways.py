@@ -1,0 +1,109 @@
+"""One small network and the ways to train it: what each adds to the plain loop.
+
+    python examples/train_ways.py plain
+    python examples/train_ways.py amp                      # float16 with a scaled loss, no reads
+    CPU_NUM_DEVICES=4 python examples/train_ways.py ddp    # torch.distributed and DDP
+    CPU_NUM_DEVICES=4 python examples/train_ways.py fsdp   # each keeps a part of the weights
+    CPU_NUM_DEVICES=4 python examples/train_ways.py spmd   # one process, batches over a mesh
+    CPU_NUM_DEVICES=4 python examples/train_ways.py fsdp_v2    # and the weights, too
+
+All give the losses of the plain loop (``amp`` but for rounding): the batch of a step is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from train_digits import load_data
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.spmd as xs
+import torch_xla.distributed.xla_backend  # noqa: F401 - the backend "xla", and xla://
+import torch_xla.runtime as xr
+from torch_xla.amp import GradScaler, autocast, syncfree
+from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
+    SpmdFullyShardedDataParallel as FSDPv2,
+)
+
+BATCH = 64
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)
+    )
+
+
+def train(index: int, args: argparse.Namespace) -> None:
+    how, device, model = args.how, torch_xla.device(), network()
+    mesh = None
+    if how == "ddp":
+        dist.init_process_group("xla", init_method="xla://")
+        model = nn.parallel.DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
+    elif how == "fsdp":
+        for i in (1, 3):  # wrapped alone: gathered, used and let go one after the other
+            model[i] = FSDP(model[i])
+        model = FSDP(model)
+    elif how in ("spmd", "fsdp_v2"):
+        count = xr.global_runtime_device_count()
+        mesh = xs.Mesh(np.arange(count), (count,), ("fsdp",))
+        model = model.to(device)
+        if how == "fsdp_v2":
+            model = FSDPv2(model, mesh=mesh, shard_output=lambda output, mesh: None)
+    else:
+        model = model.to(device)
+    amp = how == "amp"
+    scaler = GradScaler(enabled=amp)
+    precision = autocast(device, dtype=torch.float16) if amp else contextlib.nullcontext()
+    optimizer = syncfree.AdamW(model.parameters(), lr=0.01)
+
+    images, labels = load_data()[0].tensors
+    part = slice(None) if mesh else slice(xr.global_ordinal(), None, xr.world_size())
+    losses = []
+    for step in range(args.steps):
+        rows = torch.arange(step * BATCH, (step + 1) * BATCH).remainder(len(labels))[part]
+        x, y = images[rows].to(device), labels[rows].to(device)
+        if mesh:
+            xs.mark_sharding(x, mesh, ("fsdp", None, None, None))
+        optimizer.zero_grad()
+        with precision:
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+        torch_xla.sync()
+    means = torch.stack(losses)
+    if not mesh:
+        means = xm.all_reduce(xm.REDUCE_SUM, means, scale=1 / xr.world_size())
+    means = means.tolist()
+    xm.master_print(f"{how}: loss {means[0]:.4f} to {means[-1]:.4f} in {args.steps} steps")
+    if args.log_losses and xm.is_master_ordinal(local=False):
+        with open(args.log_losses, "w", encoding="utf-8") as file:
+            json.dump({"losses": means}, file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("how", choices=("plain", "amp", "ddp", "fsdp", "spmd", "fsdp_v2"))
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--log-losses", metavar="FILE", help="write the result as JSON to FILE")
+    args = parser.parse_args()
+    if args.how in ("spmd", "fsdp_v2"):
+        xr.use_spmd()
+        train(0, args)
+    else:
+        torch_xla.launch(train, args=(args,))
+
+
+if __name__ == "__main__":
+    main()
