@@ -135,12 +135,21 @@ class Plan:
         for bound, seconds in self.roofline().items():
             rows.append((f"by {bound}", f"{seconds * 1e3:.4g} ms"))
         for array in self.largest():
-            rows.append((_bytes(array.bytes), f"{array.shape} {array.line}".rstrip()))
+            rows.append(
+                (_bytes(array.bytes), f"{_short(array.shape)} {_short(array.line)}".rstrip())
+            )
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
+def _short(text: str, length: int = 100) -> str:
+    """Cut in the middle: what an array is comes first, where it was made last."""
+    return text if len(text) <= length else f"{text[: length // 3]}…{text[-length * 2 // 3 :]}"
+
+
 def _bytes(size: float) -> str:
+    if math.isnan(size):
+        return "nan"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"

@@ -185,6 +185,22 @@ def test_plan(topology, tmp_path):
     assert (tmp_path / "step.bin").stat().st_size > 1000
 
 
+def test_plan_of_a_llama():
+    needs("CUDA")
+    example = HERE.parents[1] / "examples" / "plan_llama.py"
+    options = "--model tiny --topology h100:4 --fsdp 2 --tensor 2 --length 64"
+    result = run(str(example), *options.split())
+    assert result.returncode == 0, result.stderr[-3000:]
+    table = dict(line.split(None, 1) for line in result.stdout.splitlines() if " " in line)
+    # Weights and two moments in bfloat16, a part of each on a device; norms are on all.
+    total = (
+        2 * 3 * (2 * 1024 * 256 + 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 512) + 256)
+    )
+    held = float(table["arguments"].split()[0]) * 1e6
+    assert total / 4 < held < total / 3, table
+    assert {"all-gather", "reduce-scatter"} <= set(table)
+
+
 def test_script(tmp_path):
     needs("TPU")
     script = tmp_path / "train.py"
