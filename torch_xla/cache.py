@@ -7,6 +7,7 @@ them, and ``warm SCRIPT [ARGS...]`` runs a script so that the next run finds its
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import runpy
 import sys
@@ -24,7 +25,7 @@ class Entry(NamedTuple):
     path: str
     bytes: int
     last_use: float
-    key: bytes
+    key: builtins.bytes
 
     @property
     def is_damaged(self) -> bool:

@@ -27,17 +27,17 @@ _libraries: dict[str, torch.library.Library] = {}
 def _overload_name(op: Any) -> str:
     """The name "namespace::operator.overload" that the dispatcher knows ``op`` by."""
     if isinstance(op, torch._ops.OpOverload):
-        return op.name()
+        return op.name()  # type: ignore[no-untyped-call]
     if isinstance(op, torch._ops.OpOverloadPacket):
-        overloads = op.overloads()
+        overloads = op.overloads()  # type: ignore[no-untyped-call]
         if len(overloads) != 1:
             raise ValueError(
                 f"register_lowering(): expected one overload of {op}, it has {overloads}: "
                 f"name one, for example {op}.{overloads[0]}"
             )
         return getattr(op, overloads[0]).name()
-    if isinstance(op, torch.library.CustomOpDef):
-        return op._opoverload.name()
+    if isinstance(op, torch.library.CustomOpDef):  # type: ignore[attr-defined]
+        return op._opoverload.name()  # type: ignore[no-untyped-call]
     if not isinstance(op, str):
         raise TypeError(
             "register_lowering(): expected `op` to be an operator or its name, "
@@ -101,11 +101,11 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
         raise ValueError(f"register_lowering(): there is no operator {name!r}") from None
     namespace, _, rest = name.partition("::")
     if previous := _libraries.pop(name, None):
-        previous._destroy()
-    library = torch.library.Library(namespace, "IMPL")
-    library.impl(rest, fn, "XLA")
+        previous._destroy()  # type: ignore[no-untyped-call]
+    library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+    library.impl(rest, fn, "XLA")  # type: ignore[no-untyped-call]
     if differentiable:
-        library.impl(rest, fn, "AutogradXLA")
+        library.impl(rest, fn, "AutogradXLA")  # type: ignore[no-untyped-call]
     _libraries[name] = library
     return fn
 

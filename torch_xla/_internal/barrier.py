@@ -10,7 +10,7 @@ import torch
 from torch_xla import _XLAC
 
 # By the shapes and dtypes of the tensors.
-_functions: dict[tuple, str] = {}
+_functions: dict[tuple[Any, ...], str] = {}
 
 
 def apply(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

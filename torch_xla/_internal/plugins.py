@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch_xla import _XLAC
 from torch_xla._internal import topologies
@@ -83,7 +83,7 @@ def _from_entry_points() -> Iterator[PluginSpec]:
             if callable(plugin):
                 plugin = plugin()
             if isinstance(plugin, (str, os.PathLike)):
-                library, options = plugin, {}
+                library, options = plugin, dict[str, Any]()
             else:
                 library = plugin.library_path()
                 options = getattr(plugin, "client_create_options", dict)()
@@ -97,9 +97,9 @@ def _from_entry_points() -> Iterator[PluginSpec]:
         yield PluginSpec(entry_point.name.upper(), os.fspath(library), dict(options))
     for entry_point in entry_points.select(group="jax_plugins"):
         folder = _module_folder(entry_point.module)
-        library = folder and _library_of_jax_plugin(folder)
-        if library:
-            yield PluginSpec(_platform_of_jax_plugin(entry_point.name), library, {})
+        found = folder and _library_of_jax_plugin(folder)
+        if found:
+            yield PluginSpec(_platform_of_jax_plugin(entry_point.name), str(found), {})
 
 
 def _has_tpu() -> bool:
@@ -123,13 +123,13 @@ def _tpu_library() -> str | None:
     # No test loads it: libtpu without a chip waits for one.
     if not _has_tpu() or importlib.util.find_spec("libtpu") is None:
         return None
-    return importlib.import_module("libtpu").get_library_path()
+    return str(importlib.import_module("libtpu").get_library_path())
 
 
 def _cpu_library() -> str | None:
     if importlib.util.find_spec("fastatomstruct_xla_cpu") is None:
         return None
-    return importlib.import_module("fastatomstruct_xla_cpu").library_path()
+    return str(importlib.import_module("fastatomstruct_xla_cpu").library_path())
 
 
 # Platform and the function that finds its library, accelerators first: where PJRT_DEVICE is

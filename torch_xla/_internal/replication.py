@@ -50,7 +50,7 @@ class Topology(NamedTuple):
 
 _override: Topology | None = None
 _timeout: float | None = None
-_store: dist.Store | None = None
+_store: dist.Store | None = None  # type: ignore[name-defined]
 _address: str | None = None
 _lock = threading.RLock()
 _rendezvous_counts: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -76,7 +76,7 @@ def is_launched() -> bool:
     return "LOCAL_RANK" in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def adopt(store: dist.Store, rank: int, world_size: int) -> None:
+def adopt(store: dist.Store, rank: int, world_size: int) -> None:  # type: ignore[name-defined]
     """Makes this process one of the replicas that ``init_process_group`` has named.
 
     Nothing changes where the environment has said so already.
@@ -92,7 +92,7 @@ def adopt(store: dist.Store, rank: int, world_size: int) -> None:
     if world_size > 1:
         use_one_device()
         _override = Topology(rank, world_size, rank, world_size)
-        _store = dist.PrefixStore("torch_xla", store)
+        _store = dist.PrefixStore("torch_xla", store)  # type: ignore[attr-defined]
         _join_processes()
 
 
@@ -145,7 +145,7 @@ def set_timeout(seconds: float) -> None:
     _timeout = checked_timeout(seconds)
 
 
-def make_store(host: str, port: int, server: bool) -> dist.TCPStore:
+def make_store(host: str, port: int, server: bool) -> dist.TCPStore:  # type: ignore[name-defined]
     """Returns a store: the server itself, or a client of the one at ``host:port``.
 
     Args:
@@ -153,7 +153,7 @@ def make_store(host: str, port: int, server: bool) -> dist.TCPStore:
         port: The port; 0 lets a server choose one.
         server: Whether to be the server.
     """
-    return dist.TCPStore(
+    return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port,
         is_master=server,
@@ -162,25 +162,25 @@ def make_store(host: str, port: int, server: bool) -> dist.TCPStore:
     )
 
 
-def store() -> dist.Store:
+def store() -> dist.Store:  # type: ignore[name-defined]
     """Returns the store that all replicas share."""
     global _store
     with _lock:
         if _store is None:
             place = topology()
             if place.world_size == 1:
-                _store = dist.HashStore()
+                _store = dist.HashStore()  # type: ignore[attr-defined]
             elif STORE_VARIABLE in os.environ:
                 host, port = os.environ[STORE_VARIABLE].rsplit(":", 1)
                 _store = make_store(host, int(port), server=False)
             else:
-                found = dist.rendezvous(
+                found = dist.rendezvous(  # type: ignore[attr-defined]
                     "env://",
                     place.rank,
                     place.world_size,
                     timeout=datetime.timedelta(seconds=timeout()),
                 )
-                _store = dist.PrefixStore("torch_xla", next(found)[0])
+                _store = dist.PrefixStore("torch_xla", next(found)[0])  # type: ignore[attr-defined]
         return _store
 
 
@@ -241,7 +241,7 @@ def connect() -> None:
             return
         place = topology()
         seconds = timeout()
-        keys = dist.PrefixStore("connect", store())
+        keys = dist.PrefixStore("connect", store())  # type: ignore[attr-defined]
         sockets = _open_sockets(keys, place, seconds)
         options = dist.ProcessGroupGloo._Options()
         options._timeout = datetime.timedelta(seconds=seconds)
@@ -356,7 +356,7 @@ def ends_of_channel(channel: int, sends: bool) -> tuple[int, int]:
     """
     if (channel, sends) not in _channels:
         rank = topology().rank
-        keys = dist.PrefixStore(f"channel/{channel}", store().clone())
+        keys = dist.PrefixStore(f"channel/{channel}", store().clone())  # type: ignore[attr-defined]
         own, other = ("source", "target") if sends else ("target", "source")
         # The first to set it has it.
         taken = int(keys.compare_set(own, "", str(rank)))
@@ -475,7 +475,7 @@ def _create_group(*args: object) -> dist.ProcessGroup:
 
 def _rendezvous(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: object
-) -> Iterator[tuple[dist.Store, int, int]]:
+) -> Iterator[tuple[dist.Store, int, int]]:  # type: ignore[name-defined]
     """``xla://``: the replicas that the environment names."""
     place = topology()
     yield dist.PrefixStore("process_group", store()), place.rank, place.world_size
@@ -485,7 +485,7 @@ def _rendezvous(
 def register() -> None:
     """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
     dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
-    register_rendezvous_handler("xla", _rendezvous)
+    register_rendezvous_handler("xla", _rendezvous)  # type: ignore[no-untyped-call]
     join()
 
 

@@ -35,7 +35,7 @@ def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
     from torch_xla.core import xla_model
 
     device = torch.device(xla_model._device_name(location))
-    count = torch.xla.device_count()
+    count = torch.xla.device_count()  # type: ignore[attr-defined]
     if device.index >= count:
         raise RuntimeError(
             f"Attempting to deserialize an object on XLA device {device.index}, but this process "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ def set_stream(stream: torch.Stream) -> None:
     _XLAC._xla_set_default_device(str(stream.device))
 
 
-class stream(contextlib.AbstractContextManager):  # noqa: N801 - named as in torch.cuda
+class stream(contextlib.AbstractContextManager[Any]):  # noqa: N801 - named as in torch.cuda
     """Context manager under which the stream's device is the current one; None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:

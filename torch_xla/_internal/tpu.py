@@ -38,7 +38,7 @@ def _metadata(key: str) -> str:
     request = urllib.request.Request(_METADATA + key, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=_METADATA_TIMEOUT) as response:
-            return response.read().decode()
+            return str(response.read().decode())
     except OSError as error:
         raise RuntimeError(
             f"the metadata server of Google Cloud did not tell {key!r}: {error}"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal import replication
 from torch_xla.core import collectives
 
 
@@ -46,7 +47,7 @@ def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | No
     """The product of the other replicas' values; not a quotient, since there are zeros."""
     lists = collectives.checked_groups("all_reduce", groups)
     size = collectives.group_size(lists)
-    rank = collectives.replication.topology().rank
+    rank = replication.topology().rank
     own = next((group.index(rank) for group in lists if rank in group), rank)
     # A gather, without asking for groups of one size.
     values = torch.zeros((size, *value.shape), dtype=value.dtype, device=value.device)
@@ -80,7 +81,7 @@ def all_reduce(
     Returns:
         The result, a new tensor.
     """
-    return _AllReduce.apply(value, reduce_type, scale, groups)
+    return _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
 
 
 class _AllGather(torch.autograd.Function):
@@ -119,7 +120,7 @@ def all_gather(
     Returns:
         The replicas' values in the order of the group.
     """
-    return _AllGather.apply(value, dim, groups)
+    return _AllGather.apply(value, dim, groups)  # type: ignore[no-untyped-call]
 
 
 def _pairwise_iou(boxes: torch.Tensor) -> torch.Tensor:

@@ -113,8 +113,8 @@ def compare(
     lines = [f"{name}: only in {save_dir1}" for name in sorted(files1 - files2)]
     lines += [f"{name}: only in {save_dir2}" for name in sorted(files2 - files1)]
     for name in sorted(files1 & files2):
-        paths = (os.path.join(folder, name) for folder in (save_dir1, save_dir2))
-        if found := tensor_file_compare(*paths, rtol, atol, max_diffs):
+        path1, path2 = os.path.join(save_dir1, name), os.path.join(save_dir2, name)
+        if found := tensor_file_compare(path1, path2, rtol, atol, max_diffs):
             lines.append(f"{name}: {found}")
     return "\n".join(lines) or None
 

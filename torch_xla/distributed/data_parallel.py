@@ -112,7 +112,7 @@ class DataParallel:
                 for _, sample in zip(range(rounds), samples.per_device_loader(device), strict=False)
             )
             try:
-                with torch.xla.device(device), group.member(index):
+                with torch.xla.device(device), group.member(index):  # type: ignore[attr-defined]
                     results[index] = loop_fn(
                         self._models[index], own, device, self._contexts[index], **kwargs
                     )

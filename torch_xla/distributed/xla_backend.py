@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work, _create_work_from_future
+from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
 
 import torch_xla
 from torch_xla._internal import replication

@@ -66,7 +66,7 @@ def spawn(
     join: bool = True,
     daemon: bool = False,
     start_method: str = "spawn",
-) -> torch.multiprocessing.ProcessContext | None:
+) -> torch.multiprocessing.ProcessContext | None:  # type: ignore[name-defined]
     """Runs a function in one process for each device; together they are the replicas.
 
     On several hosts each one calls this, with ``MASTER_ADDR`` and ``MASTER_PORT`` (of the
@@ -122,7 +122,7 @@ def spawn(
     if count == 1 and hosts == 1:
         fn(0, *args)
         return None
-    if start_method == "fork" and torch.xla.is_initialized():
+    if start_method == "fork" and torch.xla.is_initialized():  # type: ignore[attr-defined]
         raise RuntimeError(
             "spawn(): start_method='fork' needs a process that has not used an XLA device; use "
             "devices in the spawned function only, or start_method='spawn'"
@@ -134,7 +134,7 @@ def spawn(
         server = host == 0
     store = replication.make_store(store_host, port, server)
     first = replication.Topology(host * count, hosts * count, 0, count)
-    context = torch.multiprocessing.start_processes(
+    context = torch.multiprocessing.start_processes(  # type: ignore[attr-defined, no-untyped-call]
         _run_replica,
         (fn, args, first, f"{store_host}:{store.port}", start_method == "fork"),
         count,

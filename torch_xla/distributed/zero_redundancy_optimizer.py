@@ -77,7 +77,7 @@ class _Flat:
         """Writes the replicas' shards to the parameters."""
         dtype = self.parameters[0].dtype
         flat = collectives.all_gather(self.shard.detach().to(dtype), 0, self._groups or None)
-        parts = flat[: sum(self._sizes)].split(self._sizes)
+        parts = flat[: sum(self._sizes)].split(self._sizes)  # type: ignore[no-untyped-call]
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.detach().copy_(part.view(parameter.shape))
 

@@ -350,7 +350,7 @@ def scan(
         plan.out_like = [tracing.like(tensor.shape, tensor.dtype) for tensor in results]
         plan.forward = tracing.function(capture, [*carry, *sliced], results, "scan")
     if gradients:
-        results = list(Scan.apply(plan, *inputs, *plan.params))
+        results = list(Scan.apply(plan, *inputs, *plan.params))  # type: ignore[no-untyped-call]
     else:
         results = _forward(plan, [*inputs, *plan.forward.captured])
     stacked: list[Any] = [None] * len(ys)

@@ -9,7 +9,7 @@ import torch
 
 from torch_xla import _XLAC
 
-_functions: dict[tuple, str] = {}
+_functions: dict[tuple[Any, ...], str] = {}
 
 
 def custom_call(
@@ -108,7 +108,7 @@ class _Place(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         kind, back = ctx.kinds
-        return _Place.apply(gradient, back, kind), None, None
+        return _Place.apply(gradient, back, kind), None, None  # type: ignore[no-untyped-call]
 
 
 def _has_host_memory() -> bool:

@@ -56,7 +56,7 @@ def quantized_matmul(
         parts = torch.einsum("...bs,bso->...bo", x.unflatten(-1, w.shape[:2]), w.to(x.dtype))
         out = (parts * scaler.to(x.dtype)).sum(-2)
         if zero_point is not None:
-            sums = x.unflatten(-1, w.shape[:2]).sum(-1)
+            sums = x.unflatten(-1, w.shape[:2]).sum(-1)  # type: ignore[no-untyped-call]
             out = out - torch.einsum("...b,bo->...o", sums, zero_point.to(x.dtype))
     else:
         out = nn.functional.linear(x, w.to(x.dtype)) * scaler.to(x.dtype)

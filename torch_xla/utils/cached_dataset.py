@@ -42,7 +42,7 @@ def _decode(entry: bytes, compress: bool, weights_only: bool) -> Any:
     return torch.load(io.BytesIO(raw), weights_only=weights_only)
 
 
-class CachedDataset(Dataset):
+class CachedDataset(Dataset[Any]):
     """Wraps an existing ``torch.utils.data.Dataset`` by providing file caching.
 
     It trades the CPU time and the memory that making a sample takes for storage: each sample is
@@ -76,7 +76,7 @@ class CachedDataset(Dataset):
 
     def __init__(
         self,
-        data_set: Dataset | None,
+        data_set: Dataset[Any] | None,
         path: str | os.PathLike[str],
         max_files_per_folder: int = 1000,
         compress: bool = True,
@@ -218,7 +218,7 @@ class CachedDataset(Dataset):
             FileNotFoundError: Samples are missing and there is no original dataset.
             Exception: What making a sample raised.
         """
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
         todo = list(range(self._size)) if verify else self.missing()
         loader = DataLoader(_Warmup(self, todo), batch_size=None, num_workers=num_workers)
@@ -233,7 +233,7 @@ class CachedDataset(Dataset):
                 bar.update()
 
 
-class _Warmup(Dataset):
+class _Warmup(Dataset[int]):
     """Makes the samples of a cached dataset, and returns nothing of them."""
 
     def __init__(self, cached: CachedDataset, indices: list[int]) -> None:

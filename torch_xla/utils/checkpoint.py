@@ -46,7 +46,7 @@ class _Mark(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.kept[:] = [grad for grad in grads if grad.is_xla]
+        ctx.kept[:] = [grad for grad in grads if grad.is_xla]  # type: ignore[attr-defined]
         return (None, *grads)
 
 

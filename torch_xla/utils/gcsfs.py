@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
-import fsspec
-import fsspec.core
+import fsspec  # type: ignore[import-untyped]
+import fsspec.core  # type: ignore[import-untyped]
 
 _GCS_PREFIX = "gs://"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

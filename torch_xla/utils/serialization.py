@@ -157,7 +157,7 @@ class _Pickler(pickle.Pickler):
         function: Any = torch._utils._rebuild_tensor_v2
         if obj.dtype in torch.storage._new_dtypes():
             function, arguments = torch._utils._rebuild_tensor_v3, (*arguments, obj.dtype)
-        state = torch._utils._get_obj_state(obj)
+        state = torch._utils._get_obj_state(obj)  # type: ignore[no-untyped-call]
         if type(obj) is torch.Tensor and not state:
             return function, arguments
         return torch._tensor._rebuild_from_type_v2, (function, type(obj), arguments, state)
@@ -212,7 +212,7 @@ def _write(data: Any, tensors: list[torch.Tensor], file: IO[bytes]) -> None:
         if isinstance(storage.source, torch.Tensor):
             content = staging.fill(storage.source).untyped_storage()
         else:
-            content = storage.source.cpu()
+            content = storage.source.cpu()  # type: ignore[no-untyped-call]
         writer.write_record(f"data/{storage.key}", content, storage.nbytes)
         del content
     writer.write_end_of_file()

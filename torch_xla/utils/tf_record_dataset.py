@@ -39,7 +39,7 @@ def _find_files(paths: Paths) -> list[str]:
     return files
 
 
-class TfRecordDataset(IterableDataset):
+class TfRecordDataset(IterableDataset[Any]):
     """Streams the records of sharded TFRecord files.
 
     Replicas, and the workers of a ``DataLoader``, share the records among them: whole files where
@@ -133,7 +133,7 @@ class TfRecordDataset(IterableDataset):
         yield from waiting
 
 
-class IndexedTfRecordDataset(Dataset):
+class IndexedTfRecordDataset(Dataset[Any]):
     """Uncompressed TFRecord files as a dataset with random access.
 
     It can be shuffled whole by a sampler, and its order resumed at any sample. Making it reads

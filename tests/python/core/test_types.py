@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import typing
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,10 @@ def test_complex_numbers_are_operands():
     x = torch.randn(3, dtype=torch.complex64)
     turned = stablehlo(lambda a: hlo.add(a * 2j, 1 - 1j), x.to("xla"))
     torch.testing.assert_close(turned.cpu(), x * 2j + (1 - 1j))
+
+
+def test_annotations_of_cache_entries_are_types():
+    # A field named `bytes` stood for the type in the annotation of the one behind it.
+    from torch_xla import cache
+
+    assert typing.get_type_hints(cache.Entry)["key"] is bytes

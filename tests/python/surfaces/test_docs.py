@@ -59,6 +59,7 @@ torch_xla.sync()
     "deploy.md": "import tempfile; folder = tempfile.mkdtemp()",
     "replication.md": MODEL
     + "import torch_xla.distributed.parallel_loader as pl\nloader = batches",
+    "replay.md": MODEL,
     "torch_compile.md": MODEL,
 }
 # What is called or compared afterwards.

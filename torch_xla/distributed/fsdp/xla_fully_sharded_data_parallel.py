@@ -208,7 +208,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                 if buffer is None:
                     continue
                 new = dtype if buffer.dtype.is_floating_point else None
-                if not buffer.is_xla:
+                if not buffer.is_xla:  # type: ignore[attr-defined]
                     if buffer not in moved:
                         moved[buffer] = buffer.to(torch_xla.device(), new)
                     child._buffers[name] = moved[buffer]
@@ -300,7 +300,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             for output in _pytree.tree_leaves(outputs):
                 if isinstance(output, torch.Tensor) and output.requires_grad:
-                    output.register_hook(self._before_backward)
+                    output.register_hook(self._before_backward)  # type: ignore[no-untyped-call]
         return outputs
 
     def _before_backward(self, gradient: torch.Tensor) -> None:

@@ -40,7 +40,7 @@ class _DotGeneral(torch.autograd.Function):
         a_gradient = b_gradient = None
         if ctx.needs_input_grad[0]:
             last = list(range(count, gradient.dim()))
-            product = _DotGeneral.apply(gradient, b, last, b_free)
+            product = _DotGeneral.apply(gradient, b, last, b_free)  # type: ignore[no-untyped-call]
             a_gradient = product.permute(_order(a_free + [a_dims[i] for i in _order(b_dims)]))
         if ctx.needs_input_grad[1]:
             product = _DotGeneral.apply(gradient, a, list(range(count)), a_free)

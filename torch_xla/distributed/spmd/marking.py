@@ -100,9 +100,10 @@ class MarkShardingFunction(torch.autograd.Function):
         mesh: Mesh | _XLAC.Sharding,
         partition_spec: PartitionSpec | None = None,
     ) -> torch.Tensor:
-        sharding = mesh
         if isinstance(mesh, Mesh):
-            sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec)
+            sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec or ())
+        else:
+            sharding = mesh
         ctx.sharding = sharding
         return _XLAC._xla_with_sharding(unwrap_sharded_tensor(torch_tensor), sharding)
 
@@ -113,7 +114,7 @@ class MarkShardingFunction(torch.autograd.Function):
 
 def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
     """Returns a tensor of the same content that lies so, as its gradient does."""
-    return MarkShardingFunction.apply(t, sharding)
+    return MarkShardingFunction.apply(t, sharding)  # type: ignore[no-untyped-call]
 
 
 def mark_sharding_with_gradients(

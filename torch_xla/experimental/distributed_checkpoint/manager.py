@@ -234,7 +234,7 @@ class CheckpointManager:
         writer = (
             FsspecWriter(target, sync_files=False) if self._remote else dcp.FileSystemWriter(target)
         )
-        dcp.save(
+        dcp.save(  # type: ignore[attr-defined]
             state_dict,
             storage_writer=writer,
             planner=SPMDSavePlanner() if runtime.is_spmd() else None,
@@ -339,7 +339,7 @@ class CheckpointManager:
             content = gcsfs.read(f"{self._folder(step)}/{_METADATA}")
             restricted_pickle.check_metadata(content)
         planner = SPMDLoadPlanner if runtime.is_spmd() else RestrictedLoadPlanner
-        dcp.load(
+        dcp.load(  # type: ignore[attr-defined]
             state_dict,
             storage_reader=self._reader(step),
             planner=planner(weights_only=weights_only),
