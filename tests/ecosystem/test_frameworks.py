@@ -59,3 +59,15 @@ class TestLightning:
         # One epoch after the checkpoint's is what the first run had then.
         assert actual["resumed"] == pytest.approx(actual["losses"][4:], rel=1e-5)
         assert actual["compiles"][-1] == actual["compiles"][5]
+
+    def test_four_replicas_train_as_one(self, tmp_path):
+        arguments = ("--output", str(tmp_path), "--accelerator")
+        expected = run_one("lightning_fit", *arguments, "cpu", PJRT_DEVICE="")
+        actual = run_one(
+            "lightning_fit", *arguments, "tpu", "--devices", "4",
+            PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4",
+        )  # fmt: skip
+        assert actual["strategy"] == "XLAStrategy"
+        assert actual["keys"] == expected["keys"]
+        # Lightning shuffles what replicas train on: the same up to the order.
+        assert_same(actual, expected, "val_loss", rel=0.02)

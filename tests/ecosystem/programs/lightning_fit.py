@@ -72,8 +72,8 @@ def main() -> None:
     report(
         strategy=type(first.strategy).__name__,
         devices=sorted(devices),
-        losses=torch.stack(model.losses).tolist(),
-        resumed=torch.stack(again.losses).tolist(),
+        losses=[loss.item() for loss in model.losses],  # replicas keep theirs
+        resumed=[loss.item() for loss in again.losses],
         val_loss=first.callback_metrics["val_loss"].item(),
         compiles=model.counts,
         keys=sorted(torch.load(checkpoint, weights_only=False)["state_dict"]),
