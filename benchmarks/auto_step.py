@@ -62,12 +62,35 @@ def gpt() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return GPT(), torch.randint(512, (8, 64)), torch.randint(512, (8 * 64,))
 
 
-MODELS = {"digits": digits, "gpt": gpt}
+class Block(nn.Module):
+    """Of a residual network."""
+
+    def __init__(self, inner: int, outer: int, stride: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(),
+            nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer),
+        )  # fmt: skip
+        self.skip = nn.Conv2d(inner, outer, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.body(x) + self.skip(x))
+
+
+def resnet() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A residual network of 18 convolutions for 32x32 images, with a batch of them."""
+    widths = [16, 16, 16, 32, 32, 64, 64]
+    blocks = [Block(a, b, 1 + (a < b)) for a, b in zip(widths, widths[1:], strict=False)]
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, *ends)
+    return model, torch.rand(32, 3, 32, 32), torch.randint(10, (32,))
+
+
+MODELS = {"digits": digits, "gpt": gpt, "resnet": resnet}
 
 
 def _work(connection: Connection, name: str, marks: bool) -> None:
     os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
-    os.environ["XLA_AUTO_STEP"] = "1"
     torch.manual_seed(0)
     torch.set_num_threads(1)
     import torch_xla

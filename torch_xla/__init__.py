@@ -54,6 +54,7 @@ except ImportError as error:
 
 from torch_xla import config as config  # noqa: E402
 from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
+from torch_xla._internal import auto_step as _auto_step  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import higher_order as _higher_order  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
@@ -88,6 +89,7 @@ atexit.register(_XLAC._shutdown)
 _device_module.register()
 _storage_location.register()
 _torch_patches.apply()
+_auto_step.register()
 _spmd_mode.register()
 _replication.register()
 _higher_order.register()

@@ -119,7 +119,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         Variable(
             "XLA_AUTO_STEP",
             "flag",
-            "0",
+            "1",
             "A loop without `mark_step` is cut where its steps end: "
             "[architecture.md](architecture.md#steps-without-mark_step).",
         ),

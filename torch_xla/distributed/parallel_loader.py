@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import torch_xla
-from torch_xla import runtime
+from torch_xla import _XLAC, runtime
 from torch_xla.core import xla_model
 
 # How long to wait at exit for a thread that is inside the wrapped loader, in seconds.
@@ -399,6 +399,8 @@ class PerDeviceLoader:
             raise StopIteration
         at_boundary = self._batches % self._batches_per_execution == 0
         if at_boundary:
+            if self._batches == 0:
+                _XLAC._xla_expect_syncs(self._batches_per_execution)
             torch_xla.sync()
         try:
             data = self._loader._take(self._device)

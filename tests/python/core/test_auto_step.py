@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from process_testing import run_python
+from replica_testing import run_replicas
 from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
+from torch_xla._internal import auto_step
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 STEPS = 16
-
-
-@pytest.fixture(autouse=True)
-def auto_step() -> Iterator[None]:
-    _XLAC._xla_set_auto_step(True)
-    yield
-    _XLAC._xla_set_auto_step(False)
 
 
 def compiles() -> int:
@@ -77,10 +75,21 @@ def state(*modules: nn.Module) -> list[torch.Tensor]:
     return [t.detach().cpu() for module in modules for t in module.state_dict().values()]
 
 
-def check(loop: Loop, most_compiles: int, one_each: bool = True) -> Counts:
-    """Runs a loop on the CPU and on the device, where it must become steady."""
-    want = loop(torch.device("cpu"), Counts())
+def settle() -> None:
+    # A function of its own: who calls a sync in the function of his loop is taken at his word.
     torch_xla.sync(wait=True)
+
+
+def check(loop: Loop, most_compiles: int, each: int | None = 1) -> Counts:
+    """Runs a loop on the CPU and on the device, where it must become steady.
+
+    Args:
+        loop: The loop.
+        most_compiles: How many programs it may need.
+        each: How many cuts a round has; None: that is not one number.
+    """
+    want = loop(torch.device("cpu"), Counts())
+    settle()
     _XLAC._xla_forget_steps()
     counts = Counts()
     got = loop(xm.xla_device(), counts)
@@ -89,10 +98,9 @@ def check(loop: Loop, most_compiles: int, one_each: bool = True) -> Counts:
     steps = len(counts.compiles)
     assert counts.compiles[-1] <= most_compiles, counts.compiles
     assert counts.compiles[steps // 2] == counts.compiles[-1], counts.compiles
-    if one_each:
-        # A step's cut comes with the next operation, or with the read that ends it.
+    if each is not None:
         steady = counts.cuts[-1] - counts.cuts[steps // 2]
-        assert abs(steady - (steps - 1 - steps // 2)) <= 1, counts.cuts
+        assert steady == each * (steps - 1 - steps // 2), counts.cuts
     return counts
 
 
@@ -167,8 +175,7 @@ def test_a_read_between_forward_and_backward_makes_two_programs():
     ids=lambda options: next(iter(options)),
 )
 def test_the_ways_a_step_is_written(options):
-    one_each = "accumulate" not in options
-    check(training(normed, OPTIMIZERS["adam"], **options), most_compiles=7, one_each=one_each)
+    check(training(normed, OPTIMIZERS["adam"], **options), most_compiles=6)
 
 
 def test_two_models_in_turn():
@@ -188,7 +195,73 @@ def test_two_models_in_turn():
             counts.step()
         return state(make, judge)
 
-    check(loop, most_compiles=6)
+    check(loop, most_compiles=6, each=2)
+
+
+def test_several_optimizers_of_one_backward_pass_are_one_step():
+    def loop(device: torch.device, counts: Counts) -> list[torch.Tensor]:
+        net = normed().to(device)
+        all_of_them = [torch.optim.SGD([p], lr=0.1) for p in net.parameters()]
+        for x, y in batches():
+            for opt in all_of_them:
+                opt.zero_grad()
+            F.cross_entropy(net(x.to(device)), y.to(device)).backward()
+            for opt in all_of_them:
+                opt.step()
+            counts.step()
+        return state(net)
+
+    check(loop, most_compiles=4)
+
+
+@pytest.mark.parametrize("model", [mlp, normed])
+def test_a_loop_without_an_optimizer_is_found_when_its_second_round_ends(model):
+    def loop(device: torch.device, counts: Counts) -> list[torch.Tensor]:
+        net = model().to(device)
+        kept = []  # by cycles that the collector of garbage frees some time
+        for x, y in batches():
+            net.zero_grad()
+            loss = F.cross_entropy(net(x.to(device)), y.to(device))
+            loss.backward()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.mul_(0.999)
+                    parameter.sub_(parameter.grad, alpha=0.1)
+            cycle = [loss]
+            cycle.append(cycle)
+            if len(kept) < 3:
+                kept.append(cycle)
+            counts.step()
+        return state(net)
+
+    counts = check(loop, most_compiles=6)
+    # The cut comes with the first operation of the third round.
+    assert counts.cuts[:4] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("frequent", [False, True])
+def test_the_collector_of_garbage_does_not_move_the_cut(device, frequent):
+    torch.manual_seed(0)
+    net = normed().to(device)
+    settle()
+    before = gc.get_threshold()
+    counts = Counts()
+    try:
+        gc.set_threshold(1 if frequent else 100000)
+        for x, y in batches(12):
+            net.zero_grad()
+            out = net(x.to(device))
+            cycle = [out.detach() + i for i in range(3)]
+            cycle.append(cycle)
+            F.cross_entropy(out, y.to(device)).backward()
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.sub_(parameter.grad, alpha=0.1)
+            del cycle
+            counts.step()
+    finally:
+        gc.set_threshold(*before)
+    assert counts.cuts == [0, 0, *range(1, 11)]
 
 
 def test_epochs_with_evaluation_between():
@@ -211,7 +284,7 @@ def test_epochs_with_evaluation_between():
             found.append(int(right) / 32)
         return [*state(net), torch.tensor(found)]
 
-    check(loop, most_compiles=8, one_each=False)
+    check(loop, most_compiles=8, each=None)
 
 
 # ------------------------------------------------------------------ what is not cut
@@ -244,8 +317,85 @@ def test_loops_that_sync_are_left_alone(device, extra):
 
 def test_steps_of_several_rounds_are_the_users(device):
     counts = train_synced(device, steps=40, between=5)
-    assert counts.cuts[-1] == counts.cuts[10]
+    assert counts.cuts[-1] == 0
     assert counts.compiles[-1] == counts.compiles[20]
+
+
+def test_steps_that_a_function_syncs_are_the_users_from_the_second_time_on(device):
+    # No name tells it beforehand.
+    end = [settle]
+    net = mlp().to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    settle()
+    counts = Counts()
+    for step, (x, y) in enumerate(batches(24)):
+        opt.zero_grad()
+        F.cross_entropy(net(x.to(device)), y.to(device)).backward()
+        opt.step()
+        if step % 4 == 3:
+            end[0]()
+        counts.step()
+    assert counts.cuts[-1] == counts.cuts[3] <= 4
+
+
+def test_the_steps_of_a_loader_are_its_own(device):
+    net = mlp().to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    total = torch.zeros(()).to(device)
+    settle()
+    counts = Counts()
+    for x, y in MpDeviceLoader(list(batches(24)), device, batches_per_execution=12):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        total += loss.detach()
+        counts.step()
+    assert counts.cuts[-1] == 0
+
+
+def test_who_names_a_sync_and_does_not_call_it_is_cut_later(device):
+    net = mlp().to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    settle()
+    counts = Counts()
+    for x, y in batches(16):
+        opt.zero_grad()
+        F.cross_entropy(net(x.to(device)), y.to(device)).backward()
+        opt.step()
+        if counts.cuts and counts.cuts[-1] < 0:
+            torch_xla.sync()
+        counts.step()
+    assert counts.cuts == [*[0] * 8, *range(1, 9)]
+
+
+def test_the_loop_that_syncs_is_the_innermost_one():
+    found = []
+
+    def step(xm: Any = None) -> None:
+        found.append(auto_step.syncs_in_loop())
+
+    def step_and_sync(xm: Any = None) -> None:
+        found.append(auto_step.syncs_in_loop())
+        if xm is not None:
+            xm.mark_step()
+
+    for _ in range(1):
+        step()
+    for _ in range(1):
+        step_and_sync()
+    for _ in range(1):
+        for _ in range(1):
+            step()
+        if found is None:
+            torch_xla.sync()
+    count = 0
+    while count < 1:
+        count += 1
+        step()
+        if found is None:
+            xm.optimizer_step(None)
+    assert found == [False, True, False, True]
 
 
 def test_layers_alike_are_no_steps(device):
@@ -302,6 +452,36 @@ def test_regions_are_not_cut(device):
     assert counts.compiles[-1] <= 2
 
 
+def train_replica(steps: int, on_xla: bool = True) -> list[torch.Tensor]:
+    """A replica; the graphs of the first one end elsewhere than those of the other one."""
+    device = xm.xla_device() if on_xla else torch.device("cpu")
+    net = mlp().to(device)
+    sums = []
+    for step, (x, y) in enumerate(batches(steps)):
+        net.zero_grad()
+        F.cross_entropy(net(x.to(device)), y.to(device)).backward()
+        gradients = [p.grad for p in net.parameters()]
+        if on_xla:
+            xm.all_reduce("sum", gradients, scale=0.5)
+            if xm.get_ordinal() == 0 and step < 5:
+                for _ in range(step):
+                    sums.append(net[1].weight.detach().sum())
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                parameter.sub_(gradient, alpha=0.1)
+    return [torch.tensor(cuts()), *state(net)]
+
+
+@pytest.mark.multiprocess
+def test_replicas_that_are_cut_at_different_places_agree(tmp_path):
+    first, second = run_replicas(train_replica, 2, tmp_path, 16)
+    assert first[0] < second[0]
+    want = train_replica(16, on_xla=False)
+    for replica in (first, second):
+        for a, b in zip(replica[1:], want[1:], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
 # ------------------------------------------------------------------ what is bounded
 
 
@@ -340,18 +520,27 @@ net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linea
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
 x = torch.ones(4, 8).to(device)
 for step in range(6):
-    opt.zero_grad()
+    net.zero_grad()
     net(x).mean().backward()
-    opt.step()
+    {update}
 report(cuts=count("AutoStep"))
 """
+WITH_OPTIMIZER = PROGRAM.replace("{update}", "opt.step()")
+WITHOUT = PROGRAM.replace(
+    "{update}",
+    "torch._foreach_sub_([p.data for p in net.parameters()], "
+    "[p.grad for p in net.parameters()], alpha=0.1)",
+)
 
 
-def test_the_environment_turns_it_on_and_tells_where_it_cuts(tmp_path):
-    on, told = run_python(PROGRAM, tmp_path, PT_XLA_DEBUG="1", XLA_AUTO_STEP="1")
-    assert on["cuts"] == 4
-    assert "operations repeat; from now on the graph is cut before" in told
+def test_it_tells_where_it_cuts_and_the_environment_turns_it_off(tmp_path):
+    on, told = run_python(WITH_OPTIMIZER, tmp_path, PT_XLA_DEBUG="1")
+    assert on["cuts"] == 6
+    assert "the graph is cut behind each step of an optimizer, here " in told
     assert "script.py:" in told
-    off, told = run_python(PROGRAM, tmp_path, PT_XLA_DEBUG="1", XLA_AUTO_STEP="0")
+    on, told = run_python(WITHOUT, tmp_path, PT_XLA_DEBUG="1")
+    assert on["cuts"] == 4
+    assert "operations repeat; from now on the graph is cut before " in told
+    off, told = run_python(WITH_OPTIMIZER, tmp_path, PT_XLA_DEBUG="1", XLA_AUTO_STEP="0")
     assert off["cuts"] == 0
-    assert "operations repeat" not in told
+    assert "graph is cut" not in told

@@ -27,10 +27,10 @@ constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
 /// And is cut no more often than this.
 constexpr uint64_t kLeast = 64;
-/// Data that waits for operations: more of it makes any two rounds a loop.
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-/// Fewer rounds between two cuts of the user's than this are his steps.
-constexpr uint64_t kUsersRounds = 8;
+/// Data that waits for operations: more of it makes any two rounds a loop, and much more is cut
+/// wherever it is.
+constexpr uint64_t kManyBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
 constexpr size_t kMaxPlaces = 8;
 constexpr uint64_t kShortestWindow = 8;
 
@@ -43,8 +43,15 @@ uint64_t Power(uint64_t base, uint64_t exponent) {
 }
 
 uint64_t FilterBit(uint64_t event) { return uint64_t{1} << (event >> 58); }
+uint64_t FilterOf(const auto& places) {
+  uint64_t filter = 0;
+  for (const auto& place : places) filter |= FilterBit(place.last);
+  return filter;
+}
 
-std::atomic<bool> enabled{debug::EnvFlag("XLA_AUTO_STEP")};
+const bool enabled = debug::EnvFlag("XLA_AUTO_STEP", /*otherwise=*/true);
+
+std::atomic<bool (*)()> syncs_in_loop{nullptr};
 
 bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -56,21 +63,20 @@ StepFinder* const* const step_finders = [] {
   return all->data();
 }();
 
-void SetAutoStep(bool on) {
-  enabled = on;
-  for (int device = 0; device < 256; ++device) StepFinderOf(device).Forget();
-}
+void SetSyncsInLoop(bool (*function)()) { syncs_in_loop = function; }
 
 void StepFinder::Born(StorageHistory& history, const ir::Value& value) {
   history.born = count_;
   if (!LeafData(value)) Record(history, value, nullptr);
-  alive_ = alive_ + 1;
 }
 
 void StepFinder::Uploaded(uint64_t bytes) {
-  if (count_ == floor_) return;
+  if (!ring_.load(std::memory_order_acquire)) return;
+  const uint64_t now = count_;
+  At(now).before_data = true;
+  if (now == floor_) return;
   bytes_ = bytes_ + bytes;
-  if (bytes_ > kMaxBytes) TryHeavyLoop(count_);
+  if (bytes_ > looked_ + kManyBytes) TryHeavyLoop(now);
 }
 
 void StepFinder::Written(StorageHistory& history, const void* storage, const ir::Value& value) {
@@ -81,7 +87,10 @@ void StepFinder::Written(StorageHistory& history, const void* storage, const ir:
   const uint64_t now = count_;
   if (now == then) return;
   history.written = now;
-  if (before > floor_ && now >= retry_) TryPeriod(now, now - before);
+  if (now < retry_) return;
+  if (before > floor_) TryPeriod(now, now - before);
+  // What is written several times in a round tells no period, or late.
+  if (between_ != 0 && floor_ + 2 * between_ <= now) TryPeriod(now, between_);
 }
 
 void StepFinder::Record(const StorageHistory& history, const ir::Value& value,
@@ -98,17 +107,23 @@ void StepFinder::Record(const StorageHistory& history, const ir::Value& value,
   entry.hash = hash;
   entry.written = reinterpret_cast<uintptr_t>(written);
   entry.born = history.born;
-  entry.alive = alive_;
-  if (const bool backward = InBackward(); backward != backward_) {
+  entry.before_data = false;
+  const bool backward = InBackward();
+  entry.updates = written && !backward && !c10::GradMode::is_enabled();
+  if (backward != backward_) {
     backward_ = backward;
     switched_ = now;
+    if (backward) {
+      between_ = began_ > floor_ ? now - began_ : 0;
+      began_ = now;
+    }
   }
   if (filter_ & FilterBit(event)) Match(now, event);
   if ((now - floor_) % kBlock == 0) TryLongLoop(now);
 }
 
 StepFinder::Entry* StepFinder::Start() {
-  if (!enabled.load(std::memory_order_relaxed)) return nullptr;
+  if (!enabled) return nullptr;
   std::lock_guard lock(mutex_);
   if (held_ > 0) return nullptr;
   if (!memory_) memory_ = new Entry[kRing];
@@ -160,14 +175,19 @@ void StepFinder::TryLongLoop(uint64_t now) {
     }
   }
   if (pending == kMaxPending) {
-    floor_ = now;
-    due_ = true;
+    CutAt(now);
+    due_ = Due::kSize;
   }
 }
 
 void StepFinder::TryHeavyLoop(uint64_t now) {
-  bytes_ = 0;
-  if (!ring_.load(std::memory_order_acquire) || InBackward()) return;
+  if (bytes_ > kMaxBytes) {
+    CutAt(now);
+    due_ = Due::kSize;
+    return;
+  }
+  looked_ = bytes_;
+  if (InBackward()) return;
   const uint64_t pending = std::min(now - floor_, kMaxPending);
   for (uint64_t period = 1; 2 * period <= pending; ++period) {
     if (EventAt(now) == EventAt(now - period) && Repeats(now, period, period)) {
@@ -182,27 +202,28 @@ bool StepFinder::IsStateWrite(uint64_t i, uint64_t now, uint64_t period) const {
   return At(i).written && At(i).born <= now - 2 * period;
 }
 
-/// The operation of the last round behind which least is alive; where the round changes any state,
-/// one that does, of several the one that is followed by the most that do not. Then all that the
-/// step leaves is what the next one needs.
+/// The operation of the last round that the cut comes behind. Where the round changes any state it
+/// is one that does, so that all that the step leaves is what the next one needs: of an optimizer
+/// rather than of a forward or backward pass (running means, gradients), and of several the one
+/// that is followed by the most that change none. Else it is the last one before data comes for the
+/// next round.
 uint64_t StepFinder::BestEnd(uint64_t now, uint64_t period) const {
   const uint64_t first = now - period + 1;
-  uint64_t states = 0;
-  for (uint64_t i = first; i <= now; ++i) states += IsStateWrite(i, now, period);
-  uint64_t best = now, best_alive = std::numeric_limits<uint64_t>::max(), best_gap = 0;
-  uint64_t gap = 0;
+  auto change = [&](uint64_t i) { return IsStateWrite(i, now, period); };
+  auto update = [&](uint64_t i) { return At(i).updates && change(i); };
+  auto data = [&](uint64_t i) -> bool { return At(i).before_data; };
+  uint64_t changes = 0, updates = 0;
+  for (uint64_t i = first; i <= now; ++i) changes += change(i), updates += update(i);
+  uint64_t best = now, best_gap = 0, gap = 0;
   // Backwards and twice, since the round is a circle.
   for (uint64_t k = 0; k < 2 * period; ++k) {
     const uint64_t i = now - k % period;
-    const uint64_t next = i == now ? first : i + 1;
-    if (gap > 0 || states == 0) {
-      const uint64_t alive = At(next).alive;
-      const bool ends = states == 0 || IsStateWrite(i, now, period);
-      if (ends && k >= period && (alive < best_alive || (alive == best_alive && gap > best_gap))) {
-        best = i, best_alive = alive, best_gap = gap;
-      }
+    const bool stop = changes > 0 ? change(i) : data(i);
+    if (stop && k >= period) {
+      const bool may = updates == 0 || update(i);
+      if (may && gap > best_gap) best = i, best_gap = gap;
     }
-    gap = states > 0 && IsStateWrite(i, now, period) ? 0 : gap + 1;
+    gap = stop ? 0 : gap + 1;
   }
   return best;
 }
@@ -239,8 +260,7 @@ void StepFinder::Accept(uint64_t now, uint64_t period, uint64_t least) {
     if (places_.size() == kMaxPlaces) places_.erase(places_.begin());
     known = places_.insert(places_.end(), place);
     news_ = period;
-    filter_ = 0;
-    for (const Place& each : places_) filter_ = filter_ | FilterBit(each.last);
+    filter_ = FilterOf(places_);
   }
   if (end == now) Reach(*known, now);
 }
@@ -255,52 +275,105 @@ void StepFinder::Match(uint64_t now, uint64_t event) {
   }
 }
 
-void StepFinder::Reach(Place& place, uint64_t now) {
-  if (now - floor_ < place.least || ++place.seen <= place.spared) return;
+void StepFinder::CutAt(uint64_t now) {
   floor_ = now;
   bytes_ = 0;
-  due_ = true;
+  looked_ = 0;
+}
+
+void StepFinder::Reach(Place& place, uint64_t now) {
+  if (now - floor_ < place.least || ++place.seen <= place.spared) return;
+  CutAt(now);
+  due_ = Due::kStep;
+}
+
+/// A round has ended: whether to cut there, since the user is not going to.
+bool StepFinder::IsEnd() {
+  std::unique_lock lock(mutex_);
+  if (syncs_ == Syncs::kUnknown) {
+    lock.unlock();  // It enters Python.
+    auto* ask = syncs_in_loop.load();
+    const bool found = ask && ask();
+    lock.lock();
+    if (syncs_ == Syncs::kUnknown) syncs_ = found ? Syncs::kExpected : Syncs::kNone;
+  }
+  return ++rounds_ > patience_ || syncs_ == Syncs::kNone;
+}
+
+bool StepFinder::TakeDue() {
+  const Due due = due_.exchange(Due::kNot, std::memory_order_relaxed);
+  return due == Due::kSize || (due == Due::kStep && IsEnd());
+}
+
+bool StepFinder::OptimizerStepped() {
+  // Several optimizers end one step: the first of them after a backward pass.
+  if (!ring_.load(std::memory_order_acquire) || switched_ <= floor_ || InBackward()) return false;
+  const uint64_t now = count_;
+  // It tells better where a step ends than what repeats does (batches that add up gradients).
+  retry_ = now + 4 * (now - floor_);
+  if (filter_) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(places_, [](const Place& place) { return place.state && place.least == 1; });
+    filter_ = FilterOf(places_);
+  }
+  due_.store(Due::kNot, std::memory_order_relaxed);
+  CutAt(now);
+  if (!IsEnd()) return false;
+  if (!told_.exchange(true, std::memory_order_relaxed)) news_ = kOptimizer;
+  return true;
+}
+
+void StepFinder::ExpectSyncs(uint64_t rounds) {
+  std::lock_guard lock(mutex_);
+  patience_ = std::max(rounds, kUsersRounds);
+  syncs_ = Syncs::kExpected;
 }
 
 void StepFinder::Synced() {
   Ran();
-  if (!filter_) return;
   std::lock_guard lock(mutex_);
+  if (rounds_ > 0) {
+    syncs_ = rounds_ <= patience_ ? Syncs::kExpected : Syncs::kNone;
+  } else if (syncs_ == Syncs::kNone) {
+    syncs_ = Syncs::kUnknown;  // another loop may come
+  }
+  rounds_ = 0;
   for (Place& place : places_) {
-    if (!place.state || place.seen < kUsersRounds)
-      place.spared = std::max(place.spared, place.seen);
+    if (!place.state || place.seen <= patience_) place.spared = std::max(place.spared, place.seen);
     place.seen = 0;
   }
 }
 
 void StepFinder::Ran() {
-  due_.store(false, std::memory_order_relaxed);
-  floor_ = count_;
-  bytes_ = 0;
+  due_.store(Due::kNot, std::memory_order_relaxed);
+  CutAt(count_);
 }
 
 void StepFinder::Hold() {
   std::lock_guard lock(mutex_);
   ++held_;
   ring_.store(nullptr, std::memory_order_relaxed);
-  due_.store(false, std::memory_order_relaxed);
+  due_.store(Due::kNot, std::memory_order_relaxed);
 }
 
 void StepFinder::Release() {
   std::lock_guard lock(mutex_);
   --held_;
-  floor_ = count_;
+  CutAt(count_);
 }
 
 void StepFinder::Forget() {
   std::lock_guard lock(mutex_);
   ring_.store(nullptr, std::memory_order_relaxed);
-  due_.store(false, std::memory_order_relaxed);
-  floor_ = count_;
-  bytes_ = 0;
+  due_.store(Due::kNot, std::memory_order_relaxed);
+  CutAt(count_);
   retry_ = 0;
   places_.clear();
   filter_ = 0;
+  syncs_ = Syncs::kUnknown;
+  patience_ = kUsersRounds;
+  rounds_ = 0;
+  told_ = false;
 }
 
 }  // namespace torch_xla::lazy

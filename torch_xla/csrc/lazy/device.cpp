@@ -106,6 +106,12 @@ void SetProcessPlace(runtime::ProcessPlace place) {
   Place() = std::move(place);
 }
 
+bool RunsAcrossProcesses() {
+  if (Platform() == "CPU") return false;
+  std::lock_guard<std::mutex> lock(client_mutex);
+  return Place().has_value();
+}
+
 const std::string& Platform() { return GetClient().platform(); }
 
 bool ClientCreated() { return client.load(std::memory_order_acquire) != nullptr; }

@@ -19,6 +19,8 @@ void OnClientCreated(void (*hook)(runtime::Client& client));
 /// Says, before there is a client, that this process is one of several whose programs may run
 /// together on their devices. Not for the CPU, where collectives run on the host.
 void SetProcessPlace(runtime::ProcessPlace place);
+/// Whether they may.
+bool RunsAcrossProcesses();
 /// GetClient().platform(), without a look-up.
 const std::string& Platform();
 bool ClientCreated();

@@ -378,6 +378,28 @@ void CutAndRun(int device) {
   if (cut) Run(*std::move(cut), /*donate=*/true);
 }
 
+/// As by SyncDevice, where the user has not asked for it. Programs that run across processes must
+/// be the same in all of them: the user says where they end.
+void EndStep(int device) {
+  static auto& auto_step = *new debug::Counter("AutoStep");
+  if (!MayCut() || runtime::Client::Forked() || RunsAcrossProcesses()) return;
+  if (Storage::Pending(device).empty()) return;
+  auto_step.Add();
+  CauseScope cause("the end of a step");
+  const uint64_t news = StepFinderOf(device).TakeNews();
+  if (news != 0 && debug::DebugLevel() >= 1) {
+    const std::string line = ir::LineOf(CurrentLocation());
+    debug::Report("pt-xla-profiler: " +
+                  (news == StepFinder::kOptimizer
+                       ? "the graph is cut behind each step of an optimizer, here " + line
+                       : std::to_string(news) +
+                             " operations repeat; from now on the graph is cut before " + line) +
+                  ", as by mark_step\n");
+  }
+  GetWorker(device).ThrowFailure();
+  CutAndRun(device);
+}
+
 }  // namespace
 
 void SyncDevice(int device, bool wait) {
@@ -393,19 +415,11 @@ void SyncDevice(int device, bool wait) {
 }
 
 void CutStep(int device) {
-  static auto& auto_step = *new debug::Counter("AutoStep");
-  StepFinder& finder = StepFinderOf(device);
-  if (!finder.TakeDue() || !MayCut() || runtime::Client::Forked()) return;
-  if (Storage::Pending(device).empty()) return;
-  auto_step.Add();
-  CauseScope cause("the end of a step");
-  if (const uint64_t period = finder.TakeNews(); period != 0 && debug::DebugLevel() >= 1) {
-    debug::Report("pt-xla-profiler: " + std::to_string(period) +
-                  " operations repeat; from now on the graph is cut before " +
-                  ir::LineOf(CurrentLocation()) + ", as by mark_step\n");
-  }
-  GetWorker(device).ThrowFailure();
-  CutAndRun(device);
+  if (StepFinderOf(device).TakeDue()) EndStep(device);
+}
+
+void OptimizerStepped(int device) {
+  if (StepFinderOf(device).OptimizerStepped()) EndStep(device);
 }
 
 void RunPending(int device, bool wait) {

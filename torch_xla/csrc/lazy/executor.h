@@ -23,7 +23,10 @@ inline void CutStepIfDue(int device) {
     CutStep(device);
 }
 
-/// The same where anything is pending; it is no step.
+/// The same behind an optimizer's step.
+void OptimizerStepped(int device);
+
+/// All that is pending, like SyncDevice; it is no step.
 void RunPending(int device, bool wait);
 
 /// The same for these storages and those whose values theirs are computed from; nothing is donated

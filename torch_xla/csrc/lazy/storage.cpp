@@ -44,12 +44,10 @@ Storage::Storage(ir::Value value, int device) : shape_(value.shape()), device_(d
 }
 
 Storage::Storage(ir::Value value, int device, ForRead) : shape_(value.shape()), device_(device) {
-  StepFinderOf(device).BornForRead();
   Exchange(std::move(value));
 }
 
 Storage::~Storage() {
-  StepFinderOf(device_).Died();
   if (listed_) LiveList::Of(device_).Remove(this);
   SetFill({});
 }

@@ -151,7 +151,6 @@ void BindCapture(py::module_& m) {
   // A function that needs no check: we wrote it.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
-  m.def("_xla_set_auto_step", &lazy::SetAutoStep, py::arg("on"), NoGil());
   // Of the device's StepFinder.
   m.def(
       "_xla_hold_steps",
@@ -160,6 +159,11 @@ void BindCapture(py::module_& m) {
         hold ? finder.Hold() : finder.Release();
       },
       py::arg("hold"), NoGil());
+  m.def(
+      "_xla_expect_syncs",
+      [](uint64_t rounds) { lazy::StepFinderOf(lazy::CurrentDevice()).ExpectSyncs(rounds); },
+      py::arg("rounds"), NoGil());
+  m.def("_xla_optimizer_stepped", &lazy::OptimizerStepped, py::arg("device"), NoGil());
   m.def("_xla_forget_steps", [] { lazy::StepFinderOf(lazy::CurrentDevice()).Forget(); }, NoGil());
   m.def(
       "_xla_pending_hash",

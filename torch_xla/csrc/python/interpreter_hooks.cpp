@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "aten/fallback.h"
+#include "lazy/auto_step.h"
 #include "lazy/node_factory.h"
 #include "lazy/origin.h"
 #include "python/bindings.h"
@@ -86,12 +87,25 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return true;
 }
 
+bool SyncsInLoop() {
+  py::gil_scoped_acquire gil;
+  try {
+    // Never freed: the interpreter may be gone by then.
+    static auto& function =
+        *new py::object(py::module_::import("torch_xla._internal.auto_step").attr("syncs_in_loop"));
+    return function().cast<bool>();
+  } catch (const py::error_already_set&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void RegisterInterpreterHooks() {
   PrepareUserLocation();
   lazy::SetLocationFunction(&UserLocation);
   lazy::SetReaderFunction(&Reader);
+  lazy::SetSyncsInLoop(&SyncsInLoop);
   aten::SetDecomposer(&Decompose);
 }
 
