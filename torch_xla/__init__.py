@@ -59,6 +59,7 @@ from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import higher_order as _higher_order  # noqa: E402
 from torch_xla._internal import plugins as _plugins  # noqa: E402
 from torch_xla._internal import regions as _regions  # noqa: E402
+from torch_xla._internal import remote_cache as _remote_cache  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
@@ -94,6 +95,7 @@ _spmd_mode.register()
 _replication.register()
 _higher_order.register()
 _accelerate_cpu.register()
+_remote_cache.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal import absent, replication, spmd_mode
+from torch_xla._internal import absent, remote_cache, replication, spmd_mode
 
 
 def device_type() -> str:
@@ -199,10 +199,14 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     user's folder for caches; see also ``python -m torch_xla.cache``.
 
     Args:
-        path: The folder, which is made where there is none; an empty string for no cache.
+        path: The folder, which is made where there is none; an empty string for no cache. One of
+            fsspec's places (``gs://bucket/folder``, ``s3://…``) is mirrored in a local folder.
         readonly: Whether to use what is there and write nothing.
     """
-    _XLAC._xla_initialize_cache(os.fspath(path), readonly)
+    path = os.fspath(path)
+    if remote_cache.is_remote(path):
+        path = remote_cache.attach(path, readonly)
+    _XLAC._xla_initialize_cache(path, readonly)
 
 
 def get_num_cached_compilation_graph() -> int:

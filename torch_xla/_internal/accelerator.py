@@ -39,12 +39,6 @@ def _device_capability(index: int) -> dict[str, Any]:
     return {"supported_dtypes": supported - quantized}
 
 
-def _cannot_reset(index: int) -> None:
-    raise RuntimeError(
-        "torch.accelerator: the statistics of an xla device cannot be reset: PJRT keeps them"
-    )
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "getAccelerator": lambda: _XLA,
     "getDeviceIndex": device_module.current_device,
@@ -60,8 +54,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "emptyHostCache": lambda: None,
     "getDeviceStats": device_module.memory_stats,
     "getMemoryInfo": device_module.mem_get_info,
-    "resetAccumulatedStats": _cannot_reset,
-    "resetPeakStats": _cannot_reset,
+    # PJRT counts no allocations: there is no sum to forget.
+    "resetAccumulatedStats": lambda index: None,
+    "resetPeakStats": device_module.reset_peak_memory_stats,
 }
 
 

@@ -10,11 +10,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal import device_memory as memory
+from torch_xla._internal.device_memory import (  # noqa: F401
+    Device,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+)
+from torch_xla._internal.device_memory import device_name as _device_name
 from torch_xla._internal.streams import (  # noqa: F401
     Event,
     Stream,
@@ -24,23 +37,9 @@ from torch_xla._internal.streams import (  # noqa: F401
     stream,
 )
 
-Device: TypeAlias = torch.device | str | int | None
-
 SEED_MASK = (1 << 64) - 1
 
 _in_bad_fork = False
-
-
-def _device_name(device: Device) -> str:
-    """Returns the name of ``device`` with its ordinal, as ``"xla:0"``."""
-    if device is None:
-        return _XLAC._xla_get_default_device()
-    if isinstance(device, int):
-        return f"xla:{device}" if device >= 0 else _XLAC._xla_get_default_device()
-    device = torch.device(device)
-    if device.type != "xla":
-        raise ValueError(f"expected an xla device, got {device}")
-    return _XLAC._xla_get_default_device() if device.index is None else str(device)
 
 
 def is_available() -> bool:
@@ -181,59 +180,6 @@ def seed_all() -> None:
     manual_seed_all(int.from_bytes(os.urandom(8), "little"))
 
 
-def memory_allocated(device: Device = None) -> int:
-    """Returns the bytes of device memory that live buffers take."""
-    return _XLAC._xla_memory_info(_device_name(device))["bytes_used"]
-
-
-def max_memory_allocated(device: Device = None) -> int:
-    """Returns the largest :func:`memory_allocated` so far, in bytes."""
-    return _XLAC._xla_memory_info(_device_name(device))["peak_bytes_used"]
-
-
-def memory_reserved(device: Device = None) -> int:
-    """Returns :func:`memory_allocated`: what a plugin keeps beside it, PJRT does not tell."""
-    return memory_allocated(device)
-
-
-def max_memory_reserved(device: Device = None) -> int:
-    """Returns :func:`max_memory_allocated`."""
-    return max_memory_allocated(device)
-
-
-def memory_stats(device: Device = None) -> dict[str, int]:
-    """Returns what the device tells of its memory, by torch.cuda's names, in bytes."""
-    info = _XLAC._xla_memory_info(_device_name(device))
-    used, peak = info["bytes_used"], info["peak_bytes_used"]
-    return {
-        f"{kind}_bytes.all.{when}": value
-        for kind in ("active", "allocated", "reserved")
-        for when, value in (("current", used), ("peak", peak))
-    }
-
-
-def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and all bytes of a device's memory.
-
-    Raises:
-        RuntimeError: The plugin does not tell how much there is.
-    """
-    name = _device_name(device)
-    info = _XLAC._xla_memory_info(name)
-    if info["bytes_limit"] < 0:
-        raise RuntimeError(f"mem_get_info(): the plugin does not tell how much memory {name} has")
-    return info["bytes_limit"] - info["bytes_used"], info["bytes_limit"]
-
-
-def empty_cache() -> None:
-    """Gives back the memory that running steps still hold, by waiting for them.
-
-    The plugin owns the allocator, and PJRT has no call that trims it.
-    """
-    if is_initialized():
-        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
-
-
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Returns the dtypes that ``torch.autocast("xla")`` accepts."""
     return [torch.bfloat16, torch.float16]
@@ -259,5 +205,6 @@ def register() -> None:
     if hasattr(torch, "xla"):
         return
     torch._register_device_module("xla", sys.modules[__name__])
+    sys.modules["torch.xla.memory"] = memory
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch_xla import _XLAC
+from torch_xla._internal import holders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Compilation:
         recompilation: Whether it is one program that changed, rather than another program.
         reasons: Never empty; the first one is the most likely cause of the others.
         text: All of this for people.
+        disk_key: Of the entry that the cache on disk did not have; empty where it was not asked.
     """
 
     number: int
@@ -58,9 +61,19 @@ class Compilation:
     recompilation: bool
     reasons: tuple[Reason, ...]
     text: str
+    disk_key: bytes = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def disk(self) -> str:
+        """Why the cache on disk did not have it.
+
+        The part of its key that no entry has: ``program``, ``options``, ``plugin``, ``processor``,
+        …; or ``evicted`` or ``empty``. Empty where it had it, or there is no such cache.
+        """
+        return _XLAC._why_not_on_disk(self.disk_key) if self.disk_key else ""
 
     def __str__(self) -> str:
-        return self.text
+        return self.text + (f"  on disk: {self.disk}\n" if self.disk else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +91,7 @@ class Explanation:
     def __str__(self) -> str:
         if not self.compilations:
             return "nothing was compiled: every program was in memory\n"
-        return "".join(compilation.text for compilation in self.compilations)
+        return "".join(map(str, self.compilations))
 
 
 def _compilations(after: int = 0, count: int = 1 << 30) -> tuple[Compilation, ...]:
@@ -147,12 +160,38 @@ class LiveArray:
         shape: ``"f32[2,3]"``.
         device: Index of the device.
         line: ``file:line`` of the program that made it.
+        holder: What holds it: ``"parameter"``, ``"gradient"``, ``"optimizer state"``, ``"module
+            buffer"``, ``"user"`` (a tensor of the program's), ``"pending"`` (an operation that has
+            not run), ``"autograd"`` (a backward pass that is to come), or ``"runtime"``.
+        name: Of that: ``"Net.fc.weight"``, ``"SGD.momentum_buffer of Net.fc.weight"``.
     """
 
     bytes: int
     shape: str
     device: int
     line: str
+    holder: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramMemory:
+    """What a program needs on a device while it runs, by the compiler's own statistics, in bytes.
+
+    Attributes:
+        number: Of its compilation.
+        cause: What asked for it: ``"torch_xla.sync() at train.py:12"``.
+        peak: The most that it needs; ``aliased`` of its outputs take arguments' place.
+    """
+
+    number: int
+    cause: str
+    peak: int
+    temporaries: int
+    arguments: int
+    outputs: int
+    aliased: int
+    code: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +200,13 @@ class MemoryReport:
 
     Attributes:
         arrays: The largest first.
-        text: A table of the largest ones by shape and line, and of the programs that need the most.
+        programs: Of the last 256 compilations, those that need the most first.
+        text: A table of the largest ones by shape and line, of the programs that need the most, and
+            of what holds the arrays.
     """
 
     arrays: tuple[LiveArray, ...]
+    programs: tuple[ProgramMemory, ...]
     text: str
 
     def __str__(self) -> str:
@@ -178,5 +220,15 @@ def memory_report(count: int = 10) -> MemoryReport:
         count: How many lines of arrays and of programs the text has at most.
     """
     _XLAC._xla_wait_device_ops()
-    arrays = sorted((LiveArray(*found) for found in _XLAC._live_arrays()), key=lambda a: -a.bytes)
-    return MemoryReport(tuple(arrays), _XLAC._memory_report(count))
+    known = holders.find()
+    arrays = [
+        LiveArray(found["bytes"], found["shape"], found["device"], found["line"], *known[number])
+        for found in _XLAC._live_arrays()
+        if (number := found["id"]) in known
+    ]
+    programs = [ProgramMemory(**found) for found in _XLAC._program_memory()]
+    return MemoryReport(
+        tuple(sorted(arrays, key=lambda array: -array.bytes)),
+        tuple(sorted(programs, key=lambda program: -program.peak)),
+        _XLAC._memory_report(count) + holders.text(min(count, 3)),
+    )

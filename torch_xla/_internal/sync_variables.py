@@ -19,7 +19,7 @@ def any_set() -> bool:
 def before_sync() -> None:
     """Appends the graph that is about to be cut to ``XLA_SAVE_TENSORS_FILE``.
 
-    ``XLA_SAVE_TENSORS_FMT`` says how: ``text`` (the default), ``hlo`` (StableHLO).
+    ``XLA_SAVE_TENSORS_FMT`` says how: ``text`` (the default), ``hlo`` (StableHLO), ``dot``.
     """
     path = os.environ.get("XLA_SAVE_TENSORS_FILE")
     if not path:
@@ -27,8 +27,11 @@ def before_sync() -> None:
     text = _XLAC._xla_pending_text("")
     if "(" not in text:  # Nothing is pending.
         return
-    if os.environ.get("XLA_SAVE_TENSORS_FMT", "text") == "hlo":
+    form = variables.ALL["XLA_SAVE_TENSORS_FMT"].value()
+    if form == "hlo":
         text = _XLAC._xla_stablehlo_of([])
+    elif form == "dot":
+        text = _XLAC._xla_pending_dot("")
     if len(_XLAC._xla_get_devices()) > 1 or "RANK" in os.environ:
         path = f"{path}.{os.environ.get('RANK', '0')}"
     with open(path, "a") as file:

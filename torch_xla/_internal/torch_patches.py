@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy as copying
 import functools
 import sys
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
+from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
@@ -115,6 +117,31 @@ def _replace_optimizer_lists() -> None:
         for module in importers:
             if hasattr(module, name):
                 setattr(module, name, function)
+
+
+# ---------------------------------------------------------------- profiles and data loaders
+
+
+def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    def export_chrome_trace(self: Any, path: Any) -> Any:
+        result = original(self, path)
+        if device_module.is_initialized():
+            from torch_xla._internal import profiles
+
+            profiles.add_rows(path)
+        return result
+
+    return export_chrome_trace
+
+
+def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __next__(self: Any) -> Any:  # noqa: N807
+        start = time.perf_counter_ns()
+        data = original(self)
+        _XLAC._note_input_time(time.perf_counter_ns() - start)
+        return data
+
+    return __next__
 
 
 # ---------------------------------------------------------------- DLPack
@@ -306,4 +333,6 @@ def apply() -> None:
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
     _replace(pinning, "pin_memory", _pin_memory)
+    _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
+    _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
     torch.Tensor.xla = _xla

@@ -149,7 +149,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "path",
             "$XDG_CACHE_HOME/torch_xla/programs",
             "The folder of compiled programs on disk, which a later process need not compile "
-            "again; empty: none. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
+            "again; empty: none; `gs://…`, `s3://…` and other places of fsspec's: mirrored in a "
+            "local folder. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
             "Counters `PersistentCacheHit`, `Miss`, `Write`, `Evict`, `CacheRejected`.",
         ),
         Variable("XLA_PERSISTENT_CACHE_READ_ONLY", "flag", "0", "Nothing is written there."),
@@ -209,7 +210,16 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "`torch_xla.sync` appends its graph; `.<rank>` behind the name with several devices.",
         ),
         Variable(
-            "XLA_SAVE_TENSORS_FMT", "text|hlo", "text", "How: as a list, or as StableHLO (`hlo`)."
+            "XLA_SAVE_TENSORS_FMT",
+            "text|hlo|dot",
+            "text",
+            "How: as a list, as StableHLO (`hlo`), or for Graphviz (`dot`).",
+        ),
+        Variable(
+            "XLA_SAVE_HLO_FILE",
+            "path",
+            "",
+            "A program that cannot be compiled is appended, as StableHLO.",
         ),
         Variable("XLA_METRICS_FILE", "path", "", "Each sync appends the report of the metrics."),
         Variable("XLA_EMIT_STEPLOG", "flag", "0", "Each sync prints a line to standard error."),
@@ -242,8 +252,8 @@ FOREIGN: dict[str, str] = {
 
 # Of torch_xla 2.9. Scripts may set them; nothing happens.
 NOT_READ: dict[str, str] = {
-    "XLA_DUMP_HLO_GRAPH, XLA_SAVE_HLO_FILE, XLA_DUMP_POST_OPTIMIZATIONS": "`XLA_FLAGS=--xla_dump_to"
-    "=<folder>`",
+    "XLA_DUMP_HLO_GRAPH, XLA_DUMP_POST_OPTIMIZATIONS": "`XLA_FLAGS=--xla_dump_to=<folder>`, or "
+    "`torch_xla.debug.graph.save_optimized(folder)`",
     "XLA_USE_32BIT_LONG": "int64 stays int64",
     "XLA_RNG_BIT_GENERATOR": "there is one generator",
     "XLA_DYNAMO_DEBUG": "`TORCH_LOGS=dynamo`",

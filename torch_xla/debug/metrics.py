@@ -9,6 +9,7 @@ samples, each a time in nanoseconds, a size in bytes or a plain number: ``Compil
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch_xla import _XLAC
 
@@ -77,3 +78,29 @@ def clear_all() -> None:
     """Clears the counters and the metrics."""
     clear_counters()
     clear_metrics()
+
+
+def metrics_dict() -> dict[str, dict[str, Any]]:
+    """Returns all counters and metrics, for programs; :func:`json.dumps` takes it.
+
+    Returns:
+        ``counters``: values by name. ``metrics``: by name ``count``, ``sum``, and of the latest
+        1,024 samples ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``. Times are in
+        nanoseconds, sizes in bytes.
+    """
+    found: dict[str, dict[str, Any]] = {"counters": {}, "metrics": {}}
+    for name in counter_names():
+        found["counters"][name] = counter_value(name)
+    for name in metric_names():
+        data = metric_data(name)
+        if data is None:  # Cleared meanwhile.
+            continue
+        values = sorted(value for _, value in data[2])
+        found["metrics"][name] = {
+            "count": data[0],
+            "sum": data[1],
+            "mean": sum(values) / len(values),
+            **{f"p{p}": values[len(values) * p // 100] for p in (50, 90, 95, 99)},
+            "max": values[-1],
+        }
+    return found

@@ -2,8 +2,10 @@
 
 A recording has PyTorch's operators on all threads, the regions named with :class:`Trace` and
 :class:`StepTrace`, and, on rows of their own, the runtime's latest compiles, executions and
-transfers (at most 1,024 of a kind). It is a file of the Chrome trace format, in the folders in
-which TensorBoard looks for profiles; ``chrome://tracing`` and https://ui.perfetto.dev open it.
+transfers (at most 1,024 of a kind), and what the program did while the device was idle. It is a
+file of the Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and
+one that TensorBoard's profile plugin reads, in the folders in which that looks. Recordings of
+``torch.profiler.profile`` have the same rows. :func:`summary` needs no recording.
 """
 
 from __future__ import annotations
@@ -26,18 +28,24 @@ from typing import Any, TypeVar
 import torch
 
 from torch_xla import runtime
-from torch_xla.debug import metrics
+from torch_xla._internal import xspace
+from torch_xla._internal.timeline import LineTime, Summary, summary
+
+__all__ = [
+    "LineTime",
+    "StepTrace",
+    "Summary",
+    "Trace",
+    "start_server",
+    "start_trace",
+    "stop_trace",
+    "summary",
+    "trace",
+    "trace_detached",
+    "trace_me",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-# The runtime's rows; each metric's samples carry the time at which they ended.
-_ROWS = (
-    "LowerTime",
-    "CompileTime",
-    "ExecuteTime",
-    "TransferToDeviceTime",
-    "TransferFromDeviceTime",
-)
 
 
 class Trace(contextlib.ContextDecorator):
@@ -90,38 +98,14 @@ class _Recording:
             experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
         )
         self._profile.start()
-        self._start = time.time()
 
     def finish(self) -> bytes:
         """Ends it; returns the Chrome trace, compressed with gzip."""
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "trace.json")
-            self._profile.export_chrome_trace(file)
-            trace = json.loads(Path(file).read_text())
-        # Kineto's times are microseconds since a time of its own.
-        base = float(trace.get("baseTimeNanoseconds", 0)) * 1e-3
-        process = "torch_xla runtime"
-        events = trace["traceEvents"]
-        events.append(
-            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": process}}
-        )
-        for row in _ROWS:
-            samples = metrics.metric_data(row)
-            for end, nanoseconds in samples[2] if samples else ():
-                duration = nanoseconds * 1e-3
-                if end * 1e6 - duration >= self._start * 1e6:
-                    events.append(
-                        {
-                            "ph": "X",
-                            "name": row.removesuffix("Time"),
-                            "pid": process,
-                            "tid": row,
-                            "ts": end * 1e6 - base - duration,
-                            "dur": duration,
-                        }
-                    )
-        return gzip.compress(json.dumps(trace).encode(), compresslevel=3)
+            self._profile.export_chrome_trace(file)  # with our rows
+            return gzip.compress(Path(file).read_bytes(), compresslevel=3)
 
 
 _lock = threading.Lock()
@@ -161,8 +145,11 @@ def stop_trace() -> None:
 def _write(log_dir: str, data: bytes) -> None:
     folder = Path(log_dir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}.trace.json.gz"
-    (folder / name).write_bytes(data)
+    host = socket.gethostname()
+    name = f"{host}.{os.getpid()}.{secrets.token_hex(2)}"
+    (folder / f"{name}.trace.json.gz").write_bytes(data)
+    space = xspace.from_chrome(json.loads(gzip.decompress(data)), host)
+    (folder / f"{name}.xplane.pb").write_bytes(space)
 
 
 class _Handler(socketserver.StreamRequestHandler):

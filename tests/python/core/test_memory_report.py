@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from process_testing import run_python
 from test_explain import line
+
+import torch_xla
 
 
 def test_live_arrays_have_their_lines(tmp_path):
@@ -54,3 +57,143 @@ def test_out_of_memory_prints_it(tmp_path):
     assert "device memory: " in result["error"]
     assert f"made at {line(tmp_path, 'HELD')}" in result["error"]
     assert f"in the program of torch_xla.sync() at {line(tmp_path, 'SYNC')}" in result["error"]
+    assert "\n  which needs " in result["error"] and " temporaries, " in result["error"]
+    assert (
+        "held by:\n  64.0 KiB: user, 1 array\nthe largest:\n  64.0 KiB: f32[256,64], user, "
+        in (result["error"])
+    )
+
+
+_TRAINING = """
+import torch.nn as nn
+from torch_xla.debug import memory_report
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 32)
+        self.register_buffer("scale", torch.ones(16).exp())
+
+    def forward(self, x):
+        return torch.sin(self.fc(x)).exp()  # FORWARD
+
+net = Net().to(device)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+x = torch.randn(48, 64).to(device)
+for _ in range(2):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+    torch_xla.sync()
+loss = net(x).sum()
+torch_xla.sync()
+"""
+
+
+def test_what_holds_each_array(tmp_path):
+    result, _ = run_python(
+        _TRAINING
+        + """
+made = memory_report()
+late = torch.ones(8, device=device).exp()
+torch_xla.sync()
+after = late * 2
+del late
+second = memory_report()
+del loss
+report(
+    arrays=[[a.shape, a.holder, a.name, a.line] for a in made.arrays],
+    text=str(made),
+    pending=[a.holder for a in second.arrays if a.shape == "f32[8]"],
+    after=[a.holder for a in memory_report().arrays],
+    peaks=[[p.peak, p.arguments + p.outputs - p.aliased] for p in made.programs],
+)
+""",
+        tmp_path,
+    )
+    arrays = {(shape, holder, name) for shape, holder, name, _ in result["arrays"]}
+    for shape, name in (("f32[32,64]", "Net.fc.weight"), ("f32[32]", "Net.fc.bias")):
+        assert (shape, "parameter", name) in arrays
+        assert ("gradient", f"of {name}") in {found[1:] for found in arrays}
+        assert (shape, "optimizer state", f"SGD.momentum_buffer of {name}") in arrays
+    assert ("f32[16]", "module buffer", "Net.scale") in arrays
+    assert ("f32[48,64]", "user", "") in arrays
+    assert ("f32[]", "user", "") in arrays  # the loss
+    kept = [a for a in result["arrays"] if a[1] == "autograd"]
+    assert kept and all(a[0] == "f32[48,32]" for a in kept), result["arrays"]
+    assert all(a[3] == line(tmp_path, "FORWARD") for a in kept)
+    assert {holder for _, holder, _ in arrays} == {
+        "parameter",
+        "gradient",
+        "optimizer state",
+        "module buffer",
+        "user",
+        "autograd",
+    }
+    assert ": parameter, 2 arrays\n" in result["text"]
+    assert result["pending"] == ["pending"]
+    assert "autograd" not in result["after"]
+    assert all(peak >= least for peak, least in result["peaks"]) and result["peaks"]
+
+
+def test_snapshot_is_what_memory_viz_reads(tmp_path):
+    result, _ = run_python(
+        "torch.xla.memory._record_memory_history()\n"
+        + _TRAINING
+        + f"""
+import pickle
+from torch.cuda import _memory_viz
+torch.xla.memory._dump_snapshot({str(tmp_path / "dump.pickle")!r})
+snapshot = pickle.load(open({str(tmp_path / "dump.pickle")!r}, "rb"))
+torch.xla.memory._record_memory_history(None)
+_memory_viz.segsum(snapshot)
+_memory_viz.segment_plot(snapshot)
+report(
+    segments=[[s["total_size"], s["blocks"][0]["frames"]] for s in snapshot["segments"]],
+    allocated=torch.xla.memory_allocated(),
+    flames=_memory_viz.memory(snapshot, format_flamegraph=str),
+    trace=_memory_viz.trace(snapshot),
+    plot="MemoryViz" in _memory_viz.trace_plot(snapshot),
+    addresses=[[s["address"], s["total_size"]] for s in snapshot["segments"]],
+    events=[[e["action"], e["addr"], e["size"]] for e in snapshot["device_traces"][0]],
+    none=len(torch.xla.memory._snapshot()["device_traces"][0]),
+)
+""",
+        tmp_path,
+    )
+    assert sum(size for size, _ in result["segments"]) <= result["allocated"]
+    frames = [frame for _, frames in result["segments"] for frame in frames]
+    assert {"filename": "parameter", "line": 0, "name": "Net.fc.weight"} in frames
+    number = int(line(tmp_path, "FORWARD").rsplit(":", 1)[1])
+    assert any(frame["line"] == number and frame["name"] == "Net.forward" for frame in frames)
+    assert "Net.fc.weight" in result["flames"] and "momentum_buffer" in result["flames"]
+    assert result["plot"] and "[0:" in result["trace"]
+    spans = sorted(result["addresses"])
+    assert all(a + size <= b for (a, size), (b, _) in zip(spans, spans[1:], strict=False))
+    # What came and did not go is there.
+    alive: dict[int, int] = {}
+    for action, address, size in result["events"]:
+        if action == "alloc":
+            alive[address] = size
+        elif action == "free_completed":
+            del alive[address]
+    assert sorted(alive.items()) == sorted((a, s) for a, s in spans)
+    assert result["none"] == 0
+
+
+def test_peaks_begin_again(device):
+    held = torch.ones(256, 256).to(device) * 2
+    large = torch.ones(1024, 1024).to(device) * 2
+    torch_xla.sync(wait=True)
+    assert torch.xla.max_memory_allocated() >= 5 << 20 >> 1
+    del large
+    torch_xla.sync(wait=True)
+    before = torch.xla.max_memory_allocated()
+    torch.xla.reset_peak_memory_stats()
+    after = torch.xla.max_memory_allocated()
+    assert after <= before - (4 << 20)
+    assert after >= torch.xla.memory_allocated() >= held.numel() * 4
+    more = torch.ones(512, 1024).to(device) * 3
+    torch_xla.sync(wait=True)
+    assert torch.xla.max_memory_allocated() >= after + (2 << 20)
+    del more

@@ -1,5 +1,6 @@
 """torch_xla.debug.metrics: names, values, and the format of the report."""
 
+import json
 import re
 
 import pytest
@@ -111,3 +112,16 @@ def test_short_report_has_what_was_asked_for(device):
     heads = [line for line in report.splitlines() if not line.startswith(" ")]
     assert heads == ["Metric: ExecuteTime", "Counter: xla::add"]
     assert "Metric: CompileTime" in met.short_metrics_report()
+
+
+def test_as_json(device):
+    for _ in range(3):
+        one_step(device, 23)
+    found = json.loads(json.dumps(met.metrics_dict()))
+    assert found["counters"]["MarkStep"] == 3
+    execute = found["metrics"]["ExecuteTime"]
+    count, total, samples = met.metric_data("ExecuteTime")
+    assert (execute["count"], execute["sum"]) == (count, total) == (3, pytest.approx(total))
+    assert execute["p50"] == sorted(value for _, value in samples)[1]
+    assert execute["p50"] <= execute["p90"] <= execute["p99"] <= execute["max"]
+    assert execute["mean"] == pytest.approx(total / 3)

@@ -5,6 +5,7 @@
 
 #include "aten/index_check.h"
 #include "lazy/device.h"
+#include "lazy/errors.h"
 #include "lazy/executor.h"
 #include "lazy/transfer.h"
 
@@ -76,7 +77,7 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
     lazy::ToHost(data, cpu);
   } catch (...) {
     lazy::ForgetFailure(data);
-    throw;
+    lazy::ThrowToUser(std::current_exception());
   }
 }
 

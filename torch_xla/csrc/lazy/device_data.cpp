@@ -1,13 +1,38 @@
 #include "lazy/device_data.h"
 
 #include <array>
+#include <chrono>
+#include <deque>
+#include <mutex>
 
 #include "XLAOps.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
+#include "lazy/timeline.h"
 #include "lazy/transfer.h"
 
 namespace torch_xla::lazy {
+namespace {
+
+/// What came to device memory and went, while somebody wants to know.
+struct History {
+  std::atomic<size_t> capacity{0};
+  std::mutex mutex;
+  std::deque<DeviceData::Event> events;
+};
+
+History& GetHistory() {
+  static auto& history = *new History;
+  return history;
+}
+
+uint64_t NextAddress(int64_t bytes) {
+  static std::atomic<uint64_t> next{uint64_t{1} << 32};
+  return next.fetch_add((static_cast<uint64_t>(bytes) + 511) & ~uint64_t{511},
+                        std::memory_order_relaxed);
+}
+
+}  // namespace
 
 /// What is in device memory, in lists of which each has a lock; threads that make and drop data at
 /// once hardly ever meet. A forked child, which has no device, leaves them alone: a thread of its
@@ -26,7 +51,10 @@ struct AllData {
     AllData& list = Lists()[data->id_ % kLists];
     std::lock_guard guard(list.lock);
     const bool was = data->bytes_ != 0, is = bytes != 0;
+    if (was) Note(data, /*came=*/false);
     data->bytes_ = bytes;
+    if (is) data->address_ = NextAddress(bytes);
+    if (is) Note(data, /*came=*/true);
     if (was == is) return;
     if (is) {
       data->previous_ = nullptr;
@@ -37,6 +65,20 @@ struct AllData {
       (data->previous_ ? data->previous_->next_ : list.first) = data->next_;
       if (data->next_) data->next_->previous_ = data->previous_;
     }
+  }
+  static DeviceData::Live Describe(const DeviceData* data) {
+    return {data->shape_, data->device_, data->bytes_, data->location_, data->id_, data->address_};
+  }
+  static void Note(const DeviceData* data, bool came) {
+    History& history = GetHistory();
+    const size_t capacity = history.capacity.load(std::memory_order_relaxed);
+    if (capacity == 0) [[likely]]
+      return;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    std::lock_guard guard(history.mutex);
+    history.events.push_back(
+        {Describe(data), came, std::chrono::duration_cast<std::chrono::microseconds>(now).count()});
+    if (history.events.size() > capacity) history.events.pop_front();
   }
 };
 
@@ -93,10 +135,23 @@ std::vector<DeviceData::Live> DeviceData::AllLive() {
   for (AllData& list : AllData::Lists()) {
     std::lock_guard guard(list.lock);
     for (const DeviceData* data = list.first; data; data = data->next_) {
-      live.push_back({data->shape_, data->device_, data->bytes_, data->location_});
+      live.push_back(AllData::Describe(data));
     }
   }
   return live;
+}
+
+void DeviceData::RecordEvents(size_t count) {
+  History& history = GetHistory();
+  std::lock_guard guard(history.mutex);
+  history.events.clear();
+  history.capacity.store(count, std::memory_order_relaxed);
+}
+
+std::vector<DeviceData::Event> DeviceData::Events() {
+  History& history = GetHistory();
+  std::lock_guard guard(history.mutex);
+  return {history.events.begin(), history.events.end()};
 }
 
 c10::intrusive_ptr<DeviceData> DeviceData::Resharded(const Sharding* sharding) const {
@@ -116,7 +171,10 @@ uint64_t DeviceData::NextId() {
 }
 
 const Buffers& DeviceData::Wait() {
-  state_.wait(kPending, std::memory_order_acquire);
+  if (pending()) {
+    HostTimer timer(HostPart::kWait);
+    state_.wait(kPending, std::memory_order_acquire);
+  }
   return Get();
 }
 

@@ -84,8 +84,19 @@ class DeviceData : public c10::intrusive_ptr_target {
     int device;
     int64_t bytes;  // on all devices
     const ir::SourceLocation* location;
+    uint64_t id;
+    uint64_t address;  // made up: no two that live at once overlap
   };
   static std::vector<Live> AllLive();
+  /// One that came or went.
+  struct Event {
+    Live data;
+    bool came;
+    int64_t time_us;  // since 1970
+  };
+  /// From now on remembers the last `count` events, from nothing; 0: none.
+  static void RecordEvents(size_t count);
+  static std::vector<Event> Events();
 
   /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
   /// constant of the graph rather than a parameter.
@@ -117,7 +128,8 @@ class DeviceData : public c10::intrusive_ptr_target {
   std::exception_ptr error_;
   uint64_t producer_ = 0;
   const ir::SourceLocation* location_ = nullptr;
-  int64_t bytes_ = 0;               // of the buffers; under the lock of AllData
+  int64_t bytes_ = 0;  // of the buffers; under the lock of AllData, as the next
+  uint64_t address_ = 0;
   DeviceData* previous_ = nullptr;  // of those in device memory, see AllData
   DeviceData* next_ = nullptr;
 };

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <thread>
@@ -26,6 +27,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kLocks = "locks";
+// The names of entries that made room, a line each; begun anew when it is longer than that.
+constexpr std::string_view kEvicted = "evicted";
+constexpr off_t kMaxEvictedBytes = 1 << 20;
 // Other processes write, too: count again after so many of one's own.
 constexpr int kWritesBetweenCounts = 16;
 
@@ -197,7 +201,7 @@ void DiskCache::Evict() {
     if (path.extension() == kTemporary) {
       // Of a process that has ended in the middle.
       if (Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr))) unlink(path.c_str());
-    } else if (path.filename() != kLocks) {
+    } else if (path.filename() != kLocks && path.filename() != kEvicted) {
       entries.push_back({path, status.st_size, Seconds(status.st_mtim), {}});
       bytes_ += status.st_size;
     }
@@ -205,13 +209,80 @@ void DiskCache::Evict() {
   if (bytes_ <= settings_.max_bytes) return;
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+  std::string names;
   // Some more than need be, so that not every write has to look for the oldest.
   for (const Entry& entry : entries) {
     if (bytes_ <= settings_.max_bytes - settings_.max_bytes / 10) break;
     if (unlink(entry.path.c_str()) != 0) continue;
     bytes_ -= entry.bytes;
     evicted.Add();
+    names += entry.path.filename().string() + "\n";
   }
+  struct stat status{};
+  const fs::path list = settings_.folder / kEvicted;
+  const bool full = stat(list.c_str(), &status) == 0 && status.st_size > kMaxEvictedBytes;
+  const File file(list, O_WRONLY | O_CREAT | O_APPEND | (full ? O_TRUNC : 0));
+  if (file) file.WriteAll(names);
+}
+
+std::string DiskCache::WhyMissing(std::string_view key) const {
+  auto lines_of = [](std::string_view text) {
+    std::map<std::string, std::string, std::less<>> lines;
+    while (!text.empty()) {
+      const std::string_view line = text.substr(0, text.find('\n'));
+      text.remove_prefix(std::min(text.size(), line.size() + 1));
+      const size_t end = std::min(line.find(':'), line.find('='));
+      const std::string_view name = line.substr(0, end);
+      // The options are bytes, which may have line breaks: all to the end.
+      const bool last = name == "options";
+      std::string& value = lines[std::string(name)];
+      value += line.substr(std::min(line.size(), name.size() + 1));
+      if (last) {
+        value += text;
+        break;
+      }
+    }
+    return lines;
+  };
+  const auto wanted = lines_of(key);
+  {
+    const File file(settings_.folder / kEvicted, O_RDONLY);
+    struct stat status{};
+    std::string names;
+    if (file && fstat(file.get(), &status) == 0) {
+      names.resize(static_cast<size_t>(status.st_size));
+      if (file.ReadAll(names.data(), names.size()) &&
+          names.find(PathOf(key).filename().string()) != names.npos) {
+        return "evicted: it was there, and made room (XLA_PERSISTENT_CACHE_MAX_BYTES)";
+      }
+    }
+  }
+  std::error_code error;
+  size_t programs = 0;
+  std::vector<std::string> differing;
+  if (fs::is_directory(settings_.folder, error)) {
+    for (const Entry& entry : List(settings_.folder, /*check=*/false)) {
+      if (!entry.key.starts_with("program:") || entry.key == key) continue;
+      ++programs;
+      const auto there = lines_of(entry.key);
+      if (there.at("program") != wanted.at("program")) continue;
+      std::vector<std::string> parts;
+      for (const auto& [name, value] : wanted) {
+        if (auto it = there.find(name); it == there.end() || it->second != value) {
+          parts.push_back(name);
+        }
+      }
+      for (const auto& [name, value] : there) {
+        if (!wanted.contains(name)) parts.push_back(name);
+      }
+      if (differing.empty() || parts.size() < differing.size()) differing = std::move(parts);
+    }
+  }
+  if (programs == 0) return "empty: there is no other program in " + settings_.folder.string();
+  if (differing.empty()) return "program: none of the " + std::to_string(programs) + " is this one";
+  std::string text;
+  for (const std::string& part : differing) text += (text.empty() ? "" : ", ") + part;
+  return text + ": this program is there, compiled for another";
 }
 
 DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
@@ -239,7 +310,8 @@ DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
 std::vector<DiskCache::Entry> DiskCache::List(const fs::path& folder, bool check) {
   std::vector<Entry> entries;
   for (const auto& item : fs::directory_iterator(folder)) {
-    if (item.path().filename() == kLocks || item.path().extension() == kTemporary) continue;
+    const fs::path name = item.path().filename();
+    if (name == kLocks || name == kEvicted || name.extension() == kTemporary) continue;
     const File file(item.path(), O_RDONLY);
     struct stat status{};
     if (!file || fstat(file.get(), &status) != 0) continue;  // Evicted meanwhile.

@@ -37,6 +37,9 @@ class DiskCache {
   /// Whether it is there now; says once on standard error where that cannot be done.
   bool Write(std::string_view key, std::string_view content);
   void Remove(std::string_view key);
+  /// For people: what of a key no entry has, or that it had to make room. Looks at all entries, and
+  /// at the key of an entry that was written since as at none.
+  std::string WhyMissing(std::string_view key) const;
 
   /// The right to make an entry, among threads and processes; it ends with its holder, however that
   /// ends.

@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <atomic>
+
+#include "lazy/explain.h"
 #include "lazy/memory_report.h"
 
 namespace torch_xla::lazy {
@@ -40,6 +43,8 @@ constexpr ErrorClass kClasses[] = {
     Class<c10::Error>("Error"),
 };
 
+std::atomic<HoldersFunction> holders{nullptr};
+
 constexpr std::string_view kBegin = "<torch.", kEnd = "</torch>";
 
 }  // namespace
@@ -58,10 +63,15 @@ std::string ErrorText(const std::exception& error) {
   return text.append(kEnd);
 }
 
-std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin) {
+std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin,
+                                int64_t program) {
   const std::string place = origin.location ? "\n  in the program of " + origin.ToString() : "";
   if (error.out_of_memory()) {
-    return Make<c10::OutOfMemoryError>(error.what() + place + "\n" + MemoryReport(10));
+    std::string need;
+    for (const Explanation& explanation : Explanations(program - 1, SIZE_MAX)) {
+      if (explanation.number == program) need = "\n  which needs " + MemoryText(explanation.memory);
+    }
+    return Make<c10::OutOfMemoryError>(error.what() + place + need + "\n" + MemoryReport(10));
   }
   const std::string_view text = error.what();
   const size_t begin = text.find(kBegin), end = text.rfind(kEnd);
@@ -75,13 +85,26 @@ std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origi
   return std::make_exception_ptr(runtime::Error(error.code(), error.what() + place));
 }
 
-std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin) {
+std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin, int64_t program) {
   try {
     std::rethrow_exception(error);
   } catch (const runtime::Error& plugin_error) {
-    return AsTorchError(plugin_error, origin);
+    return AsTorchError(plugin_error, origin, program);
   } catch (...) {
     return error;
+  }
+}
+
+void SetHoldersFunction(HoldersFunction function) { holders.store(function); }
+
+void ThrowToUser(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::OutOfMemoryError& memory) {
+    const HoldersFunction function = holders.load();
+    if (!function) throw;
+    std::rethrow_exception(
+        Make<c10::OutOfMemoryError>(memory.what_without_backtrace() + function()));
   }
 }
 

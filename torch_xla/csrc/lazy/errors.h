@@ -16,8 +16,17 @@ std::string ErrorText(const std::exception& error);
 /// torch.OutOfMemoryError for a plugin that has no memory left, an error of a custom call's
 /// handler as it was there, any other as it is.
 /// The first and the last with the line of the user's that ran the program, the first with what is
-/// in memory.
-std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin = {});
-std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin = {});
+/// in memory, and what the program needs: that of this number (lazy/explain.h), 0 for none.
+std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin = {},
+                                int64_t program = 0);
+std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin = {},
+                                int64_t program = 0);
+
+/// Throws what failed earlier, on another thread: an out-of-memory error with what holds the memory
+/// added. To be called without locks.
+[[noreturn]] void ThrowToUser(const std::exception_ptr& error);
+/// Says what holds the arrays in device memory. Set by the bindings.
+using HoldersFunction = std::string (*)();
+void SetHoldersFunction(HoldersFunction function);
 
 }  // namespace torch_xla::lazy

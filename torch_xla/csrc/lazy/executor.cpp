@@ -19,6 +19,7 @@
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
+#include "lazy/timeline.h"
 #include "lazy/worker.h"
 
 namespace torch_xla::lazy {
@@ -385,6 +386,8 @@ void EndStep(int device) {
   if (!MayCut() || runtime::Client::Forked() || RunsAcrossProcesses()) return;
   if (Storage::Pending(device).empty()) return;
   auto_step.Add();
+  NoteStep();
+  HostTimer timer(HostPart::kSync);
   CauseScope cause("the end of a step");
   const uint64_t news = StepFinderOf(device).TakeNews();
   if (news != 0 && debug::DebugLevel() >= 1) {
@@ -406,6 +409,8 @@ void SyncDevice(int device, bool wait) {
   static auto& mark_step = *new debug::Counter("MarkStep");
   CheckMayCut();
   mark_step.Add();
+  NoteStep();
+  HostTimer timer(HostPart::kSync);
   StepFinderOf(device).Synced();
   CauseScope cause("torch_xla.sync()");
   Worker& worker = GetWorker(device);
@@ -464,6 +469,7 @@ ir::Value Evaluate(const ir::Value& value, int device) {
 
 void WaitDevice(int device) {
   Worker& worker = GetWorker(device);
+  HostTimer timer(HostPart::kWait);
   worker.Drain();
   worker.ThrowFailure();
 }
@@ -492,6 +498,15 @@ std::vector<ir::Value> PendingValues(int device) {
 ir::Hash128 PendingHash(int device) {
   auto lock = LockGraph();
   return CollectGraph(PendingValues(device)).hash;
+}
+
+std::vector<uint64_t> PendingInputs(int device) {
+  auto lock = LockGraph();
+  std::vector<uint64_t> ids;
+  for (const DeviceDataPtr& data : CollectGraph(PendingValues(device)).data) {
+    ids.push_back(data->id());
+  }
+  return ids;
 }
 
 std::string PendingText(int device) { return ir::ToText(PendingValues(device)); }

@@ -53,6 +53,8 @@ std::string StableHloOf(const std::vector<ir::Value>& values);
 std::vector<ir::Value> PendingValues(int device);
 ir::Hash128 PendingHash(int device);
 std::string PendingText(int device);
+/// The ids of the data that what is pending will read.
+std::vector<uint64_t> PendingInputs(int device);
 
 /// How many programs are kept.
 size_t NumPrograms();

@@ -9,6 +9,7 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "lazy/device.h"
+#include "lazy/disk_cache.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -46,6 +47,7 @@ struct Past {
   std::vector<const distributed::Sharding*> shardings;
   ir::Hash128 settings;
   const DeviceSet* devices;
+  int64_t number = 0;  // of the compilation
 };
 
 struct History {
@@ -199,7 +201,8 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
            program.aliases,
            program.shardings,
            program.settings->Hash(),
-           program.devices};
+           program.devices,
+           /*number=*/0};
   Explanation explanation;
   explanation.cause = origin.ToString();
   explanation.line = origin.location ? origin.location->ToString() : "";
@@ -220,6 +223,7 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
     std::lock_guard lock(history.mutex);
     refused = IsError().load(std::memory_order_relaxed) && explanation.near;
     explanation.number = ++history.compilations;
+    now.number = explanation.number;
     if (!refused) {
       warning = WarningOf(explanation, history);
       Remember(std::move(now), history);
@@ -242,6 +246,28 @@ void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory) {
   for (Explanation& explanation : history.explanations) {
     if (explanation.number == number) explanation.memory = memory;
   }
+}
+
+GraphRecordPtr RecordOf(int64_t number) {
+  History& history = TheHistory();
+  std::lock_guard lock(history.mutex);
+  for (const Past& past : history.past) {
+    if (past.number == number) return past.record;
+  }
+  return nullptr;
+}
+
+void NoteDiskMiss(int64_t number, std::string key) {
+  {
+    History& history = TheHistory();
+    std::lock_guard lock(history.mutex);
+    for (Explanation& explanation : history.explanations) {
+      if (explanation.number == number) explanation.disk_key = key;
+    }
+  }
+  if (debug::DebugLevel() == 0) return;
+  const std::shared_ptr<DiskCache> cache = GetDiskCache();
+  if (cache) debug::Report("  on disk: " + cache->WhyMissing(key) + "\n");
 }
 
 void ExplainExecution(const Graph& graph, const Origin& origin) {

@@ -23,6 +23,7 @@ struct Explanation {
     std::string kind, text, line, remedy;
   };
   std::vector<Reason> reasons;            // never empty
+  std::string disk_key;                   // see NoteDiskMiss
   runtime::Executable::MemoryUse memory;  // once it is compiled
 
   std::string ToString() const;
@@ -36,6 +37,13 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
 
 /// What the compiler says of the memory that a program needs.
 void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory);
+
+/// The graph of a compilation, null where it is no longer kept.
+GraphRecordPtr RecordOf(int64_t number);
+
+/// What the cache on disk was asked for, in vain, when the program of a compilation was made: the
+/// key of its entry. An explanation says what it lacks once somebody asks.
+void NoteDiskMiss(int64_t number, std::string key);
 
 /// Prints what runs: for debug::DebugLevel() of 2.
 void ExplainExecution(const Graph& graph, const Origin& origin);

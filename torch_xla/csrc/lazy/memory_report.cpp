@@ -27,6 +27,12 @@ struct Group {
 
 }  // namespace
 
+int64_t PeakOf(const runtime::Executable::MemoryUse& memory) {
+  if (memory.peak >= 0) return memory.peak;
+  return memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
+         std::max<int64_t>(memory.outputs, 0) - std::max<int64_t>(memory.aliased, 0);
+}
+
 std::string MemoryReport(size_t count) {
   using Key = std::pair<std::string, std::string>;  // shape, line
   std::map<Key, Group> groups;
@@ -55,11 +61,7 @@ std::string MemoryReport(size_t count) {
   for (Explanation& program : Explanations(0, SIZE_MAX)) {
     if (program.memory.temporaries >= 0) programs.push_back(std::move(program));
   }
-  auto peak = [](const Explanation& program) {
-    const auto& memory = program.memory;
-    return memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
-           std::max<int64_t>(memory.outputs, 0);
-  };
+  auto peak = [](const Explanation& program) { return PeakOf(program.memory); };
   std::stable_sort(programs.begin(), programs.end(),
                    [&](const auto& a, const auto& b) { return peak(a) > peak(b); });
   if (programs.size() > count) programs.resize(count);
@@ -69,6 +71,15 @@ std::string MemoryReport(size_t count) {
             " of it temporaries): compilation " + std::to_string(program.number) + ", " +
             program.cause + ", " + std::to_string(program.nodes) + " nodes\n";
   }
+  return text;
+}
+
+std::string MemoryText(const runtime::Executable::MemoryUse& memory) {
+  if (memory.temporaries < 0) return "what the plugin does not tell";
+  std::string text = BytesText(PeakOf(memory)) + ": " + BytesText(memory.temporaries) +
+                     " temporaries, " + BytesText(memory.arguments) + " arguments, " +
+                     BytesText(memory.outputs) + " outputs";
+  if (memory.aliased > 0) text += " (" + BytesText(memory.aliased) + " in the arguments' place)";
   return text;
 }
 

@@ -3,10 +3,19 @@
 
 #include <string>
 
+#include "runtime/client.h"
+
 namespace torch_xla::lazy {
 
 /// A line of totals, one for each of the `count` largest groups of arrays that are alike (shape and
 /// line), and one for each of the `count` programs that need the most.
 std::string MemoryReport(size_t count);
+
+/// What a program whose temporaries are known needs on its device while it runs.
+int64_t PeakOf(const runtime::Executable::MemoryUse& memory);
+
+/// "512.8 KiB: 0 B temporaries, 256.3 KiB arguments, 256.5 KiB outputs", by the compiler's own
+/// statistics.
+std::string MemoryText(const runtime::Executable::MemoryUse& memory);
 
 }  // namespace torch_xla::lazy

@@ -15,6 +15,7 @@
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/disk_cache.h"
+#include "lazy/explain.h"
 #include "lazy/settings.h"
 #include "runtime/host_memory.h"
 
@@ -168,12 +169,21 @@ std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program) {
     }
     if (!executable) {
       misses.Add();
+      NoteDiskMiss(program.explanation, key);
       executable = Compile(program, options);
       if (UsableCache()) Store(*cache, key, options, *executable);
     }
   }
   if (!program.record.empty() && UsableCache()) cache->Write(program.record, text_hash);
   return executable;
+}
+
+/// XLA_SAVE_HLO_FILE: the program that could not be compiled, for a report to those who can help.
+void SaveFailed(const Program& program) {
+  const char* path = std::getenv("XLA_SAVE_HLO_FILE");
+  if (!path || !*path || program.stablehlo.empty()) return;
+  std::ofstream file(path, std::ios::app);
+  file << "// compilation " << program.explanation << " failed\n" << program.stablehlo << "\n";
 }
 
 /// Notes what XLA chose.
@@ -260,6 +270,7 @@ void CompileProgram(Program& program) {
     TakeShardings(program);
   } catch (...) {
     program.failure = std::current_exception();
+    SaveFailed(program);
     for (auto& sharding : program.shardings) {
       if (!sharding) sharding = distributed::Sharding::Replicated();
     }

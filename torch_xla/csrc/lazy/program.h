@@ -42,6 +42,7 @@ struct Program {
   std::vector<const distributed::Sharding*> shardings;
   // Set and used by the worker of the device only (but on several devices compiled when made):
   std::unique_ptr<runtime::Executable> executable;
+  bool memory_noted = false;
   std::exception_ptr failure;  // of compilation: the same for every later run
   PackedNumbers<double> floats;
   PackedNumbers<int64_t> integers;

@@ -30,7 +30,8 @@ void CheckSwitch(const char* name) {
 /// serves those who may only read it.
 void CheckCacheFolder() {
   const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
-  if (!folder || !*folder) return;
+  // That of a remote folder is mirrored (torch_xla/_internal/remote_cache.py).
+  if (!folder || !*folder || std::strstr(folder, "://")) return;
   std::error_code error;
   const bool read_only = debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY");
   if (!read_only) std::filesystem::create_directories(folder, error);

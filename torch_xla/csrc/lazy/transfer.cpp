@@ -8,6 +8,7 @@
 #include "lazy/auto_step.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
+#include "lazy/timeline.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -75,6 +76,7 @@ runtime::Event StartDownload(const runtime::Buffer& buffer, const at::Tensor& de
 template <typename Function>
 void Downloading(const Function& function) {
   debug::ScopedTimer timer(TransferFromDeviceTime());
+  HostTimer host_timer(HostPart::kTransfer);
   try {
     function();
   } catch (const runtime::Error& error) {
@@ -112,6 +114,7 @@ DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
                                            distributed::Sharding::Replicated());
   }
   debug::ScopedTimer timer(TransferToDeviceTime());
+  HostTimer host_timer(HostPart::kTransfer);
   return c10::make_intrusive<DeviceData>(shape, device,
                                          UploadDense(PhysicalCopy(cpu), cpu.scalar_type(), device));
 }

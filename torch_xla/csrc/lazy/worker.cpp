@@ -10,6 +10,7 @@
 #include "lazy/errors.h"
 #include "lazy/explain.h"
 #include "lazy/spin.h"
+#include "lazy/timeline.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -64,6 +65,7 @@ void Worker::Fill(uint64_t place, Execution execution) {
   if (sleeping_) work_.notify_one();
   // Once full, wait until half is done: one change of threads for several steps.
   if (unfinished_ >= kMaxUnfinished) {
+    HostTimer timer(HostPart::kWait);
     done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
   }
 }
@@ -79,7 +81,7 @@ void Worker::ThrowFailure() {
     std::lock_guard<std::mutex> lock(mutex_);
     failures.swap(failures_);
   }
-  if (!failures.empty()) std::rethrow_exception(failures[0].error);
+  if (!failures.empty()) ThrowToUser(failures[0].error);
 }
 
 void Worker::Note(const Running& running, const std::exception_ptr& error) {
@@ -196,7 +198,9 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   // What it waited for the one before it is not its own time.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
-  if (error) Note(running, AsTorchError(*error, running.origin));
+  const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
+  NoteRan({running.program, device_, (end - time).count(), end.count()});
+  if (error) Note(running, AsTorchError(*error, running.origin, running.program));
   Finished();
 }
 
@@ -226,12 +230,13 @@ void Worker::Execute(Execution& execution) {
   auto running = std::make_shared<Running>();
   running->execution = ++executions_;
   running->origin = execution.origin;
+  running->program = execution.program->explanation;
   try {
     Program& program = *execution.program;
     CompileProgram(program);
     if (program.failure) std::rethrow_exception(program.failure);
-    if (program.explanation != 0) {
-      NoteMemory(std::exchange(program.explanation, 0), program.executable->memory());
+    if (!std::exchange(program.memory_noted, true)) {
+      NoteMemory(program.explanation, program.executable->memory());
     }
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
@@ -270,7 +275,8 @@ void Worker::Execute(Execution& execution) {
       });
     }
   } catch (...) {
-    std::exception_ptr error = AsTorchError(std::current_exception(), running->origin);
+    std::exception_ptr error =
+        AsTorchError(std::current_exception(), running->origin, running->program);
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }

@@ -62,6 +62,7 @@ class Worker {
     uint64_t execution;
     Executions sources;
     Origin origin;
+    int64_t program;  // its number, see lazy/explain.h
   };
   void Run();
   void Execute(Execution& execution);

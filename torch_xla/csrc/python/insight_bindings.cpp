@@ -1,8 +1,14 @@
 #include <pybind11/typing.h>
 
+#include "aten/bridge.h"
 #include "lazy/device.h"
+#include "lazy/disk_cache.h"
+#include "lazy/errors.h"
+#include "lazy/executor.h"
 #include "lazy/explain.h"
+#include "lazy/line_costs.h"
 #include "lazy/memory_report.h"
+#include "lazy/timeline.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {
@@ -12,6 +18,7 @@ namespace py = pybind11;
 namespace {
 
 using Record = py::typing::Dict<py::str, py::object>;
+using Records = py::typing::List<Record>;
 
 Record AsDict(const lazy::Explanation& explanation) {
   py::list reasons;
@@ -25,7 +32,19 @@ Record AsDict(const lazy::Explanation& explanation) {
                 py::arg("changed") = explanation.changed, py::arg("inputs") = explanation.inputs,
                 py::arg("outputs") = explanation.outputs,
                 py::arg("recompilation") = explanation.near, py::arg("reasons") = reasons,
+                py::arg("disk_key") = py::bytes(explanation.disk_key),
                 py::arg("text") = explanation.ToString());
+}
+
+Record AsDict(const lazy::DeviceData::Live& live) {
+  const ir::SourceLocation* location = live.location;
+  return Record(py::arg("id") = live.id, py::arg("bytes") = live.bytes,
+                py::arg("shape") = live.shape->ToString(), py::arg("device") = live.device,
+                py::arg("address") = live.address, py::arg("line") = ir::LineOf(location),
+                py::arg("file") = location ? location->code->file : "",
+                py::arg("function") = location ? location->code->function : "",
+                py::arg("number") = location ? location->line() : 0,
+                py::arg("backward") = location && location->backward);
 }
 
 }  // namespace
@@ -34,24 +53,121 @@ void BindInsight(py::module_& m) {
   m.def(
       "_explanations",
       [](int64_t after, size_t count) {
-        py::typing::List<Record> found;
+        Records found;
         for (const auto& explanation : lazy::Explanations(after, count)) {
           found.append(AsDict(explanation));
         }
         return found;
       },
       py::arg("after") = 0, py::arg("count") = SIZE_MAX);
+  // What no entry on disk has of a key that was asked for in vain.
+  m.def(
+      "_why_not_on_disk",
+      [](const std::string& key) {
+        const std::shared_ptr<lazy::DiskCache> cache = lazy::GetDiskCache();
+        return cache ? cache->WhyMissing(key) : std::string();
+      },
+      NoGil());
   m.def("_set_recompile_is_error", &lazy::SetRecompileIsError);
   m.def("_graph_record_size", &lazy::RecordSize);
   m.def("_memory_report", &lazy::MemoryReport, NoGil());
-  // (bytes, shape, device, line) of each array in device memory.
+  // Of each array in device memory.
   m.def("_live_arrays", [] {
-    std::vector<std::tuple<int64_t, std::string, int, std::string>> arrays;
+    Records arrays;
     for (const lazy::DeviceData::Live& live : lazy::DeviceData::AllLive()) {
-      arrays.emplace_back(live.bytes, live.shape->ToString(), live.device,
-                          ir::LineOf(live.location));
+      arrays.append(AsDict(live));
     }
     return arrays;
+  });
+  // The arrays that these tensors have, None for those that have none (yet).
+  m.def("_array_ids", [](const std::vector<at::Tensor>& tensors) {
+    std::vector<std::optional<uint64_t>> ids;
+    for (const at::Tensor& tensor : tensors) {
+      const lazy::DeviceData* data =
+          aten::IsXla(tensor) ? lazy::LeafData(aten::GetImpl(tensor)->root()->value()) : nullptr;
+      ids.push_back(data ? std::optional(data->id()) : std::nullopt);
+    }
+    return ids;
+  });
+  // The arrays that what is pending will read.
+  m.def(
+      "_pending_array_ids",
+      [] {
+        std::vector<uint64_t> ids;
+        for (size_t device = 0; device < lazy::GetClient().devices().size(); ++device) {
+          const auto found = lazy::PendingInputs(static_cast<int>(device));
+          ids.insert(ids.end(), found.begin(), found.end());
+        }
+        return ids;
+      },
+      NoGil());
+  m.def("_record_memory_events", &lazy::DeviceData::RecordEvents);
+  m.def("_memory_events", [] {
+    Records events;
+    for (const lazy::DeviceData::Event& event : lazy::DeviceData::Events()) {
+      Record as_dict = AsDict(event.data);
+      as_dict["came"] = event.came;
+      as_dict["time_us"] = event.time_us;
+      events.append(std::move(as_dict));
+    }
+    return events;
+  });
+  // What the programs of the last compilations need: a dict each.
+  m.def("_program_memory", [] {
+    Records programs;
+    for (const lazy::Explanation& program : lazy::Explanations(0, SIZE_MAX)) {
+      const auto& memory = program.memory;
+      if (memory.temporaries < 0) continue;
+      programs.append(Record(
+          py::arg("number") = program.number, py::arg("cause") = program.cause,
+          py::arg("peak") = lazy::PeakOf(memory), py::arg("temporaries") = memory.temporaries,
+          py::arg("arguments") = memory.arguments, py::arg("outputs") = memory.outputs,
+          py::arg("aliased") = memory.aliased, py::arg("code") = memory.code));
+    }
+    return programs;
+  });
+  // Nanoseconds that the calling thread waited for data to train on, until now.
+  m.def("_note_input_time", [](int64_t nanoseconds) {
+    lazy::NoteHostTime(lazy::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
+  });
+  // (program, device, begin, end): the latter in nanoseconds since 1970.
+  m.def("_executions", [] {
+    std::vector<std::tuple<int64_t, int, int64_t, int64_t>> all;
+    for (const lazy::Ran& ran : lazy::AllRan()) {
+      all.emplace_back(ran.program, ran.device, ran.begin_ns, ran.end_ns);
+    }
+    return all;
+  });
+  // (line, flops, bytes, operations) of the program of a compilation by its shapes, and XLA's own
+  // estimates of the whole; None where it is no longer kept.
+  m.def(
+      "_line_costs",
+      [](int64_t number) {
+        using Lines = std::vector<std::tuple<std::string, double, double, size_t>>;
+        using Whole = std::vector<std::pair<std::string, double>>;
+        std::optional<std::pair<Lines, Whole>> costs;
+        const lazy::GraphRecordPtr record = lazy::RecordOf(number);
+        if (!record) return costs;
+        costs.emplace();
+        for (const lazy::LineCost& cost : lazy::CostsByLine(*record)) {
+          costs->first.emplace_back(cost.line, cost.flops, cost.bytes, cost.operations);
+        }
+        for (const lazy::ProgramPtr& program : lazy::Programs()) {
+          if (program->made && program->executable && program->explanation == number) {
+            costs->second = program->executable->Costs();
+          }
+        }
+        return costs;
+      },
+      NoGil());
+  lazy::SetHoldersFunction([]() -> std::string {
+    if (!Py_IsInitialized()) return {};
+    py::gil_scoped_acquire gil;
+    try {
+      return py::module_::import("torch_xla._internal.holders").attr("text")().cast<std::string>();
+    } catch (const std::exception&) {
+      return {};  // What is told already is enough.
+    }
   });
 }
 

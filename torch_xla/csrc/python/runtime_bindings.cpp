@@ -112,6 +112,10 @@ void BindRuntime(py::module_& m) {
                                               {"bytes_limit", info.limit}};
       },
       NoGil());
+  m.def(
+      "_xla_reset_peak_memory",
+      [](const std::string& device) { lazy::GetClient().ResetPeakMemory(Ordinal(device)); },
+      NoGil());
 }
 
 }  // namespace torch_xla::python

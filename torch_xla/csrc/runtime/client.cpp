@@ -396,9 +396,27 @@ MemoryInfo Client::memory(int device) const {
     return info;
   }
   info.in_use = args.bytes_in_use;
-  if (args.peak_bytes_in_use_is_set) info.peak = args.peak_bytes_in_use;
+  if (args.peak_bytes_in_use_is_set) {
+    const bool exceeded = args.peak_bytes_in_use > own.plugin_peak_then.load();
+    info.peak = exceeded ? args.peak_bytes_in_use : std::max(info.peak, info.in_use);
+  }
   if (args.bytes_limit_is_set) info.limit = args.bytes_limit;
   return info;
+}
+
+void Client::ResetPeakMemory(int device) {
+  impl_->CheckDevice(device, "reset_peak_memory_stats");
+  ClientImpl::Accounting& own = impl_->accounting[device];
+  own.peak.store(own.in_use.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  const PluginLibrary& plugin = impl_->plugin;
+  if (!plugin.Has(&PJRT_Api::PJRT_Device_MemoryStats)) return;
+  Args<PJRT_Device_MemoryStats_Args> args;
+  args.device = impl_->devices[device];
+  if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Device_MemoryStats, args)) {
+    plugin.Discard(error);
+  } else if (args.peak_bytes_in_use_is_set) {
+    own.plugin_peak_then.store(args.peak_bytes_in_use);
+  }
 }
 
 }  // namespace torch_xla::runtime

@@ -273,6 +273,9 @@ class Client {
                                           const CompileOptions& options);
 
   MemoryInfo memory(int device) const;
+  /// From now on `peak` is that since this call. A plugin that counts it itself cannot be told to:
+  /// until its own is exceeded, it is then the most that live buffers took.
+  void ResetPeakMemory(int device);
 
   /// Registers an XLA FFI handler (`XLA_FFI_Handler*`, api_version 4) under `name`
   /// for custom calls; throws where the plugin has no FFI extension.

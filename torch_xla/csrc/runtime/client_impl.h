@@ -18,6 +18,7 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
   struct alignas(64) Accounting {
     std::atomic<int64_t> in_use{0};
     std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> plugin_peak_then{-1};  // at the last reset
   };
 
   explicit ClientImpl(const PluginLibrary& plugin) : plugin(plugin) {}

@@ -1,0 +1,70 @@
+"""Pictures and files of graphs and programs."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+
+import torch_xla
+from torch_xla.debug import graph
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _boxes(drawing):
+    """By the number of the node: its texts and its box."""
+    found = {}
+    for group in ElementTree.fromstring(drawing).iter(f"{SVG}g"):
+        box = group.find(f"{SVG}rect")
+        found[group.find(f"{SVG}title").text] = (
+            [text.text or "" for text in group.iter(f"{SVG}text")],
+            *(float(box.get(name)) for name in ("x", "y", "width", "height")),
+        )
+    return found
+
+
+def test_render_without_graphviz(device, tmp_path):
+    x = torch.ones(3, 4).to(device) * 1.5
+    torch_xla.sync()
+    y = torch.relu(x + 77.5) @ torch.ones(4, 2).to(device)
+    path = tmp_path / "graph.svg"
+    drawing = graph.render([y, y.sum()], path, graphviz=False)
+    assert path.read_text() == drawing
+    boxes = _boxes(drawing)
+    texts = [texts for texts, *_ in boxes.values()]
+    ops = [op for op, _, _ in texts]
+    assert {"aten::relu", "aten::add", "aten::mm", "aten::sum", "xla::device_data"} <= set(ops)
+    (product,) = [one for one in texts if one[0] == "aten::mm"]
+    assert product[1] == "f32[3,2]" and "test_graph_dumps.py:" in product[2]
+    # No two overlap, and each stands below what it takes.
+    places = [place for _, *place in boxes.values()]
+    for i, (x1, y1, w1, h1) in enumerate(places):
+        for x2, y2, w2, h2 in places[:i]:
+            assert x1 + w1 <= x2 or x2 + w2 <= x1 or y1 + h1 <= y2 or y2 + h2 <= y1
+    level = {texts[0]: y for texts, _, y, _, _ in boxes.values()}
+    assert level["aten::add"] < level["aten::relu"] < level["aten::mm"] < level["aten::sum"]
+    assert drawing.count("marker-end") >= 6
+    with pytest.raises(TypeError):
+        graph.render(None, graphviz=False)
+
+
+def test_render_calls_graphviz(device, tmp_path, monkeypatch):
+    dot = tmp_path / "dot"
+    dot.write_text('#!/bin/sh\n[ "$1" = -Tsvg ] && echo "<svg/>" && cat\n')
+    dot.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    drawing = graph.render([torch.ones(2).to(device) + 31.5])
+    assert drawing.startswith("<svg/>\ndigraph") and "aten::add" in drawing
+    dot.write_text("#!/bin/sh\necho wrong >&2; exit 3\n")
+    with pytest.raises(RuntimeError, match="Graphviz failed: wrong"):
+        graph.render([torch.ones(2).to(device) + 31.5], graphviz=True)
+
+
+def test_optimized_programs(device, tmp_path):
+    (torch.ones(5, 3).to(device) @ torch.full((3, 2), 4.5).to(device)).tolist()
+    files = graph.save_optimized(tmp_path / "programs")
+    assert files and all(re.search(r"/program-\d{4}-[\w.-]+\.txt$", file) for file in files)
+    assert "f32[5,2]" in open(files[-1]).read()

@@ -1,0 +1,173 @@
+"""What holds the arrays in device memory: parameters, gradients, optimizers, autograd, the program.
+
+It is found when somebody asks, among all objects of the interpreter; nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_xla import _XLAC
+
+KINDS = (
+    "parameter",
+    "gradient",
+    "optimizer state",
+    "module buffer",
+    "user",
+    "pending",
+    "autograd",
+    "runtime",
+)
+
+
+class Holder(NamedTuple):
+    """Who holds an array.
+
+    Attributes:
+        kind: One of ``KINDS``. ``pending``: only operations that have not run yet. ``autograd``: no
+            tensor of Python's, but a backward pass that is to come. ``runtime``: none of them.
+        name: ``Net.fc.weight``; empty where it has none.
+    """
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors_in(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors_in(one)
+
+
+def _roots(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yields what the threads are in, without this module's innermost."""
+    for at in sys._current_frames().values():
+        while at is not None:
+            if at.f_code not in (_frames.__code__, _held_by_python.__code__):
+                yield at
+            at = at.f_back
+
+
+def _held_by_python(tensors: list[torch.Tensor]) -> set[int]:
+    """Returns the ids of what objects and running functions hold, those of ``tensors`` among them.
+
+    The others are kept by C++ alone: a tensor that Python has seen keeps its Python object for as
+    long as autograd has it.
+    """
+    held: set[int] = set()
+    for referrer in gc.get_referrers(*tensors) if tensors else ():
+        if referrer is not tensors:
+            held.update(map(id, gc.get_referents(referrer)))
+    # A frame that is kept by its own variable would live on, with all that it has.
+    for at in _frames():
+        if at.f_code is not _find.__code__:
+            held.update(map(id, at.f_locals.values()))
+    del at
+    return held
+
+
+def find() -> dict[int, Holder]:
+    """Returns the holder of each array in device memory, by the array's id."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _find()
+
+
+def _find() -> dict[int, Holder]:
+    modules, optimizers, tensors = [], [], []
+    for one in gc.get_objects():
+        kind = type(one)  # Without `isinstance`, which asks proxies for what they stand for.
+        if issubclass(kind, torch.Tensor):
+            if one.device.type == "xla":
+                tensors.append(one)
+        elif issubclass(kind, torch.nn.Module):
+            modules.append(one)
+        elif issubclass(kind, torch.optim.Optimizer):
+            optimizers.append(one)
+    named: list[tuple[torch.Tensor, Holder]] = []
+    for root in _roots(modules):
+        prefix = type(root).__name__
+        for name, parameter in root.named_parameters():
+            named.append((parameter, Holder("parameter", f"{prefix}.{name}")))
+        for name, buffer in root.named_buffers():
+            named.append((buffer, Holder("module buffer", f"{prefix}.{name}")))
+    names = {id(tensor): holder.name for tensor, holder in named}
+    named += [(x, Holder("parameter", "")) for x in tensors if isinstance(x, torch.nn.Parameter)]
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items() if isinstance(state, dict) else ():
+                of = f"{type(optimizer).__name__}.{name} of {names.get(id(parameter), '?')}"
+                named += [(x, Holder("optimizer state", of)) for x in _tensors_in(value)]
+    # `grad` of a tensor that is no leaf warns.
+    gradients = [(x.grad, names.get(id(x), "")) for x in tensors if x.is_leaf]
+    named += [
+        (x, Holder("gradient", f"of {name}".strip())) for x, name in gradients if x is not None
+    ]
+    held = _held_by_python(tensors)
+    named += [(x, Holder("user", "")) for x in tensors if id(x) in held]
+    # What is first in the list says it: a parameter is a tensor of the user's, too.
+    found: dict[int, Holder] = {}
+    for number, (_, holder) in zip(_XLAC._array_ids([x for x, _ in named]), named, strict=True):
+        if number is not None:
+            found.setdefault(number, holder)
+    for number in _XLAC._pending_array_ids():
+        found.setdefault(number, Holder("pending", ""))
+    # Autograd keeps what it saved in C++. Without a result there is no graph of it.
+    rest = Holder("autograd" if any(x.grad_fn is not None for x in tensors) else "runtime", "")
+    for array in _XLAC._live_arrays():
+        found.setdefault(array["id"], rest)
+    return found
+
+
+def bytes_text(count: float) -> str:
+    """Returns ``"512.8 KiB"``."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    unit = 0
+    while count >= 1024 and unit + 1 < len(units):
+        count, unit = count / 1024, unit + 1
+    return f"{count:.{min(unit, 1)}f} {units[unit]}"
+
+
+def describe(array: dict[str, Any], holder: Holder) -> str:
+    """Returns a line of an array."""
+    size = bytes_text(array["bytes"])
+    return f"{size}: {array['shape']}, {holder}, made at {array['line']}"
+
+
+def text(count: int = 3) -> str:
+    """Returns what holds the memory: kinds by size, and the largest arrays, three by default."""
+    holders = find()
+    arrays = sorted(_XLAC._live_arrays(), key=lambda array: -array["bytes"])
+    arrays = [array for array in arrays if array["id"] in holders]
+    if not arrays:
+        return ""
+    sums: dict[str, list[int]] = {}
+    for array in arrays:
+        one = sums.setdefault(holders[array["id"]].kind, [0, 0])
+        one[0] += array["bytes"]
+        one[1] += 1
+    lines = ["held by:"]
+    for kind, (size, number) in sorted(sums.items(), key=lambda item: -item[1][0]):
+        lines.append(f"  {bytes_text(size)}: {kind}, {number} array{'s' if number > 1 else ''}")
+    largest = [f"  {describe(array, holders[array['id']])}" for array in arrays[:count]]
+    lines += ["the largest:", *largest] if largest else []
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,136 @@
+"""Compiled programs in a folder that is no local one (``gs://``, ``s3://``, …), through fsspec.
+
+The process works with a local mirror. What the remote folder has is copied to it when the process
+starts and every few seconds, and what the process compiled goes the other way then and at its end:
+the first host of a cluster compiles for all. Entries never change: their names are hashes of what
+they were made of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from torch_xla import _XLAC
+from torch_xla._internal.atomic_file import atomic_write
+
+_SUFFIXES = (".program", ".record")
+_SECONDS = 5.0
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path names a file system of fsspec's."""
+    return "://" in path
+
+
+def _default_folder() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(caches) / "torch_xla"
+
+
+class Mirror:
+    """A remote folder and the local one that stands for it."""
+
+    def __init__(self, url: str, read_only: bool) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ImportError(
+                f"compiled programs in {url}: pip install fsspec, and its package for that place"
+            ) from error
+        self._files: Any
+        self._files, self._root = fsspec.core.url_to_fs(url.rstrip("/"))
+        self._url, self._read_only = url, read_only
+        self.folder = _default_folder() / f"remote-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._there: set[str] = set()  # in the remote folder, as far as is known
+        self._lock = threading.Lock()
+        self._told = False
+
+    def _local(self) -> set[str]:
+        return {name for name in os.listdir(self.folder) if name.endswith(_SUFFIXES)}
+
+    def _pull(self) -> None:
+        self._files.invalidate_cache()
+        found = self._files.ls(self._root, detail=False) if self._files.exists(self._root) else []
+        self._there = {name for name in map(os.path.basename, found) if name.endswith(_SUFFIXES)}
+        for name in sorted(self._there - self._local()):
+            data = self._files.cat_file(f"{self._root}/{name}")
+            with atomic_write(self.folder / name, sync=False) as file:
+                file.write(data)
+
+    def _push(self) -> None:
+        missing = sorted(self._local() - self._there)
+        if missing:
+            self._files.makedirs(self._root, exist_ok=True)
+        for name in missing:
+            try:
+                data = (self.folder / name).read_bytes()
+            except FileNotFoundError:  # It made room meanwhile.
+                continue
+            # Object stores show a file once it is whole; elsewhere a name of its own until then.
+            temporary = f"{self._root}/{name}.{os.getpid()}.tmp"
+            self._files.pipe_file(temporary, data)
+            self._files.mv(temporary, f"{self._root}/{name}")
+            self._there.add(name)
+
+    def exchange(self) -> None:
+        """Copies what either side lacks; says once where that cannot be done."""
+        with self._lock:
+            try:
+                self._pull()
+                if not self._read_only:
+                    self._push()
+            except Exception as error:  # A network's failure must not end a training.
+                if not self._told:
+                    self._told = True
+                    print(f"torch_xla: compiled programs in {self._url}: {error}", file=sys.stderr)
+
+
+_mirror: Mirror | None = None
+_stop = threading.Event()
+
+
+def _keep_exchanging() -> None:
+    while not _stop.wait(_SECONDS):
+        if _mirror is not None:
+            _mirror.exchange()
+
+
+def _finish() -> None:
+    _stop.set()
+    if _mirror is not None:
+        if _XLAC._xla_is_initialized():
+            _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+        _mirror.exchange()
+
+
+def attach(url: str, read_only: bool) -> str:
+    """Begins to use a remote folder; returns the local one for the runtime.
+
+    Raises:
+        ImportError: fsspec, or its package for that kind of place, is not installed.
+    """
+    global _mirror
+    first = _mirror is None
+    _mirror = Mirror(url, read_only)
+    _mirror.exchange()
+    if first:
+        atexit.register(_finish)
+        threading.Thread(target=_keep_exchanging, name="torch_xla programs", daemon=True).start()
+    return str(_mirror.folder)
+
+
+def register() -> None:
+    """At import: where ``XLA_PERSISTENT_CACHE_PATH`` names a remote folder."""
+    from torch_xla._internal import variables
+
+    path = variables.ALL["XLA_PERSISTENT_CACHE_PATH"].value()
+    if is_remote(path):
+        read_only = variables.is_on("XLA_PERSISTENT_CACHE_READ_ONLY")
+        _XLAC._xla_initialize_cache(attach(path, read_only), read_only)

@@ -1,0 +1,20 @@
+// What the lines of the user's program cost on the device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lazy/graph_record.h"
+
+namespace torch_xla::lazy {
+
+struct LineCost {
+  std::string line;
+  double flops = 0, bytes = 0;
+  size_t operations = 0;
+};
+
+/// By the shapes of the operations of a graph, one of each line.
+std::vector<LineCost> CostsByLine(const GraphRecord& record);
+
+}  // namespace torch_xla::lazy

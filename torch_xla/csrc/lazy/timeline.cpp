@@ -1,0 +1,85 @@
+#include "lazy/timeline.h"
+
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "debug/metrics.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxRan = 1024;
+
+debug::Metric& MetricOf(HostPart part) {
+  using debug::Metric, debug::Unit;
+  static auto& sync = *new Metric("HostSyncTime", Unit::kTimeNs);
+  static auto& wait = *new Metric("HostWaitTime", Unit::kTimeNs);
+  static auto& transfer = *new Metric("HostTransferTime", Unit::kTimeNs);
+  static auto& input = *new Metric("HostInputTime", Unit::kTimeNs);
+  switch (part) {
+    case HostPart::kSync:
+      return sync;
+    case HostPart::kWait:
+      return wait;
+    case HostPart::kTransfer:
+      return transfer;
+    case HostPart::kInput:
+      break;
+  }
+  return input;
+}
+
+/// When this thread cut its last step.
+thread_local std::optional<Clock::time_point> last_step;
+
+struct AllOfThem {
+  std::mutex mutex;
+  std::deque<Ran> ran;
+};
+
+AllOfThem& GetAll() {
+  static auto& all = *new AllOfThem;
+  return all;
+}
+
+}  // namespace
+
+HostTimer::HostTimer(HostPart part) : part_(part), counts_(last_step.has_value()) {
+  if (counts_) start_ = Clock::now();
+}
+
+HostTimer::~HostTimer() {
+  if (counts_) NoteHostTime(part_, Clock::now() - start_);
+}
+
+void NoteHostTime(HostPart part, std::chrono::nanoseconds time) {
+  if (last_step) MetricOf(part).AddSample(static_cast<double>(time.count()));
+}
+
+void NoteStep() {
+  static auto& step_time = *new debug::Metric("StepTime", debug::Unit::kTimeNs);
+  const Clock::time_point now = Clock::now();
+  if (last_step) {
+    const std::chrono::nanoseconds time = now - *last_step;
+    step_time.AddSample(static_cast<double>(time.count()));
+  }
+  last_step = now;
+}
+
+void NoteRan(const Ran& ran) {
+  AllOfThem& all = GetAll();
+  std::lock_guard lock(all.mutex);
+  if (all.ran.size() == kMaxRan) all.ran.pop_front();
+  all.ran.push_back(ran);
+}
+
+std::vector<Ran> AllRan() {
+  AllOfThem& all = GetAll();
+  std::lock_guard lock(all.mutex);
+  return {all.ran.begin(), all.ran.end()};
+}
+
+}  // namespace torch_xla::lazy

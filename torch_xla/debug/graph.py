@@ -1,0 +1,199 @@
+"""Pictures of graphs, and the programs that the compiler made of them."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from torch_xla import _XLAC
+from torch_xla._internal import hlo
+
+_LINE = re.compile(r"\s*%(\d+) = (.+?) ([\w.]+::[\w.]+)\((.*?)\)(.*)")
+_ROW, _GAP, _CHAR = 64, 24, 6.6  # heights and widths in pixels
+_GRAPHVIZ_TIMEOUT = 60
+
+
+class _Node(NamedTuple):
+    op: str
+    shape: str
+    operands: list[int]
+    line: str
+    is_root: bool
+
+
+def _nodes(text: str) -> dict[int, _Node]:
+    nodes = {}
+    for line in text.splitlines():
+        if not (match := _LINE.match(line)):
+            continue
+        number, shape, op, operands, rest = match.groups()
+        place = re.search(r"location=\S*@(.*?)(?:, ROOT=|$)", rest)
+        nodes[int(number)] = _Node(
+            op,
+            shape,
+            [int(found) for found in re.findall(r"%(\d+)", operands)],
+            place[1] if place else "",
+            "ROOT=" in rest,
+        )
+    return nodes
+
+
+def _layers(nodes: dict[int, _Node]) -> list[list[int]]:
+    """Operands above what takes them; those that belong together near each other."""
+    depth: dict[int, int] = {}
+    for number, node in nodes.items():  # Operands come first.
+        depth[number] = max((depth[one] + 1 for one in node.operands), default=0)
+    users: dict[int, list[int]] = {number: [] for number in nodes}
+    for number, node in nodes.items():
+        for one in node.operands:
+            users[one].append(number)
+    # A leaf stands right above the first that takes it.
+    for number, node in nodes.items():
+        if not node.operands and users[number]:
+            depth[number] = min(depth[user] for user in users[number]) - 1
+    layers: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for number in nodes:
+        layers[depth[number]].append(number)
+    place = {number: float(i) for layer in layers for i, number in enumerate(layer)}
+    for sweep in range(4):
+        neighbours = users if sweep % 2 else {n: node.operands for n, node in nodes.items()}
+        for layer in reversed(layers) if sweep % 2 else layers:
+            wanted = {
+                number: sum(place[one] for one in near) / len(near)
+                if (near := neighbours[number])
+                else place[number]
+                for number in layer
+            }
+            layer.sort(key=lambda number: wanted[number])
+            for i, number in enumerate(layer):
+                place[number] = float(i)
+    return layers
+
+
+def _color(node: _Node) -> str:
+    if node.is_root:
+        return "#ffe0b3"
+    return "#d6e9ff" if not node.operands else "#f4f4f4"
+
+
+def _draw(text: str) -> str:
+    nodes = _nodes(text)
+    layers = _layers(nodes)
+    width = {
+        number: 16 + _CHAR * max(map(len, (node.op, node.shape, node.line)))
+        for number, node in nodes.items()
+    }
+    spans = [sum(width[n] + _GAP for n in layer) for layer in layers]
+    total, height = max(spans, default=0) + _GAP, len(layers) * (_ROW + _GAP) + _GAP
+    middle: dict[int, tuple[float, float]] = {}
+    for row, layer in enumerate(layers):
+        x = (total - spans[row]) / 2 + _GAP / 2
+        for number in layer:
+            middle[number] = x + width[number] / 2, _GAP + row * (_ROW + _GAP)
+            x += width[number] + _GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {total:.0f} {height:.0f}" font-family="monospace" font-size="11">',
+        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
+        '<path d="M0,0 L7,3 L0,6 z" fill="#777"/></marker></defs>',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, node in nodes.items():
+        x, y = middle[number]
+        for one in node.operands:
+            from_x, from_y = middle[one][0], middle[one][1] + _ROW
+            bend = max((y - from_y) / 2, 12)
+            parts.append(
+                f'<path d="M{from_x:.0f},{from_y:.0f} C{from_x:.0f},{from_y + bend:.0f} '
+                f'{x:.0f},{y - bend:.0f} {x:.0f},{y:.0f}" fill="none" stroke="#777" '
+                'marker-end="url(#tip)"/>'
+            )
+    for number, node in nodes.items():
+        x, y = middle[number]
+        parts.append(
+            f'<g><title>%{number}</title><rect x="{x - width[number] / 2:.0f}" y="{y:.0f}" '
+            f'width="{width[number]:.0f}" height="{_ROW}" rx="4" fill="{_color(node)}" '
+            'stroke="#777"/>'
+        )
+        for row, words in enumerate((node.op, node.shape, node.line)):
+            parts.append(
+                f'<text x="{x:.0f}" y="{y + 18 + 18 * row:.0f}" text-anchor="middle">'
+                f"{html.escape(words)}</text>"
+            )
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def render(
+    tensors: Sequence[torch.Tensor],
+    path: str | os.PathLike[str] | None = None,
+    graphviz: bool | None = None,
+) -> str:
+    """Draws the graph that tensors are waiting to be computed by. They are not computed.
+
+    Args:
+        tensors: XLA tensors of any shape and dtype.
+        path: A file to write the drawing to.
+        graphviz: Whether Graphviz draws it; None: where its ``dot`` is installed. Without it each
+            operation stands below those that it takes values of.
+
+    Returns:
+        The drawing, as SVG: each operation with its shape and the line that traced it.
+
+    Raises:
+        RuntimeError: Graphviz is asked for and failed, or is not there.
+    """
+    program = shutil.which("dot")
+    if graphviz and not program:
+        raise RuntimeError("render(): Graphviz's `dot` is not installed")
+    if program and graphviz is not False:
+        result = subprocess.run(
+            [program, "-Tsvg"],
+            input=_XLAC._get_xla_tensors_dot(list(tensors)),
+            capture_output=True,
+            text=True,
+            timeout=_GRAPHVIZ_TIMEOUT,
+            check=False,
+        )
+        if result.returncode:
+            raise RuntimeError(f"render(): Graphviz failed: {result.stderr.strip()}")
+        drawing = result.stdout
+    else:
+        drawing = _draw(_XLAC._get_xla_tensors_text(list(tensors)))
+    if path is not None:
+        with open(path, "w") as file:
+            file.write(drawing)
+    return drawing
+
+
+def save_optimized(folder: str | os.PathLike[str]) -> list[str]:
+    """Writes the programs in memory as the compiler optimized them, one file each.
+
+    Args:
+        folder: It is made where it is not there.
+
+    Returns:
+        The files: ``program-0003-name.txt``, the last one used last; ``.pb`` where the plugin's
+        format is not XLA's. Empty where the plugin shows no programs.
+    """
+    os.makedirs(folder, exist_ok=True)
+    _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    files = []
+    for number, program in enumerate(_XLAC._xla_compiled_programs()):
+        optimized = program.optimized()
+        if optimized is None:
+            continue
+        module = hlo.read(*optimized)
+        name = re.sub(r"[^\w.-]", "_", program.name)
+        file = os.path.join(folder, f"program-{number:04d}-{name}.{'txt' if module else 'pb'}")
+        with open(file, "wb") as out:
+            out.write(module.text().encode() if module else optimized[1])
+        files.append(file)
+    return files
