@@ -203,6 +203,7 @@ def compile(
     name: str | None = None,
     max_different_graphs: int | None = None,
     custom_compile_options: Mapping[str, Any] | None = None,
+    replay: bool = False,
 ) -> Any:
     """Traces, compiles and launches a function or a block as a unit.
 
@@ -222,6 +223,9 @@ def compile(
             says what differs, and nothing runs.
         custom_compile_options: Options of XLA's compiler for its programs, besides those of
             :func:`set_custom_compile_options`.
+        replay: Whether calls like earlier ones run no Python of ``f``: what they did to tensors is
+            recorded and done again, where everything that ``f`` reads is as it was. See
+            docs/replay.md. For callables alone.
 
     Returns:
         A callable with the signature and results of ``f``, or the context manager.
@@ -231,6 +235,13 @@ def compile(
         ValueError: ``max_different_graphs`` is below 1.
     """
     region = _regions.Region(full_graph, name, max_different_graphs, custom_compile_options)
+    if replay:
+        from torch_xla._internal import replay as _replay
+
+        if f is None:
+            return lambda f: _replay.replayed(f, region, name)
+        if callable(f):
+            return _replay.replayed(f, region, name)
     if f is None:
         return region
     if not callable(f):

@@ -130,6 +130,16 @@ class _Explain:
         """Returns the last 256 compilations of this process, oldest first."""
         return _compilations()
 
+    def replay(self) -> tuple[Any, ...]:
+        """Returns how functions of ``torch_xla.compile(replay=True)`` fare.
+
+        Each has ``name``, ``state`` (``"replayed"``, ``"recording"``, ``"refused"``), ``reason``
+        (why the last call that was traced was not replayed), ``calls`` and ``replayed``.
+        """
+        from torch_xla._internal import replay
+
+        return replay.statuses()
+
 
 explain = _Explain()
 

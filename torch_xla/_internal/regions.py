@@ -68,11 +68,13 @@ class Region(contextlib.ContextDecorator):
         self._graphs: dict[tuple[int, int], str] = {}
         self._before: list[tuple[Any, ...]] = []
 
-    def _recreate_cm(self) -> Region:
-        # Each call of a decorated function may be on another thread, or within another one.
+    def again(self) -> Region:
+        """Returns one alike: each call may be on another thread, or within another one."""
         region = object.__new__(Region)
         region.__dict__.update(self.__dict__, _before=[])
         return region
+
+    _recreate_cm = again  # What ContextDecorator calls.
 
     def _title(self) -> str:
         return f"torch_xla.compile({self._name or ''})"

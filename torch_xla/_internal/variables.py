@@ -124,6 +124,13 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "[architecture.md](architecture.md#steps-without-mark_step).",
         ),
         Variable(
+            "XLA_REPLAY_CHECK",
+            "int",
+            "50",
+            "Every so many replayed calls one is traced in full and compared with the recording: "
+            "[replay.md](replay.md); 0: none.",
+        ),
+        Variable(
             "XLA_NO_SPECIAL_SCALARS",
             "flag",
             "0",

@@ -57,9 +57,9 @@ torch_xla.sync()
     "def train(): pass\n"
     "batch = torch.ones(3, device=device)",
     "deploy.md": "import tempfile; folder = tempfile.mkdtemp()",
+    "replay.md": MODEL,
     "replication.md": MODEL
     + "import torch_xla.distributed.parallel_loader as pl\nloader = batches",
-    "replay.md": MODEL,
     "torch_compile.md": MODEL,
 }
 # What is called or compared afterwards.

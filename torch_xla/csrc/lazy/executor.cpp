@@ -19,6 +19,7 @@
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
+#include "lazy/recorder.h"
 #include "lazy/timeline.h"
 #include "lazy/worker.h"
 
@@ -278,6 +279,22 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
   return cut;
 }
 
+void Record(const Cut& cut, Recorder& recorder) {
+  RecordedCut& recorded = recorder.cuts.emplace_back();
+  recorded.device = cut.device;
+  recorded.hash = cut.graph.hash;
+  recorded.program = cut.execution.program;
+  recorded.inputs = cut.graph.data;
+  recorded.outputs = cut.execution.outputs;
+  recorded.floats = cut.graph.floats;
+  recorded.integers = cut.graph.integers;
+  CollectNumbers(cut.graph, recorded);
+  CollectContents(recorder, recorded);
+  for (const Target& target : cut.targets) {
+    recorded.targets.push_back({target.storage, cut.graph.roots[target.root].node->location()});
+  }
+}
+
 /// Lowers, where need be, and queues; without the lock, so that other threads cut and queue what is
 /// theirs meanwhile.
 void Run(Cut cut, bool donate) {
@@ -300,6 +317,8 @@ void Run(Cut cut, bool donate) {
   if (debug::DebugLevel() >= 2) ExplainExecution(cut.graph, execution.origin);
   const std::vector<const Sharding*>& shardings = execution.program->shardings;
   for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
+  if (Recorder* recorder = CurrentRecorder()) [[unlikely]]
+    Record(cut, *recorder);
   for (const Edge& edge : cut.dying) edge.node->DropOperand(edge.operand);
   cut.leaves.clear();
   execution.inputs = std::move(cut.graph.data);
@@ -385,6 +404,7 @@ void EndStep(int device) {
   static auto& auto_step = *new debug::Counter("AutoStep");
   if (!MayCut() || runtime::Client::Forked() || RunsAcrossProcesses()) return;
   if (Storage::Pending(device).empty()) return;
+  NoteRead();
   auto_step.Add();
   NoteStep();
   HostTimer timer(HostPart::kSync);
@@ -408,6 +428,7 @@ void EndStep(int device) {
 void SyncDevice(int device, bool wait) {
   static auto& mark_step = *new debug::Counter("MarkStep");
   CheckMayCut();
+  NoteRead();
   mark_step.Add();
   NoteStep();
   HostTimer timer(HostPart::kSync);
@@ -429,6 +450,7 @@ void OptimizerStepped(int device) {
 
 void RunPending(int device, bool wait) {
   if (Storage::Pending(device).empty()) return;
+  NoteRead();
   StepFinderOf(device).Ran();
   GetWorker(device).ThrowFailure();
   CutAndRun(device);
@@ -437,6 +459,7 @@ void RunPending(int device, bool wait) {
 
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   CheckMayCut();
+  NoteRead();
   std::unordered_map<int, std::vector<StoragePtr>> by_device;
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
@@ -454,6 +477,7 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
 }
 
 ir::Value Evaluate(const StoragePtr& storage) {
+  NoteRead();
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
@@ -463,6 +487,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
 }
 
 ir::Value Evaluate(const ir::Value& value, int device) {
+  NoteRead();
   if (LeafData(value)) return value;
   return Evaluate(c10::make_intrusive<Storage>(value, device, Storage::kForRead));
 }

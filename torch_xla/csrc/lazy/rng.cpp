@@ -21,6 +21,17 @@ std::atomic<uint64_t>& State(int device) {
 
 uint64_t NextRngState(uint64_t state) { return state + kGolden; }
 
+uint64_t SkipRngStates(int device, uint64_t count) {
+  return State(device).fetch_add(count * kGolden);
+}
+
+uint64_t RngStatesBetween(uint64_t before, uint64_t after) {
+  // The inverse of an odd number modulo 2**64, by Newton: each round doubles the digits.
+  uint64_t inverse = kGolden;
+  for (int i = 0; i < 5; ++i) inverse *= 2 - kGolden * inverse;
+  return (after - before) * inverse;
+}
+
 // SplitMix64 (Steele, Lea and Flood 2014): a counter made uniform.
 uint64_t MixSeed(uint64_t state) {
   state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;

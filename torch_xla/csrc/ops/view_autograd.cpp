@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include "XLANativeFunctions.h"
+#include "aten/autograd_node.h"
 #include "aten/bridge.h"
 #include "lazy/view.h"
 
@@ -17,16 +18,6 @@ namespace {
 using torch::autograd::ViewFunc;
 using torch::autograd::generated::SliceBackward0;
 using torch::autograd::generated::ViewBackward0;
-
-/// A new autograd node, in the pointer that this release of PyTorch keeps them in.
-template <typename Backward>
-auto MakeBackward() {
-  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {
-    return c10::make_intrusive<Backward>();
-  } else {
-    return std::shared_ptr<Backward>(new Backward, [](auto* node) { deleteNode(node); });
-  }
-}
 
 /// The view of `self` that `replay` makes, as autograd wants it. `save` fills a node of type
 /// Backward where there will be a gradient.

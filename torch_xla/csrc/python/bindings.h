@@ -19,6 +19,7 @@ void BindDlpack(pybind11::module_& m);       // memory shared with other librari
 void BindDistributed(pybind11::module_& m);  // replicas and their collectives
 void BindSharding(pybind11::module_& m);     // SPMD mode
 void BindCapture(pybind11::module_& m);      // functions traced by themselves
+void BindReplay(pybind11::module_& m);       // recorded calls of functions
 void BindCache(pybind11::module_& m);        // compiled programs on disk
 void BindPrograms(pybind11::module_& m);     // compiled programs in memory
 void BindInsight(pybind11::module_& m);      // why programs are compiled, device memory

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_XLAC, m) {
   BindDistributed(m);
   BindSharding(m);
   BindCapture(m);
+  BindReplay(m);
   BindCache(m);
   BindPrograms(m);
   BindInsight(m);

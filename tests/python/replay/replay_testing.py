@@ -1,0 +1,97 @@
+"""Programs that run traced and replayed, and have to give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+import torch_xla
+from torch_xla._internal import replay
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def status(function: Callable[..., Any]) -> replay.Status:
+    """Returns how a function fares on the one thread that called it."""
+    (state,) = function._xla_replay  # type: ignore[attr-defined]
+    return state.status()
+
+
+def both(program: Callable[[Compile, torch.device], Any], device: torch.device) -> replay.Status:
+    """Runs a program traced and replayed, and asserts that all it returns is the same, bit by bit.
+
+    Args:
+        program: Is called with what compiles functions, and with the device.
+        device: The device.
+
+    Returns:
+        How the function that was compiled last fared.
+    """
+    found = []
+    functions: list[Callable[..., Any]] = []
+    for is_replayed in (False, True):
+        torch.manual_seed(3)
+        torch_xla.manual_seed(3)
+
+        def compile(function: Callable[..., Any], is_replayed: bool = is_replayed) -> Any:
+            functions.append(torch_xla.compile(function, replay=is_replayed))
+            return functions[-1]
+
+        leaves = _pytree.tree_leaves(program(compile, device))
+        found.append(
+            [leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        )
+    traced, again = found
+    assert len(traced) == len(again)
+    for i, (expected, got) in enumerate(zip(traced, again, strict=True)):
+        if not isinstance(expected, torch.Tensor):
+            assert expected == got, f"result {i}"
+            continue
+        assert expected.dtype == got.dtype and expected.shape == got.shape, f"result {i}"
+        same = torch.equal(expected, got) or (
+            expected.is_floating_point()
+            and torch.equal(expected.nan_to_num(7.5), got.nan_to_num(7.5))
+        )
+        assert same, f"result {i}: {(expected - got).abs().max() if expected.numel() else ''}"
+    return status(functions[-1])
+
+
+def right(program: Callable[[Compile, torch.device], Any], device: torch.device) -> replay.Status:
+    """The same, and asserts that calls were replayed."""
+    found = both(program, device)
+    assert found.replayed > 0, str(found)
+    return found
+
+
+def refused(
+    program: Callable[[Compile, torch.device], Any], device: torch.device, match: str
+) -> None:
+    """The same, and asserts that none was, for this reason."""
+    found = both(program, device)
+    assert found.replayed == 0, str(found)
+    assert match in found.reason, str(found)
+
+
+def mlp(device: torch.device, dropout: float = 0.0) -> torch.nn.Sequential:
+    """Returns a small model."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8),
+        torch.nn.Tanh(),
+        torch.nn.Dropout(dropout),
+        torch.nn.Linear(8, 3),
+    ).to(device)
+
+
+def batches(device: torch.device, count: int, size: int = 4) -> list[tuple[torch.Tensor, ...]]:
+    """Returns inputs and targets for :func:`mlp`."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(size, 6, generator=generator).to(device),
+            torch.randn(size, 3, generator=generator).to(device),
+        )
+        for _ in range(count)
+    ]

@@ -1,0 +1,259 @@
+"""Replay of training steps, its checks, and what it says."""
+
+import logging
+
+import pytest
+import torch
+from replay_testing import batches, both, mlp, refused, right, status
+
+import torch_xla
+import torch_xla.debug.metrics as met
+
+mse = torch.nn.functional.mse_loss
+
+
+def states(*objects):
+    return [
+        [p.detach() for p in one.state_dict().values()]
+        if isinstance(one, torch.nn.Module)
+        else [v for s in one.state.values() for v in s.values()]
+        for one in objects
+    ]
+
+
+class TestHooks:
+    def test_that_count(self, device):
+        def program(compile, device):
+            model, seen = mlp(device), []
+            model[0].register_forward_hook(lambda *args: seen.append(1))
+
+            @compile
+            def f(x):
+                return model(x).detach()
+
+            for _ in range(15):
+                f(torch.ones(2, 6, device=device))
+            return [len(seen)]
+
+        refused(program, device, "has other entries")
+
+    def test_added_later(self, device):
+        def program(compile, device):
+            model = mlp(device)
+
+            @compile
+            def f(x, y):
+                model.zero_grad()
+                mse(model(x), y).backward()
+                return model[0].weight.grad * 1
+
+            found = []
+            for i, (x, y) in enumerate(batches(device, 20)):
+                if i == 6:
+                    model[0].register_forward_hook(lambda module, args, out: out * 2)
+                if i == 12:
+                    model[0].weight.register_hook(lambda grad: grad * 3)
+                found.append(f(x, y))
+            return found
+
+        right(program, device)
+
+
+class TestOptimizers:
+    @pytest.mark.parametrize("kwargs", [{"fused": True}, {"capturable": True}, {}])
+    def test_adamw_cosine_and_clipping_over_200_steps(self, device, kwargs):
+        def program(compile, device):
+            model = mlp(device)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, **kwargs)
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+
+            @compile
+            def step(x, y):
+                optimizer.zero_grad()
+                loss = mse(model(x), y)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                return loss
+
+            losses = []
+            data = batches(device, 5)
+            for i in range(200):
+                losses.append(step(*data[i % 5]).detach())
+                scheduler.step()
+            return [losses, states(model, optimizer)]
+
+        both(program, device)
+
+    def test_host_counter_is_refused(self, device):
+        def program(compile, device):
+            model = mlp(device)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+
+            @compile
+            def step(x, y):
+                optimizer.zero_grad()
+                mse(model(x), y).backward()
+                optimizer.step()
+
+            for x, y in batches(device, 16):
+                step(x, y)
+            return states(model, optimizer)
+
+        refused(program, device, "['step'], a tensor on the CPU, was written to")
+
+    def test_learning_rate_by_hand(self, device):
+        def program(compile, device):
+            model = mlp(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+            @compile
+            def step(x, y):
+                optimizer.zero_grad()
+                loss = mse(model(x), y)
+                loss.backward()
+                optimizer.step()
+                return loss
+
+            losses = []
+            for i, (x, y) in enumerate(batches(device, 24)):
+                if i % 8 == 7:
+                    optimizer.param_groups[0]["lr"] /= 3
+                losses.append(step(x, y).detach())
+            return [losses, states(model, optimizer)]
+
+        right(program, device)
+
+    def test_gradients_are_kept_by_the_user(self, device):
+        def program(compile, device):
+            model = mlp(device)
+
+            @compile
+            def step(x, y):
+                model.zero_grad()
+                mse(model(x), y).backward()
+
+            grads = []
+            for x, y in batches(device, 10):
+                step(x, y)
+                grads.append(model[0].weight.grad)
+            return grads
+
+        right(program, device)
+
+    def test_gradients_accumulate(self, device):
+        def program(compile, device):
+            model = mlp(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            @compile
+            def backward(x, y):
+                mse(model(x), y).backward()
+
+            @compile
+            def update():
+                optimizer.step()
+                optimizer.zero_grad()
+
+            for i, (x, y) in enumerate(batches(device, 40)):
+                backward(x, y)
+                if i % 4 == 3:
+                    update()
+            return states(model)
+
+        right(program, device)
+
+    def test_second_backward_says_so(self, device):
+        model = mlp(device)
+
+        @torch_xla.compile(replay=True)
+        def step(x, y):
+            loss = mse(model(x), y)
+            loss.backward()
+            return loss
+
+        for x, y in batches(device, 6):
+            model.zero_grad(set_to_none=False)
+            loss = step(x, y)
+        assert status(step).replayed > 0 and loss.requires_grad
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+
+
+class TestChecks:
+    def test_difference_is_raised_and_named(self, device, monkeypatch):
+        monkeypatch.setenv("XLA_REPLAY_CHECK", "4")
+        hidden = logging.getLogger("of replay")  # No guard looks into loggers.
+        hidden.scale = 2.0
+
+        @torch_xla.compile(replay=True)
+        def f(x):
+            return x * hidden.scale
+
+        x = torch.ones(2, device=device)
+        for _ in range(12):
+            assert f(x).tolist() == [2, 2]
+        assert status(f).replayed >= 4
+        hidden.scale = 5.0
+        with pytest.raises(
+            RuntimeError, match=r"a number at .*test_replay.py:\d+ is 5.0.* was 2.0"
+        ):
+            for _ in range(5):
+                f(x)
+        for _ in range(6):
+            assert f(x).tolist() == [5, 5]
+
+    def test_no_checks(self, device, monkeypatch):
+        monkeypatch.setenv("XLA_REPLAY_CHECK", "0")
+        f = torch_xla.compile(lambda x: x - 1, replay=True)
+        for _ in range(70):
+            f(torch.ones(2, device=device))
+        assert status(f).replayed >= 60
+
+    def test_full_graph_and_options(self, device):
+        @torch_xla.compile(
+            replay=True,
+            full_graph=True,
+            custom_compile_options={"xla_cpu_enable_fast_math": False},
+        )
+        def f(x, read):
+            return x * (x.sum().item() if read else 3)
+
+        for _ in range(6):
+            assert f(torch.ones(2, device=device), False).tolist() == [3, 3]
+        assert status(f).replayed > 0
+        with pytest.raises(RuntimeError, match="full_graph=True"):
+            f(torch.ones(2, device=device), True)
+
+    def test_explain_says_why(self, device):
+        @torch_xla.compile(replay=True, name="reads")
+        def f(x):
+            return x * x.sum().item()
+
+        for _ in range(14):
+            f(torch.ones(2, device=device))
+        told = [one for one in torch_xla.debug.explain.replay() if one.name == "reads"]
+        assert told[-1].state == "refused" and "item" in told[-1].reason
+        assert "0 of 14 calls replayed" in str(told[-1])
+
+    def test_decorator_and_results(self, device):
+        @torch_xla.compile(replay=True)
+        def f(x, *, scale=2):
+            """Doubles."""
+            return {"a": (x * scale, [x + 1, None, "text"])}
+
+        assert f.__name__ == "f" and f.__doc__ == "Doubles."
+        for i in range(8):
+            x = torch.full((2,), float(i), device=device)
+            found = f(x)
+            assert found["a"][0].tolist() == [2 * i] * 2
+            assert found["a"][1][0].tolist() == [i + 1] * 2 and found["a"][1][1:] == [None, "text"]
+        assert status(f).replayed > 0
+
+    def test_counts_and_names(self, device):
+        f = torch_xla.compile(lambda x: x * 3, name="tripled", replay=True)
+        before = met.counter_value("ReplayedCall") or 0
+        for _ in range(9):
+            f(torch.ones(5, device=device))
+        assert met.counter_value("ReplayedCall") == before + status(f).replayed > before
+        assert met.counter_value("ExecutedGraph::tripled") == 9

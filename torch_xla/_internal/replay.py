@@ -1,0 +1,401 @@
+"""``torch_xla.compile(f, replay=True)``: calls that run no Python of ``f``.
+
+A call is traced in full while its Python is watched (replay_guards.py) and what it does to tensors
+is recorded (csrc/aten/replay.h). Once two calls whose guards hold have done the same, calls like
+them are replayed: the guards are checked, and the recorded program runs on what the tensors hold
+now. What cannot be guarded is traced each time, and :func:`statuses` says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from torch_xla import _XLAC
+from torch_xla._internal import regions, replay_guards, variables
+from torch_xla.utils import closures
+
+# Calls in a row that are recorded in vain before it is given up.
+_MAX_ATTEMPTS = 12
+# Kept for each function and thread: one for each set of guards.
+_MAX_RECORDINGS = 16
+_MAX_CANDIDATES = 4
+_MAX_GRAPH = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """How a function that was compiled with ``replay=True`` fares, on one thread.
+
+    Attributes:
+        name: Of the function.
+        state: ``"replayed"``, ``"recording"`` (it is traced, and watched), or ``"refused"``.
+        reason: Why the last call that was traced was not replayed.
+        calls: How many calls there were.
+        replayed: How many of them were replayed.
+    """
+
+    name: str
+    state: str
+    reason: str
+    calls: int
+    replayed: int
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.state}, {self.replayed} of {self.calls} calls replayed"
+        return f"{text}; the last one that was traced: {self.reason}" if self.reason else text
+
+
+class _Results:
+    """What a call returns, described so that it can be made anew."""
+
+    def __init__(self, given: list[torch.Tensor], persistent: dict[int, Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.refusal = ""
+        self._places: dict[int, int] = {}
+        self._given = {id(tensor): i for i, tensor in reversed(list(enumerate(given)))}
+        self._persistent = persistent
+
+    def describe(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, torch.Tensor):
+            return self._describe_tensor(value)
+        if id(value) in self._persistent:
+            return ("value", value)
+        if type(value) in (tuple, list):
+            kind = type(value).__name__
+            return (kind, [self.describe(item) for item in value])
+        if type(value) is dict:
+            return ("dict", [self.describe(item) for item in value.values()], list(value))
+        if type(value) in replay_guards.VALUES or isinstance(value, replay_guards.LEAVES):
+            return ("value", value)
+        leaves, spec = _pytree.tree_flatten(value)
+        if spec.is_leaf():
+            self.refusal = f"it returns an object of type {type(value).__name__}"
+            return ("value", None)
+        make = _Tree(spec)
+        return ("tree", [self.describe(leaf) for leaf in leaves], make)
+
+    def _describe_tensor(self, tensor: torch.Tensor) -> tuple[str, int]:
+        if id(tensor) in self._given:
+            return ("given", self._given[id(tensor)])
+        if type(tensor) is not torch.Tensor or vars(tensor):
+            self.refusal = "it returns a tensor subclass, or one with attributes of its own"
+        elif tensor.grad_fn is not None and not _spent(tensor.grad_fn):
+            self.refusal = (
+                "it returns a tensor that a backward pass can still go through: return "
+                "loss.detach(), or run the backward pass in the function"
+            )
+        place = self._places.setdefault(id(tensor), len(self.tensors))
+        if place == len(self.tensors):
+            self.tensors.append(tensor)
+        return ("new", place)
+
+
+class _Tree:
+    """Makes a container of its leaves."""
+
+    def __init__(self, spec: Any) -> None:
+        self._spec = spec
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        return _pytree.tree_unflatten(leaves, self._spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tree) and self._spec == other._spec
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _spent(node: Any) -> bool:
+    """Returns whether a backward pass has gone through a graph: what it saved is gone."""
+    seen = {node}
+    waiting = [node]
+    while waiting and len(seen) < _MAX_GRAPH:
+        node = waiting.pop()
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except RuntimeError:
+                    return True
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            try:
+                node.saved_tensors  # noqa: B018
+            except RuntimeError:
+                return True
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return False
+
+
+class _Attempt:
+    """A call that is traced and recorded."""
+
+    def __init__(
+        self,
+        owner: _OfThread,
+        outside: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.refusal = ""
+        self.recording: Any = None
+        self.calls = replay_guards.Calls()
+        self._owner = owner
+        self._outside = outside  # Of the region, which has settings of its own.
+        self._surroundings = _XLAC._ReplaySurroundings()
+        self._pattern = _XLAC._ArgumentPattern(args, kwargs)
+        self._walk = replay_guards.Walk(owner.code)
+        self._recorder: Any = None
+        self.refusal = self._surroundings.refusal() or self._pattern.refusal
+        if self.refusal:
+            return
+        for path, value in self._pattern.others:
+            self._walk.add(value, path)
+        self._walk.add(owner.function, owner.name)
+        self._walk.add_code()
+        for value in owner.objects.values():
+            self._walk.add(value, type(value).__name__)
+        self.refusal = self._walk.refusal
+        if self.refusal:
+            return
+        given = [*self._walk.tensors, *self._pattern.take_tensors()]
+        self._given = given
+        self._recorder = _XLAC._ReplayRecorder(given)
+        self.refusal = self._recorder.refusal()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closures_before = len(closures._pending)
+        try:
+            with self.calls:
+                result = self._owner.function(*args, **kwargs)
+        except BaseException:
+            self._close()
+            raise
+        self.refusal = self.refusal or self.calls.refusal
+        if not self.refusal and len(closures._pending) != closures_before:
+            self.refusal = "it adds a step closure"
+        if not self.refusal:
+            self.refusal = self._changes(args, kwargs)
+        if not self.refusal:
+            self._results = _Results(self._given, self._walk.seen)
+            self._description = self._results.describe(result)
+            self.refusal = self._results.refusal
+        if self._recorder is not None:
+            tensors = [] if self.refusal else self._results.tensors
+            if self._recorder.end(tensors) and not self.refusal:
+                gc.collect()  # Cycles that nobody can reach are no results.
+                self._recorder.end(tensors)
+        return result
+
+    def _changes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if changed := self._surroundings.difference():
+            return f"it changes {changed}"
+        if changed := self._walk.guards.difference():
+            return f"it changes what it reads: {changed}"
+        if changed := self._pattern.difference(args, kwargs):
+            return f"it changes its arguments: {changed}"
+        for generator, before, path in self._walk.generators:
+            if not torch.equal(before, generator.get_state()):
+                return f"it draws from the generator {path}"
+        return ""
+
+    def finish(self) -> None:
+        """What the call computes was cut."""
+        if self._recorder is None:
+            return
+        plan, refusal = self._recorder.finish()
+        self._close()
+        self.refusal = self.refusal or refusal
+        if self.refusal:
+            return
+        self.recording = _XLAC._ReplayRecording(
+            self._outside,
+            self._walk.guards,
+            self._pattern,
+            self._walk.tensors,
+            plan,
+            len(self._results.tensors),
+            self._description,
+        )
+
+    def _close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+
+
+class _OfThread:
+    """What a thread knows of a function."""
+
+    def __init__(self, function: Callable[..., Any], name: str, region: regions.Region) -> None:
+        self.function = function
+        self.name = name
+        self.code: dict[types.CodeType, dict[str, Any]] = {}
+        self.objects: dict[int, Any] = {}
+        self.calls = self.replayed = 0
+        self.refused = False
+        self.reason = ""
+        self._region = region
+        self._recordings: list[Any] = []
+        self._candidates: list[Any] = []
+        self._attempts = 0
+        self._learnt = False
+        self._interval = variables.ALL["XLA_REPLAY_CHECK"].value()
+        self._to_check = self._interval
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.calls += 1
+        if self._recordings:
+            if self._interval and self._to_check <= 0:
+                for recording in self._recordings:
+                    if recording.holds(args, kwargs):
+                        return self._check(recording, args, kwargs)
+            replayed = _XLAC._replay(self._recordings, args, kwargs)
+            if replayed is not None:
+                self._to_check -= 1
+                self.replayed += 1
+                closures.run_step_closures()
+                return replayed[0]
+        if self.refused or not _XLAC._may_cut():
+            with self._region.again():
+                return self.function(*args, **kwargs)
+        return self._record(args, kwargs)
+
+    def status(self) -> Status:
+        state = "refused" if self.refused else "replayed" if self._recordings else "recording"
+        return Status(self.name, state, self.reason, self.calls, self.replayed)
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Attempt, Any]:
+        outside = _XLAC._ReplaySurroundings()
+        with self._region.again():
+            attempt = _Attempt(self, outside, args, kwargs)
+            result = attempt.run(args, kwargs)
+        attempt.finish()
+        return attempt, result
+
+    def _learn(self, calls: replay_guards.Calls) -> bool:
+        """Notes what code ran; returns whether all of it was known."""
+        known = (
+            calls.code.keys() <= self.code.keys() and calls.objects.keys() <= self.objects.keys()
+        )
+        self.code |= calls.code
+        self.objects |= calls.objects
+        return known
+
+    def _relearn(self, calls: replay_guards.Calls) -> None:
+        """Forgets what code ran but for one call: an earlier one may have imported modules."""
+        self.code, self.objects = calls.code, calls.objects
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._learnt:  # Which code it runs.
+            self._learnt = True
+            self.reason = "it was the first call"
+            with self._region.again(), replay_guards.Calls() as calls:
+                result = self.function(*args, **kwargs)
+            self._learn(calls)
+            return result
+        if self._recordings:
+            self.reason = self._recordings[-1].difference(args, kwargs) or "memory is shared"
+        before = None
+        regions.sync()  # Guards of tensors look at data.
+        for candidate in self._candidates:
+            if candidate.holds(args, kwargs):
+                before = candidate
+        if self._candidates and before is None:
+            self.reason = self._candidates[-1].difference(args, kwargs)
+        attempt, result = self._trace(args, kwargs)
+        self._attempts += 1
+        if attempt.refusal:
+            self._relearn(attempt.calls)
+        elif not self._learn(attempt.calls):
+            attempt.refusal = "it ran code that it had not run before"
+        difference = ""
+        if attempt.refusal:
+            self.reason = attempt.refusal
+            before = None
+        elif before is not None:
+            self._candidates.remove(before)
+            difference = self.reason = attempt.recording.compare(before)
+        if before is not None and not difference:
+            self._recordings.append(attempt.recording)
+            del self._recordings[:-_MAX_RECORDINGS]
+            self._attempts = 0
+            self._to_check = self._interval
+        elif attempt.recording is not None and not attempt.refusal:
+            self._candidates.append(attempt.recording)
+            del self._candidates[:-_MAX_CANDIDATES]
+        if self._attempts >= _MAX_ATTEMPTS:
+            self.refused = True
+            self._recordings.clear()
+            self._candidates.clear()
+        return result
+
+    def _check(self, recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._to_check = self._interval
+        attempt, result = self._trace(args, kwargs)
+        if attempt.calls.refusal:  # It may be a finalizer's: no difference by itself.
+            self._recordings.remove(recording)
+            self.reason = attempt.calls.refusal
+            return result
+        difference = attempt.refusal or attempt.recording.compare(recording, donation=False)
+        if difference:
+            self._recordings.remove(recording)
+            raise RuntimeError(
+                f"torch_xla.compile({self.name}, replay=True): a call that would have been "
+                f"replayed was traced to check it, and it does something else than was recorded: "
+                f"{difference}. Calls since the last check may have computed something else, too"
+            )
+        return result
+
+
+_functions: list[weakref.ref[Callable[..., Any]]] = []
+
+
+def statuses() -> tuple[Status, ...]:
+    """Returns how the functions that are alive fare, on the threads that called them."""
+    found = []
+    for reference in _functions:
+        function = reference()
+        if function is not None:
+            found += [one.status() for one in function._xla_replay]  # type: ignore[attr-defined]
+    return tuple(found)
+
+
+def replayed(
+    function: Callable[..., Any], region: regions.Region, name: str | None
+) -> Callable[..., Any]:
+    """Returns ``function`` such that calls like earlier ones run no Python of it.
+
+    Args:
+        function: Any callable.
+        region: What it is traced in.
+        name: What it is called in messages.
+    """
+    local = threading.local()
+    known: list[_OfThread] = []
+    title = str(name or getattr(function, "__qualname__", type(function).__name__))
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        state = getattr(local, "state", None)
+        if state is None:
+            state = local.state = _OfThread(function, title, region)
+            known.append(state)
+        return state.call(args, kwargs)
+
+    call._xla_replay = known  # type: ignore[attr-defined]
+    _functions[:] = [one for one in _functions if one() is not None]
+    _functions.append(weakref.ref(call))
+    return call

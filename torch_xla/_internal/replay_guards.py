@@ -1,0 +1,502 @@
+"""What of Python's objects a recorded function can read, and what it calls.
+
+:class:`Calls` watches a call: which code runs, and whether anything is called that no guard can
+see through (a clock, a print). :class:`Walk` goes through all objects that this code can reach and
+notes them in an ``_ObjectGuards``, which says later, without Python, whether they are as they were.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import enum
+import functools
+import gc
+import io
+import os
+import re
+import sys
+import sysconfig
+import threading
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC
+
+# Types whose objects never change.
+VALUES = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.device,
+    torch.Size,
+)
+# Compared by identity; what hangs on them is of no matter, or the code that runs leads to it.
+LEAVES = (
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.EllipsisType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.NotImplementedType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    enum.Enum,
+    range,
+    slice,
+    re.Pattern,
+    type(threading.Lock()),
+    type(threading.RLock()),
+)
+# Objects of classes of these modules of the standard library are machinery.
+_MACHINERY = {
+    "_thread",
+    "abc",
+    "concurrent",
+    "contextlib",
+    "contextvars",
+    "importlib",
+    "inspect",
+    "logging",
+    "multiprocessing",
+    "pathlib",
+    "typing",
+    "warnings",
+    "weakref",
+}
+# Code of these packages reads nothing of its modules that is not looked at elsewhere.
+_TRUSTED = ("torch", "torch_xla", "torchgen", "numpy", "typing_extensions")
+_STDLIB = tuple(
+    {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
+)
+
+# What is called by its name and gives something else each time, or leaves a trace.
+_UNSEEN = {
+    "builtins": {"print", "input", "open", "breakpoint"},
+    "time": {
+        "time",
+        "time_ns",
+        "perf_counter",
+        "perf_counter_ns",
+        "monotonic",
+        "monotonic_ns",
+        "process_time",
+        "process_time_ns",
+        "thread_time",
+    },
+    "posix": {"urandom", "getpid", "write", "read"},
+    "_io": {"open", "open_code"},
+    "sys": {"settrace", "setprofile"},
+}
+_UNSEEN_METHODS = {"write", "writelines", "read", "readline", "now", "utcnow", "today"}
+_MAX_OBJECTS = 200_000
+_MAX_BYTES = 1 << 16
+
+
+@functools.lru_cache(maxsize=4096)
+def _family(file: str) -> str:
+    """Returns ``"user"``, ``"library"`` or ``"trusted"`` for the file of some code."""
+    if file.startswith("<frozen"):
+        return "trusted"
+    path = os.path.realpath(file)
+    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))):
+        if path.startswith(os.path.realpath(folder) + os.sep):
+            return "trusted"
+    position = path.rfind("site-packages" + os.sep)
+    if position >= 0:
+        package = path[position + len("site-packages" + os.sep) :].split(os.sep)[0]
+        return "trusted" if package.removesuffix(".py") in _TRUSTED else "library"
+    return "trusted" if path.startswith(_STDLIB) else "user"
+
+
+def family(code: types.CodeType) -> str:
+    """Returns whose a piece of code is: ``"user"``, ``"library"`` or ``"trusted"``."""
+    return _family(code.co_filename)
+
+
+class Calls:
+    """Watches the calls within a block, on this thread.
+
+    Attributes:
+        code: All code that ran and is not PyTorch's, with the globals that it sees.
+        objects: Modules, optimizers and schedulers whose methods ran.
+        refusal: Why the block cannot be replayed; empty where nothing is known against it.
+        backward: Whether a backward pass ran.
+    """
+
+    def __init__(self) -> None:
+        self.code: dict[types.CodeType, dict[str, Any]] = {}
+        self.objects: dict[int, Any] = {}
+        self.refusal = ""
+        self.backward = False
+        self._started: set[int] = set()
+
+    def __enter__(self) -> Calls:
+        self._random = self._random_states()
+        # Finalizers and callbacks of the collector are nothing that the block calls.
+        self._collects = gc.isenabled()
+        gc.disable()
+        self._before = sys.getprofile()
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        sys.setprofile(self._before)
+        if self._collects:
+            gc.enable()
+        for name, before, now in zip(
+            ("random", "torch's CPU generator", "numpy.random"),
+            self._random,
+            self._random_states(),
+            strict=True,
+        ):
+            if before != now and not self.refusal:
+                self.refusal = f"it draws random numbers from {name}, on the host"
+
+    @staticmethod
+    def _random_states() -> list[Any]:
+        states: list[Any] = []
+        module = sys.modules.get("random")
+        states.append(module.getstate() if module else None)
+        states.append(torch.default_generator.get_state().numpy().tobytes())
+        module = sys.modules.get("numpy.random")
+        if module is None:
+            states.append(None)
+        else:
+            state = module.get_state()
+            states.append((state[1].tobytes(), *state[2:]))
+        return states
+
+    def _event(self, frame: types.FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if code.co_flags & 0x2A0:  # A generator or a coroutine: is it one from outside?
+                if frame.f_lasti > _first_instructions(code) and id(frame) not in self._started:
+                    self._refuse(frame, f"resumes {code.co_name}, which was begun outside of it")
+                self._started.add(id(frame))
+            if code.co_name == "backward" and code.co_filename.endswith("autograd/__init__.py"):
+                self.backward = True
+            if code.co_argcount and code.co_varnames[0] == "self":
+                owner = frame.f_locals.get("self")
+                if isinstance(
+                    owner,
+                    (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
+                ):
+                    self.objects[id(owner)] = owner
+            if code not in self.code and family(code) != "trusted":
+                self.code[code] = frame.f_globals
+        elif event == "c_call":
+            module = getattr(arg, "__module__", None)
+            name = getattr(arg, "__name__", "")
+            owner = getattr(arg, "__self__", None)
+            if module in _UNSEEN and name in _UNSEEN[module]:
+                if family(frame.f_code) != "trusted" or name in ("print", "input", "open"):
+                    self._refuse(frame, f"calls {name}()")
+            elif name in _UNSEEN_METHODS and isinstance(owner, io.IOBase):
+                self._refuse(frame, f"calls {type(owner).__name__}.{name}()")
+            elif name in _UNSEEN_METHODS and isinstance(owner, type):
+                if owner.__module__ == "datetime":
+                    self._refuse(frame, f"calls {owner.__name__}.{name}()")
+
+    def _refuse(self, frame: types.FrameType | None, what: str) -> None:
+        if self.refusal:
+            return
+        while frame is not None and family(frame.f_code) == "trusted":
+            frame = frame.f_back
+        where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        self.refusal = f"it {what}{where}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _first_instructions(code: types.CodeType) -> int:
+    """Returns the offset up to which a generator has not begun to run."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RESUME":
+            return instruction.offset
+    return 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the globals that code names, and what may name attributes of modules."""
+    found: dict[str, None] = {}
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
+            found[instruction.argval] = None
+    texts = [constant for constant in code.co_consts if isinstance(constant, str)]
+    return tuple(found), (*code.co_names, *(text for text in texts if text.isidentifier()))
+
+
+def _functions_of(codes: Iterable[types.CodeType]) -> list[types.FunctionType]:
+    """Returns the functions that close over variables, of some code."""
+    closures = [code for code in codes if code.co_freevars]
+    if not closures:
+        return []
+    wanted = set(closures)
+    return [
+        found
+        for found in gc.get_referrers(*closures)
+        if isinstance(found, types.FunctionType) and found.__code__ in wanted
+    ]
+
+
+class Walk:
+    """Goes through what a function can reach.
+
+    Attributes:
+        guards: Of the objects.
+        tensors: Those on the device that it met, in order.
+        seen: The ids of all objects that it met; it keeps them alive.
+        generators: Those of random numbers, with the states that they had.
+        refusal: Why the function cannot be replayed; empty where nothing is against it.
+    """
+
+    def __init__(self, code: dict[types.CodeType, dict[str, Any]]) -> None:
+        self.guards = _XLAC._ObjectGuards()
+        self.tensors: list[torch.Tensor] = []
+        self.seen: dict[int, Any] = {}
+        self.generators: list[tuple[torch.Generator, torch.Tensor, str]] = []
+        self.refusal = ""
+        self._code = code
+        self._open: collections.deque[tuple[Any, str]] = collections.deque()
+        self._names: set[tuple[int, str]] = set()
+        self._attributes = {name for one in code for name in _names(one)[1]}
+
+    def add(self, value: Any, path: str) -> None:
+        """Goes through what can be reached from ``value``."""
+        self._push(value, path)
+        while self._open and not self.refusal:
+            self._visit(*self._open.popleft())
+
+    def add_code(self) -> None:
+        """Goes through what the code that runs names: globals, and what it closes over."""
+        for code, variables in self._code.items():
+            self._add_globals(code, variables)
+        for function in _functions_of(self._code):
+            self._push(function, function.__qualname__)
+        for place in ("torch.nn.modules.module", "torch.optim.optimizer"):
+            module = sys.modules[place]
+            names = [name for name in vars(module) if name.startswith("_global_")]
+            self.guards.add_names(vars(module), names, module.__name__)
+            for name in names:
+                self._push(vars(module)[name], f"{module.__name__}.{name}")
+        while self._open and not self.refusal:
+            self._visit(*self._open.popleft())
+
+    def _push(self, value: Any, path: str) -> None:
+        if type(value) in VALUES or id(value) in self.seen:
+            return
+        self.seen[id(value)] = value
+        self._open.append((value, path))
+        if len(self.seen) > _MAX_OBJECTS:
+            self.refusal = f"it can reach more than {_MAX_OBJECTS} objects"
+
+    def _add_globals(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        names, _ = _names(code)
+        where = variables.get("__name__", "globals")
+        new = [name for name in names if (id(variables), name) not in self._names]
+        self._names.update((id(variables), name) for name in new)
+        self.guards.add_names(variables, new, where)
+        for name in names:
+            if name not in variables:
+                continue
+            self._push(variables[name], f"{where}.{name}")
+
+    def _visit_module(self, module: types.ModuleType) -> None:
+        content = vars(module)
+        names = [name for name in self._attributes if name in content]
+        self.guards.add_names(content, names, module.__name__)
+        file = getattr(module, "__file__", None)
+        trusted = file is None or _family(file) == "trusted"
+        for name in names:
+            value = content[name]
+            if not trusted or isinstance(value, types.ModuleType):
+                self._push(value, f"{module.__name__}.{name}")
+            elif module is os and name in ("environ", "getenv"):
+                self._push(os.environ._data, "os.environ")  # type: ignore[attr-defined]
+
+    def _visit(self, value: Any, path: str) -> None:
+        if isinstance(value, torch.Tensor):
+            self._visit_tensor(value, path)
+        elif isinstance(value, dict):
+            self.guards.add_dict(value, path)
+            for key, item in value.items():
+                self._push(key, f"a key of {path}")
+                self._push(
+                    item, f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[…]"
+                )
+            if type(value).__module__ not in ("builtins", "collections"):
+                self._visit_object(value, path)
+        elif isinstance(value, list):
+            self.guards.add_list(value, path)
+            self._visit_items(value, path)
+            if type(value) is not list:
+                self._visit_object(value, path)
+        elif isinstance(value, (tuple, frozenset)):
+            self._visit_items(value, path)
+            if hasattr(value, "__dict__"):
+                self._visit_object(value, path)
+        elif isinstance(value, (set, collections.deque)):
+            self.guards.add_equal(value, value.copy(), path)
+            self._visit_items(value, path)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._push(value.__self__, path)
+            self._push(value.__func__, path)
+        elif isinstance(value, functools.partial):
+            self._push(value.func, f"{path}.func")
+            self._push(value.args, f"{path}.args")
+            self._push(value.keywords, f"{path}.keywords")
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._push(value.__func__, path)
+        elif isinstance(value, property):
+            for part in (value.fget, value.fset):
+                self._push(part, path)
+        elif isinstance(value, type):
+            self._visit_class(value, path)
+        elif isinstance(value, types.BuiltinFunctionType):
+            if not isinstance(value.__self__, (types.ModuleType, type(None))):
+                self._push(value.__self__, path)
+        elif isinstance(value, types.CellType):
+            self._visit_cell(value, path)
+        elif isinstance(value, types.ModuleType):
+            self._visit_module(value)
+        elif isinstance(value, weakref.ref):
+            self._push(value(), path)
+        elif isinstance(value, LEAVES):
+            pass
+        elif isinstance(value, torch.Generator):
+            self.generators.append((value, value.get_state(), path))
+        elif type(value).__module__ == "numpy":
+            self._visit_array(value, path)
+        else:
+            self._visit_object(value, path)
+
+    def _visit_items(self, items: Iterable[Any], path: str) -> None:
+        for i, item in enumerate(items):
+            self._push(item, f"{path}[{i}]")
+
+    def _visit_tensor(self, tensor: torch.Tensor, path: str) -> None:
+        if tensor.device.type == "xla":
+            self.tensors.append(tensor)
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                self.refusal = f"{path} is a tensor subclass, {type(tensor).__name__}"
+        elif tensor.device.type != "meta":
+            self.guards.add_tensor(tensor, path)
+        self.guards.add_instance(tensor, path)
+        self.guards.add_dict(vars(tensor), path)
+        for name, value in vars(tensor).items():
+            self._push(value, f"{path}.{name}")
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            if getattr(tensor, name, None) is not None:
+                self.guards.add_attribute(tensor, name, f"{path}.{name}")
+                self._push(getattr(tensor, name), f"{path}.{name}")
+
+    def _visit_function(self, function: types.FunctionType, path: str) -> None:
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.guards.add_attribute(function, name, f"{path}.{name}")
+        if function.__code__ not in self._code:
+            return  # It does not run.
+        self._add_globals(function.__code__, function.__globals__)
+        self._push(function.__defaults__, f"{path}.__defaults__")
+        self._push(function.__kwdefaults__, f"{path}.__kwdefaults__")
+        if vars(function):
+            self.guards.add_dict(vars(function), path)
+            for name, value in vars(function).items():
+                self._push(value, f"{path}.{name}")
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=True):
+            self._visit_cell(cell, f"{path}'s {name}")
+
+    def _visit_cell(self, cell: types.CellType, path: str) -> None:
+        self.guards.add_cell(cell, path)
+        try:
+            self._push(cell.cell_contents, path)
+        except ValueError:
+            pass  # Empty.
+
+    def _visit_class(self, cls: type, path: str) -> None:
+        for base in cls.__mro__:
+            module = sys.modules.get(base.__module__)
+            file = getattr(module, "__file__", None)
+            if base.__module__.split(".")[0] in ("builtins", "typing", "typing_extensions"):
+                continue
+            if file is None and base.__module__ != "__main__":
+                continue
+            if file is not None and _family(file) == "trusted":
+                continue
+            self.guards.add_class(base, base.__qualname__)
+            for name, value in vars(base).items():
+                if isinstance(value, types.FunctionType) or not name.startswith("__"):
+                    self._push(value, f"{base.__qualname__}.{name}")
+
+    def _visit_object(self, value: Any, path: str) -> None:
+        cls = type(value)
+        root = cls.__module__.split(".")[0]
+        if root in _MACHINERY:
+            return
+        has_dict = hasattr(value, "__dict__") and not isinstance(value, types.MappingProxyType)
+        slots = [
+            name
+            for base in cls.__mro__
+            for name, member in vars(base).items()
+            if isinstance(member, types.MemberDescriptorType)
+        ]
+        builtin = (dict, list, tuple, frozenset)
+        if (
+            not has_dict
+            and not (slots and cls.__flags__ & (1 << 9))
+            and not isinstance(value, builtin)
+        ):
+            if root == "torch" or cls.__module__.startswith("torch"):
+                return  # A handle of PyTorch's.
+            self.refusal = f"{path} is an object of type {cls.__name__}, which no guard sees into"
+            return
+        self._push(cls, cls.__qualname__)
+        if has_dict:
+            content = vars(value)
+            self.guards.add_instance(value, path)
+            self.guards.add_dict(content, path)
+            for name, item in content.items():
+                self._push(item, f"{path}.{name}")
+        for name in slots:
+            if cls.__flags__ & (1 << 9) and hasattr(value, name):
+                self.guards.add_attribute(value, name, f"{path}.{name}")
+                self._push(getattr(value, name), f"{path}.{name}")
+
+    def _visit_array(self, value: Any, path: str) -> None:
+        import numpy as np
+
+        if isinstance(value, np.generic):
+            return
+        if not isinstance(value, np.ndarray):
+            return  # A dtype, a ufunc.
+        if value.nbytes > _MAX_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
+            self.refusal = f"{path} is a numpy array that is too large to compare, or not in a row"
+            return
+        self.guards.add_bytes(value, value.tobytes(), path)
+
+
+def _value_types() -> tuple[type, ...]:
+    found: list[type] = [torch.device, torch.Size]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found += [numpy.float64, numpy.float32, numpy.int64, numpy.int32, numpy.bool_]
+    return tuple(found)
+
+
+_XLAC._replay_value_types(_value_types())

@@ -1,0 +1,23 @@
+// Autograd nodes of our own.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace torch_xla::autograd {
+
+/// A new autograd node, in the pointer that this release of PyTorch keeps them in.
+template <typename Backward, typename... Args>
+auto MakeBackward(Args&&... args) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {
+    return c10::make_intrusive<Backward>(std::forward<Args>(args)...);
+  } else {
+    return std::shared_ptr<Backward>(new Backward(std::forward<Args>(args)...),
+                                     [](auto* node) { deleteNode(node); });
+  }
+}
+
+}  // namespace torch_xla::autograd

@@ -1,0 +1,115 @@
+// What replay looks at of Python objects: whether those that a function can reach are as they were,
+// and whether its arguments are alike. Identity stands for equality wherever it can: a container
+// that was not changed holds the same objects, and is compared pointer by pointer.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_xla::python {
+
+/// Whether two objects are one, or equal values of one type that never change: numbers, texts,
+/// and tuples of these.
+bool SameValue(PyObject* before, PyObject* now);
+/// More types whose equal objects are the same.
+void SetValueTypes(const pybind11::tuple& types);
+/// A short repr, for people.
+std::string Text(PyObject* object);
+
+/// Objects as they were when it was built. All that is compared is kept alive.
+class ObjectGuards {
+ public:
+  /// `path` names the object for people in all of these.
+  void AddDict(pybind11::dict dict, std::string path);
+  /// Of a dict the entries of these names alone; what is missing has to stay so.
+  void AddNames(pybind11::dict dict, const pybind11::iterable& names, std::string path);
+  void AddClass(pybind11::handle type, std::string path);
+  void AddList(pybind11::list list, std::string path);
+  void AddCell(pybind11::object cell, std::string path);
+  void AddAttribute(pybind11::object object, pybind11::str name, std::string path);
+  /// Its type, and which dict is its `__dict__`.
+  void AddInstance(pybind11::object object, std::string path);
+  /// A tensor that is not on the device: it was not written to.
+  void AddTensor(pybind11::object tensor, std::string path);
+  /// An object that is compared by ==.
+  void AddEqual(pybind11::object object, pybind11::object copy, std::string path);
+
+  /// One whose memory is compared.
+  void AddBytes(pybind11::object buffer, pybind11::bytes content, std::string path);
+
+  bool Hold() const;
+  /// What differs; empty: nothing.
+  std::string Difference() const;
+
+ private:
+  enum class Kind : uint8_t {
+    kDict,
+    kNames,
+    kList,
+    kCell,
+    kAttribute,
+    kInstance,
+    kTensor,
+    kEqual,
+    kBytes
+  };
+  struct Check {
+    Kind kind;
+    PyObject* object;
+    size_t begin, end;  // of items_
+    int64_t version = 0;
+    const void* data = nullptr;
+  };
+  void Add(Kind kind, const pybind11::object& object,
+           const std::vector<std::pair<pybind11::object, pybind11::object>>& items,
+           std::string path);
+  PyObject* Keep(const pybind11::object& object);
+  /// The item that differs, or end; -1: nothing does.
+  int64_t Find(const Check& check) const;
+
+  std::vector<Check> checks_;
+  std::vector<std::pair<PyObject*, PyObject*>> items_;  // a key or null, and a value or null
+  std::vector<pybind11::object> kept_;
+  std::vector<std::string> paths_;
+};
+
+/// The arguments of a call: nested tuples, lists and dicts, with tensors at their leaves.
+class ArgumentPattern {
+ public:
+  ArgumentPattern(const pybind11::tuple& args, const pybind11::dict& kwargs);
+
+  /// The tensors of arguments that are alike; false where they are not.
+  bool Match(const pybind11::tuple& args, const pybind11::dict& kwargs,
+             std::vector<PyObject*>& tensors) const;
+  std::string Difference(const pybind11::tuple& args, const pybind11::dict& kwargs) const;
+
+  /// Of the call that it was made of: what has to be the very same object, with its path, and why
+  /// such calls cannot be replayed.
+  const std::vector<std::pair<std::string, pybind11::object>>& others() const { return others_; }
+  const std::string& refusal() const { return refusal_; }
+  /// Of that call; the pattern does not keep them.
+  std::vector<pybind11::object> TakeTensors() { return std::move(tensors_); }
+
+ private:
+  struct Part {
+    enum Kind { kTensor, kTuple, kList, kDict, kValue, kObject } kind;
+    PyTypeObject* type = nullptr;
+    pybind11::object value;
+    std::vector<pybind11::object> keys;
+    std::vector<Part> parts;
+  };
+  Part Make(pybind11::handle object, const std::string& path);
+  static bool Match(const Part& part, PyObject* object, std::vector<PyObject*>& tensors);
+  static std::string Difference(const Part& part, PyObject* object, const std::string& path);
+
+  // What making the parts fills comes before them.
+  std::vector<std::pair<std::string, pybind11::object>> others_;
+  std::vector<pybind11::object> tensors_;
+  std::string refusal_;
+  Part args_, kwargs_;
+};
+
+}  // namespace torch_xla::python

@@ -1,0 +1,387 @@
+// Replay: a recorded call of a Python function, its guards and its plan (aten/replay.h).
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "aten/index_check.h"
+#include "aten/replay.h"
+#include "debug/metrics.h"
+#include "lazy/cuts.h"
+#include "lazy/device.h"
+#include "lazy/executor.h"
+#include "lazy/node_factory.h"
+#include "lowering/precision.h"
+#include "python/bindings.h"
+#include "python/object_guards.h"
+
+namespace torch_xla::python {
+
+namespace py = pybind11;
+
+namespace {
+
+/// What of the thread and of the process decides what is traced.
+struct Surroundings {
+  int device;
+  bool grad, inference, anomaly, saved_hooks, autocast_cache, deterministic,
+      deterministic_warn_only, fill_uninitialized, checks_indices, all_special;
+  c10::DispatchKeySet included, excluded;
+  c10::ScalarType default_dtype, autocast_dtype, cpu_autocast_dtype;
+  lowering::MatMulPrecision lowering_precision;
+  lazy::CompileSettingsPtr settings;
+  std::vector<PyObject*> function_modes;
+  int64_t dispatch_modes;
+  int devices;
+
+  static Surroundings Now() {
+    const at::Context& context = at::globalContext();
+    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    Surroundings now{
+        .device = lazy::CurrentDevice(),
+        .grad = at::GradMode::is_enabled(),
+        .inference = c10::InferenceMode::is_enabled(),
+        .anomaly = torch::autograd::AnomalyMode::is_enabled(),
+        .saved_hooks = at::SavedTensorDefaultHooks::get_tls_state().stack.size() > 0,
+        .autocast_cache = at::autocast::is_autocast_cache_enabled(),
+        .deterministic = context.deterministicAlgorithms(),
+        .deterministic_warn_only = context.deterministicAlgorithmsWarnOnly(),
+        .fill_uninitialized = context.deterministicFillUninitializedMemory(),
+        .checks_indices = aten::indices_are_checked.load(),
+        .all_special = lazy::AllNumbersSpecial(),
+        .included = keys.included_,
+        .excluded = keys.excluded_,
+        .default_dtype = c10::get_default_dtype_as_scalartype(),
+        .autocast_dtype = at::autocast::get_autocast_dtype(at::kXLA),
+        .cpu_autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU),
+        .lowering_precision = lowering::mat_mul_precision.load(),
+        .settings = lazy::CurrentSettings(),
+        .dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len(),
+        .devices = lazy::SpmdDevices(),
+    };
+    for (int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
+      now.function_modes.push_back(
+          at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter()));
+    }
+    return now;
+  }
+
+  const char* Difference(const Surroundings& o) const {
+    if (device != o.device) return "the current device";
+    if (grad != o.grad) return "grad mode";
+    if (inference != o.inference) return "inference mode";
+    if (autocast_dtype != o.autocast_dtype || cpu_autocast_dtype != o.cpu_autocast_dtype ||
+        autocast_cache != o.autocast_cache) {
+      return "autocast";
+    }
+    if (included != o.included || excluded != o.excluded) return "autocast or another mode";
+    if (default_dtype != o.default_dtype) return "the default dtype";
+    if (deterministic != o.deterministic || fill_uninitialized != o.fill_uninitialized ||
+        deterministic_warn_only != o.deterministic_warn_only) {
+      return "the deterministic flags";
+    }
+    if (lowering_precision != o.lowering_precision) return "the precision of matrix products";
+    if (settings != o.settings && !(settings->Hash() == o.settings->Hash())) {
+      return "the compile options";
+    }
+    if (function_modes != o.function_modes || dispatch_modes != o.dispatch_modes) {
+      return "the torch function modes";
+    }
+    if (anomaly != o.anomaly) return "anomaly mode";
+    if (saved_hooks != o.saved_hooks) return "hooks of saved tensors";
+    if (checks_indices != o.checks_indices || all_special != o.all_special ||
+        devices != o.devices) {
+      return "a setting of torch_xla";
+    }
+    return nullptr;
+  }
+
+  /// Why nothing can be replayed here.
+  const char* Refusal() const {
+    if (dispatch_modes > 0) return "a __torch_dispatch__ mode is active";
+    if (saved_hooks) return "hooks of saved tensors are set";
+    if (anomaly) return "anomaly mode is on";
+    if (checks_indices) return "indices are checked (XLA_CHECK_INDICES)";
+    if (devices > 1) return "SPMD mode is on";
+    return nullptr;
+  }
+};
+
+std::vector<at::Tensor> Unpack(const std::vector<py::object>& objects) {
+  std::vector<at::Tensor> tensors;
+  for (const py::object& object : objects) tensors.push_back(THPVariable_Unpack(object.ptr()));
+  return tensors;
+}
+
+/// What a call returns, made anew.
+struct ResultPattern {
+  enum Kind { kNew, kGiven, kValue, kTuple, kList, kDict, kTree } kind;
+  size_t index = 0;
+  py::object value;
+  std::vector<py::object> keys;
+  std::vector<ResultPattern> parts;
+
+  static ResultPattern Of(const py::tuple& described) {
+    const auto name = described[0].cast<std::string>();
+    ResultPattern part{name == "new"     ? kNew
+                       : name == "given" ? kGiven
+                       : name == "value" ? kValue
+                       : name == "tuple" ? kTuple
+                       : name == "list"  ? kList
+                       : name == "dict"  ? kDict
+                                         : kTree};
+    if (part.kind == kNew || part.kind == kGiven) {
+      part.index = described[1].cast<size_t>();
+    } else if (part.kind == kValue) {
+      part.value = described[1];
+    } else {
+      for (py::handle one : described[1].cast<py::list>()) {
+        part.parts.push_back(Of(py::reinterpret_borrow<py::tuple>(one)));
+      }
+      if (part.kind == kDict) part.keys = described[2].cast<std::vector<py::object>>();
+      if (part.kind == kTree) part.value = described[2];
+    }
+    return part;
+  }
+
+  bool SameAs(const ResultPattern& other) const {
+    if (kind != other.kind || index != other.index || parts.size() != other.parts.size() ||
+        keys.size() != other.keys.size()) {
+      return false;
+    }
+    if (kind == kTree ? !value.equal(other.value) : !SameValue(value.ptr(), other.value.ptr())) {
+      return false;
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!SameValue(keys[i].ptr(), other.keys[i].ptr())) return false;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i].SameAs(other.parts[i])) return false;
+    }
+    return true;
+  }
+
+  py::object Build(std::vector<at::Tensor>& made, const std::vector<PyObject*>& given,
+                   std::vector<py::object>& cache) const {
+    switch (kind) {
+      case kNew:
+        if (!cache[index]) cache[index] = py::cast(std::move(made[index]));
+        return cache[index];
+      case kGiven:
+        return py::reinterpret_borrow<py::object>(given[index]);
+      case kValue:
+        return value;
+      case kTuple: {
+        py::tuple result(parts.size());
+        for (size_t i = 0; i < parts.size(); ++i) result[i] = parts[i].Build(made, given, cache);
+        return result;
+      }
+      case kList:
+      case kTree: {
+        py::list result(parts.size());
+        for (size_t i = 0; i < parts.size(); ++i) result[i] = parts[i].Build(made, given, cache);
+        return kind == kList ? py::object(result) : value(result);
+      }
+      case kDict: {
+        py::dict result;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          result[keys[i]] = parts[i].Build(made, given, cache);
+        }
+        return result;
+      }
+    }
+    return py::none();
+  }
+};
+
+/// A call that was traced, with all that says when it can be replayed.
+class Recording {
+ public:
+  Recording(std::shared_ptr<Surroundings> surroundings, std::shared_ptr<ObjectGuards> objects,
+            std::shared_ptr<ArgumentPattern> arguments, std::vector<py::object> state,
+            aten::ReplayPlanPtr plan, size_t num_results, const py::tuple& result)
+      : surroundings_(std::move(surroundings)),
+        objects_(std::move(objects)),
+        arguments_(std::move(arguments)),
+        state_(std::move(state)),
+        plan_(std::move(plan)),
+        num_results_(num_results),
+        result_(ResultPattern::Of(result)) {
+    for (const py::object& object : state_) given_.push_back(object.ptr());
+  }
+
+  /// The result of the call, or nothing where a guard does not hold.
+  std::optional<py::object> Replay(const py::tuple& args, const py::dict& kwargs) const {
+    std::vector<PyObject*> given = given_;
+    if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
+    std::vector<at::Tensor> tensors, made;
+    Tensors(given, tensors);
+    {
+      py::gil_scoped_release no_gil;
+      lazy::SyncDevice(surroundings_->device, /*wait=*/false);
+      const aten::TensorTable table(tensors);
+      size_t entry;
+      if (plan_->Misfit(table, &entry) || !plan_->Run(table, made)) return std::nullopt;
+    }
+    std::vector<py::object> cache(num_results_);
+    return result_.Build(made, given, cache);
+  }
+
+  bool Holds(const py::tuple& args, const py::dict& kwargs) const {
+    std::vector<PyObject*> given = given_;
+    if (!ObjectsHold(args, kwargs, given)) return false;
+    std::vector<at::Tensor> tensors;
+    Tensors(given, tensors);
+    size_t entry;
+    return !plan_->Misfit(aten::TensorTable(tensors), &entry);
+  }
+
+  std::string Difference(const py::tuple& args, const py::dict& kwargs) const {
+    if (const char* what = Surroundings::Now().Difference(*surroundings_)) {
+      return std::string(what) + " changed";
+    }
+    std::string text = objects_->Difference();
+    if (text.empty()) text = arguments_->Difference(args, kwargs);
+    std::vector<PyObject*> given = given_;
+    if (!text.empty() || !arguments_->Match(args, kwargs, given)) return text;
+    std::vector<at::Tensor> tensors;
+    Tensors(given, tensors);
+    const aten::TensorTable table(tensors);
+    size_t entry;
+    const char* what = plan_->Misfit(table, &entry);
+    if (!what) return {};
+    text = "of tensors that it reads there changed ";
+    text += what;
+    if (entry < table.num_given) {
+      text += entry < state_.size()
+                  ? " (one of its state, shape "
+                  : " (argument tensor " + std::to_string(entry - state_.size()) + ", shape ";
+      text += table.entries[entry].impl->root()->shape()->ToString() + ")";
+    }
+    return text;
+  }
+
+  /// What another recording of a call with the same guards does otherwise.
+  std::string Compare(const Recording& other, bool donation) const {
+    std::string text = plan_->Difference(*other.plan_, donation);
+    if (text.empty() && !result_.SameAs(other.result_)) text = "it returns something else";
+    return text;
+  }
+
+ private:
+  bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
+                   std::vector<PyObject*>& given) const {
+    return !Surroundings::Now().Difference(*surroundings_) && lazy::MayCut() && objects_->Hold() &&
+           arguments_->Match(args, kwargs, given);
+  }
+
+  static void Tensors(const std::vector<PyObject*>& given, std::vector<at::Tensor>& tensors) {
+    tensors.reserve(given.size());
+    for (PyObject* object : given) tensors.push_back(THPVariable_Unpack(object));
+  }
+
+  std::shared_ptr<Surroundings> surroundings_;
+  std::shared_ptr<ObjectGuards> objects_;
+  std::shared_ptr<ArgumentPattern> arguments_;
+  std::vector<py::object> state_;
+  std::vector<PyObject*> given_;
+  aten::ReplayPlanPtr plan_;
+  size_t num_results_;
+  ResultPattern result_;
+};
+
+struct PyRecorder {
+  std::unique_ptr<aten::ReplayRecorder> recorder;
+};
+
+}  // namespace
+
+void BindReplay(py::module_& m) {
+  py::class_<Surroundings, std::shared_ptr<Surroundings>>(m, "_ReplaySurroundings")
+      .def(py::init([] { return std::make_shared<Surroundings>(Surroundings::Now()); }))
+      .def("refusal",
+           [](const Surroundings& self) {
+             const char* refusal = self.Refusal();
+             return std::string(refusal ? refusal : "");
+           })
+      .def("difference", [](const Surroundings& self) {
+        const char* difference = Surroundings::Now().Difference(self);
+        return std::string(difference ? difference : "");
+      });
+  py::class_<ObjectGuards, std::shared_ptr<ObjectGuards>>(m, "_ObjectGuards")
+      .def(py::init<>())
+      .def("add_dict", &ObjectGuards::AddDict)
+      .def("add_names", &ObjectGuards::AddNames)
+      .def("add_class", &ObjectGuards::AddClass)
+      .def("add_list", &ObjectGuards::AddList)
+      .def("add_cell", &ObjectGuards::AddCell)
+      .def("add_attribute", &ObjectGuards::AddAttribute)
+      .def("add_instance", &ObjectGuards::AddInstance)
+      .def("add_tensor", &ObjectGuards::AddTensor)
+      .def("add_equal", &ObjectGuards::AddEqual)
+      .def("add_bytes", &ObjectGuards::AddBytes)
+      .def("difference", &ObjectGuards::Difference);
+  py::class_<ArgumentPattern, std::shared_ptr<ArgumentPattern>>(m, "_ArgumentPattern")
+      .def(py::init<const py::tuple&, const py::dict&>())
+      .def_property_readonly("others", &ArgumentPattern::others)
+      .def_property_readonly("refusal", &ArgumentPattern::refusal)
+      .def("take_tensors", &ArgumentPattern::TakeTensors)
+      .def("difference", py::overload_cast<const py::tuple&, const py::dict&>(
+                             &ArgumentPattern::Difference, py::const_));
+  py::class_<aten::ReplayPlan, std::shared_ptr<aten::ReplayPlan>>(m, "_ReplayPlan");
+  py::class_<PyRecorder>(m, "_ReplayRecorder")
+      .def(py::init([](const std::vector<py::object>& tensors) {
+        return PyRecorder{
+            std::make_unique<aten::ReplayRecorder>(Unpack(tensors), lazy::CurrentDevice())};
+      }))
+      .def("refusal", [](const PyRecorder& self) { return self.recorder->refusal(); })
+      .def("end",
+           [](PyRecorder& self, const std::vector<py::object>& results) {
+             return self.recorder->End(Unpack(results));
+           })
+      // (plan or None, why there is none).
+      .def("finish",
+           [](PyRecorder& self) {
+             std::string refusal;
+             aten::ReplayPlanPtr plan;
+             {
+               py::gil_scoped_release no_gil;
+               plan = self.recorder->Finish(&refusal);
+             }
+             return py::make_tuple(std::const_pointer_cast<aten::ReplayPlan>(plan), refusal);
+           })
+      .def("close", [](PyRecorder& self) { self.recorder.reset(); });
+  py::class_<Recording>(m, "_ReplayRecording")
+      .def(py::init(
+          [](std::shared_ptr<Surroundings> surroundings, std::shared_ptr<ObjectGuards> objects,
+             std::shared_ptr<ArgumentPattern> arguments, std::vector<py::object> state,
+             std::shared_ptr<aten::ReplayPlan> plan, size_t num_results, const py::tuple& result) {
+            return std::make_unique<Recording>(std::move(surroundings), std::move(objects),
+                                               std::move(arguments), std::move(state),
+                                               std::move(plan), num_results, result);
+          }))
+      .def("holds", &Recording::Holds)
+      .def("difference", &Recording::Difference)
+      .def("compare", &Recording::Compare, py::arg("other"), py::arg("donation") = true);
+  // The result in a tuple, or None where no recording's guards hold.
+  m.def(
+      "_replay",
+      [](const py::list& recordings, const py::tuple& args, const py::dict& kwargs) -> py::object {
+        static auto& replayed = *new debug::Counter("ReplayedCall");
+        for (py::handle one : recordings) {
+          std::optional<py::object> result = one.cast<const Recording&>().Replay(args, kwargs);
+          if (!result) continue;
+          replayed.Add();
+          return py::make_tuple(*std::move(result));
+        }
+        return py::none();
+      });
+  m.def("_replay_value_types", &SetValueTypes);
+  m.def("_may_cut", &lazy::MayCut);
+}
+
+}  // namespace torch_xla::python
