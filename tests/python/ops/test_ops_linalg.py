@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from op_testing import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
+from process_testing import run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -301,3 +302,20 @@ def test_distances() -> None:
 def test_wrong_shapes_raise() -> None:
     with pytest.raises(RuntimeError):
         check(torch.mm, rand(2, 3), rand(2, 3))
+
+
+def test_squares_of_products(tmp_path):
+    """XLA:CPU's search for fusions ends the process at these, large as they are here."""
+    run_python(
+        """
+        cpu = torch.rand(1024, 1024) / 512
+        a = cpu.to(device)
+        for square in (lambda w: w @ w, lambda w: w @ w.T, lambda w: w @ w @ w):
+            w = a @ a
+            y = square(w).sum(0)
+            del w
+            torch.testing.assert_close(y.cpu(), square(cpu @ cpu).sum(0), rtol=1e-4, atol=1e-4)
+        """,
+        tmp_path,
+        PJRT_DEVICE="CPU",
+    )

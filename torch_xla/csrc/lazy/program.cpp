@@ -18,6 +18,7 @@
 #include "lazy/explain.h"
 #include "lazy/settings.h"
 #include "runtime/host_memory.h"
+#include "stablehlo/squares.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -77,6 +78,13 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   options.device = program.devices->front();
   // By default XLA:CPU's maximum drops a NaN in its second operand.
   if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+  // Its search for fusions crashes at a square of a product that only a reduction takes; without
+  // reductions among them these take a few times as long.
+  if (Platform() == "CPU" && stablehlo::SquaresAProduct(program.stablehlo)) {
+    options.overrides.emplace_back("xla_cpu_experimental_ynn_fusion_type",
+                                   "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
+                                   "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION");
+  }
   for (const auto& option : program.settings->options) options.overrides.push_back(option);
   options.across_processes = program.across_processes;
   if (program.devices->size() == 1) return options;
