@@ -53,7 +53,6 @@ HALF_STEP = "the CPU rounds the step to half precision: twice as far from the ex
 COMPLEX_HALF = "XLA has no complex numbers of half precision"
 CHUNKED = "PyTorch accumulates in float32 on cpu and cuda alone"
 TIES = "of equal elements any may be chosen, or come first"
-MASKS = "XLA selects by a mask where PyTorch multiplies its 0 with a NaN"
 ORDER = "sums of many numbers, in another order"
 LOGITS = "logits of thousands: how they are rounded decides the softmax"
 CHAINS = "gradients summed over chains of matrix products: as close to double precision"
@@ -84,8 +83,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "linalg.multi_dot": [Excuse(ORDER, ("grad",), ("complex64",), precise=True)],
     "linspace": [Excuse(HALF_STEP, ("forward",), HALF, rtol=0.01, atol=0.02)],
     "linspace.tensor_overload": [Excuse(HALF_STEP, ("forward",), HALF, rtol=0.01, atol=0.02)],
-    "masked.amax": [Excuse(MASKS, ("grad",), match="nan")],
-    "masked.amin": [Excuse(MASKS, ("grad",), match="nan")],
     "max_pool2d_with_indices_backward": [
         Excuse("the forward takes integers, and no gradient of them is asked for", ("dtype",))
     ],

@@ -200,3 +200,25 @@ def test_sizes_that_only_the_cpu_refused(device: torch.device) -> None:
     ):
         with pytest.raises(RuntimeError):
             call()
+
+
+def test_what_xla_would_simplify() -> None:
+    """Its algebra holds for finite, or for positive, numbers alone."""
+    x = torch.tensor([-2.0, -0.5, 0, 0.5, 3, 1000, -1000, INF, NAN])
+    y = torch.tensor([3.0, 2, 0, -1, 0.5, 2, 3, 0.5, 0])
+    turns = torch.complex(torch.zeros(4), torch.tensor([1.0, 4, -5, 9]))
+    check_many(
+        [
+            (lambda x, y: torch.log(x**y), (x, y)),
+            (lambda x: torch.log(x**2.5), (x,)),
+            (lambda x: torch.log2(2**x), (x,)),
+            (lambda x: torch.log(torch.exp(x)), (x,)),
+            (lambda x: torch.log(torch.exp(x)), (turns,)),
+            (lambda x: (x > 0) * x, (x,)),
+            (lambda x: (x > 0).double() * x.double(), (x,)),
+            (lambda x: (x > 0) / 0, (x,)),
+            (lambda x: torch.div(x, 0), (torch.tensor(False),)),
+        ],
+        rtol=1e-5,
+        atol=1e-6,
+    )

@@ -1,4 +1,5 @@
 #include <array>
+#include <limits>
 
 #include "stablehlo/arithmetic.h"
 #include "stablehlo/ops.h"
@@ -6,6 +7,8 @@
 
 namespace torch_xla::stablehlo {
 namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Which element types an op takes.
 enum Kind : unsigned {
@@ -99,7 +102,12 @@ Value Imag(Value x) {
 Value IsFinite(Value x) {
   return UnaryTo("stablehlo.is_finite", kFloatKind, x, ElementType::kPred);
 }
-Value Log(Value x) { return Unary("stablehlo.log", kInexactKind, x); }
+Value Log(Value x) {
+  // XLA makes log(pow(a, b)) b log(|a|), finite where a power is not, and log(exp(a)) a; a choice
+  // between is in its way.
+  if (KindOf(x.element()) & kInexactKind) x = Select(Equal(x, x), x, FullLike(x, kNan));
+  return Unary("stablehlo.log", kInexactKind, x);
+}
 Value LogPlusOne(Value x) { return Unary("stablehlo.log_plus_one", kInexactKind, x); }
 Value Logistic(Value x) { return Unary("stablehlo.logistic", kInexactKind, x); }
 Value Negate(Value x) { return Unary("stablehlo.negate", kNumberKind, x); }
@@ -231,6 +239,11 @@ Value Convert(Value x, ElementType element) {
   if (x.element() == element) return x;
   // XLA would look at the real part alone.
   if (element == ElementType::kPred && runtime::IsComplex(x.element())) return NotEqual(x, 0);
+  if (x.element() == ElementType::kPred && (KindOf(element) & kInexactKind)) {
+    // XLA makes a product with a converted predicate a choice, which hides NaN and infinity.
+    const Value zero = Constant(builder, 0.0, Type(element, x.dims()));
+    return Select(x, FullLike(zero, 1.0), zero);
+  }
   return builder.Op(kOp, {x}, Type(element, x.dims()));
 }
 
