@@ -57,6 +57,19 @@ def test_a_loop_that_reads_something_else_is_cut_by_its_rounds(device: torch.dev
     torch.testing.assert_close(x.cpu(), expected)
 
 
+def test_what_fails_is_told_by_its_own_read(device: torch.device) -> None:
+    """And not by the read of another tensor in a loop, which cuts what is pending."""
+    torch_xla.sync(wait=True)
+    bad = torch.ones(3, device=device).to(torch.complex32)
+    x, ended = torch.ones(3, device=device), torch.zeros(3, device=device)
+    for _ in range(6):
+        for _ in range(80):
+            x = (x * 0.5).cos()
+        assert not bool(ended.max() != 0)
+    with pytest.raises(TypeError, match="ComplexHalf"):
+        bad.cpu()
+
+
 def test_reads_between_steps_cut_nothing(device: torch.device) -> None:
     torch_xla.sync(wait=True)
     x = torch.ones(3, device=device)
