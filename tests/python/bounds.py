@@ -204,7 +204,8 @@ def _tolerances(expected: Any) -> tuple[float, float]:
     """Relative to the largest number: how sums are rounded is not asked here."""
     scale = 0.0
     if isinstance(expected, torch.Tensor):
-        numbers = expected.detach().abs().double().flatten()
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        numbers = expected.detach().to(wide).abs().flatten()
         numbers = numbers[numbers.isfinite()]
         scale = numbers.max().item() if numbers.numel() else 0.0
     return 1e-3, max(1e-4, 1e-5 * scale)
