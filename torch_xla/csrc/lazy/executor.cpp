@@ -377,11 +377,7 @@ bool ReadsInALoop(const StoragePtr& storage) {
   } else if (last.in_a_loop) {
     return true;
   }
-  std::vector<ir::Value> roots;
-  for (const StoragePtr& other : Storage::Pending(storage->device())) {
-    roots.push_back(other->value());
-  }
-  const size_t pending = CollectGraph(std::move(roots)).order.size();
+  const size_t pending = CollectGraph(PendingValues(storage->device())).order.size();
   last.in_a_loop = again && pending > last.pending + kSmall;
   last.pending = pending;
   return last.in_a_loop;
