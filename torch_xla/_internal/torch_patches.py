@@ -123,8 +123,8 @@ def _replace_optimizer_lists() -> None:
 
 
 def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    def export_chrome_trace(self: Any, path: Any) -> Any:
-        result = original(self, path)
+    def export_chrome_trace(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, path, *args, **kwargs)
         if device_module.is_initialized():
             from torch_xla._internal import profiles
 

@@ -47,7 +47,9 @@ def from_chrome(trace: dict[str, Any], host: str) -> bytes:
         elif event.get("ph") == "X":
             begin = base + round(float(event["ts"]) * 1e3)
             row = rows.setdefault(pid, {}).setdefault(tid, [])
-            row.append((str(event["name"]), begin, round(float(event["dur"]) * 1e3)))
+            # What had not ended with the recording has no end, or one before its begin.
+            duration = max(round(float(event.get("dur", 0)) * 1e3), 0)
+            row.append((str(event["name"]), begin, duration))
     space = b""
     for number, (pid, threads) in enumerate(rows.items()):
         # TensorBoard looks for the host's plane under this name.

@@ -1,9 +1,9 @@
 """The host's timeline: what was traced, compiled, run and transferred, and when.
 
-A recording has PyTorch's operators on all threads, the regions named with :class:`Trace` and
-:class:`StepTrace`, and, on rows of their own, the runtime's latest compiles, executions and
-transfers (at most 1,024 of a kind), and what the program did while the device was idle. It is a
-file of the Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and
+A recording has the regions named with :class:`Trace`, :class:`StepTrace` and
+``torch.profiler.record_function``, on all threads, with ``host_tracer_level=3`` also PyTorch's
+operators, and, on rows of their own, the runtime's latest compiles, executions and transfers (at
+most 1,024 of a kind), and what the program did while the device was idle. It is a file of the Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and
 one that TensorBoard's profile plugin reads, in the folders in which that looks. Recordings of
 ``torch.profiler.profile`` have the same rows. :func:`summary` needs no recording.
 """
@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch._C._profiler import RecordScope
 
 from torch_xla import runtime
-from torch_xla._internal import xspace
+from torch_xla._internal import profiles, xspace
 from torch_xla._internal.timeline import LineTime, Summary, summary
 
 __all__ = [
@@ -89,22 +90,38 @@ def trace_me(scope: str) -> Callable[[_F], _F]:
     return decorate
 
 
-class _Recording:
-    """One recording, from its construction to :meth:`finish`."""
+_ALL_SCOPES: set[RecordScope] = set()
 
-    def __init__(self) -> None:
-        self._profile = torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU],
-            experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+
+class _Recording:
+    """One recording, from its construction to :meth:`finish`.
+
+    ``torch.profiler.profile`` always records operators, at 1 µs each; these are the functions that
+    it calls.
+    """
+
+    def __init__(self, host_tracer_level: int) -> None:
+        activities = {torch.profiler.ProfilerActivity.CPU}
+        config = torch.autograd.ProfilerConfig(
+            torch.autograd.ProfilerState.KINETO,
+            False,  # shapes
+            False,  # memory
+            False,  # stacks
+            False,  # operations
+            False,  # modules
+            torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
         )
-        self._profile.start()
+        scopes = _ALL_SCOPES if host_tracer_level > 2 else {RecordScope.USER_SCOPE}
+        torch.autograd._prepare_profiler(config, activities)
+        torch.autograd._enable_profiler(config, activities, scopes)
 
     def finish(self) -> bytes:
         """Ends it; returns the Chrome trace, compressed with gzip."""
-        self._profile.stop()
+        result = torch.autograd._disable_profiler()
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "trace.json")
-            self._profile.export_chrome_trace(file)  # with our rows
+            result.save(file)
+            profiles.add_rows(file)
             return gzip.compress(Path(file).read_bytes(), compresslevel=3)
 
 
@@ -112,11 +129,12 @@ _lock = threading.Lock()
 _current: tuple[_Recording, str] | None = None
 
 
-def start_trace(log_dir: str) -> None:
+def start_trace(log_dir: str, host_tracer_level: int = 2) -> None:
     """Begins to record the host's timeline.
 
     Args:
         log_dir: The folder for :func:`stop_trace` to write to.
+        host_tracer_level: 3 for PyTorch's operators too, which slow the program down.
 
     Raises:
         RuntimeError: A recording is on already.
@@ -125,7 +143,7 @@ def start_trace(log_dir: str) -> None:
     with _lock:
         if _current is not None:
             raise RuntimeError("start_trace(): a recording is on already; call stop_trace() first")
-        _current = (_Recording(), os.fspath(log_dir))
+        _current = (_Recording(host_tracer_level), os.fspath(log_dir))
 
 
 def stop_trace() -> None:
@@ -160,7 +178,7 @@ class _Handler(socketserver.StreamRequestHandler):
             if _current is not None:
                 self.wfile.write(b'{"error": "a recording is on already"}\n')
                 return
-            recording = _Recording()
+            recording = _Recording(request["host_tracer_level"])
             time.sleep(request["duration_ms"] * 1e-3)
             data = recording.finish()
         self.wfile.write(json.dumps({"size": len(data)}).encode() + b"\n" + data)
@@ -210,8 +228,8 @@ def trace(
         logdir: The folder to write to, as :func:`stop_trace` does.
         duration_ms: How long to record, in milliseconds.
         num_tracing_attempts: How often to try where it does not answer.
-        host_tracer_level: Not needed: there is one level.
-        device_tracer_level: The same.
+        host_tracer_level: 3 for PyTorch's operators too, which slow the program down.
+        device_tracer_level: Not needed: there is one level.
         delay_ms: How long it waits before it begins, in milliseconds.
         timeout_s: How long to wait for an answer beyond that, in seconds.
         interactive: Not needed: the recording is written in any case.
@@ -220,7 +238,12 @@ def trace(
         RuntimeError: It does not answer, or is being recorded already.
     """
     host, _, port = service_addr.rpartition(":")
-    request = json.dumps({"delay_ms": delay_ms, "duration_ms": duration_ms}).encode() + b"\n"
+    asked = {
+        "delay_ms": delay_ms,
+        "duration_ms": duration_ms,
+        "host_tracer_level": host_tracer_level,
+    }
+    request = json.dumps(asked).encode() + b"\n"
     seconds = timeout_s + (delay_ms + duration_ms) * 1e-3
     for attempts_left in reversed(range(max(num_tracing_attempts, 1))):
         try:

@@ -193,8 +193,9 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
 }
 
 void Worker::Finish(const Running& running, const runtime::Error* error) {
-  const Clock::time_point now = Clock::now();
   std::lock_guard<std::mutex> lock(mutex_);
+  // Read with the lock held: else another's end, later than this one's, may be noted already.
+  const Clock::time_point now = Clock::now();
   // What it waited for the one before it is not its own time.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
