@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree
 
 from torch_xla import _XLAC
-from torch_xla._internal import regions, replay_guards, variables
+from torch_xla._internal import regions, replay_guards, replay_host, variables
 from torch_xla.utils import closures
 
 # Calls in a row that are recorded in vain before it is given up.
@@ -172,6 +172,7 @@ class _Attempt:
             return
         given = [*self._walk.tensors, *self._pattern.take_tensors()]
         self._given = given
+        self._host = replay_host.Host(self._walk.optimizers)
         self._recorder = _XLAC._ReplayRecorder(given)
         self.refusal = self._recorder.refusal()
 
@@ -209,7 +210,8 @@ class _Attempt:
         for generator, before, path in self._walk.generators:
             if not torch.equal(before, generator.get_state()):
                 return f"it draws from the generator {path}"
-        return ""
+        self._host.after(self.calls.events)
+        return self._host.refusal
 
     def finish(self) -> None:
         """What the call computes was cut."""
@@ -229,6 +231,9 @@ class _Attempt:
             len(self._results.tensors),
             self._description,
         )
+        if not self._host.is_trivial():
+            self._host.learn(plan.numbers())
+            self.recording.host = self._host
 
     def _close(self) -> None:
         if self._recorder is not None:
@@ -260,7 +265,9 @@ class _OfThread:
         if self._recordings:
             if self._interval and self._to_check <= 0:
                 for recording in self._recordings:
-                    if recording.holds(args, kwargs):
+                    if recording.holds(args, kwargs) and (
+                        recording.host is None or recording.host.values() is not None
+                    ):
                         return self._check(recording, args, kwargs)
             replayed = _XLAC._replay(self._recordings, args, kwargs)
             if replayed is not None:
@@ -307,13 +314,11 @@ class _OfThread:
             self._learn(calls)
             return result
         if self._recordings:
-            self.reason = self._recordings[-1].difference(args, kwargs) or "memory is shared"
-        before = None
+            self.reason = _difference(self._recordings[-1], args, kwargs) or "memory is shared"
         regions.sync()  # Guards of tensors look at data.
-        for candidate in self._candidates:
-            if candidate.holds(args, kwargs):
-                before = candidate
-        if self._candidates and before is None:
+        # A recording whose guards hold was not replayed for its numbers: it may learn.
+        alike = [one for one in (*self._recordings, *self._candidates) if one.holds(args, kwargs)]
+        if self._candidates and not alike:
             self.reason = self._candidates[-1].difference(args, kwargs)
         attempt, result = self._trace(args, kwargs)
         self._attempts += 1
@@ -321,21 +326,28 @@ class _OfThread:
             self._relearn(attempt.calls)
         elif not self._learn(attempt.calls):
             attempt.refusal = "it ran code that it had not run before"
-        difference = ""
+        before = None
         if attempt.refusal:
             self.reason = attempt.refusal
-            before = None
-        elif before is not None:
-            self._candidates.remove(before)
-            difference = self.reason = attempt.recording.compare(before)
-        if before is not None and not difference:
+        else:
+            for one in reversed(alike):
+                difference = _compare(attempt.recording, one)
+                if not difference:
+                    before = one
+                    break
+                self.reason = difference
+            # One that did something else in a call like this is of no use.
+            self._candidates = [one for one in self._candidates if one not in alike]
+            if before is None:
+                self._candidates.append(attempt.recording)
+                del self._candidates[:-_MAX_CANDIDATES]
+        if before is not None:
+            if before in self._recordings:
+                self._recordings.remove(before)
             self._recordings.append(attempt.recording)
             del self._recordings[:-_MAX_RECORDINGS]
             self._attempts = 0
             self._to_check = self._interval
-        elif attempt.recording is not None and not attempt.refusal:
-            self._candidates.append(attempt.recording)
-            del self._candidates[:-_MAX_CANDIDATES]
         if self._attempts >= _MAX_ATTEMPTS:
             self.refused = True
             self._recordings.clear()
@@ -349,7 +361,7 @@ class _OfThread:
             self._recordings.remove(recording)
             self.reason = attempt.calls.refusal
             return result
-        difference = attempt.refusal or attempt.recording.compare(recording, donation=False)
+        difference = attempt.refusal or _compare(attempt.recording, recording, check=True)
         if difference:
             self._recordings.remove(recording)
             raise RuntimeError(
@@ -358,6 +370,36 @@ class _OfThread:
                 f"{difference}. Calls since the last check may have computed something else, too"
             )
         return result
+
+
+def _difference(recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Returns why a recording is not replayed with arguments; empty where nothing is known."""
+    text = str(recording.difference(args, kwargs))
+    return text or (recording.host.difference() if recording.host is not None else "")
+
+
+def _compare(now: Any, before: Any, check: bool = False) -> str:
+    """Returns what a call did otherwise than another one; empty where it did the same.
+
+    Args:
+        now: The recording of the call. Where it is no check, it learns what the other knew.
+        before: The other recording.
+        check: The other one should have known all numbers of the call.
+    """
+    if (now.host is None) != (before.host is None):
+        return "it steps other optimizers or schedulers"
+    if now.host is None:
+        return str(now.compare(before, donation=not check))
+    explained = now.host.explained(before.host)
+    if explained is None:
+        return "it steps other optimizers or schedulers, or its numbers are others"
+    if difference := now.compare(before, donation=not check, explained=explained):
+        return str(difference)
+    if not check:
+        now.set_places(now.host.merge(before.host))
+    elif not now.host.agrees(before.host):
+        return "a number that comes from an optimizer's state is not as it was worked out"
+    return ""
 
 
 _functions: list[weakref.ref[Callable[..., Any]]] = []

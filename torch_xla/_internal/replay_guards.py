@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal import replay_host
 
 # Types whose objects never change.
 VALUES = (
@@ -102,6 +103,10 @@ _UNSEEN = {
     "sys": {"settrace", "setprofile"},
 }
 _UNSEEN_METHODS = {"write", "writelines", "read", "readline", "now", "utcnow", "today"}
+# Code that names one of these may read what replay_host.py lets change.
+_READERS = {"param_groups", "state", "state_dict"}
+_USER_READERS = {*_READERS, "__dict__", "__getstate__", "__reduce_ex__", "vars", "deepcopy", "copy"}
+_SCHEDULERS = torch.optim.lr_scheduler.__name__
 _MAX_OBJECTS = 200_000
 _MAX_BYTES = 1 << 16
 
@@ -135,11 +140,14 @@ class Calls:
         objects: Modules, optimizers and schedulers whose methods ran.
         refusal: Why the block cannot be replayed; empty where nothing is known against it.
         backward: Whether a backward pass ran.
+        events: The optimizers and schedulers that stepped, in order.
     """
 
     def __init__(self) -> None:
         self.code: dict[types.CodeType, dict[str, Any]] = {}
         self.objects: dict[int, Any] = {}
+        self.events: list[Any] = []
+        self._scheduler: types.FrameType | None = None
         self.refusal = ""
         self.backward = False
         self._started: set[int] = set()
@@ -196,6 +204,8 @@ class Calls:
                     (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
                 ):
                     self.objects[id(owner)] = owner
+                    if code.co_name == "step":
+                        self._step(frame, owner)
             if code not in self.code and family(code) != "trusted":
                 self.code[code] = frame.f_globals
         elif event == "c_call":
@@ -210,6 +220,18 @@ class Calls:
             elif name in _UNSEEN_METHODS and isinstance(owner, type):
                 if owner.__module__ == "datetime":
                     self._refuse(frame, f"calls {owner.__name__}.{name}()")
+        elif event == "return" and frame is self._scheduler:
+            self._scheduler = None
+
+    def _step(self, frame: types.FrameType, owner: Any) -> None:
+        if isinstance(owner, torch.optim.Optimizer):
+            self.events.append(owner)
+        elif isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and self._scheduler is None:
+            self._scheduler = frame  # Those that it steps itself are its own business.
+            self.events.append(owner)
+            given = [name for name in frame.f_locals if name not in ("self", "__class__")]
+            if any(frame.f_locals[name] is not None for name in given):
+                self._refuse(frame, "steps a scheduler with an argument")
 
     def _refuse(self, frame: types.FrameType | None, what: str) -> None:
         if self.refusal:
@@ -261,6 +283,7 @@ class Walk:
         tensors: Those on the device that it met, in order.
         seen: The ids of all objects that it met; it keeps them alive.
         generators: Those of random numbers, with the states that they had.
+        optimizers: Those whose numbers may change, by id.
         refusal: Why the function cannot be replayed; empty where nothing is against it.
     """
 
@@ -269,11 +292,18 @@ class Walk:
         self.tensors: list[torch.Tensor] = []
         self.seen: dict[int, Any] = {}
         self.generators: list[tuple[torch.Generator, torch.Tensor, str]] = []
+        self.optimizers: dict[int, tuple[Any, list[replay_host.Group]]] = {}
         self.refusal = ""
+        self._owned: set[int] = set()
+        self._entering = False
         self._code = code
         self._open: collections.deque[tuple[Any, str]] = collections.deque()
         self._names: set[tuple[int, str]] = set()
         self._attributes = {name for one in code for name in _names(one)[1]}
+        self._reads_optimizers = any(
+            not names.isdisjoint(_USER_READERS if family(one) == "user" else _READERS)
+            for one, names in ((one, {*_names(one)[0], *_names(one)[1]}) for one in code)
+        )
 
     def add(self, value: Any, path: str) -> None:
         """Goes through what can be reached from ``value``."""
@@ -297,6 +327,11 @@ class Walk:
             self._visit(*self._open.popleft())
 
     def _push(self, value: Any, path: str) -> None:
+        if id(value) in self._owned and not self._entering:
+            self.refusal = (
+                f"{path} is part of an optimizer that steps in it, and may be read there: "
+                "take it from the optimizer"
+            )
         if type(value) in VALUES or id(value) in self.seen:
             return
         self.seen[id(value)] = value
@@ -449,6 +484,15 @@ class Walk:
         root = cls.__module__.split(".")[0]
         if root in _MACHINERY:
             return
+        if isinstance(value, torch.optim.Optimizer):
+            self._visit_optimizer(value, path)
+        if cls.__module__ == _SCHEDULERS and isinstance(
+            value, torch.optim.lr_scheduler.LRScheduler
+        ):
+            # It is stepped anew, or does nothing; unless somebody looks at it.
+            names = {name for name in dir(value) if not name.startswith("__")}
+            if not self._reads_optimizers and not self._attributes & names - {"step", "optimizer"}:
+                return
         has_dict = hasattr(value, "__dict__") and not isinstance(value, types.MappingProxyType)
         slots = [
             name
@@ -471,12 +515,57 @@ class Walk:
             content = vars(value)
             self.guards.add_instance(value, path)
             self.guards.add_dict(content, path)
+            self._entering = id(value) in self.optimizers
             for name, item in content.items():
                 self._push(item, f"{path}.{name}")
+            self._entering = False
         for name in slots:
             if cls.__flags__ & (1 << 9) and hasattr(value, name):
                 self.guards.add_attribute(value, name, f"{path}.{name}")
                 self._push(getattr(value, name), f"{path}.{name}")
+
+    def _visit_optimizer(self, optimizer: Any, path: str) -> None:
+        """Leaves out what may change of an optimizer, where its numbers' sources are known."""
+        if self._reads_optimizers or any(
+            id(one) in self.seen
+            for one in (
+                optimizer.param_groups,
+                optimizer.state,
+                *optimizer.param_groups,
+                *optimizer.state.values(),
+            )
+        ):
+            return  # It can be read elsewhere.
+        groups = replay_host.groups(optimizer)
+        if groups is None:
+            return
+        self.optimizers[id(optimizer)] = optimizer, groups
+        counters = {id(counter) for group in groups for counter in group.counters}
+        self.guards.add_list(optimizer.param_groups, f"{path}.param_groups")
+        self.guards.add_dict(optimizer.state, f"{path}.state")
+        owned = [optimizer.param_groups, optimizer.state]
+        self.seen.update((id(one), one) for one in owned)
+        for i, group in enumerate(groups):
+            name = f"{path}.param_groups[{i}]"
+            self.seen[id(group.content)] = group.content
+            names = [key for key in group.content if key not in group.free]
+            self.guards.add_names(group.content, names, name)
+            for key in names:
+                self._push(group.content[key], f"{name}[{key!r}]")
+            owned.append(group.content)
+        for parameter, content in optimizer.state.items():
+            name = f"{path}.state[…]"
+            self._push(parameter, f"a key of {name}")
+            self.seen[id(content)] = content
+            self.guards.add_dict(content, name)
+            for key, value in content.items():
+                if id(value) in counters:
+                    self.seen[id(value)] = value
+                    owned.append(value)
+                else:
+                    self._push(value, f"{name}[{key!r}]")
+            owned.append(content)
+        self._owned.update(map(id, owned))
 
     def _visit_array(self, value: Any, path: str) -> None:
         import numpy as np

@@ -41,7 +41,7 @@ def make_optimizer(choose, model):
     parameters = list(model.parameters())
     if choose.random() < 0.3:
         parameters = [{"params": parameters[:1], "lr": 0.02}, {"params": parameters[1:]}]
-    kind = choose.randrange(7)
+    kind = choose.randrange(9)
     if kind == 0:
         return torch.optim.SGD(parameters, lr=0.05)
     if kind == 1:
@@ -54,15 +54,32 @@ def make_optimizer(choose, model):
         return torch.optim.Adam(parameters, lr=0.01)  # Its counter is on the host.
     if kind == 5:
         return torch.optim.RMSprop(parameters, lr=0.01, capturable=True)
-    return torch.optim.Adagrad(parameters, lr=0.05, fused=True)
+    if kind == 6:
+        return torch.optim.Adagrad(parameters, lr=0.05, fused=choose.random() < 0.5)
+    if kind == 7:
+        return torch.optim.AdamW(parameters, lr=0.01, foreach=choose.random() < 0.5)
+    return torch.optim.NAdam(parameters, lr=0.01)  # Cannot be replayed.
 
 
 def make_scheduler(choose, optimizer):
-    kind = choose.randrange(4)
+    kind = choose.randrange(6)
     if kind == 0:
         return torch.optim.lr_scheduler.StepLR(optimizer, 6, gamma=0.5)
     if kind == 1:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    if kind == 2:
+        rates = [lambda i: 0.9**i] * len(optimizer.param_groups)
+        rates[-1] = lambda i: 1 / (1 + max(0, i - 8))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
+    if kind == 3:
+        return torch.optim.lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5),
+                torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+            ],
+            [5],
+        )
     return None
 
 
@@ -81,7 +98,7 @@ def program(seed):
         model = make_model(choose, device)
         optimizer = make_optimizer(choose, model)
         scheduler = make_scheduler(choose, optimizer)
-        counter = [0]
+        counter, inside = [0], scheduler is not None and choose.random() < 0.4
         flag, scale = False, 1.0
 
         @compile
@@ -104,6 +121,8 @@ def program(seed):
             if clips:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.7)
             optimizer.step()
+            if inside:
+                scheduler.step()
             if returns == "loss":
                 return loss
             if returns == "outputs":
@@ -127,7 +146,7 @@ def program(seed):
                     next(model.parameters()).copy_(torch.ones_like(next(model.parameters())))
                     next(model.parameters()).data = next(model.parameters()).data.clone()
             found.append(step(x, y))
-            if scheduler is not None:
+            if scheduler is not None and not inside:
                 scheduler.step()
         state = [value for entry in optimizer.state.values() for value in entry.values()]
         grads = [p.grad for p in model.parameters()]

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from replay_testing import batches, both, mlp, refused, right, status
+from replay_testing import batches, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -83,24 +83,7 @@ class TestOptimizers:
                 scheduler.step()
             return [losses, states(model, optimizer)]
 
-        both(program, device)
-
-    def test_host_counter_is_refused(self, device):
-        def program(compile, device):
-            model = mlp(device)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-
-            @compile
-            def step(x, y):
-                optimizer.zero_grad()
-                mse(model(x), y).backward()
-                optimizer.step()
-
-            for x, y in batches(device, 16):
-                step(x, y)
-            return states(model, optimizer)
-
-        refused(program, device, "['step'], a tensor on the CPU, was written to")
+        assert right(program, device).replayed > 180
 
     def test_learning_rate_by_hand(self, device):
         def program(compile, device):

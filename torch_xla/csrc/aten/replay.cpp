@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
@@ -193,7 +192,8 @@ const char* ReplayPlan::Misfit(const TensorTable& table, size_t* entry) const {
   return nullptr;
 }
 
-bool ReplayPlan::Run(const TensorTable& table, std::vector<at::Tensor>& results) const {
+bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
+                     std::vector<at::Tensor>& results) const {
   std::vector<ir::Value> values(table.storages.size());
   for (uint32_t i : needed_) {
     values[i] = table.storages[i]->value();
@@ -275,7 +275,7 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<at::Tensor>& results)
   }
   if (!program_) return true;
   execution.program = program_;
-  execution.floats = floats_;
+  execution.floats = std::move(floats);
   execution.integers = integers_;
   // The k-th state after `rng`.
   uint64_t state = rng;
@@ -290,13 +290,14 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<at::Tensor>& results)
   return true;
 }
 
-std::string ReplayPlan::Difference(const ReplayPlan& other, bool donation) const {
+std::string ReplayPlan::Difference(const ReplayPlan& other, bool donation,
+                                   const std::unordered_set<size_t>& explained) const {
   if (!(hash_ == other.hash_)) return "it traces other operations";
   if (numbers_.size() != other.numbers_.size()) return "it uses more or fewer numbers";
   if (seeds_ != other.seeds_ || draws_ != other.draws_) return "it draws other random numbers";
   for (size_t i = 0; i < numbers_.size(); ++i) {
     const lazy::RecordedNumber &now = numbers_[i], &before = other.numbers_[i];
-    if (now == before) continue;
+    if (now == before || explained.contains(i)) continue;
     const bool is_seed = std::any_of(seeds_.begin(), seeds_.end(), [&](const Seed& seed) {
       return !now.is_float && now.packed == static_cast<int32_t>(seed.integer);
     });

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "aten/tensor_impl.h"
@@ -110,12 +111,19 @@ class ReplayPlan {
   const char* Misfit(const TensorTable& table, size_t* entry) const;
 
   /// Does what the call did; nothing, and returns false, where something has become other than the
-  /// guards can tell. `results` are the new tensors that it returns.
-  bool Run(const TensorTable& table, std::vector<at::Tensor>& results) const;
+  /// guards can tell. `results` are the new tensors that it returns, `floats` its numbers.
+  bool Run(const TensorTable& table, std::vector<double> floats,
+           std::vector<at::Tensor>& results) const;
+  /// The numbers of the recorded call, as Run() takes them.
+  const std::vector<double>& floats() const { return floats_; }
+  /// All that it used, with their places among floats().
+  const std::vector<lazy::RecordedNumber>& numbers() const { return numbers_; }
 
   /// What two recordings differ in; empty: nothing. Where not `donation`, what they do is the same
-  /// though their programs be others for what they may overwrite.
-  std::string Difference(const ReplayPlan& other, bool donation) const;
+  /// though their programs be others for what they may overwrite. Numbers that are `explained` may
+  /// differ.
+  std::string Difference(const ReplayPlan& other, bool donation,
+                         const std::unordered_set<size_t>& explained) const;
 
  private:
   friend class ReplayRecorder;

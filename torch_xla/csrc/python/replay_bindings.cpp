@@ -8,6 +8,9 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <bit>
+#include <unordered_set>
+
 #include "aten/index_check.h"
 #include "aten/replay.h"
 #include "debug/metrics.h"
@@ -218,6 +221,8 @@ class Recording {
   std::optional<py::object> Replay(const py::tuple& args, const py::dict& kwargs) const {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
+    std::vector<double> floats = plan_->floats();
+    if (!host.is_none() && !FillNumbers(floats)) return std::nullopt;
     std::vector<at::Tensor> tensors, made;
     Tensors(given, tensors);
     {
@@ -225,8 +230,11 @@ class Recording {
       lazy::SyncDevice(surroundings_->device, /*wait=*/false);
       const aten::TensorTable table(tensors);
       size_t entry;
-      if (plan_->Misfit(table, &entry) || !plan_->Run(table, made)) return std::nullopt;
+      if (plan_->Misfit(table, &entry) || !plan_->Run(table, std::move(floats), made)) {
+        return std::nullopt;
+      }
     }
+    if (!host.is_none()) host.attr("advance")();
     std::vector<py::object> cache(num_results_);
     return result_.Build(made, given, cache);
   }
@@ -266,13 +274,30 @@ class Recording {
   }
 
   /// What another recording of a call with the same guards does otherwise.
-  std::string Compare(const Recording& other, bool donation) const {
-    std::string text = plan_->Difference(*other.plan_, donation);
+  std::string Compare(const Recording& other, bool donation,
+                      const std::unordered_set<size_t>& explained) const {
+    std::string text = plan_->Difference(*other.plan_, donation, explained);
     if (text.empty() && !result_.SameAs(other.result_)) text = "it returns something else";
     return text;
   }
 
+  /// Where the host's numbers go: of each, the places among the program's.
+  void SetPlaces(std::vector<std::vector<size_t>> places) { places_ = std::move(places); }
+
+  py::object host = py::none();  // replay_host.Host: numbers that are worked out for each call
+
  private:
+  bool FillNumbers(std::vector<double>& floats) const {
+    const py::object values = host.attr("values")();
+    if (values.is_none()) return false;
+    size_t i = 0;
+    for (py::handle value : values) {
+      for (size_t place : places_.at(i)) floats.at(place) = value.cast<double>();
+      ++i;
+    }
+    return true;
+  }
+
   bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
                    std::vector<PyObject*>& given) const {
     return !Surroundings::Now().Difference(*surroundings_) && lazy::MayCut() && objects_->Hold() &&
@@ -292,6 +317,57 @@ class Recording {
   aten::ReplayPlanPtr plan_;
   size_t num_results_;
   ResultPattern result_;
+  std::vector<std::vector<size_t>> places_;
+};
+
+/// Counters of optimizers: tensors of one number on the CPU, in classes of equal ones.
+class StepCounters {
+ public:
+  explicit StepCounters(std::vector<std::vector<at::Tensor>> classes)
+      : classes_(std::move(classes)) {}
+
+  /// The value of each class; nothing where those of one are not equal, or not what they were.
+  std::optional<std::vector<double>> Read() const {
+    std::vector<double> values;
+    for (const auto& counters : classes_) {
+      std::optional<double> value;
+      for (const at::Tensor& counter : counters) {
+        if (!counter.device().is_cpu() || counter.numel() != 1) return std::nullopt;
+        double now = 0;
+        if (counter.scalar_type() == at::kFloat) {
+          now = *counter.const_data_ptr<float>();
+        } else if (counter.scalar_type() == at::kDouble) {
+          now = *counter.const_data_ptr<double>();
+        } else {
+          return std::nullopt;
+        }
+        if (now != value.value_or(now)) return std::nullopt;
+        value = now;
+      }
+      values.push_back(value.value());
+    }
+    return values;
+  }
+
+  /// Adds one, so many times for each class. They are as Read() saw them.
+  void Advance(const std::vector<int>& counts) const {
+    for (size_t i = 0; i < classes_.size(); ++i) {
+      if (counts.at(i) == 0) continue;
+      for (const at::Tensor& counter : classes_[i]) {
+        for (int k = 0; k < counts[i]; ++k) {
+          if (counter.scalar_type() == at::kFloat) {
+            *counter.mutable_data_ptr<float>() += 1;
+          } else {
+            *counter.mutable_data_ptr<double>() += 1;
+          }
+        }
+        counter.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+
+ private:
+  std::vector<std::vector<at::Tensor>> classes_;
 };
 
 struct PyRecorder {
@@ -332,7 +408,26 @@ void BindReplay(py::module_& m) {
       .def("take_tensors", &ArgumentPattern::TakeTensors)
       .def("difference", py::overload_cast<const py::tuple&, const py::dict&>(
                              &ArgumentPattern::Difference, py::const_));
-  py::class_<aten::ReplayPlan, std::shared_ptr<aten::ReplayPlan>>(m, "_ReplayPlan");
+  py::class_<aten::ReplayPlan, std::shared_ptr<aten::ReplayPlan>>(m, "_ReplayPlan")
+      // (value, its parameter's place or -1) of each number; None for the value of an integer.
+      .def("numbers", [](const aten::ReplayPlan& self) {
+        py::list numbers;
+        for (const lazy::RecordedNumber& number : self.numbers()) {
+          numbers.append(py::make_tuple(
+              number.is_float ? py::object(py::float_(std::bit_cast<double>(number.bits)))
+                              : py::object(py::none()),
+              number.packed));
+        }
+        return numbers;
+      });
+  py::class_<StepCounters>(m, "_StepCounters")
+      .def(py::init([](const std::vector<std::vector<py::object>>& classes) {
+        std::vector<std::vector<at::Tensor>> tensors;
+        for (const auto& one : classes) tensors.push_back(Unpack(one));
+        return StepCounters(std::move(tensors));
+      }))
+      .def("read", &StepCounters::Read)
+      .def("advance", &StepCounters::Advance);
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](const std::vector<py::object>& tensors) {
         return PyRecorder{
@@ -366,7 +461,10 @@ void BindReplay(py::module_& m) {
           }))
       .def("holds", &Recording::Holds)
       .def("difference", &Recording::Difference)
-      .def("compare", &Recording::Compare, py::arg("other"), py::arg("donation") = true);
+      .def("compare", &Recording::Compare, py::arg("other"), py::arg("donation") = true,
+           py::arg("explained") = std::unordered_set<size_t>())
+      .def("set_places", &Recording::SetPlaces)
+      .def_readwrite("host", &Recording::host);
   // The result in a tuple, or None where no recording's guards hold.
   m.def(
       "_replay",
