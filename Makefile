@@ -38,7 +38,7 @@ help:
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make docs      this documentation as a site: build/site"
-	echo "make typecheck  mypy --strict; what is left out is listed in pyproject.toml"
+	echo "make typecheck  mypy --strict of the package"
 	echo "make lint | format | bench | clean | distclean"
 	echo "variables: TORCH_VERSION=$(TORCH_VERSION) VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
 

@@ -8,6 +8,7 @@ Python has no name for becomes `...`, which tests/python/core/test_types.py refu
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import sys
@@ -25,9 +26,11 @@ def main() -> None:
     import pybind11_stubgen
     import torch.distributed  # noqa: F401  Types of its own are in signatures.
 
-    package = types.ModuleType("torch_xla")
-    package.__path__ = [str(arguments.extension.parent)]
-    sys.modules["torch_xla"] = package
+    # By its file: by its name an editable install would find the one that was installed last.
+    sys.modules["torch_xla"] = types.ModuleType("torch_xla")
+    spec = importlib.util.spec_from_file_location("torch_xla._XLAC", arguments.extension)
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
     sys.argv[1:] = ["torch_xla._XLAC", "--output-dir", str(arguments.output_dir)]
     pybind11_stubgen.main()
 

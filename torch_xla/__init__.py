@@ -77,7 +77,7 @@ def _xlac_getattr(name: str) -> Any:
     return xlac_names.lookup(name)
 
 
-_XLAC.__getattr__ = _xlac_getattr
+setattr(_XLAC, "__getattr__", _xlac_getattr)  # noqa: B010  mypy takes it for a method.
 sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
 
 _plugins.register_plugins()

@@ -9,7 +9,7 @@ it part of the graph where neither is what you want, in terms of other operators
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -27,17 +27,17 @@ _libraries: dict[str, torch.library.Library] = {}
 def _overload_name(op: Any) -> str:
     """The name "namespace::operator.overload" that the dispatcher knows ``op`` by."""
     if isinstance(op, torch._ops.OpOverload):
-        return op.name()  # type: ignore[no-untyped-call]
+        return str(op.name())
     if isinstance(op, torch._ops.OpOverloadPacket):
-        overloads = op.overloads()  # type: ignore[no-untyped-call]
+        overloads = op.overloads()
         if len(overloads) != 1:
             raise ValueError(
                 f"register_lowering(): expected one overload of {op}, it has {overloads}: "
                 f"name one, for example {op}.{overloads[0]}"
             )
-        return getattr(op, overloads[0]).name()
+        return str(getattr(op, overloads[0]).name())
     if isinstance(op, torch.library.CustomOpDef):  # type: ignore[attr-defined]
-        return op._opoverload.name()  # type: ignore[no-untyped-call]
+        return str(op._opoverload.name())
     if not isinstance(op, str):
         raise TypeError(
             "register_lowering(): expected `op` to be an operator or its name, "
@@ -101,11 +101,11 @@ def register_lowering(op: Any, fn: _F | None = None, *, differentiable: bool = F
         raise ValueError(f"register_lowering(): there is no operator {name!r}") from None
     namespace, _, rest = name.partition("::")
     if previous := _libraries.pop(name, None):
-        previous._destroy()  # type: ignore[no-untyped-call]
-    library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
-    library.impl(rest, fn, "XLA")  # type: ignore[no-untyped-call]
+        previous._destroy()
+    library = torch.library.Library(namespace, "IMPL")
+    library.impl(rest, fn, "XLA")
     if differentiable:
-        library.impl(rest, fn, "AutogradXLA")  # type: ignore[no-untyped-call]
+        library.impl(rest, fn, "AutogradXLA")
     _libraries[name] = library
     return fn
 
@@ -124,9 +124,9 @@ def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | Non
         TypeError: There is no dtype, or XLA has none like it.
     """
     if isinstance(shape, torch.Tensor):
-        shape, dtype = shape.shape, dtype or shape.dtype
+        dtype, shape = dtype or shape.dtype, shape.shape
     try:
-        element = _XLAC._stablehlo_element(dtype)
+        element = _XLAC._stablehlo_element(cast(torch.dtype, dtype))
     except TypeError:
         raise TypeError(f"stablehlo_type(): expected a dtype that XLA has, got {dtype}") from None
     return f"tensor<{'x'.join([*(str(int(n)) for n in shape), element])}>"

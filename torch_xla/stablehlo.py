@@ -295,8 +295,8 @@ def _dynamic_dims(value: Any) -> list[int]:
     return [i for i, size in enumerate(value.shape) if not isinstance(size, int)]
 
 
-def _trace(program: Any, size: int | None) -> tuple[Any, ...]:
-    """Traces an exported program with its dynamic dimension of a size."""
+def _trace(program: Any, size: int) -> tuple[Any, ...]:
+    """Traces an exported program with its dynamic dimension, if it has one, of a size."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
@@ -401,7 +401,7 @@ def exported_program_to_stablehlo(
     values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
     dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
     # Sizes that no other number of a program is likely to be made of.
-    sizes = (97, 211, 389) if dynamic else (None,)
+    sizes = (97, 211, 389) if dynamic else (0,)
     traced = [_trace(program, size) for size in sizes]
     function, locations, types, outputs, constants, captured = traced[0]
     texts = [found[0].text for found in traced]

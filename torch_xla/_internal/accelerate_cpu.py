@@ -24,16 +24,18 @@ def _respect_cpu(state: types.ModuleType) -> None:
     if original is None or not hasattr(state, "is_torch_xla_available"):
         return  # An accelerate of another kind: as it is.
 
+    facts = vars(state)  # The module's, as it sees them.
+
     @functools.wraps(original)
     def prepare_backend(self: Any, cpu: bool = False, *args: Any, **kwargs: Any) -> Any:
         if not cpu:
             return original(self, cpu, *args, **kwargs)
-        asked = state.is_torch_xla_available
-        state.is_torch_xla_available = lambda *args, **kwargs: False
+        asked = facts["is_torch_xla_available"]
+        facts["is_torch_xla_available"] = lambda *args, **kwargs: False
         try:
             return original(self, cpu, *args, **kwargs)
         finally:
-            state.is_torch_xla_available = asked
+            facts["is_torch_xla_available"] = asked
 
     state.PartialState._prepare_backend = prepare_backend
 
@@ -56,7 +58,7 @@ class _Finder:
             execute(module)
             _respect_cpu(module)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

@@ -184,7 +184,8 @@ def cond(
                 branch.add_backward(capture, params)
     pred = pred.reshape(())
     if gradients:
-        results = _Cond.apply((branches, len(tensors)), pred, *tensors, *params)
+        sizes = branches, len(tensors)
+        results = _Cond.apply(sizes, pred, *tensors, *params)  # type: ignore[no-untyped-call]
     else:
         results = _choose(pred, [first.forward, second.forward], tensors)
     return tree_unflatten(list(results), first.spec)

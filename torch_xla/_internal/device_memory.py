@@ -168,9 +168,9 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
     for event in _XLAC._memory_events():
         if only is not None and event["device"] != only:
             continue
-        actions = ("segment_alloc", "alloc")
+        actions = ["segment_alloc", "alloc"]
         if not event["came"]:
-            actions = ("free_requested", "free_completed", "segment_free")
+            actions = ["free_requested", "free_completed", "segment_free"]
         for action in actions:
             traces[event["device"]].append(
                 {

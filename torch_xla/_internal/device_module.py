@@ -15,27 +15,56 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal import device_memory as memory
-from torch_xla._internal.device_memory import (  # noqa: F401
+from torch_xla._internal.device_memory import (
     Device,
-    empty_cache,
-    max_memory_allocated,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_reserved,
-    memory_stats,
-    reset_max_memory_allocated,
-    reset_peak_memory_stats,
 )
 from torch_xla._internal.device_memory import device_name as _device_name
-from torch_xla._internal.streams import (  # noqa: F401
-    Event,
-    Stream,
-    current_stream,
-    default_stream,
-    set_stream,
-    stream,
+from torch_xla._internal.device_memory import (
+    empty_cache as empty_cache,
 )
+from torch_xla._internal.device_memory import (
+    max_memory_allocated as max_memory_allocated,
+)
+from torch_xla._internal.device_memory import (
+    max_memory_reserved as max_memory_reserved,
+)
+from torch_xla._internal.device_memory import (
+    mem_get_info as mem_get_info,
+)
+from torch_xla._internal.device_memory import (
+    memory_allocated as memory_allocated,
+)
+from torch_xla._internal.device_memory import (
+    memory_reserved as memory_reserved,
+)
+from torch_xla._internal.device_memory import (
+    memory_stats as memory_stats,
+)
+from torch_xla._internal.device_memory import (
+    reset_max_memory_allocated as reset_max_memory_allocated,
+)
+from torch_xla._internal.device_memory import (
+    reset_peak_memory_stats as reset_peak_memory_stats,
+)
+from torch_xla._internal.streams import (
+    Event as Event,
+)
+from torch_xla._internal.streams import (
+    Stream as Stream,
+)
+from torch_xla._internal.streams import (
+    current_stream as current_stream,
+)
+from torch_xla._internal.streams import (
+    default_stream as default_stream,
+)
+from torch_xla._internal.streams import (
+    set_stream as set_stream,
+)
+from torch_xla._internal.streams import (
+    stream as stream,
+)
+from torch_xla._internal.tensors import is_xla
 
 SEED_MASK = (1 << 64) - 1
 
@@ -99,7 +128,7 @@ class device_of(device):  # noqa: N801 - named as in torch.cuda
     """Context manager under which the device of a tensor is the current one, if it is on xla."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__(tensor.device if tensor.is_xla else None)
+        super().__init__(tensor.device if is_xla(tensor) else None)
 
 
 def get_device_name(device: Device = None) -> str:

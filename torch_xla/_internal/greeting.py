@@ -153,7 +153,7 @@ class _Greeter:
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
-            if key.fileobj is not self._server:
+            if isinstance(key.fileobj, socket.socket) and key.fileobj is not self._server:
                 key.fileobj.close()
         self._selector.close()
 

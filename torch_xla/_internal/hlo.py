@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # xla.PrimitiveType: the name in XLA's texts, and bytes of an element.
 _TYPES = {
@@ -56,8 +56,8 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yields (number, value) of a message: an integer, or bytes."""
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """Yields (number, value) of a message: an integer or a memoryview, as its schema says."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -215,7 +215,8 @@ def _convolution_flops(product: Instruction, left: Shape, kernel: Shape) -> int:
     numbers = _message(product.details.get(_CONVOLUTION))
     features = kernel.dims[numbers.get(3, [0])[0]]
     result = product.shape
-    windows = [_message(value) for n, value in _fields(product.details.get(_WINDOW, b"")) if n == 1]
+    window = product.details.get(_WINDOW, memoryview(b""))
+    windows = [_message(value) for n, value in _fields(window) if n == 1]
     pairs = [
         _taps(left.dims[a], result.dims[b], window)
         for a, b, window in zip(numbers.get(11, []), numbers.get(12, []), windows, strict=False)
@@ -423,7 +424,8 @@ def read(format: str, data: bytes) -> Module | None:
                 elif inner == 5:
                     identity = content
             if identity in order:
-                instructions.sort(key=lambda i, at=order[identity]: at.get(i.id, 0))
+                at = order[identity]
+                instructions.sort(key=lambda instruction: at.get(instruction.id, 0))  # noqa: B023
             names[identity], computations[identity] = label, instructions
     return Module(name, entry, names, computations)
 
@@ -442,7 +444,7 @@ def _schedule(data: memoryview) -> dict[int, dict[int, int]]:
     """Where each instruction stands in the order of its computation, by their numbers."""
     found = {}
     for _, entry in _fields(data):
-        identity, order = 0, {}
+        identity, order = 0, dict[int, int]()
         for number, value in _fields(entry):
             if number == 1:
                 identity = value

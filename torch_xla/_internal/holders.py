@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import types
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ def _roots(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 def _frames() -> Iterator[FrameType]:
     """Yields what the threads are in, without this module's innermost."""
+    at: types.FrameType | None
     for at in sys._current_frames().values():
         while at is not None:
             if at.f_code not in (_frames.__code__, _held_by_python.__code__):

@@ -23,7 +23,8 @@ def bytecode(text: str) -> bytes:
         ImportError: jaxlib is not installed.
     """
     stablehlo = _stablehlo()
-    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version())
+    version = stablehlo.get_current_version()
+    return bytes(stablehlo.serialize_portable_artifact_str(text, version))
 
 
 def text(bytecode: bytes) -> str:

@@ -116,11 +116,12 @@ class Region(contextlib.ContextDecorator):
         if found in self._graphs:
             return
         text = _XLAC._xla_pending_text("")
-        if len(self._graphs) >= self._max_different_graphs:
+        most = self._max_different_graphs
+        if most is not None and len(self._graphs) >= most:
             last = list(self._graphs.values())[-1]
             raise RuntimeError(
-                f"{self._title()}: expected at most {self._max_different_graphs} different "
-                f"graphs, and this is another one. It differs from the last one in\n"
+                f"{self._title()}: expected at most {most} different graphs, "
+                f" and this is another one. It differs from the last one in\n"
                 + _difference(last, text)
             )
         self._graphs[found] = text

@@ -38,7 +38,7 @@ class Mirror:
 
     def __init__(self, url: str, read_only: bool) -> None:
         try:
-            import fsspec
+            import fsspec  # type: ignore[import-untyped]
         except ImportError as error:
             raise ImportError(
                 f"compiled programs in {url}: pip install fsspec, and its package for that place"

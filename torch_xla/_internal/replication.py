@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
-from torch.distributed.rendezvous import register_rendezvous_handler
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from torch_xla import _XLAC
 from torch_xla._internal import greeting, plugins
@@ -50,7 +51,7 @@ class Topology(NamedTuple):
 
 _override: Topology | None = None
 _timeout: float | None = None
-_store: dist.Store | None = None  # type: ignore[name-defined]
+_store: Store | None = None
 _address: str | None = None
 _lock = threading.RLock()
 _rendezvous_counts: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -76,7 +77,7 @@ def is_launched() -> bool:
     return "LOCAL_RANK" in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def adopt(store: dist.Store, rank: int, world_size: int) -> None:  # type: ignore[name-defined]
+def adopt(store: Store, rank: int, world_size: int) -> None:
     """Makes this process one of the replicas that ``init_process_group`` has named.
 
     Nothing changes where the environment has said so already.
@@ -92,7 +93,7 @@ def adopt(store: dist.Store, rank: int, world_size: int) -> None:  # type: ignor
     if world_size > 1:
         use_one_device()
         _override = Topology(rank, world_size, rank, world_size)
-        _store = dist.PrefixStore("torch_xla", store)  # type: ignore[attr-defined]
+        _store = PrefixStore("torch_xla", store)
         _join_processes()
 
 
@@ -112,7 +113,7 @@ def _join_processes() -> None:
         return
     place = topology()
     _XLAC._xla_set_process_place(
-        place.rank, place.world_size, place.local_rank, dist.PrefixStore("plugin", store())
+        place.rank, place.world_size, place.local_rank, PrefixStore("plugin", store())
     )
 
 
@@ -145,7 +146,7 @@ def set_timeout(seconds: float) -> None:
     _timeout = checked_timeout(seconds)
 
 
-def make_store(host: str, port: int, server: bool) -> dist.TCPStore:  # type: ignore[name-defined]
+def make_store(host: str, port: int, server: bool) -> TCPStore:
     """Returns a store: the server itself, or a client of the one at ``host:port``.
 
     Args:
@@ -153,7 +154,7 @@ def make_store(host: str, port: int, server: bool) -> dist.TCPStore:  # type: ig
         port: The port; 0 lets a server choose one.
         server: Whether to be the server.
     """
-    return dist.TCPStore(  # type: ignore[attr-defined]
+    return TCPStore(
         host,
         port,
         is_master=server,
@@ -162,25 +163,25 @@ def make_store(host: str, port: int, server: bool) -> dist.TCPStore:  # type: ig
     )
 
 
-def store() -> dist.Store:  # type: ignore[name-defined]
+def store() -> Store:
     """Returns the store that all replicas share."""
     global _store
     with _lock:
         if _store is None:
             place = topology()
             if place.world_size == 1:
-                _store = dist.HashStore()  # type: ignore[attr-defined]
+                _store = HashStore()
             elif STORE_VARIABLE in os.environ:
                 host, port = os.environ[STORE_VARIABLE].rsplit(":", 1)
                 _store = make_store(host, int(port), server=False)
             else:
-                found = dist.rendezvous(  # type: ignore[attr-defined]
+                found = rendezvous(
                     "env://",
                     place.rank,
                     place.world_size,
                     timeout=datetime.timedelta(seconds=timeout()),
                 )
-                _store = dist.PrefixStore("torch_xla", next(found)[0])  # type: ignore[attr-defined]
+                _store = PrefixStore("torch_xla", next(found)[0])
         return _store
 
 
@@ -206,7 +207,7 @@ def address() -> str:
     return _address
 
 
-def _open_sockets(keys: dist.Store, place: Topology, seconds: float) -> list[socket.socket | None]:
+def _open_sockets(keys: Store, place: Topology, seconds: float) -> list[socket.socket | None]:
     """Connects this process with every other one; returns the sockets in order of rank."""
     deadline = time.monotonic() + seconds
     host = address()
@@ -241,14 +242,14 @@ def connect() -> None:
             return
         place = topology()
         seconds = timeout()
-        keys = dist.PrefixStore("connect", store())  # type: ignore[attr-defined]
+        keys = PrefixStore("connect", store())
         sockets = _open_sockets(keys, place, seconds)
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = datetime.timedelta(seconds=seconds)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address())]
         options._threads = 1  # For its own collectives, of which none is used.
         bulk = dist.ProcessGroupGloo(
-            dist.PrefixStore("gloo", keys), place.rank, place.world_size, options
+            PrefixStore("gloo", keys), place.rank, place.world_size, options
         )
         _XLAC._xla_connect_replicas(
             place.rank,
@@ -289,7 +290,7 @@ def _finish_at_exit() -> None:
         abandon(error)
 
 
-def wait_for_keys(keys: dist.Store, names: dict[str, int], seconds: float | None = None) -> None:
+def wait_for_keys(keys: Store, names: dict[str, int], seconds: float | None = None) -> None:
     """Waits until every key is there.
 
     Args:
@@ -332,8 +333,8 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
         count = _rendezvous_counts.get((tag, members), 0)
         _rendezvous_counts[(tag, members)] = count + 1
         # A client answers one call at a time, and others must not wait behind this one.
-        keys = dist.PrefixStore(f"rendezvous/{tag}/{members}/{count}", store().clone())
-    keys.set(str(rank), payload)
+        keys = PrefixStore(f"rendezvous/{tag}/{members}/{count}", store().clone())  # type: ignore[attr-defined]
+    keys.set(str(rank), payload)  # type: ignore[arg-type]  # Bytes, too.
     names = {str(member): member for member in members}
     wait_for_keys(keys, names)
     payloads = [keys.get(name) for name in names]
@@ -356,7 +357,7 @@ def ends_of_channel(channel: int, sends: bool) -> tuple[int, int]:
     """
     if (channel, sends) not in _channels:
         rank = topology().rank
-        keys = dist.PrefixStore(f"channel/{channel}", store().clone())  # type: ignore[attr-defined]
+        keys = PrefixStore(f"channel/{channel}", store().clone())  # type: ignore[attr-defined]
         own, other = ("source", "target") if sends else ("target", "source")
         # The first to set it has it.
         taken = int(keys.compare_set(own, "", str(rank)))
@@ -475,17 +476,17 @@ def _create_group(*args: object) -> dist.ProcessGroup:
 
 def _rendezvous(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: object
-) -> Iterator[tuple[dist.Store, int, int]]:  # type: ignore[name-defined]
+) -> Iterator[tuple[Store, int, int]]:
     """``xla://``: the replicas that the environment names."""
     place = topology()
-    yield dist.PrefixStore("process_group", store()), place.rank, place.world_size
+    yield PrefixStore("process_group", store()), place.rank, place.world_size
     raise RuntimeError("init_method 'xla://' cannot rendezvous twice")
 
 
 def register() -> None:
     """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
     dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
-    register_rendezvous_handler("xla", _rendezvous)  # type: ignore[no-untyped-call]
+    register_rendezvous_handler("xla", _rendezvous)
     join()
 
 

@@ -54,7 +54,8 @@ def admit_numpy() -> None:
     """Lets ``torch.load(weights_only=True)`` load bytes and NumPy's arrays and numbers: data."""
     import numpy as np
 
-    core = np._core.multiarray if hasattr(np, "_core") else np.core.multiarray
+    internals: Any = np
+    core = (internals._core if hasattr(np, "_core") else internals.core).multiarray
     dtypes = {type(np.dtype(code)) for code in np.typecodes["All"]}
     torch.serialization.add_safe_globals(
         [bytes, np.ndarray, np.dtype, core._reconstruct, core.scalar, *dtypes]

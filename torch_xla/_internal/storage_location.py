@@ -5,7 +5,7 @@ A storage of the file becomes one of the device: the tensors that are made of it
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,7 +42,8 @@ def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
             f"has {count} of them: use torch.load with map_location to load it onto an existing "
             "device"
         )
-    return _XLAC._xla_storage_from_host(getattr(storage, "_untyped_storage", storage), str(device))
+    host = getattr(storage, "_untyped_storage", storage)
+    return cast(torch.UntypedStorage, _XLAC._xla_storage_from_host(host, str(device)))
 
 
 def register() -> None:

@@ -9,19 +9,18 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.device_memory import Device, device_name
 
 Stream = torch.Stream
 
 
-def default_stream(device: object = None) -> torch.Stream:
+def default_stream(device: Device = None) -> torch.Stream:
     """Returns the one stream of a device."""
-    from torch_xla._internal import device_module
-
-    index = torch.device(device_module._device_name(device)).index
+    index = torch.device(device_name(device)).index
     return torch.Stream(stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
 
 
-def current_stream(device: object = None) -> torch.Stream:
+def current_stream(device: Device = None) -> torch.Stream:
     """Returns the one stream of a device."""
     return default_stream(device)
 

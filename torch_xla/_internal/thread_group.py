@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -58,5 +57,5 @@ class ThreadGroup:
 
 def current() -> tuple[ThreadGroup, int] | None:
     """Returns the group that this thread is a member of, and which; None where it is of none."""
-    place: Any = getattr(_local, "place", None)
+    place: tuple[ThreadGroup, int] | None = getattr(_local, "place", None)
     return place

@@ -57,7 +57,10 @@ def _kind(active: dict[str, int]) -> str:
     return TRACING
 
 
-def _sweep(begin: float, end: float, rows: Iterable[str]) -> Iterator[tuple[float, float, dict]]:
+_Piece = tuple[float, float, dict[str, int]]
+
+
+def _sweep(begin: float, end: float, rows: Iterable[str]) -> Iterator[_Piece]:
     """Yields the pieces of a span within which the same rows are active."""
     active = dict.fromkeys(rows, 0)
     changes = []

@@ -12,8 +12,8 @@ import sys
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 import torch.utils.dlpack
@@ -25,7 +25,8 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
-from torch_xla._internal import accelerator, device_module, storage_location
+from torch_xla._internal import accelerator, device_memory, device_module, storage_location
+from torch_xla._internal.tensors import is_xla
 
 _MARK = "_torch_xla_replaces"
 
@@ -68,7 +69,8 @@ def _moved_in_place(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
     That is so while an autograd graph of it is alive, or a weak reference to it.
     """
     if isinstance(old, UninitializedParameter) and not isinstance(new, UninitializedParameter):
-        new = UninitializedParameter(new.requires_grad, device=new.device, dtype=new.dtype)
+        make: Any = UninitializedParameter  # Its stub has the arguments of a tensor.
+        new = make(new.requires_grad, device=new.device, dtype=new.dtype)
     try:
         torch.utils.swap_tensors(old, new)
     except RuntimeError:
@@ -83,7 +85,9 @@ def _module_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(self, conversion, *args, **kwargs)
         for name, old in before:
             new = self._parameters[name]
-            if new is not old and old.is_xla != new.is_xla:
+            if old is None or new is None or new is old:
+                continue
+            if is_xla(old) != is_xla(new):
                 if old not in conversion.moved:
                     conversion.moved[old] = _moved_in_place(old, new)
                 self._parameters[name] = conversion.moved[old]
@@ -158,7 +162,7 @@ def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        if not self.is_xla:
+        if not is_xla(self):
             return original(
                 self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
             )
@@ -171,8 +175,8 @@ def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _dlpack_device(original: Callable[..., Any]) -> Callable[..., Any]:
     def dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
-        if not self.is_xla:
-            return original(self)
+        if not is_xla(self):
+            return cast(tuple[Any, int], original(self))
         from torch_xla.utils import dlpack as xla_dlpack
 
         return xla_dlpack._protocol_device(self)
@@ -182,7 +186,7 @@ def _dlpack_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _to_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
     def to_dlpack(tensor: torch.Tensor) -> Any:
-        if not tensor.is_xla:
+        if not is_xla(tensor):
             return original(tensor)
         from torch_xla.utils import dlpack as xla_dlpack
 
@@ -217,7 +221,7 @@ def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None
 _host_copies: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
 
-def _memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...], int] | None:
+def _memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | None:
     """Returns all of the tensor's memory, and the strides and offset by which it looks at it.
 
     None for a look that strides do not express, which is copied by itself.
@@ -230,7 +234,7 @@ def _memory(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...], int] |
 
 def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: torch.Tensor, proto: int) -> Any:
-        if not self.is_xla or torch.serialization._serialization_tls.skip_data:
+        if not is_xla(self) or torch.serialization._serialization_tls.skip_data:
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
         memory, strides, offset = _memory(self) or (self, self.stride(), 0)
@@ -242,7 +246,8 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             storage_location.tag(host, self.device)
             if memory is not self:
                 _host_copies[key] = host
-        look = (offset, tuple(self.size()), tuple(strides), self.requires_grad, OrderedDict())
+        no_hooks: OrderedDict[str, Any] = OrderedDict()
+        look = (offset, tuple(self.size()), tuple(strides), self.requires_grad, no_hooks)
         if self.dtype in torch.storage._new_dtypes():
             return torch._utils._rebuild_tensor_v3, (host, *look, self.dtype)
         storage = torch.storage.TypedStorage(wrap_storage=host, dtype=self.dtype, _internal=True)
@@ -251,12 +256,12 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     return reduce
 
 
-def _deepcopy(original: Callable[..., Any]) -> Callable[..., Any]:
+def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     def deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
-        if not self.is_xla or type(self) is not torch.Tensor or not self.is_leaf:
+        if not is_xla(self) or type(self) is not torch.Tensor or not self.is_leaf:
             return original(self, memo)
         if id(self) in memo:
-            return memo[id(self)]
+            return cast(torch.Tensor, memo[id(self)])
         found = _memory(self)
         if found is None:
             return original(self, memo)
@@ -289,7 +294,7 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     """
 
     def data_ptr(self: torch.Tensor) -> int:
-        return _XLAC._xla_data_ptr(self) if self.is_xla else original(self)
+        return _XLAC._xla_data_ptr(self) if is_xla(self) else original(self)
 
     return data_ptr
 
@@ -315,7 +320,7 @@ def _xla(
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """Returns the tensor on an xla device, the current one unless ``device`` names another."""
-    name = device_module._device_name(device)
+    name = device_memory.device_name(device)
     return self.to(name, non_blocking=non_blocking, memory_format=memory_format)
 
 
@@ -325,7 +330,8 @@ def apply() -> None:
     _replace_optimizer_lists()
     _replace(torch.Tensor, "__dlpack__", _dlpack)
     _replace(torch.Tensor, "__dlpack_device__", _dlpack_device)
-    torch.to_dlpack = _replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
+    to_dlpack = _replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
+    setattr(torch, "to_dlpack", to_dlpack)  # noqa: B010  Stubs lack this and the next.
     _replace(torch.random, "_seed_custom_device", _seed_custom_device)
     _replace(torch.Tensor, "_reduce_ex_internal", _reduce)
     _replace(torch.Tensor, "__deepcopy__", _deepcopy)
@@ -335,4 +341,4 @@ def apply() -> None:
     _replace(pinning, "pin_memory", _pin_memory)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
-    torch.Tensor.xla = _xla
+    setattr(torch.Tensor, "xla", _xla)  # noqa: B010

@@ -277,7 +277,7 @@ _OWN = re.compile(r"(PT_|TORCH_)?XLA_|PJRT_")
 
 def is_on(name: str) -> bool:
     """Returns whether a flag is set to something that does not mean off."""
-    return ALL[name].value()
+    return bool(ALL[name].value())
 
 
 def known_names() -> set[str]:

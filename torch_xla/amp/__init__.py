@@ -6,7 +6,7 @@ names here are for scripts that use them from this package.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -69,7 +69,11 @@ class GradScaler(torch.amp.GradScaler):
         self._use_zero_grad = use_zero_grad
 
     def _maybe_opt_step(
-        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args, **kwargs
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> float | None:
         if not self._use_zero_grad:
             return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
@@ -78,4 +82,4 @@ class GradScaler(torch.amp.GradScaler):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.grad.masked_fill_(overflowed.to(parameter.grad.device), 0)
-        return optimizer.step(*args, **kwargs)
+        return cast(float | None, optimizer.step(*args, **kwargs))

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    _Optimizer = torch.optim.Optimizer
+else:
+    _Optimizer = object
 
-class _SyncFree:
+
+class _SyncFree(_Optimizer):
     """What the optimizers share: they are fused, and ``step`` takes ``found_inf``."""
 
     def __init__(self, params: Iterable[Any], *args: Any, **kwargs: Any) -> None:

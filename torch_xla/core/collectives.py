@@ -23,7 +23,7 @@ REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 
 # Of threads that have a device each.
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     REDUCE_SUM: torch.add,
     REDUCE_MUL: torch.mul,
     REDUCE_AND: torch.bitwise_and,

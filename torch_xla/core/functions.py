@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +21,7 @@ class _AllReduce(torch.autograd.Function):
         scale: float,
         groups: Sequence[Sequence[int]] | None,
     ) -> torch.Tensor:
-        result = collectives.all_reduce(reduce_type, value, scale, groups)
+        result: torch.Tensor = collectives.all_reduce(reduce_type, value, scale, groups)
         ctx.reduce_type, ctx.scale, ctx.groups = reduce_type, scale, groups
         if reduce_type != collectives.REDUCE_SUM:
             ctx.save_for_backward(value)
@@ -81,7 +81,8 @@ def all_reduce(
     Returns:
         The result, a new tensor.
     """
-    return _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
+    result = _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, result)
 
 
 class _AllGather(torch.autograd.Function):
@@ -120,7 +121,7 @@ def all_gather(
     Returns:
         The replicas' values in the order of the group.
     """
-    return _AllGather.apply(value, dim, groups)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _AllGather.apply(value, dim, groups))  # type: ignore[no-untyped-call]
 
 
 def _pairwise_iou(boxes: torch.Tensor) -> torch.Tensor:

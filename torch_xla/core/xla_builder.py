@@ -101,10 +101,10 @@ def call_jax(
             results, structure = jax.tree.flatten(jax_func(*positional, **named))
             return tuple(results)
 
-        flat.__name__ = name or getattr(jax_func, "__name__", "jax_function")
+        flat.__name__ = str(name or getattr(jax_func, "__name__", "jax_function"))
         with jax.enable_x64(True):
             like = [
-                jax.ShapeDtypeStruct(shape, str(dtype).removeprefix("torch."))
+                jax.ShapeDtypeStruct(shape, str(dtype)[len("torch.") :])  # type: ignore[no-untyped-call]
                 for shape, dtype in types
             ]
             platform = _JAX_PLATFORMS.get(_XLAC._xla_platform(), "cpu")

@@ -608,7 +608,7 @@ def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
         ``peak_bytes_used`` and ``bytes_limit`` in bytes. The total is the plugin's limit, or
         the memory of the host where the device is the CPU. What is not known is -1.
     """
-    info = dict(_XLAC._xla_memory_info(_device_name(device)))
+    info = _XLAC._xla_memory_info(_device_name(device))
     total = free = -1
     if info["bytes_limit"] >= 0:
         total = info["bytes_limit"]
@@ -617,9 +617,13 @@ def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
         page = os.sysconf("SC_PAGE_SIZE")
         total = page * os.sysconf("SC_PHYS_PAGES")
         free = page * os.sysconf("SC_AVPHYS_PAGES")
-    info["kb_total"] = total // 1024 if total >= 0 else -1
-    info["kb_free"] = free // 1024 if total >= 0 else -1
-    return info
+    return {
+        "kb_total": total // 1024 if total >= 0 else -1,
+        "kb_free": free // 1024 if total >= 0 else -1,
+        "bytes_used": info["bytes_used"],
+        "peak_bytes_used": info["peak_bytes_used"],
+        "bytes_limit": info["bytes_limit"],
+    }
 
 
 __getattr__ = absent.getter(

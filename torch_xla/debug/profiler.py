@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._C._profiler import RecordScope
@@ -85,7 +85,7 @@ def trace_me(scope: str) -> Callable[[_F], _F]:
             with Trace(scope):
                 return function(*args, **kwargs)
 
-        return named
+        return cast(_F, named)
 
     return decorate
 

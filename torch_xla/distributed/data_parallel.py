@@ -57,11 +57,11 @@ class DataParallel:
         if not self._devices:
             raise ValueError("DataParallel: expected at least one device in `device_ids`")
         self._loader_kwargs = kwargs
-        is_module = isinstance(network, torch.nn.Module)
-        self._models = [
-            (copy.deepcopy(network) if is_module else network()).to(device)
-            for device in self._devices
-        ]
+
+        def own() -> torch.nn.Module:
+            return copy.deepcopy(network) if isinstance(network, torch.nn.Module) else network()
+
+        self._models = [own().to(device) for device in self._devices]
         self._contexts = [Context(device) for device in self._devices]
 
     @property

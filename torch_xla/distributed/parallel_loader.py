@@ -13,8 +13,8 @@ import collections
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, cast
 
 import torch
 
@@ -163,6 +163,11 @@ class _Turns:
                 self._turn.notify_all()
 
 
+def _length(samples: Iterable[Any]) -> int:
+    """Raises TypeError where a loader does not know it."""
+    return len(cast(Sized, samples))
+
+
 def _is_last(data: Any) -> bool:
     return data is _END or isinstance(data, _Failure)
 
@@ -192,7 +197,7 @@ def _normalized(device: torch.device | str) -> torch.device:
     return torch.device(xla_model._device_name(device))
 
 
-def _close_channels(channels: Sequence[_Channel]) -> None:
+def _close_channels(channels: Sequence[_Channel | _InStep]) -> None:
     for channel in channels:
         channel.close()
 
@@ -270,15 +275,19 @@ class ParallelLoader:
         self._cpu_loader = cpu_loader
         self._input_sharding = input_sharding
         self._devices = list(dict.fromkeys(map(_normalized, devices)))
-        self._channels: dict[torch.device, _Channel | _InStep]
+        self._channels: dict[torch.device, _Channel | _InStep] = {}
         sources: list[_Channel] = []
+        turns: list[tuple[torch.device, _Turns]] = []
         if len(self._devices) == 1 and hasattr(cpu_loader, "end_of_dataloader"):
             (device,) = self._devices
-            self._channels = {device: _InStep(cpu_loader, self._upload_to(device))}
+            self._channels[device] = _InStep(cpu_loader, self._upload_to(device))
         else:
             share = max(1, loader_prefetch_size // len(self._devices))
-            sources = [_Channel(share) for _ in self._devices]
-            self._channels = {device: _Channel(device_prefetch_size) for device in self._devices}
+            for device in self._devices:
+                source, target = _Channel(share), _Channel(device_prefetch_size)
+                sources.append(source)
+                self._channels[device] = target
+                turns.append((device, _Turns(source, target)))
         _live_loaders.add(self)
         self._finalizer = weakref.finalize(
             self, _close_channels, [*sources, *self._channels.values()]
@@ -287,10 +296,9 @@ class ParallelLoader:
         if not sources:
             return
         self._start(_read, cpu_loader, sources)
-        for device, source in zip(self._devices, sources, strict=True):
-            turns = _Turns(source, self._channels[device])
+        for device, own in turns:
             for _ in range(host_to_device_transfer_threads):
-                self._start(_transfer, turns, self._upload_to(device))
+                self._start(_transfer, own, self._upload_to(device))
 
     def _upload_to(self, device: torch.device) -> _Upload:
         """Returns what moves a sample to ``device``, without keeping this object alive."""
@@ -319,7 +327,7 @@ class ParallelLoader:
 
     def per_device_samples(self) -> int:
         """Returns how many samples every device gets at least, where the loader knows it."""
-        return len(self._cpu_loader) // len(self._devices)
+        return _length(self._cpu_loader) // len(self._devices)
 
     def next_item(self, device: torch.device | str) -> Any:
         """Returns the next sample of a device, None after the last one.
@@ -395,7 +403,7 @@ class PerDeviceLoader:
     def __len__(self) -> int:
         """Returns how many samples the device gets in all, where the loader knows it."""
         index, count = self._place
-        return (len(self._samples) - index + count - 1) // count
+        return (_length(self._samples) - index + count - 1) // count
 
     def __next__(self) -> Any:
         if self._loader is None:
@@ -461,7 +469,7 @@ class MpDeviceLoader:
 
     def __len__(self) -> int:
         """Returns the number of samples in a pass, where the wrapped loader knows it."""
-        return len(self._loader)
+        return _length(self._loader)
 
     def __getattr__(self, name: str) -> Any:
         """Finds what is not here (``dataset``, ``sampler``, …) in the wrapped loader."""

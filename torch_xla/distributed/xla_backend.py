@@ -14,7 +14,7 @@ done at once, since the tensors that it is about are those of the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -44,17 +44,19 @@ def _reduction(op: Any) -> str:
 
 
 def _is_average(op: Any) -> bool:
-    return getattr(op, "op", op) == dist.ReduceOp.AVG
+    return bool(getattr(op, "op", op) == dist.ReduceOp.AVG)
 
 
 def _done(tensors: Any) -> Work:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(tensors)
-    return _create_work_from_future(future)
+    return cast(Work, _create_work_from_future(future))
 
 
 class ProcessGroupXla(dist.ProcessGroup):
     """A group of replicas; made by ``init_process_group`` and ``new_group``.
+
+    Of the forms that the base class has a method in, it has the one that PyTorch's functions call.
 
     Args:
         members: The ordinals of the group, in order of their ranks in it.
@@ -62,7 +64,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     """
 
     def __init__(self, members: Sequence[int], rank: int) -> None:
-        super().__init__(rank, len(members))
+        super().__init__(rank, len(members))  # type: ignore[call-arg]
         self._members = list(members)
         self._name = self._description = ""
         # Of all replicas: as xm's functions call it, so that both are one program.
@@ -117,7 +119,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         with torch.no_grad():
             return collectives.run("collective_permute", [tensor.detach()], [sorted(pair)], pair)[0]
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         self._run("all_reduce", tensors, op=op, in_place=True)
         return _done(tensors)
@@ -125,13 +127,13 @@ class ProcessGroupXla(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]
         results = self._run("all_reduce", tensors, op=opts.reduceOp)
         if self.rank() == opts.rootRank:
             self._write(tensors, results)
         return _done(tensors)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         root = self._members[0 if opts is None else getattr(opts, "rootRank", opts)]
         self._run("broadcast", tensors, [root], in_place=True)
         return _done(tensors)
@@ -146,7 +148,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         """[n, ...]: the members' tensors."""
         return self._run("all_gather", [tensor.unsqueeze(0)], [0])[0]
 
-    def allgather(
+    def allgather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         for targets, tensor in zip(outputs, inputs, strict=True):
@@ -166,13 +168,13 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(outputs)
 
     _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
     def _scattered(self, tensor: torch.Tensor, op: Any) -> torch.Tensor:
         """[n, ...], this member's part of it reduced: [...]."""
         return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
 
-    def reduce_scatter(
+    def reduce_scatter(  # type: ignore[override]
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
@@ -194,8 +196,8 @@ class ProcessGroupXla(dist.ProcessGroup):
             self._write([output], [self._scattered(parts, op)])
         return _done(outputs)
 
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def _exchange(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Part i to member i, pair by pair: only they know the sizes of what they exchange."""
@@ -227,7 +229,8 @@ class ProcessGroupXla(dist.ProcessGroup):
                 f"all_to_all: on {torch_xla.runtime.device_type()} all parts must have one shape, "
                 f"got {', '.join(str(list(shape)) for shape in shapes)}"
             )
-        self._write(outputs, self._run("all_to_all", [torch.stack(list(inputs))], [0, 0])[0])
+        exchanged = self._run("all_to_all", [torch.stack(list(inputs))], [0, 0])[0]
+        self._write(outputs, exchanged.unbind(0))
 
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -256,9 +259,9 @@ class ProcessGroupXla(dist.ProcessGroup):
         self._exchange(outputs, inputs)
         return _done(output)
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
-    def gather(
+    def gather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
         gathered = [self._gathered(tensor) for tensor in inputs]
@@ -267,7 +270,7 @@ class ProcessGroupXla(dist.ProcessGroup):
                 self._write(targets, values.unbind(0))
         return _done(outputs)
 
-    def scatter(
+    def scatter(  # type: ignore[override]
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
         root = opts.rootRank

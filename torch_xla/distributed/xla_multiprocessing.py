@@ -149,7 +149,7 @@ def spawn(
         pass
     if hosts > 1:
         # The replicas of other hosts may still ask the store of the first one.
-        store.set(f"finished/{host}", b"")
+        store.set(f"finished/{host}", "")
         if server:
             replication.wait_for_keys(store, {f"finished/{i}": i * count for i in range(hosts)})
     return None

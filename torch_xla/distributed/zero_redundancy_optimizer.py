@@ -77,7 +77,7 @@ class _Flat:
         """Writes the replicas' shards to the parameters."""
         dtype = self.parameters[0].dtype
         flat = collectives.all_gather(self.shard.detach().to(dtype), 0, self._groups or None)
-        parts = flat[: sum(self._sizes)].split(self._sizes)  # type: ignore[no-untyped-call]
+        parts = flat[: sum(self._sizes)].split(self._sizes)
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.detach().copy_(part.view(parameter.shape))
 
@@ -192,6 +192,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             base_groups.append({"params": [flat.shard for flat in flats], **options})
         self.base_optimizer = self._optimizer_class(base_groups, **self._defaults)
 
+    def _initialized(self, method: str) -> torch.optim.Optimizer:
+        if self.base_optimizer is None:
+            raise RuntimeError(f"ZeroRedundancyOptimizer: call init_zero() before {method}()")
+        return self.base_optimizer
+
     def _all_flats(self) -> list[_Flat]:
         return [flat for flats in self._flats for flat in flats]
 
@@ -214,7 +219,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
 
     def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scales the shards' gradients down to a norm of all together; returns it as it was."""
-        gradients = [flat.shard.grad for flat in self._all_flats()]
+        found = (flat.shard.grad for flat in self._all_flats())
+        gradients = [gradient for gradient in found if gradient is not None]
         if norm_type == float("inf"):
             parts = [g.float().abs().max() for g in gradients if g.numel()]
             total, reduction, power = torch.stack(parts).max(), collectives.REDUCE_MAX, 1.0
@@ -225,7 +231,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                 collectives.REDUCE_SUM,
                 1.0 / norm_type,
             )
-        norm = collectives.all_reduce(reduction, total, groups=self._norm_groups or None).pow(power)
+        summed = collectives.all_reduce(reduction, total, groups=self._norm_groups or None)
+        norm: torch.Tensor = summed.pow(power)
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale.to(gradient.dtype))
@@ -241,17 +248,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         Returns:
             What ``closure`` returned, None without one.
         """
-        if self.base_optimizer is None:
-            raise RuntimeError("ZeroRedundancyOptimizer: call init_zero() before step()")
+        base_optimizer = self._initialized("step")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
             # A scheduler changes the groups that it was given: ours.
-            for group, base in zip(
-                self.param_groups, self.base_optimizer.param_groups, strict=True
-            ):
+            for group, base in zip(self.param_groups, base_optimizer.param_groups, strict=True):
                 base.update({name: value for name, value in group.items() if name != "params"})
             for flat in self._all_flats():
                 if self._early:
@@ -260,7 +264,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                     flat.take_gradients()
             if self._grad_clipping:
                 self.grad_norm = self._clip_grad_norm(self._max_norm)
-            self.base_optimizer.step(**kwargs)
+            base_optimizer.step(**kwargs)
             for flat in self._all_flats():
                 flat.give_parameters()
                 flat.shard.grad = None
@@ -275,7 +279,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this replica: its part of the optimizer's, and the groups."""
         state = super().state_dict()
-        state["base_state"] = self.base_optimizer.state_dict()
+        state["base_state"] = self._initialized("state_dict").state_dict()
         state["shape_info"] = self.get_shape_info()
         state["shards"] = [flat.shard.detach() for flat in self._all_flats()]
         return state
@@ -286,7 +290,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         base_state, shards = state_dict.pop("base_state"), state_dict.pop("shards")
         state_dict.pop("shape_info", None)
         super().load_state_dict(state_dict)
-        self.base_optimizer.load_state_dict(base_state)
+        self._initialized("load_state_dict").load_state_dict(base_state)
         with torch.no_grad():
             for flat, shard in zip(self._all_flats(), shards, strict=True):
                 flat.shard.copy_(shard.to(flat.shard.device))

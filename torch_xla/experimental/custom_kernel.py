@@ -44,7 +44,7 @@ class FlashAttention:
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
         # What is masked keeps a finite value, so that a row without a key is a mean, not NaN.
         bias = q.new_zeros((q.shape[-2], k.shape[-2])) if ab is None else ab * sm_scale
-        if q_segment_ids is not None:
+        if q_segment_ids is not None and kv_segment_ids is not None:
             other = q_segment_ids[:, None, :, None] != kv_segment_ids[:, None, None, :]
             bias = bias.masked_fill(other, FlashAttention.DEFAULT_MASK_VALUE)
         if causal:

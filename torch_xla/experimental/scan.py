@@ -83,7 +83,7 @@ def _length(xs: Sequence[torch.Tensor]) -> int:
             f"{_SCAN}: expected tensors in `xs` of one first dimension of at least 1, got shapes "
             f"{[list(tensor.shape) for tensor in xs]}"
         )
-    return lengths.pop()
+    return xs[0].shape[0]
 
 
 def _at(value: Any, index: Any, zero: Any) -> Any:
@@ -140,6 +140,7 @@ def _backward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tenso
     ``operands``: gradients of the last carry, of ys; stacked carries, xs, residuals; captured.
     """
     backward, count = plan.backward, plan.length
+    assert backward is not None  # There is a gradient.
     n_carry, n_y = len(plan.carry_grads), len(plan.y_grads)
     n_inputs = len(operands) - len(backward.captured) - n_carry - n_y
 
@@ -246,10 +247,10 @@ def _plan_backward(
     cotangents = [capture.placeholder(tensor) for tensor in sources]
     targets = [carry[i] for i in plan.carry_grads] + [xs[i] for i in plan.x_grads]
     targets += plan.params
-    grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+    found_grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
     grads = [
         torch.zeros_like(target) if grad is None else grad
-        for grad, target in zip(grads, targets, strict=True)
+        for grad, target in zip(found_grads, targets, strict=True)
     ]
     dependent = capture.depend(kept)
     candidates = [tensor for tensor, ours in zip(kept, dependent, strict=True) if ours]

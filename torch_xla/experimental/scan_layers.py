@@ -67,8 +67,8 @@ def scan_layers(
 
     if not stacked:  # Layers without parameters: there is something to loop over.
         first = tree_flatten(input_data)[0][0]
-        stacked = torch.zeros(len(layers), dtype=torch.bool, device=first.device)
-        return scan(lambda carry, _: one(carry, {}), input_data, stacked)[0]
+        turns = torch.zeros(len(layers), dtype=torch.bool, device=first.device)
+        return scan(lambda carry, _: one(carry, {}), input_data, turns)[0]
     return scan(one, input_data, stacked, partition_fn, is_layer_pure)[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -106,7 +106,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
     @property
     def module(self) -> nn.Module:
         """The module that is wrapped."""
-        return getattr(self, _WRAPPED)
+        return cast(nn.Module, getattr(self, _WRAPPED))
 
     def __getattr__(self, name: str) -> Any:
         """Finds what is not here in the module that is wrapped."""
@@ -117,7 +117,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     def __getitem__(self, key: Any) -> Any:
         """Returns a part of a module that has parts, such as ``nn.Sequential``."""
-        return self.module[key]
+        return getattr(self, _WRAPPED)[key]
 
     def _marked(self, output: torch.Tensor) -> torch.Tensor:
         if not output.dim():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -115,6 +115,12 @@ def _has_host_memory() -> bool:
     return _XLAC._xla_platform() in ("TPU", "CUDA", "ROCM")
 
 
+def _placed(t: torch.Tensor, to: str, back: str) -> torch.Tensor:
+    if not _has_host_memory():
+        return t
+    return cast(torch.Tensor, _Place.apply(t, to, back))  # type: ignore[no-untyped-call]
+
+
 def place_to_host(t: torch.Tensor) -> torch.Tensor:
     """Returns a tensor of the same values that XLA keeps in the host's memory; differentiable.
 
@@ -124,7 +130,7 @@ def place_to_host(t: torch.Tensor) -> torch.Tensor:
     Args:
         t: An XLA tensor of any shape and dtype.
     """
-    return _Place.apply(t, "pinned_host", "device") if _has_host_memory() else t
+    return _placed(t, "pinned_host", "device")
 
 
 def place_to_device(t: torch.Tensor) -> torch.Tensor:
@@ -133,4 +139,4 @@ def place_to_device(t: torch.Tensor) -> torch.Tensor:
     Args:
         t: An XLA tensor of any shape and dtype.
     """
-    return _Place.apply(t, "device", "pinned_host") if _has_host_memory() else t
+    return _placed(t, "device", "pinned_host")

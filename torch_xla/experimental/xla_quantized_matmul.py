@@ -56,7 +56,7 @@ def quantized_matmul(
         parts = torch.einsum("...bs,bso->...bo", x.unflatten(-1, w.shape[:2]), w.to(x.dtype))
         out = (parts * scaler.to(x.dtype)).sum(-2)
         if zero_point is not None:
-            sums = x.unflatten(-1, w.shape[:2]).sum(-1)  # type: ignore[no-untyped-call]
+            sums = x.unflatten(-1, w.shape[:2]).sum(-1)
             out = out - torch.einsum("...b,bo->...o", sums, zero_point.to(x.dtype))
     else:
         out = nn.functional.linear(x, w.to(x.dtype)) * scaler.to(x.dtype)
@@ -77,6 +77,10 @@ class XlaQuantizedLinear(nn.Module):
         quantize_activation: The same.
     """
 
+    weight: torch.Tensor
+    weight_scaler: torch.Tensor
+    zero_point: torch.Tensor | None
+
     def __init__(
         self,
         input_dim: int,
@@ -90,7 +94,8 @@ class XlaQuantizedLinear(nn.Module):
         self.input_dim, self.output_dim = input_dim, output_dim
         self.is_symmetric, self.block_size = is_symmetric, block_size
         self.int4_weight, self.quantize_activation = int4_weight, quantize_activation
-        weight, scaler = (output_dim, input_dim), (output_dim,)
+        weight: tuple[int, ...] = (output_dim, input_dim)
+        scaler: tuple[int, ...] = (output_dim,)
         if block_size != -1:
             if input_dim % block_size:
                 raise ValueError(
@@ -122,7 +127,7 @@ class XlaQuantizedLinear(nn.Module):
         pairs = [("weight", weight), ("weight_scaler", weight_scaler), ("zero_point", zero_point)]
         for name, tensor in pairs:
             own = getattr(self, name)
-            if own is not None and tensor.shape != own.shape:
+            if tensor is not None and tensor.shape != own.shape:
                 raise ValueError(
                     f"load_quantized_weight(): expected `{name}` of shape {list(own.shape)}, got "
                     f"{list(tensor.shape)}"

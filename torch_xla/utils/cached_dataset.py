@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import zlib
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -40,6 +40,12 @@ def _decode(entry: bytes, compress: bool, weights_only: bool) -> Any:
         raise ValueError(f"expected CRC {stored:#010x}, got {found:#010x}")
     raw = zlib.decompress(content) if compress else bytes(content)
     return torch.load(io.BytesIO(raw), weights_only=weights_only)
+
+
+class _Sized(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class CachedDataset(Dataset[Any]):
@@ -76,7 +82,7 @@ class CachedDataset(Dataset[Any]):
 
     def __init__(
         self,
-        data_set: Dataset[Any] | None,
+        data_set: _Sized | None,
         path: str | os.PathLike[str],
         max_files_per_folder: int = 1000,
         compress: bool = True,
@@ -112,7 +118,7 @@ class CachedDataset(Dataset[Any]):
                 f"CachedDataset: expected a dataset of {found['size']} samples, as the one cached "
                 f"at {self._path} is, got one of {len(data_set)}"
             )
-        self._size = found["size"]
+        self._size: int = found["size"]
         self._files_per_folder = found["max_files_per_folder"]
         self._compress = found["compress"]
 
@@ -133,7 +139,7 @@ class CachedDataset(Dataset[Any]):
                 f"CachedDataset: {self._path}/{_METADATA} is corrupted or of another version: "
                 f"{error!r}"
             ) from error
-        return metadata
+        return cast(dict[str, Any], metadata)
 
     def _store(self, path: str, content: bytes) -> None:
         if gcsfs._is_url(path):

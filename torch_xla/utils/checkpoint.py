@@ -18,6 +18,7 @@ from torch.utils.checkpoint import (
 from torch.utils.checkpoint import checkpoint as _checkpoint
 
 from torch_xla._internal import barrier
+from torch_xla._internal.tensors import is_xla
 from torch_xla.utils.utils import map_tensors
 
 
@@ -46,7 +47,7 @@ class _Mark(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ctx.kept[:] = [grad for grad in grads if grad.is_xla]  # type: ignore[attr-defined]
+        ctx.kept[:] = [grad for grad in grads if is_xla(grad)]
         return (None, *grads)
 
 
@@ -92,13 +93,17 @@ def checkpoint(
             # Only when the gradients are there; not before, since nothing else is known then.
             late = list(grads)
             inputs = _together(
-                inputs, lambda found: _Barrier.apply(len(found), *found, *late), lambda t: t.is_xla
+                inputs,
+                lambda found: _Barrier.apply(len(found), *found, *late),  # type: ignore[no-untyped-call]
+                is_xla,
             )
         return function(*inputs, **named)
 
     outputs = _checkpoint(run, *args, use_reentrant=use_reentrant, **kwargs)
     return _together(
-        outputs, lambda found: _Mark.apply(grads, *found), lambda t: t.is_xla and t.requires_grad
+        outputs,
+        lambda found: _Mark.apply(grads, *found),  # type: ignore[no-untyped-call]
+        lambda t: is_xla(t) and t.requires_grad,
     )
 
 

@@ -119,11 +119,11 @@ def _get_async_handler() -> AsyncClosureHandler:
     global _async_handler
     if _async_handler is None:
         _async_handler = AsyncClosureHandler()
-        atexit.register(_finish_async_closures)
+        atexit.register(_finish_async_closures, _async_handler)
     return _async_handler
 
 
-def _finish_async_closures() -> None:
+def _finish_async_closures(handler: AsyncClosureHandler) -> None:
     """Lets the queued closures finish at exit; prints the error of one that failed."""
-    _async_handler.wait()
-    _async_handler.raise_error()
+    handler.wait()
+    handler.raise_error()

@@ -16,7 +16,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import fsspec  # type: ignore[import-untyped]
 import fsspec.core  # type: ignore[import-untyped]
@@ -59,7 +59,8 @@ def _file_system(path: str | os.PathLike[str]) -> tuple[Any, str]:
     if is_gcs_path(url) and not url.removeprefix(_GCS_PREFIX).split("/")[0]:
         raise ValueError(f'expected a path "gs://BUCKET_NAME/PATH", got "{url}"')
     try:
-        return fsspec.core.url_to_fs(url)
+        fs, name = fsspec.core.url_to_fs(url)
+        return fs, name
     except ImportError as error:
         scheme = url.split("://")[0]
         package = _PACKAGES.get(scheme, f"the fsspec implementation of {scheme}://")
@@ -82,7 +83,7 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _blob(fs: Any, path: str, info: dict[str, Any]) -> GcsBlob:
-    mtime = info.get("mtime") or info.get("updated") or info.get("LastModified")
+    mtime: Any = info.get("mtime") or info.get("updated") or info.get("LastModified")
     if isinstance(mtime, str):
         import datetime
 
@@ -134,6 +135,8 @@ class _Writer:
 
 
 class _TextWriter(io.TextIOWrapper):
+    buffer: _Writer
+
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is not None:
             self.buffer.discard()
@@ -162,7 +165,8 @@ def open(path: str | os.PathLike[str], mode: str = "r", encoding: str | None = N
         if not _is_url(os.fspath(path)):
             return builtins.open(name, mode)
         with _naming(path):
-            return _Writer(fs.open(name, mode)) if "w" in mode else fs.open(name, mode)
+            file = fs.open(name, mode)
+            return cast(IO[Any], _Writer(file) if "w" in mode else file)
     raw = open(path, mode.replace("t", "") + "b")
     kind = _TextWriter if isinstance(raw, _Writer) else io.TextIOWrapper
     return kind(raw, encoding=encoding or "utf-8")
@@ -248,7 +252,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
         FileNotFoundError: There is no such file.
     """
     with open(path, "rb") as file:
-        return file.read()
+        return cast(bytes, file.read())
 
 
 def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:

@@ -112,9 +112,9 @@ def save_file(
             tensor = state_dict[name]
             if not xla_model.is_xla_tensor(tensor):
                 tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-                file.write(tensor.reshape(-1).view(torch.uint8).numpy())
+                file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
             else:
-                file.write(staging.fill(tensor).numpy())
+                file.write(staging.fill(tensor).numpy().data)
 
 
 def load_file(

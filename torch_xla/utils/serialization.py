@@ -21,6 +21,7 @@ from torch.utils.serialization import config
 
 from torch_xla import _XLAC
 from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.tensors import is_xla
 from torch_xla.core import xla_model
 from torch_xla.utils import gcsfs
 from torch_xla.utils.utils import for_each_instance_rewrite
@@ -84,7 +85,7 @@ class _Staging:
 
     @staticmethod
     def for_tensors(tensors: Iterable[Any]) -> _Staging:
-        sizes = (t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.is_xla)
+        sizes = (t.nbytes for t in tensors if isinstance(t, torch.Tensor) and is_xla(t))
         return _Staging(max(sizes, default=0))
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -153,11 +154,13 @@ class _Pickler(pickle.Pickler):
             return (list, ())
         key, base, strides, offset = self._layouts.place(obj)
         storage = self._storage(key, base.dtype, base.numel(), base)
-        arguments = (storage, offset, tuple(obj.size()), strides, obj.requires_grad, OrderedDict())
+        no_hooks: OrderedDict[str, Any] = OrderedDict()
+        look = (storage, offset, tuple(obj.size()), strides, obj.requires_grad, no_hooks)
         function: Any = torch._utils._rebuild_tensor_v2
+        arguments: tuple[Any, ...] = look
         if obj.dtype in torch.storage._new_dtypes():
-            function, arguments = torch._utils._rebuild_tensor_v3, (*arguments, obj.dtype)
-        state = torch._utils._get_obj_state(obj)  # type: ignore[no-untyped-call]
+            function, arguments = torch._utils._rebuild_tensor_v3, (*look, obj.dtype)
+        state = torch._utils._get_obj_state(obj)
         if type(obj) is torch.Tensor and not state:
             return function, arguments
         return torch._tensor._rebuild_from_type_v2, (function, type(obj), arguments, state)
@@ -210,11 +213,12 @@ def _write(data: Any, tensors: list[torch.Tensor], file: IO[bytes]) -> None:
     staging = _Staging.for_tensors(storage.source for storage in pickler.storages)
     for storage in pickler.storages:
         if isinstance(storage.source, torch.Tensor):
-            content = staging.fill(storage.source).untyped_storage()
+            host = staging.fill(storage.source).untyped_storage()
         else:
-            content = storage.source.cpu()  # type: ignore[no-untyped-call]
-        writer.write_record(f"data/{storage.key}", content, storage.nbytes)
-        del content
+            host = storage.source.cpu()
+        record: Any = host  # The stub knows older storages.
+        writer.write_record(f"data/{storage.key}", record, storage.nbytes)
+        del host, record
     writer.write_end_of_file()
 
 

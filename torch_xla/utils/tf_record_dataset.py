@@ -26,7 +26,7 @@ def _find_files(paths: Paths) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     files: list[str] = []
-    for path in map(os.fspath, paths):
+    for path in (os.fspath(path) for path in paths):
         if any(character in path for character in "*?["):
             found = [blob.path for blob in gcsfs.list(path)]
             if not found:
@@ -115,10 +115,12 @@ class TfRecordDataset(IterableDataset[Any]):
         if self._shuffle_buffer:
             random.Random(f"{self._seed} {epoch}").shuffle(files)
         if len(files) >= parts:
-            samples = itertools.chain.from_iterable(map(self._read, files[part::parts]))
+            samples: Iterator[Any] = itertools.chain.from_iterable(
+                map(self._read, files[part::parts])
+            )
         else:
-            samples = itertools.chain.from_iterable(map(self._read, files))
-            samples = itertools.islice(samples, part, None, parts)
+            every = itertools.chain.from_iterable(map(self._read, files))
+            samples = itertools.islice(every, part, None, parts)
         if self._shuffle_buffer:
             return self._shuffled(samples, random.Random(f"{self._seed} {epoch} {part}"))
         return samples

@@ -6,7 +6,7 @@ import contextlib
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class TfRecordWriter:
             self._compressor = zlib.compressobj(level, zlib.DEFLATED, bits)
         path = os.fspath(path)
         self._stack = contextlib.ExitStack()
-        self._file = self._stack.enter_context(
+        self._file: IO[Any] | None = self._stack.enter_context(
             gcsfs.open(path, "wb") if gcsfs._is_url(path) else atomic_write(path)
         )
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -113,7 +113,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], data: Any) -> 
             children, spec = _pytree.tree_flatten(node, is_leaf=lambda child: child is not node)
             return _pytree.tree_unflatten([walk(child) for child in children], spec)
         if dataclasses.is_dataclass(node) and not isinstance(node, type):
-            result = copy.copy(node)
+            result = copy.copy(cast(Any, node))
             for field in dataclasses.fields(node):
                 if hasattr(node, field.name):
                     # Also where the class is frozen.
@@ -200,7 +200,7 @@ class TmpFolder:
     """A folder that is removed at the end of a ``with`` block, which gets its name."""
 
     def __init__(self) -> None:
-        self.name: str | None = None
+        self.name = ""
 
     def __enter__(self) -> str:
         self.name = tempfile.mkdtemp()

@@ -61,13 +61,12 @@ void BindInsight(py::module_& m) {
       },
       py::arg("after") = 0, py::arg("count") = SIZE_MAX);
   // What no entry on disk has of a key that was asked for in vain.
-  m.def(
-      "_why_not_on_disk",
-      [](const std::string& key) {
-        const std::shared_ptr<lazy::DiskCache> cache = lazy::GetDiskCache();
-        return cache ? cache->WhyMissing(key) : std::string();
-      },
-      NoGil());
+  m.def("_why_not_on_disk", [](const py::bytes& bytes) {
+    const std::string key = bytes;
+    const py::gil_scoped_release released;
+    const std::shared_ptr<lazy::DiskCache> cache = lazy::GetDiskCache();
+    return cache ? cache->WhyMissing(key) : std::string();
+  });
   m.def("_set_recompile_is_error", &lazy::SetRecompileIsError);
   m.def("_graph_record_size", &lazy::RecordSize);
   m.def("_memory_report", &lazy::MemoryReport, NoGil());

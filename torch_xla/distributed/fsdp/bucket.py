@@ -10,6 +10,7 @@ from torch import nn
 
 import torch_xla
 from torch_xla._internal import replication
+from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 
 
@@ -86,7 +87,7 @@ class Bucket:
         part = self.padded_size // sharding.size
         begin = sharding.rank * part
         # Cut before it goes to the device, which need not hold the whole of a module on the CPU.
-        device = first.device if first.is_xla else torch_xla.device()  # type: ignore[attr-defined]
+        device = first.device if is_xla(first) else torch_xla.device()
         shard = flat[begin : begin + part].clone().to(device)
         if by_rows:
             shard = shard.view(parts, *self.shapes[0][1:])
@@ -121,7 +122,7 @@ class Bucket:
 
     def fill(self, flat: torch.Tensor) -> None:
         """Gives ``full`` its data, all replicas' parts."""
-        parts = flat[: sum(self._sizes)].split(self._sizes)  # type: ignore[no-untyped-call]
+        parts = flat[: sum(self._sizes)].split(self._sizes)
         for full, part, shape in zip(self.full, parts, self.shapes, strict=True):
             full.data = part.view(shape)
         self.is_gathered = True

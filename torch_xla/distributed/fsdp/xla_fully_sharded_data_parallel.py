@@ -14,6 +14,7 @@ from torch.utils import _pytree
 
 import torch_xla
 from torch_xla._internal.auto_wrap import wrap_children
+from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding, gather, reduce
 from torch_xla.distributed.fsdp.state_dict_utils import WRAPPED, clean_name
@@ -208,7 +209,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                 if buffer is None:
                     continue
                 new = dtype if buffer.dtype.is_floating_point else None
-                if not buffer.is_xla:  # type: ignore[attr-defined]
+                if not is_xla(buffer):
                     if buffer not in moved:
                         moved[buffer] = buffer.to(torch_xla.device(), new)
                     child._buffers[name] = moved[buffer]
@@ -300,7 +301,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             for output in _pytree.tree_leaves(outputs):
                 if isinstance(output, torch.Tensor) and output.requires_grad:
-                    output.register_hook(self._before_backward)  # type: ignore[no-untyped-call]
+                    output.register_hook(self._before_backward)
         return outputs
 
     def _before_backward(self, gradient: torch.Tensor) -> None:
@@ -405,7 +406,8 @@ class XlaFullyShardedDataParallel(nn.Module):
             local = [gradient.float().abs().pow(norm_type).sum() for gradient in gradients]
             reduction, power = collectives.REDUCE_SUM, 1.0 / norm_type
             total = torch.stack(local).sum() if local else torch.zeros((), device=device)
-        norm = collectives.all_reduce(reduction, total, groups=groups).pow(power)
+        summed = collectives.all_reduce(reduction, total, groups=groups)
+        norm: torch.Tensor = summed.pow(power)
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale.to(gradient.dtype))

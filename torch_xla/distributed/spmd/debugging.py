@@ -17,7 +17,7 @@ try:
     import rich.table
     import rich.text
 except ImportError:
-    rich = None
+    rich = None  # type: ignore[assignment]
 
 _COLORS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 

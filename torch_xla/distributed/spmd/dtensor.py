@@ -53,7 +53,7 @@ def to_partition_spec(
     from torch.distributed.tensor.placement_types import Replicate, Shard
 
     if placements is None:
-        placements = [Replicate()] * device_mesh.ndim
+        placements = [Replicate()] * (0 if device_mesh is None else device_mesh.ndim)
     if device_mesh is not None and len(placements) != device_mesh.ndim:
         raise ValueError(
             f"expected {device_mesh.ndim} placements, one for each dimension of the mesh, got "
@@ -141,5 +141,5 @@ def xla_distribute_module(
         module.register_forward_hook(
             lambda child, inputs, outputs: output_fn(child, outputs, device_mesh)
         )
-    module._distribute_module_applied = True
+    module._distribute_module_applied = True  # type: ignore[assignment]
     return module

@@ -43,7 +43,8 @@ class _DotGeneral(torch.autograd.Function):
             product = _DotGeneral.apply(gradient, b, last, b_free)  # type: ignore[no-untyped-call]
             a_gradient = product.permute(_order(a_free + [a_dims[i] for i in _order(b_dims)]))
         if ctx.needs_input_grad[1]:
-            product = _DotGeneral.apply(gradient, a, list(range(count)), a_free)
+            first = list(range(count))
+            product = _DotGeneral.apply(gradient, a, first, a_free)  # type: ignore[no-untyped-call]
             b_gradient = product.permute(_order(b_free + [b_dims[i] for i in _order(a_dims)]))
         return a_gradient, b_gradient, None, None
 
@@ -65,7 +66,8 @@ def einsum_linear(
     Returns:
         [..., m].
     """
-    output = _DotGeneral.apply(input, weight, [input.dim() - 1], [1])
+    dims = [input.dim() - 1], [1]
+    output: torch.Tensor = _DotGeneral.apply(input, weight, *dims)  # type: ignore[no-untyped-call]
     return output if bias is None else output + bias
 
 
@@ -103,7 +105,7 @@ def apply_xla_patch_to_nn_linear(
     """
     for child in module.modules():
         if isinstance(child, nn.Linear):
-            child.forward = types.MethodType(patched_function, child)
+            child.forward = types.MethodType(patched_function, child)  # type: ignore[method-assign]
     return module
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal import barrier
+from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.mesh import Mesh
 from torch_xla.distributed.spmd.partition import PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
@@ -87,7 +88,7 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
         found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
         raise TypeError(f"clear_sharding: expected an xla tensor, got {found}")
     _XLAC._xla_clear_sharding(t)
-    return unwrap_sharded_tensor(t)
+    return cast(torch.Tensor, unwrap_sharded_tensor(t))
 
 
 class MarkShardingFunction(torch.autograd.Function):
@@ -109,12 +110,13 @@ class MarkShardingFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return MarkShardingFunction.apply(gradient, ctx.sharding), None, None
+        return with_sharding(gradient, ctx.sharding), None, None
 
 
 def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
     """Returns a tensor of the same content that lies so, as its gradient does."""
-    return MarkShardingFunction.apply(t, sharding)  # type: ignore[no-untyped-call]
+    marked = MarkShardingFunction.apply(t, sharding)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, marked)
 
 
 def mark_sharding_with_gradients(
@@ -185,6 +187,6 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
     """
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        barrier.apply_([g for g in grad_input if isinstance(g, torch.Tensor) and g.is_xla])
+        barrier.apply_([g for g in grad_input if isinstance(g, torch.Tensor) and is_xla(g)])
 
     m.register_full_backward_hook(hook)

@@ -6,11 +6,12 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.tensors import is_xla
 
 
 class ShardingType(IntEnum):
@@ -63,9 +64,7 @@ def _tiles(tensor: torch.Tensor) -> tuple[list[torch.Tensor], _XLAC.Sharding]:
     tiles = _XLAC._xla_tiles(tensor)
     sharding = _XLAC._xla_sharding(tensor)
     if sharding is None:  # A view: what it looks at may lie in any way.
-        tensor = tensor.detach().clone()
-        tiles = _XLAC._xla_tiles(tensor)
-        sharding = _XLAC._xla_sharding(tensor)
+        return _tiles(tensor.detach().clone())
     return tiles, sharding
 
 
@@ -84,7 +83,7 @@ class XLAShardedTensor(torch.Tensor):
     """
 
     # What operators return is no XLAShardedTensor, and they cost what they always do.
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(
@@ -198,23 +197,24 @@ class XLAShardedTensor(torch.Tensor):
         if not self.is_leaf:
             raise RuntimeError("only tensors that are leaves of the graph can be deep-copied")
         if id(self) in memo:
-            return memo[id(self)]
+            return cast(XLAShardedTensor, memo[id(self)])
         copied = self.global_tensor.detach().clone()
         marked = _XLAC._xla_marked_sharding(self)
         if marked is not None:
             _XLAC._xla_mark_sharding(copied, marked)
-        result = XLAShardedTensor(copied).requires_grad_(self.requires_grad)
+        result = XLAShardedTensor(copied)
+        result.requires_grad_(self.requires_grad)
         result.__dict__.update(self.__dict__)  # Such as that it is a parameter.
         memo[id(self)] = result
         return result
 
-    def __reduce_ex__(self, protocol: int) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         # Files hold plain tensors.
         return (
             self.global_tensor.detach().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
         )
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"XLAShardedTensor({self.global_tensor!r}, sharding_spec={self.sharding_spec!r})"
 
 
@@ -225,7 +225,7 @@ def wrap_as_sharded_tensor(t: torch.Tensor, *args: Any, **kwargs: Any) -> XLASha
 
 def wrap_if_sharded(x: Any) -> Any:
     """Returns a marked or split xla tensor as :class:`XLAShardedTensor`; all else as it is."""
-    if not isinstance(x, torch.Tensor) or isinstance(x, XLAShardedTensor) or not x.is_xla:
+    if not isinstance(x, torch.Tensor) or isinstance(x, XLAShardedTensor) or not is_xla(x):
         return x
     if _XLAC._xla_marked_sharding(x) is None:
         sharding = _XLAC._xla_sharding(x)

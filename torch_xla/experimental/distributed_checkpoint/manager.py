@@ -10,12 +10,14 @@ import signal
 import threading
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from torch_xla import runtime
 from torch_xla._internal import restricted_pickle
@@ -40,7 +42,7 @@ _METADATA = ".metadata"  # torch.distributed.checkpoint writes it last.
 def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy that the training that goes on does not change."""
     own = map_tensors(lambda t: t.detach().clone() if t.device.type == "cpu" else t, state_dict)
-    return xla_model._maybe_convert_to_cpu(own)
+    return cast(dict[str, Any], xla_model._maybe_convert_to_cpu(own))
 
 
 class CheckpointManager:
@@ -232,9 +234,9 @@ class CheckpointManager:
         self._barrier()
         # Closing a remote file is its sync; without this the writer would call os.sync().
         writer = (
-            FsspecWriter(target, sync_files=False) if self._remote else dcp.FileSystemWriter(target)
+            FsspecWriter(target, sync_files=False) if self._remote else FileSystemWriter(target)
         )
-        dcp.save(  # type: ignore[attr-defined]
+        save(
             state_dict,
             storage_writer=writer,
             planner=SPMDSavePlanner() if runtime.is_spmd() else None,
@@ -289,7 +291,7 @@ class CheckpointManager:
 
     def _reader(self, step: int) -> Any:
         folder = self._folder(step)
-        return FsspecReader(folder) if self._remote else dcp.FileSystemReader(folder)
+        return FsspecReader(folder) if self._remote else FileSystemReader(folder)
 
     def _is_whole(self, step: int, weights_only: bool) -> bool:
         """Whether the metadata can be read and the files are as long as it says."""
@@ -339,7 +341,7 @@ class CheckpointManager:
             content = gcsfs.read(f"{self._folder(step)}/{_METADATA}")
             restricted_pickle.check_metadata(content)
         planner = SPMDLoadPlanner if runtime.is_spmd() else RestrictedLoadPlanner
-        dcp.load(  # type: ignore[attr-defined]
+        load(
             state_dict,
             storage_reader=self._reader(step),
             planner=planner(weights_only=weights_only),

@@ -94,7 +94,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         for item in plan.items:
             value = self.state_dict.get(item.index.fqn)
             sharding = _sharding_of(value)
-            if sharding is None:
+            if value is None or sharding is None:
                 items.append(item)
                 continue
             for shard, device in _write_items(item, value, sharding):
