@@ -32,20 +32,19 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import torch
 from bounds_exceptions import EXCUSES, Excuse
-from opinfo_exceptions import RANDOM
-from opinfo_testing import (
+from opinfo_cases import (
     OPS,
     Case,
     _attempt,
-    _difference,
     _forward,
-    _one_line,
     _samples,
     _text,
     describe,
     dtype_name,
     dtypes_of,
 )
+from opinfo_exceptions import RANDOM
+from opinfo_testing import _difference, _one_line
 from process_testing import fork_child
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from tqdm import tqdm

@@ -28,6 +28,7 @@ os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
 
 import torch
 import yaml
+from opinfo_cases import CHECKS, DTYPES, OPS, dtype_name, plan
 from opinfo_exceptions import (
     EXCEPTIONS,
     FALLBACK_REASONS,
@@ -36,7 +37,7 @@ from opinfo_exceptions import (
     UNINITIALIZED,
     Excuse,
 )
-from opinfo_testing import CHECKS, DTYPES, OPS, check_op, dtype_name, plan
+from opinfo_testing import check_op
 from process_testing import fork_child
 from tqdm import tqdm
 

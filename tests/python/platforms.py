@@ -24,8 +24,8 @@ if __name__ == "__main__":
 
 import torch
 from conformance import run_all
+from opinfo_cases import OPS, _attempt, dtype_name, dtypes_of, make_cases
 from opinfo_exceptions import EXCEPTIONS
-from opinfo_testing import OPS, _attempt, dtype_name, dtypes_of, make_cases
 from platforms_exceptions import REFUSED
 
 import torch_xla

@@ -45,8 +45,8 @@ def start_python(
 
 
 def python_output(code: str, **environment: str) -> str:
-    """Returns what ``code`` printed in a process of its own."""
-    result = start_python("-c", code, **environment)
+    """Returns what ``code``, which may be indented, printed in a process of its own."""
+    result = start_python("-c", textwrap.dedent(code), **environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

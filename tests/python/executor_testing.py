@@ -1,0 +1,28 @@
+"""What the executor did, in numbers; a small network."""
+
+import torch
+
+import torch_xla.debug.metrics as met
+
+
+def count(name: str) -> int:
+    return met.counter_value(name) or 0
+
+
+def compiles() -> int:
+    return count("UncachedCompile")
+
+
+def executions() -> int:
+    return count("UncachedCompile") + count("CachedCompile")
+
+
+def executed_on_device() -> int:
+    data = met.metric_data("ExecuteTime")
+    return data[0] if data else 0
+
+
+def model(device: torch.device, width: int) -> torch.nn.Module:
+    torch.manual_seed(width)
+    net = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
+    return net.to(device)
