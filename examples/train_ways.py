@@ -8,6 +8,7 @@
     CPU_NUM_DEVICES=4 python examples/train_ways.py fsdp_v2    # and the weights, too
 
 All give the losses of the plain loop (``amp`` but for rounding): the batch of a step is the same.
+Several of a kind may be named at once: the first two, the next two, the last two.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def network() -> nn.Sequential:
     )
 
 
-def train(index: int, args: argparse.Namespace) -> None:
-    how, device, model = args.how, torch_xla.device(), network()
-    mesh = None
+def train(how: str, args: argparse.Namespace) -> list[float]:
+    """Returns the loss of each step, the mean over the replicas."""
+    device, model, mesh = torch_xla.device(), network(), None
     if how == "ddp":
         dist.init_process_group("xla", init_method="xla://")
         model = nn.parallel.DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
@@ -85,24 +86,34 @@ def train(index: int, args: argparse.Namespace) -> None:
     means = torch.stack(losses)
     if not mesh:
         means = xm.all_reduce(xm.REDUCE_SUM, means, scale=1 / xr.world_size())
-    means = means.tolist()
-    xm.master_print(f"{how}: loss {means[0]:.4f} to {means[-1]:.4f} in {args.steps} steps")
+    return means.tolist()
+
+
+def run(index: int, args: argparse.Namespace) -> None:
+    results = {}
+    for how in args.how:
+        losses = results[how] = train(how, args)
+        xm.master_print(f"{how}: loss {losses[0]:.4f} to {losses[-1]:.4f} in {args.steps} steps")
     if args.log_losses and xm.is_master_ordinal(local=False):
         with open(args.log_losses, "w", encoding="utf-8") as file:
-            json.dump({"losses": means}, file)
+            json.dump({"losses": results}, file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("how", choices=("plain", "amp", "ddp", "fsdp", "spmd", "fsdp_v2"))
+    spmd = {"spmd", "fsdp_v2"}
+    ways = ("plain", "amp", "ddp", "fsdp", *sorted(spmd))
+    parser.add_argument("how", choices=ways, nargs="+")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--log-losses", metavar="FILE", help="write the result as JSON to FILE")
     args = parser.parse_args()
-    if args.how in ("spmd", "fsdp_v2"):
+    if spmd.issuperset(args.how):
         xr.use_spmd()
-        train(0, args)
+        run(0, args)
+    elif spmd.isdisjoint(args.how):
+        torch_xla.launch(run, args=(args,))
     else:
-        torch_xla.launch(train, args=(args,))
+        parser.error("spmd and fsdp_v2 take all devices into one process, the others do not")
 
 
 if __name__ == "__main__":
