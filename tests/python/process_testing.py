@@ -31,16 +31,17 @@ device = xm.xla_device()
 
 
 def start_python(
-    *args: str, timeout: float = 120, **environment: str
+    *args: str, timeout: float = 120, **environment: str | None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the interpreter with these arguments and variables, and waits for its end."""
+    """Runs the interpreter with these arguments and variables, None for unset, till its end."""
+    variables = {**os.environ, **environment}
     return subprocess.run(
         [sys.executable, *args],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, **environment},
+        env={name: value for name, value in variables.items() if value is not None},
     )
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
+
+from process_testing import start_python
 
 
 def run(**environment: str) -> subprocess.CompletedProcess:
-    own = {
-        name: value for name, value in os.environ.items() if not re.match(r"(PT_)?XLA_|PJRT_", name)
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "torch_xla.doctor"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**own, "PJRT_DEVICE": "CPU", "XLA_PERSISTENT_CACHE_PATH": "", **environment},
+    ours = [name for name in os.environ if re.match(r"(PT_)?XLA_|PJRT_", name)]
+    variables = {"PJRT_DEVICE": "CPU", "XLA_PERSISTENT_CACHE_PATH": "", **environment}
+    return start_python(
+        "-m", "torch_xla.doctor", timeout=280, **{**dict.fromkeys(ours), **variables}
     )
 
 

@@ -3,10 +3,9 @@ switches off: their tests, once more."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from process_testing import start_python
 
 OPS = Path(__file__).parents[1] / "ops"
 # Of test_ops_linalg.py test_without_cpu_kernels does the same.
@@ -18,13 +17,7 @@ TESTS = {
 
 def test_without_cpu_kernels() -> None:
     names = [f"{OPS / file}::{test}" for file, tests in TESTS.items() for test in tests]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *names],
-        env={**os.environ, "XLA_CPU_KERNELS": "0"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    options = ("-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider")
+    run = start_python(*options, *names, timeout=280, XLA_CPU_KERNELS="0")
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
     assert " passed" in run.stdout

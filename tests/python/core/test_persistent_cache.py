@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_testing import run_python
+from process_testing import run_python, start_python
 
 from torch_xla import _XLAC, cache
 from torch_xla._internal import plugins
@@ -274,14 +274,7 @@ def test_a_plugin_that_rejects_its_own_programs_is_noticed(tmp_path):
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_xla.cache", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    return start_python("-m", "torch_xla.cache", *arguments, **environment)
 
 
 def test_command_line(tmp_path, capsys):

@@ -1,12 +1,11 @@
 """xm.add_step_closure: order, threads, errors, and that it costs no execution."""
 
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 import torch
+from process_testing import start_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -147,28 +146,24 @@ def test_async_queue_is_bounded():
     assert done == [1, 2, 3]
 
 
-def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_async_closures_finish_at_exit():
-    result = run_python(
+    result = start_python(
+        "-c",
         "import time, torch_xla.core.xla_model as xm\n"
         "xm.add_step_closure(lambda: (time.sleep(0.3), print('done')), run_async=True)\n"
-        "xm.mark_step()\n"
+        "xm.mark_step()\n",
     )
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
 
 
 def test_async_error_is_printed_at_exit():
-    result = run_python(
+    result = start_python(
+        "-c",
         "import time, torch_xla.core.xla_model as xm\n"
         "def fail():\n"
         "  time.sleep(0.3)\n"
         "  raise ValueError('in the closure')\n"
         "xm.add_step_closure(fail, run_async=True)\n"
-        "xm.mark_step()\n"
+        "xm.mark_step()\n",
     )
     assert "ValueError: in the closure" in result.stderr

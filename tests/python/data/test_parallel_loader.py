@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import gc
 import inspect
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from process_testing import start_python
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -294,9 +294,7 @@ def test_exit_in_mid_epoch_does_not_hang():
         "iterator = iter(loader)\n"
         "print(next(iterator).cpu().tolist())\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    result = start_python("-c", code, timeout=60)
     assert (result.returncode, result.stdout) == (0, "[1.0, 1.0]\n"), result.stderr
 
 

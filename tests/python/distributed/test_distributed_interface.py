@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from process_testing import run_python
+from process_testing import run_python, start_python
 from replica_testing import run_replicas
 
 import torch_xla.core.collectives as collectives
@@ -218,14 +216,7 @@ def test_launch_under_torchrun_gives_the_local_rank(tmp_path):
     script.write_text(textwrap.dedent(LAUNCHED))
     # The second process of the second host.
     place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        env={**os.environ, **place},
-    )
+    result = start_python(str(script), timeout=100, **place)
     assert "CALLED 1 word 3" in result.stdout
 
 

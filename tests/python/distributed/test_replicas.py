@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from process_testing import start_python
 from replica_testing import environment, run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
@@ -362,14 +363,8 @@ if __name__ == "__main__":
 def test_wrapped_model_and_serial_executor(method, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(FORKED)
-    result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), method],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env={**os.environ, "CPU_NUM_DEVICES": "3", "XLA_COLLECTIVE_TIMEOUT": "60"},
-    )
+    variables = {"CPU_NUM_DEVICES": "3", "XLA_COLLECTIVE_TIMEOUT": "60"}
+    result = start_python(str(script), str(tmp_path), method, timeout=150, **variables)
     assert result.returncode == 0, result.stderr[-4000:]
 
 
@@ -431,14 +426,8 @@ def test_repeated_spawns_leave_nothing(count, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     ports = _listening_ports()
-    result = subprocess.run(
-        [sys.executable, str(script), str(count)],
-        capture_output=True,
-        text=True,
-        timeout=1400,
-        check=False,
-        env={**os.environ, "CPU_NUM_DEVICES": "2", "TMPDIR": str(temporary)},
-    )
+    variables = {"CPU_NUM_DEVICES": "2", "TMPDIR": str(temporary)}
+    result = start_python(str(script), str(count), timeout=1400, **variables)
     assert result.returncode == 0, result.stderr[-4000:]
     # Other programs may have opened some meanwhile, but hardly as many.
     assert len(_listening_ports() - ports) < max(5, count // 10)

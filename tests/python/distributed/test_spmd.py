@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from process_testing import start_python
 from spmd_testing import in_spmd
 from torch import nn
 
@@ -145,14 +143,7 @@ def test_launch_is_refused():
 def test_replicas_are_refused():
     with pytest.raises(RuntimeError, match="expected one process.*one of 2 replicas"):
         xr.use_spmd()
-    result = subprocess.run(
-        [sys.executable, "-c", "import torch_xla"],
-        env={**os.environ, "XLA_USE_SPMD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = start_python("-c", "import torch_xla", timeout=60, XLA_USE_SPMD="1")
     assert "one of 2 replicas" in result.stderr
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from process_testing import start_python
 
 OPS = (
     "argsort",
@@ -26,12 +26,7 @@ OPS = (
 def test_numbers_out_of_range() -> None:
     # In a process of its own: it forks for each operator, which one that has devices cannot.
     script = Path(__file__).parents[1] / "bounds.py"
-    result = subprocess.run(
-        [sys.executable, str(script), "--quiet", "-v", "--ops", ",".join(OPS)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    options = ("--quiet", "-v", "--ops", ",".join(OPS))
+    result = start_python(str(script), *options, timeout=600)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
     assert "13 operators" in result.stdout and "100.00% of the CPU's errors" in result.stdout

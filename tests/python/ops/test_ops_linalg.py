@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from op_testing import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
-from process_testing import run_python
+from process_testing import python_output, run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -114,12 +111,9 @@ def test_a_program_from_the_disk_cache_finds_the_kernel(tmp_path) -> None:
         "q, r = torch.linalg.qr(torch.eye(3).add(1).to('xla'))\n"
         "print((q @ r).cpu().round().tolist(), met.counter_value('PersistentCacheHit'))\n"
     )
-    env = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
-    runs = [
-        subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-        for _ in range(2)
-    ]
-    first, second = (run.stdout.strip().rsplit(" ", 1) for run in runs)
+    folder = str(tmp_path)
+    runs = [python_output(code, XLA_PERSISTENT_CACHE_PATH=folder) for _ in range(2)]
+    first, second = (said.rsplit(" ", 1) for said in runs)
     assert first[0] == second[0] == "[[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 2.0]]"
     assert int(second[1]) > 0
 
@@ -140,9 +134,7 @@ def test_without_cpu_kernels() -> None:
         "assert met.counter_value('aten::linalg_qr')\n"
         "print('ok')"
     )
-    env = {**os.environ, "XLA_CPU_KERNELS": "0"}
-    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert run.stdout.strip() == "ok", run.stderr
+    assert python_output(code, XLA_CPU_KERNELS="0") == "ok"
 
 
 def test_one_program_holds_the_kernel_and_what_surrounds_it() -> None:

@@ -1,12 +1,11 @@
 """torch_xla.compile, torch_xla.step, compile options and eager mode."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from op_testing import rand
+from process_testing import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -91,12 +90,7 @@ class TestNameAndOptions:
             "f = torch_xla.compile(lambda x: x.exp() * 2, name='named_step')\n"
             "f(torch.ones(3, device='xla')).cpu()\n"
         )
-        subprocess.run(
-            [sys.executable, "-c", code],
-            check=True,
-            timeout=120,
-            env={**os.environ, "XLA_FLAGS": f"--xla_dump_to={tmp_path}"},
-        )
+        python_output(code, XLA_FLAGS=f"--xla_dump_to={tmp_path}")
         assert any("named_step" in name for name in os.listdir(tmp_path))
 
     def test_options_reach_the_compiler(self, device):

@@ -1,13 +1,11 @@
 """Loops and branches that are part of the program."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from op_testing import rand
+from process_testing import python_output
 from torch import nn
 
 import torch_xla
@@ -363,15 +361,7 @@ class TestCheckpoint:
         ):
             text = text.replace(f"; ( use_reentrant={reentrant})", "")
             folder = tmp_path / name
-            subprocess.run(
-                [sys.executable, "-c", text],
-                check=True,
-                timeout=120,
-                env={
-                    **os.environ,
-                    "XLA_FLAGS": f"--xla_dump_to={folder} --xla_dump_hlo_as_text",
-                },
-            )
+            python_output(text, XLA_FLAGS=f"--xla_dump_to={folder} --xla_dump_hlo_as_text")
             programs = [p.read_text() for p in folder.glob("*after_optimizations.txt")]
             counts.append(max(program.count("tan(") for program in programs))
         assert counts[0] > counts[1]

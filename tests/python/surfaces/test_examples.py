@@ -2,12 +2,11 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_testing import start_python
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -15,13 +14,8 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 def run_example(tmp_path: Path, script: str, *arguments: str, timeout: float) -> dict[str, Any]:
     """Returns what the script wrote with --log-losses, and ``output``, what it printed."""
     log = tmp_path / "losses.json"
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLES / script), "--log-losses", str(log), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    options = ("--log-losses", str(log), *arguments)
+    result = start_python(str(EXAMPLES / script), *options, timeout=timeout)
     assert result.returncode == 0, result.stderr[-4000:]
     return {**json.loads(log.read_text()), "output": result.stdout}
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from op_testing import fallbacks
+from process_testing import python_output
 from torch import nn
 
 import torch_xla
@@ -531,4 +530,4 @@ x = torch.arange(3.0, device="xla").requires_grad_()
 (x * x).sum().backward()
 assert x.grad.tolist() == [0, 2, 4], x.grad
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    python_output(program)

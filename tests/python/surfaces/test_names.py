@@ -1,13 +1,12 @@
 """Names of torch_xla 2.9: that they do what they say."""
 
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from op_testing import rand
+from process_testing import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -233,15 +232,8 @@ class TestVariables:
     def test_hlo_debug(self):
         code = "import torch_xla; print(torch_xla._XLAC._get_ir_debug())"
         for value in ("1", "0"):
-            printed = subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, "XLA_HLO_DEBUG": value, "XLA_IR_DEBUG": ""},
-                capture_output=True,
-                timeout=60,
-                check=True,
-                text=True,
-            ).stdout
-            assert printed.strip() == str(value == "1")
+            printed = python_output(code, XLA_HLO_DEBUG=value, XLA_IR_DEBUG="")
+            assert printed == str(value == "1")
 
 
 class TestGraphsAndModels:
