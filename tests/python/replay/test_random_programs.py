@@ -160,7 +160,7 @@ def test_programs(device):
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("first", range(QUICK, ALL, 14))
+@pytest.mark.parametrize("first", range(QUICK, ALL, 4))
 def test_more_programs(device, first):
-    replayed = sum(both(program(seed), device).replayed for seed in range(first, first + 14))
-    assert replayed > 0
+    for seed in range(first, first + 4):
+        both(program(seed), device)

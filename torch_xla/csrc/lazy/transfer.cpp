@@ -9,6 +9,7 @@
 #include "lazy/device.h"
 #include "lazy/errors.h"
 #include "lazy/timeline.h"
+#include "lazy/worker.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lazy {
@@ -139,6 +140,7 @@ DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
 }
 
 void ToHost(DeviceData& data, const at::Tensor& cpu) {
+  if (data.producer() != 0) GetWorker(data.device()).NoteWait();
   const Buffers& buffers = data.Wait();
   const c10::ScalarType logical = data.shape()->dtype;
   if (!data.sharding()->replicated()) {

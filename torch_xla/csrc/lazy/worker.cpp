@@ -25,6 +25,8 @@ constexpr int kMaxRunning = 2;
 // Beyond these they are all of one kind: a program that fails in a loop.
 constexpr size_t kMaxFailures = 64;
 
+std::atomic<int> num_workers{0};
+
 debug::Metric& ExecuteTime() {
   static auto& metric = *new debug::Metric("ExecuteTime", debug::Unit::kTimeNs);
   return metric;
@@ -40,7 +42,9 @@ void SpinFor(const std::atomic<int>& filled, std::chrono::microseconds time) {
 
 }  // namespace
 
-Worker::Worker(int device) : device_(device), thread_([this] { Run(); }) {}
+Worker::Worker(int device) : device_(device), thread_([this] { Run(); }) {
+  num_workers.fetch_add(1, std::memory_order_relaxed);
+}
 
 Worker::~Worker() {
   {
@@ -49,6 +53,7 @@ Worker::~Worker() {
   }
   work_.notify_one();
   thread_.join();
+  num_workers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 uint64_t Worker::Reserve() {
@@ -58,8 +63,28 @@ uint64_t Worker::Reserve() {
   return taken_ + queue_.size() - 1;
 }
 
+bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
+  // With several devices another one's program may be what this one waits for.
+  return place == taken_ && running_ == 0 && !launching_ && execution.program &&
+         execution.program->executable && execution.program->devices->size() == 1 &&
+         num_workers.load(std::memory_order_relaxed) == 1;
+}
+
 void Worker::Fill(uint64_t place, Execution execution) {
+  const bool waited = waited_.exchange(false, std::memory_order_relaxed);
   std::unique_lock<std::mutex> lock(mutex_);
+  if (waited && RunsHere(place, execution)) {
+    queue_.pop_front();
+    ++taken_;
+    ++running_;
+    launching_ = true;
+    lock.unlock();
+    Execute(execution);
+    lock.lock();
+    launching_ = false;
+    if (sleeping_ && !queue_.empty() && queue_.front()) work_.notify_one();
+    return;
+  }
   queue_[place - taken_] = std::move(execution);
   filled_.fetch_add(1, std::memory_order_relaxed);
   if (sleeping_) work_.notify_one();
@@ -71,6 +96,7 @@ void Worker::Fill(uint64_t place, Execution execution) {
 }
 
 void Worker::Drain() {
+  NoteWait();
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
 }
@@ -130,11 +156,11 @@ void Worker::ForgetFailure(uint64_t producer) {
   failures_ = std::move(others);
 }
 
-void Worker::Finished() {
+bool Worker::Finished() {
   --running_;
   --unfinished_;
-  if (sleeping_) work_.notify_one();
-  if (unfinished_ == 0 || unfinished_ == kMaxUnfinished / 2) done_.notify_all();
+  if (sleeping_ && !queue_.empty()) work_.notify_one();
+  return unfinished_ == 0 || unfinished_ == kMaxUnfinished / 2;
 }
 
 void Worker::Run() {
@@ -142,7 +168,7 @@ void Worker::Run() {
     SpinFor(filled_, std::chrono::microseconds(50));
     std::unique_lock<std::mutex> lock(mutex_);
     auto ready = [&] {
-      return stop_ || (!queue_.empty() && queue_.front() && running_ < kMaxRunning);
+      return stop_ || (!queue_.empty() && queue_.front() && running_ < kMaxRunning && !launching_);
     };
     sleeping_ = !ready();
     work_.wait(lock, ready);
@@ -154,11 +180,14 @@ void Worker::Run() {
     filled_.fetch_sub(1, std::memory_order_relaxed);
     ++running_;
     if (!execution.program) {
-      Finished();
+      if (Finished()) done_.notify_all();
       continue;
     }
+    launching_ = true;
     lock.unlock();
     Execute(execution);
+    lock.lock();
+    launching_ = false;
   }
 }
 
@@ -193,7 +222,7 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
 }
 
 void Worker::Finish(const Running& running, const runtime::Error* error) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   // Read with the lock held: else another's end, later than this one's, may be noted already.
   const Clock::time_point now = Clock::now();
   // What it waited for the one before it is not its own time.
@@ -202,7 +231,9 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   NoteRan({running.program, device_, (end - time).count(), end.count()});
   if (error) Note(running, AsTorchError(*error, running.origin, running.program));
-  Finished();
+  const bool notify = Finished();
+  lock.unlock();  // Who wakes takes it.
+  if (notify) done_.notify_all();
 }
 
 void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
@@ -284,7 +315,7 @@ void Worker::Execute(Execution& execution) {
     execution = {};
     std::lock_guard<std::mutex> lock(mutex_);
     Note(*running, error);
-    Finished();
+    if (Finished()) done_.notify_all();
   }
 }
 

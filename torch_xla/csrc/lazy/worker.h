@@ -38,11 +38,15 @@ class Worker {
   /// A place in the queue, for an execution that Fill gives later: what is reserved first runs
   /// first, and waits there. Every place must be filled.
   uint64_t Reserve();
-  /// One without a program runs nothing. Then blocks while too many are queued or running.
+  /// One without a program runs nothing. Then blocks while too many are queued or running. Where
+  /// the caller has waited for all that it gave before, the caller's thread hands it to the plugin
+  /// itself: it has nothing else to do meanwhile, and waking the worker would only cost time.
   void Fill(uint64_t place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.
   void Drain();
+  /// Somebody waits for what was pushed, and may do so again after the next push.
+  void NoteWait() { waited_.store(true, std::memory_order_relaxed); }
   /// Throws, once, what failed since the last call.
   void ThrowFailure();
   /// Forgets what execution `producer` failed by: its own failure, and those of executions that
@@ -65,6 +69,8 @@ class Worker {
     int64_t program;  // its number, see lazy/explain.h
   };
   void Run();
+  /// With the mutex held: whether the caller of Fill may run what it gives.
+  bool RunsHere(uint64_t place, const Execution& execution) const;
   void Execute(Execution& execution);
   const Buffers& Numbers(Program& program, const Execution& execution, bool floats);
   /// Hands an execution to the plugin and keeps the promises of its outputs. `done`: an event for
@@ -77,8 +83,8 @@ class Worker {
   const Failure* FindFailure(uint64_t execution) const;
   /// The failures without an earlier one that execution `failed` comes of.
   std::set<uint64_t> RootsOf(uint64_t failed) const;
-  /// One execution is done; with the mutex held.
-  void Finished();
+  /// One execution is done; with the mutex held. Returns whether to notify done_.
+  bool Finished();
 
   const int device_;
 
@@ -90,11 +96,13 @@ class Worker {
   std::atomic<int> filled_{0};                  // executions in the queue: what Run spins on
   int unfinished_ = 0;                          // places, until they are done on the device
   int running_ = 0;                             // handed to the plugin and not done
+  bool launching_ = false;                      // somebody is within Execute
+  std::atomic<bool> waited_{false};             // since the last push; see Fill
   bool sleeping_ = false;                       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
   std::vector<Failure> failures_;                    // not told yet
-  uint64_t executions_ = 0;                          // for the worker's thread alone
+  uint64_t executions_ = 0;                          // for who is within Execute
   std::thread thread_;
 };
 
