@@ -206,7 +206,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       if (!alone || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
         program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),
-                                        program->shardings, settings->name);
+                                        program->shardings, settings->name, /*to_run=*/true);
       }
       if (!settings->name.empty()) {
         debug::GetCounter("CompiledGraph::" + settings->name).Add();

@@ -6,6 +6,7 @@
 #include "ir/attributes.h"
 #include "lazy/node_factory.h"
 #include "lazy/number.h"
+#include "lazy/number_reader.h"
 #include "lowering/context.h"
 #include "stablehlo/text.h"
 
@@ -146,8 +147,8 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
 
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices,
-                       std::span<const distributed::Sharding* const> outputs,
-                       std::string_view name) {
+                       std::span<const distributed::Sharding* const> outputs, std::string_view name,
+                       bool to_run) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
@@ -162,17 +163,19 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   if (!graph.integers.empty()) {
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
   }
+  const NumberReader numbers(floats, integers,
+                             to_run && num_devices == 1 && HasUnpackCall(platform));
   auto number = graph.numbers.begin();
   size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;
   auto next_number = [&](c10::ScalarType kind, c10::ScalarType dtype) {
     ElementType element = cx.Physical(dtype);
     if (c10::isComplexType(kind)) {
-      auto real = Unpack(floats, next_float++), imag = Unpack(floats, next_float++);
+      auto real = numbers.Float(next_float++), imag = numbers.Float(next_float++);
       return stablehlo::Convert(stablehlo::Complex(real, imag), element);
     }
     stablehlo::Value number =
-        c10::isFloatingType(kind) ? Unpack(floats, next_float++) : Unpack(integers, next_integer++);
+        c10::isFloatingType(kind) ? numbers.Float(next_float++) : numbers.Integer(next_integer++);
     if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see lazy/number.h
       number = stablehlo::BitcastConvert(number, ElementType::kU64);
     }
@@ -200,8 +203,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       const uint32_t position = node->mark().position;
       for (; number != graph.numbers.end() && number->position == position; ++number) {
         if (number->packed < 0) continue;
-        cx.SetNumberParameter(number->word,
-                              Unpack(number->is_float ? floats : integers, number->packed));
+        cx.SetNumberParameter(number->word, number->is_float ? numbers.Float(number->packed)
+                                                             : numbers.Integer(number->packed));
       }
       cx.Lower(*node);
     }
