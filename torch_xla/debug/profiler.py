@@ -3,8 +3,9 @@
 A recording has the regions named with :class:`Trace`, :class:`StepTrace` and
 ``torch.profiler.record_function``, on all threads, with ``host_tracer_level=3`` also PyTorch's
 operators, and, on rows of their own, the runtime's latest compiles, executions and transfers (at
-most 1,024 of a kind), and what the program did while the device was idle. It is a file of the Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and
-one that TensorBoard's profile plugin reads, in the folders in which that looks. Recordings of
+most 1,024 of a kind), and what the program did while the device was idle. It is a file of the
+Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and one that
+TensorBoard's profile plugin reads, in the folders in which that looks. Recordings of
 ``torch.profiler.profile`` have the same rows. :func:`summary` needs no recording.
 """
 
