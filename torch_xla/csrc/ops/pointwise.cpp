@@ -112,13 +112,16 @@ Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
   return ToOutput(cx, larger + correction * (1 / log_base));
 }
 
-/// x to the power y. PyTorch has exp(y log(x)) of complex numbers also where x is 0.
+/// x to the power y. PyTorch has exp(y log(x)) of complex numbers also where x is 0, or y is 0 and
+/// x not finite.
 Value PowerByLog(Value x, Value y) {
   if (!runtime::IsComplex(x.element())) return Power(x, y);
   Value exponent = Real(y);
   Value real = Select(exponent > 0, 0, Select(exponent < 0, FullLike(exponent, kInfinity), kNan));
   Value imag = Select(exponent > 0, 0, FullLike(exponent, kNan));
-  return Select(Equal(x, 0), Complex(real, imag), Power(x, y));
+  Value nan = FullLike(exponent, kNan);
+  Value power = Select(And(Equal(y, 0), NotEqual(x * 0, 0)), Complex(nan, nan), Power(x, y));
+  return Select(Equal(x, 0), Complex(real, imag), power);
 }
 
 /// x to a whole power > 0 by repeated squaring.
@@ -342,9 +345,10 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
     Value y = number.Like(x);
     if (x.element() == ElementType::kPred) return ToOutput(cx, Or(x, Not(y)));
     Value power = PowerByLog(x, y);
-    if (runtime::IsFloat(x.element())) {  // as PyTorch has it: sqrt(-inf) is NaN
+    if (!runtime::IsInteger(x.element())) {  // as PyTorch has it: sqrt(-inf) is NaN
       power = Select(Equal(y, 0.5), Sqrt(x), Select(Equal(y, -0.5), Rsqrt(x), power));
     }
+    if (runtime::IsComplex(x.element())) power = Select(Equal(y, 0), 1, power);
     return ToOutput(cx, power);
   }
   const c10::Scalar& exponent = *number.constant();

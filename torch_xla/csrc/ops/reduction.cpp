@@ -87,6 +87,12 @@ Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
   return Finish(cx, Reduce(Accumulable(cx, x), dims, ReduceOp::kAdd) / Count(x, dims));
 }
 
+/// PyTorch has no result of complex numbers but the empty one.
+Value Extremes(LoweringContext& cx, Value x, c10::IntArrayRef dim, ReduceOp op) {
+  if (cx.output_type().num_elements() == 0) return Constant(x.builder(), 0, cx.output_type());
+  return Finish(cx, Reduce(x, Wrapped(dim, x), op));
+}
+
 /// Of all elements. PyTorch's Meta kernel lets empty tensors pass, its others do not.
 Value Extreme(LoweringContext& cx, Value x, ReduceOp op) {
   TORCH_CHECK(x.type().num_elements() > 0,
@@ -121,17 +127,18 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
   x = Convert(x, ComputeType(x.element()));
   Value mean = Reduce(x, dims, ReduceOp::kAdd) / count;
   Value centered = x - KeepDims(mean, x.dims(), dims);
-  Value squares = runtime::IsComplex(x.element())
-                      ? Real(centered) * Real(centered) + Imag(centered) * Imag(centered)
-                      : centered * centered;
-  Value sum = Reduce(squares, dims, ReduceOp::kAdd);
   // The divisor in double: a count need not be exact in float.
   const ElementType f64 = cx.Physical(c10::ScalarType::Double);
   Value divisor =
       Scalar(x, count, f64) - (correction ? Convert(*correction, f64) : Scalar(x, 1, f64));
   // PyTorch has NaN for the variance of no numbers, whatever the correction.
-  if (count == 0) return {mean, FullLike(sum, std::numeric_limits<double>::quiet_NaN())};
-  return {mean, sum / Convert(Select(divisor > 0, divisor, 0), real)};
+  divisor = count == 0 ? FullLike(divisor, std::numeric_limits<double>::quiet_NaN())
+                       : Select(divisor > 0, divisor, 0);
+  auto variance = [&](Value part) {
+    return Reduce(part * part, dims, ReduceOp::kAdd) / Convert(divisor, real);
+  };
+  if (!runtime::IsComplex(x.element())) return {mean, variance(centered)};
+  return {mean, variance(Real(centered)) + variance(Imag(centered))};
 }
 
 Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
@@ -181,11 +188,11 @@ Value all_dims(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/) {
 }
 
 Value amax(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
-  return Finish(cx, Reduce(self, Wrapped(dim, self), ReduceOp::kMax));
+  return Extremes(cx, self, dim, ReduceOp::kMax);
 }
 
 Value amin(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
-  return Finish(cx, Reduce(self, Wrapped(dim, self), ReduceOp::kMin));
+  return Extremes(cx, self, dim, ReduceOp::kMin);
 }
 
 std::vector<Value> aminmax(LoweringContext& cx, Value self, std::optional<int64_t> dim,

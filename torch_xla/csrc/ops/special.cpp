@@ -384,11 +384,12 @@ Value HurwitzZeta(LoweringContext& cx, Value exponent, Value start) {
     b = b / w;
     k += 2;
   }
-  // Far out every term is 0, and infinite factors would make NaN of them.
+  // Far out every term is 0, and infinite factors would make NaN of them: at infinity, as Cephes.
+  Value infinite = And(Equal(state[2], 0), Or(Equal(x, kInfinity), Equal(q, kInfinity)));
   sum = Select(Equal(state[2], state[2] + state[3]), state[2], sum);
-  sum = Select(undefined, kNan, Select(pole, kInfinity, sum));
-  sum = Select(Equal(x, 1), kInfinity, Select(x < 1, kNan, sum));
-  return Select(Or(IsNan(x), IsNan(q)), kNan, sum);
+  Value nan = Or(Or(IsNan(x), IsNan(q)), Or(undefined, infinite));
+  sum = Select(pole, kInfinity, Select(nan, kNan, sum));
+  return Select(Equal(x, 1), kInfinity, Select(x < 1, kNan, sum));
 }
 
 // ---- Bits of floats
@@ -567,8 +568,6 @@ Value acosh(LoweringContext& cx, Value self) { return ByUpperHalf(cx, self, stab
 Value asin(LoweringContext& cx, Value self) { return ByQuadrant(cx, self, stablehlo::Asin); }
 
 Value asinh(LoweringContext& cx, Value self) { return ByQuadrant(cx, self, stablehlo::Asinh); }
-
-Value sqrt(LoweringContext& cx, Value self) { return ByUpperHalf(cx, self, stablehlo::Sqrt); }
 
 Value signbit(LoweringContext& cx, Value self) {
   if (runtime::IsFloat(self.element())) return SignBit(self);

@@ -1,5 +1,6 @@
 #include <array>
 #include <limits>
+#include <numeric>
 
 #include "stablehlo/arithmetic.h"
 #include "stablehlo/ops.h"
@@ -79,6 +80,46 @@ Value Binary(std::string_view op, unsigned kinds, Value a, Value b) {
   return builder.Op(op, {a, b}, a.type());
 }
 
+/// Smith's algorithm with NumPy's zeros and infinities, as PyTorch divides. XLA's differs in them,
+/// and has NaN for a constant zero.
+Value DivideComplex(Value x, Value y) {
+  Value a = Real(x), b = Imag(x), c = Real(y), d = Imag(y);
+  Value abs_c = Abs(c), abs_d = Abs(d);
+  Value by_real = abs_c >= abs_d;
+  Value ratio = Select(by_real, d / c, c / d);
+  Value scale = 1 / Select(by_real, c + d * ratio, d + c * ratio);
+  Value real = Select(by_real, a + b * ratio, a * ratio + b) * scale;
+  Value imag = Select(by_real, b - a * ratio, b * ratio - a) * scale;
+  Value zero = And(Equal(abs_c, 0), Equal(abs_d, 0));
+  return Complex(Select(zero, a / abs_c, real), Select(zero, b / abs_d, imag));
+}
+
+/// XLA:CPU takes the last 6 bits of an exponent. The rest, mostly none, is done here by squaring.
+Value PowerOfIntegers(Value x, Value y) {
+  const bool is_signed = runtime::IsSigned(y.element());
+  Value rest = ShiftRightLogical(y, FullLike(y, 6));
+  if (is_signed) rest = Select(y < 0, 0, rest);
+  Value base = x;
+  for (int i = 0; i < 6; ++i) base = base * base;
+  std::vector<int64_t> dims(x.rank());
+  std::iota(dims.begin(), dims.end(), 0);
+  Value low = Binary("stablehlo.power", kNumberKind, x, And(y, FullLike(y, 63)));
+  Value power = While(
+      {rest, base, low},
+      [&](std::span<const Value> s) -> std::vector<Value> {
+        return {Reduce(NotEqual(s[0], 0), dims, ReduceOp::kOr)};
+      },
+      [&](std::span<const Value> s) -> std::vector<Value> {
+        Value one = FullLike(s[0], 1);
+        Value odd = Equal(And(s[0], one), one);
+        return {ShiftRightLogical(s[0], one), s[1] * s[1], Select(odd, s[2] * s[1], s[2])};
+      })[2];
+  if (!is_signed) return power;
+  // 1 over a whole number is a whole number for 1 and -1.
+  Value unit = Select(Equal(And(y, FullLike(y, 1)), 0), 1, x);
+  return Select(y < 0, Select(Or(Equal(x, 1), Equal(x, -1)), unit, 0), power);
+}
+
 }  // namespace
 
 Value Abs(Value x) {
@@ -119,10 +160,21 @@ Value Real(Value x) {
 }
 Value RoundNearestAfz(Value x) { return Unary("stablehlo.round_nearest_afz", kFloatKind, x); }
 Value RoundNearestEven(Value x) { return Unary("stablehlo.round_nearest_even", kFloatKind, x); }
-Value Rsqrt(Value x) { return Unary("stablehlo.rsqrt", kInexactKind, x); }
+Value Rsqrt(Value x) {
+  if (runtime::IsComplex(x.element())) return 1 / Sqrt(x);
+  return Unary("stablehlo.rsqrt", kInexactKind, x);
+}
 Value Sign(Value x) { return Unary("stablehlo.sign", kSignedKind | kInexactKind, x); }
 Value Sine(Value x) { return Unary("stablehlo.sine", kInexactKind, x); }
-Value Sqrt(Value x) { return Unary("stablehlo.sqrt", kInexactKind, x); }
+Value Sqrt(Value x) {
+  if (!runtime::IsComplex(x.element())) return Unary("stablehlo.sqrt", kInexactKind, x);
+  // XLA does not see on which side of the cut a negative number with a zero imaginary part is.
+  Value imag = Imag(x);
+  const bool wide = imag.element() == ElementType::kF64;
+  Value below = BitcastConvert(imag, wide ? ElementType::kS64 : ElementType::kS32) < 0;
+  Value root = Unary("stablehlo.sqrt", kInexactKind, Complex(Real(x), Abs(imag)));
+  return Complex(Real(root), Select(below, -Imag(root), Imag(root)));
+}
 Value Tan(Value x) { return Unary("stablehlo.tan", kInexactKind, x); }
 Value Tanh(Value x) { return Unary("stablehlo.tanh", kInexactKind, x); }
 
@@ -163,12 +215,18 @@ Value Complex(Value real, Value imag) {
   ElementType result = real.element() == ElementType::kF32 ? ElementType::kC64 : ElementType::kC128;
   return builder.Op(kOp, {real, imag}, Type(result, real.dims()));
 }
-Value Divide(Value a, Value b) { return Binary("stablehlo.divide", kNumberKind, a, b); }
+Value Divide(Value a, Value b) {
+  if (runtime::IsComplex(a.element()) && a.type() == b.type()) return DivideComplex(a, b);
+  return Binary("stablehlo.divide", kNumberKind, a, b);
+}
 Value Maximum(Value a, Value b) { return Binary("stablehlo.maximum", kAnyKind, a, b); }
 Value Minimum(Value a, Value b) { return Binary("stablehlo.minimum", kAnyKind, a, b); }
 Value Multiply(Value a, Value b) { return Binary("stablehlo.multiply", kAnyKind, a, b); }
 Value Or(Value a, Value b) { return Binary("stablehlo.or", kBitsKind, a, b); }
-Value Power(Value a, Value b) { return Binary("stablehlo.power", kNumberKind, a, b); }
+Value Power(Value a, Value b) {
+  const bool integers = runtime::IsInteger(a.element()) && a.type() == b.type();
+  return integers ? PowerOfIntegers(a, b) : Binary("stablehlo.power", kNumberKind, a, b);
+}
 Value Remainder(Value a, Value b) {
   return Binary("stablehlo.remainder", kIntegerKind | kFloatKind, a, b);
 }
