@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -246,6 +247,28 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
     return 2 * math.prod(result.dims) * math.prod(left.dims[int(d)] for d in contracted)
 
 
+def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
+    """Of ops/convolution_library.cpp's call, whose attributes are text."""
+    config = bytes(call.details.get(_CONFIG, b"")).decode()
+
+    def numbers(name: str) -> list[int]:
+        found = re.search(rf"{name} = array<i64: ([\d, -]+)>", config)
+        return [int(n) for n in found[1].split(",")] if found else []
+
+    if "weight gradient" in config:
+        image, kernel, output = shapes[0], call.shape, shapes[1]
+    elif "input gradient" in config:
+        image, kernel, output = call.shape, shapes[1], shapes[0]
+    else:
+        image, kernel, output = shapes[0], shapes[1], call.shape
+    windows = zip(numbers("stride"), numbers("padding"), numbers("dilation"), strict=True)
+    pairs = [
+        _taps(image.dims[d], output.dims[d], {1: [kernel.dims[d]], 2: [s], 3: [p], 5: [dilation]})
+        for d, (s, p, dilation) in enumerate(windows, 2)
+    ]
+    return 2 * output.dims[0] * output.dims[1] * kernel.dims[1] * math.prod(pairs)
+
+
 # Their result is memory of an operand, or takes none.
 _ALIASES = {"bitcast", "tuple", "get-tuple-element", "optimization-barrier", "while", "conditional"}
 _IN_PLACE = {"dynamic-update-slice", "parameter"}
@@ -295,6 +318,8 @@ class Module(NamedTuple):
                     flops = _convolution_flops(instruction, *operands)
                 elif instruction.target.startswith("__cudnn$conv"):
                     flops = _cudnn_flops(instruction, operands)
+                elif instruction.target == "torch_xla.cpu_convolution":
+                    flops = _library_convolution_flops(instruction, operands)
                 elif instruction.target.startswith("__cublas$"):
                     flops = _cublas_flops(instruction, operands[0])
                 total += runs[identity] * flops

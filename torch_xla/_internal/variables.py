@@ -142,7 +142,15 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_CPU_KERNELS",
             "flag",
             "1",
-            "Programs on the CPU call PyTorch's kernels, for linear algebra.",
+            "Programs on the CPU call PyTorch's kernels, for linear algebra and where they are "
+            "faster (convolution).",
+        ),
+        Variable(
+            "XLA_KERNELS",
+            "text",
+            "",
+            "`operation=implementation,…` before the table of kernels, for measurements: "
+            "[op_lowering.md](op_lowering.md).",
         ),
         Variable(
             "XLA_COMPILATION_CACHE_SIZE",

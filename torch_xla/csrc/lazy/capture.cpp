@@ -15,6 +15,7 @@
 #include "lazy/rng.h"
 #include "lazy/worker.h"
 #include "lowering/context.h"
+#include "lowering/kernel_choice.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -308,6 +309,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
                 ": expected tensors from outside that are computed");
   }
+  const lowering::LibraryCalls calls(DevicesOf(device_)->size() == 1);
   lowering::LoweringContext cx(Platform());
   stablehlo::Builder& builder = cx.builder();
   auto parameter = [&](const ir::Value& value) {

@@ -22,6 +22,7 @@
 #include "lazy/recorder.h"
 #include "lazy/timeline.h"
 #include "lazy/worker.h"
+#include "lowering/kernel_choice.h"
 
 namespace torch_xla::lazy {
 
@@ -205,6 +206,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       const bool alone = cut.devices->size() == 1 && !program->across_processes;
       if (!alone || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
+        const lowering::LibraryCalls calls(alone);
         program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),
                                         program->shardings, settings->name, /*to_run=*/true);
       }

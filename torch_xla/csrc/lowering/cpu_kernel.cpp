@@ -6,6 +6,7 @@
 #include <set>
 
 #include "debug/environment.h"
+#include "lowering/row_major.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -19,12 +20,6 @@ struct Platforms {
 Platforms& Enabled() {
   static auto& platforms = *new Platforms;
   return platforms;
-}
-
-Dims RowMajor(size_t rank) {
-  Dims minor_to_major;
-  for (size_t i = rank; i-- > 0;) minor_to_major.push_back(static_cast<int64_t>(i));
-  return minor_to_major;
 }
 
 /// `name = array<i64: 1, 2>`; nothing for an empty list.
@@ -75,14 +70,14 @@ std::vector<Value> CpuKernel(LoweringContext& cx) {
   // The kernel sees the types that the user does, whatever the device keeps them in.
   for (const ir::Value& operand : node.operands()) {
     operands.push_back(Convert(cx.Lowered(operand), NaturalType(operand.shape()->dtype)));
-    options.operand_layouts.push_back(RowMajor(operand.shape()->rank()));
+    options.operand_layouts.push_back(RowMajor(static_cast<int64_t>(operand.shape()->rank())));
   }
   std::vector<stablehlo::Type> types;
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     ir::ShapeRef shape = node.shape(i);
     if (!shape) continue;
     types.push_back({NaturalType(shape->dtype), Dims(shape->dims.begin(), shape->dims.end())});
-    options.result_layouts.push_back(RowMajor(shape->rank()));
+    options.result_layouts.push_back(RowMajor(static_cast<int64_t>(shape->rank())));
   }
   std::vector<Value> made =
       stablehlo::CustomCall(cx.builder(), kCpuKernelTarget, operands, types, options);

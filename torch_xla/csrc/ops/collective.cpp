@@ -1,6 +1,7 @@
 // Collectives: a custom call on the CPU, StableHLO's own elsewhere.
 #include "XLALowerings.h"
 #include "distributed/collective_ops.h"
+#include "lowering/row_major.h"
 #include "ops/device_collectives.h"
 #include "stablehlo/text.h"
 
@@ -8,12 +9,6 @@ namespace torch_xla::lowering {
 namespace {
 
 using distributed::CollectiveKind;
-
-Dims RowMajor(int64_t rank) {
-  Dims minor_to_major;
-  for (int64_t i = rank; i-- > 0;) minor_to_major.push_back(i);
-  return minor_to_major;
-}
 
 /// Splits dimension `dim` into `count` parts, which become a new first dimension.
 Value PartsFirst(Value x, int64_t dim, int64_t count) {

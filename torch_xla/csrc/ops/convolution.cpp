@@ -4,26 +4,20 @@
 // a larger map to a smaller one; a transposed convolution is the InputGradient of one, and
 // its gradients are the other two.
 //
-// Each has three forms. Elsewhere than on CPU it is one stablehlo.convolution, which is what
-// cuDNN and the TPU want, where they have one of the element type (dot.h). XLA:CPU runs many
-// convolutions as naive loops, so there it is
+// Each has four forms, and lowering/kernel_table.inc says which one a platform gets for which
+// shapes. Elsewhere than on CPU it is one stablehlo.convolution, which is what cuDNN and the TPU
+// want, where they have one of the element type (dot.h). XLA:CPU runs many convolutions as naive
+// loops, and oneDNN is up to three times as fast as its best, so there it is
 // - a sum of elementwise products, one per kernel element, for depthwise kernels;
-// - a matrix product over patches (im2col) where that is faster or XLA:CPU would be naive:
-//   see UsesProduct;
-// - else a stablehlo.convolution, for which XLA:CPU has fast paths (Eigen, YNNPACK).
-// Milliseconds on two cores, float, batch 16 (ResNet-18 on 64x64 images), per form:
-//                        forward           input gradient     weight gradient
-//   channels, map        conv   product    conv   product     conv   product
-//   64, 16x16            4.4    8.1        4.1    4.3         6.0    8.3
-//   128, 8x8             3.5    5.4        3.7    4.6         4.2    6.7
-//   256, 4x4             5.0    4.2        4.5    4.7         4.8    3.9
-//   256>512, 4x4>2x2     6.1    2.2        82     4.5         7.2    2.6
-//   512, 2x2             273    3.9        270    7.6         9.6    3.8
-//   64>128, 1x1 kernel   1.2    0.8        1.6    1.1         1.6    0.9
-//   16>32, 8x16x16       33     14         57     6.2        54     38
-// Depthwise 3x3, 64, 16x16: conv 15 / 10 / 8.7, elementwise 0.8 / 0.9 / 2.6.
+// - a call of ATen's kernel (convolution_library.h);
+// - where programs may call none, a matrix product over patches (im2col) if that is faster or
+//   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
+#include <algorithm>
+
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "ops/convolution_library.h"
 #include "ops/dimension_map.h"
 #include "ops/dot.h"
 
@@ -79,7 +73,8 @@ class Geometry {
  public:
   Geometry(const LoweringContext& cx, Dims input, Dims output, Dims kernel, c10::IntArrayRef stride,
            c10::IntArrayRef padding, c10::IntArrayRef dilation, int64_t groups)
-      : rank_(input.size()),
+      : cx_(cx),
+        rank_(input.size()),
         input_(std::move(input)),
         output_(std::move(output)),
         kernel_(std::move(kernel)),
@@ -108,9 +103,10 @@ class Geometry {
   Value SumPatches(Value taps) const;
 
  private:
-  bool UsesElementwise(int64_t inputs, int64_t outputs) const;
-  bool UsesProduct(ElementType element, int64_t batch, int64_t inputs, int64_t outputs,
-                   const Dims& lhs, const Dims& rhs, int64_t zeros = 1) const;
+  bool IsPlain() const;
+  Kernel Choose(ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
+                int64_t outputs, const Dims& lhs, const Dims& rhs, int64_t zeros = 1) const;
+  Value Library(ConvolutionPart part, Value lhs, Value rhs, Dims result) const;
   Value Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
                  stablehlo::ConvolutionOptions options) const;
   Value Padded(Value x) const;
@@ -120,6 +116,7 @@ class Geometry {
   Value GroupWeights(Value w) const;
   Value GroupChannels(Value dy) const;
 
+  const LoweringContext& cx_;
   size_t rank_;
   Dims input_, output_, kernel_, stride_, padding_, dilation_;
   Dims window_;  // the kernel's extent with dilation
@@ -207,30 +204,57 @@ Value Geometry::GroupChannels(Value dy) const {
 
 // ---- Choice of form ---------------------------------------------------------------------
 
-bool Geometry::UsesElementwise(int64_t inputs, int64_t outputs) const {
-  constexpr int64_t kMaxTaps = 64;  // they are unrolled
-  return cpu_ && groups_ > 1 && groups_ == inputs && groups_ == outputs &&
-         Product(kernel_) <= kMaxTaps;
+/// Whether the output is as large as a convolution makes it: a transposed one of much output
+/// padding makes a larger input.
+bool Geometry::IsPlain() const {
+  constexpr int64_t kMostPadding = 1 << 30;  // oneDNN computes with 32 bits
+  for (size_t i = 0; i < rank_; ++i) {
+    const int64_t room = input_[i] + 2 * padding_[i] - window_[i];
+    if (padding_[i] > kMostPadding || room < 0 || room / stride_[i] + 1 != output_[i]) return false;
+  }
+  return true;
 }
 
 /// `lhs` and `rhs` are the sizes of the maps that a stablehlo.convolution would have as input
 /// and as kernel, the latter with its dilation; `zeros` is how many times larger its input
 /// would be by dilation with zeros.
-bool Geometry::UsesProduct(ElementType element, int64_t batch, int64_t inputs, int64_t outputs,
-                           const Dims& lhs, const Dims& rhs, int64_t zeros) const {
+Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
+                        int64_t outputs, const Dims& lhs, const Dims& rhs, int64_t zeros) const {
   constexpr int64_t kMaxPatches = int64_t{1} << 26;
+  constexpr int64_t kMaxTaps = 64;  // those of depthwise kernels are unrolled
+  if (LacksConvolution(platform_, element)) return Kernel::kProduct;
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
-  if (LacksConvolution(platform_, element)) return true;
-  if (!cpu_ || rows * inputs * taps > kMaxPatches) return false;
-  // What XLA:CPU has fast paths for: float, two dimensions, groups of some size.
-  const bool fast =
-      element == ElementType::kF32 && rank_ <= 2 && (groups_ == 1 || inputs / groups_ > 4);
   // The simplifier swaps the operands of a convolution whose kernel is larger than its input;
   // no fast path takes what comes out.
   const bool swapped = Product(rhs) > Product(lhs);
   // The fast paths transpose the weights, which weigh more than patches of few rows.
   const bool few_rows = taps == 1 || rows <= outputs / groups_;
-  return !fast || swapped || few_rows || zeros > (groups_ == 1 ? 4 : 1);
+  const bool depthwise = groups_ > 1 && groups_ == inputs && groups_ == outputs && taps <= kMaxTaps;
+  constexpr std::string_view kOperations[] = {"convolution.forward", "convolution.input_gradient",
+                                              "convolution.weight_gradient"};
+  constexpr std::string_view kRanks[] = {"1d", "2d", "3d"};
+  std::vector<Kernel> possible = {Kernel::kStableHlo, Kernel::kProduct};
+  if (depthwise) possible.push_back(Kernel::kElementwise);
+  if (element == ElementType::kF32 && IsPlain()) possible.push_back(Kernel::kLibrary);
+  return ChooseKernel(
+      cx_, kOperations[static_cast<size_t>(part)],
+      {element == ElementType::kF32 ? "f32" : "other", kRanks[std::min<size_t>(rank_, 3) - 1],
+       groups_ == 1           ? "one"
+       : depthwise            ? "depthwise"
+       : inputs / groups_ > 4 ? "grouped"
+                              : "small",
+       taps == 1 ? "1x1" : "kxk",
+       rows * inputs * taps > kMaxPatches ? "large"
+       : swapped                          ? "swapped"
+       : few_rows                         ? "few"
+       : zeros > (groups_ == 1 ? 4 : 1)   ? "spread"
+                                          : "plain"},
+      possible);
+}
+
+Value Geometry::Library(ConvolutionPart part, Value lhs, Value rhs, Dims result) const {
+  return CallConvolution(lhs, rhs,
+                         {part, stride_, padding_, dilation_, groups_, std::move(result)});
 }
 
 Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
@@ -256,7 +280,10 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
 Value Geometry::Forward(Value x, Value w) const {
   const int64_t batch = x.dim(0), outputs = w.dim(0);
   const Dims result = Join({batch, outputs}, output_);
-  if (UsesElementwise(x.dim(1), outputs)) {
+  const Kernel kernel =
+      Choose(ConvolutionPart::kForward, x.element(), batch, x.dim(1), outputs, input_, window_);
+  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kForward, x, w, result);
+  if (kernel == Kernel::kElementwise) {
     Value padded = Padded(x), sum;
     ForEachTap(kernel_, [&](const Dims& tap) {
       Value term = Multiply(Tap(padded, tap), TapWeight(w, tap, result));
@@ -264,7 +291,7 @@ Value Geometry::Forward(Value x, Value w) const {
     });
     return sum;
   }
-  if (UsesProduct(x.element(), batch, x.dim(1), outputs, input_, window_)) {
+  if (kernel == Kernel::kProduct) {
     Value y =
         Dot(platform_, GroupWeights(w), Patches(x),
             {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
@@ -286,7 +313,12 @@ Value Geometry::Forward(Value x, Value w) const {
 
 Value Geometry::InputGradient(Value dy, Value w) const {
   const int64_t batch = dy.dim(0), outputs = w.dim(0), inputs = w.dim(1) * groups_;
-  if (UsesElementwise(inputs, outputs)) {
+  const Kernel form = Choose(ConvolutionPart::kInputGradient, dy.element(), batch, inputs, outputs,
+                             output_, window_, Product(stride_));
+  if (form == Kernel::kLibrary) {
+    return Library(ConvolutionPart::kInputGradient, dy, w, Join({batch, inputs}, input_));
+  }
+  if (form == Kernel::kElementwise) {
     Value sum;
     ForEachTap(kernel_, [&](const Dims& tap) {
       Value term = Untap(Multiply(dy, TapWeight(w, tap, dy.dims())), tap);
@@ -294,7 +326,7 @@ Value Geometry::InputGradient(Value dy, Value w) const {
     });
     return sum;
   }
-  if (UsesProduct(dy.element(), batch, inputs, outputs, output_, window_, Product(stride_))) {
+  if (form == Kernel::kProduct) {
     Value taps =
         Dot(platform_, GroupWeights(w), GroupChannels(dy),
             {.lhs_batch = {0}, .rhs_batch = {1}, .lhs_contracting = {1}, .rhs_contracting = {2}});
@@ -327,7 +359,12 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   const Dims result = Join({outputs, inputs / groups_}, kernel_);
   Dims batch_and_map = {0};  // the dimensions of dy but its features
   for (int64_t i = 2; i < dy.rank(); ++i) batch_and_map.push_back(i);
-  if (UsesElementwise(inputs, outputs)) {
+  Dims spread;  // dy as a kernel, dilated by the stride
+  for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
+  const Kernel kernel =
+      Choose(ConvolutionPart::kWeightGradient, x.element(), batch, inputs, outputs, input_, spread);
+  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kWeightGradient, x, dy, result);
+  if (kernel == Kernel::kElementwise) {
     Value padded = Padded(x);
     std::vector<Value> taps;
     ForEachTap(kernel_, [&](const Dims& tap) {
@@ -336,9 +373,7 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
     });
     return Reshape(Concatenate(taps, 1), result);
   }
-  Dims spread;  // dy as a kernel, dilated by the stride
-  for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
-  if (UsesProduct(x.element(), batch, inputs, outputs, input_, spread)) {
+  if (kernel == Kernel::kProduct) {
     Value grad = GroupChannels(dy), patches = Patches(x);
     stablehlo::DotDimensionNumbers numbers{.lhs_batch = {1}, .rhs_batch = {0}};
     numbers.lhs_contracting = {0};

@@ -1,3 +1,4 @@
+#include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include "aten/bridge.h"
@@ -9,6 +10,7 @@
 #include "lazy/line_costs.h"
 #include "lazy/memory_report.h"
 #include "lazy/timeline.h"
+#include "lowering/kernel_choice.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {
@@ -126,6 +128,7 @@ void BindInsight(py::module_& m) {
     return programs;
   });
   // Nanoseconds that the calling thread waited for data to train on, until now.
+  m.def("_kernel_choices", &lowering::KernelChoices);
   m.def("_note_input_time", [](int64_t nanoseconds) {
     lazy::NoteHostTime(lazy::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
   });

@@ -80,6 +80,30 @@ struct XLA_FFI_Error_Create_Args {
 };
 PJRT_STRUCT_SIZE(XLA_FFI_Error_Create_Args, errc);
 
+struct XLA_FFI_Error_Destroy_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_Error* error;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_Error_Destroy_Args, error);
+
+struct XLA_FFI_ThreadPool_Schedule_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  void (*task)(void* data);
+  void* data;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_ThreadPool_Schedule_Args, data);
+
+struct XLA_FFI_ThreadPool_NumThreads_Args {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  int64_t* num_threads;
+};
+PJRT_STRUCT_SIZE(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
+
 /// Up to the last function in use; the framework's table is longer.
 struct XLA_FFI_Api {
   size_t struct_size;
@@ -87,6 +111,18 @@ struct XLA_FFI_Api {
   XLA_FFI_Api_Version api_version;
   XLA_FFI_InternalApi* internal_api;
   XLA_FFI_Error* (*XLA_FFI_Error_Create)(XLA_FFI_Error_Create_Args* args);
+  void* XLA_FFI_Error_GetMessage;
+  void (*XLA_FFI_Error_Destroy)(XLA_FFI_Error_Destroy_Args* args);
+  void* XLA_FFI_Handler_Register;
+  void* XLA_FFI_Stream_Get;
+  void* XLA_FFI_Type_Register;
+  void* XLA_FFI_ExecutionContext_Get;
+  void* XLA_FFI_State_Set;
+  void* XLA_FFI_State_Get;
+  void* XLA_FFI_DeviceMemory_Allocate;
+  void* XLA_FFI_DeviceMemory_Free;
+  XLA_FFI_Error* (*XLA_FFI_ThreadPool_Schedule)(XLA_FFI_ThreadPool_Schedule_Args* args);
+  XLA_FFI_Error* (*XLA_FFI_ThreadPool_NumThreads)(XLA_FFI_ThreadPool_NumThreads_Args* args);
 };
 
 /// A handler called with this extension answers it and returns nullptr: the version it was written

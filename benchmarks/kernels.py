@@ -1,0 +1,201 @@
+"""Which implementation of an operation is fastest, for the table of kernels, against eager PyTorch.
+
+    python benchmarks/kernels.py [--shapes NAME …] [--json FILE]
+
+One process for each implementation (``XLA_KERNELS``), one for the choices of the table and one for
+eager PyTorch take turns, shape by shape, so that all see the same machine and never run at once.
+Numbers are milliseconds, the least of several calls: what is above it is the machine's other work.
+``rows`` are those that torch_xla/csrc/lowering/kernel_table.inc should have: for each kind of
+shapes the implementation with the least sum of times. ``%`` is the table's rate as a part of the
+best that a product of 1024 x 1024 matrices or any of the convolutions reached in eager in this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import torch
+
+PARTS = ("forward", "input_gradient", "weight_gradient")
+IMPLEMENTATIONS = ("library", "stablehlo", "product", "elementwise")
+CALLS = 8
+
+
+class Convolution(NamedTuple):
+    """A convolution of ``[batch, channels, map, map]`` by square kernels."""
+
+    batch: int
+    channels: int
+    map: int
+    outputs: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    transposed: bool = False
+
+    def flops(self) -> float:
+        """Multiplications and additions of the forward, which each gradient has too."""
+        per_place = self.outputs * self.channels // self.groups * self.kernel**2
+        return 2.0 * self.batch * per_place * (self.map if self.transposed else self.output()) ** 2
+
+    def output(self) -> int:
+        """The size of the output's map."""
+        if self.transposed:
+            return (self.map - 1) * self.stride - 2 * self.padding + self.kernel
+        return (self.map + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+SHAPES = {
+    "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
+    "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
+    "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
+    "3x3 256@4": Convolution(16, 256, 4, 256, 3, 1, 1),
+    "3x3 512@2": Convolution(16, 512, 2, 512, 3, 1, 1),
+    "1x1 64>256@16": Convolution(16, 64, 16, 256, 1),
+    "1x1/2 256>512@8": Convolution(16, 256, 8, 512, 1, 2),
+    "depthwise 3x3 96@28": Convolution(8, 96, 28, 96, 3, 1, 1, groups=96),
+    "grouped 3x3 128@14": Convolution(8, 128, 14, 128, 3, 1, 1, groups=32),
+    "U-Net 3x3 32@64": Convolution(4, 32, 64, 32, 3, 1, 1),
+    "U-Net up 2x2 64>32@32": Convolution(4, 64, 32, 32, 2, 2, transposed=True),
+    "DCGAN up 4x4 256>128@8": Convolution(16, 256, 8, 128, 4, 2, 1, transposed=True),
+}
+
+
+def _calls(shape: Convolution, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    pair = (shape.channels, shape.outputs) if shape.transposed else (shape.outputs, shape.channels)
+    weight_shape = (pair[0], pair[1] // shape.groups, shape.kernel, shape.kernel)
+    x = torch.randn(shape.batch, shape.channels, shape.map, shape.map, generator=generator)
+    dy = torch.randn(shape.batch, shape.outputs, *[shape.output()] * 2, generator=generator)
+    w = torch.randn(*weight_shape, generator=generator) / 16
+    x, w, dy = x.to(device), w.to(device), dy.to(device)
+    geometry = ([shape.stride] * 2, [shape.padding] * 2, [1, 1], shape.transposed, [0, 0])
+
+    def forward() -> torch.Tensor:
+        return torch.ops.aten.convolution(x, w, None, *geometry, shape.groups)
+
+    def gradient(which: int) -> Callable[[], torch.Tensor]:
+        mask = [which == 0, which == 1, False]
+        return lambda: torch.ops.aten.convolution_backward(
+            dy, x, w, None, *geometry, shape.groups, mask
+        )[which]
+
+    return dict(zip(PARTS, (forward, gradient(0), gradient(1)), strict=True))
+
+
+_square = torch.ones(1024, 1024)
+
+
+def _product() -> torch.Tensor:
+    return _square @ _square
+
+
+def _work(connection: Connection, backend: str) -> None:
+    """Times what it is asked for: (shape, part), answered by milliseconds and the kinds chosen."""
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""
+    if backend in IMPLEMENTATIONS:
+        os.environ["XLA_KERNELS"] = f"*={backend}"
+    if backend == "eager":
+        device = torch.device("cpu")
+    else:
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+        import torch_xla.debug.metrics as met
+
+        device = xm.xla_device()
+    seen: set[tuple[str, str, str]] = set()
+    while (request := connection.recv()) is not None:
+        name, part = request
+        call = _product if name == "sgemm" else _calls(SHAPES[name], device)[part]
+        times = []
+        for _ in range(CALLS):
+            start = time.perf_counter()
+            result = call()
+            if backend != "eager":
+                torch_xla.sync(wait=True)
+            times.append(time.perf_counter() - start)
+            del result
+        if backend != "eager":
+            times = [ns / 1e9 for _, ns in met.metric_data("ExecuteTime")[2][-CALLS:]]
+        chosen = set() if backend == "eager" else torch_xla._XLAC._kernel_choices()
+        connection.send((1e3 * min(times), sorted(chosen - seen)))
+        seen |= chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    args = parser.parse_args()
+
+    context = multiprocessing.get_context("spawn")
+    connections, processes = {}, []
+    for backend in ("eager", "table", *IMPLEMENTATIONS):
+        connections[backend], theirs = context.Pipe()
+        processes.append(context.Process(target=_work, args=(theirs, backend)))
+        processes[-1].start()
+        theirs.close()  # So that a process that fails ends recv() with EOFError.
+
+    def ask(backend: str, *request: str) -> tuple[float, list[tuple[str, str, str]]]:
+        connections[backend].send(request)
+        return connections[backend].recv()
+
+    peak = 2 * 1024**3 / ask("eager", "sgemm", "")[0] / 1e6
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for name in args.shapes:
+        results[name] = {}
+        for part in PARTS:
+            row = results[name][part] = {}
+            for backend in connections:
+                milliseconds, chosen = ask(backend, name, part)
+                operations = {(operation, kind) for operation, kind, _ in chosen}
+                made = {implementation for *_, implementation in chosen}
+                # An implementation that is not to be had falls back to the table's.
+                if backend in IMPLEMENTATIONS and chosen and made != {backend}:
+                    continue
+                row[backend] = milliseconds
+                if backend in IMPLEMENTATIONS:
+                    for key in operations:
+                        sums[key][backend] += milliseconds
+            peak = max(peak, SHAPES[name].flops() / row["eager"] / 1e6)
+    for connection in connections.values():
+        connection.send(None)
+    for process in processes:
+        process.join()
+
+    print(f"peak {peak:.0f} GFLOP/s")
+    columns = ("eager", "table", *IMPLEMENTATIONS)
+    print(f"{'shape':<24}{'part':<16}" + "".join(f"{c:>12}" for c in columns) + "  / eager    %")
+    for name, parts in results.items():
+        for part, row in parts.items():
+            times = "".join(f"{row[c]:>12.2f}" if c in row else f"{'-':>12}" for c in columns)
+            rate = SHAPES[name].flops() / row["table"] / 1e6
+            print(
+                f"{name:<24}{part:<16}{times}{row['table'] / row['eager']:>9.2f}"
+                f"{100 * rate / peak:>5.0f}"
+            )
+        total = {c: sum(row[c] for row in parts.values()) for c in ("eager", "table")}
+        print(f"{name:<24}{'all':<16}{total['eager']:>12.2f}{total['table']:>12.2f}")
+    print("rows:")
+    names = {"stablehlo": "kStableHlo", "product": "kProduct"}
+    names |= {"elementwise": "kElementwise", "library": "kLibrary"}
+    for (operation, kind), times in sorted(sums.items()):
+        best = min(times, key=lambda implementation: times[implementation])
+        print(f'{{"{operation}", "CPU", "{kind}", Kernel::{names[best]}}},')
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"peak_gflops": peak, "ms": results}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The table of kernels: convolutions call ATen on the CPU, where programs may call libraries."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from op_testing import INF, NAN, check_many, rand
+from process_testing import python_output, start_python
+
+import torch_xla.core.xla_model as xm
+from torch_xla import _XLAC
+from torch_xla.stablehlo import exported_program_to_stablehlo
+
+TARGET = "torch_xla.cpu_convolution"
+# Work for several threads, cut along the batch or along the channels.
+SHAPES = [
+    ((4, 16, 16, 16), (32, 16, 3, 3), {"padding": 1}),
+    ((1, 16, 32, 32), (32, 16, 3, 3), {"stride": 2}),  # a batch of one
+    ((2, 128, 3, 3), (131, 128, 3, 3), {"padding": 1}),  # more weights than inputs
+    ((3, 1, 40, 40), (33, 1, 7, 7), {"padding": 3, "dilation": 2}),
+    ((8, 16, 12, 12), (32, 4, 3, 3), {"padding": 1, "groups": 4}),
+    ((4, 16, 200), (64, 16, 9), {"stride": 2, "padding": 4}),
+    ((2, 8, 9, 10, 11), (16, 8, 3, 3, 3), {"padding": 1}),
+]
+TRANSPOSED = [
+    ((4, 32, 8, 8), (32, 16, 4, 4), {"stride": 2, "padding": 1}),
+    ((1, 32, 9, 9), (32, 24, 3, 3), {"stride": 2, "output_padding": 1}),
+]
+
+
+def convolutions(cases, functions):
+    return [(functions[len(x) - 2], (rand(*x), rand(*w)), options) for x, w, options in cases]
+
+
+def test_convolutions_in_parts() -> None:
+    forward = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    cases = convolutions(SHAPES, forward) + convolutions(TRANSPOSED, {2: F.conv_transpose2d})
+    for case in cases:
+        check_many([case], rtol=1e-4, atol=1e-3, grad=True)
+
+
+def test_values_that_are_no_numbers() -> None:
+    x = rand(4, 16, 16, 16)
+    x[0, 3, 5, 5], x[1, 2, 0, 0], x[3, 0, 15, 15] = NAN, INF, -INF
+    check_many([(F.conv2d, (x, rand(32, 16, 3, 3)), {"padding": 1})], rtol=1e-4, atol=1e-3)
+
+
+def test_the_program_calls_the_library_and_an_exported_one_does_not() -> None:
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("calls are switched off")
+    model = torch.nn.Conv2d(3, 5, 3)
+    image = rand(2, 3, 11, 11)
+    expected = model(image).detach()
+    x = image.to(xm.xla_device())
+    y = F.conv2d(x, *(p.detach().to(x.device) for p in model.parameters()))
+    assert TARGET not in _XLAC._get_xla_tensors_hlo([y])
+    torch.testing.assert_close(y.cpu(), expected)
+    kind = "f32 2d one kxk plain"
+    assert ("convolution.forward", kind, "library") in _XLAC._kernel_choices()
+    program = exported_program_to_stablehlo(torch.export.export(model, (image,)))
+    assert TARGET not in program.get_stablehlo_text()
+    torch.testing.assert_close(program(image).cpu(), expected)
+
+
+def test_programs_with_calls_come_back_from_disk(tmp_path) -> None:
+    code = (
+        "import torch, torch_xla, torch_xla.debug.metrics as met\n"
+        "torch.manual_seed(0)\n"
+        "x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)\n"
+        "y = torch.conv2d(x.to('xla'), w.to('xla')).cpu()\n"
+        "torch.testing.assert_close(y, torch.conv2d(x, w), rtol=1e-4, atol=1e-4)\n"
+        "print(met.counter_value('PersistentCacheHit') or 0)"
+    )
+    hits = [
+        int(python_output(code, XLA_PERSISTENT_CACHE_PATH=str(tmp_path), XLA_CPU_KERNELS=kernels))
+        for kernels in ("1", "1", "0")
+    ]
+    # Another setting is another program.
+    assert hits[0] == 0
+    assert hits[1] > hits[2]
+
+
+def test_without_calls() -> None:
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "in_parts or no_numbers"]
+    done = start_python(*tests, __file__, XLA_CPU_KERNELS="0", timeout=600)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_wrong_implementations_are_named() -> None:
+    code = (
+        "import torch, torch_xla\n"
+        "try:\n"
+        "    x = torch.ones(1, 1, 4, 4).to('xla')\n"
+        "    torch.conv2d(x, x).cpu()\n"
+        "except ValueError as error:\n"
+        "    print(error)"
+    )
+    said = python_output(code, XLA_KERNELS="convolution.forward=quick")
+    assert "expected stablehlo, product, elementwise or library, got quick" in said

@@ -1,0 +1,124 @@
+#include "lowering/kernel_choice.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <mutex>
+#include <vector>
+
+#include "lowering/cpu_kernel.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+thread_local bool calls_allowed = false;
+
+/// `kind` is words; "*" matches any, and what is missing at the end too.
+struct Row {
+  std::string_view operation, platform, kind;
+  Kernel kernel;
+};
+
+constexpr Row kTable[] = {
+#include "lowering/kernel_table.inc"
+};
+
+bool WordMatches(std::string_view pattern, std::string_view word) {
+  return pattern == "*" || pattern == word;
+}
+
+/// The first word of `text`, which it loses.
+std::string_view TakeWord(std::string_view& text, char separator = ' ') {
+  const size_t end = std::min(text.find(separator), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
+}
+
+bool Matches(const Row& row, std::string_view operation, std::string_view platform,
+             std::initializer_list<std::string_view> kind) {
+  if (!WordMatches(row.operation, operation) || !WordMatches(row.platform, platform)) return false;
+  std::string_view pattern = row.kind;
+  for (std::string_view word : kind) {
+    if (pattern.empty()) return true;
+    if (!WordMatches(TakeWord(pattern), word)) return false;
+  }
+  return true;
+}
+
+constexpr std::string_view kNames[] = {"stablehlo", "product", "elementwise", "library"};
+
+Kernel ParseKernel(std::string_view name) {
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found != std::end(kNames)) return static_cast<Kernel>(found - std::begin(kNames));
+  TORCH_CHECK_VALUE(false, "XLA_KERNELS: expected stablehlo, product, elementwise or library, got ",
+                    name);
+}
+
+/// What XLA_KERNELS puts before the table.
+const std::vector<Row>& Overrides() {
+  static const auto& rows = *[] {
+    auto* rows = new std::vector<Row>;
+    const char* value = std::getenv("XLA_KERNELS");
+    for (std::string_view text = value ? value : ""; !text.empty();) {
+      std::string_view row = TakeWord(text, ',');
+      const std::string_view operation = TakeWord(row, '=');
+      rows->push_back({operation, "*", "", ParseKernel(row)});
+    }
+    return rows;
+  }();
+  return rows;
+}
+
+struct Choices {
+  std::mutex mutex;
+  std::set<std::tuple<std::string, std::string, std::string>> rows;
+};
+
+Choices& Chosen() {
+  static auto& choices = *new Choices;
+  return choices;
+}
+
+Kernel Choose(const LoweringContext& cx, std::string_view operation,
+              std::initializer_list<std::string_view> kind, const std::vector<Kernel>& possible) {
+  const bool calls = calls_allowed && HasCpuKernels(cx.platform());
+  auto takes = [&](const Row& row) {
+    return (row.kernel != Kernel::kLibrary || calls) &&
+           std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
+           Matches(row, operation, cx.platform(), kind);
+  };
+  for (const Row& row : Overrides()) {
+    if (takes(row)) return row.kernel;
+  }
+  for (const Row& row : kTable) {
+    if (takes(row)) return row.kernel;
+  }
+  return possible.front();
+}
+
+}  // namespace
+
+LibraryCalls::LibraryCalls(bool allowed) : before_(calls_allowed) { calls_allowed = allowed; }
+LibraryCalls::~LibraryCalls() { calls_allowed = before_; }
+
+Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
+                    std::initializer_list<std::string_view> kind,
+                    const std::vector<Kernel>& possible) {
+  const Kernel kernel = Choose(cx, operation, kind, possible);
+  if (!calls_allowed) return kernel;  // checked or exported, not run
+  std::string words;
+  for (std::string_view word : kind) words.append(words.empty() ? "" : " ").append(word);
+  std::lock_guard<std::mutex> lock(Chosen().mutex);
+  Chosen().rows.emplace(operation, words, kNames[static_cast<size_t>(kernel)]);
+  return kernel;
+}
+
+std::set<std::tuple<std::string, std::string, std::string>> KernelChoices() {
+  std::lock_guard<std::mutex> lock(Chosen().mutex);
+  return Chosen().rows;
+}
+
+}  // namespace torch_xla::lowering

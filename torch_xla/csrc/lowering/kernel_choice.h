@@ -1,0 +1,48 @@
+// Which implementation of an operation a platform gets, for shapes of a kind: one table of data,
+// kernel_table.inc, which benchmarks/kernels.py measures.
+#pragma once
+
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "lowering/context.h"
+
+namespace torch_xla::lowering {
+
+enum class Kernel {
+  kStableHlo,    // the operation of StableHLO
+  kProduct,      // made of a matrix product
+  kElementwise,  // made of elementwise operations
+  kLibrary,      // a call of ATen's kernel on the device's memory
+};
+
+/// While it lives, programs that this thread lowers may call libraries of this process where these
+/// are faster: they run here, on one device. Programs that are exported or partitioned may not.
+class LibraryCalls {
+ public:
+  explicit LibraryCalls(bool allowed);
+  LibraryCalls(const LibraryCalls&) = delete;
+  LibraryCalls& operator=(const LibraryCalls&) = delete;
+  ~LibraryCalls();
+
+ private:
+  const bool before_;
+};
+
+/// The implementation of `operation`, one of `possible`, for the program that `cx` lowers. `kind`
+/// says what its shapes are like, a word for each column of the table; the first row that matches
+/// counts, and where none does the first of `possible`. Rows whose library the program may not call
+/// are passed over (LibraryCalls, XLA_CPU_KERNELS). `XLA_KERNELS="operation=implementation,…"` puts
+/// rows before the table, for measurements.
+Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
+                    std::initializer_list<std::string_view> kind,
+                    const std::vector<Kernel>& possible);
+
+/// What has been chosen for the programs of this process: operation, kind, implementation.
+std::set<std::tuple<std::string, std::string, std::string>> KernelChoices();
+
+}  // namespace torch_xla::lowering

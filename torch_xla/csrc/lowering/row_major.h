@@ -1,0 +1,15 @@
+// The layout that libraries take.
+#pragma once
+
+#include "stablehlo/type.h"
+
+namespace torch_xla::lowering {
+
+/// Minor to major, of an array without gaps.
+inline stablehlo::Dims RowMajor(int64_t rank) {
+  stablehlo::Dims minor_to_major;
+  for (int64_t i = rank; i-- > 0;) minor_to_major.push_back(i);
+  return minor_to_major;
+}
+
+}  // namespace torch_xla::lowering

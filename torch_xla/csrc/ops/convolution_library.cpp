@@ -1,0 +1,186 @@
+#include "ops/convolution_library.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "lazy/device.h"
+#include "lazy/errors.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/row_major.h"
+#include "runtime/ffi_handler.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+// Of the OpenMP and MKL that libtorch_cpu brings; where it has others, they are not there.
+extern "C" {
+__attribute__((weak)) int omp_get_max_threads();
+__attribute__((weak)) void omp_set_num_threads(int);
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
+}
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_convolution";
+
+/// Kernels called here take no other thread. at::set_num_threads() would change other threads too.
+class OneThread {
+ public:
+  OneThread() {
+    at::get_num_threads();  // which sets the thread up once
+    if (omp_set_num_threads && omp_get_max_threads) {
+      threads_ = omp_get_max_threads();
+      omp_set_num_threads(1);
+    }
+    if (MKL_Set_Num_Threads_Local) mkl_threads_ = MKL_Set_Num_Threads_Local(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    if (threads_ > 0) omp_set_num_threads(threads_);
+    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(mkl_threads_);
+  }
+
+ private:
+  int threads_ = 0, mkl_threads_ = 0;
+};
+
+/// A dimension of each tensor that parts of the work are cut along; -1: all of it.
+struct Cut {
+  int64_t lhs, rhs, result;
+  int64_t extent;
+};
+
+/// `index` of `count` parts of the tensor.
+at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
+  if (dim < 0) return tensor;
+  const int64_t size = tensor.size(dim);
+  const int64_t from = size * index / count;
+  return tensor.narrow(dim, from, size * (index + 1) / count - from);
+}
+
+constexpr std::string_view kNames[] = {"forward", "input gradient", "weight gradient"};
+
+std::string_view Name(ConvolutionPart part) { return kNames[static_cast<size_t>(part)]; }
+
+ConvolutionPart PartOf(std::string_view name) {
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  TORCH_INTERNAL_ASSERT(found != std::end(kNames), "no part of a convolution: ", name);
+  return static_cast<ConvolutionPart>(found - std::begin(kNames));
+}
+
+struct Call {
+  ConvolutionPart part;
+  at::Tensor lhs, rhs, result;
+  at::IntArrayRef stride, padding, dilation;
+  int64_t groups;
+
+  /// Along the batch or the channels, whichever leaves less for all parts to read.
+  Cut BestCut(int64_t threads) const {
+    const bool weights = part == ConvolutionPart::kWeightGradient;
+    if (groups > 1) {
+      if (!weights) return {0, -1, 0, lhs.size(0)};
+      return {-1, -1, -1, 1};
+    }
+    if (weights) return {-1, 1, 0, rhs.size(1)};  // output channels
+    const int64_t batch = lhs.size(0), channels = result.size(1);
+    if (batch >= threads && (rhs.numel() <= lhs.numel() || channels < threads)) {
+      return {0, -1, 0, batch};
+    }
+    return {-1, part == ConvolutionPart::kForward ? 0 : 1, 1, channels};
+  }
+
+  at::Tensor Compute(const at::Tensor& a, const at::Tensor& b, const at::Tensor& like) const {
+    const int64_t zeros[3] = {0, 0, 0};
+    const at::IntArrayRef none(zeros, stride.size());
+    if (part == ConvolutionPart::kForward) {
+      return at::convolution(a, b, {}, stride, padding, dilation, /*transposed=*/false, none,
+                             groups);
+    }
+    // Of the operand whose gradient it is, only the sizes count.
+    const bool of_input = part == ConvolutionPart::kInputGradient;
+    auto [input, weight, bias] = at::convolution_backward(
+        of_input ? a : b, of_input ? like : a, of_input ? b : like, {}, stride, padding, dilation,
+        /*transposed=*/false, none, groups, {of_input, !of_input, false});
+    return of_input ? input : weight;
+  }
+
+  void Run(const XLA_FFI_CallFrame& frame) const {
+    // Less than this is not worth a second thread.
+    constexpr int64_t kLeast = 1 << 20;
+    const int64_t products = part == ConvolutionPart::kForward ? result.numel() * rhs[0].numel()
+                             : part == ConvolutionPart::kInputGradient
+                                 ? lhs.numel() * rhs[0].numel()
+                                 : rhs.numel() * result[0].numel();
+    const int64_t threads = runtime::FfiThreads(frame);
+    const Cut cut = BestCut(threads);
+    const int64_t count = std::clamp<int64_t>(std::min(products / kLeast, cut.extent), 1, threads);
+    runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
+      DefaultFloatEnvironment environment;
+      OneThread one_thread;
+      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      at::Tensor out = Part(result, cut.result, i, count);
+      const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
+      out.copy_(Compute(Part(lhs, cut.lhs, i, count), Part(rhs, cut.rhs, i, count), like));
+    });
+  }
+};
+
+XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
+  if (!runtime::EntersExecution(frame)) return nullptr;
+  try {
+    const FfiAttributes attributes(frame->attrs);
+    auto list = [&](std::string_view name) {
+      std::span<const int64_t> values = attributes.List(name);
+      return at::IntArrayRef(values.data(), values.size());
+    };
+    const Call call{PartOf(attributes.Text("what")),
+                    FfiTensor(frame->args.args[0]),
+                    FfiTensor(frame->args.args[1]),
+                    FfiTensor(frame->rets.rets[0]),
+                    list("stride"),
+                    list("padding"),
+                    list("dilation"),
+                    list("groups")[0]};
+    call.Run(*frame);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return runtime::FfiError(frame, PJRT_Error_Code_INVALID_ARGUMENT, lazy::ErrorText(error));
+  }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  lazy::OnClientCreated([](runtime::Client& client) {
+    if (client.platform() != "CPU") return;
+    try {
+      client.RegisterCustomCall(kTarget, reinterpret_cast<void*>(&Handler));
+    } catch (const runtime::Error&) {
+      // A plugin without custom calls has no CPU kernels (lowering/cpu_kernel.h) either.
+    }
+  });
+  return true;
+}();
+
+}  // namespace
+
+Value CallConvolution(Value lhs, Value rhs, const ConvolutionCall& call) {
+  stablehlo::CustomCallOptions options;
+  options.backend_config = "what = " + stablehlo::Quoted(Name(call.part)) +
+                           ", groups = " + stablehlo::I64Array(Dims{call.groups}) +
+                           ", stride = " + stablehlo::I64Array(call.stride) +
+                           ", padding = " + stablehlo::I64Array(call.padding) +
+                           ", dilation = " + stablehlo::I64Array(call.dilation);
+  for (Value operand : {lhs, rhs}) options.operand_layouts.push_back(RowMajor(operand.rank()));
+  options.result_layouts = {RowMajor(static_cast<int64_t>(call.result.size()))};
+  return stablehlo::CustomCall(lhs.builder(), kTarget, {lhs, rhs}, {{lhs.element(), call.result}},
+                               options)[0];
+}
+
+}  // namespace torch_xla::lowering

@@ -1,0 +1,22 @@
+// A convolution and its gradients by ATen's kernels (oneDNN), called from the program on the
+// device's memory. Table lowering/kernel_table.inc says where.
+#pragma once
+
+#include "lowering/context.h"
+
+namespace torch_xla::lowering {
+
+enum class ConvolutionPart : int64_t { kForward, kInputGradient, kWeightGradient };
+
+/// Of a convolution from x [N, C, input…] by w [O, C / groups, kernel…] to y [N, O, output…].
+struct ConvolutionCall {
+  ConvolutionPart part;
+  Dims stride, padding, dilation;
+  int64_t groups;
+  Dims result;
+};
+
+/// (x, w) -> y; (y's gradient, w) -> x's; (x, y's gradient) -> w's. float, not empty.
+Value CallConvolution(Value lhs, Value rhs, const ConvolutionCall& call);
+
+}  // namespace torch_xla::lowering

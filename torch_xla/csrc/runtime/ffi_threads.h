@@ -1,0 +1,20 @@
+// Work of a custom call on XLA's own threads. A library with a pool of its own would have twice as
+// many threads as cores, and those of one pool would wait for those of the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "runtime/ffi_abi.h"
+
+namespace torch_xla::runtime {
+
+/// How many threads XLA runs the program on; 1 where it does not say.
+int64_t FfiThreads(const pjrt::XLA_FFI_CallFrame& frame);
+
+/// Calls task(0) … task(count - 1), each once, here and on XLA's threads as these become free, and
+/// returns when all are done. Rethrows the first exception.
+void RunOnFfiThreads(const pjrt::XLA_FFI_CallFrame& frame, int64_t count,
+                     const std::function<void(int64_t)>& task);
+
+}  // namespace torch_xla::runtime
