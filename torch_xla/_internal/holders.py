@@ -140,18 +140,9 @@ def _find() -> dict[int, Holder]:
     return found
 
 
-def bytes_text(count: float) -> str:
-    """Returns ``"512.8 KiB"``."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    unit = 0
-    while count >= 1024 and unit + 1 < len(units):
-        count, unit = count / 1024, unit + 1
-    return f"{count:.{min(unit, 1)}f} {units[unit]}"
-
-
 def describe(array: dict[str, Any], holder: Holder) -> str:
     """Returns a line of an array."""
-    size = bytes_text(array["bytes"])
+    size = _XLAC._bytes_text(array["bytes"])
     return f"{size}: {array['shape']}, {holder}, made at {array['line']}"
 
 
@@ -169,7 +160,9 @@ def text(count: int = 3) -> str:
         one[1] += 1
     lines = ["held by:"]
     for kind, (size, number) in sorted(sums.items(), key=lambda item: -item[1][0]):
-        lines.append(f"  {bytes_text(size)}: {kind}, {number} array{'s' if number > 1 else ''}")
+        lines.append(
+            f"  {_XLAC._bytes_text(size)}: {kind}, {number} array{'s' if number > 1 else ''}"
+        )
     largest = [f"  {describe(array, holders[array['id']])}" for array in arrays[:count]]
     lines += ["the largest:", *largest] if largest else []
     return "\n".join(lines) + "\n"

@@ -85,7 +85,7 @@ class _Spy(TorchDispatchMode):
     """Notes the numbers that operations are given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers: set[float] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,7 +122,7 @@ def _is_known(kind: type, flags: tuple[tuple[str, Any], ...]) -> bool:
                 group[name] = (number, draw(0.5, 0.99)) if name == "betas" else number
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            optimizer = kind([parameter], **group)  # type: ignore[call-arg]
+            optimizer = kind([parameter], **group)
             parameter.grad = torch.full_like(parameter, 0.3)
             optimizer.step()
             counter = optimizer.state[parameter].get("step")
@@ -148,7 +148,8 @@ def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
     if group.get("fused") or group.get("capturable"):
         # The numbers go to the device, or to operators of torch_xla.
         return _fused_adam if _SOURCES[kind] is _adam else _plain
-    skipped = ("params", "initial_lr", "max_lr", "min_lr", "foreach", "fused", "capturable")
+    skipped: tuple[str, ...] = ("params", "initial_lr", "max_lr", "min_lr", "foreach")
+    skipped += ("fused", "capturable")
     skipped += ("base_momentum", "max_momentum", "differentiable", "decoupled_weight_decay")
     flags = {name: value for name, value in group.items() if name not in skipped}
     if kind is torch.optim.AdamW:
@@ -161,7 +162,7 @@ def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
                 (name, None if name in FREE and value != 0 else value)
                 for name, value in (*flags.items(), ("foreach", foreach))
             )
-            if not _is_known(kind, items):
+            if not _is_known(kind, items):  # type: ignore[arg-type]
                 return None
     except (TypeError, ValueError, RuntimeError):  # Flags that it does not take, or unhashable.
         return None
@@ -279,7 +280,7 @@ class Host:
         if not self._schedulers and self._read_groups() != self._inputs:
             self.refusal = "it changes a learning rate, or another number of an optimizer's group"
             return
-        place, classes = 0, []
+        place, classes = 0, list[Any]()
         for i, (group, owner) in enumerate(zip(self._groups, self._owners, strict=True)):
             count = sum(1 for one in steps if one is owner)
             found: dict[tuple[float, int], list[torch.Tensor]] = {}
@@ -353,13 +354,14 @@ class Host:
         self._specials = {
             i: value for i, value in self._specials.items() if before._specials.get(i) == value
         }
-        inputs = zip((*self._inputs, *self._steps), (*before._inputs, *before._steps), strict=True)
+        theirs = (*(before._inputs or ()), *before._steps)
+        inputs = zip((*(self._inputs or ()), *self._steps), theirs, strict=True)
         self._witnessed = before._witnessed | {
             i for i, (now, then) in enumerate(inputs) if now != then
         }
         self._fixed = [
             (i, value)
-            for i, value in enumerate((*self._inputs, *self._steps))
+            for i, value in enumerate((*(self._inputs or ()), *self._steps))
             if i not in self._witnessed
         ]
         slots: dict[tuple[frozenset[int], float | None], list[int]] = {}
@@ -426,7 +428,7 @@ class Host:
         for group in self._groups:
             content = group.content
             for name in group.free:
-                value = content.get(name)
+                value: Any = content.get(name)
                 if type(value) is float:
                     found.append(value)
                 elif _is_number(value):

@@ -93,6 +93,9 @@ def trace_me(scope: str) -> Callable[[_F], _F]:
 
 _ALL_SCOPES: set[RecordScope] = set()
 
+# What its stub lacks: functions of C++.
+_autograd: Any = torch.autograd
+
 
 class _Recording:
     """One recording, from its construction to :meth:`finish`.
@@ -103,8 +106,8 @@ class _Recording:
 
     def __init__(self, host_tracer_level: int) -> None:
         activities = {torch.profiler.ProfilerActivity.CPU}
-        config = torch.autograd.ProfilerConfig(
-            torch.autograd.ProfilerState.KINETO,
+        config = _autograd.ProfilerConfig(
+            _autograd.ProfilerState.KINETO,
             False,  # shapes
             False,  # memory
             False,  # stacks
@@ -113,12 +116,12 @@ class _Recording:
             torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
         )
         scopes = _ALL_SCOPES if host_tracer_level > 2 else {RecordScope.USER_SCOPE}
-        torch.autograd._prepare_profiler(config, activities)
-        torch.autograd._enable_profiler(config, activities, scopes)
+        _autograd._prepare_profiler(config, activities)
+        _autograd._enable_profiler(config, activities, scopes)
 
     def finish(self) -> bytes:
         """Ends it; returns the Chrome trace, compressed with gzip."""
-        result = torch.autograd._disable_profiler()
+        result = _autograd._disable_profiler()
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "trace.json")
             result.save(file)

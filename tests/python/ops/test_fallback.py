@@ -1,4 +1,4 @@
-"""Ops without a lowering: PyTorch's decompositions first, the CPU last (design.md 4.6)."""
+"""Ops without a lowering: PyTorch's decompositions first, the CPU last."""
 
 from collections.abc import Callable
 from typing import Any

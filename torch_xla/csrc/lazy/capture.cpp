@@ -64,6 +64,16 @@ void KeepText(const ir::Hash128& hash, const std::string& text) {
   Texts().emplace(hash, text);
 }
 
+void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order) {
+  for (const ir::Node* node : order) {
+    if (node->payload()) {
+      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+    } else {
+      cx.Lower(*node);
+    }
+  }
+}
+
 }  // namespace
 
 /// What lies between inputs and outputs.
@@ -283,13 +293,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   };
   for (size_t i : walk.used) parameter(inputs[i]);
   for (const ir::Value& value : walk.captured) parameter(value);
-  for (const ir::Node* node : walk.order) {
-    if (node->payload()) {
-      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
-    } else {
-      cx.Lower(*node);
-    }
-  }
+  LowerAll(cx, walk.order);
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) {
     results.push_back(
@@ -337,13 +341,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     stablehlo::Value all = builder.Parameter({runtime::ElementType::kS64, {count}});
     for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
   }
-  for (const ir::Node* node : walk.order) {
-    if (node->payload()) {
-      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
-    } else {
-      cx.Lower(*node);
-    }
-  }
+  LowerAll(cx, walk.order);
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) results.push_back(cx.Lowered(output));
   compiled.program = std::make_shared<Program>();

@@ -10,6 +10,13 @@
 namespace torch_xla::lazy {
 namespace {
 
+struct Group {
+  size_t arrays = 0;
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
 std::string BytesText(int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto number = static_cast<double>(bytes);
@@ -19,13 +26,6 @@ std::string BytesText(int64_t bytes) {
   std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", number, kUnits[unit]);
   return text;
 }
-
-struct Group {
-  size_t arrays = 0;
-  int64_t bytes = 0;
-};
-
-}  // namespace
 
 int64_t PeakOf(const runtime::Executable::MemoryUse& memory) {
   if (memory.peak >= 0) return memory.peak;

@@ -7,6 +7,9 @@
 
 namespace torch_xla::lazy {
 
+/// "512.8 KiB".
+std::string BytesText(int64_t bytes);
+
 /// A line of totals, one for each of the `count` largest groups of arrays that are alike (shape and
 /// line), and one for each of the `count` programs that need the most.
 std::string MemoryReport(size_t count);

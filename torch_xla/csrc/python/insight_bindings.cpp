@@ -72,6 +72,7 @@ void BindInsight(py::module_& m) {
   m.def("_set_recompile_is_error", &lazy::SetRecompileIsError);
   m.def("_graph_record_size", &lazy::RecordSize);
   m.def("_memory_report", &lazy::MemoryReport, NoGil());
+  m.def("_bytes_text", &lazy::BytesText);
   // Of each array in device memory.
   m.def("_live_arrays", [] {
     Records arrays;
