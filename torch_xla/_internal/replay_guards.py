@@ -317,8 +317,14 @@ class Walk:
             self._add_globals(code, variables)
         for function in _functions_of(self._code):
             self._push(function, function.__qualname__)
-        for place in ("torch.nn.modules.module", "torch.optim.optimizer"):
-            module = sys.modules[place]
+        for place in (
+            "torch.nn.modules.module",
+            "torch.optim.optimizer",
+            "torch_xla.distributed.spmd.mesh",
+        ):
+            module = sys.modules.get(place)
+            if module is None:
+                continue
             names = [name for name in vars(module) if name.startswith("_global_")]
             self.guards.add_names(vars(module), names, module.__name__)
             for name in names:

@@ -10,6 +10,7 @@
 
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
+#include "lazy/collective.h"
 #include "lazy/device.h"
 #include "lazy/rng.h"
 #include "lazy/transfer.h"
@@ -121,6 +122,15 @@ uint32_t TensorTable::PointerIndex::Find(const void* pointer, std::optional<uint
   }
 }
 
+void AddToken(std::vector<at::Tensor>& tensors, int device) {
+  lazy::StoragePtr token = lazy::CollectiveToken(device);
+  if (!token) return;
+  const ir::ShapeRef shape = token->shape();
+  tensors.push_back(at::detail::make_tensor<XLATensorImpl>(
+      std::move(token), nullptr, c10::scalarTypeToTypeMeta(shape->dtype),
+      lazy::Ints(shape->dims.begin(), shape->dims.end())));
+}
+
 TensorGuard::TensorGuard(const TensorTable::Entry& entry)
     : root(entry.impl->root()->shape()),
       view(entry.impl->view_ptr()),
@@ -162,7 +172,8 @@ bool StorageGuard::Holds(const lazy::Storage& storage) const {
 }
 
 bool ReplaySource::operator==(const ReplaySource& other) const {
-  return kind == other.kind && index == other.index && SameNumber(fill, other.fill);
+  return kind == other.kind && index == other.index && SameNumber(fill, other.fill) &&
+         sharding == other.sharding;
 }
 
 bool ReplayTensor::operator==(const ReplayTensor& other) const {
@@ -204,10 +215,9 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
   for (const ReplayInput& input : inputs_) {
     if (input.storages.empty()) {
       execution.inputs.push_back(
-          input.donated
-              ? c10::make_intrusive<DeviceData>(input.constant->shape(), device_, input.content,
-                                                distributed::Sharding::Replicated())
-              : input.constant);
+          input.donated ? c10::make_intrusive<DeviceData>(input.constant->shape(), device_,
+                                                          input.content, input.sharding)
+                        : input.constant);
       continue;
     }
     const ir::Value& value = values[input.storages[0]];
@@ -215,6 +225,8 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
       if (values[i] != value) return false;
     }
     DeviceData* data = lazy::LeafData(value);
+    // How it lies on several devices is part of the program.
+    if (data->sharding() != input.sharding) return false;
     // It is overwritten: nobody but its tensor and we may have it.
     if (input.donated && (value.node->references() != 2 || data->foreign())) return false;
     execution.inputs.push_back(DeviceDataPtr::reclaim_copy(data));
@@ -225,21 +237,26 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
   std::vector<ir::Value> leaves;
   leaves.reserve(outputs_.size());
   execution.outputs.reserve(outputs_.size());
-  for (const Output& output : outputs_) {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const Output& output = outputs_[i];
     execution.outputs.push_back(c10::make_intrusive<DeviceData>(
-        output.shape, device_, devices, distributed::Sharding::Replicated()));
+        output.shape, device_, devices,
+        program_->shardings.empty() ? distributed::Sharding::Replicated()
+                                    : program_->shardings[i]));
     execution.outputs.back()->set_location(output.location);
     leaves.push_back(lazy::MakeLeaf(execution.outputs.back()));
   }
   auto make = [&](const ReplaySource& source, ir::ShapeRef shape) {
     if (source.kind == ReplaySource::kOutput) return leaves[source.index];
     if (source.kind == ReplaySource::kStorage) return values[source.index];
-    return lazy::MakeLeaf(c10::make_intrusive<DeviceData>(shape, device_, source.fill));
+    return lazy::MakeLeaf(
+        c10::make_intrusive<DeviceData>(shape, device_, source.fill, source.sharding));
   };
   std::vector<lazy::StoragePtr> fresh;
   fresh.reserve(fresh_.size());
   for (const Fresh& one : fresh_) {
     fresh.push_back(c10::make_intrusive<lazy::Storage>(make(one.source, one.shape), device_));
+    if (one.sharding) fresh.back()->SetSharding(one.sharding);
   }
   for (const Write& write : writes_) {
     lazy::Storage* storage = table.storages[write.storage];
@@ -307,7 +324,8 @@ std::string ReplayPlan::Difference(const ReplayPlan& other, bool donation,
   }
   if (donation && program_ != other.program_) return "its program was compiled anew";
   auto same_input = [&](const ReplayInput& a, const ReplayInput& b) {
-    if (a.storages != b.storages || (donation && a.donated != b.donated)) return false;
+    if (a.storages != b.storages || a.sharding != b.sharding) return false;
+    if (donation && a.donated != b.donated) return false;
     return !a.content.defined() ||
            (a.content.dtype() == b.content.dtype() && a.content.sizes() == b.content.sizes() &&
             std::memcmp(a.content.const_data_ptr(), b.content.const_data_ptr(),
@@ -421,6 +439,11 @@ std::string ReplayRecorder::FindChanges() {
     }
     if (HasGradFn(*entry.impl)) return "it writes to a tensor with gradients recorded";
   }
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    if (storages_[i]->sharding() != plan_->storage_guards_[i].sharding) {
+      return "it marks the sharding of a tensor that was there before";
+    }
+  }
   for (size_t i = 0; i < before_.num_given; ++i) {
     const TensorTable::Entry& entry = before_.entries[i];
     if (entry.twin >= 0) continue;
@@ -515,6 +538,7 @@ std::string ReplayRecorder::AddInputs(const lazy::RecordedCut& cut) {
     ReplayInput& input = plan_->inputs_.emplace_back();
     input.donated = i < aliases.size() && aliases[i] >= 0;
     DeviceData& data = *cut.inputs[i];
+    input.sharding = data.sharding();
     if (auto it = holders.find(data.id()); it != holders.end()) {
       input.storages = it->second;
       continue;
@@ -551,6 +575,7 @@ std::string ReplayRecorder::AddValues(const lazy::RecordedCut* cut) {
       source.index = known->second;
     } else if (data->fill()) {
       source.fill = *data->fill();
+      source.sharding = data->sharding();
     } else {
       refusal = "it sends data to the device that it returns or keeps";
     }
@@ -571,7 +596,7 @@ std::string ReplayRecorder::AddValues(const lazy::RecordedCut* cut) {
       plan_->writes_.push_back({*index, source});
       written.insert(*index);
     } else {
-      plan_->fresh_.push_back({storage.shape(), source});
+      plan_->fresh_.push_back({storage.shape(), source, storage.sharding()});
     }
   };
   for (const lazy::StoragePtr& storage : fresh_) add(*storage, std::nullopt);

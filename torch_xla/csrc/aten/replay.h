@@ -53,6 +53,9 @@ struct TensorTable {
   PointerIndex storage_index_, tensor_index_;
 };
 
+/// Adds the token of the device's collectives, which is state that no tensor leads to.
+void AddToken(std::vector<at::Tensor>& tensors, int device);
+
 /// What of a tensor, and of a storage, decides what is traced.
 struct TensorGuard {
   ir::ShapeRef root;
@@ -83,6 +86,7 @@ struct ReplaySource {
   enum Kind { kOutput, kStorage, kFill } kind;
   uint32_t index = 0;  // of the output, or of the storage whose value it was before
   c10::Scalar fill = 0;
+  const distributed::Sharding* sharding = nullptr;  // of a fill
   bool operator==(const ReplaySource& other) const;
 };
 
@@ -101,6 +105,7 @@ struct ReplayInput {
   std::vector<uint32_t> storages;  // that held the same data; empty: a constant
   lazy::DeviceDataPtr constant;
   at::Tensor content;  // of that
+  const distributed::Sharding* sharding = nullptr;
   bool donated = false;
 };
 
@@ -144,8 +149,9 @@ class ReplayPlan {
   struct Fresh {
     ir::ShapeRef shape;
     ReplaySource source;
+    const distributed::Sharding* sharding;  // that it is annotated with, or null
     bool operator==(const Fresh& other) const {
-      return shape == other.shape && source == other.source;
+      return shape == other.shape && source == other.source && sharding == other.sharding;
     }
   };
   struct Output {

@@ -131,6 +131,11 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
   return results;
 }
 
+StoragePtr CollectiveToken(int device) {
+  std::lock_guard lock(token_mutex);
+  return TokenOf(device);
+}
+
 bool CollectivePending(int device) {
   std::lock_guard lock(token_mutex);
   const StoragePtr& token = TokenOf(device);

@@ -16,4 +16,8 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
 /// Whether a collective on `device` has been traced and not yet been launched.
 bool CollectivePending(int device);
 
+/// What each collective on `device` reads and writes, which keeps them in order; null before the
+/// first one.
+StoragePtr CollectiveToken(int device);
+
 }  // namespace torch_xla::lazy

@@ -109,7 +109,6 @@ struct Surroundings {
     if (saved_hooks) return "hooks of saved tensors are set";
     if (anomaly) return "anomaly mode is on";
     if (checks_indices) return "indices are checked (XLA_CHECK_INDICES)";
-    if (devices > 1) return "SPMD mode is on";
     return nullptr;
   }
 };
@@ -304,9 +303,10 @@ class Recording {
            arguments_->Match(args, kwargs, given);
   }
 
-  static void Tensors(const std::vector<PyObject*>& given, std::vector<at::Tensor>& tensors) {
-    tensors.reserve(given.size());
+  void Tensors(const std::vector<PyObject*>& given, std::vector<at::Tensor>& tensors) const {
+    tensors.reserve(given.size() + 1);
     for (PyObject* object : given) tensors.push_back(THPVariable_Unpack(object));
+    aten::AddToken(tensors, surroundings_->device);
   }
 
   std::shared_ptr<Surroundings> surroundings_;
@@ -430,8 +430,10 @@ void BindReplay(py::module_& m) {
       .def("advance", &StepCounters::Advance);
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](const std::vector<py::object>& tensors) {
+        std::vector<at::Tensor> given = Unpack(tensors);
+        aten::AddToken(given, lazy::CurrentDevice());
         return PyRecorder{
-            std::make_unique<aten::ReplayRecorder>(Unpack(tensors), lazy::CurrentDevice())};
+            std::make_unique<aten::ReplayRecorder>(std::move(given), lazy::CurrentDevice())};
       }))
       .def("refusal", [](const PyRecorder& self) { return self.recorder->refusal(); })
       .def("end",
