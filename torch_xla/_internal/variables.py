@@ -213,6 +213,13 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "`error`: compiling nearly the same graph again raises, with the reason.",
         ),
         Variable(
+            "XLA_COMPILE_PROGRESS",
+            "seconds",
+            "5",
+            "A compilation that takes longer shows a line on the terminal, which is erased at its "
+            "end; 0: none does. Nothing where the standard error is no terminal.",
+        ),
+        Variable(
             "XLA_RECOMPILE_WARNING",
             "flag",
             "1",

@@ -1,10 +1,18 @@
-"""What compiling costs: how many kernels a program has."""
+"""What compiling costs, and what says so: kernels of a program, the line of progress."""
 
+import fcntl
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
 from pathlib import Path
 
 import torch
-from process_testing import python_output
+from process_testing import python_output, start_python
 
 import torch_xla
 
@@ -53,3 +61,61 @@ def test_a_programs_text_for_others_has_no_calls_of_ours(device: torch.device) -
     results = [torch.ones(3, device=device) * (1.5 + i) for i in range(20)]
     text = torch_xla._XLAC._get_xla_tensors_hlo(results)
     assert "custom_call" not in text and "stablehlo.slice" in text
+
+
+# Kernels of shapes of their own, so that the compilation takes a while.
+SLOW = """
+import torch, torch_xla
+results = [torch.ones(3 + i, device="xla").sin() for i in range(20)]
+torch_xla.sync(wait=True)
+"""
+
+
+def on_terminal(code: str, **environment: str) -> bytes:
+    """Returns what a process writes to its standard error, a terminal of 60 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "XLA_PERSISTENT_CACHE_PATH": "", **environment},
+    )
+    os.close(theirs)
+    timer = threading.Timer(120, process.kill)
+    timer.start()
+    written = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            written += chunk
+    except OSError:
+        pass  # Linux's way to say that the other end is closed
+    assert process.wait() == 0, written
+    timer.cancel()
+    os.close(ours)
+    return written
+
+
+def test_a_long_compilation_shows_a_line_on_a_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SLOW, encoding="utf-8")
+    run = f"import runpy; runpy.run_path({str(script)!r})"
+    written = on_terminal(run, XLA_COMPILE_PROGRESS="0.001")
+    lines = [line.decode() for line in written.split(b"\r\x1b[K")]
+    # Nothing before it, and at the end it is erased.
+    assert lines[0] == lines[-1] == ""
+    assert re.fullmatch(r"compiling graph 1 \(\d+ ops\), .* … 0 s", lines[1])
+    assert all(len(line) < 60 for line in lines)
+    assert on_terminal(run, XLA_COMPILE_PROGRESS="0") == b""
+    assert on_terminal(run, XLA_COMPILE_PROGRESS="60") == b""
+
+
+def test_no_line_where_the_standard_error_is_no_terminal() -> None:
+    result = start_python("-c", SLOW, XLA_COMPILE_PROGRESS="0.001", XLA_PERSISTENT_CACHE_PATH="")
+    assert result.returncode == 0 and result.stderr == ""
+
+
+def test_seconds_of_the_line_that_are_none() -> None:
+    result = start_python("-c", SLOW, XLA_COMPILE_PROGRESS="soon")
+    assert result.returncode != 0
+    assert "XLA_COMPILE_PROGRESS must be seconds, 0 or more, got 'soon'" in result.stderr

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include "debug/environment.h"
 #include "debug/metrics.h"
+#include "lazy/compile_progress.h"
 #include "lazy/device.h"
 #include "lazy/disk_cache.h"
 #include "lazy/explain.h"
@@ -155,8 +157,17 @@ void Store(DiskCache& cache, const std::string& key, const runtime::CompileOptio
 std::unique_ptr<runtime::Executable> Compile(const Program& program,
                                              const runtime::CompileOptions& options) {
   static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
-  debug::ScopedTimer timer(compile_time);
-  return GetClient().Compile(program.stablehlo, options);
+  std::unique_ptr<runtime::Executable> executable;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    debug::ScopedTimer timer(compile_time);
+    const CompileProgress progress(program.explanation);
+    executable = GetClient().Compile(program.stablehlo, options);
+  }
+  // Of a large program the compiler frees hundreds of megabytes, and its threads' arenas keep them.
+  constexpr auto kLarge = std::chrono::milliseconds(500);
+  if (std::chrono::steady_clock::now() - start > kLarge) runtime::GiveBackFreedMemory();
+  return executable;
 }
 
 std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program) {

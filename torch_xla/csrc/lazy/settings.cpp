@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "debug/environment.h"
+#include "lazy/compile_progress.h"
 #include "runtime/errors.h"
 
 namespace torch_xla::lazy {
@@ -68,6 +69,7 @@ void CheckSettings() {
     CheckSwitch(name);
   }
   ProgramCacheCapacity();
+  CompileProgressSeconds();
   CheckCacheFolder();
 }
 

@@ -8,6 +8,10 @@ namespace torch_xla::runtime {
 /// by its environment variables, nor with another malloc than glibc's.
 void KeepFreedMemory();
 
+/// Gives back to the system what malloc keeps: what was freed is faulted in again where it is
+/// needed.
+void GiveBackFreedMemory();
+
 /// Whether the process holds over half of the memory mappings that the system allows it
 /// (Linux's vm.max_map_count, 65,530 by default). XLA:CPU maps each kernel of a program by
 /// itself, hundreds for a training step; at the limit nothing compiles any more, and a large

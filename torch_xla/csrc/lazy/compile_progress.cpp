@@ -1,0 +1,98 @@
+#include "lazy/compile_progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "lazy/explain.h"
+#include "runtime/errors.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+/// 4812 as "4,812".
+std::string WithCommas(size_t number) {
+  std::string text = std::to_string(number);
+  for (size_t i = text.size(); i > 3;) text.insert(i -= 3, ",");
+  return text;
+}
+
+std::string Described(int64_t number) {
+  const std::vector<Explanation> found = Explanations(number - 1, SIZE_MAX);
+  if (found.empty() || found[0].number != number) return "compiling";
+  std::string text =
+      "compiling graph " + std::to_string(number) + " (" + WithCommas(found[0].nodes) + " ops)";
+  if (!found[0].line.empty()) text += ", " + found[0].line;
+  return text;
+}
+
+/// So many columns that the terminal does not break the line, which could not be erased then.
+size_t Columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+}
+
+void Put(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+constexpr std::string_view kErase = "\r\x1b[K";
+
+}  // namespace
+
+double CompileProgressSeconds() {
+  const char* text = std::getenv("XLA_COMPILE_PROGRESS");
+  if (!text || !*text) return 5;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end || !(seconds >= 0) || std::isinf(seconds)) {
+    throw runtime::InvalidArgument("XLA_COMPILE_PROGRESS must be seconds, 0 or more, got '" +
+                                   std::string(text) + "'");
+  }
+  return seconds;
+}
+
+CompileProgress::CompileProgress(int64_t number) {
+  static const double seconds = CompileProgressSeconds();
+  if (seconds <= 0 || number <= 0 || !isatty(STDERR_FILENO)) return;
+  what_ = Described(number);
+  watcher_ = std::thread([this] { Watch(std::chrono::duration<double>(seconds)); });
+}
+
+CompileProgress::~CompileProgress() {
+  if (!watcher_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  ended_.notify_one();
+  watcher_.join();
+}
+
+void CompileProgress::Watch(std::chrono::duration<double> patience) {
+  static auto& screen = *new std::mutex;
+  const auto over = [this] { return over_; };
+  std::unique_lock lock(mutex_);
+  if (ended_.wait_for(lock, patience, over)) return;
+  std::unique_lock shown(screen, std::defer_lock);
+  do {
+    if (!shown.owns_lock() && !shown.try_lock()) continue;
+    const auto passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_);
+    const std::string time = " \xe2\x80\xa6 " + std::to_string(passed.count()) + " s";
+    const size_t room = Columns() - std::min(Columns(), time.size());
+    Put(std::string(kErase) + what_.substr(0, room) + time);
+  } while (!ended_.wait_for(lock, std::chrono::seconds(1), over));
+  if (shown.owns_lock()) Put(kErase);
+}
+
+}  // namespace torch_xla::lazy

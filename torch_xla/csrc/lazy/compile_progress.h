@@ -1,0 +1,40 @@
+// A line on the terminal while a compilation makes the user wait.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace torch_xla::lazy {
+
+/// While it lives, and from XLA_COMPILE_PROGRESS seconds on (5 where that is not set, 0: never),
+/// the last line of the standard error says what is compiled and for how long: "compiling graph 3
+/// (4,812 ops), train.py:12 … 12 s". It is erased at the end. Nothing where the standard error is
+/// no terminal. Of several compilations at once one is shown.
+class CompileProgress {
+ public:
+  /// `number`: of the explanation (lazy/explain.h).
+  explicit CompileProgress(int64_t number);
+  ~CompileProgress();
+  CompileProgress(const CompileProgress&) = delete;
+  CompileProgress& operator=(const CompileProgress&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Watch(std::chrono::duration<double> patience);
+
+  const Clock::time_point start_ = Clock::now();
+  std::string what_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;
+  std::thread watcher_;
+};
+
+/// XLA_COMPILE_PROGRESS in seconds; throws runtime::InvalidArgument where it is not a number.
+double CompileProgressSeconds();
+
+}  // namespace torch_xla::lazy
