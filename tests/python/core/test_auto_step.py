@@ -544,3 +544,21 @@ def test_it_tells_where_it_cuts_and_the_environment_turns_it_off(tmp_path):
     off, told = run_python(WITH_OPTIMIZER, tmp_path, PT_XLA_DEBUG="1", XLA_AUTO_STEP="0")
     assert off["cuts"] == 0
     assert "graph is cut" not in told
+
+
+def test_a_cut_nobody_asked_for_raises_nothing(device):
+    """What cannot be lowered tells so when it is read, and the loop goes on being cut."""
+    torch_xla.sync(wait=True)
+    bad = torch.ones(3, device=device).to(torch.complex32)
+    model = mlp().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = cuts()
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+    assert cuts() - before >= 4
+    assert torch.isfinite(loss.detach()).item()
+    with pytest.raises(TypeError, match="ComplexHalf"):
+        bad.cpu()

@@ -396,6 +396,16 @@ void CutAndRun(int device) {
   if (cut) Run(*std::move(cut), /*donate=*/true);
 }
 
+/// The same where nobody asked for it: raises nothing. What fails is another tensor's, which tells
+/// it when it is read itself, or the next sync.
+void CutUnasked(int device) {
+  try {
+    CutAndRun(device);
+  } catch (const std::exception&) {
+    // FailUnlowerable keeps it for who reads.
+  }
+}
+
 /// As by SyncDevice, where the user has not asked for it. Programs that run across processes must
 /// be the same in all of them: the user says where they end.
 void EndStep(int device) {
@@ -417,8 +427,7 @@ void EndStep(int device) {
                              " operations repeat; from now on the graph is cut before " + line) +
                   ", as by mark_step\n");
   }
-  GetWorker(device).ThrowFailure();
-  CutAndRun(device);
+  CutUnasked(device);
 }
 
 }  // namespace
@@ -480,11 +489,8 @@ ir::Value Evaluate(const StoragePtr& storage) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
     if (MayCut() && ReadsInALoop(storage)) {
-      try {
-        RunPending(storage->device(), /*wait=*/false);
-      } catch (const std::exception&) {
-        // Of another tensor, which tells it when it is read itself.
-      }
+      StepFinderOf(storage->device()).Ran();
+      CutUnasked(storage->device());
     }
     SyncStorages({storage}, /*wait=*/false);
   }
