@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+#include <vector>
 
 #include "lazy/device.h"
 #include "lazy/errors.h"
@@ -52,7 +54,15 @@ class OneThread {
   int threads_ = 0, mkl_threads_ = 0;
 };
 
-/// A dimension of each tensor that parts of the work are cut along; -1: all of it.
+/// What every call of ATen's kernels here needs.
+struct Kernels {
+  DefaultFloatEnvironment environment;
+  OneThread one_thread;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+};
+
+/// A dimension of each tensor that parts of the work are cut along; -1: all of it. Where the result
+/// is not cut, it is the sum of the parts.
 struct Cut {
   int64_t lhs, rhs, result;
   int64_t extent;
@@ -82,19 +92,24 @@ struct Call {
   at::IntArrayRef stride, padding, dilation;
   int64_t groups;
 
-  /// Along the batch or the channels, whichever leaves less for all parts to read.
+  /// Such that no large tensor is read by each part, nor copied to be cut: weights can be cut along
+  /// the first dimension, maps along the batch.
   Cut BestCut(int64_t threads) const {
-    const bool weights = part == ConvolutionPart::kWeightGradient;
-    if (groups > 1) {
-      if (!weights) return {0, -1, 0, lhs.size(0)};
-      return {-1, -1, -1, 1};
+    const bool heavy = rhs.numel() > lhs.numel();  // weights, but for their gradient
+    switch (part) {
+      case ConvolutionPart::kForward:
+        if (groups == 1 && (heavy || lhs.size(0) < threads)) return {-1, 0, 1, rhs.size(0)};
+        return {0, -1, 0, lhs.size(0)};
+      case ConvolutionPart::kInputGradient:
+        if (groups == 1 && (heavy || lhs.size(0) < threads)) return {1, 0, -1, rhs.size(0)};
+        return {0, -1, 0, lhs.size(0)};
+      case ConvolutionPart::kWeightGradient:
+        if (groups == 1 && (result.numel() > rhs.numel() || lhs.size(0) < threads)) {
+          return {-1, 1, 0, rhs.size(1)};
+        }
+        return {0, 0, -1, lhs.size(0)};
     }
-    if (weights) return {-1, 1, 0, rhs.size(1)};  // output channels
-    const int64_t batch = lhs.size(0), channels = result.size(1);
-    if (batch >= threads && (rhs.numel() <= lhs.numel() || channels < threads)) {
-      return {0, -1, 0, batch};
-    }
-    return {-1, part == ConvolutionPart::kForward ? 0 : 1, 1, channels};
+    TORCH_INTERNAL_ASSERT(false);
   }
 
   at::Tensor Compute(const at::Tensor& a, const at::Tensor& b, const at::Tensor& like) const {
@@ -122,14 +137,23 @@ struct Call {
     const int64_t threads = runtime::FfiThreads(frame);
     const Cut cut = BestCut(threads);
     const int64_t count = std::clamp<int64_t>(std::min(products / kLeast, cut.extent), 1, threads);
+    std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
     runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
-      DefaultFloatEnvironment environment;
-      OneThread one_thread;
-      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      const Kernels kernels;
       at::Tensor out = Part(result, cut.result, i, count);
+      // Only its sizes count, but those of a view that is not contiguous would be copied.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
-      out.copy_(Compute(Part(lhs, cut.lhs, i, count), Part(rhs, cut.rhs, i, count), like));
+      at::Tensor made = Compute(Part(lhs, cut.lhs, i, count), Part(rhs, cut.rhs, i, count), like);
+      if (sums.empty()) {
+        out.copy_(made);
+      } else {
+        sums[i] = std::move(made);
+      }
     });
+    if (sums.empty()) return;
+    const Kernels kernels;
+    result.copy_(sums[0]);
+    for (int64_t i = 1; i < count; ++i) result.add_(sums[i]);
   }
 };
 
