@@ -224,7 +224,11 @@ def compile(
     args = tree_map(move, tuple(args))
     torch_xla.sync(wait=True)
     before = _XLAC._xla_compiled_programs()
-    result = fn(*args)
+    _XLAC._xla_hold_steps(True)  # One program: an optimizer's step is not its end.
+    try:
+        result = fn(*args)
+    finally:
+        _XLAC._xla_hold_steps(False)
     torch_xla.sync(wait=True)
     plans = _programs_since(before, used)
     del result

@@ -49,3 +49,17 @@ def test_largest_arrays(tmp_path):
         f"aten::mm at {script}:4",
         f"aten::mm at {script}:5",
     }
+
+
+def test_a_whole_step_is_planned(device):
+    """The end of the optimizer's step is not that of the program: gradients are no results of it."""
+    model = torch.nn.Linear(WIDTH, 7, bias=False, device=device)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = aot.compile(step, (torch.ones(3, WIDTH),))
+    assert plan.outputs == WIDTH * 7 * 4
