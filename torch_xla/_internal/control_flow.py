@@ -18,14 +18,15 @@ _SEEDS_APART = tracing.SEED_STEP * 1_000_003
 
 
 def constant(like: Any, number: int) -> Any:
-    """An int64 of the function that is being built."""
-    return _hlo.full(like, number, [], torch.int64)
+    """A number of turns. Not an int64: those are pairs on TPUs, whose loops then have no length."""
+    return _hlo.full(like, number, [], torch.int32)
 
 
 def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[Any]:
     """What a function captured, with seeds of its own for each turn of a loop."""
+    apart = _hlo.full(index, _wrapped(_SEEDS_APART), [], torch.int64)
     return [
-        value if seed < 0 else value + index * constant(index, _wrapped(_SEEDS_APART))
+        value if seed < 0 else value + _hlo.convert(index, torch.int64) * apart
         for value, seed in zip(captured, seeds, strict=True)
     ]
 

@@ -125,6 +125,7 @@ class Instruction(NamedTuple):
 
     ``id``, ``operands`` and ``called`` (computations) are numbers within the module; ``line`` is
     the operator and ``file:line`` of the program that it comes from, where they are known;
+    ``part`` is which of a tuple is taken;
     ``details`` are the messages that only some kinds of instructions have, by their numbers.
     """
 
@@ -136,10 +137,11 @@ class Instruction(NamedTuple):
     target: str
     called: tuple[int, ...]
     line: str
+    part: int
     details: dict[int, memoryview]
 
 
-_WINDOW, _CONVOLUTION, _DOT, _CONFIG = 15, 16, 30, 43
+_LITERAL, _WINDOW, _CONVOLUTION, _DOT, _CONFIG, _DIRECTION = 8, 15, 16, 30, 43, 63
 
 
 def _metadata(data: memoryview, frames: list[str]) -> str:
@@ -155,7 +157,7 @@ def _metadata(data: memoryview, frames: list[str]) -> str:
 
 def _instruction(data: memoryview, frames: list[str]) -> Instruction:
     name = opcode = target = line = ""
-    shape, operands, identity = Shape(0, (), ()), [], 0
+    shape, operands, identity, part = Shape(0, (), ()), [], 0, 0
     called, details = [], {}
     for number, value in _fields(data):
         if number == 1:
@@ -174,10 +176,12 @@ def _instruction(data: memoryview, frames: list[str]) -> Instruction:
             called += _integers(value)
         elif number == 7:
             line = _metadata(value, frames)
-        elif number in (_WINDOW, _CONVOLUTION, _DOT, _CONFIG):
+        elif number == 13:
+            part = value
+        elif number in (_LITERAL, _WINDOW, _CONVOLUTION, _DOT, _CONFIG, _DIRECTION):
             details[number] = value
     return Instruction(
-        identity, name, opcode, shape, tuple(operands), target, tuple(called), line, details
+        identity, name, opcode, shape, tuple(operands), target, tuple(called), line, part, details
     )
 
 
@@ -274,6 +278,31 @@ _ALIASES = {"bitcast", "tuple", "get-tuple-element", "optimization-barrier", "wh
 _IN_PLACE = {"dynamic-update-slice", "parameter"}
 
 
+def _origin(instructions: dict[int, Instruction], identity: int) -> Instruction:
+    """What was copied, perhaps in steps, to be an instruction's result."""
+    found = instructions[identity]
+    while found.opcode in ("bitcast", "copy", "copy-done", "copy-start"):
+        found = instructions[found.operands[0]]
+    return found
+
+
+def _part(instructions: dict[int, Instruction], identity: int, index: int) -> Instruction | None:
+    whole = instructions[identity]
+    return _origin(instructions, whole.operands[index]) if whole.opcode == "tuple" else None
+
+
+def _whole_number(constant: Instruction) -> int | None:
+    """The value of a constant of a 32-bit or 64-bit integer type."""
+    if constant.opcode != "constant" or constant.shape.dims:
+        return None
+    # s32s, s64s, u32s, u64s. What is 0 may be left out.
+    of_type = {4: 4, 5: 5, 8: 6, 9: 7}.get(constant.shape.element)
+    for number, value in _fields(constant.details.get(_LITERAL, memoryview(b""))):
+        if number == of_type:
+            return _integers(value)[0]
+    return None
+
+
 class Live(NamedTuple):
     """An array that a program makes and needs when it needs most."""
 
@@ -298,10 +327,39 @@ class Module(NamedTuple):
             found[identity] += times
             for instruction in self.computations[identity]:
                 for called in instruction.called:
-                    visit(called, times * _trips(instruction))
+                    visit(called, times * self._trips(identity, instruction))
 
         visit(self.entry, 1)
         return found
+
+    def _trips(self, identity: int, loop: Instruction) -> int:
+        if loop.opcode != "while":
+            return 1
+        try:
+            config = json.loads(bytes(loop.details.get(_CONFIG, b"{}")))
+        except ValueError:  # Another compiler's.
+            config = {}
+        if "known_trip_count" in config:
+            return int(config["known_trip_count"].get("n", 1))
+        # TPUs' compiler does not say: ``counter < constant``, of a counter that counts from a
+        # constant by 1.
+        condition = {i.id: i for i in self.computations[loop.called[1]]}
+        test = self.computations[loop.called[1]][-1]
+        if test.opcode != "compare" or bytes(test.details.get(_DIRECTION, b"")) != b"LT":
+            return 1
+        counter, bound = (condition[i] for i in test.operands)
+        stop = _whole_number(bound)
+        body = {i.id: i for i in self.computations[loop.called[0]]}
+        if counter.opcode != "get-tuple-element" or stop is None:
+            return 1
+        outside = {i.id: i for i in self.computations[identity]}
+        start = _part(outside, loop.operands[0], counter.part)
+        after = _part(body, self.computations[loop.called[0]][-1].id, counter.part)
+        if start is None or after is None or after.opcode != "add":
+            return 1
+        first = _whole_number(start)
+        by = [_whole_number(_origin(body, i)) for i in after.operands]
+        return stop - first if first is not None and 1 in by and stop > first else 1
 
     def flops(self) -> int:
         """Returns those of matrix products and convolutions on one device, loops as they run."""
@@ -453,16 +511,6 @@ def read(format: str, data: bytes) -> Module | None:
                 instructions.sort(key=lambda instruction: at.get(instruction.id, 0))  # noqa: B023
             names[identity], computations[identity] = label, instructions
     return Module(name, entry, names, computations)
-
-
-def _trips(instruction: Instruction) -> int:
-    if instruction.opcode != "while":
-        return 1
-    try:
-        config = json.loads(bytes(instruction.details.get(_CONFIG, b"{}")))
-    except ValueError:  # Another compiler's.
-        return 1
-    return int(config.get("known_trip_count", {}).get("n", 1))
 
 
 def _schedule(data: memoryview) -> dict[int, dict[int, int]]:

@@ -52,7 +52,7 @@ def test_largest_arrays(tmp_path):
 
 
 def test_a_whole_step_is_planned(device):
-    """The end of the optimizer's step is not that of the program: gradients are no results of it."""
+    """The optimizer's step does not end the program: gradients are no results of it."""
     model = torch.nn.Linear(WIDTH, 7, bias=False, device=device)
     optimizer = torch.optim.SGD(model.parameters())
 

@@ -173,6 +173,14 @@ assert plan.devices == 2
 assert plan.collectives["all-reduce"] == (1, 4 * 64 * 128), plan.collectives
 assert "all-reduce" in plan.text()
 print(plan)
+
+from torch_xla.experimental.scan import scan
+
+def layers(x, weights):
+    return scan(lambda carry, w: ((carry @ w).sin(), carry.sum()), x, weights)[0]
+
+plan = aot.compile(layers, (torch.ones(64, 48), torch.ones(5, 48, 48)))
+assert plan.flops == 5 * 2 * 64 * 48 * 48, plan.flops
 """
 
 
