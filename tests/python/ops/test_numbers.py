@@ -350,3 +350,16 @@ def test_writes_of_a_loop_without_a_sync_are_linear(device: torch.device) -> Non
     expected[1] = 0
     expected[:, 1] += 1
     assert x.tolist() == expected.tolist()
+
+
+def test_a_view_that_is_empty_wherever_it_begins(device: torch.device) -> None:
+    """At the end of its base too, after the place where it begins has become a number."""
+    x = torch.arange(50.0).reshape(5, 5, 2)
+    there = x.to(device)
+    for i in range(7):
+        for view in (x[i:], x[i:i], x.tensor_split(i + 1)[-1]):
+            other = there.as_strided(view.shape, view.stride(), view.storage_offset())
+            torch_xla.sync()
+            assert other.cpu().equal(view)
+        assert there[i:].cpu().equal(x[i:])
+        assert there.tensor_split(i + 1)[-1].cpu().equal(x.tensor_split(i + 1)[-1])
