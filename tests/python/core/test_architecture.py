@@ -68,3 +68,9 @@ def test_the_package_imports_downwards_only(folder):
         if name.startswith(_NEVER_IMPORTED_BY[folder])
     ]
     assert not upward
+
+
+def test_names_of_test_files_are_unique():
+    """pytest imports them by their names alone."""
+    names = [path.name for path in (_ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -19,6 +19,7 @@ from process_testing import run_python
 
 import torch_xla.core.xla_model as xm
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
+from torch_xla.experimental.distributed_checkpoint import manager as saving
 
 
 @pytest.fixture
@@ -61,14 +62,14 @@ def test_save_and_restore(manager, call):
 
 def test_an_asynchronous_save_has_the_values_of_its_step(manager, monkeypatch):
     entered, go_on = threading.Event(), threading.Event()
-    original = dcp.save
+    original = saving.save
 
     def slow(*args, **kwargs):
         entered.set()
         assert go_on.wait(60)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(dcp, "save", slow)
+    monkeypatch.setattr(saving, "save", slow)
     state = _state(1.0)
     assert manager.save_async(0, state)
     assert entered.wait(60)
@@ -88,7 +89,7 @@ def test_an_asynchronous_failure_is_raised_later(manager, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dcp, "save", failing)
+        patch.setattr(saving, "save", failing)
         manager.save_async(0, _state(1.0))
         with pytest.raises(OSError, match="disk full"):
             manager.join()
