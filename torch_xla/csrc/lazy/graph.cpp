@@ -181,7 +181,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     return stablehlo::Convert(number, element);
   };
-  for (const ir::Node* node : graph.order) {
+  for (uint32_t position = 0; position < graph.order.size(); ++position) {
+    const ir::Node* node = graph.order[position];
     if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       if (next_data < graph.data.size() && graph.data[next_data].get() == leaf) {
@@ -200,7 +201,6 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
     } else {
-      const uint32_t position = node->mark().position;
       for (; number != graph.numbers.end() && number->position == position; ++number) {
         if (number->packed < 0) continue;
         cx.SetNumberParameter(number->word, number->is_float ? numbers.Float(number->packed)
