@@ -224,11 +224,8 @@ def compile(
     args = tree_map(move, tuple(args))
     torch_xla.sync(wait=True)
     before = _XLAC._xla_compiled_programs()
-    _XLAC._xla_hold_steps(True)  # One program: an optimizer's step is not its end.
-    try:
+    with torch_xla.step():  # One program: an optimizer's step is not its end.
         result = fn(*args)
-    finally:
-        _XLAC._xla_hold_steps(False)
     torch_xla.sync(wait=True)
     plans = _programs_since(before, used)
     del result

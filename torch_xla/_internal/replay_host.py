@@ -138,6 +138,13 @@ def _is_known(kind: type, flags: tuple[tuple[str, Any], ...]) -> bool:
     return all(numbers <= (constants or set()) for numbers in unknown)
 
 
+# Entries of a group that are no arguments of its optimizer, or given to it otherwise.
+_NO_FLAGS = frozenset(
+    ("params", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+    + ("foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
+)
+
+
 def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
     """Returns what names the numbers of a group; None where nothing does."""
     kind = type(optimizer)
@@ -148,13 +155,8 @@ def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
     if group.get("fused") or group.get("capturable"):
         # The numbers go to the device, or to operators of torch_xla.
         return _fused_adam if _SOURCES[kind] is _adam else _plain
-    skipped: tuple[str, ...] = ("params", "initial_lr", "max_lr", "min_lr", "foreach")
-    skipped += ("fused", "capturable")
-    skipped += ("base_momentum", "max_momentum", "differentiable", "decoupled_weight_decay")
-    flags = {name: value for name, value in group.items() if name not in skipped}
-    if kind is torch.optim.AdamW:
-        flags.pop("decoupled_weight_decay", None)
-    elif group.get("decoupled_weight_decay") and kind is torch.optim.Adam:
+    flags = {name: value for name, value in group.items() if name not in _NO_FLAGS}
+    if kind is torch.optim.Adam and group.get("decoupled_weight_decay"):  # AdamW takes none.
         flags["decoupled_weight_decay"] = True
     try:
         for foreach in (False, True):
@@ -200,7 +202,7 @@ def groups(optimizer: Any) -> list[Group] | None:
         if source is None:
             return None
         free = tuple(name for name in FREE if _is_number(group.get(name)))
-        if "lr" not in free or any(name in group and name not in free for name in ("betas",)):
+        if "lr" not in free or ("betas" in group and "betas" not in free):
             return None
         counters = []
         for parameter in group["params"]:

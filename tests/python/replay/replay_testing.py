@@ -20,6 +20,23 @@ def status(function: Callable[..., Any]) -> replay.Status:
     return state.status()
 
 
+def clipped_step(compile: Compile, model: Any, optimizer: Any, scheduler: Any = None) -> Any:
+    """Returns a training step, compiled: the gradients clipped, the scheduler stepped if given."""
+
+    @compile
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        return loss
+
+    return step
+
+
 def both(program: Callable[[Compile, torch.device], Any], device: torch.device) -> replay.Status:
     """Runs a program traced and replayed, and asserts that all it returns is the same, bit by bit.
 

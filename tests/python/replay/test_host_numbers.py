@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from replay_testing import batches, both, mlp, refused, right, status
+from replay_testing import batches, both, clipped_step, mlp, refused, right, status
 
 import torch_xla
 
@@ -26,18 +26,7 @@ def training(make, before=lambda i, optimizer, scheduler: None, steps=30, schedu
         model = mlp(device)
         optimizer = make(model)
         scheduler = schedule(optimizer) if schedule else None
-
-        @compile
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = mse(model(x), y)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            optimizer.step()
-            if inside:
-                scheduler.step()
-            return loss
-
+        step = clipped_step(compile, model, optimizer, scheduler if inside else None)
         losses, data = [], batches(device, 5)
         for i in range(steps):
             before(i, optimizer, scheduler)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from replay_testing import batches, mlp, refused, right, status
+from replay_testing import batches, clipped_step, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -66,16 +66,7 @@ class TestOptimizers:
             model = mlp(device)
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, **kwargs)
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
-
-            @compile
-            def step(x, y):
-                optimizer.zero_grad()
-                loss = mse(model(x), y)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-                optimizer.step()
-                return loss
-
+            step = clipped_step(compile, model, optimizer)
             losses = []
             data = batches(device, 5)
             for i in range(200):

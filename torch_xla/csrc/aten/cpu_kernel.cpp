@@ -85,13 +85,9 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
 
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
-    if (client.platform() != "CPU") return;
-    try {
-      client.RegisterCustomCall(lowering::kCpuKernelTarget, reinterpret_cast<void*>(&Handler));
-    } catch (const runtime::Error&) {
-      return;  // a plugin without custom calls has the fallback
-    }
-    lowering::EnableCpuKernels(client.platform());
+    if (runtime::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &Handler)) {
+      lowering::EnableCpuKernels(client.platform());
+    }  // else there is the fallback
   });
   return true;
 }();

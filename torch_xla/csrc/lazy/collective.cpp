@@ -87,12 +87,8 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
 
 [[maybe_unused]] const bool registered = [] {
   OnClientCreated([](runtime::Client& client) {
-    if (client.platform() != "CPU") return;
-    try {
-      client.RegisterCustomCall(distributed::kCollectiveTarget, reinterpret_cast<void*>(&Handler));
-    } catch (const runtime::Error&) {
-      // A plugin without custom calls: compiling a program that has one tells so.
-    }
+    // Without custom calls, compiling a program that has one tells so.
+    runtime::RegisterCpuHandler(client, distributed::kCollectiveTarget, &Handler);
   });
   return true;
 }();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,8 +66,7 @@ double CompileProgressSeconds() {
 CompileProgress::CompileProgress(int64_t number) {
   static const double seconds = CompileProgressSeconds();
   if (seconds <= 0 || number <= 0 || !isatty(STDERR_FILENO)) return;
-  what_ = Described(number);
-  watcher_ = std::thread([this] { Watch(std::chrono::duration<double>(seconds)); });
+  watcher_ = std::thread([=, this] { Watch(number, std::chrono::duration<double>(seconds)); });
 }
 
 CompileProgress::~CompileProgress() {
@@ -79,18 +79,19 @@ CompileProgress::~CompileProgress() {
   watcher_.join();
 }
 
-void CompileProgress::Watch(std::chrono::duration<double> patience) {
+void CompileProgress::Watch(int64_t number, std::chrono::duration<double> patience) {
   static auto& screen = *new std::mutex;
   const auto over = [this] { return over_; };
   std::unique_lock lock(mutex_);
   if (ended_.wait_for(lock, patience, over)) return;
+  const std::string what = Described(number);
   std::unique_lock shown(screen, std::defer_lock);
   do {
     if (!shown.owns_lock() && !shown.try_lock()) continue;
     const auto passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_);
     const std::string time = " \xe2\x80\xa6 " + std::to_string(passed.count()) + " s";
     const size_t room = Columns() - std::min(Columns(), time.size());
-    Put(std::string(kErase) + what_.substr(0, room) + time);
+    Put(std::string(kErase) + what.substr(0, room) + time);
   } while (!ended_.wait_for(lock, std::chrono::seconds(1), over));
   if (shown.owns_lock()) Put(kErase);
 }

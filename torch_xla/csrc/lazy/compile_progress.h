@@ -3,8 +3,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
-#include <string>
 #include <thread>
 
 namespace torch_xla::lazy {
@@ -24,10 +24,9 @@ class CompileProgress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void Watch(std::chrono::duration<double> patience);
+  void Watch(int64_t number, std::chrono::duration<double> patience);
 
   const Clock::time_point start_ = Clock::now();
-  std::string what_;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool over_ = false;

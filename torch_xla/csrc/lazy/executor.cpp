@@ -208,7 +208,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
         debug::ScopedTimer timer(lower_time);
         const lowering::LibraryCalls calls(alone);
         program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),
-                                        program->shardings, settings->name, /*to_run=*/true);
+                                        program->shardings, settings->name);
       }
       if (!settings->name.empty()) {
         debug::GetCounter("CompiledGraph::" + settings->name).Add();

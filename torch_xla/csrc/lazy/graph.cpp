@@ -147,8 +147,8 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
 
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices,
-                       std::span<const distributed::Sharding* const> outputs, std::string_view name,
-                       bool to_run) {
+                       std::span<const distributed::Sharding* const> outputs,
+                       std::string_view name) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
@@ -163,8 +163,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   if (!graph.integers.empty()) {
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
   }
-  const NumberReader numbers(floats, integers,
-                             to_run && num_devices == 1 && HasUnpackCall(platform));
+  const NumberReader numbers(platform, floats, integers);
   auto number = graph.numbers.begin();
   size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;

@@ -49,12 +49,11 @@ Graph CollectGraph(std::vector<ir::Value> roots);
 /// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
 /// or -1; may be shorter than the parameters. On several devices the parameters have the shardings
 /// of their data, the outputs those given; where that is null or missing, XLA chooses. `name`
-/// is the module's. What is `to_run` in this process may call its own handlers where others could
-/// do without them. Needs no lock, since it reads no marks.
+/// is the module's. Needs no lock, since it reads no marks.
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices = 1,
                        std::span<const distributed::Sharding* const> outputs = {},
-                       std::string_view name = {}, bool to_run = false);
+                       std::string_view name = {});
 
 /// A number as a constant of that type, and data that is nothing but a fill.
 stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,

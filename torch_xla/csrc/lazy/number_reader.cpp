@@ -4,7 +4,7 @@
 
 #include "lazy/device.h"
 #include "lazy/graph.h"
-#include "lowering/cpu_kernel.h"
+#include "lowering/kernel_choice.h"
 #include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {
@@ -46,17 +46,10 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
   return nullptr;
 }
 
-bool registered = false;
-
-[[maybe_unused]] const bool asked = [] {
+[[maybe_unused]] const bool registered = [] {
   OnClientCreated([](runtime::Client& client) {
-    if (client.platform() != "CPU") return;
-    try {
-      client.RegisterCustomCall(kTarget, reinterpret_cast<void*>(&Handler));
-      registered = true;
-    } catch (const runtime::Error&) {
-      // A plugin without custom calls: by slices.
-    }
+    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
+    runtime::RegisterCpuHandler(client, kTarget, &Handler);
   });
   return true;
 }();
@@ -70,13 +63,11 @@ stablehlo::Value Element(const std::vector<stablehlo::Value>& unpacked, int64_t 
 
 }  // namespace
 
-bool HasUnpackCall(std::string_view platform) {
-  return registered && lowering::HasCpuKernels(platform);
-}
-
-NumberReader::NumberReader(stablehlo::Value floats, stablehlo::Value integers, bool by_call)
+NumberReader::NumberReader(std::string_view platform, stablehlo::Value floats,
+                           stablehlo::Value integers)
     : floats_(floats), integers_(integers) {
-  if (!by_call || CountOf(floats) + CountOf(integers) < kFewest) return;
+  if (!lowering::MayCallLibraries(platform) || CountOf(floats) + CountOf(integers) < kFewest)
+    return;
   std::vector<stablehlo::Value> arrays;
   std::vector<stablehlo::Type> types;
   for (stablehlo::Value packed : {floats, integers}) {

@@ -8,19 +8,17 @@
 
 namespace torch_xla::lazy {
 
-/// Whether programs for the platform may take their numbers apart by a custom call.
-bool HasUnpackCall(std::string_view platform);
-
 /// Two ways. A slice for each number fuses into what reads it, so that kernels alike but for the
 /// place of their number are compiled one by one: the updates of all parameters by an optimizer,
 /// the dropouts of all layers. A custom call that gives all numbers at once leaves such kernels
-/// equal, and XLA compiles one of them. Worth its microsecond from kFewest numbers on.
+/// equal, and XLA compiles one of them: where the program may call libraries of this process, and
+/// worth its microsecond from kFewest numbers on.
 class NumberReader {
  public:
   static constexpr int64_t kFewest = 16;
 
   /// Arrays of which there are none are invalid values.
-  NumberReader(stablehlo::Value floats, stablehlo::Value integers, bool by_call);
+  NumberReader(std::string_view platform, stablehlo::Value floats, stablehlo::Value integers);
 
   /// Element `index`, as a rank-0 value.
   stablehlo::Value Float(int64_t index) const;

@@ -84,7 +84,7 @@ Choices& Chosen() {
 
 Kernel Choose(const LoweringContext& cx, std::string_view operation,
               std::initializer_list<std::string_view> kind, const std::vector<Kernel>& possible) {
-  const bool calls = calls_allowed && HasCpuKernels(cx.platform());
+  const bool calls = MayCallLibraries(cx.platform());
   auto takes = [&](const Row& row) {
     return (row.kernel != Kernel::kLibrary || calls) &&
            std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
@@ -103,6 +103,10 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
 
 LibraryCalls::LibraryCalls(bool allowed) : before_(calls_allowed) { calls_allowed = allowed; }
 LibraryCalls::~LibraryCalls() { calls_allowed = before_; }
+
+bool MayCallLibraries(std::string_view platform) {
+  return calls_allowed && HasCpuKernels(platform);
+}
 
 Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,

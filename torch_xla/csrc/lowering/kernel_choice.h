@@ -33,10 +33,13 @@ class LibraryCalls {
   const bool before_;
 };
 
+/// Whether the program that this thread lowers may, on this platform; XLA_CPU_KERNELS=0 forbids it.
+bool MayCallLibraries(std::string_view platform);
+
 /// The implementation of `operation`, one of `possible`, for the program that `cx` lowers. `kind`
 /// says what its shapes are like, a word for each column of the table; the first row that matches
 /// counts, and where none does the first of `possible`. Rows whose library the program may not call
-/// are passed over (LibraryCalls, XLA_CPU_KERNELS). `XLA_KERNELS="operation=implementation,…"` puts
+/// are passed over (MayCallLibraries). `XLA_KERNELS="operation=implementation,…"` puts
 /// rows before the table, for measurements.
 Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,

@@ -182,12 +182,8 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
 
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
-    if (client.platform() != "CPU") return;
-    try {
-      client.RegisterCustomCall(kTarget, reinterpret_cast<void*>(&Handler));
-    } catch (const runtime::Error&) {
-      // A plugin without custom calls has no CPU kernels (lowering/cpu_kernel.h) either.
-    }
+    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
+    runtime::RegisterCpuHandler(client, kTarget, &Handler);
   });
   return true;
 }();

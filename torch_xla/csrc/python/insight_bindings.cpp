@@ -128,8 +128,8 @@ void BindInsight(py::module_& m) {
     }
     return programs;
   });
-  // Nanoseconds that the calling thread waited for data to train on, until now.
   m.def("_kernel_choices", &lowering::KernelChoices);
+  // Nanoseconds that the calling thread waited for data to train on, until now.
   m.def("_note_input_time", [](int64_t nanoseconds) {
     lazy::NoteHostTime(lazy::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
   });

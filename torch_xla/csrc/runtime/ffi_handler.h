@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "runtime/client.h"
+#include "runtime/errors.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::runtime {
@@ -31,6 +33,19 @@ inline pjrt::XLA_FFI_Error* FfiError(pjrt::XLA_FFI_CallFrame* frame, pjrt::PJRT_
   args.message = message.c_str();
   args.errc = code;
   return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+/// Lets programs on the CPU call `handler` as `target`. False for other platforms, whose memory it
+/// could not read, and for a plugin without custom calls.
+inline bool RegisterCpuHandler(Client& client, const char* target,
+                               pjrt::XLA_FFI_Error* (*handler)(pjrt::XLA_FFI_CallFrame*)) {
+  if (client.platform() != "CPU") return false;
+  try {
+    client.RegisterCustomCall(target, reinterpret_cast<void*>(handler));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace torch_xla::runtime
