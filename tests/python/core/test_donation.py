@@ -1,6 +1,7 @@
 """Which memory a step reuses."""
 
 import gc
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch_xla.debug import graph
 
 
 def test_state_updated_in_place_keeps_one_buffer(device):
@@ -112,6 +114,21 @@ def test_data_read_while_it_is_overwritten(device):
         torch_xla.sync()
         after = x.cpu()
         assert torch.equal(after, before * 2), k
+
+
+def test_weights_read_by_the_step_that_updates_them_are_not_copied(device, tmp_path):
+    if xm.xla_device_hw(device) != "CPU":
+        pytest.skip("reads what XLA:CPU made of the program")
+    model = torch.nn.Sequential(torch.nn.Linear(31, 33), torch.nn.Linear(33, 35)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    torch_xla.sync()
+    model(torch.ones(3, 31).to(device)).square().mean().backward()
+    optimizer.step()
+    torch_xla.sync(wait=True)
+    program = max(graph.save_optimized(tmp_path))  # the latest
+    entry = open(program).read().rpartition("\n}\n\n")[2]
+    assert re.findall(r"Arg\S* = f32\[35,33\]", entry)
+    assert not re.findall(r" copy\(Arg.*", entry), entry
 
 
 class Scenario:

@@ -79,7 +79,12 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
   options.device = program.devices->front();
   // By default XLA:CPU's maximum drops a NaN in its second operand.
-  if (Platform() == "CPU") options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+  if (Platform() == "CPU") {
+    options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
+    // By default it copies each donated buffer that something else reads, too, before it is
+    // written: all weights of a step with their optimizer.
+    options.overrides.emplace_back("xla_cpu_copy_insertion_use_region_analysis", "true");
+  }
   // Its search for fusions crashes at a square of a product that only a reduction takes; without
   // reductions among them these take a few times as long.
   if (Platform() == "CPU" && stablehlo::SquaresAProduct(program.stablehlo)) {
