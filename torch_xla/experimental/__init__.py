@@ -23,7 +23,6 @@ _MARKS = "torch.library and torch_xla.library.register_lowering name what a comp
 _absent = absent.getter(
     __name__,
     {
-        "assume_pure": "torch_xla.compile traces a function once for each set of shapes",
         "callback": "xm.add_step_closure runs a function when a step's tensors are there",
         "deprecation": "the warnings module",
         "dynamo_mark_sharding": "torch_xla.distributed.spmd.mark_sharding",

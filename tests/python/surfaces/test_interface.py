@@ -114,3 +114,20 @@ class TestAbsentNames:
         import _XLAC as top
 
         assert top is _XLAC
+
+    @pytest.mark.parametrize(
+        ("statement", "instead"),
+        [
+            ("import torch_xla.experimental.callback", "add_step_closure"),
+            ("from torch_xla.experimental import splash_attention", "flash_attention"),
+            ("from torch_xla.experimental.pallas_kernels import x", "call_jax"),
+            ("import torch_xla.distributed.xla_dist as xd", "--worker=all"),
+        ],
+    )
+    def test_absent_modules_say_what_to_use(self, statement, instead):
+        with pytest.raises(ImportError, match=instead):
+            exec(statement, {})
+
+    def test_other_modules_are_not_found(self):
+        with pytest.raises(ModuleNotFoundError, match=r"No module named 'torch_xla\.nonsense'"):
+            importlib.import_module("torch_xla.nonsense")

@@ -17,6 +17,7 @@ from torch_xla import _XLAC
 from torch_xla.debug import metrics_compare_utils, metrics_saver, model_comparator
 from torch_xla.debug.graph_saver import save_tensors_graph
 from torch_xla.experimental import plugins
+from torch_xla.experimental.assume_pure import PureModule, assume_pure
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
 from torch_xla.experimental.xla_quantized_matmul import XlaQuantizedLinear, quantized_matmul
 from torch_xla.test import test_utils
@@ -417,3 +418,23 @@ class TestSyncFree:
             assert parameter.tolist() == [1, 1]
             optimizer.step(found_inf=torch.tensor(0.0, device=device))
             assert parameter.tolist() != [1, 1]
+
+
+class TestAssumePure:
+    def test_a_function_and_a_module(self, device):
+        layer = torch.nn.Linear(2, 3).to(device)
+        x = rand(4, 2).to(device).requires_grad_()
+        pure = assume_pure(lambda x: PureModule(layer)(x).sin())
+        torch.testing.assert_close(pure(x).cpu(), layer(x).sin().cpu())
+        pure(x).sum().backward()
+        assert x.grad is not None and layer.weight.grad is not None
+
+    def test_a_seed(self, device):
+        @assume_pure(add_rng_seed_argument=True)
+        def noise(x):
+            return x + torch.rand(3, device=device)
+
+        x = torch.zeros(3, device=device)
+        first = noise(x, rng_seed=1).cpu()
+        assert torch.equal(noise(x, rng_seed=1).cpu(), first)
+        assert not torch.equal(noise(x, rng_seed=torch.tensor(2)).cpu(), first)
