@@ -25,6 +25,7 @@ LOWER_TYPES = {
     "IntNumber": "const Number&",
     "OptionalInt": "std::optional<int64_t>",
     "IntList": "c10::IntArrayRef",
+    "IntListNumber": "const std::vector<Number>&",
     "OptionalIntList": "std::optional<c10::IntArrayRef>",
     "Bool": "bool",
     "OptionalBool": "std::optional<bool>",

@@ -297,6 +297,10 @@ TWENTY: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "x ** s": lambda x, i: x.abs() ** (i / 4),
     "norm": lambda x, i: torch.linalg.vector_norm(x, i / 2, dim=1),
     "tril": lambda x, i: x.tril(i - 10),
+    "roll": lambda x, i: x.roll(3 * i - 28),
+    "roll of two": lambda x, i: x.roll((i - 30, 2 * i), (1, 0)),
+    "slice_scatter": lambda x, i: x.slice_scatter(x[:3] * 2, 0, i, i + 3),
+    "select_scatter": lambda x, i: x.select_scatter(x[:, 0] * 2, 1, i - 20),
 }
 
 

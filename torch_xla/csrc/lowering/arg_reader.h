@@ -55,6 +55,13 @@ class ArgReader {
     const int64_t value = words_.Int();
     return parameter ? Number(*parameter) : Number(value);
   }
+  std::vector<Number> IntListNumber() {
+    const auto size = static_cast<size_t>(words_.Int());
+    std::vector<Number> numbers;
+    numbers.reserve(size);
+    while (numbers.size() < size) numbers.push_back(IntNumber());
+    return numbers;
+  }
   int64_t Int() { return words_.Int(); }
   std::optional<int64_t> OptionalInt() {
     return Optional([&] { return Int(); });

@@ -39,6 +39,15 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high);
 }
 
+/// `result` with `src` in the place of what `slice` shows of it.
+at::Tensor CopyTo(const at::Tensor& slice, const at::Tensor& src, at::Tensor result) {
+  TORCH_CHECK(src.sizes() == slice.sizes(),
+              "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
+              ", slice size = ", slice.sizes());
+  slice.copy_(src);
+  return result;
+}
+
 /// A letter for each dimension that is not in `without`.
 std::string Letters(int64_t rank, at::IntArrayRef without) {
   std::string letters;
@@ -116,15 +125,31 @@ at::Tensor XLANativeFunctions::fractional_max_pool3d_backward(const at::Tensor& 
       .view_as(self);
 }
 
+// Written through a view of a copy: where it begins needs no program of its own.
 at::Tensor XLANativeFunctions::as_strided_scatter(const at::Tensor& self, const at::Tensor& src,
                                                   at::IntArrayRef size, at::IntArrayRef stride,
                                                   std::optional<int64_t> storage_offset) {
-  at::Tensor result = self.clone(), slice = result.as_strided(size, stride, storage_offset);
-  TORCH_CHECK(src.sizes() == slice.sizes(),
-              "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
-              ", slice size = ", slice.sizes());
-  slice.copy_(src);
-  return result;
+  at::Tensor result = self.clone();
+  return CopyTo(result.as_strided(size, stride, storage_offset), src, result);
+}
+
+at::Tensor XLANativeFunctions::slice_scatter(const at::Tensor& self, const at::Tensor& src,
+                                             int64_t dim, std::optional<int64_t> start,
+                                             std::optional<int64_t> end, int64_t step) {
+  at::Tensor result = self.clone();
+  return CopyTo(result.slice(dim, start, end, step), src, result);
+}
+
+at::Tensor XLANativeFunctions::select_scatter(const at::Tensor& self, const at::Tensor& src,
+                                              int64_t dim, int64_t index) {
+  at::Tensor result = self.clone();
+  return CopyTo(result.select(dim, index), src, result);
+}
+
+at::Tensor XLANativeFunctions::diagonal_scatter(const at::Tensor& self, const at::Tensor& src,
+                                                int64_t offset, int64_t dim1, int64_t dim2) {
+  at::Tensor result = self.clone();
+  return CopyTo(result.diagonal(offset, dim1, dim2), src, result);
 }
 
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::_weight_norm_interface_backward(

@@ -1,13 +1,10 @@
 // Ops that move, repeat and pad elements.
-#include <c10/util/safe_numerics.h>
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
-#include "lowering/strided_view.h"
 #include "ops/dimension_map.h"
 #include "ops/indexing.h"
 #include "stablehlo/arithmetic.h"
@@ -67,18 +64,6 @@ int64_t SelectIndex(int64_t index, const Dims& dims, int64_t dim) {
                     " out of range for tensor of size ", c10::IntArrayRef(dims), " at dimension ",
                     dim);
   return index < 0 ? index + size : index;
-}
-
-void CheckSource(Value src, const Dims& slice) {
-  TORCH_CHECK(src.dims() == slice,
-              "expected src to have a size equal to the slice of self. src size = ",
-              c10::IntArrayRef(src.dims()), ", slice size = ", c10::IntArrayRef(slice));
-}
-
-Dims Strides(const Dims& dims) {
-  Dims strides(dims.size(), 1);
-  for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
-  return strides;
 }
 
 /// The lower (kLe) or upper (kGe) triangle of the last two dimensions.
@@ -181,16 +166,26 @@ Value repeat(LoweringContext& cx, Value self, c10::IntArrayRef repeats) {
   return Reshape(BroadcastInDim(self, dims, mapping), cx.output_dims());
 }
 
-Value roll(LoweringContext& cx, Value self, c10::IntArrayRef shifts, c10::IntArrayRef dims) {
+Value roll(LoweringContext& cx, Value self, const std::vector<Number>& shifts,
+           c10::IntArrayRef dims) {
   if (IsEmpty(self)) return self;
   Value x = dims.empty() ? Reshape(self, {self.type().num_elements()}) : self;
   for (size_t i = 0; i < shifts.size(); ++i) {
     int64_t dim = dims.empty() ? 0 : WrapDim(dims[i], x.rank());
     if (x.rank() == 0) continue;
     int64_t size = x.dims()[dim];
-    int64_t cut = (size - shifts[i] % size) % size;
-    if (cut == 0) continue;
     Dims zeros(x.rank(), 0), starts = zeros, limits = x.dims();
+    if (!shifts[i].constant()) {
+      Value shift = shifts[i].Like(stablehlo::Scalar(x, 0, ElementType::kS64));
+      Value cut = Remainder(shift, ScalarLike(shift, size));  // has the sign of the shift
+      cut = Select(cut > 0, size - cut, -cut);
+      std::vector<Value> from(x.rank(), ScalarLike(cut, 0));
+      from[dim] = cut;
+      x = DynamicSlice(stablehlo::Concatenate({x, x}, dim), from, x.dims());
+      continue;
+    }
+    int64_t cut = (size - shifts[i].constant()->toLong() % size) % size;
+    if (cut == 0) continue;
     starts[dim] = limits[dim] = cut;
     x = stablehlo::Concatenate({Slice(x, starts, x.dims()), Slice(x, zeros, limits)}, dim);
   }
@@ -267,39 +262,6 @@ Value diagonal_backward(LoweringContext& cx, Value grad_output, c10::IntArrayRef
                         int64_t dim1, int64_t dim2) {
   DiagonalDims(cx.output_dims(), offset, dim1, dim2);  // checks them
   return SetDiagonal(Constant(cx.builder(), 0, cx.output_type()), grad_output, offset, dim1, dim2);
-}
-
-Value slice_scatter(LoweringContext& cx, Value self, Value src, int64_t dim,
-                    std::optional<int64_t> start, std::optional<int64_t> end, int64_t step) {
-  TORCH_CHECK_INDEX(self.rank() > 0, "slice() cannot be applied to a 0-dim tensor.");
-  dim = WrapDim(dim, self.rank());
-  TORCH_CHECK(step > 0, "slice step must be positive");
-  Dims slice = self.dims(), strides = Strides(slice);
-  const int64_t from = SliceBound(start.value_or(0), slice[dim]);
-  const int64_t to = SliceBound(end.value_or(slice[dim]), slice[dim]);
-  slice[dim] = to > from ? (to - from - 1) / step + 1 : 0;
-  CheckSource(src, slice);
-  const int64_t offset = from * strides[dim];
-  TORCH_CHECK(!c10::mul_overflows(strides[dim], step, &strides[dim]), "a step of ", step,
-              " overflows the strides");
-  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
-}
-
-Value select_scatter(LoweringContext& cx, Value self, Value src, int64_t dim, int64_t index) {
-  TORCH_CHECK_INDEX(self.rank() > 0, "select() cannot be applied to a 0-dim tensor.");
-  dim = WrapDim(dim, self.rank());
-  Dims slice = self.dims(), strides = Strides(slice);
-  const int64_t offset = SelectIndex(index, slice, dim) * strides[dim];
-  slice.erase(slice.begin() + dim);
-  CheckSource(src, slice);
-  strides.erase(strides.begin() + dim);
-  return WriteStrided(self, ToOutputElement(cx, src), src.dims(), strides, offset);
-}
-
-Value diagonal_scatter(LoweringContext& cx, Value self, Value src, int64_t offset, int64_t dim1,
-                       int64_t dim2) {
-  CheckSource(src, DiagonalDims(self.dims(), offset, dim1, dim2));
-  return SetDiagonal(self, ToOutputElement(cx, src), offset, dim1, dim2);
 }
 
 }  // namespace aten
