@@ -59,7 +59,7 @@ def measure(name: str) -> dict[str, Any]:
         return torch.cat(parameters)
 
     def fallbacks() -> dict[str, int]:
-        return {n: met.counter_value(n) for n in met.counter_names() if n.startswith("aten::")}
+        return {n: met.counter_value(n) for n in met.executed_fallback_ops()}
 
     def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if "x" in batch:

@@ -85,7 +85,7 @@ def _work(connection: Connection, model_name: str, device_name: str) -> None:
         report |= {
             "executions": met.metric_data("ExecuteTime")[0],
             "recompiles": recompiles[0] if recompiles else 0,
-            "fallbacks": [name for name in met.counter_names() if name.startswith("aten::")],
+            "fallbacks": met.executed_fallback_ops(),
         }
     connection.send(report)
 

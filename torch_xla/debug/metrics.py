@@ -1,7 +1,8 @@
 """Counters and metrics of the lazy device.
 
 A *counter* is a number of events: ``xla::add`` says how many ``add`` were traced,
-``aten::sort`` how often an op without a lowering ran on the CPU. A *metric* is a stream of
+``aten::sort`` how often an op without a lowering ran on the CPU (``aten::_local_scalar_dense``
+how often ``.item()`` read a value, which is no such op). A *metric* is a stream of
 samples, each a time in nanoseconds, a size in bytes or a plain number: ``CompileTime``,
 ``ExecuteTime``, ``InboundData``.
 """
@@ -60,7 +61,7 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
 def executed_fallback_ops() -> list[str]:
     """Returns the names of the operators that ran on the CPU: ``aten::...``, and custom ones."""
-    own = ("xla::", "CompiledGraph::", "ExecutedGraph::")
+    own = ("xla::", "CompiledGraph::", "ExecutedGraph::", "aten::_local_scalar_dense")
     return [name for name in counter_names() if "::" in name and not name.startswith(own)]
 
 

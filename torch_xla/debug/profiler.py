@@ -5,7 +5,8 @@ A recording has the regions named with :class:`Trace`, :class:`StepTrace` and
 operators, and, on rows of their own, the runtime's latest compiles, executions and transfers (at
 most 1,024 of a kind), and what the program did while the device was idle. It is a file of the
 Chrome trace format, which ``chrome://tracing`` and https://ui.perfetto.dev open, and one that
-TensorBoard's profile plugin reads, in the folders in which that looks. Recordings of
+TensorBoard's profile plugin reads, in the folders in which that looks; the second also has what
+the device plugin's own profiler saw, where it has one (CUDA's and TPU's do). Recordings of
 ``torch.profiler.profile`` have the same rows. :func:`summary` needs no recording.
 """
 
@@ -22,6 +23,7 @@ import socketserver
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,7 +31,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch._C._profiler import RecordScope
 
-from torch_xla import runtime
+from torch_xla import _XLAC, runtime
 from torch_xla._internal import profiles, xspace
 from torch_xla._internal.timeline import LineTime, Summary, summary
 
@@ -104,7 +106,8 @@ class _Recording:
     it calls.
     """
 
-    def __init__(self, host_tracer_level: int) -> None:
+    def __init__(self, host_tracer_level: int, device_tracer_level: int) -> None:
+        self._device = _start_device_profiler() if device_tracer_level > 0 else None
         activities = {torch.profiler.ProfilerActivity.CPU}
         config = _autograd.ProfilerConfig(
             _autograd.ProfilerState.KINETO,
@@ -119,26 +122,39 @@ class _Recording:
         _autograd._prepare_profiler(config, activities)
         _autograd._enable_profiler(config, activities, scopes)
 
-    def finish(self) -> bytes:
-        """Ends it; returns the Chrome trace, compressed with gzip."""
+    def finish(self) -> tuple[bytes, bytes]:
+        """Ends it; returns the Chrome trace, compressed with gzip, and the XSpace."""
         result = _autograd._disable_profiler()
+        device_planes = self._device.stop() if self._device else b""
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "trace.json")
             result.save(file)
             profiles.add_rows(file)
-            return gzip.compress(Path(file).read_bytes(), compresslevel=3)
+            trace = Path(file).read_bytes()
+        # Of two serialized messages after each other, the fields that repeat are joined.
+        space = xspace.from_chrome(json.loads(trace), socket.gethostname()) + device_planes
+        return gzip.compress(trace, compresslevel=3), space
+
+
+def _start_device_profiler() -> _XLAC.DeviceProfiler | None:
+    try:
+        return _XLAC._start_device_profiler()
+    except RuntimeError as error:  # The recording of the host is worth having alone.
+        warnings.warn(f"torch_xla: recording without the device: {error}", stacklevel=4)
+        return None
 
 
 _lock = threading.Lock()
 _current: tuple[_Recording, str] | None = None
 
 
-def start_trace(log_dir: str, host_tracer_level: int = 2) -> None:
-    """Begins to record the host's timeline.
+def start_trace(log_dir: str, host_tracer_level: int = 2, device_tracer_level: int = 1) -> None:
+    """Begins to record.
 
     Args:
         log_dir: The folder for :func:`stop_trace` to write to.
         host_tracer_level: 3 for PyTorch's operators too, which slow the program down.
+        device_tracer_level: 0 to leave the device plugin's profiler off.
 
     Raises:
         RuntimeError: A recording is on already.
@@ -147,7 +163,7 @@ def start_trace(log_dir: str, host_tracer_level: int = 2) -> None:
     with _lock:
         if _current is not None:
             raise RuntimeError("start_trace(): a recording is on already; call stop_trace() first")
-        _current = (_Recording(host_tracer_level), os.fspath(log_dir))
+        _current = (_Recording(host_tracer_level, device_tracer_level), os.fspath(log_dir))
 
 
 def stop_trace() -> None:
@@ -161,16 +177,14 @@ def stop_trace() -> None:
         if _current is None:
             raise RuntimeError("stop_trace(): there is no recording; call start_trace() first")
         (recording, log_dir), _current = _current, None
-    _write(log_dir, recording.finish())
+    _write(log_dir, *recording.finish())
 
 
-def _write(log_dir: str, data: bytes) -> None:
+def _write(log_dir: str, trace: bytes, space: bytes) -> None:
     folder = Path(log_dir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
     folder.mkdir(parents=True, exist_ok=True)
-    host = socket.gethostname()
-    name = f"{host}.{os.getpid()}.{secrets.token_hex(2)}"
-    (folder / f"{name}.trace.json.gz").write_bytes(data)
-    space = xspace.from_chrome(json.loads(gzip.decompress(data)), host)
+    name = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
+    (folder / f"{name}.trace.json.gz").write_bytes(trace)
     (folder / f"{name}.xplane.pb").write_bytes(space)
 
 
@@ -182,10 +196,11 @@ class _Handler(socketserver.StreamRequestHandler):
             if _current is not None:
                 self.wfile.write(b'{"error": "a recording is on already"}\n')
                 return
-            recording = _Recording(request["host_tracer_level"])
+            recording = _Recording(request["host_tracer_level"], request["device_tracer_level"])
             time.sleep(request["duration_ms"] * 1e-3)
-            data = recording.finish()
-        self.wfile.write(json.dumps({"size": len(data)}).encode() + b"\n" + data)
+            trace, space = recording.finish()
+        sizes = json.dumps({"sizes": [len(trace), len(space)]}).encode()
+        self.wfile.write(sizes + b"\n" + trace + space)
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -233,7 +248,7 @@ def trace(
         duration_ms: How long to record, in milliseconds.
         num_tracing_attempts: How often to try where it does not answer.
         host_tracer_level: 3 for PyTorch's operators too, which slow the program down.
-        device_tracer_level: Not needed: there is one level.
+        device_tracer_level: 0 to leave the device plugin's profiler off.
         delay_ms: How long it waits before it begins, in milliseconds.
         timeout_s: How long to wait for an answer beyond that, in seconds.
         interactive: Not needed: the recording is written in any case.
@@ -246,6 +261,7 @@ def trace(
         "delay_ms": delay_ms,
         "duration_ms": duration_ms,
         "host_tracer_level": host_tracer_level,
+        "device_tracer_level": device_tracer_level,
     }
     request = json.dumps(asked).encode() + b"\n"
     seconds = timeout_s + (delay_ms + duration_ms) * 1e-3
@@ -260,8 +276,8 @@ def trace(
                 answer = json.loads(file.readline() or b'{"error": "it has ended"}')
                 if "error" in answer:
                     raise RuntimeError(f"trace(): {service_addr}: {answer['error']}")
-                data = file.read(answer["size"])
-            return _write(logdir, data)
+                trace, space = (file.read(size) for size in answer["sizes"])
+            return _write(logdir, trace, space)
         except OSError as error:
             if not attempts_left:
                 raise RuntimeError(f"trace(): {service_addr} does not answer: {error}") from error

@@ -68,3 +68,16 @@ def test_optimized_programs(device, tmp_path):
     files = graph.save_optimized(tmp_path / "programs")
     assert files and all(re.search(r"/program-\d{4}-[\w.-]+\.txt$", file) for file in files)
     assert "f32[5,2]" in open(files[-1]).read()
+
+
+def test_a_program_that_the_compiler_refuses_is_saved(device, tmp_path, monkeypatch):
+    file = tmp_path / "refused"
+    monkeypatch.setenv("XLA_SAVE_HLO_FILE", str(file))
+    triple = torch_xla.compile(
+        lambda x: x * 3.25 + 61, custom_compile_options={"no_such_option": "1"}
+    )
+    with pytest.raises(RuntimeError, match="no_such_option"):
+        triple(torch.ones(2, 3, device=device)).tolist()
+    saved = file.read_text()
+    assert re.match(r"// compilation \d+ failed\n", saved)
+    assert "stablehlo.multiply" in saved

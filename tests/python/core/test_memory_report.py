@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
+from plugin_testing import make_toy
 from process_testing import run_python
 from test_explain import line
 
@@ -62,6 +65,37 @@ def test_out_of_memory_prints_it(tmp_path):
         "held by:\n  64.0 KiB: user, 1 array\nthe largest:\n  64.0 KiB: f32[256,64], user, "
         in (result["error"])
     )
+
+
+# The CPU's plugin has no such figures; a terabyte and a half, of which nothing is in use.
+_LIMIT = """
+api.PJRT_Device_MemoryStats = [](PJRT_Device_MemoryStats_Args* args) -> PJRT_Error* {
+  args->bytes_in_use = 0;
+  args->bytes_limit = int64_t{3} << 39;
+  args->bytes_limit_is_set = true;
+  return nullptr;
+};
+"""
+
+
+def test_out_of_memory_says_how_many_microbatches_would_fit(tmp_path):
+    result, _ = run_python(
+        """
+        column = torch.randn(1 << 20, 1).to(device)
+        try:
+            (column @ column.T).sort().values.sum().item()
+        except torch.OutOfMemoryError as error:
+            report(error=str(error))
+        """,
+        tmp_path,
+        PJRT_CPU_LIBRARY_PATH=make_toy(tmp_path, _LIMIT),
+    )
+    found = re.search(r"With the batch in (\d+) microbatches it would need", result["error"])
+    temporaries = re.search(r"which needs .*: ([\d.]+) TiB temporaries", result["error"])
+    assert found and temporaries, result["error"]
+    part = float(temporaries[1]) / int(found[1])
+    assert part < 1.5 <= 2 * part
+    assert "1.5 TiB are free: torch_xla.experimental.gradient_accumulation" in result["error"]
 
 
 _TRAINING = """

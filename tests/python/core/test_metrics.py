@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -45,6 +46,34 @@ def test_compiled_once_then_cached(device):
     assert met.counter_value("CachedCompile") == 2
     assert met.metric_data("ExecuteTime")[0] == 3
     assert met.counter_value("MarkStep") == 3
+
+
+def test_upstream_s_names(device):
+    """What scripts for PyTorch/XLA look for; the events are those of the lines here."""
+    a = torch.ones(19).to(device)
+    b = a + 1
+    c = b * b
+    assert met.counter_value("CreateXlaTensor") == 3
+    del b
+    assert met.counter_value("DestroyXlaTensor") == 1
+    torch_xla.sync()
+    count, nodes, _ = met.metric_data("TensorsGraphSize")
+    assert count == 1
+    assert 2 <= nodes <= 6
+    assert c.sum().item() == 76
+    assert met.counter_value("aten::_local_scalar_dense") == 1
+    assert met.executed_fallback_ops() == []
+
+
+def test_tracing_is_what_no_part_of_a_step_is(device):
+    torch_xla.sync()
+    met.clear_all()
+    time.sleep(0.05)  # the program's own time
+    (torch.ones(20).to(device) + 1).sum().item()  # uploads, compiles and waits
+    torch_xla.sync()
+    (step,), (traced,) = (met.metric_data(name)[2] for name in ("StepTime", "LazyTracing"))
+    transfers = met.metric_data("HostTransferTime")[1]
+    assert 5e7 <= traced[1] <= step[1] - transfers
 
 
 def test_times_are_nanoseconds_and_stamps_are_seconds(device):

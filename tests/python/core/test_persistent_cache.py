@@ -118,6 +118,33 @@ def test_other_options_are_other_entries(tmp_path, flags):
     assert len(entries(folder)) == 6
 
 
+WHY = """
+found = torch_xla.debug.explain(lambda: (torch.ones(3, device=device) * TEST_NUMBER).tolist())
+report(why=[one.disk for one in found.compilations])
+"""
+
+
+def test_why_the_disk_had_no_program(tmp_path):
+    folder = tmp_path / "cache"
+
+    def why(number: str, **environment: str) -> str:
+        script = WHY.replace("TEST_NUMBER", number)
+        path = str(folder)
+        (reason,) = run_python(script, tmp_path, XLA_PERSISTENT_CACHE_PATH=path, **environment)[0][
+            "why"
+        ]
+        return reason
+
+    assert why("2.5 + 1").startswith("empty: there is no other program in")
+    assert why("2.5 + 1") == ""
+    assert why("2.5 - 1").startswith("program: none of the 1 is this one")
+    assert why("2.5 + 1", XLA_FLAGS="--xla_cpu_max_isa=SSE4_2").endswith(
+        ": this program is there, compiled for another"
+    )
+    why("2.5 / 2", XLA_PERSISTENT_CACHE_MAX_BYTES="1")  # leaves no place for any
+    assert why("2.5 + 1").startswith("evicted: it was there")
+
+
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
 def test_it_is_on_by_default(tmp_path, variable):
     code = """

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from plugin_testing import SOURCES, cpu_plugin, make_toy
 from process_testing import start_python
 
 from torch_xla import plugin_check
-from torch_xla._internal import plugins
 from torch_xla._internal.plugin_functions import FUNCTIONS
-
-SOURCES = Path(__file__).parents[3] / "torch_xla" / "csrc"
-
-# The CPU's plugin, with another table.
-TOY = """
-#include <dlfcn.h>
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include "runtime/pjrt_abi.h"
-using namespace torch_xla::runtime::pjrt;
-static PJRT_Api api;
-static const PJRT_Api* real;
-extern "C" const PJRT_Api* GetPjrtApi() {
-  if (real) return &api;
-  void* library = dlopen(REAL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-  std::memcpy(&api, real, std::min(real->struct_size, sizeof api));
-  api.struct_size = std::min(real->struct_size, sizeof api);
-  CHANGE
-  return &api;
-}
-"""
-
-
-def cpu_plugin() -> str:
-    (library,) = (spec.library for spec in plugins.find_plugins() if spec.platform == "CPU")
-    return library
 
 
 @pytest.fixture
 def toy(tmp_path):
     """Makes a plugin whose table was changed by a statement of C++."""
-    if not shutil.which("c++") or not SOURCES.is_dir():
-        pytest.skip("needs a compiler and the sources")
-
-    def make(change: str) -> str:
-        library = tmp_path / "toy.so"
-        source = TOY.replace("REAL_PLUGIN", f'"{cpu_plugin()}"').replace("CHANGE", change)
-        (tmp_path / "toy.cpp").write_text(source)
-        command = ["c++", "-std=c++20", "-shared", "-fPIC", f"-I{SOURCES}", "toy.cpp", "-o"]
-        subprocess.run([*command, library], cwd=tmp_path, check=True, timeout=100)
-        return str(library)
-
-    return make
+    return functools.partial(make_toy, tmp_path)
 
 
 def test_the_functions_are_those_of_the_header():

@@ -5,6 +5,8 @@ import json
 
 import pytest
 import torch
+from plugin_testing import make_toy
+from process_testing import start_python
 
 import torch_xla
 import torch_xla.debug.profiler as xp
@@ -68,3 +70,82 @@ def test_server(device, tmp_path):
         server.server_close()
     with pytest.raises(RuntimeError, match="does not answer"):
         xp.trace(address, str(tmp_path), duration_ms=1, num_tracing_attempts=1, timeout_s=1)
+
+
+# A profiler that gives one plane, and XLA's zero behind it; with TOY_FAILS it cannot begin.
+PROFILER = r"""
+static PLUGIN_Profiler_Api profiler{};
+static PJRT_Profiler_Extension extension{};
+extension.base = {kStructSize<PJRT_Profiler_Extension>, PJRT_Extension_Type_Profiler,
+                  real->extension_start};
+extension.profiler_api = &profiler;
+api.extension_start = &extension.base;
+profiler.struct_size = kStructSize<PLUGIN_Profiler_Api>;
+profiler.error_message = [](PLUGIN_Profiler_Error_Message_Args* args) {
+  args->message = "no such chip";
+  args->message_size = 12;
+};
+profiler.error_destroy = [](PLUGIN_Profiler_Error_Destroy_Args*) {};
+profiler.create = [](PLUGIN_Profiler_Create_Args* args) -> PLUGIN_Profiler_Error* {
+  args->profiler = reinterpret_cast<PLUGIN_Profiler*>(&profiler);
+  return nullptr;
+};
+static int started = 0;
+profiler.start = [](PLUGIN_Profiler_Start_Args*) -> PLUGIN_Profiler_Error* {
+  if (std::getenv("TOY_FAILS")) return reinterpret_cast<PLUGIN_Profiler_Error*>(&profiler);
+  ++started;
+  return nullptr;
+};
+profiler.stop = [](PLUGIN_Profiler_Stop_Args*) -> PLUGIN_Profiler_Error* {
+  --started;
+  return nullptr;
+};
+profiler.collect_data = [](PLUGIN_Profiler_CollectData_Args* args) -> PLUGIN_Profiler_Error* {
+  static char plane[] = "\x0a\x0a\x12\x08toy:chip\0";
+  args->buffer = reinterpret_cast<uint8_t*>(plane);
+  args->buffer_size_in_bytes = started == 0 ? sizeof plane - 1 : 0;
+  return nullptr;
+};
+profiler.destroy = [](PLUGIN_Profiler_Destroy_Args*) -> PLUGIN_Profiler_Error* {
+  return nullptr;
+};
+"""
+
+RECORD = """
+import sys, torch, torch_xla, torch_xla.debug.profiler as xp
+for device_tracer_level in (1, 0):
+    folder = sys.argv[1] + str(device_tracer_level)
+    xp.start_trace(folder, device_tracer_level=device_tracer_level)
+    (torch.ones(3, device="xla") + 1).tolist()
+    xp.stop_trace()
+"""
+
+
+def _record_toy(tmp_path, **environment):
+    """What a recording with the toy's profiler and one without hold, and what was printed."""
+    library = make_toy(tmp_path, PROFILER)
+    result = start_python(
+        "-c", RECORD, str(tmp_path / "level"), PJRT_CPU_LIBRARY_PATH=library, **environment
+    )
+    assert result.returncode == 0, result.stderr
+    spaces = [
+        next(tmp_path.glob(f"level{level}/plugins/profile/*/*.xplane.pb")).read_bytes()
+        for level in (1, 0)
+    ]
+    return *spaces, result.stderr
+
+
+def test_the_plugin_s_profiler(tmp_path):
+    with_device, without, _ = _record_toy(tmp_path)
+    assert with_device.endswith(b"\x0a\x0a\x12\x08toy:chip")
+    assert b"/host:CPU" in with_device
+    assert b"/host:CPU" in without
+    assert b"toy:chip" not in without
+
+
+def test_a_profiler_that_cannot_begin_leaves_the_host_s_recording(tmp_path):
+    with_device, _, stderr = _record_toy(tmp_path, TOY_FAILS="1")
+    assert b"/host:CPU" in with_device
+    assert b"toy:chip" not in with_device
+    assert "recording without the device: " in stderr
+    assert "no such chip" in stderr

@@ -199,7 +199,9 @@ class TestMetrics:
 
 
 class TestVariables:
-    @pytest.mark.parametrize("form, word", [("text", "aten::mul"), ("hlo", "stablehlo.multiply")])
+    @pytest.mark.parametrize(
+        "form, word", [("text", "aten::mul"), ("hlo", "stablehlo.multiply"), ("dot", "digraph")]
+    )
     def test_save_tensors(self, device, tmp_path, monkeypatch, form, word):
         monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
         monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", form)

@@ -76,8 +76,9 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   try {
     lazy::ToHost(data, cpu);
   } catch (...) {
-    lazy::ForgetFailure(data);
-    lazy::ThrowToUser(std::current_exception());
+    // The execution's own error knows more: its line, and what it needs.
+    const std::exception_ptr failure = lazy::TakeFailure(data);
+    lazy::ThrowToUser(failure ? failure : std::current_exception());
   }
 }
 

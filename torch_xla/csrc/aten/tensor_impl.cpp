@@ -4,12 +4,16 @@
 
 #include "XLAOps.h"
 #include "aten/torch_storage.h"
+#include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {
+
+debug::Counter& created = *new debug::Counter("CreateXlaTensor");
+debug::Counter& destroyed = *new debug::Counter("DestroyXlaTensor");
 
 /// Makes the backward passes of a thread that uses xla tensors stay on it.
 ///
@@ -31,9 +35,15 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe
                       lazy::TorchDevice(storage->device())),
       root_(std::move(storage)),
       view_(std::move(view)) {
+  created.Add();
   set_storage_access_should_throw();
   KeepBackwardOnThread();
   ShowAsContiguous(sizes);
+}
+
+XLATensorImpl::~XLATensorImpl() {
+  destroyed.Add();
+  delete part_.load(std::memory_order_relaxed);
 }
 
 void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {

@@ -17,7 +17,7 @@ class XLATensorImpl final : public c10::TensorImpl {
   /// to the user whatever the view.
   XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                 c10::IntArrayRef sizes);
-  ~XLATensorImpl() override { delete part_.load(std::memory_order_relaxed); }
+  ~XLATensorImpl() override;
 
   const lazy::StoragePtr& root() const { return root_; }
   const lazy::View* view() const { return view_ptr().get(); }

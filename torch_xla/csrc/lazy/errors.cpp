@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "lazy/device.h"
 #include "lazy/explain.h"
 #include "lazy/memory_report.h"
 
@@ -69,7 +70,10 @@ std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origi
   if (error.out_of_memory()) {
     std::string need;
     for (const Explanation& explanation : Explanations(program - 1, SIZE_MAX)) {
-      if (explanation.number == program) need = "\n  which needs " + MemoryText(explanation.memory);
+      if (explanation.number != program) continue;
+      need = "\n  which needs " + MemoryText(explanation.memory);
+      const std::string advice = MicrobatchText(explanation.memory, GetClient().memory(0));
+      if (!advice.empty()) need += "\n" + advice;
     }
     return Make<c10::OutOfMemoryError>(error.what() + place + need + "\n" + MemoryReport(10));
   }

@@ -300,6 +300,8 @@ void Record(const Cut& cut, Recorder& recorder) {
 /// Lowers, where need be, and queues; without the lock, so that other threads cut and queue what is
 /// theirs meanwhile.
 void Run(Cut cut, bool donate) {
+  static auto& graph_size = *new debug::Metric("TensorsGraphSize", debug::Unit::kNumber);
+  graph_size.AddSample(static_cast<double>(cut.graph.order.size()));
   Worker& worker = GetWorker(cut.device);
   Execution& execution = cut.execution;
   execution.origin = CurrentOrigin();
@@ -509,8 +511,9 @@ void WaitDevice(int device) {
   worker.ThrowFailure();
 }
 
-void ForgetFailure(const DeviceData& data) {
-  if (data.producer() != 0) GetWorker(data.device()).ForgetFailure(data.producer());
+std::exception_ptr TakeFailure(const DeviceData& data) {
+  if (data.producer() == 0) return nullptr;
+  return GetWorker(data.device()).TakeFailure(data.producer());
 }
 
 std::string StableHloOf(const std::vector<ir::Value>& values) {

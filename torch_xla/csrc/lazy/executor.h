@@ -42,9 +42,9 @@ ir::Value Evaluate(const StoragePtr& storage);
 /// Blocks until everything queued for the device is done; throws a failure once.
 void WaitDevice(int device);
 
-/// `data` was read and told what it failed by: no later sync or wait does it again. Others'
-/// failures are kept. Waits for what is queued.
-void ForgetFailure(const DeviceData& data);
+/// What `data`, which was read, failed by: no later sync or wait tells it again. Null where that was
+/// told before. Others' failures are kept. Waits for what is queued.
+std::exception_ptr TakeFailure(const DeviceData& data);
 
 /// The StableHLO that SyncStorages would compile for these values.
 std::string StableHloOf(const std::vector<ir::Value>& values);

@@ -83,4 +83,21 @@ std::string MemoryText(const runtime::Executable::MemoryUse& memory) {
   return text;
 }
 
+std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
+                           const runtime::MemoryInfo& device) {
+  constexpr int64_t kMost = 64;
+  if (memory.temporaries < 0 || device.limit <= 0) return {};
+  const int64_t free = device.limit - device.in_use;  // The arguments are in use.
+  const int64_t results =
+      std::max<int64_t>(memory.outputs, 0) - std::max<int64_t>(memory.aliased, 0);
+  for (int64_t parts = 2; parts <= kMost; parts *= 2) {
+    const int64_t need = results + memory.temporaries / parts;
+    if (need > free) continue;
+    return "With the batch in " + std::to_string(parts) + " microbatches it would need about " +
+           BytesText(need) + " more, and " + BytesText(free) +
+           " are free: torch_xla.experimental.gradient_accumulation";
+  }
+  return {};
+}
+
 }  // namespace torch_xla::lazy

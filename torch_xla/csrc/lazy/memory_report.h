@@ -21,4 +21,10 @@ int64_t PeakOf(const runtime::Executable::MemoryUse& memory);
 /// statistics.
 std::string MemoryText(const runtime::Executable::MemoryUse& memory);
 
+/// "With the batch in 4 microbatches …": in how many, if by them a program would fit that does not.
+/// By its temporaries, which are what shrinks with the batch; empty where no number of them helps,
+/// or the plugin does not say how much memory there is.
+std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
+                           const runtime::MemoryInfo& device);
+
 }  // namespace torch_xla::lazy

@@ -3,6 +3,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "debug/metrics.h"
 
@@ -32,8 +33,10 @@ debug::Metric& MetricOf(HostPart part) {
   return input;
 }
 
-/// When this thread cut its last step.
+/// When this thread cut its last step, and what of the time since was in some part.
 thread_local std::optional<Clock::time_point> last_step;
+thread_local Clock::duration in_parts{};
+thread_local bool in_part = false;
 
 struct AllOfThem {
   std::mutex mutex;
@@ -47,26 +50,33 @@ AllOfThem& GetAll() {
 
 }  // namespace
 
-HostTimer::HostTimer(HostPart part) : part_(part), counts_(last_step.has_value()) {
+HostTimer::HostTimer(HostPart part)
+    : part_(part), counts_(last_step.has_value()), outermost_(!std::exchange(in_part, true)) {
   if (counts_) start_ = Clock::now();
 }
 
 HostTimer::~HostTimer() {
+  if (outermost_) in_part = false;
   if (counts_) NoteHostTime(part_, Clock::now() - start_);
 }
 
 void NoteHostTime(HostPart part, std::chrono::nanoseconds time) {
-  if (last_step) MetricOf(part).AddSample(static_cast<double>(time.count()));
+  if (!last_step) return;
+  if (!in_part) in_parts += time;
+  MetricOf(part).AddSample(static_cast<double>(time.count()));
 }
 
 void NoteStep() {
   static auto& step_time = *new debug::Metric("StepTime", debug::Unit::kTimeNs);
+  static auto& tracing = *new debug::Metric("LazyTracing", debug::Unit::kTimeNs);
   const Clock::time_point now = Clock::now();
   if (last_step) {
     const std::chrono::nanoseconds time = now - *last_step;
     step_time.AddSample(static_cast<double>(time.count()));
+    tracing.AddSample(static_cast<double>((time - in_parts).count()));
   }
   last_step = now;
+  in_parts = {};
 }
 
 void NoteRan(const Ran& ran) {

@@ -25,13 +25,15 @@ class HostTimer {
  private:
   const HostPart part_;
   const bool counts_;
+  const bool outermost_;
   std::chrono::steady_clock::time_point start_;
 };
 
 /// The same for a time that was measured elsewhere and ends now.
 void NoteHostTime(HostPart part, std::chrono::nanoseconds time);
 
-/// This thread cuts a step: adds the time since its last one to the metric StepTime.
+/// This thread cuts a step: adds the time since its last one to the metric StepTime, and what of it
+/// is in no part, that of the program itself, to LazyTracing.
 void NoteStep();
 
 /// What a device ran.

@@ -142,10 +142,11 @@ std::set<uint64_t> Worker::RootsOf(uint64_t failed) const {
   return roots;
 }
 
-void Worker::ForgetFailure(uint64_t producer) {
+std::exception_ptr Worker::TakeFailure(uint64_t producer) {
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
   const std::set<uint64_t> told = RootsOf(producer);
+  const std::exception_ptr first = told.empty() ? nullptr : FindFailure(*told.begin())->error;
   std::vector<Failure> others;
   for (const Failure& failure : failures_) {
     const std::set<uint64_t> roots = RootsOf(failure.execution);
@@ -154,6 +155,7 @@ void Worker::ForgetFailure(uint64_t producer) {
     }
   }
   failures_ = std::move(others);
+  return first;
 }
 
 bool Worker::Finished() {

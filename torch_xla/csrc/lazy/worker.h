@@ -50,8 +50,9 @@ class Worker {
   /// Throws, once, what failed since the last call.
   void ThrowFailure();
   /// Forgets what execution `producer` failed by: its own failure, and those of executions that
-  /// needed the results of one that it needed, too. Waits for all that was pushed.
-  void ForgetFailure(uint64_t producer);
+  /// needed the results of one that it needed, too. Waits for all that was pushed. Returns the one
+  /// that all came of; null where that was told before.
+  std::exception_ptr TakeFailure(uint64_t producer);
 
  private:
   using Executions = c10::SmallVector<uint64_t, 4>;

@@ -8,6 +8,7 @@
 #include "aten/assign.h"
 #include "aten/bridge.h"
 #include "aten/torch_storage.h"
+#include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lazy/origin.h"
 #include "lazy/transfer.h"
@@ -132,6 +133,9 @@ at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor&
 at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
 
 at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
+  // A read and no fallback, but this is how reads are counted since PyTorch/XLA's first days.
+  static auto& reads = debug::GetCounter("aten::_local_scalar_dense");
+  reads.Add();
   lazy::CauseScope cause(".item()");
   return at::_local_scalar_dense(aten::ToCpu(self));
 }

@@ -12,6 +12,8 @@
 #include "lazy/timeline.h"
 #include "lowering/kernel_choice.h"
 #include "python/bindings.h"
+#include "runtime/device_profiler.h"
+#include "runtime/plugin.h"
 
 namespace torch_xla::python {
 
@@ -52,6 +54,23 @@ Record AsDict(const lazy::DeviceData::Live& live) {
 }  // namespace
 
 void BindInsight(py::module_& m) {
+  py::class_<runtime::DeviceProfiler>(m, "DeviceProfiler")
+      .def("stop", [](runtime::DeviceProfiler& profiler) {
+        std::string space;
+        {
+          py::gil_scoped_release no_gil;
+          space = profiler.Stop();
+        }
+        return py::bytes(space);
+      });
+  m.def(
+      "_start_device_profiler",
+      []() -> std::unique_ptr<runtime::DeviceProfiler> {
+        const runtime::PluginSpec spec = runtime::FindPlugin(lazy::Platform());
+        if (spec.topology) return nullptr;  // Nothing runs there.
+        return runtime::DeviceProfiler::Start(runtime::PluginLibrary::Load(spec.library));
+      },
+      NoGil());
   m.def(
       "_explanations",
       [](int64_t after, size_t count) {

@@ -27,6 +27,8 @@ struct PJRT_LoadedExecutable;
 struct PJRT_SerializedExecutable;
 struct PJRT_ExecuteContext;
 struct PJRT_TopologyDescription;
+struct PLUGIN_Profiler;
+struct PLUGIN_Profiler_Error;
 
 /// What goes in `struct_size`: the ABI counts up to the end of the last field, without the
 /// padding that sizeof adds.
@@ -38,6 +40,7 @@ inline constexpr size_t kStructSize = 0;
       offsetof(type, last_field) + sizeof(type::last_field)
 
 enum PJRT_Extension_Type : uint32_t {
+  PJRT_Extension_Type_Profiler = 1,
   PJRT_Extension_Type_Stream = 3,
   PJRT_Extension_Type_FFI = 5,
 };
@@ -878,6 +881,84 @@ struct PJRT_FFI_Extension {
   PJRT_Function<PJRT_FFI_Register_Handler_Args> register_handler;
 };
 PJRT_STRUCT_SIZE(PJRT_FFI_Extension, register_handler);
+
+// The profiler has errors of its own.
+struct PLUGIN_Profiler_Error_Destroy_Args {
+  size_t struct_size;
+  void* priv;
+  PLUGIN_Profiler_Error* error;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Error_Destroy_Args, error);
+
+struct PLUGIN_Profiler_Error_Message_Args {
+  size_t struct_size;
+  void* priv;
+  PLUGIN_Profiler_Error* error;
+  const char* message;
+  size_t message_size;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Error_Message_Args, message_size);
+
+struct PLUGIN_Profiler_Create_Args {
+  size_t struct_size;
+  const char* options;
+  size_t options_size;
+  PLUGIN_Profiler* profiler;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Create_Args, profiler);
+
+struct PLUGIN_Profiler_Destroy_Args {
+  size_t struct_size;
+  PLUGIN_Profiler* profiler;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Destroy_Args, profiler);
+
+struct PLUGIN_Profiler_Start_Args {
+  size_t struct_size;
+  PLUGIN_Profiler* profiler;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Start_Args, profiler);
+
+struct PLUGIN_Profiler_Stop_Args {
+  size_t struct_size;
+  PLUGIN_Profiler* profiler;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Stop_Args, profiler);
+
+struct PLUGIN_Profiler_CollectData_Args {
+  size_t struct_size;
+  PLUGIN_Profiler* profiler;
+  uint8_t* buffer;
+  size_t buffer_size_in_bytes;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_CollectData_Args, buffer_size_in_bytes);
+
+template <typename Args>
+using PLUGIN_Profiler_Function = PLUGIN_Profiler_Error* (*)(Args* args);
+
+struct PLUGIN_Profiler_Api {
+  size_t struct_size;
+  void* priv;
+  void (*error_destroy)(PLUGIN_Profiler_Error_Destroy_Args* args);
+  void (*error_message)(PLUGIN_Profiler_Error_Message_Args* args);
+  void* error_get_code;
+  PLUGIN_Profiler_Function<PLUGIN_Profiler_Create_Args> create;
+  PLUGIN_Profiler_Function<PLUGIN_Profiler_Destroy_Args> destroy;
+  PLUGIN_Profiler_Function<PLUGIN_Profiler_Start_Args> start;
+  PLUGIN_Profiler_Function<PLUGIN_Profiler_Stop_Args> stop;
+  PLUGIN_Profiler_Function<PLUGIN_Profiler_CollectData_Args> collect_data;
+  void* consume;
+  void* consume_result_destroy;
+  void* serialize;
+};
+PJRT_STRUCT_SIZE(PLUGIN_Profiler_Api, serialize);
+
+struct PJRT_Profiler_Extension {
+  PJRT_Extension_Base base;
+  PLUGIN_Profiler_Api* profiler_api;
+  int64_t traceme_context_id;
+};
+PJRT_STRUCT_SIZE(PJRT_Profiler_Extension, traceme_context_id);
 
 // ---------------------------------------------------------------------------- function table
 

@@ -37,6 +37,8 @@ class ProtoReader {
   }
   bool ok() const { return ok_; }
   bool done() const { return rest_.empty(); }
+  /// Bytes after the field that was read last.
+  size_t left() const { return rest_.size(); }
   bool IsBytes(int field) const { return field_ == field && wire_type_ == 2; }
   bool IsInteger(int field) const { return field_ == field && wire_type_ == 0; }
   std::string_view bytes() const { return bytes_; }
