@@ -42,8 +42,8 @@ ir::Value Evaluate(const StoragePtr& storage);
 /// Blocks until everything queued for the device is done; throws a failure once.
 void WaitDevice(int device);
 
-/// What `data`, which was read, failed by: no later sync or wait tells it again. Null where that was
-/// told before. Others' failures are kept. Waits for what is queued.
+/// What `data`, which was read, failed by: no later sync or wait tells it again. Null where that
+/// was told before. Others' failures are kept. Waits for what is queued.
 std::exception_ptr TakeFailure(const DeviceData& data);
 
 /// The StableHLO that SyncStorages would compile for these values.
