@@ -89,6 +89,37 @@ def test_without_calls() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+# Odd sizes, more than a thread's part, 64 bits, and loops that go on where the library ended.
+RANDOM = """
+import hashlib, torch, torch_xla
+draws = [
+    lambda: torch.rand(9, device="xla"),
+    lambda: torch.rand(0, 3, device="xla"),
+    lambda: torch.rand(257, 513, device="xla"),
+    lambda: torch.rand(70001, dtype=torch.float64, device="xla"),
+    lambda: torch.randn(5, 7, device="xla"),
+    lambda: torch.randint(10**12, (1001,), device="xla"),
+    lambda: torch.randperm(4099, device="xla"),
+    lambda: torch.poisson(torch.linspace(0.1, 40, 301).to("xla")),
+    lambda: torch._standard_gamma(torch.linspace(0.1, 4, 303).to("xla")),
+    lambda: torch.nn.functional.dropout(torch.ones(100, 1001).to("xla")),
+]
+for draw in draws:
+    torch.manual_seed(2**40 + 7)
+    first, second = draw().cpu(), draw().cpu()
+    assert first.numel() == 0 or not torch.equal(first, second)
+    print(hashlib.sha256(first.numpy().tobytes() + second.numpy().tobytes()).hexdigest())
+"""
+
+
+def test_random_numbers_do_not_depend_on_who_draws_them() -> None:
+    library = python_output(RANDOM + "print(torch_xla._XLAC._kernel_choices())")
+    *drawn, chosen = library.splitlines()
+    assert drawn == python_output(RANDOM, XLA_KERNELS="random.bits=stablehlo").splitlines()
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        assert "('random.bits', '', 'library')" in chosen
+
+
 def test_wrong_implementations_are_named() -> None:
     code = (
         "import torch, torch_xla\n"

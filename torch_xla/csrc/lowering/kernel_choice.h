@@ -17,7 +17,7 @@ enum class Kernel {
   kStableHlo,    // the operation of StableHLO
   kProduct,      // made of a matrix product
   kElementwise,  // made of elementwise operations
-  kLibrary,      // a call of ATen's kernel on the device's memory
+  kLibrary,      // a call of ATen's kernel, or one of ours, on the device's memory
 };
 
 /// While it lives, programs that this thread lowers may call libraries of this process where these

@@ -5,6 +5,8 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "ops/random_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
@@ -20,17 +22,26 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 class Stream {
  public:
   explicit Stream(Value state) : state_(state) {}
-  static Stream OfSeed(Value seed) {
-    seed = Reshape(Convert(seed, ElementType::kU64), {1});
-    return Stream(Concatenate({seed, ZerosLike(seed)}, 0));
+  Stream(const LoweringContext& cx, Value seed) : state_(seed) {
+    calls_ = runtime::ByteWidth(seed.element()) == 8 &&
+             ChooseKernel(cx, "random.bits", {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+                 Kernel::kLibrary;
+    if (!calls_) state_ = StateAfter(0);
   }
 
-  Value state() const { return state_; }
+  Value state() const { return calls_ ? StateAfter(blocks_) : state_; }
 
   /// Uniform bits of an unsigned type.
   Value Bits(ElementType element, const Dims& dims) {
-    auto [state, bits] = RngBitGenerator(state_, RngAlgorithm::kPhilox, {element, dims});
-    state_ = state;
+    if (!calls_) {
+      auto [state, bits] = RngBitGenerator(state_, RngAlgorithm::kPhilox, {element, dims});
+      state_ = state;
+      return bits;
+    }
+    const Type type(element, dims);
+    Value bits = CallRandomBits(state_, blocks_, type);
+    const auto per_block = static_cast<int64_t>(16 / runtime::ByteWidth(element));
+    blocks_ += (type.num_elements() + per_block - 1) / per_block;
     return bits;
   }
 
@@ -52,7 +63,15 @@ class Stream {
   }
 
  private:
-  Value state_;
+  /// Of the seed `state_`.
+  Value StateAfter(int64_t blocks) const {
+    Value seed = Reshape(Convert(state_, ElementType::kU64), {1});
+    return Concatenate({seed, FullLike(seed, blocks)}, 0);
+  }
+
+  Value state_;  // the seed where the library is called
+  bool calls_ = false;
+  int64_t blocks_ = 0;  // that the library has drawn
 };
 
 /// The type to compute a float output in.
@@ -113,7 +132,7 @@ namespace aten {
 Value uniform(LoweringContext& cx, Value seed, Value from, Value to) {
   const ElementType element = FloatFor(cx);
   const Dims dims = cx.output_dims();
-  Value u = Stream::OfSeed(seed).Uniform(element, dims);
+  Value u = Stream(cx, seed).Uniform(element, dims);
   from = To(from, element, dims), to = To(to, element, dims);
   return ToOutputElement(cx, from + u * (to - from));
 }
@@ -121,7 +140,7 @@ Value uniform(LoweringContext& cx, Value seed, Value from, Value to) {
 Value normal(LoweringContext& cx, Value seed, Value mean, Value std) {
   const ElementType element = FloatFor(cx);
   const Dims dims = cx.output_dims();
-  Value x = Stream::OfSeed(seed).Normal(element, dims);
+  Value x = Stream(cx, seed).Normal(element, dims);
   return ToOutputElement(cx, To(mean, element, dims) + x * To(std, element, dims));
 }
 
@@ -129,27 +148,27 @@ Value random(LoweringContext& cx, Value seed, Value from, Value to) {
   const Dims dims = cx.output_dims();
   from = To(from, ElementType::kU64, dims), to = To(to, ElementType::kU64, dims);
   // Modulo, as PyTorch's own random_; its bias is below 2^-32 for ranges below 2^32.
-  Value x = Remainder(Stream::OfSeed(seed).Bits(ElementType::kU64, dims), to - from) + from;
+  Value x = Remainder(Stream(cx, seed).Bits(ElementType::kU64, dims), to - from) + from;
   return ToOutputElement(cx, BitcastConvert(x, ElementType::kS64));
 }
 
 Value bernoulli(LoweringContext& cx, Value seed, Value p) {
   const Dims dims = cx.output_dims();
-  Value u = Stream::OfSeed(seed).Uniform(ElementType::kF32, dims);
+  Value u = Stream(cx, seed).Uniform(ElementType::kF32, dims);
   return ToOutputElement(cx, u < To(p, ElementType::kF32, dims));
 }
 
 Value exponential(LoweringContext& cx, Value seed, Value lambd) {
   const ElementType element = FloatFor(cx);
   const Dims dims = cx.output_dims();
-  Value u = Stream::OfSeed(seed).Uniform(element, dims, /*centered=*/true);
+  Value u = Stream(cx, seed).Uniform(element, dims, /*centered=*/true);
   return ToOutputElement(cx, -Log(u) / To(lambd, element, dims));
 }
 
 Value poisson(LoweringContext& cx, Value seed, Value self) {
   const ElementType element = cx.Physical(c10::ScalarType::Double);
   const Dims dims = cx.output_dims();
-  Stream stream = Stream::OfSeed(seed);
+  Stream stream(cx, seed);
   Value rate = To(self, element, dims);
   // Small rates by inversion, the others by transformed rejection (PTRS, Hoermann 1993).
   Value large = rate >= 10;
@@ -177,7 +196,7 @@ Value poisson(LoweringContext& cx, Value seed, Value self) {
 Value binomial(LoweringContext& cx, Value seed, Value trials, Value prob) {
   const ElementType element = cx.Physical(c10::ScalarType::Double);
   const Dims dims = cx.output_dims();
-  Stream stream = Stream::OfSeed(seed);
+  Stream stream(cx, seed);
   Value n = To(trials, element, dims), p = To(prob, element, dims);
   // Failures are counted where success is likelier. Small means by inversion, the others by
   // transformed rejection (BTRS, Hoermann 1993).
@@ -217,7 +236,7 @@ Value binomial(LoweringContext& cx, Value seed, Value trials, Value prob) {
 Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
   const ElementType element = FloatFor(cx);
   const Dims dims = cx.output_dims();
-  Stream stream = Stream::OfSeed(seed);
+  Stream stream(cx, seed);
   Value alpha = To(self, element, dims);
   // Rejection from a transformed normal (Marsaglia and Tsang 2000); below 1, a sample of
   // alpha + 1 times a uniform to the power of 1 / alpha.
@@ -242,7 +261,7 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
 
 Value randperm(LoweringContext& cx, Value seed) {
   const Dims dims = cx.output_dims();
-  Value keys = Stream::OfSeed(seed).Bits(ElementType::kU64, dims);
+  Value keys = Stream(cx, seed).Bits(ElementType::kU64, dims);
   Value index = Iota(cx.builder(), {ElementType::kS64, dims}, 0);
   std::vector<Value> sorted =
       Sort({keys, index}, 0, /*stable=*/true, [](std::span<const Value> args) {
@@ -262,7 +281,7 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
     // The inverse of the distribution function: how many cumulated weights are not above u.
     Value cumulated = Scan(weights, 1, ReduceOp::kAdd);
     Value total = Slice(cumulated, {0, n - 1}, {rows, n});
-    Value u = Multiply(Stream::OfSeed(seed).Uniform(element, {rows, k}),
+    Value u = Multiply(Stream(cx, seed).Uniform(element, {rows, k}),
                        BroadcastInDim(total, {rows, k}, {0, 1}));
     Value below = Compare(BroadcastInDim(cumulated, {rows, k, n}, {0, 2}),
                           BroadcastInDim(u, {rows, k, n}, {0, 1}), Direction::kLe);
@@ -272,7 +291,7 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
   }
   // Without replacement: the k smallest of exponential variables divided by their weights
   // (Efraimidis and Spirakis 2006).
-  Value u = Stream::OfSeed(seed).Uniform(element, {rows, n}, /*centered=*/true);
+  Value u = Stream(cx, seed).Uniform(element, {rows, n}, /*centered=*/true);
   Value keys = Divide(Negate(Log(u)), weights);
   Value index = Iota(cx.builder(), {ElementType::kS64, {rows, n}}, 1);
   std::vector<Value> sorted =

@@ -1,0 +1,97 @@
+#include "ops/random_library.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "lazy/device.h"
+#include "lazy/errors.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/row_major.h"
+#include "runtime/ffi_handler.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_random_bits";
+constexpr int64_t kWords = 4;  // of a block
+
+/// `count` words from block number `block` on: Philox4x32-10 (Salmon et al. 2011), whose counter is
+/// the number of the block and, above it, the seed, which is the key, too.
+void Philox(uint64_t seed, uint64_t block, uint32_t* out, int64_t count) {
+  // Loops over as many blocks as compilers make vectors of.
+  constexpr int kLanes = 16;
+  const auto low = static_cast<uint32_t>(seed), high = static_cast<uint32_t>(seed >> 32);
+  for (; count > 0; count -= kWords * kLanes, out += kWords * kLanes, block += kLanes) {
+    uint32_t x[kWords][kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      x[0][i] = static_cast<uint32_t>(block + i);
+      x[1][i] = static_cast<uint32_t>((block + i) >> 32);
+      x[2][i] = low;
+      x[3][i] = high;
+    }
+    uint32_t key0 = low, key1 = high;
+    for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9, key1 += 0xBB67AE85) {
+      for (int i = 0; i < kLanes; ++i) {
+        const uint64_t p = uint64_t{x[0][i]} * 0xD2511F53, q = uint64_t{x[2][i]} * 0xCD9E8D57;
+        x[0][i] = static_cast<uint32_t>(q >> 32) ^ x[1][i] ^ key0;
+        x[1][i] = static_cast<uint32_t>(q);
+        x[2][i] = static_cast<uint32_t>(p >> 32) ^ x[3][i] ^ key1;
+        x[3][i] = static_cast<uint32_t>(p);
+      }
+    }
+    uint32_t words[kWords * kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      for (int word = 0; word < kWords; ++word) words[kWords * i + word] = x[word][i];
+    }
+    std::copy_n(words, std::min<int64_t>(count, kWords * kLanes), out);
+  }
+}
+
+XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
+  if (!runtime::EntersExecution(frame)) return nullptr;
+  try {
+    const auto first = static_cast<uint64_t>(FfiAttributes(frame->attrs).List("blocks")[0]);
+    uint64_t seed;
+    std::memcpy(&seed, static_cast<XLA_FFI_Buffer*>(frame->args.args[0])->data, sizeof(seed));
+    const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]);
+    int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
+    for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
+    // Less than this is not worth a second thread.
+    constexpr int64_t kLeast = 1 << 15;
+    const int64_t parts = std::clamp<int64_t>(count / kLeast, 1, runtime::FfiThreads(*frame));
+    const int64_t part = (count / parts / kWords + 1) * kWords;
+    runtime::RunOnFfiThreads(*frame, parts, [&](int64_t i) {
+      const int64_t from = i * part;
+      Philox(seed, first + from / kWords, static_cast<uint32_t*>(bits.data) + from,
+             std::min(part, count - from));
+    });
+    return nullptr;
+  } catch (const std::exception& error) {
+    return runtime::FfiError(frame, PJRT_Error_Code_INVALID_ARGUMENT, lazy::ErrorText(error));
+  }
+}
+
+[[maybe_unused]] const bool registered = [] {
+  lazy::OnClientCreated([](runtime::Client& client) {
+    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
+    runtime::RegisterCpuHandler(client, kTarget, &Handler);
+  });
+  return true;
+}();
+
+}  // namespace
+
+Value CallRandomBits(Value seed, int64_t blocks, const stablehlo::Type& type) {
+  stablehlo::CustomCallOptions options;
+  options.backend_config = "blocks = " + stablehlo::I64Array(Dims{blocks});
+  options.operand_layouts = {RowMajor(seed.rank())};
+  options.result_layouts = {RowMajor(static_cast<int64_t>(type.dims.size()))};
+  return stablehlo::CustomCall(seed.builder(), kTarget, {seed}, {type}, options)[0];
+}
+
+}  // namespace torch_xla::lowering
