@@ -20,11 +20,11 @@ constexpr UnaryOp kInexact[] = {Abs,   Cosine,     Exponential, ExponentialMinus
                                 Rsqrt, Sign,       Sine,        Sqrt,
                                 Tan,   Tanh,       Acos,        Acosh,
                                 Asin,  Asinh,      Atan,        Atanh,
-                                Conj,  Cosh,       Sinh,        Square,
-                                Real,  Imag};
-constexpr UnaryOp kReal[] = {
-    Cbrt, Ceil,   Floor, IsFinite, RoundNearestAfz, RoundNearestEven, BesselI1e, Digamma,
-    Erf,  ErfInv, Erfc,  Lgamma,   IsInf,           IsPosInf,         IsNegInf};
+                                Conj,  Cosh,       Sinh,        Real,
+                                Imag};
+constexpr UnaryOp kReal[] = {Cbrt,    Ceil, Floor,  IsFinite, RoundNearestAfz, RoundNearestEven,
+                             Digamma, Erf,  ErfInv, Erfc,     Lgamma,          IsInf,
+                             IsNegInf};
 
 TEST(Elementwise, EveryUnaryOpCompiles) {
   REQUIRE_PLUGIN();
@@ -36,7 +36,6 @@ TEST(Elementwise, EveryUnaryOpCompiles) {
     for (UnaryOp op : kInexact) outputs.push_back(op(x));
     if (runtime::IsFloat(element)) {
       for (UnaryOp op : kReal) outputs.push_back(op(x));
-      outputs.push_back(ReducePrecision(x, 5, 2));
     }
     for (Value v : outputs) EXPECT_EQ(v.dims(), x.dims());
     Compile(b.Finish(outputs));
@@ -47,7 +46,7 @@ TEST(Elementwise, EveryUnaryOpCompiles) {
     Value x = b.Parameter(Type(element, {2, 3}));
     std::vector<Value> outputs = {Not(x)};
     if (element != kPred) {
-      for (UnaryOp op : {CountLeadingZeros, PopulationCount, Negate, Square}) {
+      for (UnaryOp op : {CountLeadingZeros, PopulationCount, Negate}) {
         outputs.push_back(op(x));
       }
     }
@@ -88,7 +87,7 @@ TEST(Elementwise, EveryBinaryOpCompiles) {
     if (runtime::IsInteger(element) || element == kPred) add({And, Or, Xor});
     if (runtime::IsInteger(element)) add({ShiftLeft, ShiftRightArithmetic, ShiftRightLogical});
     if (runtime::IsFloat(element)) {
-      add({Atan2, NextAfter, Zeta, Polygamma});
+      add({Atan2, NextAfter});
       EXPECT_TYPE(Compare(x, y, Direction::kLt, true), kPred, {4});
     }
     if (complex) add({Atan2});
@@ -152,7 +151,6 @@ TEST(Elementwise, Values) {
                {Acosh, 2.f, 1.3169579f},
                {Atanh, 0.5f, 0.5493061f},
                {Tan, 1.f, 1.5574077f},
-               {BesselI1e, 1.f, 0.2079104f},
                {Logistic, 1.f, 0.7310586f},
                {Cbrt, 27.f, 3.f},
                {Rsqrt, 4.f, 0.5f},
@@ -409,11 +407,9 @@ TEST(Reductions, ArgMaxWithBody) {
   EXPECT_EQ(Evaluate<int32_t>(b, windows[1]), (std::vector<int32_t>{1, 1, 0, 2}));
 }
 
-TEST(Reductions, SelectAndScatterSortTopK) {
+TEST(Reductions, SortTopK) {
   Builder b;
   Value x = F32(b, {4}, {3, 1, 2, 4});
-  Value spread = SelectAndScatter(x, F32(b, {2}, {10, 20}), {.dimensions = {2}, .strides = {2}});
-  EXPECT_EQ(spread.type(), x.type());
   auto sorted = Sort({x, Iota(b, Type(kS32, {4}), 0)}, 0, true,
                      [](std::span<const Value> v) -> std::vector<Value> {
                        return {Compare(v[0], v[1], Direction::kLt, true)};
@@ -422,7 +418,6 @@ TEST(Reductions, SelectAndScatterSortTopK) {
   EXPECT_TYPE(top.values, kF32, {2});
   EXPECT_TYPE(top.indices, kS32, {2});
   REQUIRE_PLUGIN();
-  EXPECT_EQ(Evaluate<float>(b, spread), (std::vector<float>{10, 0, 0, 20}));
   EXPECT_EQ(Evaluate<float>(b, sorted[0]), (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(Evaluate<int32_t>(b, sorted[1]), (std::vector<int32_t>{1, 2, 0, 3}));
   EXPECT_EQ(Evaluate<int32_t>(b, top.indices), (std::vector<int32_t>{3, 0}));
@@ -489,24 +484,9 @@ TEST(Math, LinearAlgebra) {
             (std::vector<float>{1, 1}));
 }
 
-TEST(Math, BatchNorm) {
-  Builder b;
-  Value x = b.Parameter(Type(kF32, {2, 3, 4})), s = b.Parameter(Type(kF32, {3}));
-  auto training = BatchNormTraining(x, s, s, 1e-5f, 1);
-  EXPECT_EQ(training.output.type(), x.type());
-  EXPECT_EQ(training.variance.type(), s.type());
-  Value inference = BatchNormInference(x, s, s, s, s, 1e-5f, 1);
-  auto grad = BatchNormGrad(x, s, s, s, x, 1e-5f, 1);
-  EXPECT_EQ(grad.operand.type(), x.type());
-  EXPECT_EQ(grad.offset.type(), s.type());
-  REQUIRE_PLUGIN();
-  Compile(b.Finish({training.output, training.mean, training.variance, inference, grad.operand,
-                    grad.scale, grad.offset}));
-}
-
 // ---- Control ----------------------------------------------------------------------------
 
-TEST(Control, WhileIfCaseUseOuterValues) {
+TEST(Control, WhileIfUseOuterValues) {
   Builder b;
   Value x = F32(b, {2}, {1, 2});
   Value limit = Scalar(b, 5, kS32);
@@ -523,15 +503,12 @@ TEST(Control, WhileIfCaseUseOuterValues) {
       Compare(looped[0], limit, Direction::kEq),
       [&](auto) -> std::vector<Value> { return {Negate(x), limit}; },
       [&](auto) -> std::vector<Value> { return {x, Scalar(b, 0, kS32)}; });
-  auto chosen =
-      Case(Scalar(b, 7, kS32), {[&](auto) -> std::vector<Value> { return {x}; },
-                                [&](auto) -> std::vector<Value> { return {Abs(x)}; },
-                                [&](auto) -> std::vector<Value> {
-                                  return {If(
-                                      Scalar(b, true, kPred),
-                                      [&](auto) -> std::vector<Value> { return {Multiply(x, x)}; },
-                                      [&](auto) -> std::vector<Value> { return {x}; })};
-                                }});
+  auto inner = [&](auto) -> std::vector<Value> {
+    return If(
+        Scalar(b, true, kPred), [&](auto) -> std::vector<Value> { return {Multiply(x, x)}; },
+        [&](auto) -> std::vector<Value> { return {x}; });
+  };
+  auto chosen = If(Scalar(b, false, kPred), [&](auto) -> std::vector<Value> { return {x}; }, inner);
   REQUIRE_PLUGIN();
   EXPECT_EQ(Evaluate<float>(b, looped[1]), (std::vector<float>{6, 12}));
   EXPECT_EQ(Evaluate<float>(b, branch[0]), (std::vector<float>{-1, -2}));
@@ -550,13 +527,11 @@ TEST(Control, RegionsOfReductionsUseOuterConstants) {
   EXPECT_EQ(Evaluate<float>(b, Add(y, two)), (std::vector<float>{14}));
 }
 
-TEST(Control, BarrierTokensCustomCalls) {
+TEST(Control, BarrierCustomCalls) {
   Builder b;
   Value x = b.Parameter(Type(kF32, {2, 3}));
   auto barrier = OptimizationBarrier({x, Abs(x)});
   EXPECT_EQ(barrier[1].type(), x.type());
-  Value token = AfterAll({CreateToken(b), CreateToken(b)});
-  EXPECT_EQ(token.type(), Type::Token());
   REQUIRE_PLUGIN();
   // XLA's own target; the others are only known to a registry.
   Value sharded = CustomCall(b, "Sharding", {barrier[0]}, {x.type()},
@@ -572,7 +547,7 @@ TEST(Control, BarrierTokensCustomCalls) {
 
 TEST(Control, CustomCallText) {
   Builder b;
-  Value x = b.Parameter(Type(kF32, {2})), token = CreateToken(b);
+  Value x = b.Parameter(Type(kF32, {2})), token = b.Parameter(Type::Token());
   CustomCallOptions typed;
   typed.backend_config = "axis = 1 : i64, name = \"a\"";
   typed.has_side_effect = true;
@@ -583,7 +558,7 @@ TEST(Control, CustomCallText) {
   std::string text = b.Finish({results[1]});
   EXPECT_NE(
       text.find(
-          R"(%1:3 = "stablehlo.custom_call"(%arg0, %0) {call_target_name = "my.call", api_version = 4 : i32, has_side_effect = true, backend_config = {axis = 1 : i64, name = "a"}, output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [1], operand_index = 0, operand_tuple_indices = []>]} : (tensor<2xf32>, !stablehlo.token) -> (tensor<i32>, tensor<2xf32>, !stablehlo.token))"),
+          R"(%0:3 = "stablehlo.custom_call"(%arg0, %arg1) {call_target_name = "my.call", api_version = 4 : i32, has_side_effect = true, backend_config = {axis = 1 : i64, name = "a"}, output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [1], operand_index = 0, operand_tuple_indices = []>]} : (tensor<2xf32>, !stablehlo.token) -> (tensor<i32>, tensor<2xf32>, !stablehlo.token))"),
       std::string::npos)
       << text;
   REQUIRE_PLUGIN();

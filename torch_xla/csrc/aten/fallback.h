@@ -1,4 +1,4 @@
-// What happens to an operator that has no kernel here (design.md 4.6): PyTorch's own
+// What happens to an operator that has no kernel here (docs/op_lowering.md): PyTorch's own
 // decomposition, else the CPU.
 #pragma once
 

@@ -90,7 +90,7 @@ Metric* FindMetric(std::string_view name);
 void ClearCounters();
 void ClearMetrics();
 
-/// The report of the seeds' blog: metrics (TotalSamples, Accumulator, ValueRate,
+/// The report that people read: metrics (TotalSamples, Accumulator, ValueRate,
 /// Rate, Percentiles), then counters.
 std::string MetricsReport();
 /// Only the named counters and metrics; both empty: the most used ones.

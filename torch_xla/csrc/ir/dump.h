@@ -12,7 +12,7 @@ namespace torch_xla::ir {
 /// The nodes that `roots` need, operands before users, each once.
 std::vector<const Node*> PostOrder(std::span<const Value> roots);
 
-/// The text of the seeds' blog: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
+/// The text that torch_xla users know: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
 std::string ToText(std::span<const Value> roots);
 
 /// Graphviz.

@@ -12,8 +12,6 @@
 namespace torch_xla::lowering {
 namespace {
 
-bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
-
 Dims TakeDims(Value x, int64_t dim, Value index) {
   Dims dims = x.dims();
   dims.erase(dims.begin() + dim);

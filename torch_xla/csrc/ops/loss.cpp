@@ -14,8 +14,6 @@ namespace {
 /// at::Reduction's numbers.
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
-bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
-
 /// x in the type that PyTorch computes output 0 in.
 Value Wide(LoweringContext& cx, Value x) { return Convert(x, ComputeType(cx.output_element())); }
 

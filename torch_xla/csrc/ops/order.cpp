@@ -19,8 +19,6 @@ using stablehlo::Type;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
-
 bool IsFloat(Value x) { return runtime::IsFloat(x.element()); }
 
 /// Up to 32 bits of x as a signed integer in PyTorch's order: -0 equals 0, NaN is largest.

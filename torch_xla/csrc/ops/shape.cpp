@@ -14,8 +14,6 @@ namespace {
 
 using stablehlo::Type;
 
-bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
-
 Value Zero(Value like) { return ScalarLike(like, 0); }
 
 /// `x` in zeros of `dims`, `start` from the front of dimension `dim` and `step` apart.

@@ -151,36 +151,4 @@ Event Buffer::ReadyEvent() const {
   return Event(&client_->plugin, args.event);
 }
 
-std::unique_ptr<Buffer> Buffer::Clone() const {
-  const PluginLibrary& plugin = client_->plugin;
-  if (plugin.Has(&PJRT_Api::PJRT_Buffer_CopyToMemory) &&
-      plugin.Has(&PJRT_Api::PJRT_Device_DefaultMemory)) {
-    Args<PJRT_Device_DefaultMemory_Args> memory_args;
-    memory_args.device = client_->devices[device_];
-    PJRT_CALL(plugin, PJRT_Device_DefaultMemory, memory_args);
-    Args<PJRT_Buffer_CopyToMemory_Args> args;
-    args.buffer = Handle(handle_);
-    args.dst_memory = memory_args.memory;
-    PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Buffer_CopyToMemory, args);
-    if (error == nullptr) {
-      return std::make_unique<Buffer>(client_, args.dst_buffer, bytes_, device_);
-    }
-    // Some plugins refuse a copy within one memory; those copy through the host below.
-    const int code = plugin.Code(error);
-    if (code != PJRT_Error_Code_UNIMPLEMENTED && code != PJRT_Error_Code_INVALID_ARGUMENT) {
-      plugin.Throw(error, "Copying a buffer failed");
-    }
-    plugin.Discard(error);
-  }
-
-  Args<PJRT_Buffer_ElementType_Args> type_args;
-  type_args.buffer = Handle(handle_);
-  PJRT_CALL(plugin, PJRT_Buffer_ElementType, type_args);
-  auto host = std::make_shared<std::vector<std::byte>>(bytes_);
-  CopyToHost(host->data()).Await();
-  return client_->BufferFromHost(
-      host->data(), FromBufferType(type_args.type), Dimensions(plugin, Handle(handle_)), device_,
-      /*on_done=*/[host] {}, /*zero_copy=*/false);
-}
-
 }  // namespace torch_xla::runtime

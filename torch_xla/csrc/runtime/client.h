@@ -47,7 +47,6 @@ class Event {
   Event& operator=(Event&&) noexcept;
   ~Event();
 
-  bool ready() const;
   /// Blocks until ready; throws Error when the work behind it failed.
   void Await() const;
   /// Calls `done` once, from any thread, with nullptr or the failure. The event
@@ -83,17 +82,11 @@ class Buffer {
   Event CopyToHost(void* dst) const;
   /// Ready when the buffer's content is.
   Event ReadyEvent() const;
-  /// The buffer's own memory if the host can read it and it is row-major (CPU
-  /// plugins), else nullptr. Valid while the buffer lives and is not donated. It
-  /// does not wait: its content is there once ReadyEvent() is ready.
-  const void* HostPointer() const;
   /// The address of its memory on the device, for others to read. As long as the pointer (not what
   /// it points to) is held the plugin frees and donates nothing; the buffer must live as long.
   /// Throws Error where the array is not row-major or the plugin does not share memory. It does
   /// not wait.
   std::shared_ptr<void> Share() const;
-  /// A copy of this buffer on the same device.
-  std::unique_ptr<Buffer> Clone() const;
 
  private:
   friend class Executable;
@@ -240,7 +233,7 @@ class Client {
   /// side can run the other's executables.
   std::string CompileKey(const CompileOptions& options) const;
   const std::vector<DeviceInfo>& devices() const { return devices_; }
-  /// Whether device memory is host memory (Buffer::HostPointer works).
+  /// Whether device memory is host memory.
   bool host_memory() const;
   /// Whether programs over several devices tell how their outputs lie on them.
   bool tells_shardings() const;

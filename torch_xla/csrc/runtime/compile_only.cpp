@@ -161,12 +161,6 @@ PJRT_Error* GetDescription(PJRT_Device_GetDescription_Args* args) {
   return nullptr;
 }
 
-// A device and its memory are one.
-PJRT_Error* DefaultMemory(PJRT_Device_DefaultMemory_Args* args) {
-  args->memory = reinterpret_cast<PJRT_Memory*>(args->device);
-  return nullptr;
-}
-
 // --------------------------------------------------------------------------------------- buffers
 
 PJRT_Error* BufferFromHost(PJRT_Client_BufferFromHostBuffer_Args* args) {
@@ -194,11 +188,6 @@ PJRT_Error* DimensionsOf(PJRT_Buffer_Dimensions_Args* args) {
 // Who donates an array never looks at it again.
 PJRT_Error* IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   args->is_deleted = false;
-  return nullptr;
-}
-
-PJRT_Error* CopyToMemory(PJRT_Buffer_CopyToMemory_Args* args) {
-  args->dst_buffer = new PJRT_Buffer(*args->buffer);
   return nullptr;
 }
 
@@ -340,7 +329,6 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.PJRT_DeviceDescription_Kind = own.PJRT_DeviceDescription_Kind;
   table.PJRT_DeviceDescription_DebugString = own.PJRT_DeviceDescription_DebugString;
   table.PJRT_Device_GetDescription = GetDescription;
-  table.PJRT_Device_DefaultMemory = DefaultMemory;
   table.PJRT_Executable_Destroy = DestroyExecutable;
   table.PJRT_Executable_Name = own.PJRT_Executable_Name;
   table.PJRT_Executable_NumOutputs = own.PJRT_Executable_NumOutputs;
@@ -359,7 +347,6 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.PJRT_Buffer_ElementType = ElementTypeOf;
   table.PJRT_Buffer_Dimensions = DimensionsOf;
   table.PJRT_Buffer_IsDeleted = IsDeleted;
-  table.PJRT_Buffer_CopyToMemory = CopyToMemory;
   table.PJRT_Buffer_ReadyEvent = ReadyEvent;
   table.PJRT_Buffer_ToHostBuffer = ToHost;
   return table;

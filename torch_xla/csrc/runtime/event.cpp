@@ -49,14 +49,6 @@ Event::~Event() {
   plugin_->Destroy(&PJRT_Api::PJRT_Event_Destroy, args);
 }
 
-bool Event::ready() const {
-  if (handle_ == nullptr) return true;
-  Args<PJRT_Event_IsReady_Args> args;
-  args.event = static_cast<PJRT_Event*>(handle_);
-  PJRT_CALL(*plugin_, PJRT_Event_IsReady, args);
-  return args.is_ready;
-}
-
 void Event::Await() const {
   if (handle_ == nullptr) return;
   Args<PJRT_Event_Await_Args> args;

@@ -34,17 +34,6 @@ void LetGo(void* /*data*/, void* owner) { delete static_cast<Owner*>(owner); }
 
 }  // namespace
 
-const void* Buffer::HostPointer() const {
-  const PluginLibrary& plugin = client_->plugin;
-  if (!client_->host_memory || !plugin.Has(&PJRT_Api::PJRT_Buffer_UnsafePointer)) return nullptr;
-  auto* buffer = static_cast<PJRT_Buffer*>(handle_);
-  if (!IsRowMajor(plugin, buffer)) return nullptr;
-  Args<PJRT_Buffer_UnsafePointer_Args> args;
-  args.buffer = buffer;
-  PJRT_CALL(plugin, PJRT_Buffer_UnsafePointer, args);
-  return reinterpret_cast<const void*>(args.buffer_pointer);
-}
-
 std::shared_ptr<void> Buffer::Share() const {
   const PluginLibrary& plugin = client_->plugin;
   auto* buffer = static_cast<PJRT_Buffer*>(handle_);

@@ -50,6 +50,7 @@ inline Value Equal(Value x, Value y) { return Compare(x, y, Direction::kEq); }
 inline Value Equal(Value x, Literal y) { return Equal(x, FullLike(x, y)); }
 inline Value NotEqual(Value x, Value y) { return Compare(x, y, Direction::kNe); }
 inline Value NotEqual(Value x, Literal y) { return NotEqual(x, FullLike(x, y)); }
+inline bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
 /// True for a NaN (in either part of a complex number), never for integers.
 inline Value IsNan(Value x) { return NotEqual(x, x); }
 

@@ -50,7 +50,6 @@ Value Asin(Value x);
 Value Asinh(Value x);
 Value Atan(Value x);
 Value Atanh(Value x);
-Value BesselI1e(Value x);
 Value Conj(Value x);
 Value Cosh(Value x);
 Value Digamma(Value x);
@@ -59,9 +58,7 @@ Value ErfInv(Value x);
 Value Erfc(Value x);
 Value Lgamma(Value x);
 Value Sinh(Value x);
-Value Square(Value x);
 Value IsInf(Value x);     // kPred
-Value IsPosInf(Value x);  // kPred
 Value IsNegInf(Value x);  // kPred
 
 // ---- Elementwise, several operands --------------------------------------------------
@@ -83,8 +80,6 @@ Value ShiftRightLogical(Value a, Value b);
 Value Subtract(Value a, Value b);
 Value Xor(Value a, Value b);
 Value NextAfter(Value a, Value b);  // CHLO
-Value Polygamma(Value n, Value x);  // CHLO
-Value Zeta(Value x, Value q);       // CHLO
 
 enum class Direction { kEq, kNe, kGe, kGt, kLe, kLt };
 /// kPred. `total_order` (floats): -NaN < -inf < … < -0 < 0 < … < inf < NaN.
@@ -98,12 +93,8 @@ Value Clamp(Value low, Value x, Value high);
 
 /// By value, as a C++ cast (to kPred: x != 0). `x` itself when nothing changes.
 Value Convert(Value x, ElementType element);
-/// Same as Convert.
-Value ConvertTo(Value x, ElementType element);
 /// By bits. Widths that differ split or join the minormost dimension.
 Value BitcastConvert(Value x, ElementType element);
-/// Rounds to a float of fewer bits and back.
-Value ReducePrecision(Value x, int exponent_bits, int mantissa_bits);
 
 // ---- Shapes -------------------------------------------------------------------------
 
@@ -231,13 +222,6 @@ std::vector<Value> ReduceWindow(const std::vector<Value>& operands, const std::v
 Value ReduceWindow(Value x, Value init, const Window& window, ReduceOp op);
 Value ReduceWindow(Value x, const Window& window, ReduceOp op);
 
-/// Adds each element of `source` (by `scatter`) to where `select` picked in its window.
-/// No dilations.
-Value SelectAndScatter(Value operand, Value source, Value init, const Window& window,
-                       const Body& select, const Body& scatter);
-/// Picks with >= and adds: the gradient of max pooling.
-Value SelectAndScatter(Value operand, Value source, const Window& window);
-
 /// Sorts all operands (of one shape) together. `comparator` gets two elements of each
 /// operand (a0, b0, a1, b1, …) and returns whether a comes first.
 std::vector<Value> Sort(const std::vector<Value>& operands, int64_t dimension, bool stable,
@@ -266,33 +250,13 @@ enum class TransposeA { kNoTranspose, kTranspose, kAdjoint };
 Value TriangularSolve(Value a, Value b, Side side, bool lower, bool unit_diagonal,
                       TransposeA transpose_a);
 
-struct BatchNormTrainingResult {
-  Value output, mean, variance;
-};
-BatchNormTrainingResult BatchNormTraining(Value x, Value scale, Value offset, float epsilon,
-                                          int64_t feature);
-Value BatchNormInference(Value x, Value scale, Value offset, Value mean, Value variance,
-                         float epsilon, int64_t feature);
-struct BatchNormGradResult {
-  Value operand, scale, offset;
-};
-BatchNormGradResult BatchNormGrad(Value x, Value scale, Value mean, Value variance,
-                                  Value grad_output, float epsilon, int64_t feature);
-
 // ---- Control ------------------------------------------------------------------------
 
 /// `condition` and `body` get the state; they may use values from outside.
 std::vector<Value> While(const std::vector<Value>& init, const Body& condition, const Body& body);
 /// The branches get no arguments, use values from outside and return equal types.
 std::vector<Value> If(Value predicate, const Body& on_true, const Body& on_false);
-/// `index` is a rank-0 kS32; out of range: the last branch.
-std::vector<Value> Case(Value index, const std::vector<Body>& branches);
 std::vector<Value> OptimizationBarrier(const std::vector<Value>& operands);
-
-/// Tokens order custom calls: pass one as an operand, take one among the results.
-Value CreateToken(Builder& builder);
-/// A token after all of `tokens` (at least one).
-Value AfterAll(const std::vector<Value>& tokens);
 
 struct OutputOperandAlias {
   int64_t output = 0;
@@ -339,9 +303,6 @@ Value AllToAll(Value x, int64_t split_dimension, int64_t concat_dimension, int64
 /// A replica that is no target gets zeros.
 Value CollectivePermute(Value x, const std::vector<std::pair<int64_t, int64_t>>& source_targets,
                         const CollectiveOptions& options = {});
-Value CollectiveBroadcast(Value x, const ReplicaGroups& groups,
-                          const CollectiveOptions& options = {});
-Value PartitionId(Builder& builder);  // kU32, rank 0
-Value ReplicaId(Builder& builder);    // kU32, rank 0
+Value ReplicaId(Builder& builder);  // kU32, rank 0
 
 }  // namespace torch_xla::stablehlo

@@ -166,18 +166,6 @@ Value CollectivePermute(Value x, const std::vector<std::pair<int64_t, int64_t>>&
       Cat("source_target_pairs = ", I64Matrix(rows, 2, 0), ChannelText(kOp, options, {{x}})));
 }
 
-Value CollectiveBroadcast(Value x, const ReplicaGroups& groups, const CollectiveOptions& options) {
-  constexpr std::string_view kOp = "stablehlo.collective_broadcast";
-  Builder& builder = CheckTensors(kOp, {x});
-  if (options.use_global_device_ids) Fail(kOp, "no global device ids", {x});
-  return builder.Op(kOp, {x}, x.type(),
-                    GroupsText(kOp, groups, 0, {{x}}) + ChannelText(kOp, options, {{x}}));
-}
-
-Value PartitionId(Builder& builder) {
-  return builder.UniqueOp("stablehlo.partition_id", ScalarType(ElementType::kU32), {});
-}
-
 Value ReplicaId(Builder& builder) {
   return builder.UniqueOp("stablehlo.replica_id", ScalarType(ElementType::kU32), {});
 }

@@ -86,34 +86,11 @@ std::vector<Value> If(Value predicate, const Body& on_true, const Body& on_false
   return Branch(kOp, predicate, {on_true, on_false});
 }
 
-std::vector<Value> Case(Value index, const std::vector<Body>& branches) {
-  constexpr std::string_view kOp = "stablehlo.case";
-  CheckTensors(kOp, {index});
-  if (index.type() != ScalarType(ElementType::kS32)) {
-    Fail(kOp, "an index of type tensor<i32>", {index});
-  }
-  if (branches.empty()) Fail(kOp, "at least one branch", {index});
-  return Branch(kOp, index, branches);
-}
-
 std::vector<Value> OptimizationBarrier(const std::vector<Value>& operands) {
   constexpr std::string_view kOp = "stablehlo.optimization_barrier";
   if (operands.empty()) return {};
   Builder& builder = CheckValues(kOp, operands);
   return builder.Op(kOp, operands, TypesOf(operands));
-}
-
-Value CreateToken(Builder& builder) {
-  return builder.Op("stablehlo.create_token", std::initializer_list<Value>{}, Type::Token());
-}
-
-Value AfterAll(const std::vector<Value>& tokens) {
-  constexpr std::string_view kOp = "stablehlo.after_all";
-  Builder& builder = CheckValues(kOp, tokens);
-  for (Value v : tokens) {
-    if (!v.type().token) Fail(kOp, "tokens", tokens);
-  }
-  return builder.Op(kOp, tokens, Type::Token());
 }
 
 std::vector<Value> CustomCall(Builder& builder, std::string_view target,

@@ -184,7 +184,6 @@ Value Asin(Value x) { return Unary("chlo.asin", kInexactKind, x); }
 Value Asinh(Value x) { return Unary("chlo.asinh", kInexactKind, x); }
 Value Atan(Value x) { return Unary("chlo.atan", kInexactKind, x); }
 Value Atanh(Value x) { return Unary("chlo.atanh", kInexactKind, x); }
-Value BesselI1e(Value x) { return Unary("chlo.bessel_i1e", kFloatKind, x); }
 Value Cosh(Value x) { return Unary("chlo.cosh", kInexactKind, x); }
 Value Digamma(Value x) { return Unary("chlo.digamma", kFloatKind, x); }
 Value Erf(Value x) { return Unary("chlo.erf", kFloatKind, x); }
@@ -192,14 +191,7 @@ Value ErfInv(Value x) { return Unary("chlo.erf_inv", kFloatKind, x); }
 Value Erfc(Value x) { return Unary("chlo.erfc", kFloatKind, x); }
 Value Lgamma(Value x) { return Unary("chlo.lgamma", kFloatKind, x); }
 Value Sinh(Value x) { return Unary("chlo.sinh", kInexactKind, x); }
-Value Square(Value x) {
-  CheckTensors("chlo.square", {x});
-  // chlo.square knows no integers.
-  return (KindOf(x.element()) & kIntegerKind) != 0 ? Multiply(x, x)
-                                                   : Unary("chlo.square", kInexactKind, x);
-}
 Value IsInf(Value x) { return UnaryTo("chlo.is_inf", kFloatKind, x, ElementType::kPred); }
-Value IsPosInf(Value x) { return UnaryTo("chlo.is_pos_inf", kFloatKind, x, ElementType::kPred); }
 Value IsNegInf(Value x) { return UnaryTo("chlo.is_neg_inf", kFloatKind, x, ElementType::kPred); }
 
 Value Add(Value a, Value b) { return Binary("stablehlo.add", kAnyKind, a, b); }
@@ -240,8 +232,6 @@ Value ShiftRightLogical(Value a, Value b) {
 Value Subtract(Value a, Value b) { return Binary("stablehlo.subtract", kNumberKind, a, b); }
 Value Xor(Value a, Value b) { return Binary("stablehlo.xor", kBitsKind, a, b); }
 Value NextAfter(Value a, Value b) { return Binary("chlo.next_after", kFloatKind, a, b); }
-Value Polygamma(Value n, Value x) { return Binary("chlo.polygamma", kFloatKind, n, x); }
-Value Zeta(Value x, Value q) { return Binary("chlo.zeta", kFloatKind, x, q); }
 
 Value Compare(Value a, Value b, Direction direction, bool total_order) {
   constexpr std::string_view kOp = "stablehlo.compare";
@@ -305,8 +295,6 @@ Value Convert(Value x, ElementType element) {
   return builder.Op(kOp, {x}, Type(element, x.dims()));
 }
 
-Value ConvertTo(Value x, ElementType element) { return Convert(x, element); }
-
 Value BitcastConvert(Value x, ElementType element) {
   constexpr std::string_view kOp = "stablehlo.bitcast_convert";
   Builder& builder = CheckTensors(kOp, {x});
@@ -330,18 +318,6 @@ Value BitcastConvert(Value x, ElementType element) {
     dims.pop_back();
   }
   return builder.Op(kOp, {x}, Type(element, dims));
-}
-
-Value ReducePrecision(Value x, int exponent_bits, int mantissa_bits) {
-  constexpr std::string_view kOp = "stablehlo.reduce_precision";
-  Builder& builder = CheckTensors(kOp, {x});
-  CheckKind(kOp, kFloatKind, {x});
-  if (exponent_bits < 1 || mantissa_bits < 0) {
-    Fail(kOp, "at least 1 exponent bit and 0 mantissa bits", {x});
-  }
-  return builder.Op(
-      kOp, {x}, x.type(),
-      Cat("exponent_bits = ", exponent_bits, " : i32, mantissa_bits = ", mantissa_bits, " : i32"));
 }
 
 }  // namespace torch_xla::stablehlo

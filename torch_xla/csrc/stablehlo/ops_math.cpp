@@ -1,4 +1,4 @@
-// Random numbers, FFT, linear algebra and batch normalization.
+// Random numbers, FFT, linear algebra.
 #include <algorithm>
 
 #include "stablehlo/ops.h"
@@ -9,28 +9,6 @@ namespace {
 
 bool IsLinear(ElementType element) {  // what LAPACK-like ops take
   return runtime::IsFloat(element) || runtime::IsComplex(element);
-}
-
-/// Batch normalization: `vectors` are rank 1 with the size of dimension `feature` of x.
-Builder& CheckBatchNorm(std::string_view op, Value x, std::initializer_list<Value> vectors,
-                        int64_t feature) {
-  std::vector<Value> all = {x};
-  all.insert(all.end(), vectors);
-  Builder& builder = CheckTensors(op, all);
-  bool valid = runtime::IsFloat(x.element()) && feature >= 0 && feature < x.rank();
-  for (Value v : vectors) {
-    valid = valid && v.type() == Type(x.element(), {x.dims()[feature]});
-  }
-  if (!valid) {
-    Fail(op, Cat("a float operand, and vectors with the size of its feature dimension ", feature),
-         all);
-  }
-  return builder;
-}
-
-std::string BatchNormAttributes(float epsilon, int64_t feature) {
-  return Cat("epsilon = ", Literal(epsilon).ToMlir(ElementType::kF32),
-             " : f32, feature_index = ", feature, " : i64");
 }
 
 }  // namespace
@@ -120,40 +98,6 @@ Value TriangularSolve(Value a, Value b, Side side, bool lower, bool unit_diagona
       kOp, {a, b}, b.type(),
       Cat("left_side = ", left, ", lower = ", lower, ", unit_diagonal = ", unit_diagonal,
           ", transpose_a = #stablehlo<transpose ", kNames[static_cast<int>(transpose_a)], ">"));
-}
-
-BatchNormTrainingResult BatchNormTraining(Value x, Value scale, Value offset, float epsilon,
-                                          int64_t feature) {
-  constexpr std::string_view kOp = "stablehlo.batch_norm_training";
-  Builder& builder = CheckBatchNorm(kOp, x, {scale, offset}, feature);
-  const Value operands[] = {x, scale, offset};
-  const Type results[] = {x.type(), scale.type(), scale.type()};
-  std::vector<Value> values =
-      builder.Op(kOp, operands, results, BatchNormAttributes(epsilon, feature));
-  return {values[0], values[1], values[2]};
-}
-
-Value BatchNormInference(Value x, Value scale, Value offset, Value mean, Value variance,
-                         float epsilon, int64_t feature) {
-  constexpr std::string_view kOp = "stablehlo.batch_norm_inference";
-  Builder& builder = CheckBatchNorm(kOp, x, {scale, offset, mean, variance}, feature);
-  return builder.Op(kOp, {x, scale, offset, mean, variance}, x.type(),
-                    BatchNormAttributes(epsilon, feature));
-}
-
-BatchNormGradResult BatchNormGrad(Value x, Value scale, Value mean, Value variance,
-                                  Value grad_output, float epsilon, int64_t feature) {
-  constexpr std::string_view kOp = "stablehlo.batch_norm_grad";
-  Builder& builder = CheckBatchNorm(kOp, x, {scale, mean, variance}, feature);
-  CheckTensors(kOp, {x, grad_output});
-  if (grad_output.type() != x.type()) {
-    Fail(kOp, "a gradient of the operand's type", {x, grad_output});
-  }
-  const Value operands[] = {x, scale, mean, variance, grad_output};
-  const Type results[] = {x.type(), scale.type(), scale.type()};
-  std::vector<Value> values =
-      builder.Op(kOp, operands, results, BatchNormAttributes(epsilon, feature));
-  return {values[0], values[1], values[2]};
 }
 
 }  // namespace torch_xla::stablehlo

@@ -200,46 +200,6 @@ Value ReduceWindow(Value x, const Window& window, ReduceOp op) {
   return ReduceWindow(x, ReduceIdentity(x.builder(), op, x.element()), window, op);
 }
 
-Value SelectAndScatter(Value operand, Value source, Value init, const Window& window,
-                       const Body& select, const Body& scatter) {
-  constexpr std::string_view kOp = "stablehlo.select_and_scatter";
-  const std::vector<Value> all = {operand, source, init};
-  Builder& builder = CheckTensors(kOp, all);
-  Type element = ScalarType(operand.element());
-  if (source.element() != operand.element() || init.type() != element) {
-    Fail(kOp, "a source and a rank-0 initial value of the operand's element type", all);
-  }
-  Window full = WithDefaults(kOp, window, operand.dims().size(), all);
-  auto is_one = [](int64_t d) { return d == 1; };
-  if (!std::all_of(full.base_dilations.begin(), full.base_dilations.end(), is_one) ||
-      !std::all_of(full.dilations.begin(), full.dilations.end(), is_one)) {
-    Fail(kOp, "a window without dilations", all);
-  }
-  Dims windows = WindowedSizes(kOp, operand.dims(), full, all);
-  if (source.dims() != windows) {
-    Fail(kOp, Cat("a source of shape ", List(windows), ", one element per window"), all);
-  }
-  const Type pair[] = {element, element};
-  const Type pred = ScalarType(ElementType::kPred);
-  Region regions[] = {builder.MakeRegion(pair, select), builder.MakeRegion(pair, scatter)};
-  if (!SameTypes(regions[0].results, {&pred, 1}) || !SameTypes(regions[1].results, {&element, 1})) {
-    Fail(kOp, Cat("select to return tensor<i1> and scatter ", element.ToString()), all);
-  }
-  return builder.Op(kOp, all, operand.type(),
-                    Cat("window_dimensions = ", I64Array(full.dimensions), ", window_strides = ",
-                        I64Array(full.strides), ", padding = ", PaddingText(full.padding)),
-                    regions);
-}
-
-Value SelectAndScatter(Value operand, Value source, const Window& window) {
-  CheckTensors("stablehlo.select_and_scatter", {operand, source});
-  Body select = [](std::span<const Value> v) -> std::vector<Value> {
-    return {Compare(v[0], v[1], Direction::kGe)};
-  };
-  return SelectAndScatter(operand, source, ScalarLike(operand, 0), window, select,
-                          ApplyBody(ReduceOp::kAdd));
-}
-
 std::vector<Value> Sort(const std::vector<Value>& operands, int64_t dimension, bool stable,
                         const Body& comparator) {
   constexpr std::string_view kOp = "stablehlo.sort";
