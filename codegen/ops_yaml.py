@@ -41,7 +41,7 @@ KEYS = {
     "autograd": "it has a kernel of its own for AutogradXLA",
     "foreach": "the operator that each element of the list is lowered as",
     "schema": "the arguments and results of an operation that PyTorch does not have",
-    "check": "an index and its range: what CheckIndex (aten/index_check.h) gets",
+    "check": "a call of aten/index_check.h before it is traced",
     "counted": "calls of such an operation are counted",
     "since": "the version of PyTorch that all have it from",
     "until": "the version of PyTorch that all have it up to",

@@ -227,20 +227,17 @@ def _fallback(op: Op, function: NativeFunction) -> str:
     )
 
 
-def _index_check(op: Op) -> str:
+def _check(op: Op) -> str:
     if "check" not in op.options:
         return ""
-    return (
-        "  if (aten::indices_are_checked.load(std::memory_order_relaxed)) {\n"
-        f"    aten::CheckIndex(ir::ops::{op.symbol}.name, {op.options['check']});\n  }}\n"
-    )
+    return f"  {op.options['check'].replace('(op,', f'(ir::ops::{op.symbol}.name,')};\n"
 
 
 def _builder(op: Op, dtype: str = "dtype") -> str:
     like = f"  builder.Like({op.options['like']});\n" if "like" in op.options else ""
     return (
         f"  ir::ops::{op.symbol}.counter->Add();\n"
-        f"{_index_check(op)}"
+        f"{_check(op)}"
         f"  NodeBuilder builder(ir::ops::{op.symbol});\n{_record(op.args, dtype)}{like}"
     )
 
@@ -332,7 +329,8 @@ def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
         HEADER,
         f'{includes}#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n'
         '#include "aten/index_check.h"\n#include "aten/node_builder.h"\n\n'
-        "namespace torch_xla {\n\nusing aten::NodeBuilder;\n\n",
+        "namespace torch_xla {\n\nusing aten::CheckDivisor;\nusing aten::CheckIndex;\n"
+        "using aten::NodeBuilder;\n\n",
     ]
     for op in mine:
         lines.append(_kernel(op) + "\n")

@@ -26,11 +26,13 @@ class _Config(ModuleType):
     def check_indices(self) -> bool:
         """Whether indices out of range raise IndexError (``XLA_CHECK_INDICES``).
 
-        XLA clamps or skips an index that is out of range. With this set, ``gather``,
-        ``scatter``, ``index_select``, ``embedding``, ``nll_loss`` and the like leave the
-        program to find such indices, and the next read of a value raises IndexError with the
-        operator, the line and the index. Nothing waits for it earlier. On by default under
-        ``PT_XLA_DEBUG=1``.
+        XLA clamps or skips an index that is out of range. Indices that came from the host (a
+        list, ``.to("xla")``, a number to fill with) are checked always, at the call and with
+        the CPU's class of error, but for a slice of an upload of which another part is out of
+        range. With this set, so are all others: ``gather``, ``scatter``, ``index_select``,
+        ``embedding``, ``nll_loss`` and the like leave the program to find such indices, and the
+        next read of a value raises IndexError with the operator, the line and the index.
+        Nothing waits for it earlier. On by default under ``PT_XLA_DEBUG=1``.
         """
         return _XLAC._get_check_indices()
 

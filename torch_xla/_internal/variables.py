@@ -195,8 +195,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_CHECK_INDICES",
             "flag",
             "0",
-            "Raise IndexError for indices out of range at the next read; without it as "
-            "`PT_XLA_DEBUG` says. Assign `torch_xla.config.check_indices`.",
+            "Raise IndexError for indices out of range that the device computes, at the next read; "
+            "without it as `PT_XLA_DEBUG` says. Assign `torch_xla.config.check_indices`.",
         ),
         Variable(
             "XLA_IR_DEBUG",

@@ -1,4 +1,5 @@
-"""torch_xla.config.check_indices: indices out of range raise at the next read."""
+"""Indices out of range: those from the host raise at the call, those that the device computes at
+the next read (torch_xla.config.check_indices)."""
 
 from __future__ import annotations
 
@@ -38,6 +39,17 @@ CALLS: dict[str, tuple[Indexed, tuple[int, ...], int]] = {
     "cross_entropy": (lambda x, i: F.cross_entropy(x, i), (5,), 3),
 }
 
+# The same of what only the host's indices are checked for.
+ON_HOST: dict[str, tuple[Indexed, tuple[int, ...], int]] = {
+    "multi_margin_loss": (lambda x, i: F.multi_margin_loss(x, i), (5,), 3),
+    "multilabel_margin_loss": (lambda x, i: F.multilabel_margin_loss(x, i), (5, 3), 3),
+    "nll_loss2d": (lambda x, i: F.nll_loss(x.t()[None, :, :, None], i), (1, 5, 1), 3),
+}
+
+
+def _assert_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
+
 
 @pytest.fixture
 def _checked(device: torch.device) -> Iterator[None]:
@@ -58,7 +70,7 @@ def test_out_of_range_raises_at_the_next_read(name: str, device: torch.device) -
         bad.view(-1)[1] = wrong
         with pytest.raises((IndexError, RuntimeError)):
             call(x.cpu(), bad)
-        result = call(x, bad.to(device))  # nothing is raised here
+        result = call(x, bad.to(device) * 1)  # nothing is raised here
         with pytest.raises(IndexError, match=f"index {wrong} is out of range") as info:
             result.cpu()
         assert "test_check_indices.py" in str(info.value)
@@ -69,7 +81,7 @@ def test_out_of_range_raises_at_the_next_read(name: str, device: torch.device) -
 @pytest.mark.usefixtures("_checked")
 def test_raises_after_the_step_too(device: torch.device) -> None:
     x = rand(5, 3).to(device)
-    y = x.index_select(0, torch.tensor([1, 9]).to(device))
+    y = x.index_select(0, torch.tensor([1, 9]).to(device) * 1)
     torch_xla.sync(wait=True)
     with pytest.raises(IndexError, match="aten::index_select: index 9"):
         (x + 1).cpu()
@@ -94,7 +106,7 @@ def test_many_unread_checks_are_bounded(device: torch.device) -> None:
 
 def test_off_by_default_and_costs_nothing(device: torch.device) -> None:
     assert torch_xla.config.check_indices is False
-    x, i = rand(5, 3).to(device), torch.tensor([0, 9]).to(device)
+    x, i = rand(5, 3).to(device), torch.tensor([0, 9]).to(device) * 1
     before = met.counter_value("xla::where") or 0
     x.index_select(0, i).cpu()
     assert (met.counter_value("xla::where") or 0) == before
@@ -102,11 +114,61 @@ def test_off_by_default_and_costs_nothing(device: torch.device) -> None:
 
 def test_index_on_the_host_is_checked_always(device: torch.device) -> None:
     x = rand(5, 3).to(device)
-    with pytest.raises(IndexError, match="index 7 is out of bounds for dimension 0 with size 5"):
-        x[torch.tensor([0, 7])]
-    with pytest.raises(IndexError, match="index -6 is out of bounds"):
-        x[torch.tensor([0, -6])] = 1.0
-    assert x[torch.tensor([0, -5])].shape == (2, 3)
+    for index in (torch.tensor([0, 7]), [0, 7]):
+        with pytest.raises(IndexError, match=r"aten::index: index 7 is out of range \[-5, 5\)"):
+            x[index]
+    for index in (torch.tensor([0, -6]), [0, -6]):
+        with pytest.raises(IndexError, match="index -6 is out of range"):
+            x[index] = 1.0
+    _assert_equal(x[torch.tensor([0, -5])], x.cpu()[[0, -5]])
+    _assert_equal(x[[0, -5]], x.cpu()[[0, -5]])
+
+
+@pytest.mark.parametrize("name", [*CALLS, *ON_HOST])
+def test_uploaded_index_is_as_on_the_cpu(name: str, device: torch.device) -> None:
+    call, shape, size = (CALLS | ON_HOST)[name]
+    x = rand(5, 3)
+    for dtype in (torch.int64, torch.int32):
+        good = (torch.arange(torch.Size(shape).numel()) % size).view(shape).to(dtype)
+        for number in (size - 1, size, -1, -size, -size - 1):
+            index = good.clone()
+            index.view(-1)[1] = number
+            try:
+                expected = call(x, index)
+            except (IndexError, RuntimeError) as error:
+                # Of int32 it is the dtype that some refuse.
+                kind = type(error) if dtype == torch.int64 else (IndexError, RuntimeError)
+                with pytest.raises(kind):
+                    call(x.to(device), index.to(device))
+            else:
+                _assert_equal(call(x.to(device), index.to(device)), expected)
+
+
+def test_uploaded_index_is_known_through_views_and_syncs(device: torch.device) -> None:
+    x, i = rand(5, 3).to(device), torch.tensor([[0, 9], [1, 2]]).to(device)
+    torch_xla.sync(wait=True)
+    for index in (i, i.view(-1), i.t(), i[None], i.unsqueeze(1).expand(2, 3, 2)):
+        with pytest.raises(IndexError, match="index 9"):
+            x[index]
+    # What a part of it holds is not known.
+    _assert_equal(x[i[1]], x.cpu()[[1, 2]])
+    i[0, 1] = 4
+    _assert_equal(x[i[0]], x.cpu()[[0, 4]])
+    assert x[i].shape == (2, 2, 3)
+    with pytest.raises(IndexError, match="index 9"):
+        x[torch.full((2,), 9, device=device)]
+
+
+@pytest.mark.parametrize("ignored", [-100, 1, 255])
+def test_uploaded_labels_may_be_ignored(ignored: int, device: torch.device) -> None:
+    x = rand(4, 3)
+    for labels in ([0, ignored, 2, ignored], [ignored] * 4):
+        target = torch.tensor(labels)
+        ours = F.cross_entropy(x.to(device), target.to(device), ignore_index=ignored)
+        _assert_equal(ours, F.cross_entropy(x, target, ignore_index=ignored))
+    for labels in ([ignored, 0, 3, 2], [-101, ignored, 0, 0], [ignored, 0, 256, 0]):
+        with pytest.raises(IndexError):
+            F.cross_entropy(x.to(device), torch.tensor(labels).to(device), ignore_index=ignored)
 
 
 def test_settings_have_types_and_names() -> None:

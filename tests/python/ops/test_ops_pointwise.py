@@ -251,7 +251,7 @@ def test_division_of_integers(dtype):
 def test_integer_division_by_zero_does_not_crash():
     x = torch.arange(3, device="xla")
     for fn in (torch.floor_divide, torch.remainder, torch.fmod):
-        assert fn(x, torch.zeros_like(x)).cpu().shape == (3,)
+        assert fn(x, x * 0).cpu().shape == (3,)
     smallest = torch.tensor([torch.iinfo(I64).min], device="xla")
     assert (smallest // torch.tensor([-1], device="xla")).cpu().shape == (1,)
 

@@ -1,4 +1,6 @@
-// Indices out of range, which XLA clamps or skips: found on the device, told at the next read.
+// Integers that an operator cannot take. Indices out of range, which XLA clamps or skips: found at
+// once where the indices came from the host, else, if so asked, on the device, and told at the next
+// read. Divisors that are 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +12,26 @@
 
 namespace torch_xla::aten {
 
-/// Whether indices are checked: torch_xla.config.check_indices.
+/// Whether indices are checked on the device: torch_xla.config.check_indices.
 inline std::atomic<bool> indices_are_checked{false};
 
-/// Checks, if so asked, that the elements of `index` are in [low, high), or `ignored`. What is not
-/// is remembered by a number that the program computes; nothing waits for it.
+/// What the CPU's operator raises. On the device it is IndexError for all.
+enum class Raises { kIndexError, kRuntimeError };
+using enum Raises;
+
+/// Checks that the elements of `index` are in [low, high), or `ignored`. Of what was uploaded, or
+/// filled with a number, the range is known: it raises here. Of what the device computes, and of a
+/// part of an upload that goes beyond, it is found out if so asked, and is remembered by a number
+/// that the program computes; nothing waits for it.
 void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high,
-                std::optional<int64_t> ignored = std::nullopt);
-/// The same for an index on the host, always and at once: IndexError.
-void CheckHostIndex(const at::Tensor& index, int64_t low, int64_t high, int64_t dim);
+                std::optional<int64_t> ignored = std::nullopt, Raises raises = kIndexError);
+/// The same for an index on the CPU.
+void CheckCpuIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high);
+
+/// Integers by a zero are an error on the CPU: here of a zero that came from the host.
+void CheckDivisor(const at::Tensor& self, const at::Tensor& other);
+void CheckDivisor(const at::Tensor& self, const at::Scalar& other);
+void CheckDivisor(const at::Scalar& self, const at::Tensor& other);
 
 /// IndexError for the first index of `device` that was found out of range since the last time:
 /// operator, line and value. For those who are about to wait for a result.

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <limits>
 #include <mutex>
 
 #include "XLAOps.h"
@@ -161,8 +162,22 @@ c10::intrusive_ptr<DeviceData> DeviceData::Resharded(const Sharding* sharding) c
     std::lock_guard lock(host_lock_);
     host = host_;
   }
-  if (host.defined()) return c10::make_intrusive<DeviceData>(shape_, device_, host, sharding);
-  return nullptr;
+  if (!host.defined()) return nullptr;
+  auto data = c10::make_intrusive<DeviceData>(shape_, device_, host, sharding);
+  if (extremes_) data->set_extremes(*extremes_);
+  return data;
+}
+
+std::optional<Extremes> DeviceData::extremes() const {
+  if (extremes_) return *extremes_;
+  const c10::ScalarType dtype = shape_->dtype;
+  if (!fill_ || !fill_->isIntegral(/*includeBool=*/false) ||
+      (dtype != c10::ScalarType::Int && dtype != c10::ScalarType::Long)) {
+    return std::nullopt;
+  }
+  using Limits = std::numeric_limits<int64_t>;
+  const int64_t value = fill_->toLong();
+  return Extremes{value, Limits::max(), Limits::min(), value};
 }
 
 uint64_t DeviceData::NextId() {

@@ -22,6 +22,12 @@ namespace torch_xla::lazy {
 /// An array's memory: a buffer on each device of a set, which hold the tiles of a sharding.
 using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
 
+/// The two least and the two largest of some integers. Where all are equal, `second_least` is the
+/// largest int64 and `second_most` the least one.
+struct Extremes {
+  int64_t least, second_least, second_most, most;
+};
+
 class DeviceData : public c10::intrusive_ptr_target {
  public:
   using Sharding = distributed::Sharding;
@@ -60,6 +66,12 @@ class DeviceData : public c10::intrusive_ptr_target {
   /// Whether the memory is somebody else's, which no program may write to.
   bool foreign() const { return foreign_; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
+  /// Of int32 and int64 that came from the host: known without a look at the device.
+  std::optional<Extremes> extremes() const;
+  /// By whoever uploads, before others see the data.
+  void set_extremes(const Extremes& extremes) {
+    extremes_ = std::make_unique<const Extremes>(extremes);
+  }
 
   /// Blocks until the promise is kept; throws what broke it. The buffers stay the
   /// data's; their content may still be on its way (Buffer::ReadyEvent).
@@ -120,6 +132,7 @@ class DeviceData : public c10::intrusive_ptr_target {
   bool foreign_ = false;
   uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
+  std::unique_ptr<const Extremes> extremes_;
   mutable SpinLock host_lock_;
   at::Tensor host_;
   std::atomic<int> state_{kPending};

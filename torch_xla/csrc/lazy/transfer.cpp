@@ -3,6 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/safe_numerics.h>
+
+#include <limits>
+#include <utility>
 
 #include "debug/metrics.h"
 #include "lazy/auto_step.h"
@@ -56,10 +60,18 @@ at::Tensor PhysicalCopy(const at::Tensor& cpu) {
 /// `dense` has the physical dtype of `logical`.
 std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::ScalarType logical,
                                              int device) {
+  // XLA multiplies the other dimensions of an empty array, too, and takes none whose product
+  // overflows: one to read, then, but not to compute with.
+  static constexpr int64_t kNone = 0;
+  bool overflows = false;
+  for (int64_t bytes = 8; int64_t dim : dense.sizes()) {
+    overflows |= dim != 0 && c10::mul_overflows(bytes, dim, &bytes);
+  }
+  const std::span<const int64_t> dims =
+      overflows ? std::span(&kNone, 1) : std::span(dense.sizes().data(), dense.sizes().size());
   try {
-    auto buffer = GetClient().BufferFromHost(dense.const_data_ptr(),
-                                             lowering::PhysicalType(logical, Platform()),
-                                             {dense.sizes().data(), dense.sizes().size()}, device);
+    auto buffer = GetClient().BufferFromHost(
+        dense.const_data_ptr(), lowering::PhysicalType(logical, Platform()), dims, device);
     OutboundData().AddSample(static_cast<double>(buffer->bytes()));
     return buffer;
   } catch (const runtime::Error& error) {
@@ -89,6 +101,43 @@ at::Tensor EmptyLike(ir::ShapeRef shape, c10::IntArrayRef dims) {
   return at::empty(dims, at::TensorOptions().dtype(PhysicalDtype(shape->dtype)));
 }
 
+template <typename T>
+Extremes ExtremesOf(const T* numbers, int64_t count) {
+  T least = numbers[0], most = numbers[0];
+  T second_least = std::numeric_limits<T>::max(), second_most = std::numeric_limits<T>::min();
+  for (int64_t i = 1; i < count; ++i) {
+    const T x = numbers[i];
+    // One branch, and soon none that is taken: 1 ns a number.
+    if (((x < second_least) & (x != least)) | ((x > second_most) & (x != most))) [[unlikely]] {
+      if (x < least) {
+        second_least = std::exchange(least, x);
+      } else if (x > least && x < second_least) {
+        second_least = x;
+      }
+      if (x > most) {
+        second_most = std::exchange(most, x);
+      } else if (x < most && x > second_most) {
+        second_most = x;
+      }
+    }
+  }
+  if (least == most) {
+    using Wide = std::numeric_limits<int64_t>;
+    return {least, Wide::max(), Wide::min(), most};
+  }
+  return {least, second_least, second_most, most};
+}
+
+/// Remembers what indices must know of themselves.
+void NoteExtremes(const at::Tensor& cpu, DeviceData& data) {
+  const c10::ScalarType dtype = cpu.scalar_type();
+  if ((dtype != c10::ScalarType::Long && dtype != c10::ScalarType::Int) || cpu.numel() == 0) return;
+  const at::Tensor dense = cpu.contiguous();
+  data.set_extremes(dtype == c10::ScalarType::Long
+                        ? ExtremesOf(dense.const_data_ptr<int64_t>(), dense.numel())
+                        : ExtremesOf(dense.const_data_ptr<int32_t>(), dense.numel()));
+}
+
 /// The box of a CPU tensor that a tile is.
 at::Tensor BoxOf(at::Tensor array, const distributed::Sharding::Tile& tile) {
   for (size_t i = 0; i < tile.sizes.size(); ++i) {
@@ -110,14 +159,18 @@ at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile) {
 DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
   StepFinderOf(device).Uploaded(cpu.nbytes());
   const ir::ShapeRef shape = ir::GetShape(cpu.scalar_type(), cpu.sizes());
+  DeviceDataPtr data;
   if (DevicesOf(device)->size() > 1) {
-    return c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),
+    data = c10::make_intrusive<DeviceData>(shape, device, cpu.resolve_conj().resolve_neg().clone(),
                                            distributed::Sharding::Replicated());
+  } else {
+    debug::ScopedTimer timer(TransferToDeviceTime());
+    HostTimer host_timer(HostPart::kTransfer);
+    data = c10::make_intrusive<DeviceData>(
+        shape, device, UploadDense(PhysicalCopy(cpu), cpu.scalar_type(), device));
   }
-  debug::ScopedTimer timer(TransferToDeviceTime());
-  HostTimer host_timer(HostPart::kTransfer);
-  return c10::make_intrusive<DeviceData>(shape, device,
-                                         UploadDense(PhysicalCopy(cpu), cpu.scalar_type(), device));
+  NoteExtremes(cpu, *data);
+  return data;
 }
 
 DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,

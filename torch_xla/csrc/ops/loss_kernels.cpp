@@ -8,6 +8,7 @@
 
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
+#include "aten/index_check.h"
 #include "aten/node_builder.h"
 
 namespace torch_xla {
@@ -92,6 +93,8 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
                                                  const at::Scalar& p, const at::Scalar& margin,
                                                  const std::optional<at::Tensor>& weight,
                                                  int64_t reduction) {
+  aten::CheckIndex("aten::multi_margin_loss", target, 0, aten::SizeAt(self, -1), {},
+                   aten::kRuntimeError);
   aten::NodeBuilder builder(ir::ops::multi_margin_loss);
   builder.Tensor(self);
   builder.Tensor(target);
@@ -106,6 +109,9 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
 
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_forward(
     const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
+  // -1: no more labels.
+  aten::CheckIndex("aten::multilabel_margin_loss", target, -1, aten::SizeAt(self, -1), {},
+                   aten::kRuntimeError);
   aten::NodeBuilder builder(ir::ops::multilabel_margin_loss_forward);
   builder.Tensor(self);
   builder.Tensor(target);
