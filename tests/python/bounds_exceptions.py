@@ -45,8 +45,32 @@ EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "the CPU's arithmetic on the window's sizes overflows, and what it reads is no window",
         r"nn\.functional\.(conv[123]d|conv_transpose[123]d|unfold|fold)",
+        ("raised", "accepted"),
+        text="too large|overflow|sizes >= 0|negative dimension|start <= limit|x -2147483647",
+    ),
+    Excuse(
+        "the order is an int to the CPU's kernel, and overflows",
+        "polygamma.*",
+        ("wrong",),
+        "0=2147483648",
+    ),
+    Excuse(
+        "a floating number that is none of int64's becomes one by chance on the CPU",
+        r"logspace.*|nn\.functional\.pad\.constant",
+        ("wrong",),
+        "^int64",
+    ),
+    Excuse(
+        "the CPU's circular padding that cuts more away than there is leaves memory as it was",
+        r"nn\.functional\.pad\.circular",
+        ("wrong",),
+        r"=-4:",
+    ),
+    Excuse(
+        "the CPU's 1d kernel takes a stride that its 2d and 3d kernels refuse",
+        r"nn\.functional\.max_pool1d",
         ("raised",),
-        text="too large|overflow|sizes >= 0|negative dimension|start <= limit",
+        "stride.*=2147483648",
     ),
     Excuse(
         "the CPU interpolates bytes in fixed point, rounded and clamped between its passes",
@@ -54,7 +78,7 @@ EXCUSES: tuple[Excuse, ...] = (
         ("wrong",),
         "^uint8",
     ),
-    Excuse("-alpha overflows on the CPU", "sub", ("wrong",), r"alpha=-9223372036854775808"),
+    Excuse("-alpha overflows on the CPU", "r?sub", ("wrong",), r"alpha=-9223372036854775808"),
     Excuse(
         "an infinite factor meets sums of 0, or of both signs, at another place of the formula",
         r"add(mm|mv|r|bmm).*|baddbmm|.*rms_norm|.*multi_margin_loss",

@@ -60,6 +60,27 @@ REFUSED: dict[str, Callable[[Device], Any]] = {
     "expand": lambda d: cube(d).expand(2**62, 2, 3, 4),
     "select_backward": lambda d: torch.ops.aten.select_backward(ones(d, 2, 4), [2, 3, 4], 1, 5),
     "slice_backward": lambda d: torch.ops.aten.slice_backward(cube(d), [2, 3, 4], 5, 0, 2, 1),
+    "uniform to infinity": lambda d: ones(d, 3).uniform_(0, float("inf")),
+    "uniform from -infinity": lambda d: ones(d, 3).uniform_(-float("inf"), 0),
+    "uniform of half": lambda d: ones(d, 3).half().uniform_(0, 1e5),
+    "uniform range": lambda d: ones(d, 3).uniform_(-3e38, 3e38),
+    "histc to infinity": lambda d: torch.histc(ones(d, 3), min=0, max=float("inf")),
+    "empty_strided stride": lambda d: torch.empty_strided((5,), (-4,), device=d),
+    "empty_strided huge stride": lambda d: torch.empty_strided((5,), (MOST,), device=d),
+    "empty_strided lengths": lambda d: torch.empty_strided((5,), (1, 1), device=d),
+    "scalar_tensor of NaN": lambda d: torch.scalar_tensor(
+        float("nan"), dtype=torch.int64, device=d
+    ),
+    "scalar_tensor of 1j": lambda d: torch.scalar_tensor(1j, dtype=torch.float32, device=d),
+    "scalar_tensor of 300": lambda d: torch.scalar_tensor(300, dtype=torch.uint8, device=d),
+    "// 0": lambda d: ints(d, 4, 5) // 0,
+    "% 0": lambda d: ints(d, 4, 5) % 0,
+    "4 % 0": lambda d: 4 % ints(d, 0),
+    "// [1, 0]": lambda d: ints(d, 4, 5) // ints(d, 1, 0),
+    "% [1, 0]": lambda d: ints(d, 4, 5) % ints(d, 1, 0),
+    "fmod": lambda d: torch.fmod(ints(d, 4, 5), ints(d, 0)),
+    "div": lambda d: torch.div(ints(d, 4, 5), ints(d, 0), rounding_mode="trunc"),
+    "unravel_index": lambda d: torch.unravel_index(ints(d, 4, 5), (3, 0)),
     "diagonal_backward": lambda d: torch.ops.aten.diagonal_backward(
         ones(d, 4, 2), [2, 3, 4], 0, 0, 7
     ),
@@ -93,6 +114,13 @@ TAKEN: dict[str, Callable[[Device], Any]] = {
     "unfold_backward of one window": lambda d: torch.ops.aten.unfold_backward(
         ones(d, 1, 2), [4], 0, 2, 2**40
     ),
+    "div": lambda d: torch.div(ints(d, 4), ints(d, 0)),
+    "// 0 of floats": lambda d: ones(d, 1) // ints(d, 0),
+    "% 0 of nothing": lambda d: ints(d, 4, 5)[:0] % 0,
+    "% a part": lambda d: ints(d, 4, 5) % ints(d, 3, 0)[:1],
+    "new_zeros": lambda d: ones(d, 2).new_zeros(MOST, 0),
+    "empty_strided": lambda d: torch.empty_strided((0,), (4,), device=d),
+    "uniform": lambda d: ones(d, 3).uniform_(-1e38, 1e38).isfinite(),
     "as_strided of nothing": lambda d: torch.as_strided(cube(d), (0, 2), (MOST, MOST)),
 }
 

@@ -1,5 +1,7 @@
 // Tensors made from nothing. A fill is device data from the start (its buffer is made on
 // demand), so that a training loop's state is a parameter of its first step already.
+#include <ATen/Dispatch_v2.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/kaiser_window.h>
 
 #include <cmath>
@@ -68,6 +70,13 @@ void CheckSizes(at::IntArrayRef sizes) {
   }
 }
 
+/// A number that the dtype has no value for is an error.
+void CheckHolds(at::ScalarType dtype, const at::Scalar& value) {
+  AT_DISPATCH_V2(dtype, "fill", AT_WRAP([&] { static_cast<void>(value.to<scalar_t>()); }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES), at::kBool, at::kHalf, at::kBFloat16, at::kComplexHalf);
+}
+
 at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
                 const std::optional<at::ScalarType>& dtype,
                 const std::optional<at::Device>& device) {
@@ -89,11 +98,16 @@ at::Tensor XLANativeFunctions::empty_memory_format(
   return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
 }
 
-at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayRef,
+at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                                              std::optional<at::ScalarType> dtype,
                                              std::optional<at::Layout> layout,
                                              std::optional<at::Device> device,
                                              std::optional<bool> pin_memory) {
+  CheckSizes(size);
+  TORCH_CHECK(size.size() == stride.size(),
+              "empty_strided: expected as many strides as sizes, but got ", stride, " for ", size);
+  // What it would take is not taken, but checked as on the CPU.
+  at::detail::computeStorageNbytes(size, stride, c10::elementSize(DtypeOf(dtype)));
   return empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt);
 }
 
@@ -139,6 +153,7 @@ at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
                                              std::optional<bool>) {
   // Not a fill: its value may differ from step to step.
   at::ScalarType type = DtypeOf(dtype);
+  CheckHolds(type, s);
   return MakeTensor(lazy::Cast(lazy::MakeScalar(s), type), OrdinalOf(device));
 }
 

@@ -1,4 +1,5 @@
 // Random numbers, made on the device from a seed that is a parameter of the program.
+#include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/Resize.h>
@@ -65,6 +66,14 @@ void CheckImplemented(bool implemented, const at::Tensor& self, const char* kern
 
 void CheckFloating(const at::Tensor& self, const char* kernel) {
   CheckImplemented(self.is_floating_point(), self, kernel);
+}
+
+/// The largest finite number of a floating point dtype.
+double LargestOf(at::ScalarType dtype) {
+  return AT_DISPATCH_V2(
+      dtype, "check_uniform_bounds",
+      AT_WRAP([] { return static_cast<double>(std::numeric_limits<scalar_t>::max()); }),
+      AT_EXPAND(AT_FLOATING_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16);
 }
 
 void CheckRealDeviation(const at::Tensor& std) {
@@ -141,6 +150,9 @@ at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double t
     return self;
   }
   CheckFloating(self, "check_uniform_bounds");
+  const double most = LargestOf(self.scalar_type());
+  TORCH_CHECK(-most <= from && to <= most && to - from <= most, "uniform_ from ", from, " to ", to,
+              " is out of bounds for ", self.scalar_type());
   return FillWith(
       self, Random(ir::ops::uniform, self, generator, {Number(from), Number(to)}, FloatOf(self)));
 }
