@@ -15,7 +15,10 @@ SOURCES = Path(__file__).parents[2] / "torch_xla" / "csrc"
 # The CPU's plugin, with another table.
 TOY = """
 #include <dlfcn.h>
+#include <unistd.h>
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include "runtime/pjrt_abi.h"

@@ -1,4 +1,4 @@
-"""What compiling costs, and what says so: kernels of a program, the line of progress."""
+"""What compiling costs, and what says so: kernels, several at once, the line of progress."""
 
 import fcntl
 import os
@@ -8,10 +8,12 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 import threading
 from pathlib import Path
 
 import torch
+from plugin_testing import make_toy
 from process_testing import python_output, start_python
 
 import torch_xla
@@ -119,3 +121,36 @@ def test_seconds_of_the_line_that_are_none() -> None:
     result = start_python("-c", SLOW, XLA_COMPILE_PROGRESS="soon")
     assert result.returncode != 0
     assert "XLA_COMPILE_PROGRESS must be seconds, 0 or more, got 'soon'" in result.stderr
+
+
+# Each compile waits for another one, a minute at the most, and tells whether it came.
+MEETING = r"""
+static PJRT_Error* (*compile)(PJRT_Client_Compile_Args*) = api.PJRT_Client_Compile;
+api.PJRT_Client_Compile = [](PJRT_Client_Compile_Args* args) -> PJRT_Error* {
+  static std::atomic<int> compiling{0};
+  const int place = ++compiling;
+  for (int i = 0; i < 6000 && compiling < 2; ++i) usleep(10000);
+  std::fprintf(stderr, "compile %d: %s\n", place, compiling < 2 ? "alone" : "with another");
+  return compile(args);
+};
+"""
+
+
+def test_programs_that_wait_in_a_queue_are_compiled_at_the_same_time(tmp_path):
+    code = """
+        import torch, torch_xla
+        x = torch.arange(6.0).to("xla")
+        torch_xla.sync()
+        first = x * 2 + 1
+        torch_xla.sync()
+        second = (first - 3).square().sum()
+        torch_xla.sync()
+        print(first.tolist(), second.item())
+    """
+    toy = make_toy(tmp_path, MEETING)
+    result = start_python(
+        "-c", textwrap.dedent(code), PJRT_CPU_LIBRARY_PATH=toy, XLA_PERSISTENT_CACHE_PATH=""
+    )
+    assert result.stdout == "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0] 124.0\n", result.stderr
+    assert "compile 1: with another" in result.stderr
+    assert "compile 2: with another" in result.stderr

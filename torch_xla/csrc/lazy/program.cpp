@@ -10,7 +10,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <iterator>
+#include <thread>
 
 #include "debug/environment.h"
 #include "debug/metrics.h"
@@ -281,14 +283,19 @@ bool RestoreProgram(Program& program, const ir::Hash128& graph) {
   if (text_hash) {
     const runtime::CompileOptions options = OptionsOf(program);
     program.executable = Load(*cache, ProgramKey(*text_hash, options), options);
-    if (program.executable) return true;
+    if (program.executable) {
+      program.compiled.store(true, std::memory_order_release);
+      return true;
+    }
   }
   program.record = key;
   return false;
 }
 
 void CompileProgram(Program& program) {
-  if (program.executable || program.failure) return;
+  if (program.compiled.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> lock(program.compiling);
+  if (program.compiled.load(std::memory_order_relaxed)) return;
   try {
     program.executable = FindOrCompile(program);
     TakeShardings(program);
@@ -301,6 +308,40 @@ void CompileProgram(Program& program) {
   }
   program.stablehlo = {};
   program.record = {};
+  program.compiled.store(true, std::memory_order_release);
+}
+
+namespace {
+
+struct Ahead {
+  std::mutex mutex;
+  std::vector<std::future<void>> compiling;
+};
+
+Ahead& GetAhead() {
+  static auto& ahead = *new Ahead;
+  return ahead;
+}
+
+}  // namespace
+
+void CompileAhead(const ProgramPtr& program) {
+  // A compile has threads of its own for its larger part.
+  static const size_t most = std::max(1u, std::thread::hardware_concurrency() / 4);
+  Ahead& ahead = GetAhead();
+  std::lock_guard lock(ahead.mutex);
+  std::erase_if(ahead.compiling, [](const std::future<void>& one) {
+    return one.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
+  if (ahead.compiling.size() >= most) return;
+  ahead.compiling.push_back(
+      std::async(std::launch::async, [program] { CompileProgram(*program); }));
+}
+
+void FinishCompilingAhead() {
+  Ahead& ahead = GetAhead();
+  std::lock_guard lock(ahead.mutex);
+  ahead.compiling.clear();  // waits
 }
 
 }  // namespace torch_xla::lazy

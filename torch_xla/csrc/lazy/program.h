@@ -40,10 +40,13 @@ struct Program {
   int64_t explanation = 0;         // its number (lazy/explain.h)
   // On several devices, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
-  // Set and used by the worker of the device only (but on several devices compiled when made):
+  /// Whether the next two are there, one of them; before that, with `compiling` held.
+  std::atomic<bool> compiled{false};
+  std::mutex compiling;
   std::unique_ptr<runtime::Executable> executable;
-  bool memory_noted = false;
   std::exception_ptr failure;  // of compilation: the same for every later run
+  // Used by the worker of the device only:
+  bool memory_noted = false;
   PackedNumbers<double> floats;
   PackedNumbers<int64_t> integers;
 };
@@ -81,7 +84,13 @@ class ProgramCache {
 bool RestoreProgram(Program& program, const ir::Hash128& hash);
 
 /// Compiles, or takes from the cache on disk (lazy/disk_cache.h), where that is not done;
-/// then there is an executable or a failure, and all shardings are known.
+/// then there is an executable or a failure, and all shardings are known. Who asks meanwhile waits.
 void CompileProgram(Program& program);
+
+/// The same on a thread of its own, unless many do so already: for a program that waits behind
+/// others, which may have to be compiled, too.
+void CompileAhead(const ProgramPtr& program);
+/// Waits for those threads.
+void FinishCompilingAhead();
 
 }  // namespace torch_xla::lazy

@@ -66,7 +66,8 @@ uint64_t Worker::Reserve() {
 bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
   // With several devices another one's program may be what this one waits for.
   return place == taken_ && running_ == 0 && !launching_ && execution.program &&
-         execution.program->executable && execution.program->devices->size() == 1 &&
+         execution.program->compiled.load(std::memory_order_relaxed) &&
+         execution.program->devices->size() == 1 &&
          num_workers.load(std::memory_order_relaxed) == 1;
 }
 
@@ -84,6 +85,11 @@ void Worker::Fill(uint64_t place, Execution execution) {
     launching_ = false;
     if (sleeping_ && !queue_.empty() && queue_.front()) work_.notify_one();
     return;
+  }
+  // Behind another one, which may have to be compiled first.
+  if (execution.program && !execution.program->compiled.load(std::memory_order_relaxed) &&
+      (launching_ || place != taken_)) {
+    CompileAhead(execution.program);
   }
   queue_[place - taken_] = std::move(execution);
   filled_.fetch_add(1, std::memory_order_relaxed);
@@ -344,6 +350,7 @@ void StopWorkers() {
   if (runtime::Client::Forked()) return;
   std::lock_guard<std::mutex> lock(workers_mutex);
   for (auto& [device, worker] : Workers()) worker->Drain();
+  FinishCompilingAhead();
   // Kept, not destroyed: another thread may still trace while the interpreter ends.
 }
 

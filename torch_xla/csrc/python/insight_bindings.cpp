@@ -175,7 +175,7 @@ void BindInsight(py::module_& m) {
           costs->first.emplace_back(cost.line, cost.flops, cost.bytes, cost.operations);
         }
         for (const lazy::ProgramPtr& program : lazy::Programs()) {
-          if (program->made && program->executable && program->explanation == number) {
+          if (program->compiled && program->executable && program->explanation == number) {
             costs->second = program->executable->Costs();
           }
         }

@@ -67,7 +67,7 @@ void BindPrograms(py::module_& m) {
       [] {
         std::vector<CompiledProgram> compiled;
         for (lazy::ProgramPtr& program : lazy::Programs()) {
-          if (program->made && program->executable) compiled.push_back({std::move(program)});
+          if (program->compiled && program->executable) compiled.push_back({std::move(program)});
         }
         return compiled;
       },
