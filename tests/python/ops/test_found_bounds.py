@@ -71,6 +71,8 @@ REFUSED: dict[str, Callable[[Device], Any]] = {
     "scalar_tensor of NaN": lambda d: torch.scalar_tensor(
         float("nan"), dtype=torch.int64, device=d
     ),
+    "linspace from NaN": lambda d: torch.linspace(float("nan"), 1, 2, dtype=torch.int64, device=d),
+    "logspace from NaN": lambda d: torch.logspace(float("nan"), 1, 2, dtype=torch.int64, device=d),
     "scalar_tensor of 1j": lambda d: torch.scalar_tensor(1j, dtype=torch.float32, device=d),
     "scalar_tensor of 300": lambda d: torch.scalar_tensor(300, dtype=torch.uint8, device=d),
     "// 0": lambda d: ints(d, 4, 5) // 0,
@@ -97,6 +99,12 @@ def test_refused_as_on_the_cpu(name: str) -> None:
     torch_xla.sync(wait=True)  # nothing broken was left in the graph
 
 
+def test_kernel_size_that_the_cpu_does_not_come_back_from(device: torch.device) -> None:
+    for size in (0, -1, -(2**63)):
+        with pytest.raises(RuntimeError, match="kernel size from 1 to 4"):
+            torch.nn.functional.fractional_max_pool3d(ones(device, 1, 4, 4, 4), size, output_size=2)
+
+
 def test_steps_of_backward_ops(device: torch.device) -> None:
     with pytest.raises(RuntimeError, match="step"):
         torch.ops.aten.slice_backward(cube(device), [2, 3, 4], 0, 0, 2, 0)
@@ -119,6 +127,10 @@ TAKEN: dict[str, Callable[[Device], Any]] = {
     "% 0 of nothing": lambda d: ints(d, 4, 5)[:0] % 0,
     "% a part": lambda d: ints(d, 4, 5) % ints(d, 3, 0)[:1],
     "new_zeros": lambda d: ones(d, 2).new_zeros(MOST, 0),
+    "no steps": lambda d: (
+        torch.logspace(float("nan"), 1, 0, dtype=torch.int64, device=d)
+        + torch.linspace(float("inf"), 1, 0, dtype=torch.int64, device=d)
+    ),
     "empty_strided": lambda d: torch.empty_strided((0,), (4,), device=d),
     "uniform": lambda d: ones(d, 3).uniform_(-1e38, 1e38).isfinite(),
     "as_strided of nothing": lambda d: torch.as_strided(cube(d), (0, 2), (MOST, MOST)),

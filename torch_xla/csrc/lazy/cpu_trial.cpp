@@ -31,6 +31,11 @@ constexpr int64_t kManyElements = 1 << 20;
 /// Sizes up to this stay: kernels, groups, heads.
 constexpr int64_t kSmallSize = 8;
 
+/// A kernel size of -2**63 keeps the CPU busy for ever; the lowering refuses those below 1.
+bool MayHang(const c10::OperatorHandle& op) {
+  return op.operator_name().name == "aten::fractional_max_pool3d";
+}
+
 bool IsTried(const c10::OperatorHandle& op) {
   // A library's kernels may do more than compute, and those of other devices are no rule.
   const std::string_view name = op.operator_name().name;
@@ -52,8 +57,8 @@ bool IsTried(const c10::OperatorHandle& op) {
   // Lists are nodes where all is float (aten/foreach.h), else PyTorch calls the operator for each.
   // Of gradients the forward was tried; their CPU kernels want statistics in the input's dtype that
   // Meta's forward, and so the device's, has in float.
-  return !name.starts_with("aten::_foreach_") && name.find("backward") == std::string_view::npos &&
-         !excluded.contains(name);
+  return !MayHang(op) && !name.starts_with("aten::_foreach_") &&
+         name.find("backward") == std::string_view::npos && !excluded.contains(name);
 }
 
 /// Sizes as they are tried.
@@ -314,7 +319,7 @@ std::optional<ir::OutputShapes> ShapesOnCpu(const ir::OpSpec& op,
                                             const ir::Node::Operands& operands,
                                             const ir::Words& attributes) {
   auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
-  if (!handle) return std::nullopt;
+  if (!handle || MayHang(*handle)) return std::nullopt;
   const Stack arguments = MetaArguments(op, operands, attributes);
   if (Elements(arguments, {}) > kManyElements) return std::nullopt;
   try {

@@ -5,6 +5,7 @@
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -30,6 +31,8 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   const at::ScalarType wide = c10::isIntegralType(dtype, true)    ? at::kDouble
                               : c10::isReducedFloatingType(dtype) ? at::kFloat
                                                                   : dtype;
+  // Of no numbers, what the ends are does not matter.
+  if (steps == 0) return at::empty({0}, options.dtype(wide));
   const at::Tensor first = at::scalar_tensor(start, options).to(wide);
   if (steps == 1) return first.reshape({1});
   const at::Tensor last = at::scalar_tensor(end, options).to(wide);
