@@ -420,6 +420,7 @@ class PerDeviceLoader:
             raise
         if data is _END:
             self._loader = None  # The loader closes with its last iterator.
+            _XLAC._xla_expect_syncs(0)
             if not at_boundary:
                 torch_xla.sync()
             raise StopIteration

@@ -315,6 +315,38 @@ def test_loops_that_sync_are_left_alone(device, extra):
     assert counts.compiles[-1] <= 4
 
 
+def test_another_loop_after_one_that_syncs_is_cut(device):
+    _XLAC._xla_forget_steps()
+    train_synced(device, steps=6, between=1)
+    net = mlp().to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    counts = Counts()
+    for x, y in batches(8):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x.to(device)), y.to(device))
+        loss.backward()
+        opt.step()
+        loss.item()
+        counts.step()
+    assert counts.cuts == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert counts.compiles[2] == counts.compiles[-1]
+
+
+def test_several_optimizers_in_a_loop_of_a_loader_are_its_own(device):
+    _XLAC._xla_forget_steps()
+    nets = [mlp().to(device) for _ in range(2)]
+    opts = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    settle()
+    counts = Counts()
+    for step, (x, y) in enumerate(MpDeviceLoader(list(batches(12)), device)):
+        for net, opt in list(zip(nets, opts, strict=True))[: 1 + (step % 5 == 4)]:
+            opt.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            opt.step()
+        counts.step()
+    assert counts.cuts[-1] == 0
+
+
 def test_steps_of_several_rounds_are_the_users(device):
     counts = train_synced(device, steps=40, between=5)
     assert counts.cuts[-1] == 0

@@ -1,5 +1,6 @@
 """The executor: what runs when, what errors do, what the environment changes."""
 
+import copy
 import gc
 import os
 import statistics
@@ -35,6 +36,23 @@ def test_a_loop_that_reads_something_else_is_cut_by_its_rounds(device: torch.dev
     assert after[-1] <= 4 and after[2] == after[-1]
     assert _XLAC._get_xla_tensors_text([x]).count("cos") == 0
     torch.testing.assert_close(x.cpu(), expected)
+
+
+def test_reads_that_need_the_same_again_compute_all(device: torch.device) -> None:
+    """As Adafactor, which reads a norm of each gradient."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 4) for _ in range(16)]
+    expected = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.Tanh())))
+    net = copy.deepcopy(expected).to(device)
+    x = torch.ones(3, 4)
+    torch_xla.sync(wait=True)
+    expected(x).sum().backward()
+    net(x.to(device)).sum().backward()
+    before = compiles()
+    for ours, theirs in zip(net.parameters(), expected.parameters(), strict=True):
+        assert ours.grad.norm().item() == pytest.approx(theirs.grad.norm().item(), rel=1e-4)
+    # One, all, a norm of each of two shapes.
+    assert compiles() - before <= 4
 
 
 def test_what_fails_is_told_by_its_own_read(device: torch.device) -> None:

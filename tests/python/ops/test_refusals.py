@@ -179,3 +179,13 @@ def test_modes_do_not_see_the_trial(device):
     assert y.dtype == F32 and set(seen.devices) == {"xla"}
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(torch.vmap(torch.dot)(x, x).cpu(), (rand(5, 7) ** 2).sum(1))
+
+
+def test_sparse_tensors_are_refused_with_what_to_do_instead(device):
+    layer = torch.nn.Embedding(4, 2, sparse=True).to(device)
+    with pytest.raises(NotImplementedError, match="make it with sparse=False"):
+        layer(torch.tensor([1], device=device)).sum().backward()
+    with pytest.raises(NotImplementedError, match=r"no sparse tensors.*\.to_dense\(\)"):
+        torch.eye(2).to_sparse().to(device)
+    with pytest.raises(NotImplementedError, match="no sparse tensors"):
+        torch.eye(2, device=device).to_sparse()

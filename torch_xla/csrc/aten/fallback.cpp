@@ -194,8 +194,21 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 namespace {
 
+void RefuseSparse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(),
+      ": the xla device has no sparse tensors. A layer made with sparse=True (nn.Embedding, "
+      "nn.EmbeddingBag) has a sparse gradient: make it with sparse=False, and use a dense "
+      "optimizer (torch.optim.Adam for SparseAdam). Other sparse tensors stay on the CPU: call "
+      ".to_dense() before .to('xla')");
+}
+
 TORCH_LIBRARY_IMPL(_, XLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&Fallback>());
+}
+
+TORCH_LIBRARY_IMPL(_, SparseXLA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
 }  // namespace

@@ -111,10 +111,15 @@ class Node {
   };
   Mark& mark() const { return mark_; }
 
+  /// Whether a program has computed it already, for a read. Under the lock of the graph.
+  bool computed() const { return computed_; }
+  void set_computed() const { computed_ = true; }
+
  private:
   friend class NodePtr;
   const OpSpec* op_;
   std::atomic<uint32_t> references_{0};
+  mutable bool computed_ = false;
   const OutputShapes* outputs_;
   Hash128 hash_;
   mutable Mark mark_;

@@ -290,12 +290,16 @@ void StepFinder::Reach(Place& place, uint64_t now) {
 /// A round has ended: whether to cut there, since the user is not going to.
 bool StepFinder::IsEnd() {
   std::unique_lock lock(mutex_);
-  if (syncs_ == Syncs::kUnknown) {
+  // One round more than he ever let pass: this may be another loop.
+  const bool late = syncs_ == Syncs::kExpected && !loader_ && rounds_ == usual_;
+  if (syncs_ == Syncs::kUnknown || late) {
+    const Syncs before = syncs_;
     lock.unlock();  // It enters Python.
     auto* ask = syncs_in_loop.load();
     const bool found = ask && ask();
     lock.lock();
-    if (syncs_ == Syncs::kUnknown) syncs_ = found ? Syncs::kExpected : Syncs::kNone;
+    if (syncs_ == before) syncs_ = found ? Syncs::kExpected : Syncs::kNone;
+    usual_ = patience_;  // not asked again
   }
   return ++rounds_ > patience_ || syncs_ == Syncs::kNone;
 }
@@ -325,6 +329,8 @@ bool StepFinder::OptimizerStepped() {
 
 void StepFinder::ExpectSyncs(uint64_t rounds) {
   std::lock_guard lock(mutex_);
+  loader_ = rounds != 0;
+  if (!loader_) return;
   patience_ = std::max(rounds, kUsersRounds);
   syncs_ = Syncs::kExpected;
 }
@@ -333,6 +339,7 @@ void StepFinder::Synced() {
   Ran();
   std::lock_guard lock(mutex_);
   if (rounds_ > 0) {
+    usual_ = usual_ == patience_ ? rounds_ : std::max(usual_, rounds_);
     syncs_ = rounds_ <= patience_ ? Syncs::kExpected : Syncs::kNone;
   } else if (syncs_ == Syncs::kNone) {
     syncs_ = Syncs::kUnknown;  // another loop may come
@@ -372,6 +379,8 @@ void StepFinder::Forget() {
   filter_ = 0;
   syncs_ = Syncs::kUnknown;
   patience_ = kUsersRounds;
+  usual_ = kUsersRounds;
+  loader_ = false;
   rounds_ = 0;
   told_ = false;
 }

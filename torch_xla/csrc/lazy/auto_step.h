@@ -60,7 +60,7 @@ class StepFinder {
 
   /// The user has cut here.
   void Synced();
-  /// The user is going to cut after so many rounds, every time.
+  /// A loader is going to cut for the user after so many rounds, every time; 0: it has ended.
   void ExpectSyncs(uint64_t rounds);
   /// All that was pending ran for another reason.
   void Ran();
@@ -136,6 +136,8 @@ class StepFinder {
   std::vector<Place> places_;
   Syncs syncs_ = Syncs::kUnknown;
   uint64_t patience_ = kUsersRounds;  // so many rounds may be the user's
+  uint64_t usual_ = kUsersRounds;     // so many he let pass; patience_: not known
+  bool loader_ = false;               // cuts for him
   uint64_t rounds_ = 0;               // since his last cut
 };
 

@@ -353,17 +353,20 @@ std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int dev
   return storages;
 }
 
-/// The last read that needed little, see ReadsInALoop.
+/// The last read that needed little, see ReadsAll.
 struct SmallRead {
   const ir::SourceLocation* line = nullptr;
   size_t pending = 0;  // how many nodes all that waited needed
   bool in_a_loop = false;
 };
 
-/// Whether a read is one of a loop that asks for something its bulk is not needed for ("have all
-/// sequences ended?"): read in the same line as before, little to compute, and what waits has grown
-/// by a round since. Whoever reads only that would have all rounds in one program at the end.
-bool ReadsInALoop(const StoragePtr& storage) {
+/// Whether a read had better compute all that is pending. Either it would compute again much that
+/// earlier ones did on their way, as an optimizer does that reads a norm of each gradient: a
+/// program for each, with most of the backward pass in it. Or it is one of a loop that asks for
+/// something its bulk is not needed for ("have all sequences ended?"): read in the same line as
+/// before, little to compute, and what waits has grown by a round since. Whoever reads only that
+/// would have all rounds in one program at the end.
+bool ReadsAll(const StoragePtr& storage) {
   constexpr size_t kSmall = 64;
   static std::unordered_map<int, SmallRead> reads;
   auto lock = LockGraph();
@@ -372,9 +375,11 @@ bool ReadsInALoop(const StoragePtr& storage) {
   const ir::SourceLocation* line = value.node->location();
   SmallRead& last = reads[storage->device()];
   const bool again = line && line == last.line;
-  if (CollectGraph({value}).order.size() > kSmall) {
+  const Graph graph = CollectGraph({value});
+  if (graph.order.size() > kSmall) {
     last = {};
-    return false;
+    const auto again = std::ranges::count_if(graph.order, &ir::Node::computed);
+    return 4 * static_cast<size_t>(again) > graph.order.size();
   }
   if (!again) {
     last = {.line = line};
@@ -476,7 +481,13 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
     auto cut = [&] {
       auto lock = LockGraph();
       group = WithCompanions(std::move(group), device);
-      return CutGraph(group, device);
+      std::optional<Cut> made = CutGraph(group, device);
+      if (made) {
+        for (const ir::Node* node : made->graph.order) {
+          if (!node->operands().empty()) node->set_computed();
+        }
+      }
+      return made;
     }();
     if (cut) Run(*std::move(cut), /*donate=*/false);
   }
@@ -490,7 +501,8 @@ ir::Value Evaluate(const StoragePtr& storage) {
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
-    if (MayCut() && ReadsInALoop(storage)) {
+    // A read by one process alone must not change the programs that they share.
+    if (MayCut() && !RunsAcrossProcesses() && ReadsAll(storage)) {
       StepFinderOf(storage->device()).Ran();
       CutUnasked(storage->device());
     }

@@ -199,6 +199,12 @@ class Comparer {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   }
 
+  /// A list of places whose number alone differs.
+  static bool LooksLikeNonzero(const ir::Shape& shape, const ir::Shape& old) {
+    return shape.dtype == c10::kLong && shape.dims.size() == 2 && old.dims.size() == 2 &&
+           shape.dims[1] == old.dims[1];
+  }
+
   void CompareLeaves(size_t i, size_t j) {
     const GraphRecord::Node &a = now_.node(i), &b = before_.node(j);
     ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
@@ -208,7 +214,7 @@ class Comparer {
     if (shape->dtype != old->dtype) {
       change = Change::kDtype;
     } else if (shape->dims != old->dims) {
-      change = Change::kShape;
+      change = LooksLikeNonzero(*shape, *old) ? Change::kCount : Change::kShape;
     } else if (number && old_number) {
       change = a.op == b.op ? Change::kConstant : Change::kSpecial;
     } else if (!now_.words(i).empty() || !before_.words(j).empty()) {
@@ -434,6 +440,7 @@ GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPt
 const char* NameOf(Change change) {
   switch (change) {
     case Change::kShape:
+    case Change::kCount:
       return "shape";
     case Change::kDtype:
       return "dtype";
@@ -467,6 +474,9 @@ const char* RemedyOf(Change change) {
   switch (change) {
     case Change::kShape:
       return "pad it to one of a few sizes";
+    case Change::kCount:
+      return "pad it to one of a few sizes; if it counts what a mask chooses (x[mask], nonzero), "
+             "torch.where(mask, x, 0) has one size";
     case Change::kDtype:
       return "convert it to one dtype";
     case Change::kConstant:

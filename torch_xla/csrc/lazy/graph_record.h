@@ -61,6 +61,7 @@ using GraphRecordPtr = std::shared_ptr<const GraphRecord>;
 
 enum class Change : uint8_t {
   kShape,      // of an input, or of what an operation is asked to make
+  kCount,      // likewise: a list of indices is longer or shorter
   kDtype,      // likewise
   kConstant,   // a number that is part of the program
   kSpecial,    // a number that was 0 or 1, or is now
