@@ -72,7 +72,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
         Excuse("exp(erfinv(x)^2) multiplies an error by 2 erfinv(x)^2", ("grad",), rtol=2e-5)
     ],
     "fft.hfft2": [Excuse(CANCELS, precise=True)],
-    "gather": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "grid_sampler_2d": [Excuse(ORDER, ("grad",), precise=True)],
     "grid_sampler_3d": [Excuse(ORDER, ("grad",), rtol=1e-4, atol=5e-4)],
     "histc": [Excuse(INTEGER_HISTC, ("dtype",), match="is accepted", neutral=True)],
@@ -126,8 +125,6 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "normal.number_mean": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "polygamma.polygamma_n_0": [Excuse(CANCELS, precise=True)],
     "renorm": [Excuse(CPU_NAN, ("grad",), ("complex64",), match="nan", neutral=True)],
-    "scatter": [Excuse(UNREAD, ("error",), match="out of bounds")],
-    "scatter_add": [Excuse(UNREAD, ("error",), match="out of bounds")],
     "sort": [Excuse(TIES, ("grad",), HALF, neutral=True)],
     "sparse.mm.reduce": [Excuse(SPARSE)],
     "sparse.sampled_addmm": [Excuse(SPARSE)],
