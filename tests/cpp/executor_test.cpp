@@ -330,11 +330,12 @@ StoragePtr SyncFailing(const ir::Value& x) {
 
 TEST_F(ExecutorTest, FailureThatIsReadHidesNoOther) {
   StoragePtr first = SyncFailing(Numbers(2)), second = SyncFailing(Numbers(4));
-  EXPECT_ANY_THROW(Read(second));
-  ForgetFailure(*LeafData(second->value()));
-  EXPECT_ANY_THROW(WaitDevice(kDevice));  // The first one's.
+  EXPECT_ANY_THROW(LeafData(second->value())->Wait());
+  EXPECT_TRUE(TakeFailure(*LeafData(second->value())));
+  EXPECT_FALSE(TakeFailure(*LeafData(second->value())));  // It was told.
+  EXPECT_ANY_THROW(WaitDevice(kDevice));                  // The first one's.
   EXPECT_NO_THROW(WaitDevice(kDevice));
-  EXPECT_ANY_THROW(Read(first));
+  EXPECT_ANY_THROW(LeafData(first->value())->Wait());
 }
 
 TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
@@ -342,11 +343,12 @@ TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
   StoragePtr derived = MakeStorage(Cast(first->value(), at::kInt));
   StoragePtr also = MakeStorage(Cast(first->value(), at::kLong));
   for (const StoragePtr& storage : {derived, also}) SyncStorages({storage}, /*wait=*/false);
-  ForgetFailure(*LeafData(derived->value()));
+  EXPECT_ANY_THROW(LeafData(derived->value())->Wait());
+  EXPECT_TRUE(TakeFailure(*LeafData(derived->value())));
   EXPECT_ANY_THROW(WaitDevice(kDevice));  // Of the other one.
   EXPECT_NO_THROW(WaitDevice(kDevice));
-  EXPECT_ANY_THROW(Read(also));
-  ForgetFailure(*LeafData(Numbers(3)));
+  EXPECT_ANY_THROW(LeafData(also->value())->Wait());
+  EXPECT_FALSE(TakeFailure(*LeafData(Numbers(3))));
 }
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {
