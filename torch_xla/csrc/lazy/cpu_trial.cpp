@@ -32,8 +32,10 @@ constexpr int64_t kManyElements = 1 << 20;
 constexpr int64_t kSmallSize = 8;
 
 /// A kernel size of -2**63 keeps the CPU busy for ever; the lowering refuses those below 1.
-bool MayHang(const c10::OperatorHandle& op) {
-  return op.operator_name().name == "aten::fractional_max_pool3d";
+bool Hangs(const c10::OperatorHandle& op, const Stack& arguments) {
+  if (op.operator_name().name != "aten::fractional_max_pool3d") return false;
+  const std::vector<int64_t> sizes = arguments[1].toIntVector();
+  return std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 1; });
 }
 
 bool IsTried(const c10::OperatorHandle& op) {
@@ -57,8 +59,8 @@ bool IsTried(const c10::OperatorHandle& op) {
   // Lists are nodes where all is float (aten/foreach.h), else PyTorch calls the operator for each.
   // Of gradients the forward was tried; their CPU kernels want statistics in the input's dtype that
   // Meta's forward, and so the device's, has in float.
-  return !MayHang(op) && !name.starts_with("aten::_foreach_") &&
-         name.find("backward") == std::string_view::npos && !excluded.contains(name);
+  return !name.starts_with("aten::_foreach_") && name.find("backward") == std::string_view::npos &&
+         !excluded.contains(name);
 }
 
 /// Sizes as they are tried.
@@ -296,7 +298,7 @@ uint32_t RealClass(double value) { return value > 0 && value <= 127 ? 0 : RareCl
 }  // namespace
 
 void TryOnCpu(const c10::OperatorHandle& op, const Stack& arguments, int64_t result_elements) {
-  if (!IsTried(op)) return;
+  if (!IsTried(op) || Hangs(op, arguments)) return;
   thread_local auto& accepted = *new std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
   const Scale scale = ScaleFor(arguments, result_elements);
   const ir::Hash128 key = KeyOf(op, arguments, scale);
@@ -319,9 +321,9 @@ std::optional<ir::OutputShapes> ShapesOnCpu(const ir::OpSpec& op,
                                             const ir::Node::Operands& operands,
                                             const ir::Words& attributes) {
   auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
-  if (!handle || MayHang(*handle)) return std::nullopt;
+  if (!handle) return std::nullopt;
   const Stack arguments = MetaArguments(op, operands, attributes);
-  if (Elements(arguments, {}) > kManyElements) return std::nullopt;
+  if (Hangs(*handle, arguments) || Elements(arguments, {}) > kManyElements) return std::nullopt;
   try {
     Stack stack = OnCpu(arguments, {}, Fill::kOnes);
     CallBelow(*handle, stack);

@@ -265,9 +265,10 @@ Value histc(LoweringContext& cx, Value self, int64_t bins, const Number& min, co
   const ElementType element = ComputeType(cx.output_element());
   Value x = Convert(Reshape(self, {self.type().num_elements()}), element);
   const Value zero = Scalar(x, 0, element);
-  const double least = min.constant()->toDouble(), most = max.constant()->toDouble();
-  TORCH_CHECK(std::isfinite(least) && std::isfinite(most), "torch.histc: range of [", least, ", ",
-              most, "] is not finite");
+  for (const Number* bound : {&min, &max}) {
+    TORCH_CHECK(!bound->constant() || std::isfinite(bound->constant()->toDouble()),
+                "torch.histc: the range's bound ", bound->constant()->toDouble(), " is not finite");
+  }
   Value low = min.Like(zero), high = max.Like(zero);
   if (!IsEmpty(x)) {
     Value from_data = Equal(low, high);
