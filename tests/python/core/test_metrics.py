@@ -1,5 +1,6 @@
 """torch_xla.debug.metrics: names, values, and the format of the report."""
 
+import gc
 import json
 import re
 import time
@@ -50,6 +51,8 @@ def test_compiled_once_then_cached(device):
 
 def test_upstream_s_names(device):
     """What scripts for PyTorch/XLA look for; the events are those of the lines here."""
+    gc.collect()  # Nothing that other tests left dies from here on.
+    met.clear_all()
     a = torch.ones(19).to(device)
     b = a + 1
     c = b * b
