@@ -6,11 +6,10 @@
 #include <span>
 
 #include "lazy/argument_decoder.h"
+#include "lazy/cpu_handler.h"
 #include "lazy/device.h"
-#include "lazy/errors.h"
 #include "lowering/cpu_kernel.h"
 #include "lowering/ffi_tensor.h"
-#include "runtime/ffi_handler.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -70,22 +69,16 @@ void Call(const XLA_FFI_CallFrame& frame) {
                         " results, its Meta kernel ", frame.rets.size);
 }
 
-/// Called on XLA's threads.
-XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
+void Handle(const XLA_FFI_CallFrame& frame) {
   lowering::DefaultFloatEnvironment environment;
-  try {
-    at::AutoDispatchBelowADInplaceOrView no_autograd;
-    Call(*frame);
-    return nullptr;
-  } catch (const std::exception& error) {
-    return runtime::FfiError(frame, PJRT_Error_Code_INVALID_ARGUMENT, lazy::ErrorText(error));
-  }
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Call(frame);
 }
 
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
-    if (runtime::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &Handler)) {
+    if (runtime::RegisterCpuHandler(client, lowering::kCpuKernelTarget,
+                                    &lazy::CpuHandler<Handle>)) {
       lowering::EnableCpuKernels(client.platform());
     }  // else there is the fallback
   });

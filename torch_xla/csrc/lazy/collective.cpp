@@ -8,11 +8,10 @@
 
 #include "distributed/collective_ops.h"
 #include "distributed/communicator.h"
+#include "lazy/cpu_handler.h"
 #include "lazy/device.h"
-#include "lazy/errors.h"
 #include "lazy/node_factory.h"
 #include "lowering/ffi_tensor.h"
-#include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -64,34 +63,23 @@ ir::NodePtr MakeNode(const distributed::Collective& collective,
   return node;
 }
 
-/// Called on XLA's threads.
-XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
+void Handle(const XLA_FFI_CallFrame& frame) {
   lowering::DefaultFloatEnvironment environment;
-  try {
-    at::AutoDispatchBelowADInplaceOrView no_autograd;
-    lowering::FfiAttributes attributes(frame->attrs);
-    std::vector<at::Tensor> inputs, outputs;
-    // All but the token.
-    for (int64_t i = 0; i + 1 < frame->args.size; ++i) {
-      inputs.push_back(lowering::FfiTensor(frame->args.args[i]));
-      outputs.push_back(lowering::FfiTensor(frame->rets.rets[i]));
-    }
-    distributed::GetCommunicator()->Run(distributed::Decode(attributes.List("collective")),
-                                        attributes.Text("text"), inputs, outputs);
-    return nullptr;
-  } catch (const std::exception& error) {
-    return runtime::FfiError(frame, PJRT_Error_Code_ABORTED, ErrorText(error));
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  lowering::FfiAttributes attributes(frame.attrs);
+  std::vector<at::Tensor> inputs, outputs;
+  // All but the token.
+  for (int64_t i = 0; i + 1 < frame.args.size; ++i) {
+    inputs.push_back(lowering::FfiTensor(frame.args.args[i]));
+    outputs.push_back(lowering::FfiTensor(frame.rets.rets[i]));
   }
+  distributed::GetCommunicator()->Run(distributed::Decode(attributes.List("collective")),
+                                      attributes.Text("text"), inputs, outputs);
 }
 
-[[maybe_unused]] const bool registered = [] {
-  OnClientCreated([](runtime::Client& client) {
-    // Without custom calls, compiling a program that has one tells so.
-    runtime::RegisterCpuHandler(client, distributed::kCollectiveTarget, &Handler);
-  });
-  return true;
-}();
+[[maybe_unused]] const bool registered =
+    RegisterWithClient<distributed::kCollectiveTarget,
+                       CpuHandler<Handle, PJRT_Error_Code_ABORTED>>();
 
 }  // namespace
 

@@ -378,8 +378,8 @@ bool ReadsAll(const StoragePtr& storage) {
   const Graph graph = CollectGraph({value});
   if (graph.order.size() > kSmall) {
     last = {};
-    const auto again = std::ranges::count_if(graph.order, &ir::Node::computed);
-    return 4 * static_cast<size_t>(again) > graph.order.size();
+    const auto computed = std::ranges::count_if(graph.order, &ir::Node::computed);
+    return 4 * static_cast<size_t>(computed) > graph.order.size();
   }
   if (!again) {
     last = {.line = line};

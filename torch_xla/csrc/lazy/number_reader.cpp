@@ -2,10 +2,9 @@
 
 #include <cstring>
 
-#include "lazy/device.h"
+#include "lazy/cpu_handler.h"
 #include "lazy/graph.h"
 #include "lowering/kernel_choice.h"
-#include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -46,13 +45,7 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
   return nullptr;
 }
 
-[[maybe_unused]] const bool registered = [] {
-  OnClientCreated([](runtime::Client& client) {
-    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
-    runtime::RegisterCpuHandler(client, kTarget, &Handler);
-  });
-  return true;
-}();
+[[maybe_unused]] const bool registered = RegisterWithClient<kTarget, Handler>();
 
 int64_t CountOf(stablehlo::Value packed) { return packed.valid() ? packed.dims()[0] : 0; }
 

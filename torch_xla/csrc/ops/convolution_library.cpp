@@ -10,11 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "lazy/device.h"
-#include "lazy/errors.h"
+#include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/row_major.h"
-#include "runtime/ffi_handler.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -157,36 +155,25 @@ struct Call {
   }
 };
 
-XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
-  try {
-    const FfiAttributes attributes(frame->attrs);
-    auto list = [&](std::string_view name) {
-      std::span<const int64_t> values = attributes.List(name);
-      return at::IntArrayRef(values.data(), values.size());
-    };
-    const Call call{PartOf(attributes.Text("what")),
-                    FfiTensor(frame->args.args[0]),
-                    FfiTensor(frame->args.args[1]),
-                    FfiTensor(frame->rets.rets[0]),
-                    list("stride"),
-                    list("padding"),
-                    list("dilation"),
-                    list("groups")[0]};
-    call.Run(*frame);
-    return nullptr;
-  } catch (const std::exception& error) {
-    return runtime::FfiError(frame, PJRT_Error_Code_INVALID_ARGUMENT, lazy::ErrorText(error));
-  }
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const FfiAttributes attributes(frame.attrs);
+  auto list = [&](std::string_view name) {
+    std::span<const int64_t> values = attributes.List(name);
+    return at::IntArrayRef(values.data(), values.size());
+  };
+  const Call call{PartOf(attributes.Text("what")),
+                  FfiTensor(frame.args.args[0]),
+                  FfiTensor(frame.args.args[1]),
+                  FfiTensor(frame.rets.rets[0]),
+                  list("stride"),
+                  list("padding"),
+                  list("dilation"),
+                  list("groups")[0]};
+  call.Run(frame);
 }
 
-[[maybe_unused]] const bool registered = [] {
-  lazy::OnClientCreated([](runtime::Client& client) {
-    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
-    runtime::RegisterCpuHandler(client, kTarget, &Handler);
-  });
-  return true;
-}();
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
 
 }  // namespace
 

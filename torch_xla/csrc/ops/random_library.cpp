@@ -4,11 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "lazy/device.h"
-#include "lazy/errors.h"
+#include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/row_major.h"
-#include "runtime/ffi_handler.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -52,37 +50,26 @@ void Philox(uint64_t seed, uint64_t block, uint32_t* out, int64_t count) {
   }
 }
 
-XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
-  try {
-    const auto first = static_cast<uint64_t>(FfiAttributes(frame->attrs).List("blocks")[0]);
-    uint64_t seed;
-    std::memcpy(&seed, static_cast<XLA_FFI_Buffer*>(frame->args.args[0])->data, sizeof(seed));
-    const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]);
-    int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
-    for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
-    // Less than this is not worth a second thread.
-    constexpr int64_t kLeast = 1 << 15;
-    const int64_t parts = std::clamp<int64_t>(count / kLeast, 1, runtime::FfiThreads(*frame));
-    const int64_t part = (count / parts / kWords + 1) * kWords;
-    runtime::RunOnFfiThreads(*frame, parts, [&](int64_t i) {
-      const int64_t from = i * part;
-      Philox(seed, first + from / kWords, static_cast<uint32_t*>(bits.data) + from,
-             std::min(part, count - from));
-    });
-    return nullptr;
-  } catch (const std::exception& error) {
-    return runtime::FfiError(frame, PJRT_Error_Code_INVALID_ARGUMENT, lazy::ErrorText(error));
-  }
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const auto first = static_cast<uint64_t>(FfiAttributes(frame.attrs).List("blocks")[0]);
+  uint64_t seed;
+  std::memcpy(&seed, static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->data, sizeof(seed));
+  const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
+  int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
+  for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 15;
+  const int64_t parts = std::clamp<int64_t>(count / kLeast, 1, runtime::FfiThreads(frame));
+  const int64_t part = (count / parts / kWords + 1) * kWords;
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const int64_t from = i * part;
+    Philox(seed, first + from / kWords, static_cast<uint32_t*>(bits.data) + from,
+           std::min(part, count - from));
+  });
 }
 
-[[maybe_unused]] const bool registered = [] {
-  lazy::OnClientCreated([](runtime::Client& client) {
-    // Where it fails there are no CPU kernels (lowering/cpu_kernel.h) either.
-    runtime::RegisterCpuHandler(client, kTarget, &Handler);
-  });
-  return true;
-}();
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
 
 }  // namespace
 
