@@ -148,13 +148,7 @@ def _short(text: str, length: int = 100) -> str:
 
 
 def _bytes(size: float) -> str:
-    if math.isnan(size):
-        return "nan"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1000
-    return f"{size:.2f} TB"
+    return "unknown" if math.isnan(size) else _XLAC._bytes_text(int(size))
 
 
 def _use(topology: str | None) -> topologies.Topology | None:

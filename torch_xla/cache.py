@@ -67,15 +67,12 @@ def clear(path: str) -> int:
     return len(found)
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
-
-
 def _ls(path: str) -> int:
     for entry in entries(path):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.last_use))
         kind = "damaged" if entry.is_damaged else entry.platform
-        print(f"{when}  {_size(entry.bytes):>10}  {kind:8}  {os.path.basename(entry.path)}")
+        size = _XLAC._bytes_text(entry.bytes)
+        print(f"{when}  {size:>10}  {kind:8}  {os.path.basename(entry.path)}")
     return 0
 
 
@@ -84,9 +81,9 @@ def _info(path: str) -> int:
     settings = _XLAC._xla_cache_settings()
     print(f"folder:   {path}")
     print(f"entries:  {len(found)}")
-    print(f"size:     {_size(sum(entry.bytes for entry in found))}")
+    print(f"size:     {_XLAC._bytes_text(sum(entry.bytes for entry in found))}")
     if settings and settings[0] == path:
-        print(f"at most:  {_size(settings[2])}{', read only' if settings[1] else ''}")
+        print(f"at most:  {_XLAC._bytes_text(settings[2])}{', read only' if settings[1] else ''}")
     return 0
 
 

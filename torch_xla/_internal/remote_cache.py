@@ -12,6 +12,7 @@ import atexit
 import hashlib
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,6 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def _default_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(caches) / "torch_xla"
-
-
 class Mirror:
     """A remote folder and the local one that stands for it."""
 
@@ -46,7 +42,9 @@ class Mirror:
         self._files: Any
         self._files, self._root = fsspec.core.url_to_fs(url.rstrip("/"))
         self._url, self._read_only = url, read_only
-        self.folder = _default_folder() / f"remote-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        name = f"remote-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        # Without a home folder each process has a mirror of its own.
+        self.folder = Path(_XLAC._xla_user_cache_folder() or tempfile.mkdtemp()) / name
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._there: set[str] = set()  # in the remote folder, as far as is known
         self._lock = threading.Lock()

@@ -125,7 +125,7 @@ class _Recording:
     def finish(self) -> tuple[bytes, bytes]:
         """Ends it; returns the Chrome trace, compressed with gzip, and the XSpace."""
         result = _autograd._disable_profiler()
-        device_planes = self._device.stop() if self._device else b""
+        device_planes = _device_planes(self._device) if self._device else b""
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "trace.json")
             result.save(file)
@@ -136,12 +136,21 @@ class _Recording:
         return gzip.compress(trace, compresslevel=3), space
 
 
+# The recording of the host is worth having alone.
 def _start_device_profiler() -> _XLAC.DeviceProfiler | None:
     try:
         return _XLAC._start_device_profiler()
-    except RuntimeError as error:  # The recording of the host is worth having alone.
+    except RuntimeError as error:
         warnings.warn(f"torch_xla: recording without the device: {error}", stacklevel=4)
         return None
+
+
+def _device_planes(profiler: _XLAC.DeviceProfiler) -> bytes:
+    try:
+        return profiler.stop()
+    except RuntimeError as error:
+        warnings.warn(f"torch_xla: a recording without the device: {error}", stacklevel=4)
+        return b""
 
 
 _lock = threading.Lock()

@@ -72,7 +72,8 @@ def test_server(device, tmp_path):
         xp.trace(address, str(tmp_path), duration_ms=1, num_tracing_attempts=1, timeout_s=1)
 
 
-# A profiler that gives one plane, and XLA's zero behind it; with TOY_FAILS it cannot begin.
+# A profiler that gives one plane, and XLA's zero behind it; with TOY_FAILS one of its functions
+# fails.
 PROFILER = r"""
 static PLUGIN_Profiler_Api profiler{};
 static PJRT_Profiler_Extension extension{};
@@ -91,16 +92,22 @@ profiler.create = [](PLUGIN_Profiler_Create_Args* args) -> PLUGIN_Profiler_Error
   return nullptr;
 };
 static int started = 0;
+static const auto fails = [](const char* function) {
+  const char* failing = std::getenv("TOY_FAILS");
+  return failing && std::strcmp(failing, function) == 0;
+};
 profiler.start = [](PLUGIN_Profiler_Start_Args*) -> PLUGIN_Profiler_Error* {
-  if (std::getenv("TOY_FAILS")) return reinterpret_cast<PLUGIN_Profiler_Error*>(&profiler);
+  if (fails("start")) return reinterpret_cast<PLUGIN_Profiler_Error*>(&profiler);
   ++started;
   return nullptr;
 };
 profiler.stop = [](PLUGIN_Profiler_Stop_Args*) -> PLUGIN_Profiler_Error* {
   --started;
+  if (fails("stop")) return reinterpret_cast<PLUGIN_Profiler_Error*>(&profiler);
   return nullptr;
 };
 profiler.collect_data = [](PLUGIN_Profiler_CollectData_Args* args) -> PLUGIN_Profiler_Error* {
+  if (fails("collect_data")) return reinterpret_cast<PLUGIN_Profiler_Error*>(&profiler);
   static char plane[] = "\x0a\x0a\x12\x08toy:chip\0";
   args->buffer = reinterpret_cast<uint8_t*>(plane);
   args->buffer_size_in_bytes = started == 0 ? sizeof plane - 1 : 0;
@@ -143,8 +150,9 @@ def test_the_plugin_s_profiler(tmp_path):
     assert b"toy:chip" not in without
 
 
-def test_a_profiler_that_cannot_begin_leaves_the_host_s_recording(tmp_path):
-    with_device, _, stderr = _record_toy(tmp_path, TOY_FAILS="1")
+@pytest.mark.parametrize("function", ["start", "stop", "collect_data"])
+def test_a_profiler_that_fails_leaves_the_host_s_recording(tmp_path, function):
+    with_device, _, stderr = _record_toy(tmp_path, TOY_FAILS=function)
     assert b"/host:CPU" in with_device
     assert b"toy:chip" not in with_device
     assert "recording without the device: " in stderr

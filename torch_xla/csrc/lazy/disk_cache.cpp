@@ -353,13 +353,11 @@ const char* NonEmpty(const char* name) {
   return value && *value ? value : nullptr;
 }
 
-/// By default below the user's folder for caches; empty where there is none, or where it is to be.
+/// Empty where there is to be none.
 fs::path FolderOfEnvironment() {
   if (const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH")) return folder;
-  const char* caches = NonEmpty("XDG_CACHE_HOME");
-  const char* home = NonEmpty("HOME");
-  if (!caches && !home) return {};
-  return (caches ? fs::path(caches) : fs::path(home) / ".cache") / "torch_xla" / "programs";
+  const fs::path caches = UserCacheFolder();
+  return caches.empty() ? caches : caches / "programs";
 }
 
 std::shared_ptr<DiskCache> Make(fs::path folder, bool read_only) {
@@ -380,6 +378,13 @@ std::shared_ptr<DiskCache> Make(fs::path folder, bool read_only) {
 }
 
 }  // namespace
+
+fs::path UserCacheFolder() {
+  const char* caches = NonEmpty("XDG_CACHE_HOME");
+  const char* home = NonEmpty("HOME");
+  if (!caches && !home) return {};
+  return (caches ? fs::path(caches) : fs::path(home) / ".cache") / "torch_xla";
+}
 
 std::shared_ptr<DiskCache> GetDiskCache() {
   Configured& configured = GetConfigured();

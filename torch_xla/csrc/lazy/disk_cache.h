@@ -82,6 +82,9 @@ class DiskCache {
   bool complained_ = false;
 };
 
+/// torch_xla's below the user's folder for caches; empty where there is none.
+std::filesystem::path UserCacheFolder();
+
 /// The cache of this process; null where it is to have none. As the environment says
 /// (XLA_PERSISTENT_CACHE_PATH, …_READ_ONLY, …_MAX_BYTES) at the first call, or as was said since.
 std::shared_ptr<DiskCache> GetDiskCache();

@@ -15,6 +15,7 @@ void BindCache(py::module_& m) {
         lazy::InitializeDiskCache(folder, read_only);
       },
       py::arg("folder"), py::arg("read_only"), NoGil());
+  m.def("_xla_user_cache_folder", [] { return lazy::UserCacheFolder().string(); });
   // (folder, read_only, max_bytes); None where there is no cache.
   m.def("_xla_cache_settings", []() -> std::optional<std::tuple<std::string, bool, int64_t>> {
     const auto cache = lazy::GetDiskCache();
