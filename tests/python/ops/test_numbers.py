@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from op_testing import rand
+from torch.utils._pytree import tree_map
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -283,6 +285,14 @@ def test_offset_of_another_structure_has_a_program_of_its_own(device: torch.devi
             assert z.tolist() == y.tolist()
 
 
+def _with_gradient(
+    x: torch.Tensor, f: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.clone().requires_grad_()
+    result = f(y)
+    return result.detach(), torch.autograd.grad(result.sum(), y)[0]
+
+
 TWENTY: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "x[i]": lambda x, i: x[i] * 2,
     "x[i:i + 4]": lambda x, i: x[i : i + 4] * 2,
@@ -300,6 +310,14 @@ TWENTY: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "roll": lambda x, i: x.roll(3 * i - 28),
     "roll of two": lambda x, i: x.roll((i - 30, 2 * i), (1, 0)),
     "slice_scatter": lambda x, i: x.slice_scatter(x[:3] * 2, 0, i, i + 3),
+    "pad": lambda x, i: F.pad(x, (2 * i - 20, 14 - 2 * i), value=0.5),
+    "pad of two": lambda x, i: F.pad(x, (i, 20 - i, -i, i - 5)),
+    "ignore_index": lambda x, i: _with_gradient(
+        x, lambda y: F.cross_entropy(y, torch.arange(25, device=x.device), ignore_index=i - 3)
+    ),
+    "padding_idx": lambda x, i: _with_gradient(
+        x, lambda y: F.embedding(torch.arange(25, device=x.device), y, padding_idx=i)
+    ),
     "select_scatter": lambda x, i: x.select_scatter(x[:, 0] * 2, 1, i - 20),
 }
 
@@ -310,7 +328,8 @@ def test_twenty_values_compile_three_programs_at_most(name: str, device: torch.d
     there = x.to(device)
     assert compiles(lambda i: TWENTY[name](there, i), list(range(20))) <= 3
     for i in (19, 0, 7):
-        torch.testing.assert_close(TWENTY[name](there, i).cpu(), TWENTY[name](x, i))
+        actual, expected = TWENTY[name](there, i), TWENTY[name](x, i)
+        torch.testing.assert_close(tree_map(torch.Tensor.cpu, actual), expected)
 
 
 def test_key_value_cache_written_at_a_position_compiles_twice(device: torch.device) -> None:

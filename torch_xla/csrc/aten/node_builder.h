@@ -107,6 +107,11 @@ class NodeBuilder {
   void IntNumber(int64_t value) {
     Word([&] { words_.IntNumber(value); });
   }
+  /// As IntList, but each of them is such a number.
+  void IntListNumber(at::IntArrayRef values) {
+    Int(static_cast<int64_t>(values.size()));
+    for (int64_t value : values) IntNumber(value);
+  }
   void Double(double value) {
     Word([&] { words_.DoubleNumber(value); });
   }

@@ -277,12 +277,12 @@ namespace {
 
 /// `rows` [n, columns] added up by `index`. Scatter-add beats a one-hot product on XLA:CPU for
 /// every vocabulary (of 2, of 65: 1 and 3 ms against 2 and 20 for 4k and 16k tokens).
-Value EmbeddingGradient(Value rows, Value index, int64_t num_weights, int64_t padding_idx,
+Value EmbeddingGradient(Value rows, Value index, int64_t num_weights, const Number& padding_idx,
                         bool scale_grad_by_freq) {
   const stablehlo::Type type(rows.element(), {num_weights, rows.dim(1)});
-  if (padding_idx >= 0) {
+  if (!padding_idx.constant() || padding_idx.constant()->toLong() >= 0) {
     // Out of range, so that Put skips it.
-    index = Select(Equal(index, padding_idx), num_weights, index);
+    index = Select(Equal(index, padding_idx.Like(index)), num_weights, index);
   }
   Value grad = Put(Constant(rows.builder(), 0, type), 0, index, rows, ReduceOp::kAdd);
   if (scale_grad_by_freq) {
@@ -310,12 +310,13 @@ Value IndexFill(LoweringContext& cx, Value self, int64_t dim, Value index, Value
 
 namespace aten {
 
-Value embedding(LoweringContext&, Value weight, Value indices, int64_t, bool, bool) {
+Value embedding(LoweringContext&, Value weight, Value indices, const Number&, bool, bool) {
   return Take(weight, 0, indices);
 }
 
 Value embedding_dense_backward(LoweringContext& cx, Value grad_output, Value indices,
-                               int64_t num_weights, int64_t padding_idx, bool scale_grad_by_freq) {
+                               int64_t num_weights, const Number& padding_idx,
+                               bool scale_grad_by_freq) {
   Value index = Flat(indices);
   Value rows = Convert(grad_output, ComputeType(cx.output_element()));
   rows = Reshape(rows, {index.dim(0), cx.output_dims()[1]});
@@ -502,8 +503,8 @@ Value _embedding_bag_dense_backward(LoweringContext& cx, Value grad, Value indic
   if (per_sample_weights) {
     rows = rows * AsColumn(Convert(*per_sample_weights, type.element), columns);
   }
-  return ToOutputElement(
-      cx, EmbeddingGradient(rows, indices, num_weights, padding_idx, scale_grad_by_freq));
+  return ToOutputElement(cx, EmbeddingGradient(rows, indices, num_weights, c10::Scalar(padding_idx),
+                                               scale_grad_by_freq));
 }
 
 Value _embedding_bag_per_sample_weights_backward(LoweringContext& cx, Value grad, Value weight,

@@ -166,18 +166,6 @@ at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::T
   return std::get<0>(expanded)->index({*std::get<1>(expanded)});
 }
 
-/// A list of integers as the generated kernels write it, but each is a number: another shift needs
-/// no program of its own.
-at::Tensor XLANativeFunctions::roll(const at::Tensor& self, at::IntArrayRef shifts,
-                                    at::IntArrayRef dims) {
-  aten::NodeBuilder builder(ir::ops::roll);
-  builder.Tensor(self);
-  builder.Int(static_cast<int64_t>(shifts.size()));
-  for (int64_t shift : shifts) builder.IntNumber(shift);
-  builder.IntList(dims);
-  return builder.Single();
-}
-
 at::Tensor XLANativeFunctions::repeat_interleave_Tensor(const at::Tensor& repeats,
                                                         std::optional<int64_t> output_size) {
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");

@@ -53,6 +53,12 @@ Value ClassWeights(LoweringContext& cx, Value self, std::optional<Value> weight)
   return Reshape(Wide(cx, *weight), dims);
 }
 
+/// Whether a class is that number, which classes of bytes may be too small for.
+Value IsClass(Value classes, const Number& number) {
+  Value wide = Convert(classes, ElementType::kS64);
+  return Equal(wide, number.Like(wide));
+}
+
 /// The elements of `x` that `target` names in the class dimension. Classes out of range
 /// (an ignore_index may be) give any element.
 Value PickClass(Value x, Value target) {
@@ -78,8 +84,8 @@ Value PickClass(Value x, Value target) {
 
 std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
                               std::optional<Value> weight, int64_t reduction,
-                              int64_t ignore_index) {
-  Value ignored = Equal(target, ignore_index);
+                              const Number& ignore_index) {
+  Value ignored = IsClass(target, ignore_index);
   Value w = weight ? PickClass(Wide(cx, *weight), target)
                    : Constant(cx.builder(), 1, {ComputeType(cx.output_element()), target.dims()});
   w = Select(ignored, 0, w);
@@ -97,7 +103,7 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
 
 // Elementwise, without a scatter: it fuses with the softmax's gradient.
 Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value target,
-                  std::optional<Value> weight, int64_t reduction, int64_t ignore_index,
+                  std::optional<Value> weight, int64_t reduction, const Number& ignore_index,
                   Value total_weight) {
   const int64_t class_dim = ClassDim(self);
   auto per_sample = [&](Value x) {  // with a class dimension of size 1
@@ -111,7 +117,7 @@ Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value targ
   grad = per_sample(grad) * ClassWeights(cx, self, weight);
   Value classes = Iota(cx.builder(), {target.element(), self.dims()}, class_dim);
   Value hit = Equal(classes, BroadcastTo(per_sample(target), self.dims()));
-  hit = And(hit, NotEqual(classes, ignore_index));
+  hit = And(hit, Not(IsClass(classes, ignore_index)));
   return ToOutput(cx, Select(hit, BroadcastTo(-grad, self.dims()), 0));
 }
 

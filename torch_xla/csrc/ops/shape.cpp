@@ -134,13 +134,28 @@ Value channel_shuffle(LoweringContext&, Value self, int64_t groups) {
   return Reshape(Transpose(SplitDimension(self, 1, self.dim(1) / groups), order), self.dims());
 }
 
-Value constant_pad_nd(LoweringContext& cx, Value self, c10::IntArrayRef pad, Value value) {
+Value constant_pad_nd(LoweringContext& cx, Value self, const std::vector<Number>& pad,
+                      Value value) {
   Dims low(self.rank(), 0), high(self.rank(), 0);
+  std::vector<Value> starts(self.rank(), stablehlo::Scalar(self, 0, ElementType::kS64));
+  bool window = false;
   for (size_t i = 0; i < pad.size() / 2; ++i) {
-    low[low.size() - 1 - i] = pad[2 * i];
-    high[high.size() - 1 - i] = pad[2 * i + 1];
+    const size_t dim = low.size() - 1 - i;
+    const Number &before = pad[2 * i], &after = pad[2 * i + 1];
+    if (before.constant() && after.constant()) {
+      low[dim] = before.constant()->toLong();
+      high[dim] = after.constant()->toLong();
+    } else {
+      // As much as there may be on both sides, of which a window is the result: it stays within,
+      // since what lies wholly in the padding is the same wherever.
+      const int64_t size = cx.output_dims()[dim];
+      window = true;
+      low[dim] = high[dim] = size;
+      starts[dim] = size - before.Like(starts[dim]);
+    }
   }
-  return Pad(self, ToOutputElement(cx, value), low, high);
+  Value padded = Pad(self, ToOutputElement(cx, value), low, high);
+  return window ? DynamicSlice(padded, starts, cx.output_dims()) : padded;
 }
 
 Value flip(LoweringContext&, Value self, c10::IntArrayRef dims) {
