@@ -287,3 +287,72 @@ def test_functional_call_and_saved_tensor_hooks():
         out = (z * z).sum()
     out.backward()
     assert z.grad.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda x, w: nn.functional.linear(x, w),
+        lambda x, w: nn.functional.linear(x, w, torch.ones(len(w), device=w.device)),
+        lambda x, w: nn.functional.linear(x.unflatten(0, (2, 3)), w),
+        lambda x, w: x @ w.T,
+        lambda x, w: x.unflatten(0, (2, 3)) @ w.mT,
+        lambda x, w: torch.addmm(torch.zeros(5, device=w.device), x, w.transpose(0, -1)),
+        lambda x, w: torch.bmm(x[None], w[None].transpose(1, 2)),
+    ],
+    ids=["linear", "bias", "3d", "T", "mT", "addmm", "bmm"],
+)
+def test_a_weights_gradient_is_a_product_in_the_weights_layout(forward):
+    """Not a transposed view of one, which the optimizer would read across."""
+    x, w = torch.arange(24.0).view(6, 4) / 10, torch.arange(20.0).view(5, 4).cos()
+    weights = [w.clone().requires_grad_(), w.to("xla").requires_grad_()]
+    for weight in weights:
+        forward(x.to(weight.device), weight).sin().sum().backward()
+    graph = torch_xla._XLAC._get_xla_tensors_text([weights[1].grad])
+    assert "f32[5,4] aten::mm" in graph or "f32[1,5,4] aten::bmm" in graph, graph
+    torch.testing.assert_close(weights[1].grad.cpu(), weights[0].grad)
+
+
+class TransposesItsProduct(torch.autograd.Function):
+    """x @ w.t(); looks at the weight's gradient from both sides, and writes to it."""
+
+    @staticmethod
+    def forward(ctx, x, w, write):
+        ctx.save_for_backward(x, w)
+        ctx.write = write
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        product = x.t() @ grad
+        other = product[1:] if "slice" in ctx.write else None
+        transposed = product.t()
+        if "transposed" in ctx.write:
+            transposed[0].mul_(2)
+        if "product" in ctx.write:
+            product[0].add_(1)
+        if other is not None:
+            other.sub_(3)
+        return grad @ w, transposed + product.t() + product.mT, None
+
+
+@pytest.mark.parametrize("write", ["", "transposed", "product", "transposed product", "slice"])
+def test_a_product_that_a_backward_pass_transposes_is_still_one_memory(write):
+    x, w = torch.arange(24.0).view(6, 4) / 10, torch.arange(20.0).view(5, 4).cos()
+    weights = [w.clone().requires_grad_(), w.to("xla").requires_grad_()]
+    for weight in weights:
+        TransposesItsProduct.apply(x.to(weight.device), weight, write).sin().sum().backward()
+    torch.testing.assert_close(weights[1].grad.cpu(), weights[0].grad)
+    assert weights[1].grad.is_contiguous() and weights[1].grad.shape == (5, 4)
+
+
+def test_second_derivatives_of_a_weight():
+    x, w = torch.arange(24.0).view(6, 4) / 10, torch.arange(20.0).view(5, 4).cos()
+    second = []
+    for device in ("cpu", "xla"):
+        weight = w.to(device).requires_grad_()
+        loss = nn.functional.linear(x.to(device), weight).sin().sum()
+        (first,) = torch.autograd.grad(loss, weight, create_graph=True)
+        second += torch.autograd.grad(first.square().sum(), weight)
+    torch.testing.assert_close(second[1].cpu(), second[0])

@@ -6,10 +6,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/detach_native.h>
 #include <c10/util/safe_numerics.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "XLALowerings.h"
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
+#include "lazy/product.h"
 #include "lowering/context.h"
 #include "lowering/strided_view.h"
 #include "stablehlo/text.h"
@@ -123,6 +125,34 @@ Tensor& Become(Tensor& self, const at::Tensor& view) {
   return self;
 }
 
+/// Exchanges the last two dimensions of `self`.
+///
+/// Of a weight whose transpose was multiplied, autograd makes the gradient as a product and
+/// transposes that. It would be kept, and be read across by the optimizer; so such a product is
+/// computed the other way round, and `self` becomes the view. Only within a backward pass and of
+/// what the caller alone holds: elsewhere nothing says which of the two is used more, and another
+/// thread might read `self`.
+at::Tensor Transpose(const at::Tensor& self) {
+  auto* impl = GetImpl(self);
+  ir::Value product;
+  if (self.use_count() == 1 && impl->root().use_count() == 1 && impl->is_whole() &&
+      !impl->root()->sharding() && torch::autograd::get_current_graph_task_id() != -1) {
+    product = lazy::TransposedProduct(impl->root()->value());
+  }
+  Geometry geometry(self);
+  if (!product) {
+    std::swap(geometry.sizes.end()[-1], geometry.sizes.end()[-2]);
+    std::swap(geometry.strides.end()[-1], geometry.strides.end()[-2]);
+    return std::move(geometry).Make();
+  }
+  auto root = c10::make_intrusive<lazy::Storage>(std::move(product), impl->root()->device());
+  Ints strides = lazy::ContiguousStrides(root->shape()->dims);
+  std::swap(strides.end()[-1], strides.end()[-2]);
+  impl->Reset(std::move(root), lazy::RestrideView(nullptr, geometry.sizes, std::move(strides), 0),
+              geometry.sizes);
+  return MakeView(*impl, nullptr, impl->dtype(), impl->root()->shape()->dims);
+}
+
 at::Tensor SqueezeDims(const at::Tensor& self, const std::vector<bool>& which) {
   Geometry geometry(self);
   for (int64_t dim = self.dim() - 1; dim >= 0; --dim) {
@@ -218,13 +248,20 @@ at::Tensor XLANativeFunctions::permute(const at::Tensor& self, at::IntArrayRef d
               "permute(sparse_coo): number of dimensions in the tensor input does not match the "
               "length of the desired ordering of dimensions i.e. input.dim() = ",
               self.dim(), " is not equal to len(dims) = ", dims.size());
-  Geometry geometry(self);
-  Ints sizes, strides;
+  Ints order;
   std::vector<bool> seen(dims.size(), false);
   for (int64_t dim : dims) {
-    dim = at::maybe_wrap_dim(dim, self.dim());
-    TORCH_CHECK(!seen[dim], "permute(): duplicate dims are not allowed.");
-    seen[dim] = true;
+    order.push_back(at::maybe_wrap_dim(dim, self.dim()));
+    TORCH_CHECK(!seen[order.back()], "permute(): duplicate dims are not allowed.");
+    seen[order.back()] = true;
+  }
+  if (const size_t n = order.size(); n >= 2 && order[n - 1] + 1 == order[n - 2] &&
+                                     std::is_sorted(order.begin(), order.end() - 1)) {
+    return Transpose(self);
+  }
+  Geometry geometry(self);
+  Ints sizes, strides;
+  for (int64_t dim : order) {
     sizes.push_back(geometry.sizes[dim]);
     strides.push_back(geometry.strides[dim]);
   }
@@ -236,6 +273,7 @@ at::Tensor XLANativeFunctions::permute(const at::Tensor& self, at::IntArrayRef d
 at::Tensor XLANativeFunctions::transpose_int(const at::Tensor& self, int64_t dim0, int64_t dim1) {
   dim0 = at::maybe_wrap_dim(dim0, self.dim());
   dim1 = at::maybe_wrap_dim(dim1, self.dim());
+  if (dim0 != dim1 && std::min(dim0, dim1) == self.dim() - 2) return Transpose(self);
   Geometry geometry(self);
   if (dim0 != dim1) {
     std::swap(geometry.sizes[dim0], geometry.sizes[dim1]);
@@ -247,12 +285,7 @@ at::Tensor XLANativeFunctions::transpose_int(const at::Tensor& self, int64_t dim
 at::Tensor XLANativeFunctions::t(const at::Tensor& self) {
   TORCH_CHECK(self.dim() <= 2, "t() expects a tensor with <= 2 dimensions, but self is ",
               self.dim(), "D");
-  Geometry geometry(self);
-  if (self.dim() == 2) {
-    std::swap(geometry.sizes[0], geometry.sizes[1]);
-    std::swap(geometry.strides[0], geometry.strides[1]);
-  }
-  return std::move(geometry).Make();
+  return self.dim() == 2 ? Transpose(self) : Alias(self);
 }
 
 at::Tensor XLANativeFunctions::select_int(const at::Tensor& self, int64_t dim, int64_t index) {
