@@ -53,7 +53,7 @@ except ImportError as error:
     raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
 
 from torch_xla import config as config  # noqa: E402
-from torch_xla._internal import accelerate_cpu as _accelerate_cpu  # noqa: E402
+from torch_xla._internal import accelerate_state as _accelerate_state  # noqa: E402
 from torch_xla._internal import auto_step as _auto_step  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
 from torch_xla._internal import higher_order as _higher_order  # noqa: E402
@@ -94,7 +94,7 @@ _auto_step.register()
 _spmd_mode.register()
 _replication.register()
 _higher_order.register()
-_accelerate_cpu.register()
+_accelerate_state.register()
 _remote_cache.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -16,6 +16,7 @@ def test_a_loop_trains_as_on_the_cpu(tmp_path):
     assert_same(actual, expected, "losses", "logits", rel=1e-4)
     assert actual["seen"] == list(range(13))  # The short last batch, too, once.
     assert actual["restored"]
+    assert actual["local_main"]
     # The schedule's rates are no part of the graph.
     assert actual["compiles"][-1] == actual["compiles"][1]
 
@@ -37,6 +38,7 @@ def test_launched_replicas_train_as_one(tmp_path, replicas):
         launcher=launcher, CPU_NUM_DEVICES=str(replicas),
     )  # fmt: skip
     assert [report["rank"] for report in reports] == list(range(replicas))
+    assert [report["local_main"] for report in reports] == [True] + [False] * (replicas - 1)
     assert {report["replicas"] for report in reports} == {replicas}
     expected = run_without_xla("accelerator", "--output", str(tmp_path / "cpu"))
     for report in reports:

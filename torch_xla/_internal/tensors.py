@@ -1,10 +1,51 @@
-"""What PyTorch's type stubs do not know of tensors."""
+"""What PyTorch does not know of xla tensors: that they are ones, and which memory they look at."""
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable, Sequence
+
 import torch
+
+from torch_xla import _XLAC
 
 
 def is_xla(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is on an xla device; a fake one of ``torch.compile``'s is not."""
     return bool(tensor.is_xla)  # type: ignore[attr-defined]
+
+
+def memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | None:
+    """Returns all of the tensor's memory, and the strides and offset by which it looks at it.
+
+    None for a look that strides do not express, which is copied by itself.
+    """
+    layout = _XLAC._xla_get_layout(tensor)
+    if layout is None:
+        return None
+    return _XLAC._xla_get_storage_tensor(tensor), *layout
+
+
+class HostCopies:
+    """Copies xla tensors to the CPU; those that share memory on the device share it there.
+
+    Args:
+        tensors: All that will be copied. One that shares memory with none of them is copied by
+            itself, without what else is in its memory.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._looks = collections.Counter(map(_XLAC._xla_get_tensor_id, tensors))
+        self._memory: dict[int, torch.UntypedStorage] = {}
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the copy of a tensor; autograd does not know of it."""
+        key = _XLAC._xla_get_tensor_id(tensor)
+        found = memory(tensor) if self._looks[key] > 1 else None
+        if found is None:
+            return tensor.detach().cpu()
+        whole, strides, offset = found
+        if key not in self._memory:
+            self._memory[key] = whole.detach().cpu().untyped_storage()
+        result = torch.empty(0, dtype=tensor.dtype)
+        return result.set_(self._memory[key], offset, tensor.size(), tuple(strides))

@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -25,7 +25,13 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
-from torch_xla._internal import accelerator, device_memory, device_module, storage_location
+from torch_xla._internal import (
+    accelerator,
+    device_memory,
+    device_module,
+    storage_location,
+    tensors,
+)
 from torch_xla._internal.tensors import is_xla
 
 _MARK = "_torch_xla_replaces"
@@ -221,23 +227,12 @@ def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None
 _host_copies: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
 
-def _memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | None:
-    """Returns all of the tensor's memory, and the strides and offset by which it looks at it.
-
-    None for a look that strides do not express, which is copied by itself.
-    """
-    layout = _XLAC._xla_get_layout(tensor)
-    if layout is None:
-        return None
-    return _XLAC._xla_get_storage_tensor(tensor), *layout
-
-
 def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: torch.Tensor, proto: int) -> Any:
         if not is_xla(self) or torch.serialization._serialization_tls.skip_data:
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
-        memory, strides, offset = _memory(self) or (self, self.stride(), 0)
+        memory, strides, offset = tensors.memory(self) or (self, self.stride(), 0)
         key = _XLAC._xla_get_tensor_id(self)
         # The copy lives as long as the file is written: its other tensors find it here.
         host = _host_copies.get(key) if memory is not self else None
@@ -262,7 +257,7 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
             return original(self, memo)
         if id(self) in memo:
             return cast(torch.Tensor, memo[id(self)])
-        found = _memory(self)
+        found = tensors.memory(self)
         if found is None:
             return original(self, memo)
         memory, strides, offset = found

@@ -17,6 +17,7 @@ from torch_xla._internal import absent, barrier
 from torch_xla._internal.atomic_file import atomic_write
 from torch_xla._internal.rate_tracker import RateTracker
 from torch_xla._internal.tensor_arena import ToXlaTensorArena
+from torch_xla._internal.tensors import HostCopies
 from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
@@ -414,6 +415,8 @@ def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """Returns ``data`` with its XLA tensors on the CPU, after one execution for all of them.
 
+    Those that share memory (tied weights, views) do so on the CPU, too.
+
     Args:
         data: Any nested combination of Python objects and tensors.
         convert: Whether to do so; without, the same object is returned, its tensors executed.
@@ -428,7 +431,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if not is_xla_tensor(tensor):
             return tensor
-        result = tensor.detach().cpu()
+        result = copies.copy(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(result, tensor.requires_grad)
         return result.requires_grad_(tensor.requires_grad)
@@ -436,6 +439,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     map_tensors(collect, data)
     if tensors:
         unlazy(tensors)
+    copies = HostCopies(tensors)
     return map_tensors(to_cpu, data) if convert else data
 
 

@@ -453,13 +453,15 @@ class MpDeviceLoader:
 
     Args:
         loader: The data loader, any iterable.
-        device: The device.
+        device: The device; the current xla device when None.
         **kwargs: Arguments for :class:`ParallelLoader`.
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | str, **kwargs: Any) -> None:
+    def __init__(
+        self, loader: Iterable[Any], device: torch.device | str | None, **kwargs: Any
+    ) -> None:
         self._loader = loader
-        self._device = torch.device(device)
+        self._device = torch_xla.device() if device is None else torch.device(device)
         self._parallel_loader_kwargs = kwargs
         self._passes: weakref.WeakSet[ParallelLoader] = weakref.WeakSet()
 

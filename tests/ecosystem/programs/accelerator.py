@@ -85,6 +85,7 @@ for rank in range(accelerator.num_processes):
         report(
             rank=rank,
             replicas=accelerator.num_processes,
+            local_main=accelerator.is_local_main_process,
             device=accelerator.device.type,
             losses=losses,
             seen=seen,

@@ -110,7 +110,7 @@ def test_nested_structures_keep_their_types(device):
         "object": sys,
         "twice": (shared, shared),
     }
-    (result,) = pl.MpDeviceLoader([sample], device)
+    (result,) = pl.MpDeviceLoader([sample], None)  # The device that is current.
     assert result["list"][0].device == device
     assert result["list"][1:] == [3, "text", None]
     assert result["tuple"][1]["deep"].device == device

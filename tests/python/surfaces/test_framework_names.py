@@ -37,6 +37,22 @@ class TestXlaModel:
 
 
 class TestTpu:
+    def test_what_shares_memory_does_on_the_cpu(self, device):
+        module = torch.nn.ModuleList([torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)])
+        module[1].weight = module[0].weight
+        module.to(device)
+        state = module.state_dict()  # Different tensors that look at the same memory.
+        state["row"] = state["0.weight"][1]
+        state["alone"] = torch.arange(100.0, device=device)[3:5]
+        copies = xm._maybe_convert_to_cpu(state)
+        expected = copies["0.weight"].data_ptr()
+        assert copies["1.weight"].data_ptr() == expected
+        assert copies["row"].data_ptr() == expected + 4 * 4
+        assert copies["0.bias"].data_ptr() != copies["1.bias"].data_ptr()
+        assert copies["alone"].untyped_storage().nbytes() == 2 * 4
+        for name, tensor in state.items():
+            torch.testing.assert_close(copies[name], tensor.cpu(), rtol=0, atol=0)
+
     def test_devices(self, monkeypatch):
         monkeypatch.setenv("PJRT_DEVICE", "CPU")
         monkeypatch.setenv("CPU_NUM_DEVICES", "3")

@@ -1,8 +1,14 @@
-"""``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)`` stay on the CPU.
+"""What accelerate says of a process, right where it takes this package for a TPU's.
 
-Accelerate takes xla wherever this package can be imported, whatever its argument ``cpu`` says
-(environment variable ``USE_TORCH_XLA=0`` is its only way out). The choice is one method of one
-class, and this replaces it when accelerate is imported; without accelerate nothing happens.
+- ``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)`` stay on the CPU: accelerate
+  takes xla wherever this package can be imported, whatever its argument ``cpu`` says (environment
+  variable ``USE_TORCH_XLA=0`` is its only way out).
+- A process that no launcher numbered has its local ordinal on all platforms: accelerate asks for it
+  on a TPU alone, and elsewhere ``is_local_main_process`` would be false everywhere: no
+  ``accelerator.print``, no progress bar.
+
+Both are methods of one class, which this replaces when accelerate is imported; without accelerate
+nothing happens.
 """
 
 from __future__ import annotations
@@ -40,6 +46,21 @@ def _respect_cpu(state: types.ModuleType) -> None:
     state.PartialState._prepare_backend = prepare_backend
 
 
+def _number_processes(state: types.ModuleType) -> None:
+    """Makes ``PartialState`` know which process of its host this is."""
+    original = state.PartialState.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if getattr(self, "backend", None) == "xla" and self.local_process_index == -1:
+            from torch_xla import runtime
+
+            self.local_process_index = runtime.local_ordinal()
+
+    state.PartialState.__init__ = init
+
+
 class _Finder:
     """Finds accelerate's module as usual, once, and changes it after it was executed."""
 
@@ -57,6 +78,7 @@ class _Finder:
         def exec_module(module: types.ModuleType) -> None:
             execute(module)
             _respect_cpu(module)
+            _number_processes(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
