@@ -31,7 +31,7 @@ help:
 	echo "make demo      setup, build, examples/train_digits.py"
 	echo "make test      setup, build, C++ tests, Python tests"
 	echo "make wheel | sdist  what can be installed elsewhere, in dist/"
-	echo "make ecosystem  programs of other people's frameworks; installs them"
+	echo "make ecosystem  programs of other people's frameworks, and tests of theirs; installs them"
 	echo "make models    tiny models of transformers and timm: docs/models.md"
 	echo "make platforms  the operators' programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
@@ -142,7 +142,10 @@ test-python: $(INSTALLED) $(TOOLS)
 ecosystem: build
 	@echo "== installing the frameworks"
 	$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
-	$(PY) -m pytest -v -m 'not conformance' tests/ecosystem $(ARGS)
+	status=0
+	$(PY) -m pytest -v -m 'not conformance' tests/ecosystem $(ARGS) || status=1
+	$(PY) tests/ecosystem/suites.py || status=1
+	exit $$status
 
 # ARGS="--again bert": those whose names have this in them, though they were measured.
 models: build
