@@ -2,6 +2,7 @@
 #include <c10/util/complex.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "XLAOps.h"
 #include "ir/dump.h"
 #include "ir/node.h"
+#include "ir/of_thread.h"
 #include "ir/shape.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
@@ -107,6 +109,58 @@ TEST(ShapeTest, CountsElementsAndPrints) {
   EXPECT_EQ(GetShape(ScalarType::Bool, {})->ToString(), "pred[]");
   EXPECT_EQ(GetShape(ScalarType::Long, {1})->ToString(), "s64[1]");
   EXPECT_EQ(GetShape(ScalarType::BFloat16, {1})->ToString(), "bf16[1]");
+}
+
+// ---------------------------------------------------------------- what is remembered
+
+struct Mortal {
+  static inline std::atomic<int> alive{0};
+  Mortal() { ++alive; }
+  ~Mortal() { --alive; }
+};
+constinit thread_local void* mortal_of_thread = nullptr;
+
+TEST(OfThreadTest, EndsWithTheThread) {
+  std::thread([] {
+    Mortal& mine = ir::OfThread<Mortal>(mortal_of_thread);
+    EXPECT_EQ(&ir::OfThread<Mortal>(mortal_of_thread), &mine);
+    EXPECT_EQ(Mortal::alive, 1);
+  }).join();
+  EXPECT_EQ(Mortal::alive, 0);
+}
+
+const OpSpec same{"test::same", "", kPairArgs,
+                  [](lowering::LoweringContext& cx, const ir::Node& node) {
+                    cx.SetOutputs(node, cx.Lowered(node.operands()[0]));
+                  },
+                  &counter};
+
+/// A node of its own kind for each `number`; how often its shape had to be inferred.
+int Inferred(int64_t number) {
+  int count = 0;
+  lazy::MakeOpNode(&same, {Source()}, {static_cast<uint64_t>(number)}, [&] {
+    ++count;
+    return ir::OutputShapes{{Floats({2})}};
+  });
+  return count;
+}
+
+TEST(MemoTest, ShapesAreInferredOnceForAllThreads) {
+  EXPECT_EQ(Inferred(-1), 1);
+  EXPECT_EQ(Inferred(-1), 0);
+  int theirs = -1;
+  std::thread([&] { theirs = Inferred(-1); }).join();
+  EXPECT_EQ(theirs, 0);
+}
+
+TEST(MemoTest, HasABound) {
+  EXPECT_EQ(Inferred(-2), 1);
+  int64_t i = 0;
+  while (i < 8 * static_cast<int64_t>(ir::kMaxRemembered) && Inferred(-2) == 0) {
+    for (int k = 0; k < 4096; ++k) ASSERT_EQ(Inferred(i++), 1);
+  }
+  EXPECT_GE(i, static_cast<int64_t>(ir::kMaxRemembered));
+  EXPECT_LT(i, 8 * static_cast<int64_t>(ir::kMaxRemembered)) << "nothing is forgotten";
 }
 
 // ---------------------------------------------------------------- attributes

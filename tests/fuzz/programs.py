@@ -55,8 +55,9 @@ EXCUSES = {
     r"torch\.pow\(.*\(inf[+-]": "a power of a complex infinity is partly NaN on the CPU",
     r"multi_margin_loss\(.* is nan, not": "of no samples the CPU gives what was in memory",
     r"hessian\(.*\binf\b": "a derivative at infinity: NaN where a 0 is multiplied, or is not",
-    r"ZeroDivisionError": "integer division by zero raises on the CPU alone ",
-    r"index.* out of (bounds|range)": "indices are checked when asked for (check_indices)",
+    r"^v\d+: .*\(inf\+nanj\).*, not .*\(inf\+0j\)": "a complex power that overflows",
+    r": no error, not (RuntimeError: )?ZeroDivisionError": "of divisors that the device computes",
+    r": no error, not \w+: .*\bindex.* out of (bounds|range)": "of indices that it computes",
 }
 
 
@@ -308,6 +309,8 @@ class _Writer:
             return
         if ".view(torch." in line and self.env[names[0]].isnan().any():
             return  # The bits of a NaN are nobody's promise.
+        if "median(" in line and any(_overlaps(self.env[name]) for name in names):
+            return  # The CPU reads beyond the memory of what is expanded.
         place = self.devices[names[0]] if names else "device"
         if pool is operators.DIFFERENTIABLE:
             body = re.sub(rf"\b{names[0]}\b", "a", line) if names else line

@@ -82,6 +82,11 @@ REFUSED: dict[str, Callable[[Device], Any]] = {
     "% [1, 0]": lambda d: ints(d, 4, 5) % ints(d, 1, 0),
     "fmod": lambda d: torch.fmod(ints(d, 4, 5), ints(d, 0)),
     "div": lambda d: torch.div(ints(d, 4, 5), ints(d, 0), rounding_mode="trunc"),
+    "% 0 among others": lambda d: ints(d, 1, 1, 1, 1, 1) % ints(d, -2, -1, 0, 1, 2),
+    "output_size": lambda d: torch.repeat_interleave(ones(d, 3), ints(d, 1, 2, 3), output_size=7),
+    "output_size of repeats": lambda d: torch.repeat_interleave(ints(d, 1, 2), output_size=2),
+    "repeats below 0": lambda d: torch.repeat_interleave(ints(d, 3, -1), output_size=2),
+    "repeat": lambda d: ones(d, 2, 0).repeat(-4, 1),
     "unravel_index": lambda d: torch.unravel_index(ints(d, 4, 5), (3, 0)),
     "diagonal_backward": lambda d: torch.ops.aten.diagonal_backward(
         ones(d, 4, 2), [2, 3, 4], 0, 0, 7
@@ -103,6 +108,20 @@ def test_kernel_size_that_the_cpu_does_not_come_back_from(device: torch.device) 
     for size in (0, -1, -(2**63)):
         with pytest.raises(RuntimeError, match="kernel size from 1 to 4"):
             torch.nn.functional.fractional_max_pool3d(ones(device, 1, 4, 4, 4), size, output_size=2)
+
+
+def test_modes_that_are_none(device: torch.device) -> None:
+    image, grid = ones(device, 1, 1, 4, 4), ones(device, 1, 2, 2, 2)
+    for modes in ((3, 0), (-4, 0), (0, 3), (0, 2**31)):
+        with pytest.raises(RuntimeError, match="interpolation_mode and padding_mode 0, 1 or 2"):
+            torch.grid_sampler_2d(image, grid, *modes, False)
+
+
+def test_sizes_of_nothing_that_xla_cannot_lay_out(device: torch.device) -> None:
+    for x in (ones(device), torch.ones((), dtype=torch.int64, device=device)):
+        assert torch.nonzero_static(x, size=2**40).cpu().shape == (2**40, 0)
+        with pytest.raises(RuntimeError, match="too large"):
+            torch.nonzero_static(x, size=MOST)
 
 
 def test_steps_of_backward_ops(device: torch.device) -> None:
@@ -133,10 +152,19 @@ TAKEN: dict[str, Callable[[Device], Any]] = {
     ),
     "empty_strided": lambda d: torch.empty_strided((0,), (4,), device=d),
     "uniform": lambda d: ones(d, 3).uniform_(-1e38, 1e38).isfinite(),
+    "repeat of nothing": lambda d: ones(d, 0).repeat(2, 0, -4),
+    "vector_norm of one": lambda d: torch.stack(
+        [torch.linalg.vector_norm(ones(d, 1) * -8, p) for p in (-100, float("nan"), 1e30, 0, 3)]
+    ),
+    "vector_norm of none": lambda d: torch.linalg.vector_norm(ones(d, 2, 0), float("nan"), 1),
+    "vector_norm of some": lambda d: torch.linalg.vector_norm(ones(d, 2, 1) * -8, -100, 1),
+    "vector_norm of more": lambda d: torch.linalg.vector_norm(ones(d, 2, 2), float("nan"), 1),
+    "output_size": lambda d: torch.repeat_interleave(ones(d, 2), ints(d, 1, 2), output_size=3),
     "as_strided of nothing": lambda d: torch.as_strided(cube(d), (0, 2), (MOST, MOST)),
 }
 
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken_as_on_the_cpu(name: str) -> None:
-    torch.testing.assert_close(TAKEN[name](xm.xla_device()).cpu(), TAKEN[name]("cpu"))
+    actual, expected = TAKEN[name](xm.xla_device()).cpu(), TAKEN[name]("cpu")
+    torch.testing.assert_close(actual, expected, equal_nan=True)

@@ -231,3 +231,59 @@ class TestChecks:
             f(torch.ones(5, device=device))
         assert met.counter_value("ReplayedCall") == before + status(f).replayed > before
         assert met.counter_value("ExecutedGraph::tripled") == 9
+
+
+INTEGERS = {
+    "embedding": (lambda x, i: torch.nn.functional.embedding(i, x), [0, 3, 2], [0, 4, 2]),
+    "cross_entropy": (torch.nn.functional.cross_entropy, [0, 2, 1, -100], [0, 1, 3, 1]),
+    "gather": (lambda x, i: x.gather(1, i[:, None]), [0, 2, 1, 2], [0, 1, -1, 1]),
+    "x[i]": (lambda x, i: x[i], [0, -4], [-5, 0]),
+    "// 0": (lambda x, i: x.long() // i, [5, -1, 3], [5, -1, 0]),
+    "repeats": (
+        lambda x, i: torch.repeat_interleave(x, i, 0, output_size=6),
+        [1, 2, 3, 0],
+        [1, 2, 3, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_that_an_operation_cannot_take(name, device):
+    """Of a call that would be replayed they are looked at, too."""
+    call, good, bad = INTEGERS[name]
+    table = torch.arange(12.0).reshape(4, 3)
+    on_device = table.to(device)
+
+    @torch_xla.compile(replay=True)
+    def step(i):
+        return call(on_device, i) + 1
+
+    for _ in range(6):
+        step(torch.tensor(good).to(device))
+    replayed = status(step).replayed
+    assert replayed > 0, status(step)
+    with pytest.raises((IndexError, RuntimeError)) as on_cpu:
+        call(table, torch.tensor(bad))
+    with pytest.raises((IndexError, RuntimeError)) as found:
+        step(torch.tensor(bad).to(device))
+    assert found.type is on_cpu.type or name == "cross_entropy"
+    result = step(torch.tensor(good).to(device))
+    assert status(step).replayed == replayed + 1
+    torch.testing.assert_close(result.cpu(), call(table, torch.tensor(good)) + 1)
+    # Of what the device computes nothing is known, traced or replayed.
+    step(torch.tensor(good).to(device) * 1)
+
+
+def test_a_number_that_an_operation_cannot_take(device):
+    table = torch.arange(6.0, device=device)
+
+    @torch_xla.compile(replay=True)
+    def step(i):
+        return table[i] * 2
+
+    for k in range(1, 7):
+        step(torch.full((2,), k % 6, device=device))
+    assert status(step).replayed > 0
+    with pytest.raises(IndexError):
+        step(torch.full((2,), 6, device=device))
+    assert step(torch.full((2,), 5, device=device)).tolist() == [10.0, 10.0]

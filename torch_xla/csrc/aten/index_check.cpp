@@ -12,6 +12,7 @@
 #include "aten/bridge.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
+#include "lazy/recorder.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -71,33 +72,28 @@ bool SeesAll(const lazy::View& view, int64_t numel) {
   return extent == numel;
 }
 
-/// What is known of the storage's integers.
-std::optional<lazy::Extremes> ExtremesOf(const XLATensorImpl& tensor) {
-  const ir::Value value = tensor.root()->value();
-  const lazy::DeviceData* data = lazy::LeafData(value);
-  return data ? data->extremes() : std::nullopt;
-}
-
 /// Whether the tensor has all elements of its storage.
 bool SeesAll(const XLATensorImpl& tensor) {
   const lazy::View* view = tensor.view();
   return !view || SeesAll(*view, tensor.root()->shape()->numel);
 }
 
-/// One of the indices that are known to be out of range.
-std::optional<int64_t> KnownBad(const XLATensorImpl& index, int64_t low, int64_t high,
-                                std::optional<int64_t> ignored) {
-  const std::optional<lazy::Extremes> extremes = ExtremesOf(index);
+/// What of the tensor's integers, which are known where they came from the host, is not as asked.
+std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
+                                      const lazy::IntegerBounds& bounds) {
+  const ir::Value value = tensor.root()->value();
+  const lazy::DeviceData* data = lazy::LeafData(value);
+  if (!data) return std::nullopt;
+  // A replayed call comes without its operations: what they look at is looked at for them.
+  if (lazy::Recorder* recorder = lazy::CurrentRecorder()) [[unlikely]] {
+    if (SeesAll(tensor)) recorder->bounds.push_back({data->id(), bounds});
+  }
+  const std::optional<lazy::Extremes> extremes = data->extremes();
   if (!extremes) return std::nullopt;
-  const int64_t least = extremes->least == ignored ? extremes->second_least : extremes->least;
-  const int64_t most = extremes->most == ignored ? extremes->second_most : extremes->most;
-  if (least >= low && most < high) [[likely]]
+  const std::optional<int64_t> violation = bounds.Violation(*extremes);
+  if (!violation) [[likely]]
     return std::nullopt;
-  if (!SeesAll(index)) return std::nullopt;
-  // Where all are ignored there is no least and no most.
-  if (least < low) return least;
-  if (most >= high) return most;
-  return std::nullopt;
+  return SeesAll(tensor) ? violation : std::nullopt;
 }
 
 }  // namespace
@@ -107,7 +103,8 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
   if (!IsXla(index) || index.numel() == 0 || !at::isIntegralType(index.scalar_type(), false)) {
     return;
   }
-  if (std::optional<int64_t> bad = KnownBad(*GetImpl(index), low, high, ignored)) {
+  const lazy::IntegerBounds bounds{.least = low, .most = high - 1, .ignored = ignored};
+  if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(index), bounds)) {
     ThrowOutOfRange(op, *bad, low, high, raises);
   }
   if (!indices_are_checked.load(std::memory_order_relaxed)) return;
@@ -141,10 +138,8 @@ void CheckDivisor(const at::Tensor& self, const at::Tensor& other) {
   }
   if (!IsXla(other)) {
     if (other.is_cpu() && other.dim() == 0) CheckDivisor(self, other.item());
-  } else if (const std::optional<lazy::Extremes> known = ExtremesOf(*GetImpl(other))) {
-    const bool zero = known->least == 0 || known->second_least == 0 || known->second_most == 0 ||
-                      known->most == 0;
-    TORCH_CHECK(!zero || other.numel() == 0 || !SeesAll(*GetImpl(other)),
+  } else if (other.numel() != 0) {
+    TORCH_CHECK(!KnownViolation(*GetImpl(other), {.zero = false}),
                 "ZeroDivisionError: integers divided by 0");
   }
 }
@@ -157,6 +152,14 @@ void CheckDivisor(const at::Tensor& self, const at::Scalar& other) {
 
 void CheckDivisor(const at::Scalar& self, const at::Tensor& other) {
   if (self.isIntegral(true)) CheckDivisor(other, other);
+}
+
+void CheckRepeats(const at::Tensor& repeats, int64_t total) {
+  if (!IsXla(repeats)) return;
+  TORCH_CHECK(!KnownViolation(*GetImpl(repeats), {.least = 0}), "repeats can not be negative");
+  const std::optional<int64_t> sum = KnownViolation(*GetImpl(repeats), {.sum = total});
+  TORCH_CHECK(!sum, "allocated size does not match required size: output_size is ", total,
+              ", and the repeats add up to ", *sum);
 }
 
 void ThrowIndexError(int device) {

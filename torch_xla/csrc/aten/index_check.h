@@ -33,6 +33,9 @@ void CheckDivisor(const at::Tensor& self, const at::Tensor& other);
 void CheckDivisor(const at::Tensor& self, const at::Scalar& other);
 void CheckDivisor(const at::Scalar& self, const at::Tensor& other);
 
+/// How often elements are repeated, which are to be `total` in all: of numbers from the host.
+void CheckRepeats(const at::Tensor& repeats, int64_t total);
+
 /// IndexError for the first index of `device` that was found out of range since the last time:
 /// operator, line and value. For those who are about to wait for a result.
 void ThrowIndexError(int device);

@@ -58,6 +58,13 @@ std::string At(const ir::SourceLocation* location) {
   return location ? " at " + location->ToString() : "";
 }
 
+/// A tensor that has the storage.
+size_t EntryOf(const TensorTable& table, size_t storage) {
+  auto it = std::find_if(table.entries.begin(), table.entries.end(),
+                         [&](const auto& entry) { return entry.storage == storage; });
+  return it - table.entries.begin();
+}
+
 std::string NumberText(const lazy::RecordedNumber& number) {
   return number.is_float ? std::to_string(std::bit_cast<double>(number.bits))
                          : std::to_string(static_cast<int64_t>(number.bits));
@@ -195,10 +202,16 @@ const char* ReplayPlan::Misfit(const TensorTable& table, size_t* entry) const {
   if (table.storages.size() != storage_guards_.size()) return "which of them share memory";
   for (size_t i = 0; i < storage_guards_.size(); ++i) {
     if (storage_guards_[i].Holds(*table.storages[i])) continue;
-    for (size_t k = 0; k < table.entries.size(); ++k) {
-      if (table.entries[k].storage == i) *entry = k;
-    }
+    *entry = EntryOf(table, i);
     return "whether it was filled with a number";
+  }
+  for (const Bounds& asked : bounds_) {
+    const ir::Value value = table.storages[asked.storage]->value();
+    const DeviceData* data = lazy::LeafData(value);
+    const std::optional<lazy::Extremes> known = data ? data->extremes() : std::nullopt;
+    if (!known || !asked.bounds.Violation(*known)) continue;
+    *entry = EntryOf(table, asked.storage);
+    return "its integers, of which an operation cannot take one";
   }
   return nullptr;
 }
@@ -484,6 +497,7 @@ ReplayPlanPtr ReplayRecorder::Finish(std::string* refusal) {
   const lazy::RecordedCut* cut = recorder_.cuts.empty() ? nullptr : &recorder_.cuts[0];
   if (refusal_.empty() && cut) refusal_ = AddCut(*cut);
   if (refusal_.empty()) refusal_ = AddValues(cut);
+  if (refusal_.empty()) AddBounds();
   *refusal = refusal_;
   if (!refusal_.empty()) return nullptr;
   return plan_;
@@ -556,6 +570,20 @@ std::string ReplayRecorder::AddInputs(const lazy::RecordedCut& cut) {
     input.content = cut.contents[i];
   }
   return {};
+}
+
+/// What operations asked of the integers that tensors had before; what the call itself sends is the
+/// same the next time.
+void ReplayRecorder::AddBounds() {
+  std::vector<ReplayPlan::Bounds>& all = plan_->bounds_;
+  for (const lazy::RecordedBounds& asked : recorder_.bounds) {
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      const ReplayPlan::Bounds one{static_cast<uint32_t>(i), asked.bounds};
+      if (ids_[i] == asked.data && std::find(all.begin(), all.end(), one) == all.end()) {
+        all.push_back(one);
+      }
+    }
+  }
 }
 
 /// Where the values come from that storages have now.

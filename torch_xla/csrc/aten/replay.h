@@ -167,6 +167,12 @@ class ReplayPlan {
   int device_ = 0;
   std::vector<TensorGuard> guards_;
   std::vector<StorageGuard> storage_guards_;
+  struct Bounds {
+    uint32_t storage;
+    lazy::IntegerBounds bounds;
+    bool operator==(const Bounds&) const = default;
+  };
+  std::vector<Bounds> bounds_;
   std::vector<uint32_t> needed_;  // storages whose values are looked at
   lazy::ProgramPtr program_;      // null: nothing is computed
   ir::Hash128 hash_;
@@ -211,6 +217,7 @@ class ReplayRecorder {
   std::string AddInputs(const lazy::RecordedCut& cut);
   std::string AddNumbers(const lazy::RecordedCut& cut);
   std::string AddValues(const lazy::RecordedCut* cut);
+  void AddBounds();
 
   const std::vector<at::Tensor> tensors_;
   const int device_;

@@ -1,6 +1,5 @@
 #include "ir/node.h"
 
-#include <unordered_map>
 #include <vector>
 
 namespace torch_xla::ir {
@@ -20,14 +19,6 @@ void NodePtr::Release(Node* node) {
     delete next;
   }
   draining = false;
-}
-
-const OutputShapes* InternOutputs(ShapeRef shape) {
-  // Shapes live for ever, so may what is made of one; per thread, so without a lock.
-  thread_local auto& seen = *new std::unordered_map<ShapeRef, const OutputShapes*>;
-  const OutputShapes*& outputs = seen[shape];
-  if (!outputs) outputs = new OutputShapes{{shape}};
-  return outputs;
 }
 
 }  // namespace torch_xla::ir

@@ -22,14 +22,6 @@ namespace torch_xla::ir {
 
 class Node;
 
-/// The results of a node: interned with the node's hash, shared by all nodes alike.
-struct OutputShapes {
-  c10::SmallVector<ShapeRef, 1> shapes;
-};
-
-/// The interned outputs of a node with one result of this shape.
-const OutputShapes* InternOutputs(ShapeRef shape);
-
 /// Owning reference to a node; releasing the last one frees it (and, without
 /// recursion, whatever it alone kept alive).
 class NodePtr {

@@ -3,11 +3,14 @@
 #include <c10/util/Exception.h>
 #include <c10/util/safe_numerics.h>
 
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <unordered_set>
+#include <vector>
 
 #include "ir/hash.h"
+#include "ir/of_thread.h"
 
 namespace torch_xla::ir {
 namespace {
@@ -43,6 +46,8 @@ struct ContentEqual {
 
 using ShapeSet = std::unordered_set<ShapeRef, ContentHash, ContentEqual>;
 
+constinit thread_local void* shapes_of_thread = nullptr;
+
 ShapeRef Intern(const Key& key) {
   static std::mutex mutex;
   static ShapeSet& shapes = *new ShapeSet;  // outlives static destruction
@@ -57,7 +62,8 @@ ShapeRef Intern(const Key& key) {
   }
   overflows |= c10::mul_overflows(numel, static_cast<int64_t>(c10::elementSize(key.dtype)), &bytes);
   TORCH_CHECK(!overflows, "Storage size calculation overflowed with sizes=", key.dims);
-  auto* shape = new Shape{key.dtype, key.wrapped, numel, ContentHash()(key), {}};
+  auto* shape = new Shape{key.dtype, key.wrapped, numel, ContentHash()(key), {}, {}};
+  shape->alone.shapes.push_back(shape);
   shape->dims.assign(key.dims.begin(), key.dims.end());
   shapes.insert(shape);
   return shape;
@@ -67,11 +73,21 @@ ShapeRef Intern(const Key& key) {
 
 ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped) {
   // In front of the shared table, so that tracing takes no lock.
-  thread_local ShapeSet& seen = *new ShapeSet;
+  auto& seen = OfThread<ShapeSet>(shapes_of_thread);
   Key key{dtype, wrapped, dims};
   auto it = seen.find(key);
   if (it != seen.end()) return *it;
+  if (seen.size() >= kMaxRemembered) seen.clear();
   return *seen.insert(Intern(key)).first;
+}
+
+const OutputShapes* InternOutputs(const OutputShapes& outputs) {
+  const c10::ArrayRef<ShapeRef> shapes = outputs.shapes;
+  if (shapes.size() == 1 && shapes[0]) return InternOutputs(shapes[0]);
+  static std::mutex mutex;
+  static auto& lists = *new std::map<std::vector<ShapeRef>, OutputShapes>;
+  std::lock_guard lock(mutex);
+  return &lists.try_emplace(shapes.vec(), outputs).first->second;
 }
 
 const char* DtypeName(c10::ScalarType dtype) {

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "ir/of_thread.h"
 #include "lazy/stand_in.h"
 
 namespace torch_xla::lazy {
@@ -293,18 +294,23 @@ uint32_t RareClass(double value) {
   return is_negative ? number + kLargest.size() + 1 : number;
 }
 
+using Known = std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
+constinit thread_local void* accepted_of_thread = nullptr;
+constinit thread_local void* checked_of_thread = nullptr;
+
 uint32_t RealClass(double value) { return value > 0 && value <= 127 ? 0 : RareClass(value); }
 
 }  // namespace
 
 void TryOnCpu(const c10::OperatorHandle& op, const Stack& arguments, int64_t result_elements) {
   if (!IsTried(op) || Hangs(op, arguments)) return;
-  thread_local auto& accepted = *new std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
+  auto& accepted = ir::OfThread<Known>(accepted_of_thread);
   const Scale scale = ScaleFor(arguments, result_elements);
   const ir::Hash128 key = KeyOf(op, arguments, scale);
   if (accepted.contains(key)) return;
   if (std::exception_ptr refusal = Try(op, arguments, scale, result_elements))
     std::rethrow_exception(refusal);
+  if (accepted.size() >= ir::kMaxRemembered) accepted.clear();
   accepted.insert(key);
 }
 
@@ -373,7 +379,7 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
     hasher.Add(static_cast<uint64_t>(dtypes[i]));
   }
   if (as_they_are) return;
-  thread_local auto& checked = *new std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
+  auto& checked = ir::OfThread<Known>(checked_of_thread);
   const ir::Hash128 key = hasher.Finish();
   if (checked.contains(key)) return;
   const ir::OpSpec& op = node.op();
@@ -385,6 +391,7 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
     }
     CheckOutDtypes(*handle, MetaArguments(op, node.operands(), node.attributes()), results, dtypes);
   }
+  if (checked.size() >= ir::kMaxRemembered) checked.clear();
   checked.insert(key);
 }
 

@@ -177,7 +177,20 @@ std::optional<Extremes> DeviceData::extremes() const {
   }
   using Limits = std::numeric_limits<int64_t>;
   const int64_t value = fill_->toLong();
-  return Extremes{value, Limits::max(), Limits::min(), value};
+  const uint64_t sum = static_cast<uint64_t>(value) * static_cast<uint64_t>(shape_->numel);
+  return Extremes{value,     Limits::max(), Limits::min(), value, static_cast<int64_t>(sum),
+                  value == 0};
+}
+
+std::optional<int64_t> IntegerBounds::Violation(const Extremes& known) const {
+  // Where all are ignored there is no least and no most: those are within any bounds.
+  const int64_t low = known.least == ignored ? known.second_least : known.least;
+  const int64_t high = known.most == ignored ? known.second_most : known.most;
+  if (low < least) return low;
+  if (high > most) return high;
+  if (!zero && known.has_zero) return 0;
+  if (sum && known.sum != *sum) return known.sum;
+  return std::nullopt;
 }
 
 uint64_t DeviceData::NextId() {

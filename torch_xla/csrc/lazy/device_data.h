@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -22,10 +23,23 @@ namespace torch_xla::lazy {
 /// An array's memory: a buffer on each device of a set, which hold the tiles of a sharding.
 using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
 
-/// The two least and the two largest of some integers. Where all are equal, `second_least` is the
-/// largest int64 and `second_most` the least one.
+/// The two least and the two largest of some integers, their sum (modulo 2^64) and whether one is
+/// 0. Where all are equal, `second_least` is the largest int64 and `second_most` the least one.
 struct Extremes {
-  int64_t least, second_least, second_most, most;
+  int64_t least, second_least, second_most, most, sum;
+  bool has_zero;
+};
+
+/// What an operation asks of integers that come from the host.
+struct IntegerBounds {
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  std::optional<int64_t> ignored = std::nullopt;  // may be beyond these
+  bool zero = true;                               // may be among them
+  std::optional<int64_t> sum = std::nullopt;
+
+  bool operator==(const IntegerBounds&) const = default;
+  /// What is not as asked, one of them or their sum; nothing where all is.
+  std::optional<int64_t> Violation(const Extremes& known) const;
 };
 
 class DeviceData : public c10::intrusive_ptr_target {

@@ -6,10 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <unordered_map>
 
 #include "XLAOps.h"
 #include "debug/environment.h"
+#include "ir/of_thread.h"
 #include "lazy/cpu_trial.h"
 #include "lazy/device.h"
 #include "lazy/number.h"
@@ -63,13 +65,39 @@ uint32_t ClassOf(const ir::Node& node) {
   return NumberClass(ir::AttributeReader(node.attributes()).Scalar());
 }
 
+using Memo = std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
+constinit thread_local void* memo_of_thread = nullptr;
+
+/// What all threads have found out: a new one need not ask PyTorch again.
+class SharedMemo {
+ public:
+  static SharedMemo& Get() {
+    static auto& memo = *new SharedMemo;
+    return memo;
+  }
+  const ir::OutputShapes* Find(const ir::Hash128& key) const {
+    std::lock_guard lock(mutex_);
+    auto it = memo_.find(key);
+    return it == memo_.end() ? nullptr : it->second;
+  }
+  void Add(const ir::Hash128& key, const ir::OutputShapes* outputs) {
+    std::lock_guard lock(mutex_);
+    if (memo_.size() >= kMax) memo_.clear();
+    memo_.emplace(key, outputs);
+  }
+
+ private:
+  static constexpr size_t kMax = 4 * ir::kMaxRemembered;
+  mutable std::mutex mutex_;
+  Memo memo_;
+};
+
 /// A node whose shapes are inferred when its like is seen for the first time. Takes what
 /// `operands` and `attributes` hold after that.
 ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir::Words& attributes,
                          c10::function_ref<ir::OutputShapes()> infer) {
-  // Per thread, so that tracing takes no lock; 128 bits stand for the key.
-  thread_local auto& memo =
-      *new std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
+  // Of the thread, so that tracing takes no lock; 128 bits stand for the key.
+  auto& memo = ir::OfThread<Memo>(memo_of_thread);
   // Half of an integer is a number of the default dtype: another result, and another program.
   const c10::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
   if (default_dtype != c10::ScalarType::Float)
@@ -85,23 +113,27 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
   const ir::Hash128 key{given.low ^ classes * 0x9E3779B97F4A7C15ull, given.high + classes};
   auto it = memo.find(key);
   if (it == memo.end()) {
-    auto checked = [&](ir::OutputShapes shapes) {
-      auto outputs = std::make_unique<ir::OutputShapes>(std::move(shapes));
+    auto checked = [&](const ir::OutputShapes& shapes) {
+      const ir::OutputShapes* outputs = ir::InternOutputs(shapes);
       TryOnCpu(*op, operands, attributes, *outputs);
       // What the lowering refuses is refused now, where the call is, and not at the sync.
-      lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs.get(), hash),
+      lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs, hash),
                                        Platform());
       return outputs;
     };
-    std::unique_ptr<ir::OutputShapes> outputs;
-    try {
-      outputs = checked(infer());
-    } catch (const std::exception&) {
-      auto on_cpu = ShapesOnCpu(*op, operands, attributes);
-      if (!on_cpu) throw;
-      outputs = checked(*std::move(on_cpu));
+    const ir::OutputShapes* outputs = SharedMemo::Get().Find(key);
+    if (!outputs) {
+      try {
+        outputs = checked(infer());
+      } catch (const std::exception&) {
+        auto on_cpu = ShapesOnCpu(*op, operands, attributes);
+        if (!on_cpu) throw;
+        outputs = checked(*on_cpu);
+      }
+      SharedMemo::Get().Add(key, outputs);
     }
-    it = memo.emplace(key, outputs.release()).first;
+    if (memo.size() >= ir::kMaxRemembered) memo.clear();
+    it = memo.emplace(key, outputs).first;
   }
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
   node->set_location(CurrentLocation());

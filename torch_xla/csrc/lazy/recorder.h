@@ -40,8 +40,16 @@ struct RecordedCut {
   std::vector<Target> targets;
 };
 
+/// What an operation asked of all the integers of some data, which it would look at if they came
+/// from the host.
+struct RecordedBounds {
+  uint64_t data;  // its id
+  IntegerBounds bounds;
+};
+
 struct Recorder {
   std::vector<RecordedCut> cuts;
+  std::vector<RecordedBounds> bounds;
   uint64_t first_data = UINT64_MAX;
   /// What read a tensor, cut the graph or waited, but for the end of what is recorded.
   std::vector<Origin> reads;

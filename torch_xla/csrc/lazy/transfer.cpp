@@ -105,8 +105,12 @@ template <typename T>
 Extremes ExtremesOf(const T* numbers, int64_t count) {
   T least = numbers[0], most = numbers[0];
   T second_least = std::numeric_limits<T>::max(), second_most = std::numeric_limits<T>::min();
+  auto sum = static_cast<uint64_t>(least);
+  bool has_zero = least == 0;
   for (int64_t i = 1; i < count; ++i) {
     const T x = numbers[i];
+    sum += static_cast<uint64_t>(x);
+    has_zero |= x == 0;
     // One branch, and soon none that is taken: 1 ns a number.
     if (((x < second_least) & (x != least)) | ((x > second_most) & (x != most))) [[unlikely]] {
       if (x < least) {
@@ -123,9 +127,9 @@ Extremes ExtremesOf(const T* numbers, int64_t count) {
   }
   if (least == most) {
     using Wide = std::numeric_limits<int64_t>;
-    return {least, Wide::max(), Wide::min(), most};
+    return {least, Wide::max(), Wide::min(), most, static_cast<int64_t>(sum), has_zero};
   }
-  return {least, second_least, second_most, most};
+  return {least, second_least, second_most, most, static_cast<int64_t>(sum), has_zero};
 }
 
 /// Remembers what indices must know of themselves.

@@ -4,6 +4,7 @@
 // weight's slope where the gradient of the grid is asked for. Elements are read and written
 // as rows of all channels.
 #include <cmath>
+#include <string>
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
@@ -128,6 +129,10 @@ Value Combine(Value a, Value b) {
 /// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
 Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
                    bool align_corners) {
+  if (mode < 0 || mode > 2 || padding < 0 || padding > 2) {
+    throw stablehlo::Error("expected interpolation_mode and padding_mode 0, 1 or 2, got " +
+                           std::to_string(mode) + " and " + std::to_string(padding));
+  }
   const auto rank = static_cast<int64_t>(dims.size()) - 2;
   const int64_t places = grid.type().num_elements() / rank;
   Value flat = Reshape(grid, {places, rank});

@@ -179,6 +179,8 @@ at::Tensor XLANativeFunctions::repeat_interleave_Tensor(const at::Tensor& repeat
     const at::Tensor seen = aten::ToCpu(repeats);
     TORCH_CHECK(seen.ge(0).all().item<bool>(), "repeats can not be negative");
     output_size = seen.sum().item<int64_t>();
+  } else {
+    aten::CheckRepeats(repeats, *output_size);
   }
   aten::NodeBuilder builder(ir::ops::repeat_interleave_Tensor);
   builder.Tensor(repeats);

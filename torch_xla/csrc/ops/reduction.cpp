@@ -251,6 +251,17 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
   Value x = Convert(self, element);
   auto sum = [&](Value terms) { return Reduce(terms, dims, ReduceOp::kAdd); };
   Value norm;
+  // One number's norm is its size, and that of none is 0: no power of it is looked at, not even
+  // the NaN-th.
+  const bool none = IsEmpty(self);
+  if (none || self.type().num_elements() == cx.output_type().num_elements()) {
+    const bool counts = ord.constant() && ord.constant()->toDouble() == 0;
+    norm = sum(counts ? Convert(NotEqual(x, 0), element) : Abs(x));
+    if (!none && !ord.constant()) {
+      norm = Select(Equal(ord.Like(norm), 0), Convert(NotEqual(norm, 0), element), norm);
+    }
+    return Finish(cx, norm);
+  }
   if (!ord.constant()) {
     Value size = Abs(x);
     norm = sum(Power(size, ord.Like(size)));

@@ -167,6 +167,8 @@ Value flip(LoweringContext&, Value self, c10::IntArrayRef dims) {
 }
 
 Value repeat(LoweringContext& cx, Value self, c10::IntArrayRef repeats) {
+  // What is empty may be repeated -4 times, too.
+  if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   // Each dimension becomes (repeat, size), which the reshape joins.
   Dims dims, mapping;
   int64_t added = static_cast<int64_t>(repeats.size()) - self.rank();

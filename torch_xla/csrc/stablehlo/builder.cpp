@@ -93,12 +93,14 @@ Builder::Block Builder::CloseBlock() {
 }
 
 int Builder::NewValue(const Type& type, int number, int result, bool argument) {
-  // XLA computes with sizes in bytes, and does not look whether they fit.
+  // XLA computes with sizes in bytes, and does not look whether they fit; not of arrays without
+  // elements either, which it lays out dimension by dimension.
   int64_t bytes = type.token ? 0 : static_cast<int64_t>(runtime::ByteWidth(type.element));
   bool overflows = false;
-  for (int64_t dim : type.dims) overflows |= __builtin_mul_overflow(bytes, dim, &bytes);
-  const bool empty = std::find(type.dims.begin(), type.dims.end(), 0) != type.dims.end();
-  if (overflows && !empty) throw Error(Cat("stablehlo: ", type.ToString(), " is too large"));
+  for (int64_t dim : type.dims) {
+    overflows |= __builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes);
+  }
+  if (overflows) throw Error(Cat("stablehlo: ", type.ToString(), " is too large"));
   int block = argument ? blocks_.front().id : blocks_.back().id;
   values_.push_back(Record{type, block, number, result, argument});
   return static_cast<int>(values_.size()) - 1;
