@@ -5,7 +5,7 @@ It is found when somebody asks, among all objects of the interpreter; nothing is
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import sys
 import types
 from collections.abc import Iterator
@@ -26,6 +26,9 @@ KINDS = (
     "autograd",
     "runtime",
 )
+
+
+_ATTEMPTS = 4
 
 
 class Holder(NamedTuple):
@@ -76,10 +79,7 @@ def _held_by_python(tensors: list[torch.Tensor]) -> set[int]:
     The others are kept by C++ alone: a tensor that Python has seen keeps its Python object for as
     long as autograd has it.
     """
-    held: set[int] = set()
-    for referrer in gc.get_referrers(*tensors) if tensors else ():
-        if referrer is not tensors:
-            held.update(map(id, gc.get_referents(referrer)))
+    held = _XLAC._ids_held_by_objects(tensors)
     # A frame that is kept by its own variable would live on, with all that it has.
     for at in _frames():
         if at.f_code is not _find.__code__:
@@ -91,20 +91,22 @@ def _held_by_python(tensors: list[torch.Tensor]) -> set[int]:
 def find() -> dict[int, Holder]:
     """Returns the holder of each array in device memory, by the array's id."""
     with torch._C.DisableTorchFunctionSubclass():
+        for _ in range(_ATTEMPTS):
+            # Of a module or an optimizer that another thread changes meanwhile.
+            with contextlib.suppress(RuntimeError, AttributeError, KeyError):
+                return _find()
         return _find()
 
 
 def _find() -> dict[int, Holder]:
-    modules, optimizers, tensors = [], [], []
-    for one in gc.get_objects():
-        kind = type(one)  # Without `isinstance`, which asks proxies for what they stand for.
-        if issubclass(kind, torch.Tensor):
-            if one.device.type == "xla":
-                tensors.append(one)
-        elif issubclass(kind, torch.nn.Module):
-            modules.append(one)
-        elif issubclass(kind, torch.optim.Optimizer):
-            optimizers.append(one)
+    tensors, modules, optimizers = _XLAC._objects_of_types(
+        [torch.Tensor, torch.nn.Module, torch.optim.Optimizer]
+    )
+    # No other list of them may be left, which would be taken for one of the program's.
+    tensors = [tensor for tensor in tensors if tensor.device.type == "xla"]
+    # Not those that their constructor has not begun with.
+    modules = [module for module in modules if "_modules" in module.__dict__]
+    optimizers = [optimizer for optimizer in optimizers if "state" in optimizer.__dict__]
     named: list[tuple[torch.Tensor, Holder]] = []
     for root in _roots(modules):
         prefix = type(root).__name__
@@ -115,8 +117,8 @@ def _find() -> dict[int, Holder]:
     names = {id(tensor): holder.name for tensor, holder in named}
     named += [(x, Holder("parameter", "")) for x in tensors if isinstance(x, torch.nn.Parameter)]
     for optimizer in optimizers:
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items() if isinstance(state, dict) else ():
+        for parameter, state in list(optimizer.state.items()):
+            for name, value in list(state.items()) if isinstance(state, dict) else ():
                 of = f"{type(optimizer).__name__}.{name} of {names.get(id(parameter), '?')}"
                 named += [(x, Holder("optimizer state", of)) for x in _tensors_in(value)]
     # `grad` of a tensor that is no leaf warns.

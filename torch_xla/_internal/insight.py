@@ -22,7 +22,8 @@ class Reason:
             ``"evicted"``, or ``"new"`` where there was nothing like it.
         text: What it is now, and what it was.
         line: ``file:line`` of the program that traced it; empty where that is not known.
-        remedy: What can be done about it.
+        remedy: What can be done about it. Empty behind a reason of kind ``"new"``: what follows
+            tells it from the nearest graph, which is another program.
     """
 
     kind: str

@@ -351,6 +351,92 @@ def test_the_variable_makes_errors(tmp_path):
     assert line(tmp_path, "INPUT") in result["error"]
 
 
+def test_other_programs_of_a_few_operations_are_no_errors(tmp_path):
+    result, _ = explained(
+        tmp_path,
+        """
+        x = torch.ones(4).to(device)
+        (x * 2).max().item()
+        (x * 2).min().item()
+        report(found=told(explain(lambda: x.sin() + torch.ones(2, 4).to(device).exp())))
+        """,
+        XLA_ON_RECOMPILE="error",
+    )
+    ((near, _, (kind, _, _, remedy), *others),) = result["found"]
+    assert not near and kind == "new" and "nothing need be done" in remedy
+    # What tells it from the nearest one is said, and is no fault.
+    assert others and all(text and not advice for _, text, _, advice in others)
+
+
+def test_shardings_are_told_as_such(tmp_path):
+    result, _ = explained(
+        tmp_path,
+        """
+        import numpy as np
+        import torch_xla.distributed.spmd as xs
+        torch_xla.runtime.use_spmd()
+        mesh = xs.Mesh(np.arange(2), (2,), ("x",))
+        def step(*spec):
+            x = torch.ones(4, 4).to(device)
+            return xs.mark_sharding(x * 2.5, mesh, spec).global_tensor.exp()  # MARK
+        explain(step, "x", None)
+        report(changed=told(explain(step, None, "x")))
+        """,
+        CPU_NUM_DEVICES="2",
+    )
+    ((near, _, (kind, text, where, remedy), *_),) = result["changed"]
+    assert near and kind == "sharding" and where == line(tmp_path, "MARK"), result
+    assert "tiles=(1, 2), was tiles=(2, 1)" in text and "one sharding" in remedy
+
+
+def test_the_line_is_not_of_the_standard_library(tmp_path):
+    result, _ = explained(
+        tmp_path,
+        """
+        import functools
+        @torch_xla.compile
+        def step(x):
+            return x.exp()
+        step(torch.ones(3).to(device))  # STEP
+        report(step=explain.last().line)
+        functools.reduce(torch.add, [torch.ones(n).to(device) for n in (3, 1)]).tolist()  # LIST
+        report(list=explain.last().line)
+        torch_xla.experimental.eager_mode(True)
+        torch.ones(5).to(device) * 2.5  # EAGER
+        report(eager=explain.last().cause)
+        """,
+    )
+    assert result["step"] == line(tmp_path, "STEP")
+    assert result["list"] == line(tmp_path, "LIST")
+    assert result["eager"] == f"eager mode at {line(tmp_path, 'EAGER')}"
+
+
+FREQUENT = """
+    for step in range(21):
+        x = torch.ones(SIZE, 4).to(device) * 2.5  # INPUT
+        if step % STEPS == 0:
+            x.sum().item()  # READ
+        torch_xla.sync()  # SYNC
+"""
+
+
+def test_what_is_too_frequent_is_told(tmp_path):
+    def told(size, steps, **environment):
+        code = FREQUENT.replace("SIZE", size).replace("STEPS", steps)
+        _, errors = explained(tmp_path, code, **environment)
+        return [text for text in errors.splitlines() if "too frequent" in text]
+
+    (read,) = told("3", "1", PT_XLA_DEBUG_LEVEL="1")
+    start = "pt-xla-profiler: TransferFromDeviceTime too frequent: 10 counts during 10 steps"
+    where = f"most of them by .item() at {line(tmp_path, 'READ')}; keep the values on the device"
+    assert read.startswith(f"{start}, {where}")
+    (compiled,) = told("3 + step", "5", PT_XLA_DEBUG_LEVEL="1")
+    assert compiled.startswith("pt-xla-profiler: CompileTime too frequent: 10 counts during 10")
+    assert f"by torch_xla.sync() at {line(tmp_path, 'SYNC')}, because of shape: " in compiled
+    assert f"({line(tmp_path, 'INPUT')}); pad it to one of a few sizes" in compiled
+    assert told("3", "5", PT_XLA_DEBUG_LEVEL="1") == told("3 + step", "1") == []
+
+
 def test_records_are_small(tmp_path):
     result, _ = explained(
         tmp_path,

@@ -63,6 +63,7 @@ def test_a_cache_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -
     result = start(XLA_PERSISTENT_CACHE_PATH=str(usable))
     assert "cannot be written" not in result.stderr
     assert list(usable.glob("*.program"))
+    assert usable.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_cache_folder_is_not_made_to_be_read(tmp_path: Path) -> None:

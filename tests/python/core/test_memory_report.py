@@ -215,6 +215,35 @@ report(
     assert result["none"] == 0
 
 
+def test_other_threads_do_not_notice(tmp_path):
+    run_python(
+        """
+        import sys, threading
+        from torch_xla.debug import memory_report
+        sys.setswitchinterval(1e-5)
+        done, failures = threading.Event(), []
+        def make_tuples():  # Each is to be held by nobody else while it grows.
+            try:
+                while not done.is_set():
+                    tuple(str(i) + "a" for i in range(100))
+            except BaseException as error:
+                failures.append(error)
+        threads = [threading.Thread(target=make_tuples) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        x = torch.ones(3).to(device) * 2
+        torch_xla.sync()
+        reports = [memory_report() for _ in range(3)]
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures
+        assert any(array.holder == "user" for array in reports[0].arrays)
+        """,
+        tmp_path,
+    )
+
+
 def test_peaks_begin_again(device):
     held = torch.ones(256, 256).to(device) * 2
     large = torch.ones(1024, 1024).to(device) * 2

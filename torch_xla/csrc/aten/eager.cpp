@@ -8,6 +8,7 @@
 #include "debug/environment.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
+#include "lazy/origin.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -21,6 +22,7 @@ void RunAtOnce(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     op.callBoxed(stack);
   }
   if (!lazy::ClientCreated()) return;
+  lazy::CauseScope cause("eager mode");
   for (int device = 0; device < lazy::DeviceCount(); ++device) lazy::RunPending(device, wait);
 }
 

@@ -150,16 +150,30 @@ std::optional<std::string> DiskCache::Read(std::string_view key) {
 bool DiskCache::Complain(const std::string& what, int error) {
   std::lock_guard lock(mutex_);
   if (std::exchange(complained_, true)) return false;
-  TORCH_WARN("the cache of compiled programs ", what, ": ", std::strerror(error),
-             ". Programs are compiled anew in each process; XLA_PERSISTENT_CACHE_PATH names "
-             "another folder, or with an empty value none.");
+  TORCH_WARN("compiled programs cannot be ", what, " '", settings_.folder.string(),
+             "': ", std::strerror(error),
+             ". They are compiled anew in each process; XLA_PERSISTENT_CACHE_PATH names another "
+             "folder, or with an empty value none.");
   return false;
+}
+
+void DiskCache::Check() {
+  std::error_code error;
+  if (!settings_.read_only) error = MakeFolder(settings_.folder);
+  if (!error && !fs::is_directory(settings_.folder, error) && !error) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
+  const int mode = settings_.read_only ? R_OK | X_OK : W_OK | X_OK;
+  if (!error && access(settings_.folder.c_str(), mode) != 0) {
+    error.assign(errno, std::generic_category());
+  }
+  if (error) Complain(settings_.read_only ? "read from" : "written to", error.value());
 }
 
 bool DiskCache::Write(std::string_view key, std::string_view content) {
   if (settings_.read_only) return false;
   if (const std::error_code error = MakeFolder(settings_.folder)) {
-    return Complain("cannot make its folder " + settings_.folder.string(), error.value());
+    return Complain("written to", error.value());
   }
   const fs::path path = PathOf(key);
   fs::path temporary = path;
@@ -169,14 +183,14 @@ bool DiskCache::Write(std::string_view key, std::string_view content) {
   bool whole = false;
   {
     const File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
-    if (!file) return Complain("cannot write in " + settings_.folder.string(), errno);
+    if (!file) return Complain("written to", errno);
     whole = file.WriteAll({reinterpret_cast<const char*>(&header), sizeof header}) &&
             file.WriteAll(key) && file.WriteAll(content);
   }
   if (!whole || rename(temporary.c_str(), path.c_str()) != 0) {
     const int code = errno;
     unlink(temporary.c_str());
-    return Complain("cannot write in " + settings_.folder.string(), code);
+    return Complain("written to", code);
   }
   std::lock_guard lock(mutex_);
   if (bytes_ >= 0) bytes_ += static_cast<int64_t>(sizeof header + key.size() + content.size());

@@ -32,9 +32,12 @@ class DiskCache {
 
   const Settings& settings() const { return settings_; }
 
+  /// Makes the folder where it is to be written; warns where it cannot be used.
+  void Check();
+
   /// The content of an entry, which counts as used; nothing where there is none.
   std::optional<std::string> Read(std::string_view key);
-  /// Whether it is there now; says once on standard error where that cannot be done.
+  /// Whether it is there now; warns where that cannot be done.
   bool Write(std::string_view key, std::string_view content);
   void Remove(std::string_view key);
   /// For people: what of a key no entry has, or that it had to make room. Looks at all entries, and
@@ -72,7 +75,7 @@ class DiskCache {
  private:
   std::filesystem::path PathOf(std::string_view key) const;
   void Evict();
-  /// Returns false.
+  /// Warns once; returns false.
   bool Complain(const std::string& what, int error);
 
   const Settings settings_;

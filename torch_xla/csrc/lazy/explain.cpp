@@ -10,6 +10,7 @@
 #include "debug/report.h"
 #include "lazy/device.h"
 #include "lazy/disk_cache.h"
+#include "lazy/frequency.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -19,8 +20,6 @@ constexpr size_t kMaxRecordBytes = 64 << 20;
 constexpr size_t kMaxExplanations = 256;
 // So many compilations of nearly the same graph, one after the other, are told.
 constexpr int kWarnAfter = 3;
-// A few operations of which one is another are another program.
-constexpr size_t kFewNodes = 16;
 // With more steps than this between them they are not one after the other.
 constexpr int64_t kMaxCachedBetween = 20;
 
@@ -135,13 +134,13 @@ void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& ex
   explanation.changed = comparison.changed;
   explanation.near = comparison.IsNear(std::max(now.record->size(), nearest->size()));
   if (!explanation.near) {
-    explanation.reasons.push_back(ReasonOf(
-        Change::kNew, "no graph like it was compiled before: " + std::to_string(comparison.added) +
-                          " of its operations are not in the nearest one"));
+    explanation.reasons.push_back(ReasonOf(Change::kNew, "no graph like it was compiled before"));
   }
   for (Difference& difference : comparison.differences) {
     explanation.reasons.push_back(
         ReasonOf(difference.change, std::move(difference.text), difference.location));
+    // Two programs have nothing to be made alike.
+    if (!explanation.near) explanation.reasons.back().remedy.clear();
   }
 }
 
@@ -163,8 +162,7 @@ std::string WarningOf(const Explanation& explanation, History& history) {
   const int64_t steps = cached.value();
   const bool in_a_row = steps - std::exchange(history.cached_then, steps) <= kMaxCachedBetween;
   const Explanation::Reason& reason = explanation.reasons[0];
-  const bool near = explanation.near &&
-                    (explanation.nodes > kFewNodes || reason.kind != NameOf(Change::kOperation));
+  const bool near = explanation.near;
   const std::string change = near ? reason.kind + reason.line : std::string();
   const std::string before = std::exchange(history.streak_of, change + explanation.line);
   const bool same = before == history.streak_of;
@@ -179,6 +177,11 @@ std::string WarningOf(const Explanation& explanation, History& history) {
 
 }  // namespace
 
+std::string Explanation::Reason::ToString() const {
+  return kind + ": " + text + (line.empty() ? "" : " (" + line + ")") +
+         (remedy.empty() ? "" : "; " + remedy);
+}
+
 std::string Explanation::ToString() const {
   std::string text = "compilation " + std::to_string(number) + ", cause: " + cause + "\n  graph " +
                      hash + ": " + std::to_string(nodes) + " nodes, " + std::to_string(inputs) +
@@ -186,11 +189,7 @@ std::string Explanation::ToString() const {
   if (!nearest.empty()) {
     text += "  nearest graph " + nearest + ": " + std::to_string(changed) + " nodes differ\n";
   }
-  for (const Reason& reason : reasons) {
-    text += "  " + reason.kind + ": " + reason.text;
-    if (!reason.line.empty()) text += " (" + reason.line + ")";
-    text += "; " + reason.remedy + "\n";
-  }
+  for (const Reason& reason : reasons) text += "  " + reason.ToString() + "\n";
   return text;
 }
 
@@ -234,6 +233,7 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
   TORCH_CHECK(!refused, "XLA_ON_RECOMPILE=error: ", explanation.ToString());
   if (debug::DebugLevel() > 0) {
     debug::Report("Compilation Analysis: " + explanation.ToString());
+    NoteFrequentCompile(explanation.cause, explanation.reasons[0].ToString());
   } else if (!warning.empty()) {
     debug::Report(warning + "\n");
   }

@@ -20,7 +20,10 @@ struct Explanation {
   size_t nodes = 0, changed = 0, inputs = 0, outputs = 0;
   bool near = false;  // it is one program that changed: a recompilation
   struct Reason {
-    std::string kind, text, line, remedy;
+    std::string kind, text, line;
+    std::string remedy;  // empty for what tells two programs apart
+
+    std::string ToString() const;
   };
   std::vector<Reason> reasons;            // never empty
   std::string disk_key;                   // see NoteDiskMiss

@@ -183,7 +183,8 @@ class Comparer {
   void Operation(const GraphRecord& record, size_t i, const std::vector<uint32_t>& users,
                  const char* verb) {
     const std::string what = record.IsLeaf(i) ? LeafText(record, i) : record.node(i).op->name;
-    Add(Change::kOperation, what + verb, Place(record, i, users));
+    const bool sharding = record.node(i).op == &ir::ops::mark_sharding;
+    Add(sharding ? Change::kSharding : Change::kOperation, what + verb, Place(record, i, users));
   }
 
   void Removed(size_t j) {
@@ -234,6 +235,10 @@ class Comparer {
       CompareLeaves(i, j);
       return;
     }
+    if (!result_.same_lines && a.location && b.location) {
+      result_.same_lines =
+          a.location->code == b.location->code && a.location->line() == b.location->line();
+    }
     const auto operands = now_.operands(i), old_operands = before_.operands(j);
     bool same_wiring = operands.size() == old_operands.size(), same_shapes = same_wiring,
          follows = false;
@@ -258,7 +263,9 @@ class Comparer {
     }
     if (a.hash != b.hash && same_shapes) {
       if (std::string text = ArgumentText(i, j); !text.empty()) {
-        Add(Change::kArgument, std::string(a.op->name) + ": " + text, location);
+        const bool sharding = a.op == &ir::ops::mark_sharding;
+        Add(sharding ? Change::kSharding : Change::kArgument, std::string(a.op->name) + ": " + text,
+            location);
         return;
       }
       ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
@@ -399,7 +406,10 @@ bool GraphRecord::IsLeaf(size_t i) const {
 }
 
 bool Comparison::IsNear(size_t nodes) const {
-  return !bounded && added + removed <= std::max<size_t>(2, nodes / 8);
+  // Any few operations resemble any few others.
+  constexpr size_t kFewNodes = 16;
+  return !bounded && added + removed <= std::max<size_t>(2, nodes / 8) &&
+         (nodes > kFewNodes || same_lines);
 }
 
 Comparison Compare(const GraphRecord& now, const GraphRecord& before) {
@@ -484,7 +494,7 @@ const char* RemedyOf(Change change) {
     case Change::kSpecial:
       return "set XLA_NO_SPECIAL_SCALARS=1, or make the number a tensor";
     case Change::kNumber:
-      return "none is needed: from its third value on it is a parameter of the program";
+      return "nothing need be done: from its third value on it is a parameter of the program";
     case Change::kArgument:
       return "keep the argument the same, or do it with a tensor (torch.where, index_select)";
     case Change::kOperation:
@@ -503,7 +513,7 @@ const char* RemedyOf(Change change) {
     case Change::kEvicted:
       return "set XLA_COMPILATION_CACHE_SIZE higher";
     case Change::kNew:
-      return "none is needed: every program is compiled once";
+      return "nothing need be done: every program is compiled once";
   }
   return "";
 }

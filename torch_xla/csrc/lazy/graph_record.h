@@ -92,6 +92,7 @@ struct Comparison {
   size_t changed = 0;             // nodes that are not the same
   size_t added = 0, removed = 0;  // of these
   bool bounded = false;           // there may be more
+  bool same_lines = false;        // an operation that both have was traced by one line
   /// The first ones that do not follow from others.
   std::vector<Difference> differences;
 

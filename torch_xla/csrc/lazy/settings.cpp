@@ -1,17 +1,15 @@
 #include "lazy/settings.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
-#include "debug/environment.h"
 #include "lazy/compile_progress.h"
+#include "lazy/disk_cache.h"
 #include "runtime/errors.h"
 
 namespace torch_xla::lazy {
@@ -25,26 +23,6 @@ void CheckSwitch(const char* name) {
   }
   throw runtime::InvalidArgument(std::string(name) + " must be 0, 1, true or false, got '" + value +
                                  "'");
-}
-
-/// A folder that others fill is only looked for; one that cannot be written is no error, so that it
-/// serves those who may only read it.
-void CheckCacheFolder() {
-  const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH");
-  // That of a remote folder is mirrored (torch_xla/_internal/remote_cache.py).
-  if (!folder || !*folder || std::strstr(folder, "://")) return;
-  std::error_code error;
-  const bool read_only = debug::EnvFlag("XLA_PERSISTENT_CACHE_READ_ONLY");
-  if (!read_only) std::filesystem::create_directories(folder, error);
-  if (!error && !std::filesystem::is_directory(folder, error) && !error) {
-    error = std::make_error_code(std::errc::not_a_directory);
-  }
-  const int mode = read_only ? R_OK | X_OK : W_OK | X_OK;
-  if (!error && access(folder, mode) != 0) error.assign(errno, std::generic_category());
-  if (error) {
-    TORCH_WARN("XLA_PERSISTENT_CACHE_PATH: compiled programs cannot be ",
-               read_only ? "read from '" : "written to '", folder, "': ", error.message());
-  }
 }
 
 }  // namespace
@@ -70,7 +48,8 @@ void CheckSettings() {
   }
   ProgramCacheCapacity();
   CompileProgressSeconds();
-  CheckCacheFolder();
+  // One that cannot be written is no error, so that it serves those who may only read it.
+  if (const auto cache = GetDiskCache()) cache->Check();
 }
 
 }  // namespace torch_xla::lazy

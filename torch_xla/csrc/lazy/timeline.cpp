@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "debug/report.h"
+#include "lazy/frequency.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -76,6 +78,7 @@ void NoteStep() {
     tracing.AddSample(static_cast<double>((time - in_parts).count()));
   }
   last_step = now;
+  if (debug::DebugLevel() > 0) NoteStepOfMany();
   in_parts = {};
 }
 

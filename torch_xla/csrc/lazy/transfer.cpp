@@ -9,9 +9,12 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "debug/report.h"
 #include "lazy/auto_step.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
+#include "lazy/frequency.h"
+#include "lazy/origin.h"
 #include "lazy/timeline.h"
 #include "lazy/worker.h"
 #include "lowering/context.h"
@@ -90,6 +93,7 @@ template <typename Function>
 void Downloading(const Function& function) {
   debug::ScopedTimer timer(TransferFromDeviceTime());
   HostTimer host_timer(HostPart::kTransfer);
+  if (debug::DebugLevel() > 0) NoteFrequentRead(CurrentOrigin());
   try {
     function();
   } catch (const runtime::Error& error) {

@@ -51,6 +51,18 @@ Record AsDict(const lazy::DeviceData::Live& live) {
                 py::arg("backward") = location && location->backward);
 }
 
+/// While it lives and nothing calls Python no other thread runs: a tuple that one is about to fill
+/// must not be seen to be held by others, too. The collector would call finalizers.
+class NoOtherCode {
+ public:
+  ~NoOtherCode() {
+    if (was_enabled_) PyGC_Enable();
+  }
+
+ private:
+  const bool was_enabled_ = PyGC_Disable() != 0;
+};
+
 }  // namespace
 
 void BindInsight(py::module_& m) {
@@ -99,6 +111,40 @@ void BindInsight(py::module_& m) {
       arrays.append(AsDict(live));
     }
     return arrays;
+  });
+  // What the collector of garbage knows that is of these types: a list for each.
+  m.def("_objects_of_types", [](const std::vector<py::type>& types) {
+    const NoOtherCode alone;
+    std::vector<py::list> found(types.size());
+    const py::list all = py::module_::import("gc").attr("get_objects")();
+    for (const py::handle object : all) {
+      for (size_t i = 0; i < types.size(); ++i) {
+        // Without `isinstance`, which asks proxies for what they stand for.
+        if (!PyType_IsSubtype(Py_TYPE(object.ptr()),
+                              reinterpret_cast<PyTypeObject*>(types[i].ptr()))) {
+          continue;
+        }
+        found[i].append(object);
+        break;
+      }
+    }
+    return found;
+  });
+  // The ids of what the objects hold that hold any of these, but for this list itself.
+  m.def("_ids_held_by_objects", [](const py::list& objects) {
+    py::set ids;
+    if (objects.empty()) return ids;
+    const NoOtherCode alone;
+    const py::module_ gc = py::module_::import("gc");
+    const py::list referrers = gc.attr("get_referrers")(*objects);
+    for (const py::handle referrer : referrers) {
+      if (referrer.is(objects)) continue;
+      const py::list referents = gc.attr("get_referents")(referrer);
+      for (const py::handle referent : referents) {
+        ids.add(py::int_(reinterpret_cast<uintptr_t>(referent.ptr())));
+      }
+    }
+    return ids;
   });
   // The arrays that these tensors have, None for those that have none (yet).
   m.def("_array_ids", [](const std::vector<at::Tensor>& tensors) {

@@ -74,25 +74,35 @@ PyObject* Executable(const Frame* frame) {
 
 // ---------------------------------------------------------------- what is known of code
 
-/// Folders whose frames are not the user's: torch's and ours.
-const std::vector<std::string>& OwnFolders() {
-  static auto& folders = *new std::vector<std::string>([] {
-    std::vector<std::string> found;
+struct Folders {
+  std::vector<std::string> own;  // torch's and ours
+  std::string standard;          // the library's that comes with Python
+};
+
+/// Folders whose frames are not the user's.
+const Folders& OthersFolders() {
+  static auto& folders = *new Folders([] {
+    Folders found;
     for (const char* name : {"torch", "torch_xla"}) {
-      found.push_back(py::module_::import("os.path")
-                          .attr("dirname")(py::module_::import(name).attr("__file__"))
-                          .cast<std::string>() +
-                      "/");
+      found.own.push_back(py::module_::import("os.path")
+                              .attr("dirname")(py::module_::import(name).attr("__file__"))
+                              .cast<std::string>() +
+                          "/");
     }
+    found.standard =
+        py::module_::import("sysconfig").attr("get_path")("stdlib").cast<std::string>() + "/";
     return found;
   }());
   return folders;
 }
 
 bool IsUsers(const std::string& file) {
-  for (const std::string& folder : OwnFolders()) {
+  const Folders& folders = OthersFolders();
+  for (const std::string& folder : folders.own) {
     if (file.starts_with(folder)) return false;
   }
+  // contextlib, functools, …; what is installed lies below it.
+  if (file.starts_with(folders.standard) && file.find("-packages/") == file.npos) return false;
   // Code that was made rather than written. "<stdin>", "<string>" and the like are the user's.
   for (const char* made : {"<frozen ", "<eval_with_key>", "<shim>", "<trampoline>"}) {
     if (file.starts_with(made)) return false;
@@ -298,6 +308,6 @@ const char* Reader() {
   return nullptr;
 }
 
-void PrepareUserLocation() { OwnFolders(); }
+void PrepareUserLocation() { OthersFolders(); }
 
 }  // namespace torch_xla::python
