@@ -23,7 +23,7 @@ TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -39,6 +39,7 @@ help:
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make docs      this documentation as a site: build/site"
 	echo "make typecheck  mypy --strict of the package"
+	echo "make bench-gate BASE=main  the host's instructions against another commit's"
 	echo "make lint | format | bench | clean | distclean"
 	echo "variables: TORCH_VERSION=$(TORCH_VERSION) VENV=$(VENV) PYTHON=$(PYTHON) BUILD=$(BUILD) JOBS=$(JOBS) TEST_WORKERS=$(TEST_WORKERS)"
 
@@ -221,6 +222,11 @@ format: $(TOOLS)
 bench: build
 	@$(PY) benchmarks/trace_cost.py
 	$(PY) benchmarks/train_step.py
+
+# ARGS="--programs trace sync": these alone.
+BASE ?= main
+bench-gate: build
+	@$(PY) benchmarks/gate.py $(BASE) $(ARGS)
 
 clean:
 	rm -rf build
