@@ -210,9 +210,9 @@ TEST_F(DiskCacheTest, AFolderThatCannotBeWrittenIsNoError) {
   auto claim = cache.MakeClaim("key");
   EXPECT_EQ(cache.Read("key"), std::nullopt);
   const std::string told = testing::internal::GetCapturedStderr();
-  const size_t first = told.find("cannot make its folder");
+  const size_t first = told.find("cannot be written to");
   EXPECT_NE(first, std::string::npos) << told;
-  EXPECT_EQ(told.find("cannot make its folder", first + 1), std::string::npos) << told;
+  EXPECT_EQ(told.find("cannot be written to", first + 1), std::string::npos) << told;
 }
 
 }  // namespace
