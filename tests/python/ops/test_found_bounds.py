@@ -86,6 +86,12 @@ REFUSED: dict[str, Callable[[Device], Any]] = {
     "output_size": lambda d: torch.repeat_interleave(ones(d, 3), ints(d, 1, 2, 3), output_size=7),
     "output_size of repeats": lambda d: torch.repeat_interleave(ints(d, 1, 2), output_size=2),
     "repeats below 0": lambda d: torch.repeat_interleave(ints(d, 3, -1), output_size=2),
+    "full": lambda d: torch.full((2,), 1e30, dtype=torch.int32, device=d) * 0,
+    "full of none": lambda d: ones(d, 2).new_full([0], 1j),
+    "full_like": lambda d: torch.full_like(ones(d, 2), 1j) * 0,
+    "full_like of bytes": lambda d: torch.full_like(ones(d, 2), 256, dtype=torch.uint8) + 1,
+    "fill_": lambda d: ones(d, 2).half().fill_(1e30) * 0,
+    "fill_ a part": lambda d: ints(d, 1, 2)[:1].fill_(float("nan")) * 0,
     "repeat": lambda d: ones(d, 2, 0).repeat(-4, 1),
     "unravel_index": lambda d: torch.unravel_index(ints(d, 4, 5), (3, 0)),
     "diagonal_backward": lambda d: torch.ops.aten.diagonal_backward(
@@ -152,6 +158,11 @@ TAKEN: dict[str, Callable[[Device], Any]] = {
     ),
     "empty_strided": lambda d: torch.empty_strided((0,), (4,), device=d),
     "uniform": lambda d: ones(d, 3).uniform_(-1e38, 1e38).isfinite(),
+    "full": lambda d: torch.full((2,), -1, dtype=torch.uint8, device=d),
+    "full of bools": lambda d: torch.full((2,), 1j, dtype=torch.bool, device=d),
+    "full with infinity": lambda d: torch.full((2,), float("inf"), dtype=torch.half, device=d),
+    "fill_ complex": lambda d: torch.ones(2, dtype=torch.complex64, device=d).fill_(2 - 1j),
+    "fill_ 2**63": lambda d: torch.ones(2, dtype=torch.uint64, device=d).fill_(2**63),
     "repeat of nothing": lambda d: ones(d, 0).repeat(2, 0, -4),
     "vector_norm of one": lambda d: torch.stack(
         [torch.linalg.vector_norm(ones(d, 1) * -8, p) for p in (-100, float("nan"), 1e30, 0, 3)]

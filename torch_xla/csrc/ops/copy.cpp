@@ -109,21 +109,6 @@ at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::M
   return MakeTensor(impl->Read(), impl->root()->device());
 }
 
-at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar& value) {
-  auto* impl = GetImpl(self);
-  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
-  const ir::Value value_now = impl->root()->value();
-  lazy::DeviceData* current = lazy::LeafData(value_now);
-  if (!impl->view() && current && current->fill()) {
-    // A tensor that never held anything else: as if it had been made with this value.
-    impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
-                                                                     value, current->sharding())));
-  } else {
-    impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
-  }
-  return self;
-}
-
 at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor& value) {
   TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ",
               value.dim(), " dimensions.");

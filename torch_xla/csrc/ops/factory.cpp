@@ -14,6 +14,7 @@
 #include "aten/bridge.h"
 #include "aten/sharding.h"
 #include "lazy/device.h"
+#include "lazy/node_factory.h"
 #include "lowering/elementwise.h"
 
 namespace torch_xla::lowering::aten {
@@ -120,7 +121,24 @@ at::Tensor XLANativeFunctions::full(at::IntArrayRef size, const at::Scalar& fill
       : fill_value.isIntegral(false) ? at::kLong
       : fill_value.isComplex()       ? c10::toComplexType(c10::get_default_dtype_as_scalartype())
                                      : c10::get_default_dtype_as_scalartype());
+  CheckHolds(type, fill_value);
   return MakeFilled(fill_value, type, size, OrdinalOf(device));
+}
+
+at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar& value) {
+  CheckHolds(self.scalar_type(), value);
+  auto* impl = aten::GetImpl(self);
+  ir::ShapeRef shape = ir::GetShape(self.scalar_type(), self.sizes());
+  const ir::Value value_now = impl->root()->value();
+  lazy::DeviceData* current = lazy::LeafData(value_now);
+  if (!impl->view() && current && current->fill()) {
+    // A tensor that never held anything else: as if it had been made with this value.
+    impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
+                                                                     value, current->sharding())));
+  } else {
+    impl->Write(lazy::Fill(value, shape), /*same_for_all=*/true);
+  }
+  return self;
 }
 
 at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -162,6 +180,7 @@ at::Tensor XLANativeFunctions::full_like(const at::Tensor& self, const at::Scala
                                          std::optional<at::Layout>,
                                          std::optional<at::Device> device, std::optional<bool>,
                                          std::optional<at::MemoryFormat>) {
+  CheckHolds(dtype.value_or(self.scalar_type()), fill_value);
   return Like(self, fill_value, dtype, device);
 }
 
