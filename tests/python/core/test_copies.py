@@ -9,6 +9,8 @@ import torch
 from tensor_testing import DTYPES, FLOAT8, XLA, Net, bits, sample, xla
 from torch import nn
 
+import torch_xla
+
 # ---------------------------------------------------------------- copies and files
 
 
@@ -241,3 +243,26 @@ def test_resize_beside_another_look():
     x.zero_()
     assert alias.tolist() == [0, 0, 0, 0, 4, 5]
     assert view.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_large_fills(value, dtype):
+    """Zeros come from pages that nobody has written."""
+    x = torch.full((1 << 18, 5), value, dtype=dtype, device="xla")
+    torch_xla.sync()
+    want = torch.full((1 << 18, 5), value, dtype=dtype)
+    assert torch.equal(x.cpu(), want) and torch.equal(x.cpu().signbit(), want.signbit())
+    x += 1  # Into the buffer that the zeros were copied to.
+    torch_xla.sync()
+    assert torch.equal(x.cpu(), want + 1)
+    y = torch.zeros(1 << 18, 5, dtype=dtype, device="xla")
+    torch_xla.sync()
+    assert y.cpu().count_nonzero() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_large_zeros_of_other_dtypes(dtype):
+    x = torch.zeros(1 << 20, 2, dtype=dtype, device="xla")
+    torch_xla.sync()
+    assert x.dtype == dtype and x.cpu().count_nonzero() == 0

@@ -1,10 +1,13 @@
 #include "lazy/transfer.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/safe_numerics.h>
+#include <sys/mman.h>
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -273,7 +276,20 @@ at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape) {
 }
 
 at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
-  return at::full(shape->dims, value, at::TensorOptions().dtype(shape->dtype));
+  const auto options = at::TensorOptions().dtype(shape->dtype);
+  // Of an optimizer's state, say, that is to be copied: pages that are only read are all one page
+  // of zeros, which nobody has to write and which takes no memory.
+  constexpr int64_t kLarge = 1 << 20;
+  const int64_t bytes = shape->numel * static_cast<int64_t>(c10::elementSize(shape->dtype));
+  const bool zero = !value.isComplex() && value.toDouble() == 0 && !std::signbit(value.toDouble());
+  if (zero && bytes >= kLarge) {
+    void* pages = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages != MAP_FAILED) {
+      return at::from_blob(
+          pages, shape->dims, [bytes](void* data) { munmap(data, bytes); }, options);
+    }
+  }
+  return at::full(shape->dims, value, options);
 }
 
 }  // namespace torch_xla::lazy

@@ -32,7 +32,7 @@ Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
                const distributed::Sharding& sharding);
 /// The other way, of a buffer that holds a whole array of this shape.
 at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape);
-/// A CPU tensor filled with `value`.
+/// A CPU tensor filled with `value`, to be read only.
 at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value);
 
 }  // namespace torch_xla::lazy
