@@ -35,7 +35,7 @@ help:
 	echo "make models    tiny models of transformers and timm: docs/models.md"
 	echo "make platforms  the operators' programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
-	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers"
+	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers, those with threads under ThreadSanitizer"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make docs      this documentation as a site: build/site"
 	echo "make typecheck  mypy --strict of the package"
@@ -175,9 +175,17 @@ conformance: $(INSTALLED) $(TOOLS)
 sanitize: gtest zlib $(TOOLS)
 	@echo "== building the C++ tests with sanitizers"
 	cmake -G Ninja -B build/sanitize -S . -DPython_EXECUTABLE=$(abspath $(PY)) $(CONFIGURE) \
-	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=ON --log-level=WARNING
+	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=address --log-level=WARNING
 	cmake --build build/sanitize --target cpp_tests
 	ctest --test-dir build/sanitize --output-on-failure --no-tests=error
+	echo "== building them with ThreadSanitizer; those with threads run (tests/cpp/threads_test.cpp)"
+	cmake -G Ninja -B build/sanitize-thread -S . -DPython_EXECUTABLE=$(abspath $(PY)) $(CONFIGURE) \
+	  -DTORCH_XLA_BUILD_TESTS=ON -DTORCH_XLA_SANITIZE=thread '-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG' \
+	  --log-level=WARNING
+	cmake --build build/sanitize-thread --target torch_xla_test
+	# Its shadow memory takes no addresses at random.
+	GTEST_FILTER='SlowLowering*:BackPressure*:DeviceDataTest.*:ThreadsTest.*' setarch -R \
+	  ctest --test-dir build/sanitize-thread -R '^torch_xla_test$$' --output-on-failure --no-tests=error
 
 # CLANG=clang++-14 FUZZ_SECONDS=600. What it finds, and the corpus, stay in $(BUILD)/fuzz.
 CLANG ?= clang++
