@@ -82,16 +82,13 @@ struct Folders {
 /// Folders whose frames are not the user's.
 const Folders& OthersFolders() {
   static auto& folders = *new Folders([] {
-    Folders found;
-    for (const char* name : {"torch", "torch_xla"}) {
-      found.own.push_back(py::module_::import("os.path")
-                              .attr("dirname")(py::module_::import(name).attr("__file__"))
-                              .cast<std::string>() +
-                          "/");
-    }
-    found.standard =
-        py::module_::import("sysconfig").attr("get_path")("stdlib").cast<std::string>() + "/";
-    return found;
+    auto folder = [](const char* module) {
+      return py::module_::import("os.path")
+                 .attr("dirname")(py::module_::import(module).attr("__file__"))
+                 .cast<std::string>() +
+             "/";
+    };
+    return Folders{.own = {folder("torch"), folder("torch_xla")}, .standard = folder("os")};
   }());
   return folders;
 }
