@@ -1,6 +1,7 @@
 #include "lazy/executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -112,7 +113,8 @@ struct Cut {
   std::vector<Edge> dying;        // see EdgesOfDying
   std::vector<ir::Value> leaves;  // that stand in the targets for the roots
   Execution execution;
-  uint64_t place;  // in the queue of the worker
+  uint64_t place = 0;    // in the queue of the worker
+  bool is_bulk = false;  // see SplitCut
 };
 
 /// Pairs parameters whose buffers nothing can read after the step with the outputs that take
@@ -169,6 +171,98 @@ std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& a
   return shardings;
 }
 
+ProgramPtr FindOrMakeProgram(Cut& cut, bool donate);
+
+/// Where other graphs had the same bulk: makes the cut one of the bulk alone, with the rest to be
+/// done on the host, and returns its program; see lazy/host_calls.h. Else null.
+ProgramPtr SplitCut(Cut& cut, bool donate) {
+  const Graph& graph = cut.graph;
+  // A recording is one of programs; collectives are in the same programs in all processes.
+  if (cut.is_bulk || cut.devices->size() > 1 || CurrentRecorder() || HasCollective(graph)) {
+    return nullptr;
+  }
+  const std::optional<SplitGraph> split = Split(graph);
+  if (!split) return nullptr;
+  auto promise = [&](const ir::Value& value) {
+    for (size_t i = 0; i < graph.roots.size(); ++i) {
+      if (graph.roots[i] == value) return cut.execution.outputs[i];
+    }
+    auto data = c10::make_intrusive<DeviceData>(value.shape(), cut.device, cut.devices,
+                                                Sharding::Replicated());
+    data->set_location(value.node->location());
+    return data;
+  };
+  Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
+  std::vector<ir::Value> roots;
+  std::unordered_map<size_t, size_t> root_of;
+  for (size_t i : split->roots) {
+    root_of.emplace(i, roots.size());
+    roots.push_back(graph.roots[i]);
+    bulk.execution.outputs.push_back(cut.execution.outputs[i]);
+  }
+  Execution& execution = cut.execution;
+  GraphInputs inputs;
+  HostCalls before, after;
+  // By these, or later by whoever holds a tensor.
+  std::unordered_set<const ir::Node*> read;
+  for (const ir::Value& root : graph.roots) read.insert(root.node.get());
+  auto add = [&](HostCalls& calls, const ir::Node& node) {
+    calls.Add(node);
+    for (const ir::Value& operand : node.operands()) read.insert(operand.node.get());
+  };
+  for (const ir::Node* node : split->before) add(before, *node);
+  for (const ir::Value& value : split->inputs) {
+    const DeviceDataPtr data = promise(value);
+    before.Promise(*value.node, data);
+    after.Bind(value, data);
+    inputs.emplace(value.node.get(), data);
+  }
+  for (const ir::Value& value : split->outputs) {
+    const DeviceDataPtr data = promise(value);
+    after.Bind(value, data);
+    if (std::find(roots.begin(), roots.end(), value) != roots.end()) continue;
+    roots.push_back(value);
+    bulk.execution.outputs.push_back(data);
+  }
+  for (const ir::Node* node : split->after) add(after, *node);
+  for (size_t i = 0; i < graph.roots.size(); ++i) {
+    const ir::Node* node = graph.roots[i].node.get();
+    if (root_of.contains(i) || inputs.contains(node)) continue;
+    const bool is_after =
+        std::find(split->after.begin(), split->after.end(), node) != split->after.end();
+    (is_after ? after : before).Promise(*node, execution.outputs[i]);
+  }
+  {
+    auto lock = LockGraph();
+    bulk.graph = CollectGraph(std::move(roots), inputs);
+  }
+  if (!IsBulkOfOthers(bulk.graph.hash, graph.hash)) return nullptr;
+  std::unordered_map<const ir::Node*, bool> dies;
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    dies.emplace(graph.order[i], !cut.survives[i] && !read.contains(graph.order[i]));
+  }
+  for (const ir::Node* node : bulk.graph.order) bulk.survives.push_back(!dies.at(node));
+  for (Target target : cut.targets) {
+    const auto root = root_of.find(target.root);
+    if (root == root_of.end()) continue;
+    target.root = root->second;
+    bulk.targets.push_back(target);
+  }
+  bulk.execution.origin = execution.origin;
+  ProgramPtr program = FindOrMakeProgram(bulk, donate);
+  execution.outputs = std::move(bulk.execution.outputs);
+  execution.before = std::move(before);
+  execution.after = std::move(after);
+  // The roots are still needed: they keep the nodes.
+  cut.graph.order = std::move(bulk.graph.order);
+  cut.graph.data = std::move(bulk.graph.data);
+  cut.graph.data_positions = std::move(bulk.graph.data_positions);
+  cut.graph.floats = std::move(bulk.graph.floats);
+  cut.graph.integers = std::move(bulk.graph.integers);
+  cut.graph.numbers = std::move(bulk.graph.numbers);
+  return program;
+}
+
 ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
@@ -191,6 +285,9 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
   const ir::Hash128 key = hasher.Finish();
   ProgramPtr program = Cache().Find(key);
+  if (!program) {
+    if (ProgramPtr bulk = SplitCut(cut, donate)) return bulk;
+  }
   if (!program) program = Cache().Insert(key, std::make_shared<Program>());
   if (!program->made.load(std::memory_order_acquire)) {
     // Whoever needs the same one meanwhile waits for it.
@@ -353,41 +450,45 @@ std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int dev
   return storages;
 }
 
-/// The last read that needed little, see ReadsAll.
-struct SmallRead {
+/// The last read, see ReadsAll.
+struct LastRead {
   const ir::SourceLocation* line = nullptr;
-  size_t pending = 0;  // how many nodes all that waited needed
+  size_t pending = kMuch;  // how many nodes all that waited needed, where it needed little
+  size_t computed = 0;     // how many of its nodes earlier reads had computed
   bool in_a_loop = false;
+
+  static constexpr size_t kMuch = std::numeric_limits<size_t>::max();
 };
 
 /// Whether a read had better compute all that is pending. Either it would compute again much that
 /// earlier ones did on their way, as an optimizer does that reads a norm of each gradient: a
-/// program for each, with most of the backward pass in it. Or it is one of a loop that asks for
-/// something its bulk is not needed for ("have all sequences ended?"): read in the same line as
-/// before, little to compute, and what waits has grown by a round since. Whoever reads only that
-/// would have all rounds in one program at the end.
+/// program for each, with most of the backward pass in it. Or it is one of a loop, read in the same
+/// line as before, that leaves more behind with every round. It may need little ("have all
+/// sequences ended?"), and what waits has grown by a round: whoever reads only that would have all
+/// rounds in one program at the end. Or it needs the bulk, and again more of what earlier rounds
+/// computed: counters that only the next round takes, whose chain is longer in each program.
 bool ReadsAll(const StoragePtr& storage) {
   constexpr size_t kSmall = 64;
-  static std::unordered_map<int, SmallRead> reads;
+  static std::unordered_map<int, LastRead> reads;
   auto lock = LockGraph();
   const ir::Value value = storage->value();
   if (LeafData(value)) return false;
   const ir::SourceLocation* line = value.node->location();
-  SmallRead& last = reads[storage->device()];
-  const bool again = line && line == last.line;
+  LastRead& last = reads[storage->device()];
+  if (!line || line != last.line) last = {.line = line};
+  if (last.in_a_loop) return true;
   const Graph graph = CollectGraph({value});
   if (graph.order.size() > kSmall) {
-    last = {};
-    const auto computed = std::ranges::count_if(graph.order, &ir::Node::computed);
-    return 4 * static_cast<size_t>(computed) > graph.order.size();
-  }
-  if (!again) {
-    last = {.line = line};
-  } else if (last.in_a_loop) {
-    return true;
+    const auto computed =
+        static_cast<size_t>(std::ranges::count_if(graph.order, &ir::Node::computed));
+    last.in_a_loop = line && last.computed != 0 && computed > last.computed;
+    last.computed = computed;
+    last.pending = LastRead::kMuch;
+    return last.in_a_loop || 4 * computed > graph.order.size();
   }
   const size_t pending = CollectGraph(PendingValues(storage->device())).order.size();
-  last.in_a_loop = again && pending > last.pending + kSmall;
+  last.in_a_loop = line && pending > last.pending && pending - last.pending > kSmall;
+  last.computed = 0;
   last.pending = pending;
   return last.in_a_loop;
 }

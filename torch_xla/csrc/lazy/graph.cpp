@@ -105,7 +105,7 @@ stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data
   return LowerScalar(cx, *data.fill(), cx.Physical(data.shape()));
 }
 
-Graph CollectGraph(std::vector<ir::Value> roots) {
+Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
   static uint64_t walks = 0;
   const uint64_t walk = ++walks;
   Graph graph;
@@ -119,6 +119,15 @@ Graph CollectGraph(std::vector<ir::Value> roots) {
     while (!stack.empty()) {
       auto& [node, next] = stack.back();
       if (node->mark().walk == walk) {
+        stack.pop_back();
+      } else if (auto input = inputs.empty() ? inputs.end() : inputs.find(node);
+                 input != inputs.end()) {
+        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
+        graph.data.push_back(input->second);
+        graph.data_positions.push_back(node->mark().position);
+        graph.order.push_back(node);
+        hasher.Add(MakeLeaf(input->second).node->hash());
+        hasher.Add(uint64_t{0});
         stack.pop_back();
       } else if (next < node->operands().size()) {
         open(node->operands()[next++].node.get());
@@ -182,12 +191,10 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   };
   for (uint32_t position = 0; position < graph.order.size(); ++position) {
     const ir::Node* node = graph.order[position];
-    if (&node->op() == &ir::ops::device_data) {
+    if (graph.IsParameter(position, next_data)) {
+      cx.SetLeaf(*node, data[next_data++]);
+    } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
-      if (next_data < graph.data.size() && graph.data[next_data].get() == leaf) {
-        cx.SetLeaf(*node, data[next_data++]);
-        continue;
-      }
       stablehlo::Type type = cx.Physical(leaf->shape());
       c10::Scalar fill = *leaf->fill();
       if (!IsSpecial(fill)) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lazy/device_data.h"
@@ -37,14 +38,20 @@ struct Graph {
     const uint32_t position = node.mark().position;
     return position < order.size() && order[position] == &node;
   }
+  /// Whether the node there is data parameter `next`, where those before it are of nodes before.
+  bool IsParameter(size_t position, size_t next) const {
+    return next < data.size() && data_positions[next] == position;
+  }
   size_t num_parameters() const {
     return data.size() + (floats.empty() ? 0 : 1) + (integers.empty() ? 0 : 1);
   }
 };
 
 /// Walks from `roots`. The hash covers every node and the wiring between them, so equal
-/// hashes mean equal programs (128 bits). One walk at a time: the caller serialises.
-Graph CollectGraph(std::vector<ir::Value> roots);
+/// hashes mean equal programs (128 bits). One walk at a time: the caller serialises. The results of
+/// the nodes in `inputs` are taken from that data: they are parameters like leaves.
+using GraphInputs = std::unordered_map<const ir::Node*, DeviceDataPtr>;
+Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs = {});
 
 /// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
 /// or -1; may be shorter than the parameters. On several devices the parameters have the shardings

@@ -354,16 +354,17 @@ GraphRecord::GraphRecord(const Graph& graph)
     const ir::SourceLocation* location = node->location();
     const size_t first_word = words_.size();
     uint32_t parameters = 0;
-    if (&node->op() == &ir::ops::device_data) {
+    const bool is_input = graph.IsParameter(nodes_.size(), next_data);
+    ir::Hash128 hash = node->hash();
+    if (is_input) {
+      hash = MakeLeaf(graph.data[next_data]).node->hash();
+      location = graph.data[next_data++]->location();
+    } else if (&node->op() == &ir::ops::device_data) {
       const auto* data = static_cast<const DeviceData*>(node->payload());
       location = data->location();
-      if (next_data < graph.data.size() && graph.data[next_data].get() == data) {
-        ++next_data;
-      } else {
-        ir::Words words;
-        ir::AttributeWriter(words).Scalar(*data->fill());
-        words_.insert(words_.end(), words.begin(), words.end());
-      }
+      ir::Words words;
+      ir::AttributeWriter(words).Scalar(*data->fill());
+      words_.insert(words_.end(), words.begin(), words.end());
     } else if (&node->op() != &ir::ops::scalar) {
       const ir::Words& words = node->attributes();
       words_.insert(words_.end(), words.begin(),
@@ -375,13 +376,14 @@ GraphRecord::GraphRecord(const Graph& graph)
       words_[first_word + number->word] = 0;
     }
     for (const ir::Value& operand : node->operands()) {
+      if (is_input) break;
       operands_.push_back(positions.at(operand.node.get()) << 4 | std::min(operand.index, 15u));
     }
     // Numbers that are no part of the program are not told apart.
     if (words_.size() == first_word && &node->op() == &ir::ops::scalar) location = nullptr;
     positions.emplace(node, static_cast<uint32_t>(nodes_.size()));
     for (size_t i = 0; i < node->num_outputs(); ++i) shapes_.push_back(node->shape(i));
-    nodes_.push_back({&node->op(), location, node->hash().low,
+    nodes_.push_back({is_input ? &ir::ops::device_data : &node->op(), location, hash.low,
                       static_cast<uint32_t>(shapes_.size()),
                       static_cast<uint32_t>(operands_.size()), static_cast<uint32_t>(words_.size()),
                       parameters});

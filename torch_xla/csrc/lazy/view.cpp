@@ -50,6 +50,46 @@ bool WritesOnly(const ir::Node& node, const ViewStep& step) {
          attributes.Int() == step.offset && IsInjective(step);
 }
 
+/// `outer`, which looks at what `inner` reads of something, as one step over that; nothing where
+/// strides cannot say it, or `inner` transposes.
+std::optional<ViewStep> Compose(const ViewStep& inner, const ViewStep& outer) {
+  struct Dim {
+    int64_t size, stride;  // of the base
+    int64_t span;          // of the elements that `inner` reads: one step in this dimension
+    int64_t last;          // the last index that is looked at
+  };
+  c10::SmallVector<Dim, 5> dims;  // the innermost first
+  int64_t numel = 1;
+  for (size_t i = inner.sizes.size(); i-- > 0; numel *= inner.sizes[i]) {
+    const int64_t size = inner.sizes[i], stride = inner.strides[i];
+    if (size == 1) continue;
+    if (!dims.empty() && stride == dims.back().stride * dims.back().size) {
+      dims.back().size *= size;
+    } else if (size == 0 || (!dims.empty() && stride < dims.back().stride)) {
+      return std::nullopt;
+    } else {
+      dims.push_back({size, stride, numel, 0});
+    }
+  }
+  ViewStep step{outer.sizes, Ints(outer.sizes.size(), 0), inner.offset, std::nullopt};
+  for (Dim& dim : dims) {
+    dim.last = outer.offset / dim.span % dim.size;
+    step.offset += dim.last * dim.stride;
+  }
+  for (size_t i = 0; i < outer.sizes.size(); ++i) {
+    if (outer.sizes[i] == 0) return std::nullopt;
+    if (outer.sizes[i] == 1 || outer.strides[i] == 0) continue;
+    auto dim = std::find_if(dims.rbegin(), dims.rend(),
+                            [&](const Dim& d) { return outer.strides[i] >= d.span; });
+    if (dim == dims.rend() || outer.strides[i] % dim->span != 0) return std::nullopt;
+    const int64_t steps = outer.strides[i] / dim->span;
+    dim->last += steps * (outer.sizes[i] - 1);
+    if (dim->last >= dim->size) return std::nullopt;
+    step.strides[i] = steps * dim->stride;
+  }
+  return step;
+}
+
 ir::Value Read(const ir::Value& base, const ViewStep& step) {
   ir::ShapeRef shape = base.shape();
   if (step.bitcast) {
@@ -58,6 +98,13 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
   ir::ShapeRef result = ir::GetShape(shape->dtype, step.sizes);
   if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
     if (node.operands()[1].shape() == result) return node.operands()[1];
+  }
+  if (&base.node->op() == &ir::ops::as_strided) {
+    // x[:, :n].flatten()[-1] is of x: n is no part of the program.
+    ir::AttributeReader inner(base.node->attributes());
+    ViewStep first{Ints(inner.IntList()), Ints(inner.IntList()), inner.Int(), std::nullopt};
+    if (auto composed = Compose(first, step))
+      return Read(ir::Value(base.node->operands()[0]), *composed);
   }
   return MakeNode(&ir::ops::as_strided, {base}, StepAttributes(step, shape), result);
 }

@@ -266,6 +266,18 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
   for (runtime::ExecuteResult& result : results) done.push_back(std::move(result.done));
 }
 
+void Worker::Finish(HostCalls& after, const Running& running) {
+  try {
+    after.Run(running.execution);
+  } catch (...) {
+    const std::exception_ptr error =
+        AsTorchError(std::current_exception(), running.origin, running.program);
+    after.Fail(error, running.execution);
+    std::lock_guard<std::mutex> lock(mutex_);
+    Note(running, error);
+  }
+}
+
 void Worker::Execute(Execution& execution) {
   auto running = std::make_shared<Running>();
   running->execution = ++executions_;
@@ -280,6 +292,10 @@ void Worker::Execute(Execution& execution) {
     }
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
+    for (const HostCalls* calls : {&execution.before, &execution.after}) {
+      for (uint64_t producer : calls->Producers()) sources.push_back(producer);
+    }
+    execution.before.Run(running->execution);
     for (const DeviceDataPtr& input : execution.inputs) {
       const uint64_t producer = input->producer();
       // Those of a step before come one after the other.
@@ -293,8 +309,10 @@ void Worker::Execute(Execution& execution) {
     running->start = Clock::now();
     std::vector<runtime::Event> done;
     Launch(execution, {arguments.data(), arguments.size()}, running->execution, done);
+    HostCalls after = std::move(execution.after);
     // What the graph held dies before the next step is taken.
     execution = {};
+    Finish(after, *running);
     if (done.size() == 1) {
       done[0].OnReady([this, running](const runtime::Error* error) { Finish(*running, error); });
       return;
@@ -320,6 +338,8 @@ void Worker::Execute(Execution& execution) {
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }
+    execution.before.Fail(error, running->execution);
+    execution.after.Fail(error, running->execution);
     execution = {};
     std::lock_guard<std::mutex> lock(mutex_);
     Note(*running, error);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lazy/device_data.h"
+#include "lazy/host_calls.h"
 #include "lazy/origin.h"
 #include "lazy/program.h"
 
@@ -25,6 +26,8 @@ struct Execution {
   std::vector<double> floats;
   std::vector<int64_t> integers;
   std::vector<DeviceDataPtr> outputs;
+  // What the program is given, and what is made of its results; one device.
+  HostCalls before, after;
   Origin origin;
   // Kept only to be freed here rather than on the tracing thread: the graph that was cut.
   std::vector<ir::Value> graph;
@@ -79,6 +82,7 @@ class Worker {
   void Launch(Execution& execution, std::span<const Buffers* const> arguments, uint64_t number,
               std::vector<runtime::Event>& done);
   void Finish(const Running& running, const runtime::Error* error);
+  void Finish(HostCalls& after, const Running& running);
   /// These three with the mutex held.
   void Note(const Running& running, const std::exception_ptr& error);
   const Failure* FindFailure(uint64_t execution) const;
