@@ -202,7 +202,8 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   }
   Execution& execution = cut.execution;
   GraphInputs inputs;
-  HostCalls before, after;
+  auto host = std::make_unique<HostEdges>();
+  auto& [before, after] = *host;
   // By these, or later by whoever holds a tensor.
   std::unordered_set<const ir::Node*> read;
   for (const ir::Value& root : graph.roots) read.insert(root.node.get());
@@ -251,8 +252,7 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   bulk.execution.origin = execution.origin;
   ProgramPtr program = FindOrMakeProgram(bulk, donate);
   execution.outputs = std::move(bulk.execution.outputs);
-  execution.before = std::move(before);
-  execution.after = std::move(after);
+  execution.host = std::move(host);
   // The roots are still needed: they keep the nodes.
   cut.graph.order = std::move(bulk.graph.order);
   cut.graph.data = std::move(bulk.graph.data);

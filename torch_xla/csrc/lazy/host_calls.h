@@ -61,6 +61,12 @@ class HostCalls {
   std::map<std::pair<const ir::Node*, uint32_t>, uint32_t> places_;  // of values; until Run
 };
 
+/// What the host does for an execution.
+struct HostEdges {
+  HostCalls before;  // what the program is given
+  HostCalls after;   // what is made of its results
+};
+
 /// A graph in three: what is done on the host before the program and after it, and the program.
 struct SplitGraph {
   std::vector<const ir::Node*> before, after;

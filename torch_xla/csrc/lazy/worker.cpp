@@ -292,10 +292,12 @@ void Worker::Execute(Execution& execution) {
     }
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
-    for (const HostCalls* calls : {&execution.before, &execution.after}) {
-      for (uint64_t producer : calls->Producers()) sources.push_back(producer);
+    if (execution.host) {
+      for (const HostCalls* calls : {&execution.host->before, &execution.host->after}) {
+        for (uint64_t producer : calls->Producers()) sources.push_back(producer);
+      }
+      execution.host->before.Run(running->execution);
     }
-    execution.before.Run(running->execution);
     for (const DeviceDataPtr& input : execution.inputs) {
       const uint64_t producer = input->producer();
       // Those of a step before come one after the other.
@@ -309,10 +311,10 @@ void Worker::Execute(Execution& execution) {
     running->start = Clock::now();
     std::vector<runtime::Event> done;
     Launch(execution, {arguments.data(), arguments.size()}, running->execution, done);
-    HostCalls after = std::move(execution.after);
+    const std::unique_ptr<HostEdges> host = std::move(execution.host);
     // What the graph held dies before the next step is taken.
     execution = {};
-    Finish(after, *running);
+    if (host) Finish(host->after, *running);
     if (done.size() == 1) {
       done[0].OnReady([this, running](const runtime::Error* error) { Finish(*running, error); });
       return;
@@ -338,8 +340,10 @@ void Worker::Execute(Execution& execution) {
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }
-    execution.before.Fail(error, running->execution);
-    execution.after.Fail(error, running->execution);
+    if (execution.host) {
+      execution.host->before.Fail(error, running->execution);
+      execution.host->after.Fail(error, running->execution);
+    }
     execution = {};
     std::lock_guard<std::mutex> lock(mutex_);
     Note(*running, error);

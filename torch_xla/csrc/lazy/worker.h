@@ -26,8 +26,7 @@ struct Execution {
   std::vector<double> floats;
   std::vector<int64_t> integers;
   std::vector<DeviceDataPtr> outputs;
-  // What the program is given, and what is made of its results; one device.
-  HostCalls before, after;
+  std::unique_ptr<HostEdges> host;  // null where the program does it all; one device
   Origin origin;
   // Kept only to be freed here rather than on the tracing thread: the graph that was cut.
   std::vector<ir::Value> graph;
