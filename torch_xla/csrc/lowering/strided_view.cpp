@@ -397,7 +397,7 @@ Dims InversePermutation(const Dims& permutation) {
 
 uint64_t ViewStructure(const Dims& root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        int64_t offset, bool written) {
-  if (Product(sizes.vec()) == 0) return 0;  // nothing is read, wherever it begins
+  if (c10::multiply_integers(sizes) == 0) return 0;  // nothing is read, wherever it begins
   const std::vector<Group> groups = FindGroups(root, FindAxes(sizes, strides), offset);
   bool structured = !written && AreSlices(groups);
   if (!structured) {
