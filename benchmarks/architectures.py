@@ -77,9 +77,9 @@ def measure(name: str) -> dict[str, Any]:
     for module in reference.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        for name in ("drop_rate", "drop_prob"):  # timm's, for functions
-            if hasattr(module, name):
-                setattr(module, name, 0.0)
+        for rate in ("drop_rate", "drop_prob"):  # timm's, for functions
+            if hasattr(module, rate):
+                setattr(module, rate, 0.0)
     batch = architecture.batch()
     late: dict[str, Any] = {}
 
@@ -138,6 +138,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def shown_difference(row: dict[str, Any]) -> float:
+    """Returns the difference that counts: in double precision where that was looked at."""
     return row.get("double", row["difference"])
 
 
@@ -170,9 +171,7 @@ def write(rows: dict[str, dict[str, Any]], names: list[str]) -> None:
     for library in ("transformers", "timm"):
         of = [name for name in names if name.startswith(library + "/")]
         done = [rows[name] for name in of if name in rows]
-        good = [
-            r for r in done if "error" not in r and r.get("double", r["difference"]) <= TOLERANCE
-        ]
+        good = [r for r in done if "error" not in r and shown_difference(r) <= TOLERANCE]
         steady = [r for r in good if not r["late"] and not r["fallbacks"]]
         parts.append(
             f"## {library}: {len(good)} of {len(of)} equal to the CPU, {len(steady)} of them with "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,3 +28,14 @@ def device() -> torch.device:
     """The XLA device, with nothing of another test pending on it."""
     torch_xla.sync(wait=True)
     return xm.xla_device()
+
+
+@pytest.fixture
+def no_failure_left() -> Iterator[None]:
+    """What executions of this test failed with is not told to the next one."""
+    yield
+    gc.collect()
+    try:
+        torch_xla.sync(wait=True)
+    except RuntimeError:
+        torch_xla.sync(wait=True)

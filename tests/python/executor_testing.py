@@ -1,4 +1,4 @@
-"""What the executor did, in numbers; a small network."""
+"""What the executor did, in numbers; a small network, and a step that fails."""
 
 import torch
 
@@ -26,3 +26,12 @@ def model(device: torch.device, width: int) -> torch.nn.Module:
     torch.manual_seed(width)
     net = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 2))
     return net.to(device)
+
+
+TOO_LARGE = 10**5  # squared, in floats: 40 GB
+
+
+def out_of_memory(device: torch.device) -> torch.Tensor:
+    """More than there is, made in the step itself: fails on the worker, not here."""
+    column = torch.arange(float(TOO_LARGE)).to(device)
+    return column[:, None] * torch.full((1, 10**10), 2.0, device=device)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import pytest
 import torch
+from executor_testing import out_of_memory
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -200,23 +200,12 @@ def test_values_are_those_of_the_cpu(device: torch.device) -> None:
             torch.testing.assert_close(a.cpu(), b)
 
 
-@pytest.fixture
-def no_failure_left():
-    yield
-    gc.collect()
-    try:
-        torch_xla.sync(wait=True)
-    except RuntimeError:
-        torch_xla.sync(wait=True)
-
-
 def test_bookkeeping_of_what_failed_fails(device: torch.device, no_failure_left: None) -> None:
     """What is computed on the host of a failed step's result tells so when it is read, once."""
     x = torch.linspace(-1, 1, 8, device=device)
     torch_xla.sync()
-    column = torch.arange(1e5).to(device)
-    big = column[:, None] * torch.full((1, 10**10), 2.0, device=device)
-    failed = torch.arange(6, device=device) + column[0].long()
+    big = out_of_memory(device)
+    failed = torch.arange(6, device=device) + 1
     torch_xla.sync()
     with pytest.raises(RuntimeError, match="(?i)memory"):
         big[0, 0].item()

@@ -10,7 +10,13 @@ import weakref
 
 import pytest
 import torch
-from executor_testing import compiles, executed_on_device, executions, model
+from executor_testing import (
+    compiles,
+    executed_on_device,
+    executions,
+    model,
+    out_of_memory,
+)
 from process_testing import run_python
 
 import torch_xla
@@ -243,25 +249,6 @@ def test_graph_is_freed_by_sync(device):
 
 
 # ------------------------------------------------------------------ errors
-
-
-TOO_LARGE = 10**5  # squared, in floats: 40 GB
-
-
-def out_of_memory(device: torch.device) -> torch.Tensor:
-    """More than there is, made in the step itself: fails on the worker, not here."""
-    column = torch.arange(float(TOO_LARGE)).to(device)
-    return column[:, None] * torch.full((1, 10**10), 2.0, device=device)
-
-
-@pytest.fixture
-def no_failure_left():
-    yield
-    gc.collect()
-    try:
-        torch_xla.sync(wait=True)
-    except RuntimeError:
-        torch_xla.sync(wait=True)
 
 
 def test_read_reports_a_failed_step(device, no_failure_left):
