@@ -5,9 +5,14 @@
 
 namespace torch_xla::ir {
 
-/// So many entries a table may have that its thread fills as it meets new things; it is emptied
-/// then.
+/// So many entries a table may have that its thread fills as it meets new things.
 inline constexpr size_t kMaxRemembered = size_t{1} << 15;
+
+/// Before an entry is added: has the table empty where it is full.
+template <typename Table>
+void MakeRoom(Table& table, size_t most = kMaxRemembered) {
+  if (table.size() >= most) table.clear();
+}
 
 /// Has `destroy(*slot)` called, and null put there, when the thread ends; never, if it is ending.
 void AtThreadEnd(void** slot, void (*destroy)(void*));

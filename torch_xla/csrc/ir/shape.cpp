@@ -77,7 +77,7 @@ ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped) {
   Key key{dtype, wrapped, dims};
   auto it = seen.find(key);
   if (it != seen.end()) return *it;
-  if (seen.size() >= kMaxRemembered) seen.clear();
+  MakeRoom(seen);
   return *seen.insert(Intern(key)).first;
 }
 

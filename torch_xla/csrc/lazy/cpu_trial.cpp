@@ -310,7 +310,7 @@ void TryOnCpu(const c10::OperatorHandle& op, const Stack& arguments, int64_t res
   if (accepted.contains(key)) return;
   if (std::exception_ptr refusal = Try(op, arguments, scale, result_elements))
     std::rethrow_exception(refusal);
-  if (accepted.size() >= ir::kMaxRemembered) accepted.clear();
+  ir::MakeRoom(accepted);
   accepted.insert(key);
 }
 
@@ -391,7 +391,7 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
     }
     CheckOutDtypes(*handle, MetaArguments(op, node.operands(), node.attributes()), results, dtypes);
   }
-  if (checked.size() >= ir::kMaxRemembered) checked.clear();
+  ir::MakeRoom(checked);
   checked.insert(key);
 }
 

@@ -253,13 +253,10 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   ProgramPtr program = FindOrMakeProgram(bulk, donate);
   execution.outputs = std::move(bulk.execution.outputs);
   execution.host = std::move(host);
-  // The roots are still needed: they keep the nodes.
-  cut.graph.order = std::move(bulk.graph.order);
-  cut.graph.data = std::move(bulk.graph.data);
-  cut.graph.data_positions = std::move(bulk.graph.data_positions);
-  cut.graph.floats = std::move(bulk.graph.floats);
-  cut.graph.integers = std::move(bulk.graph.integers);
-  cut.graph.numbers = std::move(bulk.graph.numbers);
+  // It is still known by its own hash and roots, which keep the nodes.
+  bulk.graph.hash = cut.graph.hash;
+  bulk.graph.roots = std::move(cut.graph.roots);
+  cut.graph = std::move(bulk.graph);
   return program;
 }
 

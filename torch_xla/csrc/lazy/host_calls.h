@@ -25,7 +25,6 @@ class HostCalls {
   /// Breaks the promises that are not kept yet, likewise.
   void Fail(const std::exception_ptr& error, uint64_t producer) const;
 
-  bool empty() const { return calls_.empty(); }
   /// Executions that made what it reads, where they are done.
   std::vector<uint64_t> Producers() const;
 

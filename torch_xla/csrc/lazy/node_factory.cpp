@@ -82,7 +82,7 @@ class SharedMemo {
   }
   void Add(const ir::Hash128& key, const ir::OutputShapes* outputs) {
     std::lock_guard lock(mutex_);
-    if (memo_.size() >= kMax) memo_.clear();
+    ir::MakeRoom(memo_, kMax);
     memo_.emplace(key, outputs);
   }
 
@@ -132,7 +132,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
       }
       SharedMemo::Get().Add(key, outputs);
     }
-    if (memo.size() >= ir::kMaxRemembered) memo.clear();
+    ir::MakeRoom(memo);
     it = memo.emplace(key, outputs).first;
   }
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));

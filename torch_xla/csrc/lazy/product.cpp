@@ -29,14 +29,10 @@ ir::Value Transposed(const ir::Value& value) {
       strides = SwapLast(over_operand);
     }
   }
-  ir::ShapeRef shape = ir::GetShape(value.shape()->dtype, sizes);
-  if (base.shape() == shape && IsDense(sizes, strides)) return base;
-  ir::Words words;
-  ir::AttributeWriter writer(words);
-  writer.IntList(sizes);
-  writer.IntList(strides);
-  writer.Int(0);
-  return MakeNode(&ir::ops::as_strided, {base}, std::move(words), shape);
+  if (c10::IntArrayRef(base.shape()->dims) == c10::IntArrayRef(sizes) && IsDense(sizes, strides)) {
+    return base;
+  }
+  return MakeStrided(base, {sizes, strides, 0, std::nullopt});
 }
 
 }  // namespace

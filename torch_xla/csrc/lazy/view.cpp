@@ -91,13 +91,12 @@ std::optional<ViewStep> Compose(const ViewStep& inner, const ViewStep& outer) {
 }
 
 ir::Value Read(const ir::Value& base, const ViewStep& step) {
-  ir::ShapeRef shape = base.shape();
   if (step.bitcast) {
     return MakeNode(&ir::ops::bitcast, {base}, {}, ir::GetShape(*step.bitcast, step.sizes));
   }
-  ir::ShapeRef result = ir::GetShape(shape->dtype, step.sizes);
   if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
-    if (node.operands()[1].shape() == result) return node.operands()[1];
+    const ir::Value& written = node.operands()[1];
+    if (written.shape() == ir::GetShape(base.shape()->dtype, step.sizes)) return written;
   }
   if (&base.node->op() == &ir::ops::as_strided) {
     // x[:, :n].flatten()[-1] is of x: n is no part of the program.
@@ -106,7 +105,7 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
     if (auto composed = Compose(first, step))
       return Read(ir::Value(base.node->operands()[0]), *composed);
   }
-  return MakeNode(&ir::ops::as_strided, {base}, StepAttributes(step, shape), result);
+  return MakeStrided(base, step);
 }
 
 ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
@@ -120,6 +119,12 @@ ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
 }
 
 }  // namespace
+
+ir::Value MakeStrided(const ir::Value& base, const ViewStep& step) {
+  const ir::ShapeRef shape = base.shape();
+  return MakeNode(&ir::ops::as_strided, {base}, StepAttributes(step, shape),
+                  ir::GetShape(shape->dtype, step.sizes));
+}
 
 Ints ContiguousStrides(c10::IntArrayRef sizes) {
   Ints strides(sizes.size());

@@ -34,6 +34,9 @@ struct ViewStep {
   bool operator==(const ViewStep&) const = default;
 };
 
+/// The node that reads `base`, something contiguous, as the step says, which is of strides.
+ir::Value MakeStrided(const ir::Value& base, const ViewStep& step);
+
 class View : public c10::intrusive_ptr_target {
  public:
   /// Applied one after the other to the storage; never empty.
