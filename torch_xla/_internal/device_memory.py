@@ -30,14 +30,20 @@ def device_name(device: Device) -> str:
     return _XLAC._xla_get_default_device() if device.index is None else str(device)
 
 
+def _used(device: Device) -> dict[str, int]:
+    if not _XLAC._xla_is_initialized():  # Programs on the CPU ask too: no client starts for that.
+        return {"bytes_used": 0, "peak_bytes_used": 0}
+    return _XLAC._xla_memory_info(device_name(device))
+
+
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of device memory that live buffers take."""
-    return _XLAC._xla_memory_info(device_name(device))["bytes_used"]
+    return _used(device)["bytes_used"]
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the largest :func:`memory_allocated` since :func:`reset_peak_memory_stats`."""
-    return _XLAC._xla_memory_info(device_name(device))["peak_bytes_used"]
+    return _used(device)["peak_bytes_used"]
 
 
 def memory_reserved(device: Device = None) -> int:
@@ -52,7 +58,7 @@ def max_memory_reserved(device: Device = None) -> int:
 
 def memory_stats(device: Device = None) -> dict[str, int]:
     """Returns what the device tells of its memory, by torch.cuda's names, in bytes."""
-    info = _XLAC._xla_memory_info(device_name(device))
+    info = _used(device)
     used, peak = info["bytes_used"], info["peak_bytes_used"]
     return {
         f"{kind}_bytes.all.{when}": value
@@ -67,7 +73,8 @@ def reset_peak_memory_stats(device: Device = None) -> None:
     A plugin that counts the peak itself (GPUs, TPUs) cannot be told to: until that is exceeded, the
     peak is what live arrays took, without the temporaries of programs.
     """
-    _XLAC._xla_reset_peak_memory(device_name(device))
+    if _XLAC._xla_is_initialized():
+        _XLAC._xla_reset_peak_memory(device_name(device))
 
 
 reset_max_memory_allocated = reset_peak_memory_stats

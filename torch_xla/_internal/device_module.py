@@ -15,6 +15,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal import device_memory as memory
+from torch_xla._internal import replication
 from torch_xla._internal.device_memory import (
     Device,
 )
@@ -72,10 +73,16 @@ _in_bad_fork = False
 
 
 def is_available() -> bool:
-    """Returns whether a PJRT plugin starts and has a device. Starts it to know."""
+    """Returns whether there is a PJRT plugin with a device.
+
+    Before the client is made that is answered from what is installed, without starting it: PyTorch
+    asks at the first step of Adam, also of a program that runs on the CPU.
+    """
+    if not is_initialized():
+        return bool(replication.startable_platforms())
     try:
         return device_count() > 0
-    except RuntimeError:
+    except RuntimeError:  # This process was forked from the one that has the client.
         return False
 
 
@@ -97,7 +104,9 @@ def init() -> None:
 
 
 def device_count() -> int:
-    """Returns how many XLA devices this process can use."""
+    """Returns how many XLA devices this process can use. The CPU's are known beforehand."""
+    if not is_initialized() and (count := replication.device_count_without_client()) is not None:
+        return count
     return len(_XLAC._xla_get_devices())
 
 
@@ -141,7 +150,16 @@ def synchronize(device: Device = None) -> None:
 
     Operations that are only traced are not launched by this: see :func:`torch_xla.sync`.
     """
+    if not is_initialized():
+        return
     _XLAC._xla_wait_device_ops([_device_name(device)])
+
+
+def _rng_device(device: Device) -> str:
+    name = _device_name(device)
+    if not is_initialized() and int(name.removeprefix("xla:")) >= device_count():
+        init()  # Whose devices are then looked at.
+    return name
 
 
 def manual_seed(seed: int) -> None:
@@ -160,7 +178,7 @@ def get_rng_state(device: Device = None) -> torch.Tensor:
     Returns:
         A CPU tensor of shape ``[8]`` and dtype ``uint8``: the state's little-endian bytes.
     """
-    state = _XLAC._xla_get_rng_seed(_device_name(device)) & SEED_MASK
+    state = _XLAC._xla_get_rng_seed(_rng_device(device)) & SEED_MASK
     return torch.tensor(list(state.to_bytes(8, "little")), dtype=torch.uint8)
 
 
@@ -180,7 +198,7 @@ def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
             f"{list(new_state.shape)} and {new_state.dtype}"
         )
     state = int.from_bytes(bytes(new_state.tolist()), "little")
-    _XLAC._xla_set_rng_seed(state, _device_name(device))
+    _XLAC._xla_set_rng_seed(state, _rng_device(device))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from torch_xla import _XLAC
-from torch_xla._internal import greeting, plugins
+from torch_xla._internal import greeting, plugins, variables
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
 TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
@@ -424,6 +424,28 @@ def local_device_count() -> int:
     return next((count for count in (_tpu_device_count(), _cuda_device_count()) if count), 0) or (
         _cpu_device_count()
     )
+
+
+def startable_platforms() -> list[str]:
+    """Returns the platforms that the runtime would try, of which all that can be seen is there.
+
+    That is the library, and of GPUs and TPUs a device. Starts nothing.
+    """
+    seen = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count}
+    if os.environ.get("XLA_TOPOLOGY"):  # Of devices that are not there.
+        seen = {}
+    return [
+        platform
+        for platform, library in _XLAC._xla_known_libraries()
+        if os.path.isfile(library) and (platform not in seen or seen[platform]())
+    ]
+
+
+def device_count_without_client() -> int | None:
+    """Returns how many devices the runtime will give this process, where that is certain."""
+    if startable_platforms() != ["CPU"]:
+        return None
+    return 1 if variables.is_on("XLA_USE_SPMD") else _cpu_device_count()
 
 
 def _cpu_device_count() -> int:

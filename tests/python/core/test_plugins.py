@@ -184,8 +184,6 @@ calls = {
     "platform": lambda: _XLAC._xla_platform(),
     "devices": lambda: _XLAC._xla_get_devices(),
     "memory_info": lambda: _XLAC._xla_memory_info("xla:0"),
-    "set_rng_seed": lambda: _XLAC._xla_set_rng_seed(1, "xla:0"),
-    "get_rng_seed": lambda: _XLAC._xla_get_rng_seed("xla:0"),
     "from_dlpack": lambda: _XLAC._xla_from_dlpack(capsule, "xla:0", 0),
     "dlpack_device": lambda: _XLAC._xla_dlpack_device("xla:0"),
     "external_stream": lambda: _XLAC._xla_external_stream("xla:0"),

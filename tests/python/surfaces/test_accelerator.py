@@ -44,6 +44,74 @@ def test_a_program_that_does_not_ask_for_xla_has_no_accelerator(asks):
     assert python_output(code, **environment).strip() == ("xla" if asks else "None")
 
 
+_TRAINS_ON_THE_CPU = """
+import torch
+{imports}
+def train():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    x = torch.rand(4, 4)
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.SGD):
+        optimizer = kind(model.parameters(), lr=1e-3)
+        optimizer.zero_grad()
+        with torch.random.fork_rng():
+            loss = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum()
+        torch.amp.GradScaler("cpu", enabled=False).scale(loss).backward()
+        optimizer.step()
+train()
+accelerator = torch.accelerator
+print(accelerator.current_accelerator(check_available=True), accelerator.is_available(),
+      accelerator.device_count(), accelerator.current_device_index())
+accelerator.synchronize()
+accelerator.empty_cache()
+accelerator.reset_peak_memory_stats()
+print(accelerator.memory_allocated(), accelerator.max_memory_allocated())
+data = torch.utils.data.TensorDataset(torch.rand(4, 2))
+print(len(list(torch.utils.data.DataLoader(data, 2, pin_memory=True, num_workers=1))))
+import os, sys
+pid = os.fork()
+if not pid:
+    train()
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+torch_xla = sys.modules.get("torch_xla")
+print(torch_xla is not None and torch_xla._XLAC._xla_is_initialized())
+"""
+
+
+@pytest.mark.parametrize("imports", ["import torch_xla", "torch.xla.manual_seed_all(1)"])
+def test_training_on_the_cpu_starts_no_client(imports):
+    """PyTorch asks whether the accelerator is available at each step of Adam."""
+    code = _TRAINS_ON_THE_CPU.format(imports=imports)
+    said = python_output(code, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="3").splitlines()
+    assert said == ["xla True 3 0", "0 0", "2", "0", "False"]
+
+
+def test_state_of_a_generator_that_is_not_there():
+    code = "import torch\ntry: torch.xla.get_rng_state(3)\nexcept IndexError as error: print(error)"
+    assert "there is no device xla:3" in python_output(code, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="3")
+
+
+def test_device_that_is_not_there():
+    code = (
+        "import torch, torch_xla; print(torch.xla.is_available(), torch.accelerator.is_available())"
+    )
+    assert python_output(code, PJRT_DEVICE="NOSUCH") == "False False"
+    missing = {"PJRT_DEVICE": "CPU", "PJRT_CPU_LIBRARY_PATH": "/nonexistent/plugin.so"}
+    assert python_output(code, **missing) == "False False"
+
+
+@pytest.mark.parametrize("imports", ["", "import torch_xla, os; os.environ['XLA_USE_SPMD'] = '1'"])
+def test_count_of_devices_is_the_same_before_and_after_the_client(imports):
+    code = (
+        f"import torch; {imports}\nbefore = torch.xla.device_count(), torch.xla.is_initialized()\n"
+        "torch.ones(1, device='xla').item()\n"
+        "print(*before, torch.xla.device_count(), torch.xla.is_initialized())"
+    )
+    count = "1" if imports else "3"
+    said = python_output(code, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="3")
+    assert said == f"{count} False {count} True"
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_loader_that_pins_its_samples(device, workers):
     torch.ones(1, device=device).item()

@@ -137,7 +137,8 @@ int DeviceCount() { return SpmdDevices() > 0 ? 1 : static_cast<int>(GetClient().
 int CurrentDevice() { return current_device; }
 
 int SetCurrentDevice(int device) {
-  return std::exchange(current_device, DeviceOrdinal(TorchDevice(device)));
+  // The first is there without asking the client, which this must not start.
+  return std::exchange(current_device, device == 0 ? 0 : DeviceOrdinal(TorchDevice(device)));
 }
 
 void EnterDevice(int device) { current_device = device; }

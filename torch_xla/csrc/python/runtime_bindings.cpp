@@ -27,6 +27,12 @@ namespace {
 
 std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
 
+/// As Ordinal, but starts no client, without which any number is taken: programs on the CPU keep
+/// the states of all generators.
+int OrdinalOfRng(const std::string& device) {
+  return lazy::ClientCreated() || device.empty() ? Ordinal(device) : c10::Device(device).index();
+}
+
 }  // namespace
 
 void BindRuntime(py::module_& m) {
@@ -56,6 +62,7 @@ void BindRuntime(py::module_& m) {
       py::arg("platform"), py::arg("library"), py::arg("options"),
       py::arg("topology") = py::none());
   m.def("_xla_is_initialized", &lazy::ClientCreated);
+  m.def("_xla_known_libraries", &runtime::KnownLibraries);
   m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
   m.def(
       "_xla_get_devices",
@@ -84,7 +91,9 @@ void BindRuntime(py::module_& m) {
   m.def("_xla_get_default_device", [] { return Name(lazy::CurrentDevice()); });
   m.def(
       "_xla_set_default_device",
-      [](const std::string& device) { return Name(lazy::SetCurrentDevice(Ordinal(device))); },
+      [](const std::string& device) {
+        return Name(lazy::SetCurrentDevice(device == Name(0) ? 0 : Ordinal(device)));
+      },
       NoGil());
   m.def(
       "_xla_set_rng_seed",
@@ -95,13 +104,13 @@ void BindRuntime(py::module_& m) {
         if (device.empty()) {
           lazy::SetRngSeeds(state);
         } else {
-          lazy::SetRngSeed(Ordinal(device), state);
+          lazy::SetRngSeed(OrdinalOfRng(device), state);
         }
       },
       py::arg("seed"), py::arg("device") = "");
   m.def(
       "_xla_get_rng_seed",
-      [](const std::string& device) { return lazy::GetRngSeed(Ordinal(device)); },
+      [](const std::string& device) { return lazy::GetRngSeed(OrdinalOfRng(device)); },
       py::arg("device") = "", NoGil());
   m.def(
       "_xla_memory_info",

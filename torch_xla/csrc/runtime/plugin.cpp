@@ -115,4 +115,15 @@ std::vector<std::string> CandidatePlatforms() {
   return platforms;
 }
 
+std::vector<std::pair<std::string, std::string>> KnownLibraries() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const std::string& platform : CandidatePlatforms()) {
+    try {
+      found.emplace_back(platform, FindPlugin(platform).library);
+    } catch (const Error&) {
+    }
+  }
+  return found;
+}
+
 }  // namespace torch_xla::runtime

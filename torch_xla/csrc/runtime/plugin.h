@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,6 +32,10 @@ void AddPlugin(std::string_view platform, PluginSpec spec);
 /// The spec for `platform`: PJRT_<NAME>_LIBRARY_PATH first, then what was added.
 /// Throws runtime::Error naming what was tried and how to install it.
 PluginSpec FindPlugin(std::string_view platform);
+
+/// Platform and library of each candidate that has one, in their order. The files need not be
+/// there.
+std::vector<std::pair<std::string, std::string>> KnownLibraries();
 
 /// PJRT_DEVICE, else the registered accelerators in order of registration (CPU last).
 std::vector<std::string> CandidatePlatforms();
