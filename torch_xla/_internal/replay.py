@@ -1,6 +1,6 @@
 """``torch_xla.compile(f, replay=True)``: calls that run no Python of ``f``.
 
-A call is traced in full while its Python is watched (replay_guards.py) and what it does to tensors
+A call is traced in full while its Python is watched (replay_calls.py) and what it does to tensors
 is recorded (csrc/aten/replay.h). Once two calls whose guards hold have done the same, calls like
 them are replayed: the guards are checked, and the recorded program runs on what the tensors hold
 now. What cannot be guarded is traced each time, and :func:`statuses` says why.
@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree
 
 from torch_xla import _XLAC
-from torch_xla._internal import regions, replay_guards, replay_host, variables
+from torch_xla._internal import regions, replay_calls, replay_guards, replay_host, variables
 from torch_xla.utils import closures
 
 # Calls in a row that are recorded in vain before it is given up.
@@ -151,7 +151,7 @@ class _Attempt:
     ) -> None:
         self.refusal = ""
         self.recording: Any = None
-        self.calls = replay_guards.Calls()
+        self.calls = replay_calls.Calls()
         self._owner = owner
         self._outside = outside  # Of the region, which has settings of its own.
         self._surroundings = _XLAC._ReplaySurroundings()
@@ -292,7 +292,7 @@ class _OfThread:
         attempt.finish()
         return attempt, result
 
-    def _learn(self, calls: replay_guards.Calls) -> bool:
+    def _learn(self, calls: replay_calls.Calls) -> bool:
         """Notes what code ran; returns whether all of it was known."""
         known = (
             calls.code.keys() <= self.code.keys() and calls.objects.keys() <= self.objects.keys()
@@ -301,7 +301,7 @@ class _OfThread:
         self.objects |= calls.objects
         return known
 
-    def _relearn(self, calls: replay_guards.Calls) -> None:
+    def _relearn(self, calls: replay_calls.Calls) -> None:
         """Forgets what code ran but for one call: an earlier one may have imported modules."""
         self.code, self.objects = calls.code, calls.objects
 
@@ -309,7 +309,7 @@ class _OfThread:
         if not self._learnt:  # Which code it runs.
             self._learnt = True
             self.reason = "it was the first call"
-            with self._region.again(), replay_guards.Calls() as calls:
+            with self._region.again(), replay_calls.Calls() as calls:
                 result = self.function(*args, **kwargs)
             self._learn(calls)
             return result

@@ -1,22 +1,23 @@
-"""What of Python's objects a recorded function can read, and what it calls.
+"""What of Python's objects a recorded function can read.
 
-:class:`Calls` watches a call: which code runs, and whether anything is called that no guard can
-see through (a clock, a print). :class:`Walk` goes through all objects that this code can reach and
+:class:`Walk` goes through all objects that the code which runs (replay_calls.py) can reach and
 notes them in an ``_ObjectGuards``, which says later, without Python, whether they are as they were.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import enum
 import functools
 import gc
-import io
+import logging
+import operator
 import os
+import random
 import re
 import sys
-import sysconfig
 import threading
 import types
 import weakref
@@ -27,6 +28,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal import replay_host
+from torch_xla._internal.replay_calls import family, file_family
 
 # Types whose objects never change.
 VALUES = (
@@ -56,6 +58,7 @@ LEAVES = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
     enum.Enum,
+    operator.itemgetter,
     range,
     slice,
     re.Pattern,
@@ -78,177 +81,20 @@ _MACHINERY = {
     "warnings",
     "weakref",
 }
-# Code of these packages reads nothing of its modules that is not looked at elsewhere.
-_TRUSTED = ("torch", "torch_xla", "torchgen", "numpy", "typing_extensions")
-_STDLIB = tuple(
-    {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
-)
-
-# What is called by its name and gives something else each time, or leaves a trace.
-_UNSEEN = {
-    "builtins": {"print", "input", "open", "breakpoint"},
-    "time": {
-        "time",
-        "time_ns",
-        "perf_counter",
-        "perf_counter_ns",
-        "monotonic",
-        "monotonic_ns",
-        "process_time",
-        "process_time_ns",
-        "thread_time",
-    },
-    "posix": {"urandom", "getpid", "write", "read"},
-    "_io": {"open", "open_code"},
-    "sys": {"settrace", "setprofile"},
-}
-_UNSEEN_METHODS = {"write", "writelines", "read", "readline", "now", "utcnow", "today"}
 # Code that names one of these may read what replay_host.py lets change.
 _READERS = {"param_groups", "state", "state_dict"}
+# Code that names one of these may read what it has no name of.
+_LOOK_UPS = {"getattr", "hasattr", "vars", "globals", "dir", "__dict__", "attrgetter"}
 _USER_READERS = {*_READERS, "__dict__", "__getstate__", "__reduce_ex__", "vars", "deepcopy", "copy"}
+# Built-in bases whose state is looked at, or does not change; others hide it.
+_OPEN_BASES = (
+    BaseException, bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type,
+    collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
+    types.GenericAlias, types.SimpleNamespace, weakref.ref, type(functools.lru_cache(len)),
+)  # fmt: skip
 _SCHEDULERS = torch.optim.lr_scheduler.__name__
 _MAX_OBJECTS = 200_000
 _MAX_BYTES = 1 << 16
-
-
-@functools.lru_cache(maxsize=4096)
-def _family(file: str) -> str:
-    """Returns ``"user"``, ``"library"`` or ``"trusted"`` for the file of some code."""
-    if file.startswith("<frozen"):
-        return "trusted"
-    path = os.path.realpath(file)
-    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))):
-        if path.startswith(os.path.realpath(folder) + os.sep):
-            return "trusted"
-    position = path.rfind("site-packages" + os.sep)
-    if position >= 0:
-        package = path[position + len("site-packages" + os.sep) :].split(os.sep)[0]
-        return "trusted" if package.removesuffix(".py") in _TRUSTED else "library"
-    return "trusted" if path.startswith(_STDLIB) else "user"
-
-
-def family(code: types.CodeType) -> str:
-    """Returns whose a piece of code is: ``"user"``, ``"library"`` or ``"trusted"``."""
-    return _family(code.co_filename)
-
-
-class Calls:
-    """Watches the calls within a block, on this thread.
-
-    Attributes:
-        code: All code that ran and is not PyTorch's, with the globals that it sees.
-        objects: Modules, optimizers and schedulers whose methods ran.
-        refusal: Why the block cannot be replayed; empty where nothing is known against it.
-        backward: Whether a backward pass ran.
-        events: The optimizers and schedulers that stepped, in order.
-    """
-
-    def __init__(self) -> None:
-        self.code: dict[types.CodeType, dict[str, Any]] = {}
-        self.objects: dict[int, Any] = {}
-        self.events: list[Any] = []
-        self._scheduler: types.FrameType | None = None
-        self.refusal = ""
-        self.backward = False
-        self._started: set[int] = set()
-
-    def __enter__(self) -> Calls:
-        self._random = self._random_states()
-        # Finalizers and callbacks of the collector are nothing that the block calls.
-        self._collects = gc.isenabled()
-        gc.disable()
-        self._before = sys.getprofile()
-        sys.setprofile(self._event)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        sys.setprofile(self._before)
-        if self._collects:
-            gc.enable()
-        for name, before, now in zip(
-            ("random", "torch's CPU generator", "numpy.random"),
-            self._random,
-            self._random_states(),
-            strict=True,
-        ):
-            if before != now and not self.refusal:
-                self.refusal = f"it draws random numbers from {name}, on the host"
-
-    @staticmethod
-    def _random_states() -> list[Any]:
-        states: list[Any] = []
-        module = sys.modules.get("random")
-        states.append(module.getstate() if module else None)
-        states.append(torch.default_generator.get_state().numpy().tobytes())
-        module = sys.modules.get("numpy.random")
-        if module is None:
-            states.append(None)
-        else:
-            state = module.get_state()
-            states.append((state[1].tobytes(), *state[2:]))
-        return states
-
-    def _event(self, frame: types.FrameType, event: str, arg: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            if code.co_flags & 0x2A0:  # A generator or a coroutine: is it one from outside?
-                if frame.f_lasti > _first_instructions(code) and id(frame) not in self._started:
-                    self._refuse(frame, f"resumes {code.co_name}, which was begun outside of it")
-                self._started.add(id(frame))
-            if code.co_name == "backward" and code.co_filename.endswith("autograd/__init__.py"):
-                self.backward = True
-            if code.co_argcount and code.co_varnames[0] == "self":
-                owner = frame.f_locals.get("self")
-                if isinstance(
-                    owner,
-                    (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
-                ):
-                    self.objects[id(owner)] = owner
-                    if code.co_name == "step":
-                        self._step(frame, owner)
-            if code not in self.code and family(code) != "trusted":
-                self.code[code] = frame.f_globals
-        elif event == "c_call":
-            module = getattr(arg, "__module__", None)
-            name = getattr(arg, "__name__", "")
-            owner = getattr(arg, "__self__", None)
-            if module in _UNSEEN and name in _UNSEEN[module]:
-                if family(frame.f_code) != "trusted" or name in ("print", "input", "open"):
-                    self._refuse(frame, f"calls {name}()")
-            elif name in _UNSEEN_METHODS and isinstance(owner, io.IOBase):
-                self._refuse(frame, f"calls {type(owner).__name__}.{name}()")
-            elif name in _UNSEEN_METHODS and isinstance(owner, type):
-                if owner.__module__ == "datetime":
-                    self._refuse(frame, f"calls {owner.__name__}.{name}()")
-        elif event == "return" and frame is self._scheduler:
-            self._scheduler = None
-
-    def _step(self, frame: types.FrameType, owner: Any) -> None:
-        if isinstance(owner, torch.optim.Optimizer):
-            self.events.append(owner)
-        elif isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and self._scheduler is None:
-            self._scheduler = frame  # Those that it steps itself are its own business.
-            self.events.append(owner)
-            given = [name for name in frame.f_locals if name not in ("self", "__class__")]
-            if any(frame.f_locals[name] is not None for name in given):
-                self._refuse(frame, "steps a scheduler with an argument")
-
-    def _refuse(self, frame: types.FrameType | None, what: str) -> None:
-        if self.refusal:
-            return
-        while frame is not None and family(frame.f_code) == "trusted":
-            frame = frame.f_back
-        where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-        self.refusal = f"it {what}{where}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _first_instructions(code: types.CodeType) -> int:
-    """Returns the offset up to which a generator has not begun to run."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "RESUME":
-            return instruction.offset
-    return 0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -273,6 +119,28 @@ def _functions_of(codes: Iterable[types.CodeType]) -> list[types.FunctionType]:
         for found in gc.get_referrers(*closures)
         if isinstance(found, types.FunctionType) and found.__code__ in wanted
     ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _imports(code: types.CodeType) -> tuple[str, ...]:
+    """Returns the modules that code imports when it runs."""
+    return tuple(
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "IMPORT_NAME" and instruction.argval
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _hides_state(cls: type) -> bool:
+    """Returns whether objects of a class have state that is no attribute of theirs."""
+    return any(
+        base not in (object, *_OPEN_BASES)
+        and isinstance(vars(base).get("__new__"), types.BuiltinFunctionType)
+        and not issubclass(base, BaseException)
+        and not base.__module__.startswith(("torch", "_abc", "typing"))
+        for base in cls.__mro__
+    )
 
 
 class Walk:
@@ -300,6 +168,12 @@ class Walk:
         self._open: collections.deque[tuple[Any, str]] = collections.deque()
         self._names: set[tuple[int, str]] = set()
         self._attributes = {name for one in code for name in _names(one)[1]}
+        self._looks_up = any(
+            family(one) == "user" and not _LOOK_UPS.isdisjoint((*_names(one)[0], *_names(one)[1]))
+            for one in code
+        )
+        if any(family(one) == "user" and "_version" in one.co_names for one in code):
+            self.refusal = "it reads the version of a tensor, which no guard sees"
         self._reads_optimizers = any(
             not names.isdisjoint(_USER_READERS if family(one) == "user" else _READERS)
             for one, names in ((one, {*_names(one)[0], *_names(one)[1]}) for one in code)
@@ -346,8 +220,16 @@ class Walk:
             self.refusal = f"it can reach more than {_MAX_OBJECTS} objects"
 
     def _add_globals(self, code: types.CodeType, variables: dict[str, Any]) -> None:
-        names, _ = _names(code)
+        names: Iterable[str] = _names(code)[0]
         where = variables.get("__name__", "globals")
+        if "globals" in names and family(code) == "user":
+            names = [name for name in variables if not name.startswith("__")]
+        for imported in _imports(code):
+            parts = imported.split(".")
+            for i in range(len(parts)):
+                module = sys.modules.get(".".join(parts[: i + 1]))
+                if module is not None:
+                    self._push(module, imported)
         new = [name for name in names if (id(variables), name) not in self._names]
         self._names.update((id(variables), name) for name in new)
         self.guards.add_names(variables, new, where)
@@ -359,15 +241,31 @@ class Walk:
     def _visit_module(self, module: types.ModuleType) -> None:
         content = vars(module)
         names = [name for name in self._attributes if name in content]
-        self.guards.add_names(content, names, module.__name__)
         file = getattr(module, "__file__", None)
-        trusted = file is None or _family(file) == "trusted"
+        kind = "user" if module.__name__ == "__main__" else "trusted"
+        if file is not None:
+            kind = file_family(file)
+        elif module.__spec__ is None:
+            kind = "user"  # Made by hand.
+        others: list[str] = []
+        if self._looks_up and kind == "user":
+            others = [name for name in content if not name.startswith("__") and name not in names]
+        self.guards.add_names(content, [*names, *others], module.__name__)
+        if module is sys and "modules" in names:
+            self.refusal = "it looks modules up in sys.modules"
         for name in names:
             value = content[name]
-            if not trusted or isinstance(value, types.ModuleType):
+            if kind != "trusted" or isinstance(value, types.ModuleType):
                 self._push(value, f"{module.__name__}.{name}")
             elif module is os and name in ("environ", "getenv"):
                 self._push(os.environ._data, "os.environ")  # type: ignore[attr-defined]
+            elif not module.__name__.startswith("torch") and isinstance(
+                value, (list, dict, set, logging.Logger)
+            ):
+                self._push(value, f"{module.__name__}.{name}")
+        for name in others:
+            if not isinstance(content[name], (types.FunctionType, types.ModuleType, type)):
+                self._push(content[name], f"{module.__name__}.{name}")
 
     def _visit(self, value: Any, path: str) -> None:
         if isinstance(value, torch.Tensor):
@@ -410,7 +308,10 @@ class Walk:
         elif isinstance(value, type):
             self._visit_class(value, path)
         elif isinstance(value, types.BuiltinFunctionType):
-            if not isinstance(value.__self__, (types.ModuleType, type(None))):
+            # The state of the module `random` is compared for each call.
+            if value.__self__ is not random._inst and not isinstance(  # type: ignore[attr-defined]
+                value.__self__, (types.ModuleType, type(None))
+            ):
                 self._push(value.__self__, path)
         elif isinstance(value, types.CellType):
             self._visit_cell(value, path)
@@ -418,14 +319,37 @@ class Walk:
             self._visit_module(value)
         elif isinstance(value, weakref.ref):
             self._push(value(), path)
+        elif isinstance(value, enum.Enum):
+            self.guards.add_dict(vars(value), path)
+            self._visit_items(vars(value).values(), path)
         elif isinstance(value, LEAVES):
             pass
+        elif isinstance(value, logging.Logger):
+            self._visit_logger(value, path)
+        elif isinstance(value, threading.local):
+            # A recording is of one thread.
+            self.guards.add_dict(vars(value), path)
+            for name, item in vars(value).items():
+                self._push(item, f"{path}.{name}")
+            self._push(type(value), type(value).__qualname__)
+        elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)):
+            self._push(value.data, path)
         elif isinstance(value, torch.Generator):
             self.generators.append((value, value.get_state(), path))
         elif type(value).__module__ == "numpy":
             self._visit_array(value, path)
         else:
             self._visit_object(value, path)
+
+    def _visit_logger(self, logger: logging.Logger, path: str) -> None:
+        """Notes what says whether it writes; what it writes with, the call would have used."""
+        names = ["level", "disabled", "propagate", "parent"]
+        self.guards.add_names(vars(logger), names, path)
+        for items in (logger.handlers, logger.filters):
+            self.guards.add_list(items, path)
+        self.guards.add_names(vars(logger.manager), ["disable"], "logging")
+        if logger.parent is not None:
+            self._push(logger.parent, f"{path}.parent")
 
     def _visit_items(self, items: Iterable[Any], path: str) -> None:
         for i, item in enumerate(items):
@@ -471,6 +395,7 @@ class Walk:
             pass  # Empty.
 
     def _visit_class(self, cls: type, path: str) -> None:
+        self._push(type(cls), type(cls).__qualname__)
         for base in cls.__mro__:
             module = sys.modules.get(base.__module__)
             file = getattr(module, "__file__", None)
@@ -478,7 +403,7 @@ class Walk:
                 continue
             if file is None and base.__module__ != "__main__":
                 continue
-            if file is not None and _family(file) == "trusted":
+            if file is not None and file_family(file) == "trusted":
                 continue
             self.guards.add_class(base, base.__qualname__)
             for name, value in vars(base).items():
@@ -488,7 +413,15 @@ class Walk:
     def _visit_object(self, value: Any, path: str) -> None:
         cls = type(value)
         root = cls.__module__.split(".")[0]
-        if root in _MACHINERY:
+        if isinstance(value, logging.LoggerAdapter):
+            self._push(value.logger, f"{path}.logger")
+        if root in _MACHINERY and not isinstance(value, contextlib.nullcontext):
+            if cls.__module__ != "multiprocessing.sharedctypes":
+                return
+            self.refusal = f"{path} is memory that other processes share"
+            return
+        if _hides_state(cls):
+            self.refusal = f"{path} is an object of type {cls.__name__}, which no guard sees into"
             return
         if isinstance(value, torch.optim.Optimizer):
             self._visit_optimizer(value, path)

@@ -1,0 +1,214 @@
+"""What a recorded function reads where no attribute leads: it is guarded, or the call is traced."""
+
+import concurrent.futures
+import contextlib
+import contextvars
+import ctypes
+import enum
+import logging
+import multiprocessing
+import operator
+import os
+import random
+import sys
+import threading
+import time
+import types
+import uuid
+import weakref
+
+import pytest
+import torch
+from replay_testing import refused, right
+
+settings = types.ModuleType("replay_settings")
+sys.modules["replay_settings"] = settings
+NAME = "SCALE"
+SCALE = 1.0
+FILE = None
+
+
+class Box:
+    def __init__(self, value=None):
+        self.value = value
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Meta(type):
+    scale = 1.0
+
+    @property
+    def current(cls):
+        return cls.scale
+
+
+class WithMeta(metaclass=Meta):
+    pass
+
+
+def set_global(value):
+    global SCALE
+    SCALE = value
+
+
+def set_setting(value):
+    settings.SCALE = value
+
+
+def importing():
+    from replay_settings import SCALE
+
+    return SCALE
+
+
+def set_weak(value):
+    KEPT.value = Box(value)
+    WEAK["key"] = KEPT.value
+
+
+def set_future(value):
+    FUTURE._result, FUTURE._state = value, "FINISHED"
+
+
+def set_file(value):
+    FILE.touch() if value > 1 else FILE.unlink(missing_ok=True)
+
+
+def entering():
+    with CONTEXT as value:
+        return value
+
+
+def of_a_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(SCALE))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def of_a_pool():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: SCALE).result()
+
+
+LOCAL = threading.local()
+LOGGER = logging.getLogger("replay.test")
+KEPT, WEAK = Box(), weakref.WeakValueDictionary()
+WEAK_KEYS = weakref.WeakKeyDictionary()
+CONTEXT = contextlib.nullcontext(1.0)
+SHARED = multiprocessing.Value("d", 1.0)
+NUMBER = ctypes.c_double(1.0)
+FUTURE = concurrent.futures.Future()
+VARIABLE = contextvars.ContextVar("variable", default=1.0)
+GETTER = operator.attrgetter("SCALE")
+OWN_RANDOM = random.Random(0)
+
+GUARDED = {
+    "threading.local": (lambda v: setattr(LOCAL, "value", v), lambda: LOCAL.value),
+    "logger": (lambda v: LOGGER.setLevel(int(v)), lambda: float(LOGGER.level)),
+    "logger_asked": (
+        lambda v: logging.getLogger("replay.asked").setLevel(int(v)),
+        lambda: float(logging.getLogger("replay.asked").getEffectiveLevel()),
+    ),
+    "weak_keys": (lambda v: WEAK_KEYS.__setitem__(KEPT, v), lambda: WEAK_KEYS[KEPT]),
+    "getattr": (set_setting, lambda: getattr(settings, NAME)),
+    "import": (set_setting, importing),
+    "sys.argv": (lambda v: sys.argv.__setitem__(0, "a" * int(v)), lambda: len(sys.argv[0])),
+    "enum": (lambda v: setattr(Colour.RED, "scale", v), lambda: Colour.RED.scale),
+    "metaclass": (lambda v: setattr(Meta, "scale", v), lambda: WithMeta.current),
+    "nullcontext": (lambda v: setattr(CONTEXT, "enter_result", v), entering),
+}
+
+REFUSED = {
+    # It can reach all that this module has.
+    "globals": (set_global, lambda: globals()[NAME], "test_hidden_state."),
+    "weak_values": (set_weak, lambda: WEAK["key"].value, "another object than before"),
+    "shared": (lambda v: setattr(SHARED, "value", v), lambda: SHARED.value, "other processes"),
+    "ctypes": (lambda v: setattr(NUMBER, "value", v), lambda: NUMBER.value, "no guard sees into"),
+    "future": (set_future, lambda: FUTURE.result(), "calls result() of concurrent"),
+    "contextvar": (lambda v: VARIABLE.set(v), lambda: VARIABLE.get(), "no guard sees into"),
+    "attrgetter": (set_setting, lambda: GETTER(settings), "no guard sees into"),
+    "sys.modules": (set_setting, lambda: sys.modules["replay_settings"].SCALE, "sys.modules"),
+    "import_module": (
+        set_setting,
+        lambda: __import__("importlib").import_module("replay_settings").SCALE,
+        "calls import_module()",
+    ),
+    "file": (set_file, lambda: 1.0 + os.path.exists(FILE), "calls stat()"),
+    "threads": (
+        lambda v: torch.set_num_threads(int(v)),
+        lambda: torch.get_num_threads(),
+        "calls get_num_threads()",
+    ),
+    "seed": (
+        lambda v: torch.manual_seed(int(v)),
+        lambda: float(torch.initial_seed()),
+        "the seed of a generator",
+    ),
+    "own_random": (
+        lambda v: OWN_RANDOM.seed(int(v)),
+        lambda: OWN_RANDOM.random(),
+        "no guard sees into",
+    ),
+    "thread": (set_global, of_a_thread, "calls start_new_thread()"),
+    "pool": (set_global, of_a_pool, "of concurrent"),
+    "clock": (lambda v: None, lambda: float(time.localtime().tm_year), "calls localtime()"),
+    "sleep": (lambda v: None, lambda: time.sleep(0) or 1.0, "calls sleep()"),
+    "uuid": (lambda v: None, lambda: float(uuid.uuid4().version), "calls urandom()"),
+}
+
+
+def program_of(write, read):
+    def program(compile, device):
+        @compile
+        def f(x):
+            return x * read()
+
+        found = []
+        for i in range(14):
+            write(1.0 + (i > 7))
+            found.append(f(torch.ones(3, device=device)))
+        return found
+
+    return program
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path):
+    global FILE
+    FILE = tmp_path / "file"
+    threads, arguments = torch.get_num_threads(), list(sys.argv)
+    yield
+    torch.set_num_threads(threads)
+    sys.argv[:] = arguments
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_is_guarded(device, name):
+    right(program_of(*GUARDED[name]), device)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused(device, name):
+    write, read, reason = REFUSED[name]
+    refused(program_of(write, read), device, reason)
+
+
+def test_version_of_a_tensor(device):
+    def program(compile, device):
+        @compile
+        def f(x):
+            return x * float(x._version)
+
+        x, found = torch.ones(3, device=device), []
+        for i in range(14):
+            if i > 7:
+                x.add_(0.0)
+            found.append(f(x))
+        return found
+
+    refused(program, device, "the version of a tensor")
