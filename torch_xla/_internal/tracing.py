@@ -107,7 +107,9 @@ _built: dict[Any, str] = {}
 _MAX_BUILT = 1024
 
 
-def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def build(
+    key: Any, make: Any, operands: Sequence[torch.Tensor], name: str = "hlo"
+) -> list[torch.Tensor]:
     """Calls a function that ``make`` builds of values like ``operands``, once for each key."""
     signature = tuple((tuple(tensor.shape), tensor.dtype) for tensor in operands)
     text = _built.get((key, signature))
@@ -115,6 +117,6 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
         if len(_built) >= _MAX_BUILT:
             _built.clear()
         text = _built[key, signature] = _XLAC._stablehlo_of(
-            lambda *values: make(values), list(operands)
+            lambda *values: make(values), list(operands), name
         )
     return _XLAC._stablehlo_call(text, list(operands))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,11 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map
 
+from torch_xla import _XLAC
+from torch_xla._internal import tracing
 from torch_xla.experimental.scan import scan
+
+_hlo = _XLAC.hlo
 
 
 def _form(layer: nn.Module) -> Any:
@@ -18,6 +22,29 @@ def _form(layer: nn.Module) -> Any:
         (name, tensor.shape, tensor.dtype, tensor.requires_grad)
         for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
     ]
+
+
+class _Stack(torch.autograd.Function):
+    """``torch.stack``, whose gradients are arrays of their own.
+
+    As slices of one they would be part of what uses them: a kernel for each layer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        return torch.stack(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def make(values: Sequence[Any]) -> list[Any]:
+            (x,) = values
+            count, *part = x.shape
+            none = [0] * len(part)
+            slices = (_hlo.slice(x, [i, *none], [i + 1, *part]) for i in range(count))
+            return [_hlo.reshape(one, part) for one in slices]
+
+        # By this name the lowering (csrc/ops/unbind_library.h) knows it.
+        return tuple(tracing.build("unbind", make, [grad.detach()], "torch_xla_unbind"))
 
 
 def scan_layers(
@@ -57,7 +84,10 @@ def scan_layers(
                 f"{type(layers[0]).__name__} {form}"
             )
     states = [dict((*layer.named_parameters(), *layer.named_buffers())) for layer in layers]
-    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    stacked = {
+        name: _Stack.apply(*(state[name] for state in states))  # type: ignore[no-untyped-call]
+        for name in states[0]
+    }
     as_arguments = isinstance(input_data, tuple)
 
     def one(carry: Any, state: dict[str, torch.Tensor]) -> tuple[Any, None]:

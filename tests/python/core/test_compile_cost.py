@@ -17,6 +17,7 @@ from plugin_testing import make_toy
 from process_testing import python_output, start_python
 
 import torch_xla
+from torch_xla.experimental.scan_layers import scan_layers
 
 # Updates alike, each with numbers of its own, then what XLA made of them.
 UPDATES = """
@@ -154,3 +155,46 @@ def test_programs_that_wait_in_a_queue_are_compiled_at_the_same_time(tmp_path):
     assert result.stdout == "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0] 124.0\n", result.stderr
     assert "compile 1: with another" in result.stderr
     assert "compile 2: with another" in result.stderr
+
+
+# A step of layers in a loop, whose parameters are updated one by one.
+LAYERS = """
+import sys, torch, torch_xla
+from torch_xla.experimental.scan_layers import scan_layers
+layers = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(int(sys.argv[1])))
+results = []
+for device in "cpu", "xla":
+    ours = layers.to(device)
+    ours.zero_grad()
+    x = torch.linspace(-1, 1, 512, device=device).view(2, 256)
+    for layer in ours if device == "cpu" else ():
+        x = layer(x)
+    (x if device == "cpu" else scan_layers(ours, x)).square().sum().backward()
+    with torch.no_grad():
+        results.append([p - 0.5 * p.grad for p in ours.parameters()])
+torch_xla.sync()
+for expected, result in zip(*results):
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_kernels_of_layers_in_a_loop_do_not_grow_with_their_number(tmp_path: Path) -> None:
+    made = []
+    for layers in "3", "9":
+        folder = tmp_path / layers
+        python_output(
+            f"import sys; sys.argv[1:] = [{layers!r}]" + LAYERS,
+            XLA_CPU_KERNELS="1",
+            XLA_PERSISTENT_CACHE_PATH="",
+            XLA_FLAGS=f"--xla_dump_to={folder}",
+        )
+        made.append(max(kernels(folder)))
+    assert made[1] <= made[0] + 2, made
+
+
+def test_a_loops_gradients_for_others_have_no_calls_of_ours(device: torch.device) -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3)).to(device)
+    scan_layers(layers, torch.ones(2, 4, device=device)).sum().backward()
+    gradients = [layer.weight.grad for layer in layers]
+    text = torch_xla._XLAC._get_xla_tensors_hlo(gradients)
+    assert "custom_call" not in text and "stablehlo.slice" in text

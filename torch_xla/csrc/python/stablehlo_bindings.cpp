@@ -435,16 +435,19 @@ void BindStableHlo(py::module_& m) {
   BindControl(hlo);
   m.def("_stablehlo_element",
         [](at::ScalarType dtype) { return runtime::MlirName(lowering::NaturalType(dtype)); });
-  m.def("_stablehlo_of", [](const Function& function, const std::vector<at::Tensor>& like) {
-    auto builder = std::make_shared<Builder>();
-    std::vector<stablehlo::Value> parameters;
-    for (const at::Tensor& tensor : like) {
-      parameters.push_back(
-          builder->Parameter({lowering::NaturalType(tensor.scalar_type()),
-                              Dims(tensor.sizes().begin(), tensor.sizes().end())}));
-    }
-    return builder->Finish(Returned(function(*AsTuple(builder, parameters))), "hlo");
-  });
+  m.def(
+      "_stablehlo_of",
+      [](const Function& function, const std::vector<at::Tensor>& like, const std::string& name) {
+        auto builder = std::make_shared<Builder>();
+        std::vector<stablehlo::Value> parameters;
+        for (const at::Tensor& tensor : like) {
+          parameters.push_back(
+              builder->Parameter({lowering::NaturalType(tensor.scalar_type()),
+                                  Dims(tensor.sizes().begin(), tensor.sizes().end())}));
+        }
+        return builder->Finish(Returned(function(*AsTuple(builder, parameters))), name);
+      },
+      py::arg("function"), py::arg("like"), py::arg("name") = "hlo");
 }
 
 }  // namespace torch_xla::python
