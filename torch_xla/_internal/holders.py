@@ -148,13 +148,24 @@ def describe(array: dict[str, Any], holder: Holder) -> str:
     return f"{size}: {array['shape']}, {holder}, made at {array['line']}"
 
 
-def text(count: int = 3) -> str:
-    """Returns what holds the memory: kinds by size, and the largest arrays, three by default."""
+def text(then: list[dict[str, Any]] | None = None, count: int = 3) -> str:
+    """Returns what holds the memory: kinds by size, and the largest arrays, three by default.
+
+    Args:
+        then: The arrays that were in memory when it ran out; those that are by default. What has
+            gone since was held by the runtime, for the operations that ran.
+        count: How many of the largest arrays.
+    """
     holders = find()
-    arrays = sorted(_XLAC._live_arrays(), key=lambda array: -array["bytes"])
-    arrays = [array for array in arrays if array["id"] in holders]
+    arrays = sorted(
+        _XLAC._live_arrays() if then is None else then, key=lambda array: -array["bytes"]
+    )
+    if then is None:
+        arrays = [array for array in arrays if array["id"] in holders]
     if not arrays:
         return ""
+    gone = Holder("runtime", "")
+    holders.update({array["id"]: gone for array in arrays if array["id"] not in holders})
     sums: dict[str, list[int]] = {}
     for array in arrays:
         one = sums.setdefault(holders[array["id"]].kind, [0, 0])

@@ -241,5 +241,5 @@ def memory_report(count: int = 10) -> MemoryReport:
     return MemoryReport(
         tuple(sorted(arrays, key=lambda array: -array.bytes)),
         tuple(sorted(programs, key=lambda program: -program.peak)),
-        _XLAC._memory_report(count) + holders.text(min(count, 3)),
+        _XLAC._memory_report(count) + holders.text(count=min(count, 3)),
     )

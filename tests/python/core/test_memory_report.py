@@ -67,6 +67,50 @@ def test_out_of_memory_prints_it(tmp_path):
     )
 
 
+def test_out_of_memory_leaves_out_what_failed(tmp_path):
+    """The CPU's plugin gives buffers out before it knows that there is no memory for them."""
+    result, _ = run_python(
+        """
+        from torch_xla.debug import memory_report
+        layer = torch.nn.Linear(256, 128).to(device)
+        others = [torch.randn(100 + i, 64).to(device) for i in range(12)]
+        torch_xla.sync()
+        before = torch.xla.memory_allocated()
+        with torch.no_grad():
+            layer.weight.add_(1)  # in the place of the old one
+        try:
+            huge = others[0][0, :1].expand(1 << 45) * layer.weight[0, 0]  # HUGE
+            torch_xla.sync()
+            behind = huge[:7] + 1
+            torch_xla.sync(wait=True)
+        except torch.OutOfMemoryError as error:
+            after = memory_report()
+            report(
+                error=str(error),
+                after=[x.shape for x in after.arrays],
+                text=str(after),
+                grown=torch.xla.memory_allocated() - before,
+            )
+        """,
+        tmp_path,
+    )
+    error, _, holders = result["error"].partition("held by:\n")
+    needs, live = error.split("device memory: ")
+    line_of_huge = line(tmp_path, "HUGE")
+    huge = "f32[35184372088832]"
+    assert f"computes 128.0 TiB: {huge} aten::mul at {line_of_huge}\n" in needs
+    assert huge not in live and huge not in holders and "f32[7]" not in live
+    # The ten largest: the parameter, though its array went with the execution, and nine others.
+    arrays = re.findall(r"^  .*: 1 x (f32\[.*\]) made at ", live, re.MULTILINE)
+    assert arrays == ["f32[128,256]", *(f"f32[{111 - i},64]" for i in range(9))]
+    assert "\n  and 4 more kinds\n" in live  # the bias
+    largest = holders.partition("the largest:\n")[2].splitlines()
+    assert len(largest) == 3 and "f32[128,256], parameter Linear.weight, made at" in largest[0]
+    assert ": parameter, 2 arrays\n" in holders and ": user, 12 arrays\n" in holders
+    assert huge not in result["after"] and "f32[7]" not in result["after"]
+    assert "TiB: 1 x" not in result["text"] and abs(result["grown"]) < 1 << 20
+
+
 # The CPU's plugin has no such figures; a terabyte and a half, of which nothing is in use.
 _LIMIT = """
 api.PJRT_Device_MemoryStats = [](PJRT_Device_MemoryStats_Args* args) -> PJRT_Error* {

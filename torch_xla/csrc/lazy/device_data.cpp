@@ -51,24 +51,33 @@ struct AllData {
     if (runtime::Client::Forked()) return;
     AllData& list = Lists()[data->id_ % kLists];
     std::lock_guard guard(list.lock);
-    const bool was = data->bytes_ != 0, is = bytes != 0;
+    list.Set(data, bytes);
+  }
+  /// With the lock held.
+  void Set(DeviceData* data, int64_t bytes) {
+    const bool was = data->bytes_.load(std::memory_order_relaxed) != 0, is = bytes != 0;
     if (was) Note(data, /*came=*/false);
-    data->bytes_ = bytes;
-    if (is) data->address_ = NextAddress(bytes);
-    if (is) Note(data, /*came=*/true);
+    if (is) {
+      data->bytes_.store(bytes, std::memory_order_relaxed);
+      data->address_ = NextAddress(bytes);
+      Note(data, /*came=*/true);
+    }
     if (was == is) return;
     if (is) {
       data->previous_ = nullptr;
-      data->next_ = list.first;
-      if (list.first) list.first->previous_ = data;
-      list.first = data;
+      data->next_ = first;
+      if (first) first->previous_ = data;
+      first = data;
     } else {
-      (data->previous_ ? data->previous_->next_ : list.first) = data->next_;
+      (data->previous_ ? data->previous_->next_ : first) = data->next_;
       if (data->next_) data->next_->previous_ = data->previous_;
+      data->bytes_.store(0, std::memory_order_release);
     }
   }
   static DeviceData::Live Describe(const DeviceData* data) {
-    return {data->shape_, data->device_, data->bytes_, data->location_, data->id_, data->address_};
+    const int64_t bytes = data->bytes_.load(std::memory_order_relaxed);
+    return {data->shape_, data->device_,  bytes,           data->location_,
+            data->id_,    data->address_, data->producer_, data->in_place_};
   }
   static void Note(const DeviceData* data, bool came) {
     History& history = GetHistory();
@@ -115,20 +124,33 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sh
 }
 
 DeviceData::~DeviceData() {
-  if (bytes_ != 0) AllData::SetBytes(this, 0);
+  if (Counted()) AllData::SetBytes(this, 0);
   delete moved_.load(std::memory_order_relaxed);
 }
 
 void DeviceData::Account() {
   int64_t bytes = 0;
   for (const auto& buffer : buffers_) bytes += static_cast<int64_t>(buffer->bytes());
-  if (bytes != bytes_) AllData::SetBytes(this, bytes);
+  if (bytes != 0) AllData::SetBytes(this, bytes);
 }
 
 void DeviceData::Drop() {
+  // First: what is in the lists keeps its buffers.
+  if (Counted()) AllData::SetBytes(this, 0);
   buffers_.clear();
   delete moved_.exchange(nullptr);
-  Account();
+}
+
+void DeviceData::Discount(int device, uint64_t producer) {
+  for (AllData& list : AllData::Lists()) {
+    std::lock_guard guard(list.lock);
+    for (DeviceData *data = list.first, *next = nullptr; data; data = next) {
+      next = data->next_;
+      if (data->device_ != device || data->producer_ != producer) continue;
+      for (const auto& buffer : data->buffers_) buffer->ReleaseAccounting();
+      list.Set(data, 0);
+    }
+  }
 }
 
 std::vector<DeviceData::Live> DeviceData::AllLive() {

@@ -79,6 +79,8 @@ class DeviceData : public c10::intrusive_ptr_target {
   void set_location(const ir::SourceLocation* location) { location_ = location; }
   /// Whether the memory is somebody else's, which no program may write to.
   bool foreign() const { return foreign_; }
+  /// Of a promise: it takes the memory of an array that is donated for it.
+  void set_in_place() { in_place_ = true; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
   /// Of int32 and int64 that came from the host: known without a look at the device.
   std::optional<Extremes> extremes() const;
@@ -112,8 +114,13 @@ class DeviceData : public c10::intrusive_ptr_target {
     const ir::SourceLocation* location;
     uint64_t id;
     uint64_t address;  // made up: no two that live at once overlap
+    uint64_t producer;
+    bool in_place;
   };
   static std::vector<Live> AllLive();
+  /// What an execution of a device should have made is not in memory: it failed after the plugin
+  /// gave its buffers out.
+  static void Discount(int device, uint64_t producer);
   /// One that came or went.
   struct Event {
     Live data;
@@ -133,8 +140,9 @@ class DeviceData : public c10::intrusive_ptr_target {
   enum State { kPending, kOnDemand, kMaking, kReady, kFailed };
   friend struct AllData;
   static uint64_t NextId();
-  /// After the buffers changed.
+  /// Once the buffers are there.
   void Account();
+  bool Counted() const { return bytes_.load(std::memory_order_acquire) != 0; }
   void MakeBuffers();
   void SetState(State state);
   const Sharding* WaitForSharding() const;
@@ -144,6 +152,7 @@ class DeviceData : public c10::intrusive_ptr_target {
   const DeviceSet* devices_;
   std::atomic<const Sharding*> sharding_;  // null: not known yet
   bool foreign_ = false;
+  bool in_place_ = false;
   uint64_t id_ = NextId();
   std::optional<c10::Scalar> fill_;
   std::unique_ptr<const Extremes> extremes_;
@@ -155,7 +164,9 @@ class DeviceData : public c10::intrusive_ptr_target {
   std::exception_ptr error_;
   uint64_t producer_ = 0;
   const ir::SourceLocation* location_ = nullptr;
-  int64_t bytes_ = 0;  // of the buffers; under the lock of AllData, as the next
+  // Of the buffers. It and the next ones change under the lock of AllData, it to 0 at last: whoever
+  // sees that is alone with the data.
+  std::atomic<int64_t> bytes_{0};
   uint64_t address_ = 0;
   DeviceData* previous_ = nullptr;  // of those in device memory, see AllData
   DeviceData* next_ = nullptr;

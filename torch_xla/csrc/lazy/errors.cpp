@@ -46,6 +46,39 @@ constexpr ErrorClass kClasses[] = {
 
 std::atomic<HoldersFunction> holders{nullptr};
 
+/// With what was in memory then.
+class OutOfMemory : public c10::OutOfMemoryError {
+ public:
+  OutOfMemory(c10::SourceLocation place, std::string message,
+              std::vector<DeviceData::Live> arrays_then)
+      : c10::OutOfMemoryError(place, std::move(message)), arrays(std::move(arrays_then)) {}
+  std::vector<DeviceData::Live> arrays;
+};
+
+/// What was in memory when an execution failed: not what it, and what was launched behind it,
+/// should have made, unless in the place of what was there.
+std::vector<DeviceData::Live> LiveThen(const Failed& failed) {
+  std::vector<DeviceData::Live> arrays = DeviceData::AllLive();
+  if (failed.execution == 0) return arrays;
+  std::erase_if(arrays, [&](const DeviceData::Live& array) {
+    return array.device == failed.device && array.producer >= failed.execution && !array.in_place;
+  });
+  return arrays;
+}
+
+/// What the program needs, what of its graph is largest, and what would help.
+std::string NeedText(const Failed& failed) {
+  for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
+    if (explanation.number != failed.program) continue;
+    std::string text = "\n  which needs " + MemoryText(explanation.memory);
+    if (const GraphRecordPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
+    const std::string advice =
+        MicrobatchText(explanation.memory, GetClient().memory(failed.device));
+    return advice.empty() ? text : text + "\n" + advice;
+  }
+  return {};
+}
+
 constexpr std::string_view kBegin = "<torch.", kEnd = "</torch>";
 
 }  // namespace
@@ -64,18 +97,14 @@ std::string ErrorText(const std::exception& error) {
   return text.append(kEnd);
 }
 
-std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin,
-                                int64_t program) {
-  const std::string place = origin.location ? "\n  in the program of " + origin.ToString() : "";
+std::exception_ptr AsTorchError(const runtime::Error& error, const Failed& failed) {
+  const std::string place =
+      failed.origin.location ? "\n  in the program of " + failed.origin.ToString() : "";
   if (error.out_of_memory()) {
-    std::string need;
-    for (const Explanation& explanation : Explanations(program - 1, SIZE_MAX)) {
-      if (explanation.number != program) continue;
-      need = "\n  which needs " + MemoryText(explanation.memory);
-      const std::string advice = MicrobatchText(explanation.memory, GetClient().memory(0));
-      if (!advice.empty()) need += "\n" + advice;
-    }
-    return Make<c10::OutOfMemoryError>(error.what() + place + need + "\n" + MemoryReport(10));
+    std::vector<DeviceData::Live> arrays = LiveThen(failed);
+    std::string text = error.what() + place + NeedText(failed) + "\n" + MemoryReport(arrays, 10);
+    return std::make_exception_ptr(
+        OutOfMemory({__func__, __FILE__, __LINE__}, std::move(text), std::move(arrays)));
   }
   const std::string_view text = error.what();
   const size_t begin = text.find(kBegin), end = text.rfind(kEnd);
@@ -89,11 +118,11 @@ std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origi
   return std::make_exception_ptr(runtime::Error(error.code(), error.what() + place));
 }
 
-std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin, int64_t program) {
+std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed) {
   try {
     std::rethrow_exception(error);
   } catch (const runtime::Error& plugin_error) {
-    return AsTorchError(plugin_error, origin, program);
+    return AsTorchError(plugin_error, failed);
   } catch (...) {
     return error;
   }
@@ -104,11 +133,11 @@ void SetHoldersFunction(HoldersFunction function) { holders.store(function); }
 void ThrowToUser(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const c10::OutOfMemoryError& memory) {
+  } catch (const OutOfMemory& memory) {
     const HoldersFunction function = holders.load();
     if (!function) throw;
     std::rethrow_exception(
-        Make<c10::OutOfMemoryError>(memory.what_without_backtrace() + function()));
+        Make<c10::OutOfMemoryError>(memory.what_without_backtrace() + function(memory.arrays)));
   }
 }
 

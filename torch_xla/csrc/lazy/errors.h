@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "lazy/device_data.h"
 #include "lazy/origin.h"
 #include "runtime/client.h"
 
@@ -13,20 +14,26 @@ namespace torch_xla::lazy {
 /// and AsTorchError finds in the failure of the execution.
 std::string ErrorText(const std::exception& error);
 
+/// What failed.
+struct Failed {
+  Origin origin{};
+  int64_t program = 0;  // by its number (lazy/explain.h), 0 for none
+  int device = 0;
+  uint64_t execution = 0;  // as DeviceData::producer(); 0: none was launched
+};
+
 /// torch.OutOfMemoryError for a plugin that has no memory left, an error of a custom call's
 /// handler as it was there, any other as it is.
 /// The first and the last with the line of the user's that ran the program, the first with what is
-/// in memory, and what the program needs: that of this number (lazy/explain.h), 0 for none.
-std::exception_ptr AsTorchError(const runtime::Error& error, const Origin& origin = {},
-                                int64_t program = 0);
-std::exception_ptr AsTorchError(std::exception_ptr error, const Origin& origin = {},
-                                int64_t program = 0);
+/// in memory, and what the program needs.
+std::exception_ptr AsTorchError(const runtime::Error& error, const Failed& failed = {});
+std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed = {});
 
 /// Throws what failed earlier, on another thread: an out-of-memory error with what holds the memory
 /// added. To be called without locks.
 [[noreturn]] void ThrowToUser(const std::exception_ptr& error);
-/// Says what holds the arrays in device memory. Set by the bindings.
-using HoldersFunction = std::string (*)();
+/// Says what holds these arrays. Set by the bindings.
+using HoldersFunction = std::string (*)(const std::vector<DeviceData::Live>& arrays);
 void SetHoldersFunction(HoldersFunction function);
 
 }  // namespace torch_xla::lazy

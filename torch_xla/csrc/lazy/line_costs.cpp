@@ -22,6 +22,13 @@ bool Contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Without "aten::".
+std::string_view BareName(const GraphRecord& record, size_t node) {
+  std::string_view name = record.node(node).op->name;
+  name.remove_prefix(name.rfind(':') + 1);
+  return name;
+}
+
 /// Those that say only how an array is looked at.
 bool IsView(std::string_view name) {
   static constexpr std::string_view kNames[] = {
@@ -63,12 +70,27 @@ double Flops(std::string_view name, std::span<const ir::ShapeRef> operands, doub
 
 }  // namespace
 
+std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count) {
+  std::vector<ResultCost> all;
+  for (size_t i = 0; i < record.size(); ++i) {
+    if (record.IsLeaf(i) || IsView(BareName(record, i))) continue;
+    for (ir::ShapeRef shape : record.shapes(i)) {
+      if (!shape) continue;
+      all.push_back({record.node(i).op->name, shape, static_cast<int64_t>(Bytes(shape)),
+                     record.node(i).location});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  if (all.size() > count) all.resize(count);
+  return all;
+}
+
 std::vector<LineCost> CostsByLine(const GraphRecord& record) {
   std::map<const ir::SourceLocation*, LineCost> costs;
   for (size_t i = 0; i < record.size(); ++i) {
     if (record.IsLeaf(i)) continue;
-    std::string_view name = record.node(i).op->name;
-    name.remove_prefix(name.rfind(':') + 1);
+    const std::string_view name = BareName(record, i);
     if (IsView(name)) continue;
     std::vector<ir::ShapeRef> operands;
     double bytes = 0, result = 0;

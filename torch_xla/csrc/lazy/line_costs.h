@@ -14,6 +14,17 @@ struct LineCost {
   size_t operations = 0;
 };
 
+/// A result of an operation.
+struct ResultCost {
+  const char* operation;  // "aten::mm"
+  ir::ShapeRef shape;
+  int64_t bytes;
+  const ir::SourceLocation* location;
+};
+
+/// Those that take the most, without views of others.
+std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count);
+
 /// By the shapes of the operations of a graph, one of each line.
 std::vector<LineCost> CostsByLine(const GraphRecord& record);
 

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <vector>
 
-#include "lazy/device_data.h"
 #include "lazy/explain.h"
+#include "lazy/line_costs.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -28,16 +27,17 @@ std::string BytesText(int64_t bytes) {
 }
 
 int64_t PeakOf(const runtime::Executable::MemoryUse& memory) {
-  if (memory.peak >= 0) return memory.peak;
-  return memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
-         std::max<int64_t>(memory.outputs, 0) - std::max<int64_t>(memory.aliased, 0);
+  // The CPU's compiler tells a peak that may lack the temporaries.
+  return std::max(memory.peak, memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
+                                   std::max<int64_t>(memory.outputs, 0) -
+                                   std::max<int64_t>(memory.aliased, 0));
 }
 
-std::string MemoryReport(size_t count) {
+std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t count) {
   using Key = std::pair<std::string, std::string>;  // shape, line
   std::map<Key, Group> groups;
   Group all;
-  for (const DeviceData::Live& live : DeviceData::AllLive()) {
+  for (const DeviceData::Live& live : arrays) {
     Group& group = groups[{live.shape->ToString(), ir::LineOf(live.location)}];
     for (Group* sum : {&group, &all}) {
       ++sum->arrays;
@@ -70,6 +70,15 @@ std::string MemoryReport(size_t count) {
     text += "  " + BytesText(peak(program)) + " (" + BytesText(program.memory.temporaries) +
             " of it temporaries): compilation " + std::to_string(program.number) + ", " +
             program.cause + ", " + std::to_string(program.nodes) + " nodes\n";
+  }
+  return text;
+}
+
+std::string LargestText(const GraphRecord& record, size_t count) {
+  std::string text;
+  for (const ResultCost& result : LargestResults(record, count)) {
+    text += "\n    computes " + BytesText(result.bytes) + ": " + result.shape->ToString() + " " +
+            result.operation + " at " + ir::LineOf(result.location);
   }
   return text;
 }

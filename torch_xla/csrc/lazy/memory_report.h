@@ -2,7 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "lazy/device_data.h"
+#include "lazy/graph_record.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
@@ -12,7 +15,10 @@ std::string BytesText(int64_t bytes);
 
 /// A line of totals, one for each of the `count` largest groups of arrays that are alike (shape and
 /// line), and one for each of the `count` programs that need the most.
-std::string MemoryReport(size_t count);
+std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t count);
+
+/// A line for each of the `count` largest arrays that a graph computes, each after a newline.
+std::string LargestText(const GraphRecord& record, size_t count);
 
 /// What a program whose temporaries are known needs on its device while it runs.
 int64_t PeakOf(const runtime::Executable::MemoryUse& memory);

@@ -7,7 +7,6 @@
 
 #include "debug/metrics.h"
 #include "lazy/device.h"
-#include "lazy/errors.h"
 #include "lazy/explain.h"
 #include "lazy/spin.h"
 #include "lazy/timeline.h"
@@ -238,10 +237,17 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   NoteRan({running.program, device_, (end - time).count(), end.count()});
-  if (error) Note(running, AsTorchError(*error, running.origin, running.program));
+  if (error) {
+    Note(running, AsTorchError(*error, FailedBy(running)));
+    DeviceData::Discount(device_, running.execution);
+  }
   const bool notify = Finished();
   lock.unlock();  // Who wakes takes it.
   if (notify) done_.notify_all();
+}
+
+Failed Worker::FailedBy(const Running& running) const {
+  return {running.origin, running.program, device_, running.execution};
 }
 
 void Worker::Launch(Execution& execution, std::span<const Buffers* const> arguments,
@@ -256,7 +262,9 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
   // Who sees a result sees, too, that what was donated to it is gone.
   const std::vector<int>& aliases = execution.program->aliases;
   for (size_t i = 0; i < aliases.size(); ++i) {
-    if (aliases[i] >= 0) execution.inputs[i]->Drop();
+    if (aliases[i] < 0) continue;
+    execution.inputs[i]->Drop();
+    execution.outputs[static_cast<size_t>(aliases[i])]->set_in_place();
   }
   for (size_t i = 0; i < execution.outputs.size(); ++i) {
     Buffers buffers;
@@ -270,8 +278,7 @@ void Worker::Finish(HostCalls& after, const Running& running) {
   try {
     after.Run(running.execution);
   } catch (...) {
-    const std::exception_ptr error =
-        AsTorchError(std::current_exception(), running.origin, running.program);
+    const std::exception_ptr error = AsTorchError(std::current_exception(), FailedBy(running));
     after.Fail(error, running.execution);
     std::lock_guard<std::mutex> lock(mutex_);
     Note(running, error);
@@ -335,8 +342,7 @@ void Worker::Execute(Execution& execution) {
       });
     }
   } catch (...) {
-    std::exception_ptr error =
-        AsTorchError(std::current_exception(), running->origin, running->program);
+    std::exception_ptr error = AsTorchError(std::current_exception(), FailedBy(*running));
     for (const DeviceDataPtr& output : execution.outputs) {
       if (output->pending()) output->Fail(error, running->execution);
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lazy/device_data.h"
+#include "lazy/errors.h"
 #include "lazy/host_calls.h"
 #include "lazy/origin.h"
 #include "lazy/program.h"
@@ -71,6 +72,7 @@ class Worker {
     Origin origin;
     int64_t program;  // its number, see lazy/explain.h
   };
+  Failed FailedBy(const Running& running) const;
   void Run();
   /// With the mutex held: whether the caller of Fill may run what it gives.
   bool RunsHere(uint64_t place, const Execution& execution) const;

@@ -51,6 +51,12 @@ Record AsDict(const lazy::DeviceData::Live& live) {
                 py::arg("backward") = location && location->backward);
 }
 
+Records AsDicts(const std::vector<lazy::DeviceData::Live>& arrays) {
+  Records dicts;
+  for (const lazy::DeviceData::Live& live : arrays) dicts.append(AsDict(live));
+  return dicts;
+}
+
 /// While it lives and nothing calls Python no other thread runs: a tuple that one is about to fill
 /// must not be seen to be held by others, too. The collector would call finalizers.
 class NoOtherCode {
@@ -102,16 +108,12 @@ void BindInsight(py::module_& m) {
   });
   m.def("_set_recompile_is_error", &lazy::SetRecompileIsError);
   m.def("_graph_record_size", &lazy::RecordSize);
-  m.def("_memory_report", &lazy::MemoryReport, NoGil());
+  m.def(
+      "_memory_report",
+      [](size_t count) { return lazy::MemoryReport(lazy::DeviceData::AllLive(), count); }, NoGil());
   m.def("_bytes_text", &lazy::BytesText);
   // Of each array in device memory.
-  m.def("_live_arrays", [] {
-    Records arrays;
-    for (const lazy::DeviceData::Live& live : lazy::DeviceData::AllLive()) {
-      arrays.append(AsDict(live));
-    }
-    return arrays;
-  });
+  m.def("_live_arrays", [] { return AsDicts(lazy::DeviceData::AllLive()); });
   // What the collector of garbage knows that is of these types: a list for each.
   m.def("_objects_of_types", [](const std::vector<py::type>& types) {
     const NoOtherCode alone;
@@ -228,11 +230,12 @@ void BindInsight(py::module_& m) {
         return costs;
       },
       NoGil());
-  lazy::SetHoldersFunction([]() -> std::string {
+  lazy::SetHoldersFunction([](const std::vector<lazy::DeviceData::Live>& arrays) -> std::string {
     if (!Py_IsInitialized()) return {};
     py::gil_scoped_acquire gil;
     try {
-      return py::module_::import("torch_xla._internal.holders").attr("text")().cast<std::string>();
+      const py::module_ holders = py::module_::import("torch_xla._internal.holders");
+      return holders.attr("text")(AsDicts(arrays)).cast<std::string>();
     } catch (const std::exception&) {
       return {};  // What is told already is enough.
     }

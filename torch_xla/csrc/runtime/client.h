@@ -88,11 +88,12 @@ class Buffer {
   /// not wait.
   std::shared_ptr<void> Share() const;
 
- private:
-  friend class Executable;
-  /// Stops counting the memory, once, when it goes or passes to an output.
+  /// Stops counting the memory, once: when it goes, passes to an output, or was never taken because
+  /// the execution that should have made it failed.
   void ReleaseAccounting();
 
+ private:
+  friend class Executable;
   std::shared_ptr<ClientImpl> client_;
   void* handle_;
   size_t bytes_;
