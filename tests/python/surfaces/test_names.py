@@ -14,6 +14,7 @@ import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 import torch_xla.utils.utils as xu
 from torch_xla import _XLAC
+from torch_xla._internal import mlir
 from torch_xla.debug import metrics_compare_utils, metrics_saver, model_comparator
 from torch_xla.debug.graph_saver import save_tensors_graph
 from torch_xla.experimental import plugins
@@ -46,6 +47,11 @@ class TestXlaModel:
         assert "stablehlo.add" in xm.get_stablehlo()
         pytest.importorskip("jaxlib")
         assert xm.get_stablehlo_bytecode([x])[:4] == b"ML\xefR"
+        # Operations that are CHLO's, of which a portable artifact has none.
+        y = torch.randn(4, 5, device=device).erf().topk(2).values
+        assert "chlo." in xm.get_stablehlo([y])
+        text = mlir.text(xm.get_stablehlo_bytecode([y]))
+        assert "chlo." not in text and "rng_bit_generator" in text and "tensor<4x2xf32>" in text
 
     def test_fork_rng(self, device):
         xm.set_rng_state(7)
