@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_xla import _XLAC
+from torch_xla import _XLAC, runtime
+from torch_xla._internal import remote_cache
 from torch_xla.debug import metrics
 
 
@@ -60,10 +61,17 @@ def entries(path: str, check: bool = False) -> list[Entry]:
 
 
 def clear(path: str) -> int:
-    """Removes all entries of a folder and returns their number."""
+    """Removes all entries of a folder, and of the remote one that it stands for.
+
+    Returns:
+        Their number.
+    """
     found = entries(path)
-    for entry in found:
-        os.unlink(entry.path)
+    if remote_cache.url_of(path):
+        remote_cache.clear()
+    else:
+        for entry in found:
+            os.unlink(entry.path)
     return len(found)
 
 
@@ -79,7 +87,8 @@ def _ls(path: str) -> int:
 def _info(path: str) -> int:
     found = entries(path)
     settings = _XLAC._xla_cache_settings()
-    print(f"folder:   {path}")
+    url = remote_cache.url_of(path)
+    print(f"folder:   {path}{f', for {url}' if url else ''}")
     print(f"entries:  {len(found)}")
     print(f"size:     {_XLAC._bytes_text(sum(entry.bytes for entry in found))}")
     if settings and settings[0] == path:
@@ -104,10 +113,12 @@ def _clear(path: str) -> int:
 def _warm(command: Sequence[str]) -> int:
     sys.argv = list(command)
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
-    runpy.run_path(command[0], run_name="__main__")
-    _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
-    for name in ("PersistentCacheHit", "PersistentCacheMiss", "PersistentCacheWrite"):
-        print(f"{name}: {metrics.counter_value(name) or 0}", file=sys.stderr)
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    finally:  # It may end with sys.exit().
+        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+        for name in ("PersistentCacheHit", "PersistentCacheMiss", "PersistentCacheWrite"):
+            print(f"{name}: {metrics.counter_value(name) or 0}", file=sys.stderr)
     return 0
 
 
@@ -123,13 +134,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warm.add_argument("script")
     warm.add_argument("args", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
-    if options.command == "warm":
-        if options.folder:
-            _XLAC._xla_initialize_cache(options.folder, False)
-        if folder() is None:
+    is_warm = options.command == "warm"
+    if is_warm and not os.path.isfile(options.script):
+        parser.error(f"there is no script {options.script}")
+    path = os.path.expanduser(options.folder or "") or folder()
+    if options.folder and (is_warm or remote_cache.is_remote(path)):
+        runtime.initialize_cache(path, readonly=not is_warm)
+        path = folder()
+    if is_warm:
+        if path is None:
             parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty")
         return _warm([options.script, *options.args])
-    path = options.folder or folder()
     if path is None:
         parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty; --folder names one")
     return plain[options.command](path)

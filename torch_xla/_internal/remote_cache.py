@@ -41,7 +41,7 @@ class Mirror:
             ) from error
         self._files: Any
         self._files, self._root = fsspec.core.url_to_fs(url.rstrip("/"))
-        self._url, self._read_only = url, read_only
+        self.url, self._read_only = url, read_only
         name = f"remote-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
         # Without a home folder each process has a mirror of its own.
         self.folder = Path(_XLAC._xla_user_cache_folder() or tempfile.mkdtemp()) / name
@@ -87,7 +87,17 @@ class Mirror:
             except Exception as error:  # A network's failure must not end a training.
                 if not self._told:
                     self._told = True
-                    print(f"torch_xla: compiled programs in {self._url}: {error}", file=sys.stderr)
+                    print(f"torch_xla: compiled programs in {self.url}: {error}", file=sys.stderr)
+
+    def clear(self) -> None:
+        """Removes what both folders have."""
+        with self._lock:
+            self._pull()
+            for name in sorted(self._there):
+                self._files.rm_file(f"{self._root}/{name}")
+            for name in self._local():
+                (self.folder / name).unlink(missing_ok=True)
+            self._there = set()
 
 
 _mirror: Mirror | None = None
@@ -122,6 +132,21 @@ def attach(url: str, read_only: bool) -> str:
         atexit.register(_finish)
         threading.Thread(target=_keep_exchanging, name="torch_xla programs", daemon=True).start()
     return str(_mirror.folder)
+
+
+def url_of(folder: str) -> str | None:
+    """Returns the remote folder that a local one stands for; None where it is its own."""
+    return _mirror.url if _mirror is not None and str(_mirror.folder) == folder else None
+
+
+def clear() -> None:
+    """Removes the programs of the remote folder that this process uses, if it uses one.
+
+    Raises:
+        OSError: It cannot be written, or reached.
+    """
+    if _mirror is not None:
+        _mirror.clear()
 
 
 def register() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_testing import run_python
+from process_testing import run_python, start_python
 
 pytestmark = pytest.mark.multiprocess
 
@@ -58,3 +58,30 @@ def test_a_place_that_cannot_be_reached_is_told_once(tmp_path):
     found, errors = run(tmp_path, "one", f"file://{tmp_path / 'bucket' / 'programs'}")
     assert found["compiles"] == 1
     assert errors.count("torch_xla: compiled programs in file://") == 1
+
+
+def test_commands_are_of_the_remote_folder(tmp_path):
+    remote = tmp_path / "bucket"
+    script = tmp_path / "warm.py"
+    script.write_text(
+        "import sys, torch, torch_xla\n(torch.ones(3).to('xla') * 3).cpu()\nsys.exit(3)\n"
+    )
+
+    def command(host: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        caches = {"XDG_CACHE_HOME": str(tmp_path / host), **environment}
+        result = start_python("-m", "torch_xla.cache", *arguments, **caches)
+        return result.returncode, result.stdout, result.stderr
+
+    place = f"file://{remote}"
+    status, _, errors = command("one", "--folder", place, "warm", str(script))
+    assert (status, errors.count("PersistentCacheWrite: 1")) == (3, 1), errors
+    assert len(programs(remote)) == 2
+    _, out, _ = command("two", "--folder", place, "info")
+    assert "entries:  2\n" in out and f", for {place}\n" in out
+    assert command("two", "clear", XLA_PERSISTENT_CACHE_PATH=place)[:2] == (
+        0,
+        "removed 2 entries\n",
+    )
+    assert not programs(remote) and not programs(tmp_path / "two")
+    status, _, errors = command("one", "warm", str(tmp_path / "none.py"))
+    assert status == 2 and errors.endswith(f"there is no script {tmp_path / 'none.py'}\n")
