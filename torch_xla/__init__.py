@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.machinery
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -40,17 +42,43 @@ _check_torch_version(torch.__version__)
 if (_autoload := sys.modules.get("torch_xla_autoload")) is not None:
     _autoload.release()
 
-try:
-    from torch_xla import _XLAC as _XLAC
-except ImportError as error:
-    if isinstance(error, ModuleNotFoundError):
-        _hint = "its extension torch_xla._XLAC is not built; run `pip install .` in its sources"
-    else:  # The file is there; the loader refused it.
-        _hint = (
-            f"its extension was built for another torch than {torch.__version__}; reinstall "
+
+def _why_not_loaded(error: ImportError) -> str:
+    """Returns what is wrong with the extension, and what helps."""
+    there = [
+        name
+        for folder in __path__
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if name.startswith("_XLAC.") and name.endswith((".so", ".pyd"))
+    ]
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    if not there:
+        return "its extension torch_xla._XLAC is not built; run `pip install .` in its sources"
+    if not any(f"_XLAC{suffix}" in there for suffix in suffixes):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"its extension {there[0]} was built for another Python than {version}; reinstall "
             "torch_xla for this one"
         )
-    raise ImportError(f"torch_xla {__version__} cannot be loaded: {_hint} ({error})") from error
+    if "undefined symbol" in str(error):
+        return (
+            f"its extension was built for another torch than {torch.__version__}; reinstall "
+            f"torch_xla for this one ({error})"
+        )
+    return f"its extension is refused: {error}"
+
+
+try:
+    from torch_xla import _XLAC as _XLAC
+
+    # A folder of that name, such as that of its stubs, is a module, too.
+    if getattr(_XLAC, "__file__", None) is None:
+        raise ModuleNotFoundError("no extension")
+except ImportError as error:
+    raise ImportError(
+        f"torch_xla {__version__} cannot be loaded: {_why_not_loaded(error)}"
+    ) from error
 
 from torch_xla import config as config  # noqa: E402
 from torch_xla._internal import accelerate_state as _accelerate_state  # noqa: E402

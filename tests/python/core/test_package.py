@@ -1,8 +1,11 @@
 """The package's own functions, torch.xla, and what an import costs."""
 
 import io
+import shutil
 import sys
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +32,41 @@ class TestImport:
             torch_xla._check_torch_version(version)
         assert version in str(info.value)
         assert "\n" not in str(info.value)
+
+    @pytest.mark.parametrize(
+        ("files", "told"),
+        [
+            ([], "its extension torch_xla._XLAC is not built; run `pip install .`"),
+            (["_XLAC/__init__.pyi"], "its extension torch_xla._XLAC is not built; run"),
+            (["_XLAC.cpython-39-x86_64-linux-gnu.so"], "was built for another Python than 3."),
+            ([f"_XLAC{EXTENSION_SUFFIXES[0]}"], "its extension is refused: "),
+        ],
+        ids=["none", "stubs", "another Python's", "damaged"],
+    )
+    def test_without_its_extension_says_what_is_wrong(self, tmp_path, files, told):
+        package = tmp_path / "torch_xla"
+        package.mkdir()
+        shutil.copy(Path(torch_xla.__file__), package)
+        for name in files:
+            (package / name).parent.mkdir(exist_ok=True)
+            (package / name).write_text("# nothing")
+        code = (
+            "import sys\n"
+            "sys.meta_path = [x for x in sys.meta_path if x.__module__.startswith('_frozen')]\n"
+            f"sys.path.insert(0, {str(tmp_path)!r})\n"
+            "import torch\n"
+            "try:\n"
+            "    import torch_xla\n"
+            "except ImportError as error:\n"
+            "    print(error)\n"
+        )
+        message = python_output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        assert f"torch_xla {torch_xla.__version__} cannot be loaded: " in message
+        assert told in message and "another torch" not in message
+
+    def test_an_undefined_symbol_is_of_another_torch(self):
+        told = torch_xla._why_not_loaded(ImportError("_XLAC.so: undefined symbol: _ZN3c10"))
+        assert f"built for another torch than {torch.__version__}; reinstall" in told
 
     def test_requires_the_torch_it_was_built_with(self):
         minor = ".".join(torch.__version__.split(".")[:2])
