@@ -203,7 +203,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
             fsspec's places (``gs://bucket/folder``, ``s3://…``) is mirrored in a local folder.
         readonly: Whether to use what is there and write nothing.
     """
-    path = os.fspath(path)
+    path = os.path.expanduser(os.fspath(path))
     if remote_cache.is_remote(path):
         path = remote_cache.attach(path, readonly)
     _XLAC._xla_initialize_cache(path, readonly)

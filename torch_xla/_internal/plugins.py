@@ -143,7 +143,8 @@ def find_plugins() -> list[PluginSpec]:
     # As torch_xla 2.9 has it: the library of the one platform that is asked for.
     platform, library = os.environ.get("PJRT_DEVICE", ""), os.environ.get("PJRT_LIBRARY_PATH")
     if platform and library:
-        found[platform.upper()] = PluginSpec(platform.upper(), library, {})
+        path = os.path.expanduser(library)
+        found[platform.upper()] = PluginSpec(platform.upper(), path, {})
     for spec in _from_entry_points():
         found.setdefault(spec.platform, spec)
     for platform, find_library in _KNOWN_WHEELS:

@@ -21,7 +21,7 @@ def before_sync() -> None:
 
     ``XLA_SAVE_TENSORS_FMT`` says how: ``text`` (the default), ``hlo`` (StableHLO), ``dot``.
     """
-    path = os.environ.get("XLA_SAVE_TENSORS_FILE")
+    path = variables.ALL["XLA_SAVE_TENSORS_FILE"].value()
     if not path:
         return
     text = _XLAC._xla_pending_text("")

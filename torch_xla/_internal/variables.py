@@ -17,8 +17,8 @@ class Variable(NamedTuple):
 
     Attributes:
         name: Its name.
-        type: ``flag`` (``1``, ``true``; ``0``, ``false`` or empty: off), ``int``, ``seconds``,
-            ``text``, ``path``, or the texts that it may be, with bars between them.
+        type: ``flag`` (``1``, ``true``; ``0``, ``false``, ``off``, ``no`` or empty: off), ``int``,
+            ``seconds``, ``text``, ``path``, or the texts that it may be, with bars between them.
         default: Without it, as text of that type.
         meaning: What it does, in Markdown.
         aliases: Other names for the same.
@@ -45,8 +45,11 @@ class Variable(NamedTuple):
         texts = [os.environ[name] for name in names if name in os.environ]
         text = next(filter(None, texts), "" if texts else self.default)
         if self.type == "flag":
-            return text not in ("", "0", "false")
-        if self.type in ("text", "path"):
+            return text.lower() not in ("", "0", "false", "off", "no")
+        if self.type == "path":
+            caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+            return os.path.expanduser(text.replace("$XDG_CACHE_HOME", caches))
+        if self.type == "text":
             return text
         text = text or self.default
         if "|" in self.type:
@@ -349,7 +352,8 @@ def markdown() -> str:
         "The variables of the environment that torch_xla reads. `torch_xla.config` has each as an "
         "attribute with a type (`torch_xla.config.compilation_cache_size`); what can be assigned "
         "to while the process runs says so. `python -m torch_xla.doctor` shows those that are set. "
-        "A name that is nearly one of these gets a line of warning at import.\n"
+        "A flag is off with `0`, `false`, `off`, `no` or nothing, in any case; a path may begin with "
+        "`~`. A name that is nearly one of these gets a line of warning at import.\n"
     )
     for title, variables in GROUPS.items():
         text += f"\n## {title}\n\n" + _row(("variable", "type", "default", "meaning"))

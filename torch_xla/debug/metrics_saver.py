@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 
+from torch_xla._internal import variables
 from torch_xla.debug import metrics
 
 _steps = itertools.count()
@@ -18,8 +18,8 @@ def save_metrics(metrics_file: str | None = None) -> None:
             nothing is written. Where that variable is set, every
             :func:`torch_xla.sync` does this.
     """
-    path = metrics_file or os.environ.get("XLA_METRICS_FILE")
-    if path is None:
+    path = metrics_file or variables.ALL["XLA_METRICS_FILE"].value()
+    if not path:
         return
     with open(path, "a") as file:
         file.write(f"[MetricsData; step={next(_steps)}]\n{metrics.metrics_report()}\n")

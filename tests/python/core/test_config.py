@@ -67,6 +67,43 @@ def test_attributes_have_types(monkeypatch):
         _ = config.compilation_cache_size
 
 
+def test_a_path_may_begin_at_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("XLA_PERSISTENT_CACHE_PATH", raising=False)
+    assert config.persistent_cache_path == f"{tmp_path}/.cache/torch_xla/programs"
+    names = ("XLA_PERSISTENT_CACHE_PATH", "XLA_SAVE_TENSORS_FILE", "XLA_METRICS_FILE")
+    for name in (*names, "PT_XLA_DEBUG_FILE"):
+        monkeypatch.setenv(name, f"~/{name}")
+    assert config.persistent_cache_path == f"{tmp_path}/XLA_PERSISTENT_CACHE_PATH"
+    code = (
+        "import torch, torch_xla\n"
+        "x = torch.ones(3).to('xla') * 2\n"
+        "torch_xla.sync(wait=True)\n"
+        "torch_xla.runtime.initialize_cache('~/later')\n"
+        "(x + 5).cpu()\n"
+    )
+    result = start_python("-c", code, PT_XLA_DEBUG="1")
+    assert result.returncode == 0, result.stderr
+    for name in (*names, "PT_XLA_DEBUG_FILE", "later"):
+        found = tmp_path / name
+        assert any(found.iterdir()) if found.is_dir() else found.read_text()
+
+
+@pytest.mark.parametrize("text", ["False", "OFF", "no", "0", ""])
+def test_what_means_off(monkeypatch, text):
+    monkeypatch.setenv("XLA_AUTO_STEP", text)
+    monkeypatch.setenv("XLA_CHECK_INDICES", text)
+    monkeypatch.setenv("PT_XLA_DEBUG", text)
+    assert config.auto_step is False
+    code = (
+        "import torch, torch_xla\n"
+        "print(torch_xla.config.check_indices, torch.ones(3, device='xla').add(2).tolist())"
+    )
+    result = start_python("-c", code)
+    assert (result.stdout, result.stderr) == ("False [3.0, 3.0, 3.0]\n", "")
+
+
 def test_what_cannot_be_assigned_says_what_to_set():
     with pytest.raises(AttributeError, match="set XLA_USE_SPMD before the process starts"):
         config.use_spmd = True

@@ -21,8 +21,8 @@ int DebugLevel() {
 void Report(std::string_view text) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  const char* path = std::getenv("PT_XLA_DEBUG_FILE");
-  std::FILE* file = path && *path ? std::fopen(path, "a") : nullptr;
+  const std::string path = EnvPath("PT_XLA_DEBUG_FILE");
+  std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
   std::FILE* to = file ? file : stderr;
   std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);

@@ -369,7 +369,7 @@ const char* NonEmpty(const char* name) {
 
 /// Empty where there is to be none.
 fs::path FolderOfEnvironment() {
-  if (const char* folder = std::getenv("XLA_PERSISTENT_CACHE_PATH")) return folder;
+  if (std::getenv("XLA_PERSISTENT_CACHE_PATH")) return debug::EnvPath("XLA_PERSISTENT_CACHE_PATH");
   const fs::path caches = UserCacheFolder();
   return caches.empty() ? caches : caches / "programs";
 }

@@ -206,8 +206,8 @@ std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program) {
 
 /// XLA_SAVE_HLO_FILE: the program that could not be compiled, for a report to those who can help.
 void SaveFailed(const Program& program) {
-  const char* path = std::getenv("XLA_SAVE_HLO_FILE");
-  if (!path || !*path || program.stablehlo.empty()) return;
+  const std::string path = debug::EnvPath("XLA_SAVE_HLO_FILE");
+  if (path.empty() || program.stablehlo.empty()) return;
   std::ofstream file(path, std::ios::app);
   file << "// compilation " << program.explanation << " failed\n" << program.stablehlo << "\n";
 }

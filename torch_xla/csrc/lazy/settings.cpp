@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
 
+#include "debug/environment.h"
 #include "lazy/compile_progress.h"
 #include "lazy/disk_cache.h"
 #include "runtime/errors.h"
@@ -17,10 +17,7 @@ namespace {
 
 void CheckSwitch(const char* name) {
   const char* value = std::getenv(name);
-  const std::string_view text = value ? value : "";
-  for (std::string_view known : {"", "0", "1", "false", "true"}) {
-    if (text == known) return;
-  }
+  if (!value || debug::ParseFlag(value)) return;
   throw runtime::InvalidArgument(std::string(name) + " must be 0, 1, true or false, got '" + value +
                                  "'");
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "debug/environment.h"
 #include "runtime/errors.h"
 
 namespace torch_xla::runtime {
@@ -77,7 +78,7 @@ PluginSpec FindPlugin(std::string_view platform) {
     }
   }
   // The variable replaces the library alone; options belong to the platform.
-  if (const char* path = NonEmptyVariable(variable)) spec.library = path;
+  if (NonEmptyVariable(variable)) spec.library = debug::EnvPath(variable.c_str());
   if (!spec.library.empty()) return spec;
 
   std::string message = "No PJRT plugin for platform " + (name.empty() ? "''" : name) +
