@@ -352,8 +352,8 @@ def markdown() -> str:
         "The variables of the environment that torch_xla reads. `torch_xla.config` has each as an "
         "attribute with a type (`torch_xla.config.compilation_cache_size`); what can be assigned "
         "to while the process runs says so. `python -m torch_xla.doctor` shows those that are set. "
-        "A flag is off with `0`, `false`, `off`, `no` or nothing, in any case; a path may begin with "
-        "`~`. A name that is nearly one of these gets a line of warning at import.\n"
+        "A flag is off with `0`, `false`, `off`, `no` or nothing, in any case; a path may begin "
+        "with `~`. A name that is nearly one of these gets a line of warning at import.\n"
     )
     for title, variables in GROUPS.items():
         text += f"\n## {title}\n\n" + _row(("variable", "type", "default", "meaning"))
