@@ -163,6 +163,29 @@ class _Part(torch.nn.Module):
         return self._graph(*args)
 
 
+def _returns_views(module: fx.GraphModule) -> bool:
+    """Returns whether a graph returns views of its inputs that begin elsewhere than they do.
+
+    AOTAutograd makes them anew of the input where their place is a number of the graph; where it
+    is one of the call's, it asks the tensors that the graph returned.
+    """
+    nodes = list(module.graph.nodes)
+    inputs = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
+    inputs = [value for value in inputs if isinstance(value, torch.Tensor)]
+    for node in next(node for node in nodes if node.op == "output").all_input_nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        for given in inputs:
+            if torch._C._is_alias_of(value, given):
+                here, there = value.storage_offset(), given.storage_offset()
+                if isinstance(here, torch.SymInt) or isinstance(there, torch.SymInt):
+                    return True
+                if here != there:
+                    return True
+    return False
+
+
 class _CompiledGraph:
     """A graph, compiled for each set of numbers and shapes that it is called with."""
 
@@ -176,6 +199,7 @@ class _CompiledGraph:
             isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
             for value in values
         )
+        self._is_traced = not self._is_static and _returns_views(module)
 
     def __call__(self, *args: Any) -> Any:
         key = None
@@ -196,6 +220,8 @@ class _CompiledGraph:
             map(_is_xla, tensors)
         ):
             return traced  # What it copies to the device differs from call to call.
+        if self._is_traced:
+            return traced
         if _XLAC._xla_spmd_devices() > 0:
             return traced  # Its program follows from how its inputs lie.
         try:

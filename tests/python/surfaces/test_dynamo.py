@@ -86,6 +86,19 @@ class TestInference:
         for n in (3, 5, 3):
             assert run(torch.ones(n, device=device)).tolist() == list(range(1, n + 1))
 
+    @pytest.mark.parametrize("dynamic", [None, True])
+    @pytest.mark.parametrize("view", [lambda x, i: x[i], lambda x, i: x.narrow(0, i, 2)])
+    def test_view_at_a_place_of_the_call(self, device, dynamic, view):
+        torch._dynamo.reset()
+        run = torch.compile(view, backend="openxla", dynamic=dynamic)
+        for i in 0, 1, 2, 1:
+            cpu = torch.arange(4.0)
+            xla = cpu.to(device)
+            expected, found = view(cpu, i), run(xla, i)
+            assert expected.tolist() == found.tolist()
+            expected.add_(1), found.add_(1)
+            assert cpu.tolist() == xla.tolist()
+
     def test_dynamic_shapes(self, device):
         run = torch.compile(lambda x: x * x.shape[0], backend="openxla", dynamic=True)
         for n in (3, 5, 4, 3):
