@@ -88,6 +88,11 @@ class ProcessGroupXla(dist.ProcessGroup):
     def getGroupDesc(self) -> str:  # noqa: N802
         return self._description
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # Where PyTorch puts the pickled objects of all_gather_object and the like.
+        return [torch.device("xla")]
+
     def _alone(self) -> bool:
         return len(self._members) == 1
 

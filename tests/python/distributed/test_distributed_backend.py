@@ -448,6 +448,36 @@ def test_gradients_across_replicas(tmp_path):
             )
 
 
+def run_objects() -> dict[str, Any]:
+    start()
+    rank, count = dist.get_rank(), dist.get_world_size()
+    out: dict[str, Any] = {}
+    everyones: list[Any] = [None] * count
+    dist.all_gather_object(everyones, {"rank": rank, "text": "x" * rank})
+    out["all_gather_object"] = everyones
+    told = [{"step": 3}, "name"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(told, src=0)
+    out["broadcast_object_list"] = told
+    mine = [None]
+    dist.scatter_object_list(mine, [("part", i) for i in range(count)] if rank == 0 else None)
+    out["scatter_object_list"] = mine[0]
+    found: list[Any] | None = [None] * count if rank == 1 else None
+    dist.gather_object(rank, found, dst=1)
+    out["gather_object"] = found
+    dist.barrier()
+    return out
+
+
+def test_objects(tmp_path):
+    """What PyTorch pickles for the other replicas goes through the device."""
+    everyones = [{"rank": 0, "text": ""}, {"rank": 1, "text": "x"}]
+    for rank, out in enumerate(run_replicas(run_objects, 2, tmp_path)):
+        assert out["all_gather_object"] == everyones
+        assert out["broadcast_object_list"] == [{"step": 3}, "name"]
+        assert tuple(out["scatter_object_list"]) == ("part", rank)
+        assert out["gather_object"] == ([0, 1] if rank else None)
+
+
 def run_ties() -> list[float]:
     import torch_xla.core.functions as xf
     import torch_xla.core.xla_model as xm
