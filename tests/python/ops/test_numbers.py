@@ -154,6 +154,12 @@ BY_NEED: dict[str, tuple[Callable[[torch.Tensor, Any], torch.Tensor], list[Any]]
         [0.1, 0.2, 0.3, 0.4],
     ),
     "histc": (lambda x, s: torch.histc(x, 4, -s, s), [1.0, 0.0, 2.0, 3.0, 0.0]),
+    "kthvalue": (lambda x, s: x.T.reshape(3, -1).kthvalue(s).values, [1, 4, 2, 3, 1]),
+    "kthvalue of integers": (
+        lambda x, s: torch.stack(list((x * 100).long().kthvalue(s, dim=0, keepdim=True))),
+        [4, 1, 2, 3],
+    ),
+    "polygamma": (lambda x, s: torch.polygamma(s, x.abs() + 0.5), [1, 2, 0, 3, 4, 7, 1]),
     "tril": (lambda x, s: x.tril(s), [0, 1, -1, 2, -7, 7]),
     "triu": (lambda x, s: x.triu(s), [0, 1, -1, 2, -7, 7]),
     "fake_quantize": (fake_quantize, [0, 1, 2, 3]),

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "XLALowerings.h"
+#include "lowering/cpu_kernel.h"
 #include "lowering/elementwise.h"
 #include "lowering/result_type.h"
 #include "ops/indexing.h"
@@ -210,15 +211,19 @@ std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim,
   return {finish(values, 0), finish(indices, 1)};
 }
 
-std::vector<Value> kthvalue(LoweringContext& cx, Value self, int64_t k, int64_t dim, bool) {
+std::vector<Value> kthvalue(LoweringContext& cx, Value self, const Number& k, int64_t dim, bool) {
+  // The CPU's kernel selects without sorting, but its k is part of the program.
+  if (k.constant() && HasCpuKernels(cx.platform())) return CpuKernel(cx);
   Value x = AtLeast1d(self);
   if (IsEmpty(x)) return Zeros(cx);
   dim = WrapDim(dim, self.rank());
   Value order = SortOrder(x, dim, /*descending=*/false);
-  Dims starts(x.rank(), 0), limits = x.dims();
-  starts[dim] = k - 1;
-  limits[dim] = k;
-  return Picked(cx, x, dim, Slice(order, starts, limits));
+  const Value zero = Scalar(x, 0, ElementType::kS64);
+  std::vector<Value> starts(x.rank(), zero);
+  starts[dim] = k.Like(zero) - 1;
+  Dims one = x.dims();
+  one[dim] = 1;
+  return Picked(cx, x, dim, stablehlo::DynamicSlice(order, starts, one));
 }
 
 Value MedianOfAll(LoweringContext& cx, bool ignore_nan, Value self) {
