@@ -342,3 +342,25 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     from torch_xla.experimental.scan import scan
 
     return scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
+
+
+def associative_scan(
+    combine_fn: Callable[[Any, Any], Any],
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "generic",
+) -> Any:
+    """Returns what ``combine_fn`` makes of the first, the first two, … elements along ``dim``.
+
+    Args:
+        combine_fn: An associative function of two elements: nested tensors without ``dim``, of any
+            number in front.
+        xs: Nested data with tensors of one size along ``dim``.
+        dim: The dimension.
+        reverse: From the end.
+        combine_mode: As PyTorch's; ``"pointwise"`` is for CUDA's kernels.
+    """
+    from torch._higher_order_ops import associative_scan as of_pytorch
+
+    return of_pytorch(combine_fn, xs, dim, reverse=reverse, combine_mode=combine_mode)

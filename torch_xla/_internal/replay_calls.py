@@ -180,7 +180,7 @@ class Calls:
                 if not _asked_by_pytorch(frame):
                     self._refuse(frame, f"calls {code.co_name}() of {place.split(os.sep)[0]}")
         elif event == "c_call":
-            module = getattr(arg, "__module__", None)
+            module: Any = getattr(arg, "__module__", None)
             name = getattr(arg, "__name__", "")
             owner = getattr(arg, "__self__", None)
             if name in _UNSEEN.get(module, ()) or name not in _OUTSIDE.get(module, (name,)):

@@ -309,7 +309,7 @@ class Walk:
             self._visit_class(value, path)
         elif isinstance(value, types.BuiltinFunctionType):
             # The state of the module `random` is compared for each call.
-            if value.__self__ is not random._inst and not isinstance(  # type: ignore[attr-defined]
+            if value.__self__ is not random._inst and not isinstance(
                 value.__self__, (types.ModuleType, type(None))
             ):
                 self._push(value.__self__, path)
@@ -333,7 +333,7 @@ class Walk:
                 self._push(item, f"{path}.{name}")
             self._push(type(value), type(value).__qualname__)
         elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)):
-            self._push(value.data, path)
+            self._push(value.data, path)  # type: ignore[union-attr]
         elif isinstance(value, torch.Generator):
             self.generators.append((value, value.get_state(), path))
         elif type(value).__module__ == "numpy":
@@ -420,7 +420,7 @@ class Walk:
                 return
             self.refusal = f"{path} is memory that other processes share"
             return
-        if _hides_state(cls):
+        if _hides_state(cls):  # type: ignore[arg-type]
             self.refusal = f"{path} is an object of type {cls.__name__}, which no guard sees into"
             return
         if isinstance(value, torch.optim.Optimizer):

@@ -177,7 +177,7 @@ def _returns_views(module: fx.GraphModule) -> bool:
         if not isinstance(value, torch.Tensor):
             continue
         for given in inputs:
-            if torch._C._is_alias_of(value, given):
+            if torch._C._is_alias_of(value, given):  # type: ignore[attr-defined]
                 here, there = value.storage_offset(), given.storage_offset()
                 if isinstance(here, torch.SymInt) or isinstance(there, torch.SymInt):
                     return True

@@ -9,7 +9,7 @@ from torch_xla._internal import absent
 
 # Where names of this package are, imported when they are asked for.
 _HOMES = {
-    "associative_scan": "torch._higher_order_ops",
+    "associative_scan": "torch_xla._internal.control_flow",
     "cond": "torch_xla._internal.control_flow",
     "eager_mode": "torch_xla.experimental.eager",
     "eager_mode_context": "torch_xla.experimental.eager",

@@ -304,9 +304,9 @@ class TestLoops:
     def test_map_and_associative_scan(self, device):
         xs = rand(4, 3).to(device)
         torch.testing.assert_close(map(lambda x, s: x.exp() * s, xs, 2.0).cpu(), xs.cpu().exp() * 2)
-        torch.testing.assert_close(
-            associative_scan(torch.mul, xs, 0, combine_mode="generic").cpu(), xs.cpu().cumprod(0)
-        )
+        torch.testing.assert_close(associative_scan(torch.mul, xs, 0).cpu(), xs.cpu().cumprod(0))
+        found = associative_scan(torch.add, xs, 1, reverse=True).cpu()
+        torch.testing.assert_close(found, xs.cpu().flip(1).cumsum(1).flip(1))
 
     def test_errors(self, device):
         start = (torch.tensor(0, device=device),)
