@@ -214,6 +214,18 @@ def get_num_cached_compilation_graph() -> int:
     return _XLAC._xla_num_programs()
 
 
+def clear_computation_cache() -> None:
+    """Drops the programs that are kept in memory, after what is queued has run.
+
+    What needs one again compiles it, or takes it from the cache on disk
+    (``python -m torch_xla.cache clear`` empties that). Recordings of
+    ``torch_xla.compile(replay=True)`` keep theirs.
+    """
+    if _XLAC._xla_is_initialized():
+        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    _XLAC._xla_clear_programs()
+
+
 def _init_world_size_ordinal() -> None:
     """Changes nothing: a process's place is known from the start."""
 

@@ -9,7 +9,9 @@ from process_testing import run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 from torch_xla import _XLAC
+from torch_xla.debug import explain
 
 # ------------------------------------------------------------------ what is compiled
 
@@ -270,3 +272,21 @@ def test_no_special_scalars_and_small_program_cache(tmp_path):
     assert result["values"] == [[0, 0, 0], [1, 2, 3], [2, 4, 6], [3, 6, 9]]
     assert result["history"][0] == result["history"][-1]
     assert result["lru"] == [1, 1, 0, 0, 0, 1, 0, 1]
+
+
+def test_clear_computation_cache(device):
+    x = torch.arange(5.0).to(device)
+
+    def compiles_of_call() -> int:
+        before = compiles()
+        assert (x * 3).cosh().sum().item() == pytest.approx(85641.72, rel=1e-5)
+        return compiles() - before
+
+    compiles_of_call()
+    assert compiles_of_call() == 0
+    assert xr.get_num_cached_compilation_graph() > 0
+    xr.clear_computation_cache()
+    assert xr.get_num_cached_compilation_graph() == 0
+    assert compiles_of_call() == 1
+    (reason, *_) = explain.last().reasons
+    assert reason.kind == "evicted" and "clear_computation_cache()" in reason.text

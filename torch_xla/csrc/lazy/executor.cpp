@@ -661,6 +661,8 @@ std::string PendingText(int device) { return ir::ToText(PendingValues(device)); 
 
 size_t NumPrograms() { return Cache().Size(); }
 
+void ClearPrograms() { Cache().Clear(); }
+
 std::vector<ProgramPtr> Programs() { return Cache().All(); }
 
 void Shutdown() { StopWorkers(); }

@@ -58,6 +58,8 @@ std::vector<uint64_t> PendingInputs(int device);
 
 /// How many programs are kept.
 size_t NumPrograms();
+/// None from now on.
+void ClearPrograms();
 /// All of them; those that were used last come last. Those of them that were queued are compiled
 /// once WaitDevice returns.
 std::vector<ProgramPtr> Programs();

@@ -77,7 +77,8 @@ std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before
   if (now.key == before.key) {
     reasons.push_back(ReasonOf(
         Change::kEvicted,
-        "the program was compiled before, and dropped since as one of the least recently used"));
+        "the program was compiled before, and dropped since: it was one of the least recently "
+        "used, or clear_computation_cache() was called"));
     return reasons;
   }
   const Comparison comparison = Compare(*now.record, *before.record);

@@ -251,6 +251,12 @@ size_t ProgramCache::Size() {
   return entries_.size();
 }
 
+void ProgramCache::Clear() {
+  decltype(entries_) entries;  // destroyed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries.swap(entries_);
+}
+
 std::vector<ProgramPtr> ProgramCache::All() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Entry> entries;

@@ -62,6 +62,8 @@ class ProgramCache {
   /// Returns what has that key from now on: the one that another thread has inserted meanwhile.
   ProgramPtr Insert(const ir::Hash128& key, ProgramPtr program);
   size_t Size();
+  /// Those that are queued or held elsewhere live on there.
+  void Clear();
   /// Those that were used last come last.
   std::vector<ProgramPtr> All();
 

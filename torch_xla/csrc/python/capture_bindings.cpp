@@ -176,6 +176,7 @@ void BindCapture(py::module_& m) {
       "_xla_pending_text",
       [](const std::string& device) { return lazy::PendingText(Ordinal(device)); }, NoGil());
   m.def("_xla_num_programs", &lazy::NumPrograms);
+  m.def("_xla_clear_programs", &lazy::ClearPrograms, NoGil());
   m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
   // The settings of this thread; None ends them. Returns those before.
   py::class_<lazy::CompileSettings, std::shared_ptr<lazy::CompileSettings>>(m, "_CompileSettings");
