@@ -87,6 +87,30 @@ class TestInference:
             assert run(torch.ones(n, device=device)).tolist() == list(range(1, n + 1))
 
     @pytest.mark.parametrize("dynamic", [None, True])
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: x.view(x.shape[0], -1, 2) * 2,
+            lambda x: x.view(x.shape[0] * 2, -1).t() * 2,
+            lambda x: x[1 : x.shape[0] - 1] * x[-1:],
+            lambda x: x[: x.shape[0] // 2 : 2] ** 2,
+            lambda x: x[x.shape[0] :].sum() + (x.chunk(2)[1] ** 2).sum(),
+            lambda x: [x * 2] * 2,
+        ],
+    )
+    def test_training_with_views_of_changing_sizes(self, device, dynamic, f):
+        torch._dynamo.reset()
+        run = torch.compile(f, backend="openxla", dynamic=dynamic)
+        for rows in 4, 6, 8:
+            cpu = torch.arange(rows * 4.0).view(rows, 4).requires_grad_()
+            xla = cpu.detach().to(device).requires_grad_()
+            for one, by in (cpu, f), (xla, run):
+                results = by(one)
+                results = results if isinstance(results, list) else [results]
+                sum(result.square().sum() for result in results).backward()
+            torch.testing.assert_close(xla.grad.cpu(), cpu.grad)
+
+    @pytest.mark.parametrize("dynamic", [None, True])
     @pytest.mark.parametrize("view", [lambda x, i: x[i], lambda x, i: x.narrow(0, i, 2)])
     def test_view_at_a_place_of_the_call(self, device, dynamic, view):
         torch._dynamo.reset()
