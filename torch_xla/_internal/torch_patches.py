@@ -29,6 +29,7 @@ from torch_xla._internal import (
     accelerator,
     device_memory,
     device_module,
+    dynamo_backend,
     storage_location,
     tensors,
 )
@@ -305,6 +306,20 @@ def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
     return pin_memory
 
 
+# ---------------------------------------------------------------- torch.compile
+
+
+def _inductor(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The backend of a torch.compile that names none. It knows no xla."""
+
+    def call(self: Any, graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) and x.device.type == "xla" for x in inputs):
+            return dynamo_backend.xla(graph, inputs)
+        return original(self, graph, inputs, *args, **kwargs)
+
+    return call
+
+
 # ---------------------------------------------------------------- names
 
 
@@ -334,6 +349,7 @@ def apply() -> None:
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
     _replace(pinning, "pin_memory", _pin_memory)
+    _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010

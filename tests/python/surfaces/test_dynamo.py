@@ -36,6 +36,37 @@ def traced_operators() -> int:
     return sum(met.counter_value(n) for n in met.counter_names() if n.startswith("xla::"))
 
 
+class TestDefaultBackend:
+    """What most scripts have: a torch.compile that names no backend."""
+
+    @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+    def test_trains_as_without(self, device, mode):
+        def train(device, wrap):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).to(device)
+            call, losses = wrap(model), []
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            for step, batch in enumerate((6, 6, 6, 3, 6, 5)):  # the last ones of a loader
+                optimizer.zero_grad()
+                loss = call(rand(batch, 4, seed=step).to(device)).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            return losses
+
+        actual = train(device, functools.partial(torch.compile, mode=mode))
+        assert actual == pytest.approx(train("cpu", lambda model: model), rel=1e-4)
+
+    def test_numbers_and_no_tensor_to_compute(self, device):
+        @torch.compile
+        def scaled(x, factor):
+            return (x * factor).sum(), x + 1
+
+        for factor in (2.5, 3.5, 4.5):
+            total, more = scaled(torch.ones(3, device=device), factor)
+            assert (total.item(), more.tolist()) == (3 * factor, [2.0] * 3)
+
+
 class TestInference:
     def test_module(self, device):
         model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
