@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 
 def xla(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
     """Compiles a graph of dynamo.
@@ -16,9 +14,6 @@ def xla(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
         **kwargs: ``options`` and ``mode`` of torch.compile. ``options`` are those of XLA's
             compiler: see :func:`torch_xla.set_custom_compile_options`.
     """
-    if any(isinstance(value, torch.SymInt) for value in example_inputs):
-        # Sizes that change from call to call: it is traced at each, as without torch.compile.
-        return graph
     from torch._dynamo.backends.torchxla import openxla
 
     kwargs.pop("mode", None)
