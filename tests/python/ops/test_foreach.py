@@ -202,3 +202,25 @@ def test_scaler_operations():
     for found, expected_scale, expected_tracker in steps:
         torch._amp_update_scale_(scale, tracker, torch.tensor([found], device="xla"), 2.0, 0.5, 2)
         assert (scale.item(), tracker.item()) == (expected_scale, expected_tracker)
+
+
+def test_autograd_sees_what_is_written():
+    calls = [
+        lambda x: torch._foreach_add_([x], 1),
+        lambda x: torch._foreach_mul_([x], [2.0]),
+        lambda x: torch._foreach_sqrt_([x]),
+        lambda x: torch._foreach_lerp_([x], [x + 1], 0.5),
+        lambda x: torch._foreach_zero_([x]),
+    ]
+    for call in calls:
+        versions = []
+        for device in ("cpu", "xla"):
+            x = torch.ones(3, device=device)
+            call(x)
+            versions.append(x._version)
+        assert versions[0] == versions[1] == 1
+    weight = torch.ones(2, 2, device="xla")
+    loss = (torch.ones(2, 2, device="xla", requires_grad=True) @ weight).sum()
+    torch._foreach_add_([weight], 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

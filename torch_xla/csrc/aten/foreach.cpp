@@ -108,7 +108,9 @@ std::vector<at::Tensor> ForeachBuilder::List() {
 void ForeachBuilder::InPlace() {
   ir::NodePtr node = Node();
   for (uint32_t i = 0; i < shapes_.size(); ++i) {
-    static_cast<XLATensorImpl*>(first_[i].unsafeGetTensorImpl())->Write({node, i});
+    auto* impl = static_cast<XLATensorImpl*>(first_[i].unsafeGetTensorImpl());
+    impl->Write({node, i});
+    impl->bump_version();  // autograd, which does it for a tensor, leaves lists to the kernel
   }
 }
 
