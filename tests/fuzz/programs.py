@@ -53,9 +53,9 @@ EXCUSES = {
     r"gradient\(lambda a: F\.hardswish.*\bnan\b": "the CPU's is NaN or 1, by the place in memory",
     r"( - |add\(|sub\().*\binf[-+].*nanj": "the CPU multiplies an infinity by 1 + 0j first: NaN",
     r"torch\.pow\(.*\(inf[+-]": "a power of a complex infinity is partly NaN on the CPU",
+    r"gradient\(lambda a: F\.batch_norm\(.*: v\d+ is \[.*e-0": "0, but for rounding",
     r"multi_margin_loss\(.* is nan, not": "of no samples the CPU gives what was in memory",
     r"hessian\(.*\binf\b": "a derivative at infinity: NaN where a 0 is multiplied, or is not",
-    r"^v\d+: .*\(inf\+nanj\).*, not .*\(inf\+0j\)": "a complex power that overflows",
     r": no error, not (RuntimeError: )?ZeroDivisionError": "of divisors that the device computes",
     r": no error, not \w+: .*\bindex.* out of (bounds|range)": "of indices that it computes",
 }
@@ -309,6 +309,9 @@ class _Writer:
             return
         if ".view(torch." in line and self.env[names[0]].isnan().any():
             return  # The bits of a NaN are nobody's promise.
+        if pool is operators.DIFFERENTIABLE and "softshrink(" in line:
+            if self.env[names[0]].isnan().any():
+                return  # The CPU's gradient is 0 in a vector, and 1 in the rest at its end.
         if "median(" in line and any(_overlaps(self.env[name]) for name in names):
             return  # The CPU reads beyond the memory of what is expanded.
         place = self.devices[names[0]] if names else "device"

@@ -12,7 +12,6 @@ namespace torch_xla::lowering::aten {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx.output_dims()); }
 
@@ -112,18 +111,6 @@ Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
   return ToOutput(cx, larger + correction * (1 / log_base));
 }
 
-/// x to the power y. PyTorch has exp(y log(x)) of complex numbers also where x is 0, or y is 0 and
-/// x not finite.
-Value PowerByLog(Value x, Value y) {
-  if (!runtime::IsComplex(x.element())) return Power(x, y);
-  Value exponent = Real(y);
-  Value real = Select(exponent > 0, 0, Select(exponent < 0, FullLike(exponent, kInfinity), kNan));
-  Value imag = Select(exponent > 0, 0, FullLike(exponent, kNan));
-  Value nan = FullLike(exponent, kNan);
-  Value power = Select(And(Equal(y, 0), NotEqual(x * 0, 0)), Complex(nan, nan), Power(x, y));
-  return Select(Equal(x, 0), Complex(real, imag), power);
-}
-
 /// x to a whole power > 0 by repeated squaring.
 Value WholePower(Value x, int64_t exponent) {
   if (exponent == 1) return x;
@@ -166,6 +153,12 @@ Value isneginf(LoweringContext&, Value self) { return EqualsAny(self, {-kInfinit
 
 Value isposinf(LoweringContext&, Value self) { return EqualsAny(self, {kInfinity}); }
 
+Value exp2(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  if (!runtime::IsComplex(x.element())) return ToOutput(cx, Power(FullLike(x, 2), x));
+  return Exponential(Complex(Real(x) * std::numbers::ln2, Imag(x) * std::numbers::ln2));
+}
+
 Value log10(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::numbers::ln10); }
 
 Value log2(LoweringContext& cx, Value self) { return LogToBase(cx, self, std::numbers::ln2); }
@@ -191,7 +184,8 @@ Value sgn(LoweringContext& cx, Value self) {
 Value sign(LoweringContext&, Value self) {
   if (self.element() == ElementType::kPred) return self;
   if (runtime::IsUnsigned(self.element())) return Minimum(self, 1);
-  return Select(IsNan(self), 0, Sign(self));  // PyTorch gives 0 for NaN
+  // PyTorch gives 0 for NaN and -0.
+  return Select(Or(IsNan(self), Equal(self, 0)), 0, Sign(self));
 }
 
 Value trunc(LoweringContext& cx, Value self) { return Rounded(cx, self, Truncate); }
@@ -239,7 +233,7 @@ Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
 Value Pow(LoweringContext& cx, Value self, Value exponent) {
   auto [x, y] = ToCompute(cx, self, exponent);
   if (x.element() == ElementType::kPred) return Or(x, Not(y));
-  return ToOutput(cx, PowerByLog(x, y));
+  return ToOutput(cx, Power(x, y));
 }
 
 Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha) {
@@ -344,7 +338,7 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
   if (!number.constant()) {
     Value y = number.Like(x);
     if (x.element() == ElementType::kPred) return ToOutput(cx, Or(x, Not(y)));
-    Value power = PowerByLog(x, y);
+    Value power = Power(x, y);
     if (!runtime::IsInteger(x.element())) {  // as PyTorch has it: sqrt(-inf) is NaN
       power = Select(Equal(y, 0.5), Sqrt(x), Select(Equal(y, -0.5), Rsqrt(x), power));
     }
@@ -354,7 +348,7 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
   const c10::Scalar& exponent = *number.constant();
   if (exponent.isComplex() && exponent.toComplexDouble().imag() != 0) {
     const std::complex<double> y(exponent.toComplexDouble());
-    return ToOutput(cx, PowerByLog(x, FullLike(x, y)));
+    return ToOutput(cx, Power(x, FullLike(x, y)));
   }
   const double y = exponent.isComplex() ? exponent.toComplexDouble().real() : exponent.toDouble();
   TORCH_CHECK(y >= 0 || !runtime::IsInteger(x.element()),
@@ -363,12 +357,12 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
   if (x.element() == ElementType::kPred) return ToOutput(cx, x);
   if (y == 0.5) return ToOutput(cx, Sqrt(x));  // PyTorch's too: sqrt(-inf) is NaN
   if (y == -0.5) return ToOutput(cx, Rsqrt(x));
-  if (y == -1) return ToOutput(cx, 1 / x);
+  if (y == -1) return ToOutput(cx, Reciprocal(x));
   if (y == -2) return ToOutput(cx, 1 / (x * x));
   if (y == 1 || y == 2 || y == 3 || (runtime::IsInteger(x.element()) && y > 0)) {
     return ToOutput(cx, WholePower(x, exponent.toLong()));
   }
-  return ToOutput(cx, PowerByLog(x, FullLike(x, y)));
+  return ToOutput(cx, Power(x, FullLike(x, y)));
 }
 
 Value where_self(LoweringContext& cx, Value condition, Value self, Value other) {

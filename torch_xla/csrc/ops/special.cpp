@@ -547,35 +547,7 @@ Value SignBit(Value self) {
   return BitcastConvert(x, FormatOf(x.element()).bits) < 0;
 }
 
-Value NegatedWhere(Value condition, Value x) { return Select(condition, -x, x); }
-
-/// A complex function f with f(conj z) = conj f(z), and with a cut along the real axis where XLA
-/// does not look at the sign of a zero imaginary part: asked for the upper half plane alone.
-Value ByUpperHalf(LoweringContext& cx, Value self, Value (*function)(Value)) {
-  Value z = ToOutputElement(cx, self);
-  if (!runtime::IsComplex(z.element())) return function(z);
-  Value upper = function(Complex(Real(z), Abs(Imag(z))));
-  return Complex(Real(upper), NegatedWhere(SignBit(Imag(z)), Imag(upper)));
-}
-
-/// The same for an odd function, whose cut may lie along the imaginary axis.
-Value ByQuadrant(LoweringContext& cx, Value self, Value (*function)(Value)) {
-  Value z = ToOutputElement(cx, self);
-  if (!runtime::IsComplex(z.element())) return function(z);
-  Value first = function(Complex(Abs(Real(z)), Abs(Imag(z))));
-  return Complex(NegatedWhere(SignBit(Real(z)), Real(first)),
-                 NegatedWhere(SignBit(Imag(z)), Imag(first)));
-}
-
 }  // namespace
-
-Value acos(LoweringContext& cx, Value self) { return ByUpperHalf(cx, self, stablehlo::Acos); }
-
-Value acosh(LoweringContext& cx, Value self) { return ByUpperHalf(cx, self, stablehlo::Acosh); }
-
-Value asin(LoweringContext& cx, Value self) { return ByQuadrant(cx, self, stablehlo::Asin); }
-
-Value asinh(LoweringContext& cx, Value self) { return ByQuadrant(cx, self, stablehlo::Asinh); }
 
 Value signbit(LoweringContext& cx, Value self) {
   if (runtime::IsFloat(self.element())) return SignBit(self);

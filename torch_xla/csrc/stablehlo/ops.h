@@ -34,6 +34,7 @@ Value Negate(Value x);
 Value Not(Value x);  // kPred: logical; integers: bitwise
 Value PopulationCount(Value x);
 Value Real(Value x);
+Value Reciprocal(Value x);  // 1 / x
 Value RoundNearestAfz(Value x);
 Value RoundNearestEven(Value x);
 Value Rsqrt(Value x);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "stablehlo/arithmetic.h"
+#include "stablehlo/complex_functions.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
 
@@ -80,18 +81,10 @@ Value Binary(std::string_view op, unsigned kinds, Value a, Value b) {
   return builder.Op(op, {a, b}, a.type());
 }
 
-/// Smith's algorithm with NumPy's zeros and infinities, as PyTorch divides. XLA's differs in them,
-/// and has NaN for a constant zero.
-Value DivideComplex(Value x, Value y) {
-  Value a = Real(x), b = Imag(x), c = Real(y), d = Imag(y);
-  Value abs_c = Abs(c), abs_d = Abs(d);
-  Value by_real = abs_c >= abs_d;
-  Value ratio = Select(by_real, d / c, c / d);
-  Value scale = 1 / Select(by_real, c + d * ratio, d + c * ratio);
-  Value real = Select(by_real, a + b * ratio, a * ratio + b) * scale;
-  Value imag = Select(by_real, b - a * ratio, b * ratio - a) * scale;
-  Value zero = And(Equal(abs_c, 0), Equal(abs_d, 0));
-  return Complex(Select(zero, a / abs_c, real), Select(zero, b / abs_d, imag));
+/// The op, or of complex numbers `complex`, which is exact at zeros, infinities and NaN.
+Value Inexact(std::string_view op, Value (*complex)(Value), Value x) {
+  CheckTensors(op, {x});
+  return runtime::IsComplex(x.element()) ? complex(x) : Unary(op, kFloatKind | kComplexKind, x);
 }
 
 /// XLA:CPU takes the last 6 bits of an exponent. The rest, mostly none, is done here by squaring.
@@ -124,14 +117,17 @@ Value PowerOfIntegers(Value x, Value y) {
 
 Value Abs(Value x) {
   CheckTensors("stablehlo.abs", {x});
+  if (runtime::IsComplex(x.element())) return complex_functions::Abs(x);
   return UnaryTo("stablehlo.abs", kSignedKind | kInexactKind, x, RealOf(x.element()));
 }
 Value Cbrt(Value x) { return Unary("stablehlo.cbrt", kFloatKind, x); }
 Value Ceil(Value x) { return Unary("stablehlo.ceil", kFloatKind, x); }
 Value Conj(Value x) { return Unary("chlo.conj", kInexactKind, x); }
-Value Cosine(Value x) { return Unary("stablehlo.cosine", kInexactKind, x); }
+Value Cosine(Value x) { return Inexact("stablehlo.cosine", complex_functions::Cosine, x); }
 Value CountLeadingZeros(Value x) { return Unary("stablehlo.count_leading_zeros", kIntegerKind, x); }
-Value Exponential(Value x) { return Unary("stablehlo.exponential", kInexactKind, x); }
+Value Exponential(Value x) {
+  return Inexact("stablehlo.exponential", complex_functions::Exponential, x);
+}
 Value ExponentialMinusOne(Value x) {
   return Unary("stablehlo.exponential_minus_one", kInexactKind, x);
 }
@@ -144,13 +140,14 @@ Value IsFinite(Value x) {
   return UnaryTo("stablehlo.is_finite", kFloatKind, x, ElementType::kPred);
 }
 Value Log(Value x) {
+  CheckTensors("stablehlo.log", {x});
   // XLA makes log(pow(a, b)) b log(|a|), finite where a power is not, and log(exp(a)) a; a choice
   // between is in its way.
-  if (KindOf(x.element()) & kInexactKind) x = Select(Equal(x, x), x, FullLike(x, kNan));
-  return Unary("stablehlo.log", kInexactKind, x);
+  if (runtime::IsFloat(x.element())) x = Select(Equal(x, x), x, FullLike(x, kNan));
+  return Inexact("stablehlo.log", complex_functions::Log, x);
 }
 Value LogPlusOne(Value x) { return Unary("stablehlo.log_plus_one", kInexactKind, x); }
-Value Logistic(Value x) { return Unary("stablehlo.logistic", kInexactKind, x); }
+Value Logistic(Value x) { return Inexact("stablehlo.logistic", complex_functions::Logistic, x); }
 Value Negate(Value x) { return Unary("stablehlo.negate", kNumberKind, x); }
 Value Not(Value x) { return Unary("stablehlo.not", kBitsKind, x); }
 Value PopulationCount(Value x) { return Unary("stablehlo.popcnt", kIntegerKind, x); }
@@ -158,39 +155,40 @@ Value Real(Value x) {
   CheckTensors("stablehlo.real", {x});
   return UnaryTo("stablehlo.real", kInexactKind, x, RealOf(x.element()));
 }
+Value Reciprocal(Value x) {
+  CheckTensors("stablehlo.divide", {x});
+  return runtime::IsComplex(x.element()) ? complex_functions::Reciprocal(x) : 1 / x;
+}
 Value RoundNearestAfz(Value x) { return Unary("stablehlo.round_nearest_afz", kFloatKind, x); }
 Value RoundNearestEven(Value x) { return Unary("stablehlo.round_nearest_even", kFloatKind, x); }
 Value Rsqrt(Value x) {
-  if (runtime::IsComplex(x.element())) return 1 / Sqrt(x);
-  return Unary("stablehlo.rsqrt", kInexactKind, x);
+  CheckTensors("stablehlo.rsqrt", {x});
+  if (runtime::IsComplex(x.element())) return complex_functions::Reciprocal(Sqrt(x));
+  return Unary("stablehlo.rsqrt", kFloatKind, x);
 }
-Value Sign(Value x) { return Unary("stablehlo.sign", kSignedKind | kInexactKind, x); }
-Value Sine(Value x) { return Unary("stablehlo.sine", kInexactKind, x); }
-Value Sqrt(Value x) {
-  if (!runtime::IsComplex(x.element())) return Unary("stablehlo.sqrt", kInexactKind, x);
-  // XLA does not see on which side of the cut a negative number with a zero imaginary part is.
-  Value imag = Imag(x);
-  const bool wide = imag.element() == ElementType::kF64;
-  Value below = BitcastConvert(imag, wide ? ElementType::kS64 : ElementType::kS32) < 0;
-  Value root = Unary("stablehlo.sqrt", kInexactKind, Complex(Real(x), Abs(imag)));
-  return Complex(Real(root), Select(below, -Imag(root), Imag(root)));
+Value Sign(Value x) {
+  CheckTensors("stablehlo.sign", {x});
+  if (runtime::IsComplex(x.element())) return complex_functions::Sign(x);
+  return Unary("stablehlo.sign", kSignedKind | kFloatKind, x);
 }
-Value Tan(Value x) { return Unary("stablehlo.tan", kInexactKind, x); }
-Value Tanh(Value x) { return Unary("stablehlo.tanh", kInexactKind, x); }
+Value Sine(Value x) { return Inexact("stablehlo.sine", complex_functions::Sine, x); }
+Value Sqrt(Value x) { return Inexact("stablehlo.sqrt", complex_functions::Sqrt, x); }
+Value Tan(Value x) { return Inexact("stablehlo.tan", complex_functions::Tan, x); }
+Value Tanh(Value x) { return Inexact("stablehlo.tanh", complex_functions::Tanh, x); }
 
-Value Acos(Value x) { return Unary("chlo.acos", kInexactKind, x); }
-Value Acosh(Value x) { return Unary("chlo.acosh", kInexactKind, x); }
-Value Asin(Value x) { return Unary("chlo.asin", kInexactKind, x); }
-Value Asinh(Value x) { return Unary("chlo.asinh", kInexactKind, x); }
-Value Atan(Value x) { return Unary("chlo.atan", kInexactKind, x); }
-Value Atanh(Value x) { return Unary("chlo.atanh", kInexactKind, x); }
-Value Cosh(Value x) { return Unary("chlo.cosh", kInexactKind, x); }
+Value Acos(Value x) { return Inexact("chlo.acos", complex_functions::Acos, x); }
+Value Acosh(Value x) { return Inexact("chlo.acosh", complex_functions::Acosh, x); }
+Value Asin(Value x) { return Inexact("chlo.asin", complex_functions::Asin, x); }
+Value Asinh(Value x) { return Inexact("chlo.asinh", complex_functions::Asinh, x); }
+Value Atan(Value x) { return Inexact("chlo.atan", complex_functions::Atan, x); }
+Value Atanh(Value x) { return Inexact("chlo.atanh", complex_functions::Atanh, x); }
+Value Cosh(Value x) { return Inexact("chlo.cosh", complex_functions::Cosh, x); }
 Value Digamma(Value x) { return Unary("chlo.digamma", kFloatKind, x); }
 Value Erf(Value x) { return Unary("chlo.erf", kFloatKind, x); }
 Value ErfInv(Value x) { return Unary("chlo.erf_inv", kFloatKind, x); }
 Value Erfc(Value x) { return Unary("chlo.erfc", kFloatKind, x); }
 Value Lgamma(Value x) { return Unary("chlo.lgamma", kFloatKind, x); }
-Value Sinh(Value x) { return Unary("chlo.sinh", kInexactKind, x); }
+Value Sinh(Value x) { return Inexact("chlo.sinh", complex_functions::Sinh, x); }
 Value IsInf(Value x) { return UnaryTo("chlo.is_inf", kFloatKind, x, ElementType::kPred); }
 Value IsNegInf(Value x) { return UnaryTo("chlo.is_neg_inf", kFloatKind, x, ElementType::kPred); }
 
@@ -208,7 +206,9 @@ Value Complex(Value real, Value imag) {
   return builder.Op(kOp, {real, imag}, Type(result, real.dims()));
 }
 Value Divide(Value a, Value b) {
-  if (runtime::IsComplex(a.element()) && a.type() == b.type()) return DivideComplex(a, b);
+  if (runtime::IsComplex(a.element()) && a.type() == b.type()) {
+    return complex_functions::Divide(a, b);
+  }
   return Binary("stablehlo.divide", kNumberKind, a, b);
 }
 Value Maximum(Value a, Value b) { return Binary("stablehlo.maximum", kAnyKind, a, b); }
@@ -217,6 +217,9 @@ Value Multiply(Value a, Value b) { return Binary("stablehlo.multiply", kAnyKind,
 Value Or(Value a, Value b) { return Binary("stablehlo.or", kBitsKind, a, b); }
 Value Power(Value a, Value b) {
   const bool integers = runtime::IsInteger(a.element()) && a.type() == b.type();
+  if (runtime::IsComplex(a.element()) && a.type() == b.type()) {
+    return complex_functions::Power(a, b);
+  }
   return integers ? PowerOfIntegers(a, b) : Binary("stablehlo.power", kNumberKind, a, b);
 }
 Value Remainder(Value a, Value b) {

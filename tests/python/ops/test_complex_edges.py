@@ -1,0 +1,84 @@
+"""Complex functions at zeros of both signs, infinities and NaN, against the CPU's: which parts are
+NaN, infinite or zero, and the signs, by which one tells on which side of a cut a number lies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from op_testing import C64, C128, INF, NAN
+
+FUNCTIONS = (
+    "abs acos acosh angle asin asinh atan atanh cos cosh exp exp2 log log10 log2 reciprocal rsqrt "
+    "sgn sigmoid sin sinh sqrt tan tanh"
+).split()
+PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, INF, -INF, NAN)
+
+
+def _divided(z: torch.Tensor, by: torch.Tensor | float) -> torch.Tensor:
+    return torch.view_as_complex(torch.view_as_real(z) / by)
+
+
+# PyTorch's plainest CPU kernels divide by a complex number here, and make NaN of infinities.
+REFERENCES = {
+    "log2": lambda z: _divided(z.log(), math.log(2)),
+    "sgn": lambda z: torch.where(z == 0, 0, _divided(z, z.abs()[..., None])),
+}
+# Of these zeros the CPU has another sign than the C library: it takes the difference from pi / 2.
+UNSIGNED = {("acos", "imag")}
+# PyTorch's quotient by an infinity, where the limit is 0.
+LIMITS = {"sigmoid": 0.0}
+
+
+def _grid(dtype: torch.dtype) -> torch.Tensor:
+    x = torch.tensor(PARTS, dtype=dtype.to_real())
+    count = len(PARTS)
+    return torch.complex(x[:, None].expand(count, count).contiguous(), x.expand(count, count))
+
+
+def _kind(number: float, signed: bool = True) -> str:
+    if math.isnan(number):
+        return "nan"
+    size = "inf" if math.isinf(number) else "0" if number == 0 else "finite"
+    return ("-" if math.copysign(1, number) < 0 and (signed or number != 0) else "+") + size
+
+
+@pytest.mark.parametrize("dtype", [C64, C128])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_at_special_values(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    function, z = getattr(torch, name), _grid(dtype)
+    expected, actual = REFERENCES.get(name, function)(z), function(z.to(device)).cpu()
+    parts = ("real", "imag") if expected.is_complex() else ("real",)
+    wrong = []
+    for at, want, got in zip(
+        z.flatten().tolist(), expected.flatten().tolist(), actual.flatten().tolist(), strict=True
+    ):
+        if name in LIMITS and at.real == -INF and got == LIMITS[name]:
+            continue
+        for part in parts:
+            w, g = (getattr(complex(v), part) for v in (want, got))
+            signed = (name, part) not in UNSIGNED
+            close = not math.isfinite(w) or math.isclose(w, g, rel_tol=1e-4, abs_tol=1e-6)
+            if _kind(w, signed) != _kind(g, signed) or not close:
+                wrong.append(f"{name}({at}).{part} is {g}, not {w}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("dtype", [C64, C128])
+def test_powers_that_overflow(dtype: torch.dtype, device: torch.device) -> None:
+    # A real power of a real number stays on the axis.
+    big = torch.finfo(dtype).max
+    for base, power in (([2.0, 3.0], 2.0**30), ([big, 1.0], 1.5), ([1e-30, 0.5], 1e6)):
+        x = torch.tensor(base, dtype=dtype)
+        y = torch.tensor([power, power], dtype=dtype)
+        expected = torch.pow(x, y)
+        actual = torch.pow(x.to(device), y.to(device)).cpu()
+        torch.testing.assert_close(actual, expected, equal_nan=True, rtol=1e-4, atol=1e-6)
+
+
+def test_zeros_have_no_sign_in_sign(device: torch.device) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        zeros = torch.tensor([-0.0, 0.0], dtype=dtype)
+        for function in (torch.sign, torch.sgn):
+            assert not function(zeros.to(device)).signbit().any()

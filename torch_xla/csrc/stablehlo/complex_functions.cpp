@@ -1,0 +1,229 @@
+#include "stablehlo/complex_functions.h"
+
+#include <limits>
+#include <numbers>
+
+#include "stablehlo/arithmetic.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::stablehlo::complex_functions {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What the compiler makes of it.
+Value Compiled(std::string_view op, Value z) { return CheckTensors(op, {z}).Op(op, {z}, z.type()); }
+
+/// Whether the sign is set: of zeros and NaN, too.
+Value IsNegative(Value x) {
+  const bool wide = x.element() == ElementType::kF64;
+  return BitcastConvert(x, wide ? ElementType::kS64 : ElementType::kS32) < 0;
+}
+
+Value WithSignOf(Value x, Value sign) {
+  Value size = stablehlo::Abs(x);
+  return Select(IsNegative(sign), -size, size);
+}
+
+Value IsInfinite(Value x) { return Equal(stablehlo::Abs(x), kInfinity); }
+Value IsZero(Value x) { return Equal(x, 0); }
+Value NotFinite(Value x) { return Not(IsFinite(x)); }
+
+Value TimesI(Value z) { return Complex(-Imag(z), Real(z)); }
+Value TimesMinusI(Value z) { return Complex(Imag(z), -Real(z)); }
+
+/// From the first quadrant's values, which the compiler gets right, to an odd function's own.
+Value ByQuadrant(std::string_view op, Value z) {
+  Value x = Real(z), y = Imag(z);
+  Value first = Compiled(op, Complex(stablehlo::Abs(x), stablehlo::Abs(y)));
+  return Complex(WithSignOf(Real(first), x), WithSignOf(Imag(first), y));
+}
+
+/// The same for a function f with f(conj z) = conj f(z), from the upper half plane's.
+Value ByUpperHalf(std::string_view op, Value z) {
+  Value y = Imag(z);
+  Value upper = Compiled(op, Complex(Real(z), stablehlo::Abs(y)));
+  return Complex(Real(upper), Select(IsNegative(y), -Imag(upper), Imag(upper)));
+}
+
+/// e^x / 2 times `factor`, for x so large that e^x may not be finite.
+Value HalfExponentialTimes(Value x, Value factor) {
+  Value root = stablehlo::Exponential(x * 0.5);
+  return factor * 0.5 * root * root;
+}
+
+/// Whether e^x may overflow.
+Value IsLarge(Value x) { return x > (x.element() == ElementType::kF64 ? 709.0 : 88.0); }
+
+/// The product with C99's infinities: where both parts are NaN, those of the operands decide.
+Value MultiplyByAnnexG(Value p, Value q) {
+  Value a = Real(p), b = Imag(p), c = Real(q), d = Imag(q);
+  Value ac = a * c, bd = b * d, ad = a * d, bc = b * c;
+  Value re = ac - bd, im = ad + bc;
+  Value p_infinite = Or(IsInfinite(a), IsInfinite(b));
+  Value q_infinite = Or(IsInfinite(c), IsInfinite(d));
+  Value overflow = Or(Or(IsInfinite(ac), IsInfinite(bd)), Or(IsInfinite(ad), IsInfinite(bc)));
+  Value any = Or(Or(p_infinite, q_infinite), overflow);
+  auto boxed = [&](Value x, Value own_infinite) {
+    Value unit = Convert(IsInfinite(x), x.element());
+    Value kept = Select(IsNan(x), 0, x);
+    return WithSignOf(Select(own_infinite, unit, kept), x);
+  };
+  a = boxed(a, p_infinite), b = boxed(b, p_infinite);
+  c = boxed(c, q_infinite), d = boxed(d, q_infinite);
+  Value recovered = And(And(IsNan(re), IsNan(im)), any);
+  return Complex(Select(recovered, (a * c - b * d) * kInfinity, re),
+                 Select(recovered, (a * d + b * c) * kInfinity, im));
+}
+
+}  // namespace
+
+Value Abs(Value z) {
+  constexpr std::string_view kOp = "stablehlo.abs";
+  Value size = CheckTensors(kOp, {z}).Op(kOp, {z}, Type(RealOf(z.element()), z.dims()));
+  return Select(Or(IsInfinite(Real(z)), IsInfinite(Imag(z))), kInfinity, size);
+}
+
+Value Acos(Value z) {
+  Value w = ByUpperHalf("chlo.acos", z);
+  Value on_axis = And(IsZero(Real(z)), IsNan(Imag(z)));
+  return Complex(Select(on_axis, std::numbers::pi / 2, Real(w)), Imag(w));
+}
+
+Value Acosh(Value z) {
+  Value w = ByUpperHalf("chlo.acosh", z);
+  Value on_axis = And(IsZero(Real(z)), IsNan(Imag(z)));
+  return Complex(Real(w), Select(on_axis, std::numbers::pi / 2, Imag(w)));
+}
+
+Value Asin(Value z) {
+  Value x = Real(z), w = ByQuadrant("chlo.asin", z);
+  return Complex(Select(And(IsZero(x), IsNan(Imag(z))), x, Real(w)), Imag(w));
+}
+
+Value Asinh(Value z) {
+  Value x = Real(z), y = Imag(z), w = ByQuadrant("chlo.asinh", z);
+  return Complex(Select(And(IsNan(x), IsFinite(y)), x, Real(w)), Select(IsZero(y), y, Imag(w)));
+}
+
+Value Atan(Value z) {
+  Value x = Real(z), y = Imag(z), w = ByQuadrant("chlo.atan", z);
+  return Complex(Select(IsNan(x), x, Select(And(IsFinite(x), IsNan(y)), y, Real(w))),
+                 Select(And(IsNan(x), IsZero(y)), y, Imag(w)));
+}
+
+Value Atanh(Value z) {
+  Value x = Real(z), y = Imag(z), w = ByQuadrant("chlo.atanh", z);
+  return Complex(Select(And(IsZero(x), IsNan(y)), x, Real(w)),
+                 Select(And(IsNan(x), IsFinite(y)), x, Select(IsNan(y), y, Imag(w))));
+}
+
+Value Cosh(Value z) {
+  Value x = Real(z), y = Imag(z), size = stablehlo::Abs(x);
+  Value cosine = stablehlo::Cosine(y), sine = stablehlo::Sine(y);
+  Value re = Select(IsLarge(size), HalfExponentialTimes(size, cosine), stablehlo::Cosh(x) * cosine);
+  Value im = Select(IsLarge(size), HalfExponentialTimes(size, Select(x < 0, -sine, sine)),
+                    stablehlo::Sinh(x) * sine);
+  re = Select(And(IsInfinite(x), NotFinite(y)), kInfinity, re);
+  im = Select(And(IsZero(x), NotFinite(y)), 0, im);
+  Value turned = And(IsNegative(x), Equal(x, x));
+  return Complex(re, Select(IsZero(y), Select(turned, -y, y), im));
+}
+
+Value Cosine(Value z) { return complex_functions::Cosh(TimesI(z)); }
+
+/// Smith's algorithm with NumPy's zeros and infinities, as PyTorch divides.
+Value Divide(Value p, Value q) {
+  Value a = Real(p), b = Imag(p), c = Real(q), d = Imag(q);
+  Value abs_c = stablehlo::Abs(c), abs_d = stablehlo::Abs(d);
+  Value by_real = abs_c >= abs_d;
+  Value ratio = Select(by_real, d / c, c / d);
+  Value scale = 1 / Select(by_real, c + d * ratio, d + c * ratio);
+  Value real = Select(by_real, a + b * ratio, a * ratio + b) * scale;
+  Value imag = Select(by_real, b - a * ratio, b * ratio - a) * scale;
+  Value zero = And(IsZero(abs_c), IsZero(abs_d));
+  return Complex(Select(zero, a / abs_c, real), Select(zero, b / abs_d, imag));
+}
+
+Value Exponential(Value z) {
+  Value x = Real(z), y = Imag(z);
+  Value size = stablehlo::Exponential(x);
+  Value cosine = stablehlo::Cosine(y), sine = stablehlo::Sine(y);
+  Value re = Select(IsLarge(x), HalfExponentialTimes(x, cosine * 2), size * cosine);
+  Value im = Select(IsLarge(x), HalfExponentialTimes(x, sine * 2), size * sine);
+  Value undefined = And(IsInfinite(x), NotFinite(y));
+  re = Select(undefined, size, re);
+  im = Select(undefined, Select(x < 0, WithSignOf(FullLike(y, 0), y), kNan), im);
+  return Complex(Select(IsZero(y), size, re), Select(IsZero(y), y, im));
+}
+
+Value Log(Value z) {
+  // XLA makes log(pow(a, b)) b log(|a|), finite where a power is not, and log(exp(a)) a; a choice
+  // between is in its way.
+  Value w = Compiled("stablehlo.log", Select(Equal(z, z), z, FullLike(z, kNan)));
+  return Complex(Select(Or(IsInfinite(Real(z)), IsInfinite(Imag(z))), kInfinity, Real(w)), Imag(w));
+}
+
+Value Logistic(Value z) {
+  return complex_functions::Reciprocal(1 + complex_functions::Exponential(-z));
+}
+
+Value Power(Value x, Value y) {
+  return complex_functions::Exponential(MultiplyByAnnexG(y, complex_functions::Log(x)));
+}
+
+/// Divide's, without sums with a zero, which the compiler would take for the other summand.
+Value Reciprocal(Value z) {
+  Value c = Real(z), d = Imag(z);
+  Value abs_c = stablehlo::Abs(c), abs_d = stablehlo::Abs(d);
+  Value by_real = abs_c >= abs_d;
+  Value ratio = Select(by_real, d / c, c / d);
+  Value scale = 1 / Select(by_real, c + d * ratio, d + c * ratio);
+  Value unsigned_zero = IsZero(ratio);
+  Value real = Select(by_real, 1, Select(unsigned_zero, 0, ratio)) * scale;
+  Value imag = Select(by_real, Select(unsigned_zero, 0, -ratio), FullLike(ratio, -1)) * scale;
+  Value zero = And(IsZero(abs_c), IsZero(abs_d));
+  return Complex(Select(zero, kInfinity, real), Select(zero, kNan, imag));
+}
+
+Value Sign(Value z) { return Select(Equal(z, 0), 0, Compiled("stablehlo.sign", z)); }
+
+Value Sine(Value z) {
+  Value w = complex_functions::Sinh(TimesI(z));
+  Value undefined = And(IsInfinite(Imag(z)), NotFinite(Real(z)));
+  return Complex(Imag(w), Select(undefined, kInfinity, -Real(w)));
+}
+
+Value Sinh(Value z) {
+  Value x = Real(z), y = Imag(z), size = stablehlo::Abs(x);
+  Value cosine = stablehlo::Cosine(y), sine = stablehlo::Sine(y);
+  Value re = Select(IsLarge(size), HalfExponentialTimes(size, Select(x < 0, -cosine, cosine)),
+                    stablehlo::Sinh(x) * cosine);
+  Value im = Select(IsLarge(size), HalfExponentialTimes(size, sine), stablehlo::Cosh(x) * sine);
+  re = Select(NotFinite(y), Select(IsInfinite(x), kInfinity, Select(IsZero(x), x, kNan)), re);
+  return Complex(Select(And(IsZero(y), Not(IsFinite(x))), x, re), Select(IsZero(y), y, im));
+}
+
+Value Sqrt(Value z) {
+  Value x = Real(z), y = Imag(z), w = ByUpperHalf("stablehlo.sqrt", z);
+  Value half_known = And(IsInfinite(x), IsNan(y));  // of an infinity's root, one part
+  Value re = Select(IsInfinite(y), kInfinity, Select(half_known, Select(x > 0, x, y), Real(w)));
+  Value im = Select(IsInfinite(y), y, Select(half_known, Select(x > 0, y, -x), Imag(w)));
+  return Complex(re, im);
+}
+
+Value Tan(Value z) { return TimesMinusI(complex_functions::Tanh(TimesI(z))); }
+
+Value Tanh(Value z) {
+  Value x = Real(z), y = Imag(z), w = Compiled("stablehlo.tanh", z);
+  Value turned = Select(IsFinite(y), stablehlo::Sine(y) * stablehlo::Cosine(y), y);
+  Value re = Select(IsZero(x), x, Real(w));
+  Value im = Select(IsZero(x), stablehlo::Tan(y), Imag(w));
+  re = Select(IsZero(y), stablehlo::Tanh(x), re);
+  im = Select(IsZero(y), y, im);
+  re = Select(IsInfinite(x), WithSignOf(FullLike(x, 1), x), re);
+  return Complex(re, Select(IsInfinite(x), WithSignOf(FullLike(x, 0), turned), im));
+}
+
+}  // namespace torch_xla::stablehlo::complex_functions
