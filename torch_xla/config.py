@@ -31,7 +31,8 @@ class _Config(ModuleType):
         the CPU's class of error, but for a slice of an upload of which another part is out of
         range. With this set, so are all others: ``gather``, ``scatter``, ``index_select``,
         ``embedding``, ``nll_loss`` and the like leave the program to find such indices, and the
-        next read of a value raises IndexError with the operator, the line and the index.
+        next read of a value raises IndexError with the operator, the line and the index
+        (RuntimeError for what ``binary_cross_entropy`` takes for a probability, and is none).
         Nothing waits for it earlier. On by default under ``PT_XLA_DEBUG=1``.
         """
         return _XLAC._get_check_indices()

@@ -198,7 +198,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_CHECK_INDICES",
             "flag",
             "0",
-            "Raise IndexError for indices out of range that the device computes, at the next read; "
+            "Raise IndexError for indices out of range that the device computes, and RuntimeError "
+            "for inputs and targets of `binary_cross_entropy` outside [0, 1], at the next read; "
             "without it as `PT_XLA_DEBUG` says. Assign `torch_xla.config.check_indices`.",
         ),
         Variable(

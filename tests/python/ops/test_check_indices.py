@@ -89,6 +89,22 @@ def test_raises_after_the_step_too(device: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("_checked")
+@pytest.mark.parametrize(("argument", "wrong"), [("input", float("nan")), ("target", 1.5)])
+def test_probabilities_are_checked_too(argument: str, wrong: float, device: torch.device) -> None:
+    arguments = {"input": torch.tensor([0.5, 0.25]), "target": torch.tensor([1.0, 0.0])}
+    good = {name: tensor.to(device) for name, tensor in arguments.items()}
+    F.binary_cross_entropy(**good).item()
+    arguments[argument][1] = wrong
+    says = f"all elements of {argument} should be between 0 and 1"
+    with pytest.raises(RuntimeError, match=says):
+        F.binary_cross_entropy(**arguments)
+    loss = F.binary_cross_entropy(**good | {argument: arguments[argument].to(device)})
+    with pytest.raises(RuntimeError, match=says):
+        loss.item()
+    loss.item()  # once
+
+
+@pytest.mark.usefixtures("_checked")
 def test_ignore_index_is_no_index(device: torch.device) -> None:
     x, target = rand(4, 3).to(device), torch.tensor([0, -100, 2, 1]).to(device)
     F.cross_entropy(x, target).item()

@@ -25,12 +25,15 @@ struct Check {
   const ir::SourceLocation* location;
   int64_t low, high;
   at::Tensor found;
+  const char* probabilities = nullptr;  // the argument that they are, if they are no indices
 
   void Throw(int64_t value) const {
     std::string line;
     if (location) {
       line = "\n  traced at " + location->ToString() + " in " + location->code->function;
     }
+    TORCH_CHECK(!probabilities, op, ": all elements of ", probabilities,
+                " should be between 0 and 1", line);
     TORCH_CHECK_INDEX(false, op, ": index ", value, " is out of range [", low, ", ", high, ")",
                       line);
   }
@@ -96,6 +99,19 @@ std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
   return SeesAll(tensor) ? violation : std::nullopt;
 }
 
+/// Until somebody reads a result.
+void Remember(Check check) {
+  const int device = GetImpl(check.found)->root()->device();
+  bool full;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& checks = Checks()[device];
+    checks.push_back(std::move(check));
+    full = checks.size() >= kMaxChecks;
+  }
+  if (full) ThrowIndexError(device);
+}
+
 }  // namespace
 
 void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high,
@@ -111,16 +127,18 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
   const at::Tensor wide = index.detach().to(at::kLong);
   at::Tensor bad = wide.lt(low).logical_or(wide.ge(high));
   if (ignored) bad = bad.logical_and(wide.ne(*ignored));
-  at::Tensor found = at::where(bad, wide, kNone).amax();
-  const int device = GetImpl(index)->root()->device();
-  bool full;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    auto& checks = Checks()[device];
-    checks.push_back({op, lazy::CurrentLocation(), low, high, std::move(found)});
-    full = checks.size() >= kMaxChecks;
+  Remember({op, lazy::CurrentLocation(), low, high, at::where(bad, wide, kNone).amax()});
+}
+
+void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target) {
+  if (!indices_are_checked.load(std::memory_order_relaxed)) return;
+  for (const at::Tensor& tensor : {input, target}) {
+    if (!IsXla(tensor) || tensor.numel() == 0) continue;
+    const at::Tensor p = tensor.detach();
+    const at::Tensor good = p.ge(0).logical_and(p.le(1)).all();  // NaN is neither
+    Remember({op, lazy::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}),
+              tensor.is_same(input) ? "input" : "target"});
   }
-  if (full) ThrowIndexError(device);
 }
 
 void CheckCpuIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high) {

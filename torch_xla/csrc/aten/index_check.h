@@ -1,4 +1,4 @@
-// Integers that an operator cannot take. Indices out of range, which XLA clamps or skips: found at
+// Numbers that an operator cannot take. Indices out of range, which XLA clamps or skips: found at
 // once where the indices came from the host, else, if so asked, on the device, and told at the next
 // read. Divisors that are 0.
 #pragma once
@@ -27,6 +27,9 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
                 std::optional<int64_t> ignored = std::nullopt, Raises raises = kIndexError);
 /// The same for an index on the CPU.
 void CheckCpuIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high);
+
+/// RuntimeError for probabilities outside [0, 1], if indices are checked, and at the next read.
+void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target);
 
 /// Integers by a zero are an error on the CPU: here of a zero that came from the host.
 void CheckDivisor(const at::Tensor& self, const at::Tensor& other);
