@@ -75,7 +75,7 @@ def test_a_write_through_a_bit_view_of_complex() -> None:
 
 
 def test_a_view_as_what_the_device_lacks_is_refused_at_the_call(device: torch.device) -> None:
-    with pytest.raises(TypeError, match="ComplexHalf"):
+    with pytest.raises(NotImplementedError, match="ComplexHalf"):
         torch.ones(2, device=device).view(torch.complex32)
 
 
@@ -222,3 +222,46 @@ def test_what_xla_would_simplify() -> None:
         rtol=1e-5,
         atol=1e-6,
     )
+
+
+def test_numbers_go_into_an_out_of_their_count(device: torch.device) -> None:
+    # Its shape stays.
+    for function in (
+        lambda out: torch.arange(4, out=out),
+        lambda out: torch.linspace(0, 1, 4, out=out),
+        lambda out: torch.logspace(0, 1, 4, out=out),
+    ):
+        expected = function(torch.empty(2, 2))
+        out = torch.empty(2, 2, device=device)
+        torch.testing.assert_close(function(out).cpu(), expected)
+        assert out.shape == (2, 2)
+
+
+def test_casts_to_floats_without_infinities(device: torch.device) -> None:
+    numbers = [0.0, -0.0, 1.5, -3.0, 448.0, 449.0, 1e6, -1e6, INF, -INF, NAN, 1e-3, 2**-130]
+    for dtype in (torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float8_e5m2):
+        for source in (F32, F64, torch.bfloat16):
+            x = torch.tensor(numbers, dtype=source)
+            actual, expected = x.to(device).to(dtype).cpu().float(), x.to(dtype).float()
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+            numbers_alone = ~expected.isnan()
+            assert torch.equal(actual.signbit()[numbers_alone], expected.signbit()[numbers_alone])
+        whole = torch.arange(0, 1000, 100)
+        assert torch.equal(whole.to(device).to(dtype).float().cpu(), whole.to(dtype).float())
+
+
+def test_deterministic_memory_is_filled(device: torch.device) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3, device=device).isnan().all()
+        assert torch.empty_strided((3,), (1,), device=device).isnan().all()
+        assert (torch.empty(3, dtype=I32, device=device) == 2**31 - 1).all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.empty(3, device=device).eq(0).all()
+
+
+def test_a_dtype_that_is_not_there_is_named(device: torch.device) -> None:
+    # Python would say "unsupported operand type(s)" for a TypeError.
+    with pytest.raises(NotImplementedError, match="no tensors of dtype ComplexHalf"):
+        torch.ones(2, dtype=torch.float16, device=device) * 1j

@@ -53,7 +53,8 @@ ElementType NaturalType(c10::ScalarType dtype) {
     case ScalarType::Float8_e8m0fnu:
       return ElementType::kF8E8M0FNU;
     default:
-      TORCH_CHECK_TYPE(false, "the xla device has no tensors of dtype ", dtype);
+      // No TypeError: Python takes one of an operator for "unsupported operand types".
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "the xla device has no tensors of dtype ", dtype);
   }
 }
 

@@ -1,19 +1,53 @@
 #include "lowering/elementwise.h"
 
 #include <c10/core/WrapDimMinimal.h>
+#include <c10/util/Float8_e4m3fn.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "stablehlo/arithmetic.h"
+
 namespace torch_xla::lowering {
+namespace {
+
+/// What is too large for a float without infinities becomes the largest, if PyTorch has it so
+/// (later versions have).
+Value ToE4M3(Value x) {
+  static const bool saturates = !std::isnan(static_cast<float>(c10::Float8_e4m3fn(1e6F)));
+  constexpr double kLargest = 448;
+  if (saturates) {
+    x = Select(x > kLargest, kLargest, Select(x < -kLargest, -kLargest, x));
+  }
+  return stablehlo::Convert(x, ElementType::kF8E4M3FN);
+}
+
+/// An exponent alone: signs are lost, and zeros are the smallest power of two.
+Value ToE8M0(Value x) {
+  Value power = stablehlo::Convert(stablehlo::Abs(x), ElementType::kF8E8M0FNU);
+  Value bits = stablehlo::BitcastConvert(power, ElementType::kU8);
+  return stablehlo::BitcastConvert(Select(stablehlo::Equal(x, 0), 0, bits),
+                                   ElementType::kF8E8M0FNU);
+}
+
+/// By value, as PyTorch casts.
+Value Cast(Value x, ElementType element) {
+  const bool narrow = element == ElementType::kF8E4M3FN || element == ElementType::kF8E8M0FNU;
+  if (!narrow || x.element() == element) [[likely]]
+    return stablehlo::Convert(x, element);
+  if (runtime::IsComplex(x.element())) x = stablehlo::Real(x);
+  x = stablehlo::Convert(x, ElementType::kF32);
+  return element == ElementType::kF8E4M3FN ? ToE4M3(x) : ToE8M0(x);
+}
+
+}  // namespace
 
 Value To(Value x, ElementType element, const Dims& dims) {
-  return stablehlo::BroadcastTo(stablehlo::Convert(x, element), dims);
+  return stablehlo::BroadcastTo(Cast(x, element), dims);
 }
 
-Value ToOutputElement(LoweringContext& cx, Value x) {
-  return stablehlo::Convert(x, cx.output_element());
-}
+Value ToOutputElement(LoweringContext& cx, Value x) { return Cast(x, cx.output_element()); }
 
 Value ToOutput(LoweringContext& cx, Value x) {
   return To(x, cx.output_element(), cx.output_dims());

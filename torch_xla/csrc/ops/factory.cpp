@@ -2,6 +2,7 @@
 // demand), so that a training loop's state is a parameter of its first step already.
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/kaiser_window.h>
 
 #include <cmath>
@@ -96,7 +97,14 @@ at::Tensor XLANativeFunctions::empty_memory_format(
     at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
     std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat>) {
   CheckSizes(size);
-  return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+  at::Tensor empty = MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
+  // What nobody has written to is to be noticed: torch.utils.deterministic.
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())
+      [[unlikely]] {
+    at::native::fill_empty_deterministic_(empty);
+  }
+  return empty;
 }
 
 at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
@@ -226,9 +234,12 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   }
   TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
               "invalid size, possible overflow?");
-  aten::AssignOut(
-      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
-                          ir::GetShape(dtype, {static_cast<int64_t>(size)})));
+  const ir::Value numbers =
+      lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
+                     ir::GetShape(dtype, {static_cast<int64_t>(size)}));
+  const at::Tensor values = MakeTensor(numbers, aten::GetImpl(out, "arange")->root()->device());
+  // A tensor of as many elements keeps its shape.
+  aten::AssignOut(out, out.numel() == values.numel() ? values.view(out.sizes()) : values);
   return out;
 }
 
