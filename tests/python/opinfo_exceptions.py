@@ -123,6 +123,7 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "nn.functional.upsample_bilinear": [Excuse(FIXED_POINT, dtypes=("uint8",), neutral=True)],
     "normal": [Excuse(NO_RESIZE, ("out",), neutral=True)],
     "normal.number_mean": [Excuse(NO_RESIZE, ("out",), neutral=True)],
+    "polar": [Excuse(COMPLEX_HALF, dtypes=("float16",), neutral=True)],
     "polygamma.polygamma_n_0": [Excuse(CANCELS, precise=True)],
     "renorm": [Excuse(CPU_NAN, ("grad",), ("complex64",), match="nan", neutral=True)],
     "sort": [Excuse(TIES, ("grad",), HALF, neutral=True)],
@@ -136,7 +137,7 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "torch._scaled_mm": [
         Excuse("the CPU writes a float8 product to integers", ("out",), neutral=True)
     ],
-    "view_as_complex": [Excuse(COMPLEX_HALF, dtypes=("float16",), neutral=True)],
+    "view_as_complex": [Excuse(COMPLEX_HALF, dtypes=("float16", "bfloat16"), neutral=True)],
 }
 
 # Why an aten operator runs on the CPU. One without a line here fails the suite.

@@ -5,6 +5,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/detach_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/util/safe_numerics.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -53,6 +56,10 @@ struct Geometry {
 };
 
 bool IsDense(const Geometry& geometry) { return lazy::IsDense(geometry.sizes, geometry.strides); }
+
+at::Tensor OnMeta(const at::Tensor& like) {
+  return at::empty(like.sizes(), like.options().device(at::kMeta));
+}
 
 at::Tensor Alias(const at::Tensor& self) {
   auto* impl = GetImpl(self);
@@ -403,24 +410,15 @@ at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType
   return Bitcast(self, dtype, sizes);
 }
 
+// PyTorch's own checks, whose classes of error differ between versions.
 at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
-  TORCH_CHECK(self.is_complex(), "view_as_real is only supported for complex tensors");
-  Ints sizes(self.sizes().begin(), self.sizes().end());
-  sizes.push_back(2);
-  return Bitcast(self, c10::toRealValueType(self.scalar_type()), sizes);
+  const at::Tensor like = at::view_as_real(OnMeta(self));
+  return Bitcast(self, like.scalar_type(), Ints(like.sizes()));
 }
 
 at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
-  TORCH_CHECK(self.dim() > 0, "Input tensor must have one or more dimensions");
-  TORCH_CHECK(self.size(-1) == 2, "Tensor must have a last dimension of size 2");
-  TORCH_CHECK(self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble ||
-                  self.scalar_type() == at::kHalf,
-              "view_as_complex is only supported for half, float and double tensors, but got a "
-              "tensor of scalar type: ",
-              self.scalar_type());
-  Ints sizes(self.sizes().begin(), self.sizes().end());
-  sizes.pop_back();
-  return Bitcast(self, c10::toComplexType(self.scalar_type()), sizes);
+  const at::Tensor like = at::view_as_complex(OnMeta(self));
+  return Bitcast(self, like.scalar_type(), Ints(like.sizes()));
 }
 
 const at::Tensor& XLANativeFunctions::as_strided_(const at::Tensor& self, at::IntArrayRef size,
