@@ -182,7 +182,6 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     if not _sync_variables.any_set():
         _regions.sync(wait)
         return
-    _sync_variables.before_sync()
     _regions.sync(wait or _variables.is_on("XLA_SYNC_WAIT"))
     _sync_variables.after_sync()
 

@@ -233,7 +233,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_SAVE_TENSORS_FILE",
             "path",
             "",
-            "`torch_xla.sync` appends its graph; `.<rank>` behind the name with several devices.",
+            "Each graph that is cut is appended; `.<rank>` behind the name with several devices.",
         ),
         Variable(
             "XLA_SAVE_TENSORS_FMT",

@@ -18,6 +18,7 @@
 #include "lazy/device.h"
 #include "lazy/explain.h"
 #include "lazy/graph.h"
+#include "lazy/graph_dump.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
 #include "lazy/recorder.h"
@@ -399,6 +400,7 @@ void Run(Cut cut, bool donate) {
   Worker& worker = GetWorker(cut.device);
   Execution& execution = cut.execution;
   execution.origin = CurrentOrigin();
+  SaveGraph(cut.graph, execution.origin);
   try {
     execution.program = FindOrMakeProgram(cut, donate);
   } catch (...) {

@@ -53,10 +53,6 @@ void BindExecution(py::module_& m) {
   m.def("_get_xla_tensors_dot",
         [](const std::vector<at::Tensor>& tensors) { return ir::ToDot(ValuesOf(tensors)); });
   m.def(
-      "_xla_pending_dot",
-      [](const std::string& device) { return ir::ToDot(lazy::PendingValues(Ordinal(device))); },
-      NoGil());
-  m.def(
       "_get_xla_tensors_hlo",
       [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
       NoGil());
