@@ -111,6 +111,21 @@ def test_out_of_memory_leaves_out_what_failed(tmp_path):
     assert "TiB: 1 x" not in result["text"] and abs(result["grown"]) < 1 << 20
 
 
+def test_a_constant_that_is_too_large(tmp_path):
+    result, _ = run_python(
+        """
+        try:
+            full = torch.full((1 << 22, 1 << 22), 2.5, device=device)
+            (full @ full).sum().item()  # READ
+        except torch.OutOfMemoryError as error:
+            report(error=str(error))
+        """,
+        tmp_path,
+    )
+    assert "bytes for f32[4194304,4194304]" in result["error"]
+    assert f"in the program of .item() at {line(tmp_path, 'READ')}" in result["error"]
+
+
 # The CPU's plugin has no such figures; a terabyte and a half, of which nothing is in use.
 _LIMIT = """
 api.PJRT_Device_MemoryStats = [](PJRT_Device_MemoryStats_Args* args) -> PJRT_Error* {

@@ -21,6 +21,7 @@
 #include "lazy/timeline.h"
 #include "lazy/worker.h"
 #include "lowering/context.h"
+#include "runtime/pjrt_abi.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -289,7 +290,13 @@ at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
           pages, shape->dims, [bytes](void* data) { munmap(data, bytes); }, options);
     }
   }
-  return at::full(shape->dims, value, options);
+  try {
+    return at::full(shape->dims, value, options);
+  } catch (const c10::Error&) {  // of the allocator; there is none of memory alone
+    throw runtime::Error(runtime::pjrt::PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                         "Out of memory on the host allocating " + std::to_string(bytes) +
+                             " bytes for " + shape->ToString() + ", which holds one number");
+  }
 }
 
 }  // namespace torch_xla::lazy
