@@ -137,10 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_warm = options.command == "warm"
     if is_warm and not os.path.isfile(options.script):
         parser.error(f"there is no script {options.script}")
-    path = os.path.expanduser(options.folder or "") or folder()
-    if options.folder and (is_warm or remote_cache.is_remote(path)):
-        runtime.initialize_cache(path, readonly=not is_warm)
-        path = folder()
+    given = os.path.expanduser(options.folder or "")
+    if given and (is_warm or remote_cache.is_remote(given)):
+        runtime.initialize_cache(given, readonly=not is_warm)
+        given = ""  # What there is now is this process's own, of a remote one its copy.
+    path = given or folder()
     if is_warm:
         if path is None:
             parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty")

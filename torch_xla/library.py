@@ -127,7 +127,7 @@ def stablehlo_type(shape: torch.Tensor | Sequence[int], dtype: torch.dtype | Non
         dtype, shape = dtype or shape.dtype, shape.shape
     try:
         element = _XLAC._stablehlo_element(cast(torch.dtype, dtype))
-    except TypeError:
+    except (NotImplementedError, TypeError):
         raise TypeError(f"stablehlo_type(): expected a dtype that XLA has, got {dtype}") from None
     return f"tensor<{'x'.join([*(str(int(n)) for n in shape), element])}>"
 
