@@ -118,7 +118,7 @@ sdist: $(SETUP)
 
 demo:
 	@[ -e $(INSTALLED) ] || echo "== make demo: torch, the CPU plugin and build tools into $(VENV) (1 GB of" \
-	  "disk), a build ($$(nproc) cores: about $$((24 / $(JOBS) + 2)) minutes), examples/train_digits.py (1 minute)"
+	  "disk), a build ($$(nproc) cores: about $$((12 / $(JOBS) + 1)) minutes), examples/train_digits.py (1 minute)"
 	$(MAKE) build
 	$(PY) examples/train_digits.py
 

@@ -102,7 +102,7 @@ REFUSED: dict[str, Callable[[Device], Any]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_as_on_the_cpu(name: str) -> None:
-    with pytest.raises((RuntimeError, IndexError)) as on_cpu:
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as on_cpu:
         REFUSED[name]("cpu")
     with pytest.raises(on_cpu.type) as on_xla:
         REFUSED[name](xm.xla_device())
@@ -112,7 +112,7 @@ def test_refused_as_on_the_cpu(name: str) -> None:
 
 def test_kernel_size_that_the_cpu_does_not_come_back_from(device: torch.device) -> None:
     for size in (0, -1, -(2**63)):
-        with pytest.raises(RuntimeError, match="kernel size from 1 to 4"):
+        with pytest.raises(RuntimeError, match="kernel size"):
             torch.nn.functional.fractional_max_pool3d(ones(device, 1, 4, 4, 4), size, output_size=2)
 
 
