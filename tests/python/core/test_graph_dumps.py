@@ -81,3 +81,11 @@ def test_a_program_that_the_compiler_refuses_is_saved(device, tmp_path, monkeypa
     saved = file.read_text()
     assert re.match(r"// compilation \d+ failed\n", saved)
     assert "stablehlo.multiply" in saved
+
+
+def test_a_graph_that_cannot_be_lowered_holds_nothing_up(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "graphs"))
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", "hlo")
+    with pytest.raises(NotImplementedError, match="ComplexHalf"):
+        torch.ones(3, device=device).to(torch.complex32).cpu()
+    assert (torch.ones(2, device=device) + 1.25).tolist() == [2.25, 2.25]

@@ -400,8 +400,8 @@ void Run(Cut cut, bool donate) {
   Worker& worker = GetWorker(cut.device);
   Execution& execution = cut.execution;
   execution.origin = CurrentOrigin();
-  SaveGraph(cut.graph, execution.origin);
   try {
+    SaveGraph(cut.graph, execution.origin);
     execution.program = FindOrMakeProgram(cut, donate);
   } catch (...) {
     for (const Target& t : cut.targets) {
