@@ -39,4 +39,17 @@ void AssignOut(const at::Tensor& out, const at::Tensor& value) {
   AssignOut(out, GetIrValue(value));
 }
 
+void AssignNumbers(const at::Tensor& out, ir::Value numbers) {
+  if (IsXla(out) && out.dim() != 1 && out.numel() == numbers.shape()->dims[0]) {
+    const int device = GetImpl(out)->root()->device();
+    AssignInPlace(out, MakeTensor(std::move(numbers), device).view(out.sizes()));
+  } else {
+    AssignOut(out, std::move(numbers));
+  }
+}
+
+void AssignNumbers(const at::Tensor& out, const at::Tensor& numbers) {
+  AssignNumbers(out, GetIrValue(numbers));
+}
+
 }  // namespace torch_xla::aten

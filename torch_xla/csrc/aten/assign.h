@@ -16,4 +16,8 @@ void AssignInPlace(const at::Tensor& self, const at::Tensor& value);
 void AssignOut(const at::Tensor& out, ir::Value value, const char* op = "out= op");
 void AssignOut(const at::Tensor& out, const at::Tensor& value);
 
+/// The same for a row of numbers (arange's): an `out` of as many elements keeps its shape.
+void AssignNumbers(const at::Tensor& out, ir::Value numbers);
+void AssignNumbers(const at::Tensor& out, const at::Tensor& numbers);
+
 }  // namespace torch_xla::aten

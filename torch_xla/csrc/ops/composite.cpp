@@ -62,11 +62,6 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
   return letters;
 }
 
-/// A tensor of as many elements as there are numbers keeps its shape.
-void AssignNumbers(const at::Tensor& out, const at::Tensor& values) {
-  aten::AssignOut(out, out.numel() == values.numel() ? values.view(out.sizes()) : values);
-}
-
 }  // namespace
 
 at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
@@ -93,7 +88,7 @@ SHIFT(__rshift__, __irshift__, bitwise_right_shift)
 
 at::Tensor& XLANativeFunctions::linspace_out(const at::Scalar& start, const at::Scalar& end,
                                              int64_t steps, at::Tensor& out) {
-  AssignNumbers(out, Linspace(start, end, steps, out.options()).to(out.scalar_type()));
+  aten::AssignNumbers(out, Linspace(start, end, steps, out.options()).to(out.scalar_type()));
   return out;
 }
 
@@ -104,11 +99,11 @@ at::Tensor& XLANativeFunctions::logspace_out(const at::Scalar& start, const at::
     const at::Scalar power = is_complex
                                  ? at::Scalar(std::pow(base, start.to<c10::complex<double>>()))
                                  : at::Scalar(std::pow(base, start.to<double>()));
-    AssignNumbers(out, at::full({1}, power, out.options()));
+    aten::AssignNumbers(out, at::full({1}, power, out.options()));
     return out;
   }
   const at::Tensor exponents = Linspace(start, end, steps, out.options());
-  AssignNumbers(out, at::pow(base, exponents).to(out.scalar_type()));
+  aten::AssignNumbers(out, at::pow(base, exponents).to(out.scalar_type()));
   return out;
 }
 

@@ -234,12 +234,9 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   }
   TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
               "invalid size, possible overflow?");
-  const ir::Value numbers =
-      lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
-                     ir::GetShape(dtype, {static_cast<int64_t>(size)}));
-  const at::Tensor values = MakeTensor(numbers, aten::GetImpl(out, "arange")->root()->device());
-  // A tensor of as many elements keeps its shape.
-  aten::AssignOut(out, out.numel() == values.numel() ? values.view(out.sizes()) : values);
+  aten::AssignNumbers(
+      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
+                          ir::GetShape(dtype, {static_cast<int64_t>(size)})));
   return out;
 }
 

@@ -269,10 +269,7 @@ Value bitwise_right_shift_Tensor(LoweringContext& cx, Value self, Value other) {
 
 Value copysign_Tensor(LoweringContext& cx, Value self, Value other) {
   auto [x, sign] = ToCompute(cx, self, other);
-  // By bits: zeros and NaNs have signs too.
-  Value bits = BitcastConvert(
-      sign, sign.element() == ElementType::kF64 ? ElementType::kS64 : ElementType::kS32);
-  return ToOutput(cx, Select(bits < 0, -Abs(x), Abs(x)));
+  return ToOutput(cx, CopySign(x, sign));
 }
 
 Value div_Tensor_mode(LoweringContext& cx, Value self, Value other,

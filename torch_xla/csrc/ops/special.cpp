@@ -539,18 +539,10 @@ Value polar(LoweringContext& cx, Value abs, Value angle) {
   return Complex(r * Cosine(t), r * Sine(t));
 }
 
-namespace {
-
-/// Whether a float's sign is set: of zeros and NaNs, too.
-Value SignBit(Value self) {
-  Value x = Convert(self, ComputeType(self.element()));  // keeps the sign of zeros and NaNs
-  return BitcastConvert(x, FormatOf(x.element()).bits) < 0;
-}
-
-}  // namespace
-
 Value signbit(LoweringContext& cx, Value self) {
-  if (runtime::IsFloat(self.element())) return SignBit(self);
+  if (runtime::IsFloat(self.element())) {
+    return IsNegative(Convert(self, ComputeType(self.element())));  // which keeps the sign of NaN
+  }
   if (runtime::IsSigned(self.element())) return self < 0;
   return Constant(cx.builder(), false, cx.output_type());
 }

@@ -78,7 +78,9 @@ PluginSpec FindPlugin(std::string_view platform) {
     }
   }
   // The variable replaces the library alone; options belong to the platform.
-  if (NonEmptyVariable(variable)) spec.library = debug::EnvPath(variable.c_str());
+  if (std::string library = debug::EnvPath(variable.c_str()); !library.empty()) {
+    spec.library = std::move(library);
+  }
   if (!spec.library.empty()) return spec;
 
   std::string message = "No PJRT plugin for platform " + (name.empty() ? "''" : name) +

@@ -53,5 +53,14 @@ inline Value NotEqual(Value x, Literal y) { return NotEqual(x, FullLike(x, y)); 
 inline bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
 /// True for a NaN (in either part of a complex number), never for integers.
 inline Value IsNan(Value x) { return NotEqual(x, x); }
+/// Whether the sign of a float of 32 or 64 bits is set: of zeros and NaN, too.
+inline Value IsNegative(Value x) {
+  const bool wide = x.element() == ElementType::kF64;
+  return BitcastConvert(x, wide ? ElementType::kS64 : ElementType::kS32) < 0;
+}
+inline Value CopySign(Value x, Value sign) {
+  Value size = Abs(x);
+  return Select(IsNegative(sign), -size, size);
+}
 
 }  // namespace torch_xla::stablehlo

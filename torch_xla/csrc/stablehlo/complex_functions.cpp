@@ -15,17 +15,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// What the compiler makes of it.
 Value Compiled(std::string_view op, Value z) { return CheckTensors(op, {z}).Op(op, {z}, z.type()); }
 
-/// Whether the sign is set: of zeros and NaN, too.
-Value IsNegative(Value x) {
-  const bool wide = x.element() == ElementType::kF64;
-  return BitcastConvert(x, wide ? ElementType::kS64 : ElementType::kS32) < 0;
-}
-
-Value WithSignOf(Value x, Value sign) {
-  Value size = stablehlo::Abs(x);
-  return Select(IsNegative(sign), -size, size);
-}
-
 Value IsInfinite(Value x) { return Equal(stablehlo::Abs(x), kInfinity); }
 Value IsZero(Value x) { return Equal(x, 0); }
 Value NotFinite(Value x) { return Not(IsFinite(x)); }
@@ -37,7 +26,7 @@ Value TimesMinusI(Value z) { return Complex(Imag(z), -Real(z)); }
 Value ByQuadrant(std::string_view op, Value z) {
   Value x = Real(z), y = Imag(z);
   Value first = Compiled(op, Complex(stablehlo::Abs(x), stablehlo::Abs(y)));
-  return Complex(WithSignOf(Real(first), x), WithSignOf(Imag(first), y));
+  return Complex(CopySign(Real(first), x), CopySign(Imag(first), y));
 }
 
 /// The same for a function f with f(conj z) = conj f(z), from the upper half plane's.
@@ -68,7 +57,7 @@ Value MultiplyByAnnexG(Value p, Value q) {
   auto boxed = [&](Value x, Value own_infinite) {
     Value unit = Convert(IsInfinite(x), x.element());
     Value kept = Select(IsNan(x), 0, x);
-    return WithSignOf(Select(own_infinite, unit, kept), x);
+    return CopySign(Select(own_infinite, unit, kept), x);
   };
   a = boxed(a, p_infinite), b = boxed(b, p_infinite);
   c = boxed(c, q_infinite), d = boxed(d, q_infinite);
@@ -154,7 +143,7 @@ Value Exponential(Value z) {
   Value im = Select(IsLarge(x), HalfExponentialTimes(x, sine * 2), size * sine);
   Value undefined = And(IsInfinite(x), NotFinite(y));
   re = Select(undefined, size, re);
-  im = Select(undefined, Select(x < 0, WithSignOf(FullLike(y, 0), y), kNan), im);
+  im = Select(undefined, Select(x < 0, CopySign(FullLike(y, 0), y), kNan), im);
   return Complex(Select(IsZero(y), size, re), Select(IsZero(y), y, im));
 }
 
@@ -222,8 +211,8 @@ Value Tanh(Value z) {
   Value im = Select(IsZero(x), stablehlo::Tan(y), Imag(w));
   re = Select(IsZero(y), stablehlo::Tanh(x), re);
   im = Select(IsZero(y), y, im);
-  re = Select(IsInfinite(x), WithSignOf(FullLike(x, 1), x), re);
-  return Complex(re, Select(IsInfinite(x), WithSignOf(FullLike(x, 0), turned), im));
+  re = Select(IsInfinite(x), CopySign(FullLike(x, 1), x), re);
+  return Complex(re, Select(IsInfinite(x), CopySign(FullLike(x, 0), turned), im));
 }
 
 }  // namespace torch_xla::stablehlo::complex_functions
