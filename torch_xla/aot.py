@@ -133,7 +133,8 @@ class Plan:
         for kind, (count, size) in self.collectives.items():
             rows.append((kind, f"{count}, {_bytes(size)}"))
         for bound, seconds in self.roofline().items():
-            rows.append((f"by {bound}", f"{seconds * 1e3:.4g} ms"))
+            text = "unknown" if math.isnan(seconds) else f"{seconds * 1e3:.4g} ms"
+            rows.append((f"by {bound}", text))
         for array in self.largest():
             rows.append(
                 (_bytes(array.bytes), f"{_short(array.shape)} {_short(array.line)}".rstrip())
