@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from op_testing import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
 
+import torch_xla
 import torch_xla.debug.metrics as met
 
 aten = torch.ops.aten
@@ -165,6 +166,25 @@ def test_nll_loss_operators(reduction):
     cases += [(aten.nll_loss_forward, (x, torch.full((4,), -100), None, reduction, -100))]
     cases += [(aten.nll_loss_forward, (x[:0], target[:0], None, reduction, -100))]
     check_many(cases, **CLOSE)
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([0.5, 2, 1, 0, 3])], ids=["", "weights"])
+@pytest.mark.parametrize("dims", [(6,), (1, 2, 3)], ids=["rows", "pixels"])
+def test_the_gradient_of_cross_entropy_sums_over_no_class(dims, weight):
+    """What is summed there is zero but at the target, and would be made for it."""
+    target = torch.tensor([0, 4, -100, 2, 3, 4]).view(dims)
+    for reduction in REDUCTIONS:
+        grads = []
+        for device in ("cpu", "xla"):
+            x = rand(dims[0], 5, *dims[1:]).to(device).requires_grad_()
+            there = None if weight is None else weight.to(device)
+            loss = F.cross_entropy(x, target.to(device), there, reduction=reduction)
+            loss.square().sum().backward()
+            grads.append(x.grad)
+        text = torch_xla._XLAC._get_xla_tensors_hlo(grads[1:])
+        sums = [line for line in text.splitlines() if "across dimensions = [1]" in line]
+        assert len(sums) == 2, sums  # the maximum and the sum of the forward
+        torch.testing.assert_close(grads[1].cpu(), grads[0], **CLOSE)
 
 
 def test_cross_entropy_options():

@@ -106,6 +106,11 @@ Value LoweringContext::Lowered(const ir::Value& value) const {
   return values_.at(value.node.get())[value.index];
 }
 
+bool LoweringContext::IsLowered(const ir::Value& value) const {
+  auto it = values_.find(value.node.get());
+  return it != values_.end() && it->second.size() > value.index && it->second[value.index].valid();
+}
+
 void LoweringContext::SetOutputs(const ir::Node& node, Value value) {
   SetOutputs(node, std::vector<Value>{value});
 }

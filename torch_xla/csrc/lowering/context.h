@@ -54,6 +54,8 @@ class LoweringContext {
 
   /// The lowered form of an operand.
   Value Lowered(const ir::Value& value) const;
+  /// Whether it has one here: operands of what is data by now need not.
+  bool IsLowered(const ir::Value& value) const;
   /// Records what a node became; throws when a type is not the one inferred at tracing.
   void SetOutputs(const ir::Node& node, Value value);
   void SetOutputs(const ir::Node& node, const std::vector<Value>& values);

@@ -1,8 +1,10 @@
 // Softmax and the losses with their gradients. Half types are computed in float.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "XLALowerings.h"
+#include "XLAOps.h"
 #include "lowering/elementwise.h"
 #include "ops/indexing.h"
 #include "ops/reduction.h"
@@ -265,6 +267,21 @@ Value OverTime(Value like, bool backward, const Step& step) {
   return stablehlo::While({begin, first, FullLike(like, kNegInf)}, more, next)[2];
 }
 
+// ---- Softmax
+
+/// Where `grad` is that of NllBackward, which is zero but at one class of each sample: that class,
+/// or any where the sample counts for nothing.
+std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad, const Dims& dims) {
+  const ir::Node& node = *grad.node;
+  if (&node.op() != &ir::ops::nll_loss_backward && &node.op() != &ir::ops::nll_loss2d_backward) {
+    return std::nullopt;
+  }
+  const ir::Value &self = node.operands()[1], &target = node.operands()[2];
+  const int64_t class_dim = self.shape()->rank() > 1 ? 1 : 0;
+  if (dims != Dims{class_dim} || !cx.IsLowered(target)) return std::nullopt;
+  return cx.Lowered(target);
+}
+
 }  // namespace
 
 Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
@@ -280,7 +297,9 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
   const Dims dims = OneDim(dim, output);
   if (IsEmpty(output)) return ToOutput(cx, output);  // of any dtype, unlike the formula
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
-  Value sum = ReduceKept(grad, dims, ReduceOp::kAdd);
+  const std::optional<Value> target = OnlyClass(cx, cx.node().operands()[0], dims);
+  Value sum = target ? KeepDims(PickClass(grad, *target), grad.dims(), dims)
+                     : ReduceKept(grad, dims, ReduceOp::kAdd);
   return ToOutput(cx, grad - Exponential(y) * sum);
 }
 
