@@ -107,6 +107,38 @@ class TestTensors:
 
         right(program, device)
 
+    def test_gradients_of_earlier_calls(self, device):
+        """One that nobody has seen is written in place; one that somebody has is another tensor."""
+
+        def program(compile, device):
+            layer = torch.nn.Linear(3, 3, device=device)
+
+            @compile
+            def step(x):
+                layer.zero_grad()
+                layer(x).square().sum().backward()
+
+            found, kept = [], []
+            for i in range(16):
+                step(torch.full((2, 3), float(i), device=device))
+                grad = layer.weight.grad
+                if i % 4 == 0:
+                    kept += [grad, layer.bias.grad.view(3, 1), layer.bias.grad[1:]]
+                elif i % 4 == 1:
+                    assert not hasattr(grad, "mark"), i
+                    grad.mark = i
+                elif i % 4 == 2:
+                    kept.append(grad.detach())
+                    layer.bias.grad.add_(1)
+                found += [grad._version, layer.bias.grad._version]
+                found += [layer.weight.grad.clone(), layer.bias.grad.clone()]
+                del grad
+            for i in range(4):
+                step(torch.full((2, 3), float(i), device=device))  # Nobody looks.
+            return found, kept, [p.grad for p in layer.parameters()]
+
+        right(program, device)
+
     def test_state_is_replaced_between_calls(self, device):
         def program(compile, device):
             model = mlp(device)

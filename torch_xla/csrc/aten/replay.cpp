@@ -58,6 +58,21 @@ std::string At(const ir::SourceLocation* location) {
   return location ? " at " + location->ToString() : "";
 }
 
+std::vector<const at::Tensor*> Pointers(const std::vector<at::Tensor>& tensors) {
+  std::vector<const at::Tensor*> pointers;
+  for (const at::Tensor& tensor : tensors) pointers.push_back(&tensor);
+  return pointers;
+}
+
+/// Whether nobody but a parameter has ever seen a gradient, or has its memory: what takes its place
+/// may as well be it.
+bool IsOnlyGradient(const at::Tensor& grad) {
+  auto* impl = static_cast<XLATensorImpl*>(grad.unsafeGetTensorImpl());
+  return grad.use_count() == 1 && grad.weak_use_count() == 1 && impl->root().use_count() == 1 &&
+         !impl->pyobj_slot()->load_pyobj() && !impl->autograd_meta() &&
+         impl->version_counter().current_version() == 0;
+}
+
 /// A tensor that has the storage.
 size_t EntryOf(const TensorTable& table, size_t storage) {
   auto it = std::find_if(table.entries.begin(), table.entries.end(),
@@ -72,13 +87,13 @@ std::string NumberText(const lazy::RecordedNumber& number) {
 
 }  // namespace
 
-TensorTable::TensorTable(c10::ArrayRef<at::Tensor> tensors) {
+TensorTable::TensorTable(c10::ArrayRef<const at::Tensor*> tensors) {
   entries.reserve(2 * tensors.size());
   storages.reserve(2 * tensors.size());
   storage_index_.Reserve(2 * tensors.size());
   tensor_index_.Reserve(2 * tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    Add(tensor);
+  for (const at::Tensor* tensor : tensors) {
+    Add(*tensor);
     if (!refusal.empty()) return;
   }
   num_given = entries.size();
@@ -129,13 +144,13 @@ uint32_t TensorTable::PointerIndex::Find(const void* pointer, std::optional<uint
   }
 }
 
-void AddToken(std::vector<at::Tensor>& tensors, int device) {
+at::Tensor CollectiveTokenTensor(int device) {
   lazy::StoragePtr token = lazy::CollectiveToken(device);
-  if (!token) return;
+  if (!token) return {};
   const ir::ShapeRef shape = token->shape();
-  tensors.push_back(at::detail::make_tensor<XLATensorImpl>(
-      std::move(token), nullptr, c10::scalarTypeToTypeMeta(shape->dtype),
-      lazy::Ints(shape->dims.begin(), shape->dims.end())));
+  return at::detail::make_tensor<XLATensorImpl>(std::move(token), nullptr,
+                                                c10::scalarTypeToTypeMeta(shape->dtype),
+                                                lazy::Ints(shape->dims.begin(), shape->dims.end()));
 }
 
 TensorGuard::TensorGuard(const TensorTable::Entry& entry)
@@ -166,16 +181,13 @@ const char* TensorGuard::Difference(const TensorTable::Entry& entry, bool wiring
 }
 
 StorageGuard::StorageGuard(const lazy::Storage& storage) : sharding(storage.sharding()) {
-  const ir::Value value = storage.value();
-  const DeviceData* data = lazy::LeafData(value);
-  filled = data && data->fill();
+  filled = storage.Peek([](const DeviceData* data, auto) { return data && data->fill(); });
 }
 
 bool StorageGuard::Holds(const lazy::Storage& storage) const {
-  if (storage.sharding() != sharding) return false;
-  const ir::Value value = storage.value();
-  const DeviceData* data = lazy::LeafData(value);
-  return data && data->fill().has_value() == filled;
+  return storage.Peek([&](const DeviceData* data, const distributed::Sharding* now) {
+    return now == sharding && data && data->fill().has_value() == filled;
+  });
 }
 
 bool ReplaySource::operator==(const ReplaySource& other) const {
@@ -243,6 +255,7 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
     // It is overwritten: nobody but its tensor and we may have it.
     if (input.donated && (value.node->references() != 2 || data->foreign())) return false;
     execution.inputs.push_back(DeviceDataPtr::reclaim_copy(data));
+    if (input.donated) execution.graph.push_back(std::move(values[input.storages[0]]));
   }
   const uint64_t rng = draws_ ? lazy::SkipRngStates(device_, draws_) : 0;
   lazy::StepFinderOf(device_).Hold();
@@ -265,11 +278,24 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
     return lazy::MakeLeaf(
         c10::make_intrusive<DeviceData>(shape, device_, source.fill, source.sharding));
   };
-  std::vector<lazy::StoragePtr> fresh;
-  fresh.reserve(fresh_.size());
-  for (const Fresh& one : fresh_) {
-    fresh.push_back(c10::make_intrusive<lazy::Storage>(make(one.source, one.shape), device_));
-    if (one.sharding) fresh.back()->SetSharding(one.sharding);
+  std::vector<lazy::StoragePtr> fresh(fresh_.size());
+  for (const GradUpdate& update : grads_) {
+    const int32_t before = table.entries[update.entry].grad;
+    if (before < 0) continue;
+    const lazy::StoragePtr& storage = table.entries[before].impl->root();
+    execution.dead.push_back(storage->value());
+    if (!update.alike || !IsOnlyGradient(table.entries[update.entry].impl->mutable_grad())) {
+      continue;
+    }
+    const Fresh& one = fresh_[update.grad->storage];
+    storage->Assign(make(one.source, one.shape));
+    fresh[update.grad->storage] = storage;
+  }
+  for (size_t i = 0; i < fresh_.size(); ++i) {
+    if (fresh[i]) continue;
+    const Fresh& one = fresh_[i];
+    fresh[i] = c10::make_intrusive<lazy::Storage>(make(one.source, one.shape), device_);
+    if (one.sharding) fresh[i]->SetSharding(one.sharding);
   }
   for (const Write& write : writes_) {
     lazy::Storage* storage = table.storages[write.storage];
@@ -298,10 +324,10 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
   std::vector<at::Tensor> grads;
   grads.reserve(grads_.size());
   for (const GradUpdate& update : grads_) {
-    grads.push_back(update.grad ? tensor_of(*update.grad) : at::Tensor());
-  }
-  for (size_t i = 0; i < grads_.size(); ++i) {
-    std::swap(table.entries[grads_[i].entry].impl->mutable_grad(), grads[i]);
+    const int32_t before = table.entries[update.entry].grad;
+    if (update.alike && fresh[update.grad->storage] == table.entries[before].impl->root()) continue;
+    at::Tensor& grad = grads.emplace_back(update.grad ? tensor_of(*update.grad) : at::Tensor());
+    std::swap(table.entries[update.entry].impl->mutable_grad(), grad);
   }
   if (!program_) return true;
   execution.program = program_;
@@ -361,7 +387,7 @@ std::string ReplayPlan::Difference(const ReplayPlan& other, bool donation,
 ReplayRecorder::ReplayRecorder(std::vector<at::Tensor> tensors, int device)
     : tensors_(std::move(tensors)),
       device_(device),
-      before_(tensors_),
+      before_(Pointers(tensors_)),
       refusal_(before_.refusal),
       first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
       rng_before_(lazy::GetRngSeed(device)),
@@ -438,6 +464,27 @@ ReplayTensor ReplayRecorder::Describe(const XLATensorImpl& impl) {
   return made;
 }
 
+/// Whether the gradient that a call makes is the one before in all but its content.
+bool ReplayRecorder::IsAlike(const ReplayPlan::GradUpdate& update, int32_t before) const {
+  if (!update.grad->fresh) return false;
+  const ReplayTensor& made = *update.grad;
+  const TensorGuard& guard = plan_->guards_[before];
+  const StorageGuard& storage = plan_->storage_guards_[guard.storage];
+  const ReplayPlan::Fresh& fresh = plan_->fresh_[made.storage];
+  auto shares = [&](const ReplayTensor& other) {
+    return other.fresh ? other.storage == made.storage : other.storage == guard.storage;
+  };
+  const auto sharing_grads =
+      std::count_if(plan_->grads_.begin(), plan_->grads_.end(),
+                    [&](const auto& other) { return other.grad && shares(*other.grad); });
+  return sharing_grads == 1 &&
+         std::none_of(plan_->results_.begin(), plan_->results_.end(), shares) &&
+         fresh.source.kind == ReplaySource::kOutput && !fresh.sharding && !storage.sharding &&
+         !storage.filled && guard.root == fresh.shape &&
+         SameView(guard.view.get(), made.view.get()) && guard.sizes == made.sizes &&
+         guard.dtype == made.dtype;
+}
+
 /// What the call did to tensors rather than to their values.
 std::string ReplayRecorder::FindChanges() {
   std::unordered_set<const XLATensorImpl*> known;
@@ -464,13 +511,15 @@ std::string ReplayRecorder::FindChanges() {
     const XLATensorImpl* old = entry.grad < 0 ? nullptr : before_.entries[entry.grad].impl;
     if (grad.unsafeGetTensorImpl() == old || (!old && !grad.defined())) continue;
     std::optional<ReplayTensor> made;
+    bool alike = false;
     if (grad.defined()) {
       const XLATensorImpl* impl = GetImpl(grad, "a gradient");
       if (!known.insert(impl).second) return "it makes a tensor a gradient that is another's, too";
       if (impl->requires_grad()) return "it makes gradients that require gradients";
       made = Describe(*impl);
+      alike = old && impl->key_set() == plan_->guards_[entry.grad].keys;
     }
-    plan_->grads_.push_back({static_cast<uint32_t>(i), std::move(made)});
+    plan_->grads_.push_back({static_cast<uint32_t>(i), std::move(made), alike});
   }
   for (const at::Tensor& result : results_) {
     if (!IsXla(result)) return "it returns a tensor on " + result.device().str();
@@ -635,6 +684,9 @@ std::string ReplayRecorder::AddValues(const lazy::RecordedCut* cut) {
         (input.storages.size() != 1 || !written.contains(input.storages[0]))) {
       refusal = "a tensor that it reads dies in the call";
     }
+  }
+  for (ReplayPlan::GradUpdate& update : plan_->grads_) {
+    update.alike = update.alike && IsAlike(update, before_.entries[update.entry].grad);
   }
   plan_->needed_.assign(needed.begin(), needed.end());
   std::sort(plan_->needed_.begin(), plan_->needed_.end());

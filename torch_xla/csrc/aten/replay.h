@@ -34,7 +34,7 @@ struct TensorTable {
   std::string refusal;  // why one of them cannot be replayed; the table ends there
 
   /// The tensors must outlive it.
-  explicit TensorTable(c10::ArrayRef<at::Tensor> tensors);
+  explicit TensorTable(c10::ArrayRef<const at::Tensor*> tensors);
 
  private:
   /// Numbers pointers in the order in which they come.
@@ -53,8 +53,9 @@ struct TensorTable {
   PointerIndex storage_index_, tensor_index_;
 };
 
-/// Adds the token of the device's collectives, which is state that no tensor leads to.
-void AddToken(std::vector<at::Tensor>& tensors, int device);
+/// The token of the device's collectives, which is state that no tensor leads to; undefined where
+/// there is none.
+at::Tensor CollectiveTokenTensor(int device);
 
 /// What of a tensor, and of a storage, decides what is traced.
 struct TensorGuard {
@@ -135,6 +136,8 @@ class ReplayPlan {
   struct GradUpdate {
     uint32_t entry;
     std::optional<ReplayTensor> grad;
+    bool alike =
+        false;  // the one before looks the same, and nothing else has the new one's storage
     bool operator==(const GradUpdate& other) const {
       return entry == other.entry && grad == other.grad;
     }
@@ -212,6 +215,7 @@ class ReplayRecorder {
 
  private:
   ReplayTensor Describe(const XLATensorImpl& impl);
+  bool IsAlike(const ReplayPlan::GradUpdate& update, int32_t before) const;
   std::string FindChanges();
   std::string AddCut(const lazy::RecordedCut& cut);
   std::string AddInputs(const lazy::RecordedCut& cut);

@@ -38,6 +38,8 @@ struct Program {
   CompileSettingsPtr settings = CurrentSettings();
   debug::Counter* runs = nullptr;  // of a program with a name
   int64_t explanation = 0;         // its number (lazy/explain.h)
+  // How long it ran the last time, in nanoseconds; 0: it has not.
+  std::shared_ptr<std::atomic<int64_t>> run_time = std::make_shared<std::atomic<int64_t>>(0);
   // On several devices, of the outputs: where null, XLA's choice once it is compiled.
   std::vector<const distributed::Sharding*> shardings;
   /// Whether the next two are there, one of them; before that, with `compiling` held.

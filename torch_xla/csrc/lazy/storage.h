@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
+#include <mutex>
 #include <vector>
 
 #include "ir/node.h"
@@ -25,6 +26,13 @@ class Storage : public c10::intrusive_ptr_target {
 
   /// A copy, since a sync on another thread may replace a node by what it evaluates to.
   ir::Value value() const;
+  /// Calls `look` with the data that it holds, null where that is a node of the graph, and its
+  /// sharding. Under its lock: `look` is short, and keeps nothing.
+  template <typename Look>
+  auto Peek(Look&& look) const {
+    std::lock_guard guard(lock_);
+    return look(LeafData(value_), sharding_);
+  }
   ir::ShapeRef shape() const { return shape_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
 

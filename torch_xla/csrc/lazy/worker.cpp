@@ -23,6 +23,8 @@ constexpr int kMaxUnfinished = 8;
 constexpr int kMaxRunning = 2;
 // Beyond these they are all of one kind: a program that fails in a loop.
 constexpr size_t kMaxFailures = 64;
+// Of a program that runs for longer the worker's start is no matter.
+constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
 
 std::atomic<int> num_workers{0};
 
@@ -67,6 +69,7 @@ bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
   return place == taken_ && running_ == 0 && !launching_ && execution.program &&
          execution.program->compiled.load(std::memory_order_relaxed) &&
          execution.program->devices->size() == 1 &&
+         execution.program->run_time->load(std::memory_order_relaxed) < kLongRun &&
          num_workers.load(std::memory_order_relaxed) == 1;
 }
 
@@ -92,9 +95,12 @@ void Worker::Fill(uint64_t place, Execution execution) {
   }
   queue_[place - taken_] = std::move(execution);
   filled_.fetch_add(1, std::memory_order_relaxed);
-  if (sleeping_) work_.notify_one();
+  const bool wake = sleeping_, full = unfinished_ >= kMaxUnfinished;
+  lock.unlock();  // Who wakes takes it.
+  if (wake) work_.notify_one();
   // Once full, wait until half is done: one change of threads for several steps.
-  if (unfinished_ >= kMaxUnfinished) {
+  if (full) {
+    lock.lock();
     HostTimer timer(HostPart::kWait);
     done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
   }
@@ -234,7 +240,9 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   const Clock::time_point now = Clock::now();
   // What it waited for the one before it is not its own time.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
-  ExecuteTime().AddSample(static_cast<double>(std::chrono::nanoseconds(time).count()));
+  const int64_t nanoseconds = std::chrono::nanoseconds(time).count();
+  ExecuteTime().AddSample(static_cast<double>(nanoseconds));
+  running.run_time->store(nanoseconds, std::memory_order_relaxed);
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   NoteRan({running.program, device_, (end - time).count(), end.count()});
   if (error) {
@@ -290,6 +298,8 @@ void Worker::Execute(Execution& execution) {
   running->execution = ++executions_;
   running->origin = execution.origin;
   running->program = execution.program->explanation;
+  running->run_time = execution.program->run_time;
+  execution.dead.clear();
   try {
     Program& program = *execution.program;
     CompileProgram(program);

@@ -29,8 +29,9 @@ struct Execution {
   std::vector<DeviceDataPtr> outputs;
   std::unique_ptr<HostEdges> host;  // null where the program does it all; one device
   Origin origin;
-  // Kept only to be freed here rather than on the tracing thread: the graph that was cut.
-  std::vector<ir::Value> graph;
+  // Kept only to be freed here rather than on the tracing thread: the graph that was cut, and what
+  // nobody needs any more, whose memory the program may take.
+  std::vector<ir::Value> graph, dead;
 };
 
 class Worker {
@@ -42,8 +43,8 @@ class Worker {
   /// first, and waits there. Every place must be filled.
   uint64_t Reserve();
   /// One without a program runs nothing. Then blocks while too many are queued or running. Where
-  /// the caller has waited for all that it gave before, the caller's thread hands it to the plugin
-  /// itself: it has nothing else to do meanwhile, and waking the worker would only cost time.
+  /// the caller has waited for all that it gave before and the program is short, the caller's
+  /// thread hands it to the plugin itself: waking the worker would cost more than that takes.
   void Fill(uint64_t place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.
@@ -71,6 +72,7 @@ class Worker {
     Executions sources;
     Origin origin;
     int64_t program;  // its number, see lazy/explain.h
+    std::shared_ptr<std::atomic<int64_t>> run_time;
   };
   Failed FailedBy(const Running& running) const;
   void Run();

@@ -222,12 +222,12 @@ class Recording {
     if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
     std::vector<double> floats = plan_->floats();
     if (!host.is_none() && !FillNumbers(floats)) return std::nullopt;
-    std::vector<at::Tensor> tensors, made;
-    Tensors(given, tensors);
+    const Tensors tensors(given, surroundings_->device);
+    std::vector<at::Tensor> made;
     {
       py::gil_scoped_release no_gil;
       lazy::SyncDevice(surroundings_->device, /*wait=*/false);
-      const aten::TensorTable table(tensors);
+      const aten::TensorTable table(tensors.list);
       size_t entry;
       if (plan_->Misfit(table, &entry) || !plan_->Run(table, std::move(floats), made)) {
         return std::nullopt;
@@ -241,10 +241,9 @@ class Recording {
   bool Holds(const py::tuple& args, const py::dict& kwargs) const {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return false;
-    std::vector<at::Tensor> tensors;
-    Tensors(given, tensors);
+    const Tensors tensors(given, surroundings_->device);
     size_t entry;
-    return !plan_->Misfit(aten::TensorTable(tensors), &entry);
+    return !plan_->Misfit(aten::TensorTable(tensors.list), &entry);
   }
 
   std::string Difference(const py::tuple& args, const py::dict& kwargs) const {
@@ -255,9 +254,8 @@ class Recording {
     if (text.empty()) text = arguments_->Difference(args, kwargs);
     std::vector<PyObject*> given = given_;
     if (!text.empty() || !arguments_->Match(args, kwargs, given)) return text;
-    std::vector<at::Tensor> tensors;
-    Tensors(given, tensors);
-    const aten::TensorTable table(tensors);
+    const Tensors tensors(given, surroundings_->device);
+    const aten::TensorTable table(tensors.list);
     size_t entry;
     const char* what = plan_->Misfit(table, &entry);
     if (!what) return {};
@@ -303,11 +301,20 @@ class Recording {
            arguments_->Match(args, kwargs, given);
   }
 
-  void Tensors(const std::vector<PyObject*>& given, std::vector<at::Tensor>& tensors) const {
-    tensors.reserve(given.size() + 1);
-    for (PyObject* object : given) tensors.push_back(THPVariable_Unpack(object));
-    aten::AddToken(tensors, surroundings_->device);
-  }
+  /// What a plan is given, which the objects keep alive.
+  struct Tensors {
+    Tensors(const std::vector<PyObject*>& given, int device)
+        : token(aten::CollectiveTokenTensor(device)) {
+      list.reserve(given.size() + 1);
+      for (PyObject* object : given) list.push_back(&THPVariable_Unpack(object));
+      if (token.defined()) list.push_back(&token);
+    }
+    Tensors(const Tensors&) = delete;
+    Tensors& operator=(const Tensors&) = delete;
+
+    at::Tensor token;
+    std::vector<const at::Tensor*> list;
+  };
 
   std::shared_ptr<Surroundings> surroundings_;
   std::shared_ptr<ObjectGuards> objects_;
@@ -431,7 +438,8 @@ void BindReplay(py::module_& m) {
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](const std::vector<py::object>& tensors) {
         std::vector<at::Tensor> given = Unpack(tensors);
-        aten::AddToken(given, lazy::CurrentDevice());
+        at::Tensor token = aten::CollectiveTokenTensor(lazy::CurrentDevice());
+        if (token.defined()) given.push_back(std::move(token));
         return PyRecorder{
             std::make_unique<aten::ReplayRecorder>(std::move(given), lazy::CurrentDevice())};
       }))
