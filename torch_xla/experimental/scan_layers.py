@@ -24,6 +24,10 @@ def _form(layer: nn.Module) -> Any:
     ]
 
 
+class _OtherDtypes(Exception):
+    """A layer returns other dtypes than it takes."""
+
+
 class _Stack(torch.autograd.Function):
     """``torch.stack``, whose gradients are arrays of their own.
 
@@ -57,7 +61,8 @@ def scan_layers(
 
     The program has one of them, in a loop, so that it is compiled as fast for many as for few.
     The layers must be alike: of one class, and of parameters of the same names, shapes and dtypes;
-    the first one's code is what is run. What a layer returns has the form of what it takes.
+    the first one's code is what is run. What a layer returns has the form of what it takes; where
+    the first one returns other dtypes (under autocast), it stands before the loop.
 
     Args:
         layers: The layers.
@@ -83,6 +88,22 @@ def scan_layers(
                 f"or another class than layer 0: {type(layer).__name__} {_form(layer)}, not "
                 f"{type(layers[0]).__name__} {form}"
             )
+    try:
+        return _scan(layers, input_data, partition_fn, is_layer_pure)
+    except _OtherDtypes:
+        results = layers[0](*(input_data if isinstance(input_data, tuple) else (input_data,)))
+    if len(layers) == 1:
+        return results
+    try:
+        return _scan(layers[1:], results, partition_fn, is_layer_pure)
+    except _OtherDtypes:
+        raise ValueError(
+            "scan_layers(): expected layers that return the dtypes that they take, but the second "
+            "one returns others, too"
+        ) from None
+
+
+def _scan(layers: list[nn.Module], input_data: Any, partition_fn: Any, is_layer_pure: bool) -> Any:
     states = [dict((*layer.named_parameters(), *layer.named_buffers())) for layer in layers]
     stacked = {
         name: _Stack.apply(*(state[name] for state in states))  # type: ignore[no-untyped-call]
@@ -93,6 +114,14 @@ def scan_layers(
     def one(carry: Any, state: dict[str, torch.Tensor]) -> tuple[Any, None]:
         # What a layer gives back unchanged is a new tensor, which the loop carries.
         result = functional_call(layers[0], state, carry if as_arguments else (carry,))
+        given, returned = tree_flatten(carry), tree_flatten(result)
+        if given[1] == returned[1] and any(
+            isinstance(now, torch.Tensor)
+            and now.shape == before.shape
+            and now.dtype != before.dtype
+            for before, now in zip(given[0], returned[0], strict=True)
+        ):
+            raise _OtherDtypes
         return tree_map(lambda x: x, result), None
 
     if not stacked:  # Layers without parameters: there is something to loop over.
