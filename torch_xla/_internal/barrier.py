@@ -45,7 +45,7 @@ def apply_late(tensors: Sequence[torch.Tensor], late: Sequence[torch.Tensor]) ->
             stays = stays | hlo.compare(first, first, "ne")
         return hlo.optimization_barrier(
             [
-                hlo.select(stays, value, hlo.full_like(value, 0))
+                hlo.select(stays, value, hlo.full_like(value, 1))  # A 0 is not seen, either.
                 for value in values[1 : 1 + len(tensors)]
             ]
         )

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
@@ -30,6 +31,7 @@ from torch_xla._internal import (
     device_memory,
     device_module,
     dynamo_backend,
+    recomputation,
     storage_location,
     tensors,
 )
@@ -349,6 +351,12 @@ def apply() -> None:
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
     _replace(pinning, "pin_memory", _pin_memory)
+    checkpoint = torch.utils.checkpoint
+    for owner, name, make in (
+        (checkpoint.CheckpointFunction, "backward", recomputation.backward),
+        (checkpoint, "_checkpoint_without_reentrant_generator", recomputation.generator),
+    ):
+        _replace(owner, name, make)
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)

@@ -11,6 +11,7 @@ from torch import nn
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from torch_xla import _XLAC
 from torch_xla.experimental import associative_scan, cond, map
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.gradient_accumulation import gradient_accumulation
@@ -178,6 +179,10 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
+def one_by_one(layers, x):
+    return functools.reduce(lambda x, layer: layer(x), layers, x)
+
+
 class TestScanLayers:
     @pytest.mark.parametrize("count", [1, 4])
     def test_training(self, device, count):
@@ -193,9 +198,6 @@ class TestScanLayers:
                 optimizer.step()
                 losses.append(loss.item())
             return losses
-
-        def one_by_one(layers, x):
-            return functools.reduce(lambda x, layer: layer(x), layers, x)
 
         losses = train(device, scan_layers), train("cpu", one_by_one)
         torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
@@ -214,6 +216,34 @@ class TestScanLayers:
 
     def test_none(self):
         assert scan_layers([], 5) == 5
+
+    @pytest.mark.parametrize("residual", [False, True])
+    def test_autocast(self, device, residual):
+        """The first layer of those that are not residual takes float32, the others bfloat16."""
+
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(8, 8)
+
+            def forward(self, x):
+                y = self.linear(x).tanh()
+                return x + y if residual else y
+
+        torch.manual_seed(0)
+        layers = nn.ModuleList([Layer() for _ in range(3)]).to(device)
+
+        def train(apply):
+            layers.zero_grad()
+            x = torch.linspace(-1, 1, 32, device=device).view(4, 8).requires_grad_()
+            with torch.autocast("xla", torch.bfloat16):
+                y = apply(layers, x)
+            y.float().square().sum().backward()
+            return y.cpu(), x.grad.cpu(), *(p.grad.cpu() for p in layers.parameters())
+
+        found, expected = train(scan_layers), train(one_by_one)
+        assert found[0].dtype == (torch.float32 if residual else torch.bfloat16)
+        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
 
 
 class TestCond:
@@ -338,6 +368,57 @@ class TestCheckpoint:
         y = checkpoint(lambda x: nn.functional.dropout(x * 1.0, 0.5), x, use_reentrant=reentrant)
         y.sum().backward()
         torch.testing.assert_close(x.grad.cpu(), y.detach().cpu())
+
+    @pytest.mark.parametrize("case", ["plain", "dropout", "autocast", "nested", "named", "closure"])
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_of_pytorch_saves_memory(self, device, reentrant, case):
+        """By the executable's own statistics, and the gradients are those without it."""
+        if reentrant and case == "named":
+            return  # It takes no named arguments.
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.down = nn.Linear(32, 256), nn.Linear(256, 32)
+
+            def forward(self, x, scale=1.0):
+                y = nn.functional.gelu(self.up(x))
+                y = nn.functional.dropout(y, 0.1 if case == "dropout" else 0.0)
+                return x + self.down(y) * scale
+
+        def train(apply):
+            torch.manual_seed(0)
+            blocks = nn.ModuleList(Block() for _ in range(6)).to(device)
+            x = rand(64, 32).to(device).requires_grad_()
+            scale = torch.full((32,), 1.5, device=device)
+            torch_xla.sync(wait=True)
+            torch_xla.runtime.clear_computation_cache()
+            before = max((program["number"] for program in _XLAC._program_memory()), default=-1)
+            y = x
+            with torch.autocast("xla", torch.bfloat16, enabled=case == "autocast"):
+                for first, second in zip(blocks[::2], blocks[1::2], strict=True):
+                    if case == "nested":
+                        y = apply(lambda y, a, b: apply(b, apply(a, y)), y, first, second)
+                    elif case == "named":
+                        y = apply(second, x=apply(first, x=y, scale=scale), scale=scale)
+                    elif case == "closure":
+                        y = apply(lambda y, a, b: b(a(y), scale), y, first, second)
+                    else:
+                        y = apply(second, apply(first, y))
+            y.float().square().mean().backward()
+            torch_xla.sync(wait=True)
+            sizes = [p["temporaries"] for p in _XLAC._program_memory() if p["number"] > before]
+            return max(sizes), [t.grad.cpu() for t in (x, *blocks.parameters())]
+
+        def again(function, *args, **kwargs):
+            return torch.utils.checkpoint.checkpoint(
+                function, *args, use_reentrant=reentrant, **kwargs
+            )
+
+        kept, expected = train(lambda function, *args, **kwargs: function(*args, **kwargs))
+        computed, found = train(again)
+        assert computed < 0.6 * kept
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("reentrant", [True, False])
     def test_xla_computes_again(self, tmp_path, reentrant):

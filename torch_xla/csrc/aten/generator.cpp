@@ -5,7 +5,10 @@
 #include <array>
 #include <mutex>
 #include <random>
+#include <utility>
 
+#include "XLAOps.h"
+#include "aten/bridge.h"
 #include "lazy/device.h"
 #include "lazy/rng.h"
 
@@ -58,12 +61,29 @@ uint64_t XLAGeneratorImpl::Draw() {
   return lazy::MixSeed(state_);
 }
 
+namespace {
+
+thread_local std::optional<at::Tensor> seed_mask;
+
+ir::Value Masked(ir::Value seed) {
+  if (!seed_mask) return seed;
+  const ir::ShapeRef shape = seed.shape();
+  return lazy::MakeNode(&ir::ops::bitwise_xor_Tensor, {std::move(seed), GetIrValue(*seed_mask)}, {},
+                        shape);
+}
+
+}  // namespace
+
+std::optional<at::Tensor> SetSeedMask(std::optional<at::Tensor> mask) {
+  return std::exchange(seed_mask, std::move(mask));
+}
+
 ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
-  if (!generator || !generator->defined()) return lazy::DrawSeed(device);
+  if (!generator || !generator->defined()) return Masked(lazy::DrawSeed(device));
   auto* impl = dynamic_cast<XLAGeneratorImpl*>(generator->unsafeGetGeneratorImpl());
   TORCH_CHECK(impl, "Expected a 'xla' device type for generator but found '",
               generator->device().type(), "'");
-  return lazy::SeedValue(impl->Draw());
+  return Masked(lazy::SeedValue(impl->Draw()));
 }
 
 const at::Generator& DefaultGenerator(c10::DeviceIndex device) {

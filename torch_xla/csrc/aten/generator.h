@@ -30,6 +30,11 @@ class XLAGeneratorImpl final : public c10::GeneratorImpl {
 /// The seed of a random op: from `generator`, else from the device's own state.
 ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device);
 
+/// What seeds that this thread draws from now on are xored with, an int64 tensor: a 0 that the
+/// compiler takes for any number, so that what is drawn again is computed again. Null: nothing.
+/// Returns what that was before.
+std::optional<at::Tensor> SetSeedMask(std::optional<at::Tensor> mask);
+
 /// The generator that stands for the device's own state.
 const at::Generator& DefaultGenerator(c10::DeviceIndex device);
 

@@ -1,5 +1,6 @@
 #include "XLAOps.h"
 #include "aten/bridge.h"
+#include "aten/generator.h"
 #include "aten/index_check.h"
 #include "aten/torch_storage.h"
 #include "ir/dump.h"
@@ -64,6 +65,16 @@ void BindExecution(py::module_& m) {
                                                  : ValuesOf(tensors));
       },
       NoGil());
+  // Of all that is pending what was traced last; None where nothing is.
+  m.def(
+      "_xla_last_pending",
+      [](const std::string& device) -> std::optional<at::Tensor> {
+        const std::vector<lazy::StoragePtr> pending = lazy::Storage::Pending(Ordinal(device));
+        if (pending.empty()) return std::nullopt;
+        return aten::MakeTensor(pending.back()->value(), pending.back()->device());
+      },
+      NoGil());
+  m.def("_xla_set_seed_mask", &aten::SetSeedMask);
   m.def("_set_ir_debug", &lazy::SetIrDebug);
   m.def("_get_ir_debug", &lazy::IrDebug);
   m.def("_set_xla_all_numbers_special_scalars", &lazy::SetAllNumbersSpecial);

@@ -1,0 +1,103 @@
+"""``torch.utils.checkpoint``: what is computed again is not what was computed before.
+
+XLA sees that both computations are equal, and keeps the first for the second. So the second takes
+its arguments, and the seeds of its random numbers, behind a barrier that waits for the gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_xla import _XLAC
+from torch_xla._internal import barrier
+from torch_xla._internal.tensors import is_xla
+from torch_xla.utils.utils import map_tensors
+
+
+class _Barrier(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, late: list[torch.Tensor], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        zero = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
+        results = barrier.apply_late([zero, *tensors], late)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(r for r in results if not (r.dtype.is_floating_point or r.dtype.is_complex))
+        )
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, _: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return (None, *grads)
+
+
+def _again(
+    function: Callable[..., Any], late: list[torch.Tensor] | None, args: Any, kwargs: Any
+) -> Any:
+    """Calls a function that has been called before with the same arguments.
+
+    Args:
+        function: The function.
+        late: Tensors that are there when it shall be computed; None: what was traced last, which
+            in a backward pass is a gradient.
+        args: Its arguments.
+        kwargs: Its named arguments.
+    """
+    given: list[torch.Tensor] = []
+
+    def collect(tensor: torch.Tensor) -> torch.Tensor:
+        if is_xla(tensor):
+            given.append(tensor)
+        return tensor
+
+    map_tensors(collect, (args, kwargs))
+    if given and late is None:
+        last = _XLAC._xla_last_pending(str(given[0].device))
+        late = [] if last is None else [last]
+    if not given or not late:  # Another program computes it.
+        return function(*args, **kwargs)
+    with _disable_current_modes():  # Selective checkpoints count operators.
+        mask, *results = _Barrier.apply(late, *given)  # type: ignore[no-untyped-call]
+    replaced = dict(zip(map(id, given), results, strict=True))
+    args, kwargs = map_tensors(lambda tensor: replaced.get(id(tensor), tensor), (args, kwargs))
+    before = _XLAC._xla_set_seed_mask(mask)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _XLAC._xla_set_seed_mask(before)
+
+
+def backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``CheckpointFunction.backward``: checkpoints with ``use_reentrant=True``."""
+
+    def run(ctx: Any, *grads: Any) -> Any:
+        late = [grad for grad in grads if isinstance(grad, torch.Tensor) and is_xla(grad)]
+        if not late:
+            return original(ctx, *grads)
+        function = ctx.run_function
+        ctx.run_function = lambda *args: _again(function, late, args, {})
+        try:
+            return original(ctx, *grads)
+        finally:
+            ctx.run_function = function
+
+    return run
+
+
+def generator(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    """``_checkpoint_without_reentrant_generator``: it calls ``fn`` in the backward pass alone."""
+
+    def make(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        @functools.wraps(fn, updated=())
+        def again(*inputs: Any, **named: Any) -> Any:
+            return _again(fn, None, inputs, named)
+
+        return original(again, *args, **kwargs)
+
+    return make
