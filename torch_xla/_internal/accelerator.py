@@ -1,13 +1,15 @@
 """``torch.accelerator`` for programs that use xla.
 
-PyTorch's list of accelerators is in C++ and leaves xla out. Where it finds none and the program has
-asked for xla (by ``PJRT_DEVICE``, or by using a device), xla is the answer; a program on the CPU
-gets what it got before the import. What is replaced are the functions of ``torch._C`` under
+PyTorch's list of accelerators is in C++ and leaves xla out. Where it finds none, or one that has no
+device (a build for CUDA on a machine without a GPU), and the program has asked for xla (by
+``PJRT_DEVICE``, or by using a device), xla is the answer; a program on the CPU gets what it got
+before the import. What is replaced are the functions of ``torch._C`` under
 ``torch.accelerator``, whose own Python goes through the device module.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +26,13 @@ _XLA = torch.device("xla")
 
 def _is_xla() -> bool:
     asked = device_module.is_initialized() or bool(os.environ.get("PJRT_DEVICE"))
-    return asked and _torch_finds() is None
+    return asked and not _torch_has_one()
+
+
+@functools.cache
+def _torch_has_one() -> bool:
+    found = _torch_finds()
+    return found is not None and bool(torch.get_device_module(found).is_available())
 
 
 def _exchange_device(index: int) -> int:

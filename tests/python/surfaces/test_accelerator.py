@@ -8,6 +8,7 @@ from op_testing import rand
 from process_testing import python_output
 
 import torch_xla
+from torch_xla._internal import accelerator
 
 
 def test_accelerator(device):
@@ -39,9 +40,22 @@ def test_accelerator(device):
 
 @pytest.mark.parametrize("asks", ["", "import os; os.environ['PJRT_DEVICE'] = 'CPU'"])
 def test_a_program_that_does_not_ask_for_xla_has_no_accelerator(asks):
-    code = f"import torch, torch_xla\n{asks}\nprint(torch.accelerator.current_accelerator())"
+    code = "import torch{}\n{}\nprint(torch.accelerator.current_accelerator())"
     environment = {"PJRT_DEVICE": ""} if "PJRT_DEVICE" in os.environ else {}
-    assert python_output(code, **environment).strip() == ("xla" if asks else "None")
+    without = python_output(code.format("", ""), **environment).strip()
+    found = python_output(code.format(", torch_xla", asks), **environment).strip()
+    assert found == ("xla" if asks else without)
+
+
+def test_an_accelerator_of_the_build_that_has_no_device(device, monkeypatch):
+    monkeypatch.setattr(accelerator, "_torch_finds", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    accelerator._torch_has_one.cache_clear()
+    assert torch.accelerator.current_accelerator() == torch.device("xla")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    accelerator._torch_has_one.cache_clear()
+    assert torch.accelerator.current_accelerator() != torch.device("xla")
+    accelerator._torch_has_one.cache_clear()
 
 
 _TRAINS_ON_THE_CPU = """
