@@ -26,7 +26,16 @@ import torch
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
 IMPLEMENTATIONS = ("library", "stablehlo", "product", "elementwise")
-CALLS = 8
+CALLS, SECONDS = 8, 0.25  # at least
+
+
+Call = Callable[[], torch.Tensor]
+
+
+def _random(device: torch.device, *sizes: int) -> torch.Tensor:
+    if device.type == "meta":
+        return torch.empty(sizes, device=device)
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(len(sizes))).to(device)
 
 
 class Convolution(NamedTuple):
@@ -53,8 +62,43 @@ class Convolution(NamedTuple):
             return (self.map - 1) * self.stride - 2 * self.padding + self.kernel
         return (self.map + 2 * self.padding - self.kernel) // self.stride + 1
 
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        pair = (self.channels, self.outputs) if self.transposed else (self.outputs, self.channels)
+        x = _random(device, self.batch, self.channels, self.map, self.map)
+        dy = _random(device, self.batch, self.outputs, *[self.output()] * 2)
+        w = _random(device, pair[0], pair[1] // self.groups, self.kernel, self.kernel) / 16
+        geometry = ([self.stride] * 2, [self.padding] * 2, [1, 1], self.transposed, [0, 0])
 
-SHAPES = {
+        def forward() -> torch.Tensor:
+            return torch.ops.aten.convolution(x, w, None, *geometry, self.groups)
+
+        def gradient(which: int) -> Call:
+            mask = [which == 0, which == 1, False]
+            return lambda: torch.ops.aten.convolution_backward(
+                dy, x, w, None, *geometry, self.groups, mask
+            )[which]
+
+        return dict(zip(PARTS, (forward, gradient(0), gradient(1)), strict=True))
+
+
+class LogSoftmax(NamedTuple):
+    """The log-softmax of each of some rows."""
+
+    rows: int
+    columns: int
+
+    def flops(self) -> float:
+        """A subtraction, an exponential and an addition an element."""
+        return 3.0 * self.rows * self.columns
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        x = _random(device, self.rows, self.columns)
+        return {PARTS[0]: lambda: torch.log_softmax(x, -1)}
+
+
+SHAPES: dict[str, Convolution | LogSoftmax] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -67,29 +111,14 @@ SHAPES = {
     "U-Net 3x3 32@64": Convolution(4, 32, 64, 32, 3, 1, 1),
     "U-Net up 2x2 64>32@32": Convolution(4, 64, 32, 32, 2, 2, transposed=True),
     "DCGAN up 4x4 256>128@8": Convolution(16, 256, 8, 128, 4, 2, 1, transposed=True),
+    "log-softmax 1024x30522": LogSoftmax(1024, 30522),
+    "log-softmax 64x50257": LogSoftmax(64, 50257),
+    "log-softmax 16x32000": LogSoftmax(16, 32000),
+    "log-softmax 1024x4096": LogSoftmax(1024, 4096),
+    "log-softmax 64x4096": LogSoftmax(64, 4096),
+    "log-softmax 2048x1000": LogSoftmax(2048, 1000),
+    "log-softmax 128x1000": LogSoftmax(128, 1000),
 }
-
-
-def _calls(shape: Convolution, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    pair = (shape.channels, shape.outputs) if shape.transposed else (shape.outputs, shape.channels)
-    weight_shape = (pair[0], pair[1] // shape.groups, shape.kernel, shape.kernel)
-    x = torch.randn(shape.batch, shape.channels, shape.map, shape.map, generator=generator)
-    dy = torch.randn(shape.batch, shape.outputs, *[shape.output()] * 2, generator=generator)
-    w = torch.randn(*weight_shape, generator=generator) / 16
-    x, w, dy = x.to(device), w.to(device), dy.to(device)
-    geometry = ([shape.stride] * 2, [shape.padding] * 2, [1, 1], shape.transposed, [0, 0])
-
-    def forward() -> torch.Tensor:
-        return torch.ops.aten.convolution(x, w, None, *geometry, shape.groups)
-
-    def gradient(which: int) -> Callable[[], torch.Tensor]:
-        mask = [which == 0, which == 1, False]
-        return lambda: torch.ops.aten.convolution_backward(
-            dy, x, w, None, *geometry, shape.groups, mask
-        )[which]
-
-    return dict(zip(PARTS, (forward, gradient(0), gradient(1)), strict=True))
 
 
 _square = torch.ones(1024, 1024)
@@ -115,9 +144,9 @@ def _work(connection: Connection, backend: str) -> None:
     seen: set[tuple[str, str, str]] = set()
     while (request := connection.recv()) is not None:
         name, part = request
-        call = _product if name == "sgemm" else _calls(SHAPES[name], device)[part]
-        times = []
-        for _ in range(CALLS):
+        call = _product if name == "sgemm" else SHAPES[name].calls(device)[part]
+        times: list[float] = []
+        while len(times) < CALLS or (sum(times) < SECONDS and len(times) < 100):
             start = time.perf_counter()
             result = call()
             if backend != "eager":
@@ -125,7 +154,7 @@ def _work(connection: Connection, backend: str) -> None:
             times.append(time.perf_counter() - start)
             del result
         if backend != "eager":
-            times = [ns / 1e9 for _, ns in met.metric_data("ExecuteTime")[2][-CALLS:]]
+            times = [ns / 1e9 for _, ns in met.metric_data("ExecuteTime")[2][-len(times) :]]
         chosen = set() if backend == "eager" else torch_xla._XLAC._kernel_choices()
         connection.send((1e3 * min(times), sorted(chosen - seen)))
         seen |= chosen
@@ -154,7 +183,7 @@ def main() -> None:
     sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for name in args.shapes:
         results[name] = {}
-        for part in PARTS:
+        for part in SHAPES[name].calls(torch.device("meta")):
             row = results[name][part] = {}
             for backend in connections:
                 milliseconds, chosen = ask(backend, name, part)

@@ -146,7 +146,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "flag",
             "1",
             "Programs on the CPU call PyTorch's kernels, for linear algebra and where they are "
-            "faster (convolution).",
+            "faster (convolution, long log-softmax).",
         ),
         Variable(
             "XLA_KERNELS",

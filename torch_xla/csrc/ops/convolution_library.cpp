@@ -1,7 +1,5 @@
 #include "ops/convolution_library.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -11,17 +9,11 @@
 #include <vector>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/row_major.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
-
-// Of the OpenMP and MKL that libtorch_cpu brings; where it has others, they are not there.
-extern "C" {
-__attribute__((weak)) int omp_get_max_threads();
-__attribute__((weak)) void omp_set_num_threads(int);
-__attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
-}
 
 namespace torch_xla::lowering {
 namespace {
@@ -29,35 +21,6 @@ namespace {
 using namespace runtime::pjrt;
 
 constexpr const char* kTarget = "torch_xla.cpu_convolution";
-
-/// Kernels called here take no other thread. at::set_num_threads() would change other threads too.
-class OneThread {
- public:
-  OneThread() {
-    at::get_num_threads();  // which sets the thread up once
-    if (omp_set_num_threads && omp_get_max_threads) {
-      threads_ = omp_get_max_threads();
-      omp_set_num_threads(1);
-    }
-    if (MKL_Set_Num_Threads_Local) mkl_threads_ = MKL_Set_Num_Threads_Local(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    if (threads_ > 0) omp_set_num_threads(threads_);
-    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(mkl_threads_);
-  }
-
- private:
-  int threads_ = 0, mkl_threads_ = 0;
-};
-
-/// What every call of ATen's kernels here needs.
-struct Kernels {
-  DefaultFloatEnvironment environment;
-  OneThread one_thread;
-  at::AutoDispatchBelowADInplaceOrView no_autograd;
-};
 
 /// A dimension of each tensor that parts of the work are cut along; -1: all of it. Where the result
 /// is not cut, it is the sum of the parts.
@@ -137,7 +100,7 @@ struct Call {
     const int64_t count = std::clamp<int64_t>(std::min(products / kLeast, cut.extent), 1, threads);
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
     runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
-      const Kernels kernels;
+      const AtenCalls calls;
       at::Tensor out = Part(result, cut.result, i, count);
       // Only its sizes count, but those of a view that is not contiguous would be copied.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
@@ -149,7 +112,7 @@ struct Call {
       }
     });
     if (sums.empty()) return;
-    const Kernels kernels;
+    const AtenCalls calls;
     result.copy_(sums[0]);
     for (int64_t i = 1; i < count; ++i) result.add_(sums[i]);
   }

@@ -6,8 +6,10 @@
 #include "XLALowerings.h"
 #include "XLAOps.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
 #include "ops/indexing.h"
 #include "ops/reduction.h"
+#include "ops/softmax_library.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -282,12 +284,27 @@ std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad,
   return cx.Lowered(target);
 }
 
+/// Whether a call is to find what log-softmax subtracts from float rows.
+bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (x.element() != ElementType::kF32 || x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
+  constexpr int64_t kLong = 1000, kMany = 1 << 20;
+  return ChooseKernel(cx, "log_softmax",
+                      {"f32", x.dim(-1) >= kLong ? "long" : "short",
+                       x.type().num_elements() >= kMany ? "many" : "few"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
+
 }  // namespace
 
 Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
+  if (CallsRowSums(cx, x, dims)) {
+    const RowSums sums = CallRowSums(x);
+    x = x - KeepDims(sums.maximum, x.dims(), dims);
+    return ToOutput(cx, x - KeepDims(sums.log_sum, x.dims(), dims));
+  }
   x = x - ReduceKept(x, dims, ReduceOp::kMax);
   return ToOutput(cx, x - Log(ReduceKept(Exponential(x), dims, ReduceOp::kAdd)));
 }
