@@ -35,7 +35,8 @@ KEYS = {
     "constants": "Scalars whose value a lowering makes use of",
     "numbers": "integers that another value of needs no compilation",
     "fixed": "numbers whose value is always part of the program",
-    "dtype": "out: without one it computes in that of `out`, or of `self` in place",
+    "dtype": "out: without one it computes in that of `out`, or of `self` in place; floating out: "
+    "unless `self` is integral",
     "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
     "hand": "why its kernel is written by hand",
     "autograd": "it has a kernel of its own for AutogradXLA",

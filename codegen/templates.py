@@ -233,12 +233,12 @@ def _check(op: Op) -> str:
     return f"  {op.options['check'].replace('(op,', f'(ir::ops::{op.symbol}.name,')};\n"
 
 
-def _builder(op: Op, dtype: str = "dtype") -> str:
+def _builder(op: Op, dtype: str = "dtype", writes: str = "") -> str:
     like = f"  builder.Like({op.options['like']});\n" if "like" in op.options else ""
     return (
         f"  ir::ops::{op.symbol}.counter->Add();\n"
         f"{_check(op)}"
-        f"  NodeBuilder builder(ir::ops::{op.symbol});\n{_record(op.args, dtype)}{like}"
+        f"  NodeBuilder builder(ir::ops::{op.symbol});\n{writes}{_record(op.args, dtype)}{like}"
     )
 
 
@@ -263,10 +263,14 @@ def _variant_kernel(op: Op, variant: NativeFunction) -> str:
     head = definition(variant, f"XLANativeFunctions::{symbol_of(variant.func)}") + " {\n"
     body = _fallback(op, variant)
     outs = _out_names(variant)
-    if op.options.get("dtype") == "out":
-        body += _builder(op, f"dtype.value_or({outs[0] if outs else 'self'}.scalar_type())")
+    writes = f"  builder.Writes({outs[0] if outs else 'self, &self'});\n"
+    if "dtype" in op.options:
+        dtype = f"dtype.value_or({outs[0] if outs else 'self'}.scalar_type())"
+        if op.options["dtype"] == "floating out":
+            dtype = f"at::isIntegralType(self.scalar_type(), true) ? dtype : {dtype}"
+        body += _builder(op, dtype, writes)
     else:
-        body += _builder(op)
+        body += _builder(op, writes=writes)
     if not outs:
         return head + body + "  builder.InPlace(self);\n  return self;\n}\n"
     listed = ", ".join(f"&{name}" for name in outs)

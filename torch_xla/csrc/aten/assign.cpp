@@ -7,11 +7,9 @@
 namespace torch_xla::aten {
 namespace {
 
-ir::Value CastTo(const at::Tensor& target, const ir::Value& value) {
-  const c10::ScalarType from = value.shape()->dtype, to = target.scalar_type();
+void CheckCast(c10::ScalarType from, c10::ScalarType to) {
   TORCH_CHECK(c10::canCast(from, to), "result type ", c10::toString(from),
               " can't be cast to the desired output type ", c10::toString(to));
-  return lazy::Cast(value, to);
 }
 
 }  // namespace
@@ -20,7 +18,8 @@ void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op) {
   TORCH_CHECK(self.sizes() == c10::IntArrayRef(value.shape()->dims), op, ": output with shape ",
               self.sizes(), " doesn't match the broadcast shape ",
               c10::IntArrayRef(value.shape()->dims));
-  GetImpl(self, op)->Write(CastTo(self, value));
+  CheckCast(value.shape()->dtype, self.scalar_type());
+  GetImpl(self, op)->Write(lazy::Cast(value, self.scalar_type()));
 }
 
 void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
@@ -30,12 +29,13 @@ void AssignInPlace(const at::Tensor& self, const at::Tensor& value) {
 void AssignOut(const at::Tensor& out, ir::Value value, const char* op) {
   TORCH_CHECK(IsXla(out), "Expected out tensor to have device xla, but got ", out.device(),
               " instead (", op, ")");
-  ir::Value cast = CastTo(out, value);
+  ir::Value cast = lazy::Cast(value, out.scalar_type());
   at::native::resize_output(out, cast.shape()->dims);
   GetImpl(out)->Write(std::move(cast));
 }
 
 void AssignOut(const at::Tensor& out, const at::Tensor& value) {
+  CheckCast(value.scalar_type(), out.scalar_type());
   AssignOut(out, GetIrValue(value));
 }
 

@@ -81,7 +81,7 @@ bool ForeachBuilder::UniformInPlace() const {
   if (std::adjacent_find(writes.begin(), writes.end(), same) != writes.end()) return false;
   return std::all_of(reads_.begin(), reads_.end(), [&](const auto& read) {
     auto write = std::lower_bound(writes.begin(), writes.end(), Write{read.first, 0});
-    return write == writes.end() || write->first != read.first || write->second >= read.second;
+    return write == writes.end() || write->first != read.first || write->second > read.second;
   });
 }
 

@@ -1,5 +1,6 @@
 #include "aten/node_builder.h"
 
+#include "aten/overlap.h"
 #include "lazy/cpu_trial.h"
 #include "lazy/device.h"
 
@@ -22,6 +23,17 @@ void NodeBuilder::Foreign(const at::Tensor& tensor) {
   ++arg_;
 }
 
+void NodeBuilder::CheckOverlap(const at::Tensor& written, const char* out_overload) {
+  for (const auto& [operand, impl] : shared_) {
+    const Overlap overlap = OverlapOf(*GetImpl(written), *impl);
+    if (overlap == Overlap::kNone) continue;
+    const lazy::OverlapTrial trial{out_overload,
+                                   ir::GetShape(written.scalar_type(), written.sizes()), operand,
+                                   overlap == Overlap::kPartial};
+    if (lazy::RefusesOverlap(op_, operands_, attributes_, trial)) ThrowOverlap();
+  }
+}
+
 ir::NodePtr NodeBuilder::Node() {
   if (device_ < 0) device_ = lazy::CurrentDevice();
   if (!like_) return lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_));
@@ -42,6 +54,7 @@ void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, const char*
     if (device_ < 0 && IsXla(*out)) device_ = GetImpl(*out)->root()->device();
     dtypes.push_back(out->scalar_type());
   }
+  if (!shared_.empty()) CheckOverlap(**outs.begin(), out_overload);
   ir::NodePtr node = Node();
   lazy::CheckOutDtypes(*node, out_overload, dtypes);
   uint32_t index = 0;

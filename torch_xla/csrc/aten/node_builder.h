@@ -9,6 +9,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
+#include <forward_list>
 #include <tuple>
 
 #include "aten/assign.h"
@@ -27,6 +28,7 @@ class NodeBuilder {
       const int device = impl->root()->device();
       if (device_ < 0) device_ = device;
       if (device == device_) {
+        if (impl->root().get() == written_) Share(*impl);
         operands_.push_back({impl->Read()});
         ++arg_;
         return;
@@ -145,6 +147,13 @@ class NodeBuilder {
     Optional(text, [&](std::string_view v) { words_.String(v); });
   }
 
+  /// Said before the arguments of an in-place or out= op: which memory it writes, and the argument
+  /// that is the written tensor itself and comes first, in place.
+  void Writes(const at::Tensor& written, const at::Tensor* self = nullptr) {
+    if (!IsXla(written)) return;
+    written_ = GetImpl(written)->root().get();
+    if (self) self_ = written.unsafeGetTensorImpl();
+  }
   /// The result has the dtype and the sizes of this tensor: no Meta kernel is asked.
   void Like(const at::Tensor& tensor) {
     like_ = ir::GetShape(tensor.scalar_type(), tensor.sizes());
@@ -161,7 +170,10 @@ class NodeBuilder {
   }
   std::vector<at::Tensor> List();
   /// The result overwrites a tensor.
-  void InPlace(const at::Tensor& self) { AssignInPlace(self, {Node(), 0}, op_.name); }
+  void InPlace(const at::Tensor& self) {
+    if (!shared_.empty()) CheckOverlap(self, nullptr);
+    AssignInPlace(self, {Node(), 0}, op_.name);
+  }
   /// The results overwrite tensors of any shape, and of the dtypes that the out= overload takes.
   void Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload);
 
@@ -179,6 +191,16 @@ class NodeBuilder {
   }
   /// A tensor that is not on the device: a number, or an error.
   void Foreign(const at::Tensor& tensor);
+  /// An operand is in the memory that is written.
+  void Share(const XLATensorImpl& operand) {
+    if (&operand == self_) {
+      self_ = nullptr;
+    } else {
+      shared_.emplace_front(operands_.size(), &operand);
+    }
+  }
+  /// Throws what the CPU's kernel throws where it writes what it reads.
+  void CheckOverlap(const at::Tensor& written, const char* out_overload);
   ir::NodePtr Node();
   at::Tensor Result(const ir::NodePtr& node, size_t index) const {
     if (!node->shape(index)) return {};
@@ -188,6 +210,9 @@ class NodeBuilder {
   const ir::OpSpec& op_;
   int device_ = -1;
   ir::ShapeRef like_ = nullptr;
+  const lazy::Storage* written_ = nullptr;
+  const c10::TensorImpl* self_ = nullptr;
+  std::forward_list<std::pair<size_t, const XLATensorImpl*>> shared_;
   int arg_ = 0;  // which argument comes next, for messages
   ir::Node::Operands operands_;
   ir::Words attributes_;

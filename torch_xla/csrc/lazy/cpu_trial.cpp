@@ -15,9 +15,11 @@
 #include <bit>
 #include <cmath>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "ir/of_thread.h"
+#include "lazy/argument_decoder.h"
 #include "lazy/stand_in.h"
 
 namespace torch_xla::lazy {
@@ -209,17 +211,23 @@ class OneThread {
   const int before_;
 };
 
-/// What the kernel throws for these tensors.
-std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments,
-                           const Scale& scale, Fill fill, DtypeAs as = AsItIs) {
-  // What the user is told, and sees in a profile, are the calls on the device.
+/// Calls of the CPU's kernel that the user did not make.
+class Unnoticed {
+ private:
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning&) override {}
   };
-  Silent silent;
-  c10::WarningUtils::WarningHandlerGuard no_warnings(&silent);
-  at::DisableRecordFunctionGuard no_profile;
-  OneThread one_thread;
+  // What the user is told, and sees in a profile, are the calls on the device.
+  Silent silent_;
+  c10::WarningUtils::WarningHandlerGuard no_warnings_{&silent_};
+  at::DisableRecordFunctionGuard no_profile_;
+  OneThread one_thread_;
+};
+
+/// What the kernel throws for these tensors.
+std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments,
+                           const Scale& scale, Fill fill, DtypeAs as = AsItIs) {
+  const Unnoticed unnoticed;
   try {
     Stack stack = OnCpu(arguments, scale, fill, as);
     CallBelow(op, stack);
@@ -300,6 +308,7 @@ uint32_t RareClass(double value) {
 using Known = std::unordered_set<ir::Hash128, ir::Hash128Hasher>;
 constinit thread_local void* accepted_of_thread = nullptr;
 constinit thread_local void* checked_of_thread = nullptr;
+constinit thread_local void* overlaps_of_thread = nullptr;
 
 uint32_t RealClass(double value) { return value > 0 && value <= 127 ? 0 : RareClass(value); }
 
@@ -396,6 +405,92 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
   }
   ir::MakeRoom(checked);
   checked.insert(key);
+}
+
+namespace {
+
+/// Ones, but zeros where they may be indices.
+at::Tensor Harmless(int64_t count, c10::ScalarType dtype) {
+  const bool is_index = c10::isIntegralType(dtype, /*includeBool=*/false);
+  return at::full({count}, is_index ? 0 : 1, at::TensorOptions().dtype(dtype));
+}
+
+/// The operands of an OverlapTrial, two of which share memory.
+struct OverlappingOperands {
+  const ir::Node::Operands& operands;
+  const OverlapTrial& trial;
+  at::Tensor memory, written;
+  size_t next = 0;
+
+  OverlappingOperands(const ir::Node::Operands& operands, const OverlapTrial& trial)
+      : operands(operands), trial(trial) {
+    memory = Harmless(std::max(trial.written->numel, operands[trial.operand].shape()->numel) + 1,
+                      trial.written->dtype);
+    written = Part(trial.written->dims, 0);
+  }
+  at::Tensor Part(c10::IntArrayRef dims, int64_t begin) const {
+    return memory.narrow(0, begin, c10::multiply_integers(dims)).view(dims);
+  }
+  at::Tensor Tensor() {
+    const size_t index = next++;
+    ir::ShapeRef shape = operands[index].shape();
+    if (index == trial.operand && shape->dtype == memory.scalar_type()) {
+      if (!trial.is_partial) return written;
+      // Of as many elements, those that begin at the next.
+      return Part(shape->dims, shape->numel == trial.written->numel);
+    }
+    if (index == 0 && !trial.out_overload) return written;
+    return Harmless(shape->numel, shape->dtype).view(shape->dims);
+  }
+  c10::Scalar Scalar() {
+    ++next;
+    return 1;
+  }
+};
+
+bool KernelRefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                          const ir::Words& attributes, const OverlapTrial& trial) {
+  int64_t elements = trial.written->numel;
+  for (const ir::Value& operand : operands) elements += operand.shape()->numel;
+  if (elements > kManyElements) return trial.is_partial;  // as most do
+  auto handle = c10::Dispatcher::singleton().findSchema(
+      trial.out_overload ? c10::OperatorName(op.name, trial.out_overload)
+                         : c10::OperatorName(std::string(op.name) + "_", op.overload));
+  if (!handle) return trial.is_partial;
+  const Unnoticed unnoticed;
+  const OverlappingOperands tensors(operands, trial);
+  Stack stack;
+  ArgumentDecoder decoder(tensors, attributes);
+  for (const ir::ArgSpec& arg : op.args) stack.push_back(decoder.Argument(arg.kind));
+  if (trial.out_overload) stack.emplace_back(tensors.written);
+  // Second results are indices.
+  while (stack.size() < handle->schema().arguments().size())
+    stack.emplace_back(at::empty({0}, at::TensorOptions().dtype(c10::kLong)));
+  try {
+    CallBelow(*handle, stack);
+  } catch (const c10::Error& error) {
+    return std::string_view(error.what_without_backtrace()).starts_with("unsupported operation");
+  } catch (const std::exception&) {
+  }
+  return false;
+}
+
+}  // namespace
+
+bool RefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                    const ir::Words& attributes, const OverlapTrial& trial) {
+  ir::Hasher hasher;
+  hasher.Add(reinterpret_cast<uintptr_t>(&op));
+  hasher.Add(reinterpret_cast<uintptr_t>(trial.out_overload));
+  hasher.Add(trial.operand << 1 | trial.is_partial);
+  const ir::Hash128 key = hasher.Finish();
+  auto& known =
+      ir::OfThread<std::unordered_map<ir::Hash128, bool, ir::Hash128Hasher>>(overlaps_of_thread);
+  if (auto it = known.find(key); it != known.end()) return it->second;
+  const bool refuses = KernelRefusesOverlap(op, operands, attributes, trial);
+  ir::MakeRoom(known);
+  known.emplace(key, refuses);
+  return refuses;
 }
 
 uint32_t NumberClass(const c10::Scalar& value) {

@@ -47,6 +47,19 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
 void CheckOutDtypes(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
                     c10::ArrayRef<at::Tensor> results, c10::ArrayRef<c10::ScalarType> dtypes);
 
+/// A write over what is read: the kernel (in place, or of an out= overload), what it writes, which
+/// operand is there too, and whether they share a part only or all.
+struct OverlapTrial {
+  const char* out_overload;  // null: in place, the written is operand 0
+  ir::ShapeRef written;
+  size_t operand;
+  bool is_partial;
+};
+
+/// Whether the CPU's kernel refuses that; tried once in a thread for each operator and operand.
+bool RefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operands,
+                    const ir::Words& attributes, const OverlapTrial& trial);
+
 /// What kernels check of a number: a call's number is a parameter of the program, and a call is
 /// tried again only for a number of another class. By sign, as a zero, NaN or infinity, and by
 /// which dtypes it fits into. 0 for most numbers.

@@ -7,6 +7,7 @@
 #include "XLAOps.h"
 #include "aten/assign.h"
 #include "aten/bridge.h"
+#include "aten/overlap.h"
 #include "aten/torch_storage.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -51,6 +52,7 @@ void CheckExpandable(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
   CheckExpandable(src, self);
   if (IsXla(self)) {
+    aten::CheckNoPartialOverlap(self, src);
     GetImpl(self)->Write(ValueFor(self, src));
     return self;
   }

@@ -17,6 +17,7 @@
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
 #include "lowering/elementwise.h"
+#include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
 
@@ -28,7 +29,33 @@ Value Constant(LoweringContext& cx, const c10::Scalar& value) {
   return stablehlo::Constant(cx.builder(), literal, cx.output_type());
 }
 
-Value AsOutput(LoweringContext& cx, Value self) { return ToOutput(cx, self); }
+namespace {
+
+/// What an integer type cannot hold becomes what x86 makes of it, as in PyTorch's CPU kernels: the
+/// smallest of 32 or 64 bits, of which the lowest remain. XLA has the nearest.
+Value ToInteger(Value x, ElementType to) {
+  if (!runtime::IsInteger(to)) return x;
+  if (runtime::IsComplex(x.element())) x = stablehlo::Real(x);
+  if (!runtime::IsFloat(x.element())) return x;
+  if (x.element() != ElementType::kF64) x = Convert(x, ElementType::kF32);
+  const bool is_u32 = to == ElementType::kU32, is_u64 = to == ElementType::kU64;
+  const bool wide = to == ElementType::kS64 || to == ElementType::kU8 || is_u64;
+  const double limit = wide ? 0x1p63 : 0x1p31;
+  Value upper = x >= limit;
+  // The upper half of the unsigned is that of the signed from which as much is taken.
+  Value within = is_u32 || is_u64 ? Select(upper, x - limit, x) : x;
+  within =
+      Convert(Select(within < limit, within, -limit), wide ? ElementType::kS64 : ElementType::kS32);
+  if (!is_u32 && !is_u64) return within;
+  Value bits = Convert(within, to);
+  return Select(upper, bits + Convert(FullLike(x, limit), to), bits);
+}
+
+}  // namespace
+
+Value AsOutput(LoweringContext& cx, Value self) {
+  return ToOutput(cx, ToInteger(self, cx.output_element()));
+}
 
 Value arange(LoweringContext& cx, Value start, Value step) {
   // In double as PyTorch does, or in integers where all are.
@@ -213,8 +240,9 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
   // size is that of the numbers asked for, except in int64.
   const at::ScalarType dtype = out.scalar_type();
-  TORCH_CHECK_NOT_IMPLEMENTED(dtype != at::kBool && !c10::isComplexType(dtype),
-                              "\"arange_cpu\" not implemented for '", dtype, "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      dtype != at::kBool && !c10::isComplexType(dtype) && !c10::isBarebonesUnsignedType(dtype),
+      "\"arange_cpu\" not implemented for '", dtype, "'");
   const bool integral = c10::isIntegralType(dtype, true);
   const at::Scalar first = integral ? at::Scalar(start.toLong()) : start;
   const at::Scalar last = integral ? at::Scalar(end.toLong()) : end;

@@ -13,6 +13,7 @@
 #include "XLAOps.h"
 #include "aten/index_check.h"
 #include "aten/node_builder.h"
+#include "aten/overlap.h"
 
 namespace torch_xla {
 namespace {
@@ -105,14 +106,13 @@ void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& 
 
 ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
                    bool accumulate) {
-  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type() || values.dim() == 0,
-                    "Index put requires the source and destination dtypes match, got ",
-                    self.scalar_type(), " for the destination and ", values.scalar_type(),
-                    " for the source.");
+  TORCH_CHECK(self.scalar_type() == values.scalar_type(),
+              "Index put requires the source and destination dtypes match, got ",
+              self.scalar_type(), " for the destination and ", values.scalar_type(),
+              " for the source.");
   if (!accumulate && values.numel() == 1) {
     if (std::optional<at::Tensor> mask = SingleMask(self, indices)) {
-      at::Tensor value = values.reshape({}).to(self.scalar_type());
-      return aten::GetIrValue(at::masked_fill(self, *mask, value));
+      return aten::GetIrValue(at::masked_fill(self, *mask, values.reshape({})));
     }
   }
   Indices integers = IntegerIndices(self, indices);
@@ -120,8 +120,7 @@ ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Ten
   aten::NodeBuilder builder(ir::ops::index_put);
   builder.Tensor(self);
   builder.OptionalTensorList(integers);
-  builder.Tensor(values.scalar_type() == self.scalar_type() ? values
-                                                            : values.to(self.scalar_type()));
+  builder.Tensor(values);
   builder.Bool(accumulate);
   return aten::GetIrValue(builder.Single());
 }
@@ -144,6 +143,10 @@ at::Tensor XLANativeFunctions::index_put(const at::Tensor& self, const Indices& 
 
 at::Tensor& XLANativeFunctions::index_put_(at::Tensor& self, const Indices& indices,
                                            const at::Tensor& values, bool accumulate) {
+  aten::CheckNoOverlap(self, values);
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (index) aten::CheckNoOverlap(self, *index);
+  }
   aten::AssignInPlace(self, IndexPut(self, indices, values, accumulate), "aten::index_put_");
   return self;
 }

@@ -243,8 +243,8 @@ Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha)
 // NaN in the operand or a bound gives NaN; where low > high, high wins.
 Value Clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::optional<Value> max) {
   Value x = ToOutput(cx, self);
-  if (min) x = Maximum(x, ToOutput(cx, *min));
-  if (max) x = Minimum(x, ToOutput(cx, *max));
+  if (min) x = FirstMaximum(x, ToOutput(cx, *min));
+  if (max) x = FirstMinimum(x, ToOutput(cx, *max));
   return x;
 }
 
@@ -286,11 +286,11 @@ Value floor_divide(LoweringContext& cx, Value self, Value other) {
 }
 
 Value fmax(LoweringContext& cx, Value self, Value other) {
-  return IgnoringNan(cx, self, other, stablehlo::Maximum);
+  return IgnoringNan(cx, self, other, stablehlo::FirstMaximum);
 }
 
 Value fmin(LoweringContext& cx, Value self, Value other) {
-  return IgnoringNan(cx, self, other, stablehlo::Minimum);
+  return IgnoringNan(cx, self, other, stablehlo::FirstMinimum);
 }
 
 Value heaviside(LoweringContext& cx, Value self, Value values) {

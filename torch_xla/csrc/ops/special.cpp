@@ -80,8 +80,9 @@ Value BesselJ0(Value self) {
 Value BesselJ1(Value self) {
   using namespace cephes;
   Value x = Abs(self), z = x * x;
-  Value small = Polynomial(z, kJ1Rp) / Polynomial(z, kJ1Rq) * x * (z - 1.46819706421238932572e+01) *
-                (z - 4.92184563216946036703e+01);
+  // The small factor last: a product with another one would be below the smallest float.
+  Value small = Polynomial(z, kJ1Rp) / Polynomial(z, kJ1Rq) * (z - 1.46819706421238932572e+01) *
+                (z - 4.92184563216946036703e+01) * x;
   Value value = Select(x <= 5, small, Hankel1(x).cosine);
   return Select(self < 0, -value, value);
 }

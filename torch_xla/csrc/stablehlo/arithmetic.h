@@ -62,5 +62,13 @@ inline Value CopySign(Value x, Value sign) {
   Value size = Abs(x);
   return Select(IsNegative(sign), -size, size);
 }
+/// As Maximum and Minimum, NaN where either is one, but of two equals the first: StableHLO's choose
+/// between 0 and -0.
+inline Value FirstMaximum(Value x, Value y) {
+  return runtime::IsFloat(x.element()) ? Select(Or(x >= y, IsNan(x)), x, y) : Maximum(x, y);
+}
+inline Value FirstMinimum(Value x, Value y) {
+  return runtime::IsFloat(x.element()) ? Select(Or(x <= y, IsNan(x)), x, y) : Minimum(x, y);
+}
 
 }  // namespace torch_xla::stablehlo

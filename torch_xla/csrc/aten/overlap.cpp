@@ -1,0 +1,81 @@
+#include "aten/overlap.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "aten/bridge.h"
+
+namespace torch_xla::aten {
+namespace {
+
+/// A block of a storage without holes, in bytes, and the order of its elements.
+struct Block {
+  int64_t begin, end;
+  lazy::Ints strides;
+
+  bool operator==(const Block&) const = default;
+};
+
+/// Whether the elements fill a block, in whatever order.
+bool FillsBlock(const lazy::ViewStep& step) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
+  for (size_t i = 0; i < step.sizes.size(); ++i) {
+    if (step.sizes[i] != 1) dims.emplace_back(step.strides[i], step.sizes[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != extent) return false;
+    extent *= size;
+  }
+  return true;
+}
+
+std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
+  Block block{0, 0, lazy::ContiguousStrides(tensor.sizes())};
+  auto size = static_cast<int64_t>(c10::elementSize(tensor.root()->shape()->dtype));
+  if (const lazy::View* view = tensor.view()) {
+    for (const lazy::ViewStep& step : view->steps) {
+      if (step.bitcast) {
+        size = static_cast<int64_t>(c10::elementSize(*step.bitcast));
+        continue;
+      }
+      const bool is_last = &step == &view->last();
+      if (is_last ? !FillsBlock(step) : !lazy::IsDense(step.sizes, step.strides))
+        return std::nullopt;
+      block.begin += step.offset * size;
+      if (is_last) block.strides = step.strides;
+    }
+  }
+  block.end = block.begin + tensor.numel() * size;
+  return block;
+}
+
+}  // namespace
+
+Overlap OverlapOf(const XLATensorImpl& a, const XLATensorImpl& b) {
+  if (a.root() != b.root()) return Overlap::kNone;
+  if (&a == &b) return Overlap::kFull;
+  const std::optional<Block> first = BlockOf(a), second = BlockOf(b);
+  if (!first || !second || first->begin >= second->end || second->begin >= first->end)
+    return Overlap::kNone;
+  return *first == *second ? Overlap::kFull : Overlap::kPartial;
+}
+
+void ThrowOverlap() {
+  TORCH_CHECK(false,
+              "unsupported operation: some elements of the input tensor and the written-to tensor "
+              "refer to a single memory location. Please clone() the tensor before performing the "
+              "operation.");
+}
+
+void CheckNoOverlap(const at::Tensor& written, const at::Tensor& read) {
+  if (IsXla(read) && OverlapOf(*GetImpl(written), *GetImpl(read)) != Overlap::kNone) ThrowOverlap();
+}
+
+void CheckNoPartialOverlap(const at::Tensor& written, const at::Tensor& read) {
+  if (IsXla(read) && OverlapOf(*GetImpl(written), *GetImpl(read)) == Overlap::kPartial)
+    ThrowOverlap();
+}
+
+}  // namespace torch_xla::aten
