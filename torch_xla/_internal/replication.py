@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from torch_xla import _XLAC
@@ -508,6 +509,8 @@ def _rendezvous(
 def register() -> None:
     """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
     dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
+    # torch 2.15 cannot attach its recorder of collectives to a group that is no list of backends.
+    getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("xla")
     register_rendezvous_handler("xla", _rendezvous)
     join()
 
