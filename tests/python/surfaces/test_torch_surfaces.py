@@ -44,6 +44,13 @@ def test_derivatives(device, transform):
     _assert_same_on(device, function, rand(4))
 
 
+@pytest.mark.parametrize("transform", ["hessian", "jacfwd"])
+def test_derivatives_through_views(device, transform):
+    """A tangent in a batch is no block of memory where its number is one: both begin at 1."""
+    function = getattr(torch.func, transform)(lambda x: (x[1:] ** 3).sum() * x[0] + x[1] * x[2])
+    _assert_same_on(device, function, rand(4))
+
+
 def test_jvp_and_vjp(device):
     def function(x):
         return (x.exp() @ x.mT).softmax(-1)

@@ -49,8 +49,7 @@ XLATensorImpl::~XLATensorImpl() {
 void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {
   set_sizes_contiguous(sizes);
   const lazy::ViewStep* step = view_ ? &view_->last() : nullptr;
-  const bool block = step && !step->bitcast && lazy::IsDense(step->sizes, step->strides);
-  storage_offset_ = block ? step->offset : 0;
+  storage_offset_ = step && !step->bitcast ? step->offset : 0;
 }
 
 void XLATensorImpl::BecomeNormalTensor(c10::DispatchKeySet keys) {

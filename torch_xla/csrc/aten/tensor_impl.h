@@ -53,8 +53,8 @@ class XLATensorImpl final : public c10::TensorImpl {
   const c10::Storage& storage() const override;
 
  private:
-  /// The sizes, strides and storage offset that the user sees: a contiguous block, at its place in
-  /// the storage if it is one, else at the start of its own.
+  /// The sizes, strides and storage offset that the user sees: a contiguous block that begins where
+  /// the elements do.
   void ShowAsContiguous(c10::IntArrayRef sizes);
   const char* tensorimpl_type_name() const override { return "XLATensorImpl"; }
   template <typename Version>

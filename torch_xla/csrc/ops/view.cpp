@@ -197,12 +197,12 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes ", size, " and strides ", stride,
               " must have the same length");
   // Strides and offset are over what the tensor looks like to its user, for whom stride() and
-  // storage_offset() were meant: a contiguous block of memory, and one of its own where in truth
-  // it is not.
+  // storage_offset() were meant: a contiguous block of memory, and where in truth it is not, one of
+  // its own that begins at storage_offset().
   Geometry geometry(self);
   const bool dense = IsDense(geometry);
   const int64_t have = dense ? ElementsBelow(*geometry.impl) : self.numel();
-  geometry.offset = storage_offset.value_or(dense ? geometry.offset : 0);
+  geometry.offset = storage_offset.value_or(geometry.offset) - (dense ? 0 : geometry.offset);
   int64_t last = geometry.offset;
   bool empty = false, overflows = false;
   for (size_t i = 0; i < size.size(); ++i) {
