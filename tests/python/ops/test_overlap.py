@@ -102,3 +102,9 @@ def test_an_operator_that_the_cpu_does_not_check() -> None:
     product = x.cpu() @ x.cpu()
     torch.mm(x, x, out=x)
     torch.testing.assert_close(x.cpu(), product)
+
+
+def test_a_tensor_is_its_own_mask() -> None:
+    x = torch.tensor([True, False, True], device="xla")
+    x[x] = False
+    assert x.tolist() == [False, False, False]
