@@ -1,6 +1,5 @@
 #include "aten/overlap.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "aten/bridge.h"
@@ -16,21 +15,6 @@ struct Block {
   bool operator==(const Block&) const = default;
 };
 
-/// Whether the elements fill a block, in whatever order.
-bool FillsBlock(const lazy::ViewStep& step) {
-  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
-  for (size_t i = 0; i < step.sizes.size(); ++i) {
-    if (step.sizes[i] != 1) dims.emplace_back(step.strides[i], step.sizes[i]);
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t extent = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != extent) return false;
-    extent *= size;
-  }
-  return true;
-}
-
 std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
   Block block{0, 0, lazy::ContiguousStrides(tensor.sizes())};
   auto size = static_cast<int64_t>(c10::elementSize(tensor.root()->shape()->dtype));
@@ -41,7 +25,8 @@ std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
         continue;
       }
       const bool is_last = &step == &view->last();
-      if (is_last ? !FillsBlock(step) : !lazy::IsDense(step.sizes, step.strides))
+      if (is_last ? !lazy::FillsBlock(step.sizes, step.strides)
+                  : !lazy::IsDense(step.sizes, step.strides))
         return std::nullopt;
       block.begin += step.offset * size;
       if (is_last) block.strides = step.strides;

@@ -24,16 +24,27 @@ ir::Words StepAttributes(const ViewStep& step, ir::ShapeRef base) {
   return words;
 }
 
+struct Dim {
+  int64_t stride, size;
+
+  auto operator<=>(const Dim&) const = default;
+};
+
+/// The dimensions of more than one element, from the one whose elements lie nearest.
+c10::SmallVector<Dim, 5> FromInnermost(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  c10::SmallVector<Dim, 5> dims;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1) dims.push_back({strides[i], sizes[i]});
+  }
+  std::sort(dims.begin(), dims.end());
+  return dims;
+}
+
 /// Whether no two elements of the view are one.
 bool IsInjective(const ViewStep& step) {
   if (IsDense(step.sizes, step.strides)) return true;
-  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
-  for (size_t i = 0; i < step.sizes.size(); ++i) {
-    if (step.sizes[i] != 1) dims.emplace_back(step.strides[i], step.sizes[i]);
-  }
-  std::sort(dims.begin(), dims.end());
   int64_t extent = 1;
-  for (const auto& [stride, size] : dims) {
+  for (const auto& [stride, size] : FromInnermost(step.sizes, step.strides)) {
     if (stride < extent) return false;
     extent = stride * size;
   }
@@ -142,6 +153,15 @@ bool IsDense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
     if (sizes[i] == 1) continue;
     if (strides[i] != stride) return false;
     stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return true;
+}
+
+bool FillsBlock(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  int64_t extent = 1;
+  for (const auto& [stride, size] : FromInnermost(sizes, strides)) {
+    if (stride != extent) return false;
+    extent *= size;
   }
   return true;
 }

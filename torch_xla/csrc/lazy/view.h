@@ -24,6 +24,8 @@ using Ints = c10::SmallVector<int64_t, 5>;
 Ints ContiguousStrides(c10::IntArrayRef sizes);
 /// Whether the elements follow each other in memory in row-major order.
 bool IsDense(c10::IntArrayRef sizes, c10::IntArrayRef strides);
+/// Whether they are a block of memory without holes, in whatever order.
+bool FillsBlock(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
 struct ViewStep {
   Ints sizes, strides;

@@ -146,9 +146,7 @@ at::Tensor& XLANativeFunctions::index_put_(at::Tensor& self, const Indices& indi
   aten::CheckNoOverlap(self, values);
   for (const std::optional<at::Tensor>& index : indices) {
     // Of a mask PyTorch makes indices first.
-    const bool is_mask =
-        index && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
-    if (index && !is_mask) aten::CheckNoOverlap(self, *index);
+    if (index && !IsMask(*index)) aten::CheckNoOverlap(self, *index);
   }
   aten::AssignInPlace(self, IndexPut(self, indices, values, accumulate), "aten::index_put_");
   return self;
