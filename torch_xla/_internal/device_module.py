@@ -71,6 +71,10 @@ SEED_MASK = (1 << 64) - 1
 
 _in_bad_fork = False
 
+# torch.utils.checkpoint asks this where a tensor on xla is given, to know whether to keep the RNG
+# state. The client may not be there yet, which makes no difference to the state.
+_initialized = True
+
 
 def is_available() -> bool:
     """Returns whether there is a PJRT plugin with a device.
@@ -89,13 +93,6 @@ def is_available() -> bool:
 def is_initialized() -> bool:
     """Returns whether the PJRT client of this process has been made."""
     return _XLAC._xla_is_initialized()
-
-
-def __getattr__(name: str) -> bool:
-    # torch.utils.checkpoint looks at `_initialized` to know whether to keep the RNG state.
-    if name == "_initialized":
-        return is_initialized()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def init() -> None:

@@ -27,8 +27,10 @@ class _Barrier(torch.autograd.Function):
         zero = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
         results = barrier.apply_late([zero, *tensors], late)
         ctx.set_materialize_grads(False)
+        # What needed no gradient still needs none: both computations save the same tensors.
+        needs_grad = (False, *ctx.needs_input_grad[1:])
         ctx.mark_non_differentiable(
-            *(r for r in results if not (r.dtype.is_floating_point or r.dtype.is_complex))
+            *(r for r, needed in zip(results, needs_grad, strict=True) if not needed)
         )
         return tuple(results)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from process_testing import python_output
 from tensor_testing import XLA, Net, xla
 from torch import nn
 
@@ -260,6 +261,41 @@ def test_checkpoint(use_reentrant):
     torch.utils.checkpoint.checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
     for a, b in zip([x.grad, *(p.grad for p in model.parameters())], expected, strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu())
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_with_arguments_that_need_no_gradient(use_reentrant):
+    # As the rotary embeddings that a decoder hands to each of its layers.
+    def layer(x, turn):
+        return torch.tanh(x * turn) * turn + (x * turn).exp()
+
+    found = {}
+    for device in ("cpu", "xla"):
+        turn = torch.arange(4.0, device=device)
+        x = torch.full((2, 4), 0.3, device=device, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(layer, x, turn, use_reentrant=use_reentrant)
+        torch.utils.checkpoint.checkpoint(
+            layer, y, turn, use_reentrant=use_reentrant
+        ).sum().backward()
+        found[device] = x.grad.cpu()
+    torch.testing.assert_close(found["xla"], found["cpu"])
+
+
+def test_checkpoint_before_the_client():
+    output = python_output(
+        """
+        import torch, torch_xla
+        from torch.utils.checkpoint import checkpoint
+
+        x, w = (torch.full((2, 2), 0.5, device="xla", requires_grad=True) for _ in range(2))
+        assert not torch.xla.is_initialized()
+        # A matrix product asks which platform it is for.
+        y = checkpoint(lambda x: torch.nn.functional.linear(x, w).tanh(), x, use_reentrant=False)
+        y.sum().backward()
+        print(torch.xla.is_initialized(), x.grad.flatten().tolist() == w.grad.flatten().tolist())
+        """
+    )
+    assert output.split() == ["True", "True"]
 
 
 def test_functional_transforms():
