@@ -226,6 +226,11 @@ def clear_computation_cache() -> None:
     _XLAC._xla_clear_programs()
 
 
+def using_pjrt() -> bool:
+    """Returns True: there is no other runtime."""
+    return True
+
+
 def _init_world_size_ordinal() -> None:
     """Changes nothing: a process's place is known from the start."""
 
@@ -246,7 +251,6 @@ def set_collective_timeout(seconds: float) -> None:
 __getattr__ = absent.getter(
     __name__,
     {
-        "using_pjrt": "there is no other runtime: take it for true",
         "xla_device": "torch_xla.device()",
         "requires_pjrt": "leave it out",
     },

@@ -49,6 +49,10 @@ def _xla_get_replication_devices_count() -> int:
     return count if count > 1 else 0
 
 
+def _xla_set_use_full_mat_mul_precision(use_full_mat_mul_precision: bool = True) -> None:
+    _XLAC._xla_set_mat_mul_precision("highest" if use_full_mat_mul_precision else "default")
+
+
 def _xla_get_cpu_tensors(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     _XLAC._xla_sync_multi(list(tensors), [], True)
     return [tensor.detach().cpu() for tensor in tensors]

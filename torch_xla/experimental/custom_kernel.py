@@ -1,11 +1,29 @@
-"""Attention under the name that programs for TPUs call: PyTorch's own, on any device."""
+"""Attention under the name that programs for TPUs call: PyTorch's own, on any device.
+
+And what programs register kernels of their own with.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+
+from torch_xla._internal.jax_workarounds import jax_import_guard, requires_jax
+from torch_xla.core import xla_builder
+
+__all__ = [
+    "XLA_LIB",
+    "FlashAttention",
+    "flash_attention",
+    "jax_import_guard",
+    "make_kernel_from_pallas",
+    "requires_jax",
+]
+
+XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
 
 class FlashAttention:
@@ -91,3 +109,25 @@ def flash_attention(
     return FlashAttention.apply(
         q, k, v, causal, q_segment_ids, kv_segment_ids, sm_scale, ab, partition_spec, mesh
     )
+
+
+def make_kernel_from_pallas(
+    kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a function of xla tensors that calls one of JAX arrays as part of the graph.
+
+    See :func:`torch_xla.core.xla_builder.call_jax`: Pallas kernels need a device that they are
+    written for, or ``interpret=True``.
+
+    Args:
+        kernel: The function, which may contain Pallas kernels.
+        output_shape_dtype_fn: Not used: JAX tells what the function returns.
+    """
+
+    def call(
+        *args: Any, static_argnums: Any = None, static_argnames: Any = None, **kwargs: Any
+    ) -> Any:
+        # All arguments but tensors are static as it is.
+        return xla_builder.call_jax(kernel, args, kwargs)
+
+    return call

@@ -93,7 +93,7 @@ class TestAbsentNames:
         "module, name, instead",
         [
             (xm, "DeviceContext", "belongs to its device"),
-            (xr, "using_pjrt", "no other runtime"),
+            (xr, "requires_pjrt", "leave it out"),
             (torch_xla.experimental, "pytreeify", "register_pytree_node"),
             (_XLAC, "_run_cached_graph", "openxla"),
             (_XLAC, "_xla_op_add", "torch_xla.library"),

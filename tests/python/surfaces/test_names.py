@@ -1,5 +1,6 @@
 """Names of torch_xla 2.9: that they do what they say."""
 
+import importlib.util
 import os
 import time
 
@@ -15,10 +16,13 @@ import torch_xla.runtime as xr
 import torch_xla.utils.utils as xu
 from torch_xla import _XLAC
 from torch_xla._internal import mlir
+from torch_xla._internal.jax_workarounds import requires_jax
+from torch_xla.backends import get_mat_mul_precision, set_mat_mul_precision
 from torch_xla.debug import metrics_compare_utils, metrics_saver, model_comparator
 from torch_xla.debug.graph_saver import save_tensors_graph
 from torch_xla.experimental import plugins
 from torch_xla.experimental.assume_pure import PureModule, assume_pure
+from torch_xla.experimental.custom_kernel import XLA_LIB
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
 from torch_xla.experimental.xla_quantized_matmul import XlaQuantizedLinear, quantized_matmul
 from torch_xla.test import test_utils
@@ -447,3 +451,24 @@ class TestAssumePure:
         first = noise(x, rng_seed=1).cpu()
         assert torch.equal(noise(x, rng_seed=1).cpu(), first)
         assert not torch.equal(noise(x, rng_seed=torch.tensor(2)).cpu(), first)
+
+
+class TestKernelNames:
+    def test_requires_jax(self, monkeypatch):
+        assert requires_jax(lambda: 3)() == 3 or importlib.util.find_spec("jax") is None
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ImportError, match="needs jax, which is not installed"):
+            requires_jax(lambda: 3)()
+
+    def test_library(self, device):
+        XLA_LIB.define("test_names_scale(Tensor a, float s) -> Tensor")
+        torch.library.impl(XLA_LIB, "test_names_scale", "XLA")(lambda a, s: a * s)
+        assert torch.ops.xla.test_names_scale(torch.ones(2, device=device), 3.0).tolist() == [3, 3]
+
+    def test_full_precision(self):
+        before = get_mat_mul_precision()
+        try:
+            _XLAC._xla_set_use_full_mat_mul_precision(use_full_mat_mul_precision=True)
+            assert get_mat_mul_precision() == "highest"
+        finally:
+            set_mat_mul_precision(before)

@@ -153,3 +153,21 @@ class TestJax:
             torch.testing.assert_close(result["a"].cpu(), x.sin() * factor)
             assert result["b"][0].tolist() == [1, 2, 3] and result["b"][0].dtype == torch.int64
             torch.testing.assert_close(result["b"][1].cpu(), x.sum())
+
+    def test_pallas_kernels(self, device):
+        jax = pytest.importorskip("jax")
+        from jax.experimental import pallas
+
+        from torch_xla.experimental.custom_kernel import make_kernel_from_pallas
+
+        def add(x, y, out):
+            out[...] = x[...] + y[...]
+
+        def kernel(x, y, *, times):
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            return pallas.pallas_call(add, out_shape=shape, interpret=True)(x, y) * times
+
+        call = make_kernel_from_pallas(kernel, lambda x, y: [(x.shape, x.dtype)])
+        x, y = rand(3), rand(3, seed=1)
+        result = call(x.to(device), y.to(device), static_argnames=("times",), times=2)
+        torch.testing.assert_close(result.cpu(), (x + y) * 2)
