@@ -32,7 +32,7 @@ class _Config(ModuleType):
         range. With this set, so are all others: ``gather``, ``scatter``, ``index_select``,
         ``embedding``, ``nll_loss`` and the like leave the program to find such indices, and the
         next read of a value raises IndexError with the operator, the line and the index
-        (RuntimeError for what ``binary_cross_entropy`` takes for a probability, and is none).
+        (RuntimeError for other data that the CPU refuses: a probability below 0, say).
         Nothing waits for it earlier. On by default under ``PT_XLA_DEBUG=1``.
         """
         return _XLAC._get_check_indices()

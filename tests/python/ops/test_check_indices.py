@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from op_testing import rand
+from op_testing import INF, NAN, rand
 from process_testing import start_python
 
 import torch_xla
@@ -102,6 +102,35 @@ def test_probabilities_are_checked_too(argument: str, wrong: float, device: torc
     with pytest.raises(RuntimeError, match=says):
         loss.item()
     loss.item()  # once
+
+
+# Of ones times a number: the numbers that the CPU refuses, and one that it takes.
+DATA: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[float, ...], float]] = {
+    "poisson": (torch.poisson, (-1.0, NAN), 0.0),
+    "bernoulli": (torch.bernoulli, (-1.0, 1.5, NAN), 1.0),
+    "bernoulli_": (lambda x: torch.empty_like(x).bernoulli_(x), (-1.0, 1.5, NAN), 0.0),
+    "multinomial": (lambda x: torch.multinomial(x, 2), (-1.0, 0.0, INF, NAN), 0.5),
+    "normal": (lambda x: torch.normal(0.0, x), (-1.0, NAN), 0.0),
+    "normal of two": (lambda x: torch.normal(x, x), (-1.0, NAN), 1.0),
+    "histc": (torch.histc, (INF, NAN), 1.0),
+    "quantile": (lambda x: torch.quantile(x, x[0, 0]), (-1.0, 1.5), 0.5),
+    "masked_scatter": (lambda x: x.masked_scatter(x > 0, x[0]), (1.0,), -1.0),
+}
+
+
+@pytest.mark.usefixtures("_checked")
+@pytest.mark.parametrize("name", DATA)
+def test_what_else_is_wrong_with_data(name: str, device: torch.device) -> None:
+    call, wrong, right = DATA[name]
+    x = torch.ones(2, 3)
+    for number in wrong:
+        with pytest.raises(RuntimeError):
+            call(x * number)
+        result = call(x.to(device) * number)
+        with pytest.raises((RuntimeError, IndexError), match="aten::"):
+            result.cpu()
+        result.cpu()  # once
+    assert call(x.to(device) * right).cpu().shape == call(x * right).shape
 
 
 @pytest.mark.usefixtures("_checked")

@@ -175,6 +175,28 @@ def test_grid_sample(padding):
     check_groups(cases, 5, grad=True, rtol=1e-4, atol=1e-4)
 
 
+def test_grid_sample_at_no_number():
+    def gradients(x, places, **options):
+        x, places = x.detach().requires_grad_(), places.detach().requires_grad_()
+        F.grid_sample(x, places, align_corners=True, **options).sum().backward()
+        return x.grad, places.grad
+
+    paddings = ["zeros", "border", "reflection"]
+    for rank, dtype in ((2, torch.float32), (2, F64), (3, torch.float32)):
+        places = torch.zeros(1, *[1] * (rank - 1), 5, rank, dtype=dtype)
+        places.view(5, rank)[:, 0] = torch.tensor([NAN, INF, -INF, 1e30, -1e30])
+        x = rand(1, 2, *(3, 4, 5)[-rank:], dtype=dtype)
+        modes = ["bilinear", "nearest", "bicubic"][: 5 - rank]
+        cases = []
+        for mode, padding in itertools.product(modes, paddings):
+            options = {"mode": mode, "padding_mode": padding}
+            cases.append((F.grid_sample, (x, places), options | {"align_corners": True}))
+            # The CPU's kernel ends the process there.
+            if (rank, mode) != (2, "bilinear") or padding == "zeros":
+                cases.append((gradients, (x, places), options))
+        check_groups(cases, 6, rtol=1e-4, atol=1e-5)
+
+
 def test_grid_sample_of_one_gradient_and_nothing():
     x, places = rand(1, 2, 3, 4), grid(1, 5, 2, 2)
 

@@ -39,6 +39,7 @@ REFUSED: dict[str, Line] = {
     "copy_ of a transpose": lambda x: x[:4].view(2, 2).copy_(x[:4].view(2, 2).t()),
     "copy_ of other bits": lambda x: x.view(torch.int32)[1:].copy_(x[:-1]),
     "assignment": lambda x: x.__setitem__(slice(1, None), x[:-1]),
+    "several numbers by a mask": lambda x: x.__setitem__(x > 3, x[:2]),
     "assignment by index": lambda x: x.__setitem__(places(x, 1, 0), x[2:4]),
     "index_put_": lambda x: x.index_put_((places(x, 1, 0),), x[2:4]),
     "gather out": lambda x: torch.gather(x, 0, places(x, 1, 0, 2, 3, 4, 5), out=x),
@@ -73,6 +74,8 @@ TAKEN: dict[str, Line] = {
     "a copy": lambda x: x[1:].add_(x[:-1].clone()),
     "sorted in place": lambda x: torch.sort(x, out=(x, indices(x))),
     "nothing": lambda x: x[:0].add_(x[1:1]),
+    "one number by a mask": lambda x: x.__setitem__(x > 1, x[:1]),
+    "one number of a row by a mask": lambda x: x.view(2, 3).__setitem__(x[:2] > 0, x[5]),
     "other bits": lambda x: x.view(torch.int32).copy_(x.view(torch.int32)),
 }
 
@@ -106,5 +109,7 @@ def test_an_operator_that_the_cpu_does_not_check() -> None:
 
 def test_a_tensor_is_its_own_mask() -> None:
     x = torch.tensor([True, False, True], device="xla")
+    x[x] = x[:1]
+    assert x.tolist() == [True, False, True]
     x[x] = False
     assert x.tolist() == [False, False, False]

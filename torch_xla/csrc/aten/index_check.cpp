@@ -1,6 +1,8 @@
 #include "aten/index_check.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
 
 #include <algorithm>
@@ -25,15 +27,14 @@ struct Check {
   const ir::SourceLocation* location;
   int64_t low, high;
   at::Tensor found;
-  const char* probabilities = nullptr;  // the argument that they are, if they are no indices
+  const char* message = nullptr;  // where it is no index that is wrong
 
   void Throw(int64_t value) const {
     std::string line;
     if (location) {
       line = "\n  traced at " + location->ToString() + " in " + location->code->function;
     }
-    TORCH_CHECK(!probabilities, op, ": all elements of ", probabilities,
-                " should be between 0 and 1", line);
+    TORCH_CHECK(!message, op, ": ", message, line);
     TORCH_CHECK_INDEX(false, op, ": index ", value, " is out of range [", low, ", ", high, ")",
                       line);
   }
@@ -130,15 +131,32 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
   Remember({op, lazy::CurrentLocation(), low, high, at::where(bad, wide, kNone).amax()});
 }
 
+void NoteGood(const char* op, const char* message, const at::Tensor& good) {
+  if (!IsXla(good)) return;
+  Remember({op, lazy::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}), message});
+}
+
 void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target) {
-  if (!indices_are_checked.load(std::memory_order_relaxed)) return;
-  for (const at::Tensor& tensor : {input, target}) {
-    if (!IsXla(tensor) || tensor.numel() == 0) continue;
-    const at::Tensor p = tensor.detach();
-    const at::Tensor good = p.ge(0).logical_and(p.le(1)).all();  // NaN is neither
-    Remember({op, lazy::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}),
-              tensor.is_same(input) ? "input" : "target"});
-  }
+  auto all_good = [](const at::Tensor& p) {
+    return p.detach().ge(0).logical_and(p.detach().le(1)).all();  // NaN is neither
+  };
+  CheckData(op, "all elements of input should be between 0 and 1", [&] { return all_good(input); });
+  CheckData(op, "all elements of target should be between 0 and 1",
+            [&] { return all_good(target); });
+}
+
+void CheckRange(const char* op, const at::Tensor& self, const at::Scalar& min,
+                const at::Scalar& max) {
+  if (min.toDouble() != max.toDouble()) return;
+  CheckData(op, "the range of the data is not finite",
+            [&] { return self.detach().isfinite().all(); });
+}
+
+void CheckEnough(const char* op, const at::Tensor& self, const at::Tensor& mask,
+                 const at::Tensor& source) {
+  CheckData(op, "Number of elements of source < number of ones in mask", [&] {
+    return mask.expand(at::infer_size(mask.sizes(), self.sizes())).sum().le(source.numel());
+  });
 }
 
 void CheckCpuIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high) {

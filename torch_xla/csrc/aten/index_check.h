@@ -1,6 +1,6 @@
 // Numbers that an operator cannot take. Indices out of range, which XLA clamps or skips: found at
 // once where the indices came from the host, else, if so asked, on the device, and told at the next
-// read. Divisors that are 0.
+// read, as other data is that the CPU's operators refuse. Divisors that are 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,22 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
 /// The same for an index on the CPU.
 void CheckCpuIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high);
 
-/// RuntimeError for probabilities outside [0, 1], if indices are checked, and at the next read.
+/// RuntimeError with `message` at the next read, if indices are checked and what `all_good` gives,
+/// a bool that the device computes, turns out to be false.
+void NoteGood(const char* op, const char* message, const at::Tensor& good);
+template <typename AllGood>
+void CheckData(const char* op, const char* message, AllGood all_good) {
+  if (indices_are_checked.load(std::memory_order_relaxed)) NoteGood(op, message, all_good());
+}
+
+/// By CheckData: inputs and targets in [0, 1].
 void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target);
+/// The range of histc, which is that of the data where it is given by two equal numbers.
+void CheckRange(const char* op, const at::Tensor& self, const at::Scalar& min,
+                const at::Scalar& max);
+/// Enough numbers in `source` for the mask, which is as large as `self`.
+void CheckEnough(const char* op, const at::Tensor& self, const at::Tensor& mask,
+                 const at::Tensor& source);
 
 /// Integers by a zero are an error on the CPU: here of a zero that came from the host.
 void CheckDivisor(const at::Tensor& self, const at::Tensor& other);

@@ -4,6 +4,7 @@
 // weight's slope where the gradient of the grid is asked for. Elements are read and written
 // as rows of all channels.
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "XLALowerings.h"
@@ -32,8 +33,9 @@ struct Tap {
 /// One dimension that is sampled.
 class Axis {
  public:
-  Axis(int64_t size, Mode mode, Edge edge, bool align_corners)
-      : size_(size), mode_(mode), edge_(edge), align_corners_(align_corners) {}
+  /// `nan` is where padding takes a place that is NaN, by its index.
+  Axis(int64_t size, Mode mode, Edge edge, bool align_corners, double nan)
+      : size_(size), mode_(mode), edge_(edge), align_corners_(align_corners), nan_(nan) {}
 
   /// The taps of coordinates in [-1, 1].
   std::vector<Tap> Taps(Value coordinate) const;
@@ -48,12 +50,14 @@ class Axis {
   Mode mode_;
   Edge edge_;
   bool align_corners_;
+  double nan_;
 };
 
 Place Axis::Clipped(Place place) const {
   const auto last = static_cast<double>(size_ - 1);
   Value within = And(place.at > 0, place.at < last);
-  return {Minimum(Maximum(place.at, 0), last), Select(within, place.slope, 0)};
+  Value at = Select(IsNan(place.at), nan_, Minimum(Maximum(place.at, 0), last));
+  return {at, Select(within, place.slope, 0)};
 }
 
 Place Axis::Reflected(Place place) const {
@@ -127,8 +131,8 @@ Value Combine(Value a, Value b) {
 }
 
 /// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
-Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
-                   bool align_corners) {
+Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, bool align_corners,
+                   bool backward) {
   if (mode < 0 || mode > 2 || padding < 0 || padding > 2) {
     throw stablehlo::Error("expected interpolation_mode and padding_mode 0, 1 or 2, got " +
                            std::to_string(mode) + " and " + std::to_string(padding));
@@ -141,8 +145,13 @@ Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
   for (int64_t i = 0; i < rank; ++i) {
     // Coordinates are in the order x, y, z: the last dimension's comes first.
     Value coordinate = Reshape(Slice(flat, {0, rank - 1 - i}, {places, rank - i}), {places});
-    const Axis axis(dims[i + 2], static_cast<Mode>(mode), static_cast<Edge>(padding),
-                    align_corners);
+    // As the CPU's kernels have it: the first element in two dimensions; in three the last one,
+    // which gets no gradient.
+    const double nan = rank == 2  ? 0
+                       : backward ? std::numeric_limits<double>::quiet_NaN()
+                                  : static_cast<double>(dims[i + 2] - 1);
+    const Axis axis(dims[i + 2], static_cast<Mode>(mode), static_cast<Edge>(padding), align_corners,
+                    nan);
     const std::vector<Tap> taps = axis.Taps(coordinate);
     Value index = Stack(taps, &Tap::index), inside = Stack(taps, &Tap::inside);
     Value weight = Stack(taps, &Tap::weight), slope = Stack(taps, &Tap::slope);
@@ -158,6 +167,12 @@ Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding,
     corners.weight = Combine(corners.weight, weight);
   }
   return corners;
+}
+
+/// `x` times the weights, and 0 where there is no element. In two dimensions a weight that is no
+/// number is still seen, as in the CPU's kernels.
+Value Weighted(Value x, Value weight, Value inside, bool two_dims) {
+  return two_dims ? Select(inside, x, 0) * weight : Select(inside, x * weight, 0);
 }
 
 /// [combinations, places] for all channels.
@@ -187,10 +202,10 @@ Value GridSampler(LoweringContext& cx, Value input, Value grid, int64_t interpol
   const Dims dims = cx.output_dims();
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
-                                     padding_mode, align_corners);
+                                     padding_mode, align_corners, /*backward=*/false);
   Value read = Take(ToRows(Convert(input, element)), 0, corners.row);
-  Value terms = read * Channels(corners.weight, read.dims());
-  terms = Select(Channels(corners.inside, read.dims()), terms, 0);
+  Value terms = Weighted(read, Channels(corners.weight, read.dims()),
+                         Channels(corners.inside, read.dims()), input.rank() == 4);
   return ToOutputElement(cx, FromRows(Reduce(terms, {0}, ReduceOp::kAdd), dims));
 }
 
@@ -207,7 +222,7 @@ std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, V
     return gradients;
   }
   const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
-                                     padding_mode, align_corners);
+                                     padding_mode, align_corners, /*backward=*/true);
   Value rows = ToRows(Convert(input, element)), grad = ToRows(Convert(grad_output, element));
   const Dims dims = {corners.row.dim(0), grad.dim(0), grad.dim(1)};
   Value all = BroadcastInDim(grad, dims, {1, 2});
@@ -221,7 +236,8 @@ std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, V
     Value product = Reduce(all * Take(rows, 0, corners.row), {2}, ReduceOp::kAdd);
     std::vector<Value> columns;
     for (Value slope : corners.slopes) {
-      Value sum = Reduce(Select(corners.inside, product * slope, 0), {0}, ReduceOp::kAdd);
+      Value terms = Weighted(product, slope, corners.inside, input.rank() == 4);
+      Value sum = Reduce(terms, {0}, ReduceOp::kAdd);
       columns.push_back(Reshape(sum, {sum.dim(0), 1}));
     }
     gradients[1] = Convert(Reshape(stablehlo::Concatenate(columns, 1), cx.output_dims(1)),

@@ -105,7 +105,7 @@ void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& 
 }
 
 ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
-                   bool accumulate) {
+                   bool accumulate, bool in_place) {
   TORCH_CHECK(self.scalar_type() == values.scalar_type(),
               "Index put requires the source and destination dtypes match, got ",
               self.scalar_type(), " for the destination and ", values.scalar_type(),
@@ -113,6 +113,13 @@ ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Ten
   if (!accumulate && values.numel() == 1) {
     if (std::optional<at::Tensor> mask = SingleMask(self, indices)) {
       return aten::GetIrValue(at::masked_fill(self, *mask, values.reshape({})));
+    }
+  }
+  if (in_place) {
+    aten::CheckNoOverlap(self, values);
+    for (const std::optional<at::Tensor>& index : indices) {
+      // Of a mask PyTorch makes indices first.
+      if (index && !IsMask(*index)) aten::CheckNoOverlap(self, *index);
     }
   }
   Indices integers = IntegerIndices(self, indices);
@@ -137,18 +144,14 @@ at::Tensor XLANativeFunctions::index_Tensor(const at::Tensor& self, const Indice
 
 at::Tensor XLANativeFunctions::index_put(const at::Tensor& self, const Indices& indices,
                                          const at::Tensor& values, bool accumulate) {
-  return aten::MakeTensor(IndexPut(self, indices, values, accumulate),
+  return aten::MakeTensor(IndexPut(self, indices, values, accumulate, /*in_place=*/false),
                           aten::GetImpl(self)->root()->device());
 }
 
 at::Tensor& XLANativeFunctions::index_put_(at::Tensor& self, const Indices& indices,
                                            const at::Tensor& values, bool accumulate) {
-  aten::CheckNoOverlap(self, values);
-  for (const std::optional<at::Tensor>& index : indices) {
-    // Of a mask PyTorch makes indices first.
-    if (index && !IsMask(*index)) aten::CheckNoOverlap(self, *index);
-  }
-  aten::AssignInPlace(self, IndexPut(self, indices, values, accumulate), "aten::index_put_");
+  aten::AssignInPlace(self, IndexPut(self, indices, values, accumulate, /*in_place=*/true),
+                      "aten::index_put_");
   return self;
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/_standard_gamma.h>
 #include <ATen/ops/ceil.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/tan.h>
 #include <ATen/ops/view_as_real.h>
@@ -21,6 +22,7 @@
 #include "aten/assign.h"
 #include "aten/bridge.h"
 #include "aten/generator.h"
+#include "aten/index_check.h"
 #include "aten/node_builder.h"
 
 namespace torch_xla {
@@ -76,8 +78,15 @@ double LargestOf(at::ScalarType dtype) {
       AT_EXPAND(AT_FLOATING_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16);
 }
 
-void CheckRealDeviation(const at::Tensor& std) {
+void CheckDeviation(const at::Tensor& std) {
   TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
+  aten::CheckData("aten::normal", "normal expects all elements of std >= 0.0",
+                  [&] { return std.ge(0).all(); });
+}
+
+void CheckProbability(const char* op, const at::Tensor& p) {
+  aten::CheckData(op, "expected all p in [0, 1]",
+                  [&] { return p.ge(0).logical_and(p.le(1)).all(); });
 }
 
 void CheckContinuous(const at::Tensor& self, const char* name) {
@@ -179,13 +188,13 @@ at::Tensor XLANativeFunctions::normal_Tensor_float(const at::Tensor& mean, doubl
 
 at::Tensor XLANativeFunctions::normal_float_Tensor(double mean, const at::Tensor& std,
                                                    Generator generator) {
-  CheckRealDeviation(std);
+  CheckDeviation(std);
   return Normal(std, Number(mean), GetIrValue(std), std.sizes(), generator);
 }
 
 at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, const at::Tensor& std,
                                                     Generator generator) {
-  CheckRealDeviation(std);
+  CheckDeviation(std);
   if (mean.is_complex()) {
     const at::Tensor drawn = at::zeros(at::infer_size(mean.sizes(), std.sizes()), mean.options())
                                  .normal_(0, 1, generator);
@@ -228,6 +237,8 @@ at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, doubl
 
 at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generator) {
   CheckFloating(self, "poisson_cpu");
+  aten::CheckData("aten::poisson", "invalid Poisson rate, expected rate to be non-negative",
+                  [&] { return self.ge(0).all(); });
   return MakeTensor(
       Random(ir::ops::poisson, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());
@@ -289,6 +300,7 @@ at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Gen
 
 at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Tensor& p,
                                                   Generator generator) {
+  CheckProbability("aten::bernoulli_", p);
   const int device = GetImpl(self)->root()->device();
   return FillWith(
       self, Random(ir::ops::bernoulli, self, generator,
@@ -297,6 +309,7 @@ at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Te
 
 at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator generator) {
   CheckFloating(self, "bernoulli_tensor_cpu_p_");
+  CheckProbability("aten::bernoulli", self);
   return MakeTensor(
       Random(ir::ops::bernoulli, self, generator, {GetIrValue(self)}, self.scalar_type()),
       GetImpl(self)->root()->device());
@@ -334,6 +347,12 @@ at::Tensor XLANativeFunctions::multinomial(const at::Tensor& self, int64_t num_s
   TORCH_CHECK(self.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
   TORCH_CHECK(replacement || num_samples <= self.size(-1),
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  aten::CheckData("aten::multinomial",
+                  "probability tensor contains either `inf`, `nan` or element < 0",
+                  [&] { return self.ge(0).logical_and(self.isfinite()).all(); });
+  aten::CheckData("aten::multinomial",
+                  "invalid multinomial distribution (sum of probabilities <= 0)",
+                  [&] { return self.sum(-1).gt(0).all(); });
   const int device = GetImpl(self)->root()->device();
   lazy::Ints sizes(self.sizes().begin(), self.sizes().end());
   sizes.back() = num_samples;
