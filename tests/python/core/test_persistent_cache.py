@@ -46,6 +46,19 @@ def entries(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.program"))
 
 
+def test_what_the_environment_said_first_counts(tmp_path):
+    """Lightning's `precision="bf16-true"` sets XLA_USE_BF16 for a while."""
+    folder = tmp_path / "cache"
+    late = 'torch.ones(1).to(device)\nimport os\nos.environ["XLA_USE_BF16"] = "1"\n'
+    first = run_python(late + SCRIPT, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder))[0]
+    assert first["compiles"] == 2
+    gone = 'torch.ones(1).to(device)\nimport os\ndel os.environ["XLA_USE_BF16"]\n'
+    settings = {"XLA_PERSISTENT_CACHE_PATH": str(folder), "XLA_USE_BF16": "1"}
+    for code in (SCRIPT, gone + SCRIPT):
+        assert run_python(code, tmp_path, **settings)[0]["loss"] == first["loss"]
+    assert run(tmp_path, folder)["hits"] == 2
+
+
 def test_a_second_process_lowers_and_compiles_nothing(tmp_path):
     folder = tmp_path / "cache"
     first = run(tmp_path, folder)

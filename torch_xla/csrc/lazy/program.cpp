@@ -21,6 +21,8 @@
 #include "lazy/disk_cache.h"
 #include "lazy/explain.h"
 #include "lazy/settings.h"
+#include "lowering/context.h"
+#include "runtime/element_type.h"
 #include "runtime/host_memory.h"
 #include "stablehlo/squares.h"
 
@@ -73,6 +75,11 @@ std::string RecordKey(const ir::Hash128& graph) {
   std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildHash() +
                     "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
                     "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
+  // These keep what the environment said at first.
+  for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::Double}) {
+    key.append("\n").append(c10::toString(dtype)).append(" as: ");
+    key.append(runtime::MlirName(lowering::PhysicalType(dtype, Platform())));
+  }
   for (std::string_view variable : variables) key.append("\n").append(variable);
   return key;
 }
