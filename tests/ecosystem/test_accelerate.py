@@ -28,6 +28,13 @@ def test_bf16_and_accumulated_gradients(tmp_path):
     assert actual["compiles"][-1] == actual["compiles"][3]
 
 
+def test_a_compiled_model_trains_as_on_the_cpu(tmp_path):
+    expected = run_without_xla("accelerator", "--output", str(tmp_path))
+    actual = run_one("accelerator", "--output", str(tmp_path), "--compile")
+    assert actual["device"] == "xla"
+    assert_same(actual, expected, "losses", "logits", rel=1e-4)
+
+
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.ecosystem)])
 def test_launched_replicas_train_as_one(tmp_path, replicas):
     """`accelerate launch` divides each batch among the replicas."""

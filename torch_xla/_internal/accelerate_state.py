@@ -6,9 +6,11 @@
 - A process that no launcher numbered has its local ordinal on all platforms: accelerate asks for it
   on a TPU alone, and elsewhere ``is_local_main_process`` would be false everywhere: no
   ``accelerator.print``, no progress bar.
+- Where it compiles a model (``Trainer`` with ``torch_compile=True``), it looks for the parameters
+  on the device under the names that they had before.
 
-Both are methods of one class, which this replaces when accelerate is imported; without accelerate
-nothing happens.
+These are methods of two classes, which this replaces when accelerate is imported, or first used;
+without accelerate nothing happens.
 """
 
 from __future__ import annotations
@@ -53,12 +55,31 @@ def _number_processes(state: types.ModuleType) -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if getattr(self, "backend", None) == "xla" and self.local_process_index == -1:
+        if getattr(self, "backend", None) != "xla":
+            return
+        _name_compiled_parameters()
+        if self.local_process_index == -1:
             from torch_xla import runtime
 
             self.local_process_index = runtime.local_ordinal()
 
     state.PartialState.__init__ = init
+
+
+def _name_compiled_parameters() -> None:
+    """Makes ``Accelerator`` call a compiled model's parameters as the model itself does."""
+    # Not yet executed when this package is imported: it may be what imports it.
+    accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
+    original = getattr(accelerator, "_get_named_parameters", None)
+    if accelerator is None or original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def named(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        found = original(self, *args, **kwargs)
+        return {name.replace("_orig_mod.", ""): value for name, value in found.items()}
+
+    accelerator._get_named_parameters = named
 
 
 class _Finder:

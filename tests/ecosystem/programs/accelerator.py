@@ -15,12 +15,14 @@ parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--cpu", action="store_true")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--compile", action="store_true")
 options = parser.parse_args()
 
 accelerator = Accelerator(
     cpu=options.cpu,
     mixed_precision="bf16" if options.bf16 else "no",
     gradient_accumulation_steps=options.accumulate,
+    dynamo_backend="inductor" if options.compile else "no",
     step_scheduler_with_optimizer=False,
 )
 set_seed(0)
