@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 import os
 import runpy
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,6 +28,9 @@ from torch_xla._internal import hlo, plugins, regions, topologies
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
+
+# What compilers say that know the chip's memory.
+_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 class Plan:
@@ -50,8 +55,11 @@ class Plan:
             often as the loop runs.
     """
 
-    def __init__(self, program: Any, topology: topologies.Topology | None) -> None:
+    def __init__(
+        self, program: Any, topology: topologies.Topology | None, held: dict[str, int]
+    ) -> None:
         self._program = program
+        self._held = held
         self.topology = topology
         self.name: str = program.name
         self.devices: int = program.devices
@@ -76,6 +84,49 @@ class Plan:
         """Whether :attr:`peak` is below the device's memory; None where that is not known."""
         chip = self.topology and self.topology.chip
         return self.peak <= chip.memory if chip else None
+
+    def categories(self) -> dict[str, int]:
+        """Returns the bytes of :attr:`peak` by what they are.
+
+        Returns:
+            ``parameters`` and ``optimizer state``: those that the process held when this was
+            compiled; ``other arguments``: buffers, inputs; ``results``: in memory of their own;
+            ``activations``: what the forward pass makes and is there when most bytes are (with
+            ``XLA_HLO_DEBUG=1``, and where the plugin shows the program); ``other temporaries``;
+            ``code``. Their sum is the peak.
+        """
+        parameters = min(self._held["parameters"], self.arguments)
+        state = min(self._held["optimizer state"], self.arguments - parameters)
+        live = self._module.live() if self._module else []
+        forward = sum(array.bytes for array in live if array.line and not array.backward)
+        activations = min(forward, self.temporaries)
+        return {
+            "parameters": parameters,
+            "optimizer state": state,
+            "other arguments": self.arguments - parameters - state,
+            "results": self.outputs - self.aliased,
+            "activations": activations,
+            "other temporaries": self.temporaries - activations,
+            "code": self.code,
+        }
+
+    def batches(self) -> float | None:
+        """Estimates how many times the batch could be what it is.
+
+        Parameters, their gradients, the optimizer's state and code stay, all else grows with the
+        batch. :func:`largest_batch` does not estimate.
+
+        Returns:
+            The factor, below 1 where this does not fit; None where the device's memory is not
+            known or nothing grows.
+        """
+        chip = self.topology and self.topology.chip
+        parts = self.categories()
+        gradients = min(parts["parameters"], parts["other temporaries"])
+        fixed = parts["parameters"] + parts["optimizer state"] + parts["code"] + gradients
+        if not chip or self.peak <= fixed:
+            return None
+        return max(chip.memory - fixed, 0) / (self.peak - fixed)
 
     def roofline(self) -> dict[str, float]:
         """Returns the least seconds that a run takes, by what would bound it.
@@ -122,12 +173,15 @@ class Plan:
             ("arguments", _bytes(self.arguments)),
             ("outputs", f"{_bytes(self.outputs)}, {_bytes(self.aliased)} in arguments' memory"),
             ("temporaries", _bytes(self.temporaries)),
-            ("code", _bytes(self.code)),
             ("peak", _bytes(self.peak)),
         ]
         if self.topology and self.topology.chip:
             verdict = "fits" if self.fits else "DOES NOT FIT"
             rows[-1] = ("peak", f"{rows[-1][1]} of {_bytes(self.topology.chip.memory)}: {verdict}")
+        rows += [(f"  {name}", _bytes(size)) for name, size in self.categories().items() if size]
+        batches = self.batches()
+        if batches is not None:
+            rows.append(("largest batch", f"about {batches:.3g} times this one"))
         rows.append(("flops", f"{self.flops:.4g}"))
         rows.append(("bytes accessed", _bytes(self.bytes_accessed)))
         for kind, (count, size) in self.collectives.items():
@@ -168,10 +222,35 @@ def _use(topology: str | None) -> topologies.Topology | None:
     return topologies.requested()
 
 
-def _programs_since(before: Sequence[Any], topology: topologies.Topology | None) -> list[Plan]:
+def _shard_bytes(t: torch.Tensor) -> int:
+    """Of what one device has of it."""
+    sharding = _XLAC._xla_sharding(t)
+    dims = sharding.tile_dims(list(t.shape)) if sharding else t.shape
+    return math.prod(dims) * t.element_size()
+
+
+def _held() -> dict[str, int]:
+    """Bytes of a device that the process's parameters and optimizers' state are."""
+    parameters: dict[int, int] = {}
+    state: dict[int, int] = {}
+    for thing in gc.get_objects():
+        kind = type(thing)  # Asking a lazy object for its class may import what it stands for.
+        if issubclass(kind, torch.nn.Parameter) and thing.device.type == "xla":
+            parameters[id(thing)] = _shard_bytes(thing)
+        elif issubclass(kind, torch.optim.Optimizer):
+            for values in thing.state.values():
+                for value in values.values() if isinstance(values, dict) else ():
+                    if isinstance(value, torch.Tensor) and value.device.type == "xla":
+                        state[id(value)] = _shard_bytes(value)
+    return {"parameters": sum(parameters.values()), "optimizer state": sum(state.values())}
+
+
+def _programs_since(
+    before: Sequence[Any], topology: topologies.Topology | None, held: dict[str, int]
+) -> list[Plan]:
     known = {program.identity for program in before}
     compiled = [p for p in _XLAC._xla_compiled_programs() if p.identity not in known]
-    return [Plan(program, topology) for program in compiled]
+    return [Plan(program, topology, held) for program in compiled]
 
 
 def compile(
@@ -222,11 +301,134 @@ def compile(
     with torch_xla.step():  # One program: an optimizer's step is not its end.
         result = fn(*args)
     torch_xla.sync(wait=True)
-    plans = _programs_since(before, used)
+    plans = _programs_since(before, used, _held())
     del result
     if not plans:
         raise ValueError("aot.compile(): the function computes nothing that was not compiled yet")
     return max(plans, key=lambda plan: plan.peak)
+
+
+# ---------------------------------------------------------------- the largest batch
+
+
+def _search(peak_of: Callable[[int], int | None], start: int, memory: int) -> int:
+    """The largest batch whose peak is within the memory, to 3 %: the peak is nearly affine in it.
+
+    Args:
+        peak_of: Compiles for a batch: its peak in bytes, None where the compiler refuses it.
+        start: The first that is tried.
+        memory: Bytes.
+
+    Returns:
+        The batch; 0 where not even one fits.
+    """
+    peaks: dict[int, int] = {}
+    fits, too_large, batch = 0, None, start
+    while too_large is None or too_large - fits > max(1, fits // 32):
+        peak = peak_of(batch)
+        if peak is not None:
+            peaks[batch] = peak
+        if peak is not None and peak <= memory:
+            fits = batch
+        else:
+            too_large = batch
+        (a, low), (b, high) = min(peaks.items(), default=(0, 0)), max(peaks.items(), default=(0, 0))
+        if a < b and high <= low:
+            raise ValueError(
+                f"the largest batch: expected more memory for a larger one, got {low} bytes for "
+                f"{a} and {high} for {b}"
+            )
+        if a < b:
+            batch = min(b + (memory - high) * (b - a) // (high - low), 4 * b)
+        else:
+            batch = 2 * batch if too_large is None else (fits + too_large) // 2
+        if batch <= fits:
+            batch = fits + max(1, fits // 32)
+        if too_large is not None and batch >= too_large:
+            batch = (fits + too_large) // 2
+    return fits
+
+
+def largest_batch(
+    fn: Callable[..., Any],
+    args_of: Callable[[int], Sequence[Any]],
+    start: int = 1,
+    topology: str | None = None,
+    mesh: Any = None,
+    memory: int | None = None,
+) -> int:
+    """Finds the largest batch that fits, by compiling for some.
+
+    Args:
+        fn: A training step, see :func:`compile`.
+        args_of: Gives its arguments for a batch of so many.
+        start: The first batch that is tried.
+        topology: See :func:`compile`.
+        mesh: See :func:`compile`.
+        memory: Bytes of a device; by default the chip's.
+
+    Returns:
+        The largest batch, to 3 %; 0 where not even one fits.
+
+    Raises:
+        RuntimeError: As :func:`compile`.
+        ValueError: The device's memory is not known, or need does not grow with the batch.
+    """
+    used = _use(topology)
+    if memory is None:
+        if not used or not used.chip:
+            raise ValueError(
+                "aot.largest_batch(): the memory of this device is not known; give memory="
+            )
+        memory = int(used.chip.memory)
+
+    def peak_of(batch: int) -> int | None:
+        try:
+            return compile(fn, args_of(batch), mesh=mesh).peak
+        except RuntimeError as error:
+            if _EXHAUSTED not in str(error):
+                raise
+            return None
+
+    return _search(peak_of, start, memory)
+
+
+def _find_option(option: str, arguments: Sequence[str]) -> tuple[int, int, bool]:
+    """Where the script's arguments have the option, its value, and whether ``=`` joins them."""
+    for at, argument in enumerate(arguments):
+        name, joined, value = argument.partition("=")
+        if name == option and (joined or at + 1 < len(arguments)):
+            return at, int(value if joined else arguments[at + 1]), bool(joined)
+    raise ValueError(f"--batch={option}: expected {option} N behind the script's name")
+
+
+def _batch_of_script(
+    option: str, script: str, arguments: Sequence[str], topology: str, syncs: int
+) -> int:
+    """What :func:`largest_batch` says of a script that has an option for it."""
+    at, start, joined = _find_option(option, arguments)
+    chip = topologies.parse(topology).chip
+    if chip is None:
+        raise ValueError(f"--batch: the memory of {topology} is not known")
+
+    def peak_of(batch: int) -> int | None:
+        value = [f"{option}={batch}"] if joined else [option, str(batch)]
+        changed = [*arguments[:at], *value, *arguments[at + 2 - joined :]]
+        command = ["--json", "--topology", topology, "--syncs", str(syncs), script, *changed]
+        print(f"compiling for {option} {batch}", file=sys.stderr)
+        run = subprocess.run(
+            [sys.executable, "-m", "torch_xla.aot", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.stdout.endswith("}\n"):
+            return int(json.loads(run.stdout.splitlines()[-1])["peak"])
+        if _EXHAUSTED in run.stderr:
+            return None
+        raise RuntimeError(f"{script} failed with {' '.join(value)}:\n{run.stderr[-2000:]}")
+
+    return _search(peak_of, start, int(chip.memory))
 
 
 # ---------------------------------------------------------------- python -m torch_xla.aot
@@ -236,23 +438,7 @@ class _EnoughError(BaseException):
     """Ends the script; no script catches it."""
 
 
-def _held() -> list[tuple[str, int]]:
-    """Bytes of the parameters and of the optimizers' state that this process holds."""
-    parameters: dict[int, int] = {}
-    state: dict[int, int] = {}
-    for thing in gc.get_objects():
-        kind = type(thing)  # Asking a lazy object for its class may import what it stands for.
-        if issubclass(kind, torch.nn.Parameter) and thing.device.type == "xla":
-            parameters[id(thing)] = thing.numel() * thing.element_size()
-        elif issubclass(kind, torch.optim.Optimizer):
-            for values in thing.state.values():
-                for value in values.values() if isinstance(values, dict) else ():
-                    if isinstance(value, torch.Tensor) and value.device.type == "xla":
-                        state[id(value)] = value.numel() * value.element_size()
-    return [("parameters", sum(parameters.values())), ("optimizer state", sum(state.values()))]
-
-
-def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, list[tuple[str, int]]]:
+def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[str, int]]:
     """Runs a script until it has made so many syncs.
 
     Returns:
@@ -299,25 +485,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--topology", help="v5e:2x4, h100:8, …; default: XLA_TOPOLOGY")
     parser.add_argument("--syncs", type=int, default=3, help="how many until it is ended (3)")
     parser.add_argument("--program", metavar="FILE", help="the optimized program goes here")
+    parser.add_argument(
+        "--batch",
+        metavar="OPTION",
+        help="finds the largest that fits; the script's option for it: --batch=--batch-size",
+    )
+    parser.add_argument("--json", action="store_true", help="prints bytes as one line of JSON")
     parser.add_argument("script")
     options, arguments = parser.parse_known_args(argv)
+    if options.batch:
+        _find_option(options.batch, arguments)
     used = _use(options.topology)
     _XLAC._set_ir_debug(True)  # Each instruction names its operator and line.
-    ended, held = _run(options.script, arguments, options.syncs)
-    plans = _programs_since((), used)
-    if not plans:
-        print(f"{options.script} ended {ended}, and has compiled nothing on xla", file=sys.stderr)
-        return 1
-    plan = max(plans, key=lambda plan: plan.peak)
-    print(f"{options.script}: {len(plans)} programs, ended {ended}; the largest:\n")
-    print(plan)
-    if plan.devices == 1:
-        for name, size in held:
-            print(f"{name} that the script holds: {_bytes(size)}")
-    if options.program:
-        with open(options.program, "w") as file:
-            file.write(plan.text())
-    return 1 if plan.fits is False else 0
+    try:
+        ended, held = _run(options.script, arguments, options.syncs)
+    except RuntimeError as error:
+        if not options.batch or _EXHAUSTED not in str(error):
+            raise
+        print(f"{options.script} does not fit: {str(error).splitlines()[0]}")
+        plan = None
+    else:
+        plans = _programs_since((), used, held)
+        if not plans:
+            print(
+                f"{options.script} ended {ended}, having compiled nothing on xla", file=sys.stderr
+            )
+            return 1
+        plan = max(plans, key=lambda plan: plan.peak)
+        if options.json:
+            print(json.dumps({"peak": plan.peak, "fits": plan.fits, **plan.categories()}))
+        else:
+            print(f"{options.script}: {len(plans)} programs, ended {ended}; the largest:\n")
+            print(plan)
+        if options.program:
+            with open(options.program, "w") as file:
+                file.write(plan.text())
+    if options.batch:
+        batch = _batch_of_script(
+            options.batch, options.script, arguments, used.text if used else "", options.syncs
+        )
+        print(f"{options.batch} {batch} is the largest that fits, to 3 %")
+    return 1 if plan is None or plan.fits is False else 0
 
 
 if __name__ == "__main__":

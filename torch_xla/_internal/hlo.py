@@ -46,6 +46,10 @@ COLLECTIVES = (
 )
 
 
+# Behind the operator's name where a derivative is meant: csrc/lowering/context.cpp.
+BACKWARD = " (backward)"
+
+
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
@@ -310,6 +314,11 @@ class Live(NamedTuple):
     shape: str
     line: str
 
+    @property
+    def backward(self) -> bool:
+        """Whether the backward pass makes it."""
+        return BACKWARD in self.line
+
 
 class Module(NamedTuple):
     """A program: instructions of each computation by its number, in the order that they run in."""
@@ -393,8 +402,11 @@ class Module(NamedTuple):
         Arguments are left out. Arrays are followed from where they are made to their last use,
         so these are what the compiler has to find room for, not where it found it.
         """
-        _, live = self._peak(self.entry)
-        return sorted(live, key=lambda array: -array.bytes)[:count]
+        return sorted(self.live(), key=lambda array: -array.bytes)[:count]
+
+    def live(self) -> list[Live]:
+        """Returns the arrays that are there when most bytes are, arguments left out."""
+        return self._peak(self.entry)[1]
 
     def _peak(self, identity: int) -> tuple[int, list[Live]]:
         instructions = self.computations[identity]

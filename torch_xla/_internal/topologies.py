@@ -31,15 +31,18 @@ class Chip(NamedTuple):
     link: float
 
 
-# A device of v2, v3 and tpu7x is one of the two cores of a chip; so are these numbers.
+_GIB = 2**30
+
+# Memory of TPUs is what their compiler leaves to programs, as its errors say.
+# A device of v2, v3, v4 and tpu7x is one of the two cores of a chip; so are these numbers.
 CHIPS = {
-    "v2": Chip("TPU", 23e12, 8e9, 350e9, 62e9),
-    "v3": Chip("TPU", 61.5e12, 16e9, 450e9, 82e9),
-    "v4": Chip("TPU", 275e12, 32e9, 1228e9, 300e9),
-    "v5e": Chip("TPU", 197e12, 16e9, 819e9, 200e9),
-    "v5p": Chip("TPU", 459e12, 95e9, 2765e9, 600e9),
-    "v6e": Chip("TPU", 918e12, 32e9, 1640e9, 448e9),
-    "tpu7x": Chip("TPU", 1153e12, 96e9, 3690e9, 600e9),
+    "v2": Chip("TPU", 23e12, 7.48 * _GIB, 350e9, 62e9),
+    "v3": Chip("TPU", 61.5e12, 15.48 * _GIB, 450e9, 82e9),
+    "v4": Chip("TPU", 137.5e12, 15.25 * _GIB, 614e9, 150e9),
+    "v5e": Chip("TPU", 197e12, 15.75 * _GIB, 819e9, 200e9),
+    "v5p": Chip("TPU", 459e12, 95.73 * _GIB, 2765e9, 600e9),
+    "v6e": Chip("TPU", 918e12, 31.24 * _GIB, 1640e9, 448e9),
+    "tpu7x": Chip("TPU", 1153e12, 94.74 * _GIB, 3690e9, 600e9),
     "a100": Chip("CUDA", 312e12, 80e9, 2039e9, 300e9),
     "h100": Chip("CUDA", 989e12, 80e9, 3352e9, 450e9),
     "h200": Chip("CUDA", 989e12, 141e9, 4800e9, 450e9),

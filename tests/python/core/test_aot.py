@@ -1,5 +1,6 @@
 """What a plan reads from an optimized program, on the CPU."""
 
+import pytest
 import torch
 from process_testing import python_output
 
@@ -63,3 +64,70 @@ def test_a_whole_step_is_planned(device):
 
     plan = aot.compile(step, (torch.ones(3, WIDTH),))
     assert plan.outputs == WIDTH * 7 * 4
+
+
+def test_peak_by_category(tmp_path):
+    """Three products are kept for the backward pass, and an input."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from torch_xla import aot\n"
+        "weights = [torch.nn.Parameter(torch.randn(64, 64, device='xla')) for _ in range(3)]\n"
+        "optimizer = torch.optim.Adam(weights)\n"
+        "def step(x):\n"
+        "    for weight in weights:\n"
+        "        x = (x @ weight).sin()\n"
+        "    x.sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "step(torch.ones(4, 64, device='xla'))\n"
+        "plan = aot.compile(step, (torch.ones(4096, 64),))\n"
+        "parts = plan.categories()\n"
+        "assert sum(parts.values()) == plan.peak\n"
+        "print(parts['parameters'], parts['optimizer state'], parts['other arguments'])\n"
+        "print(parts['activations'] / (4 * 4096 * 64))\n"
+        "print(plan.batches())\n"
+    )
+    code = f"import runpy; runpy.run_path({str(script)!r})"
+    held, kept, batches = python_output(code, XLA_HLO_DEBUG="1").splitlines()
+    parameters, state, others = map(int, held.split())
+    assert (parameters, state) == (3 * 4 * 64 * 64, 2 * 3 * 4 * 64 * 64)
+    assert 4 * 4096 * 64 <= others < 4 * 4096 * 64 + 1000
+    # Of the last product only the cosine.
+    assert 2 <= float(kept) <= 6
+    assert batches == "None"  # Nothing is known of the CPU's memory.
+
+
+@pytest.mark.parametrize(
+    ("start", "memory"),
+    [(1, 1000), (16, 1000), (400, 1000), (7, 50), (7, 9), (8, 9000), (9999, 9000)],
+)
+def test_search_of_a_batch(start, memory):
+    tried = []
+
+    def peak_of(batch):
+        tried.append(batch)
+        return None if batch > 700 else 40 + 3 * batch + batch // 7
+
+    found = aot._search(peak_of, start, memory)
+    assert len(tried) <= 16
+    largest = max((b for b in range(1, 701) if (peak_of(b) or 0) <= memory), default=0)
+    assert 0.96 * largest <= found <= largest
+
+
+def test_largest_batch(device):
+    model = torch.nn.Linear(8, 8).to(device)
+
+    def step(x):
+        model(x).sin().sum().backward()
+
+    def args_of(batch):
+        return (torch.ones(batch, 8),)
+
+    largest = aot.largest_batch(step, args_of, start=64, memory=1 << 16)
+    assert aot.compile(step, args_of(largest - 1)).peak <= 1 << 16
+    assert aot.compile(step, args_of(largest * 21 // 20 + 2)).peak > 1 << 16
+    with pytest.raises(ValueError, match="memory of this device is not known"):
+        aot.largest_batch(step, args_of)
+    with pytest.raises(ValueError, match="expected more memory for a larger one"):
+        aot._search(lambda batch: 40, 1, 50)

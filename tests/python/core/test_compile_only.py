@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -204,8 +205,8 @@ def test_plan_of_a_llama():
     total = (
         2 * 3 * (2 * 1024 * 256 + 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 512) + 256)
     )
-    held = float(table["arguments"].split()[0]) * 1e6
-    assert total / 4 < held < total / 3, table
+    held = float(table["arguments"].split()[0]) * 2**20  # of two digits
+    assert 0.97 * total / 4 < held < total / 3, table
     assert {"all-gather", "reduce-scatter"} <= set(table)
 
 
@@ -229,9 +230,35 @@ def test_script(tmp_path):
     assert "ended after 3 syncs" in result.stdout
     assert "fits" in result.stdout
     # Two moments; the count of steps is on the CPU.
-    assert "optimizer state that the script holds: 576 B" in result.stdout
-    assert "parameters that the script holds: 288 B" in result.stdout
+    table = dict(re.findall(r"^ *(.*?)  +(.*)$", result.stdout, re.MULTILINE))
+    assert (table["parameters"], table["optimizer state"]) == ("288 B", "576 B")
+    assert table["largest batch"].endswith("times this one")
     script.write_text(script.read_text() + "    print(loss.item())\n")
     result = run(*arguments)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "where the script reads a value, line 10: print(loss.item())" in result.stdout
+
+
+def test_largest_batch_of_a_script(tmp_path):
+    """What TPUs' compiler refuses is a batch too large, also the script's own."""
+    needs("TPU")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse, torch, torch_xla\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--rows', type=int)\n"
+        "rows = parser.parse_args().rows\n"
+        "layers = torch.nn.Linear(64, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 64)\n"
+        "model = torch.nn.Sequential(*layers).to('xla')\n"
+        "model(torch.ones(rows, 64, device='xla')).square().mean().backward()\n"
+        "torch_xla.sync()\n"
+    )
+    options = ("-m", "torch_xla.aot", "--topology", "v5e:1x1", "--syncs", "1", "--batch=--rows")
+    result = run(*options, str(script), "--rows=1500000")
+    assert "does not fit" in result.stdout
+    found = re.search(r"^--rows (\d+) is the largest", result.stdout, re.MULTILINE)
+    assert found, result.stdout + result.stderr[-3000:]
+    # Of each row 8,192 numbers are kept for the backward pass, in bfloat16 at least.
+    assert 0.25 <= int(found[1]) * 2 * 8192 / (15.75 * 2**30) <= 1
+    result = run(*options, str(script))
+    assert "--batch=--rows: expected --rows N behind the script's name" in result.stderr

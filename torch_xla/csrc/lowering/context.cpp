@@ -155,7 +155,9 @@ void LoweringContext::Lower(const ir::Node& node) {
   node_ = &node;
   const ir::SourceLocation* location = node.location();
   if (location && location->in_programs) {
-    builder_.SetLocation(location->code->file, location->line(), node.op().name);
+    std::string name(node.op().name);
+    if (location->backward) name += " (backward)";
+    builder_.SetLocation(location->code->file, location->line(), name);
   } else {
     builder_.ClearLocation();
   }
