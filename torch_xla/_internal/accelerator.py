@@ -77,16 +77,31 @@ def replacements() -> dict[str, Callable[..., Any]]:
     }
 
 
+def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes what dynamo asks for the stream of a device: its own asks PyTorch's list."""
+
+    def get_current_stream(device: torch.device) -> Any:
+        if device.type == "xla":
+            return device_module.current_stream(device)
+        return original(device)
+
+    return _untraced(get_current_stream)
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Dynamo asks for the stream in front of each program that it makes. Traced, that would ask
+    # in turn, and so on.
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
 def _answered_by(ours: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def function(*args: Any) -> Any:
             return ours(*args) if _is_xla() else original(*args)
 
-        # Dynamo asks for the stream in front of each program that it makes. Traced, that would ask
-        # in turn, and so on.
-        skip = eval_frame._FrameAction.SKIP
-        strategy = eval_frame._FrameExecStrategy(skip, skip)
-        eval_frame.set_code_exec_strategy(function.__code__, strategy)
-        return function
+        return _untraced(function)
 
     return make

@@ -510,7 +510,8 @@ def register() -> None:
     """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
     dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
     # torch 2.15 cannot attach its recorder of collectives to a group that is no list of backends.
-    getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("xla")
+    recording: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add("xla")
     register_rendezvous_handler("xla", _rendezvous)
     join()
 

@@ -336,6 +336,16 @@ def _xla(
     return self.to(name, non_blocking=non_blocking, memory_format=memory_format)
 
 
+def _replace_stream_of_dynamo() -> None:
+    extension = cast(Any, torch._C._dynamo).utils
+    if not hasattr(extension, "get_current_stream"):  # torch 2.15
+        return
+    function = _replace(extension, "get_current_stream", accelerator.stream_for_dynamo)
+    for name in ("torch._dynamo.utils", "torch._dynamo.guards"):  # They import it by name.
+        if name in sys.modules:
+            setattr(sys.modules[name], "get_current_stream", function)  # noqa: B010
+
+
 def apply() -> None:
     """Replaces the functions, once."""
     _replace(nn.Module, "_apply", _module_apply)
@@ -350,13 +360,14 @@ def apply() -> None:
     _replace(torch.Tensor, "data_ptr", _data_ptr)
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
+    _replace_stream_of_dynamo()
     _replace(pinning, "pin_memory", _pin_memory)
     checkpoint = torch.utils.checkpoint
-    for owner, name, make in (
-        (checkpoint.CheckpointFunction, "backward", recomputation.backward),
-        (checkpoint, "_checkpoint_without_reentrant_generator", recomputation.generator),
-    ):
-        _replace(owner, name, make)
+    _replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)
+    generator = "_checkpoint_without_reentrant_generator"
+    if hasattr(checkpoint, generator + "_impl"):  # torch 2.15; the one without calls it.
+        generator += "_impl"
+    _replace(checkpoint, generator, recomputation.generator)
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
