@@ -51,6 +51,8 @@ def _train(info: OptimizerInfo, kwargs: dict[str, Any], device: Any) -> Iterator
             def closure() -> torch.Tensor:
                 optimizer.zero_grad()
                 loss = sum((p * p).sum() for p in parameters)
+                if kwargs.get("maximize"):  # It has a maximum.
+                    loss = -loss
                 loss.backward()
                 return loss
 
