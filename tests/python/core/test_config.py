@@ -34,13 +34,13 @@ def test_no_variable_is_outside_the_table():
         r'|environ\["([A-Z][A-Z0-9_]*)"\]|"([A-Z][A-Z0-9_]*)" (?:not )?in (?:os\.)?environ'
     )
     known = variables.known_names()
-    beginnings = {"XLA_PERSISTENT_CACHE", "PT_XLA", "XLA"}
+    no_variables = {"XLA_PERSISTENT_CACHE", "PT_XLA", "XLA", "XLA_LIB"}  # beginnings, a public name
     unknown, read = [], set()
     for path, text in _sources():
         for match in (*own.finditer(text), *any_read.finditer(text)):
             name = next(group for group in match.groups() if group)
             read.add(name)
-            if name not in known | beginnings:
+            if name not in known | no_variables:
                 unknown.append(f"{path.relative_to(ROOT)}: {name}")
     assert not unknown
     unread = {name for name in variables.ALL if "<" not in name} - read
