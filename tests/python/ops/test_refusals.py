@@ -189,3 +189,21 @@ def test_sparse_tensors_are_refused_with_what_to_do_instead(device):
         torch.eye(2).to_sparse().to(device)
     with pytest.raises(NotImplementedError, match="no sparse tensors"):
         torch.eye(2, device=device).to_sparse()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_clamps_of_integers_by_numbers_outside_their_range(device, dtype):
+    """Since PyTorch 2.15 the range's ends; wrapped around, or refused, before."""
+    x = torch.tensor([-100, 0, 1, 5, 100]).to(dtype)
+    calls = [
+        *((torch.clamp, (x, *bounds)) for bounds in ((-1, 2), (2, 300), (-5, -1), (300, None))),
+        *((F.hardtanh, (x, *bounds)) for bounds in ((-200, 200), (-1, 2))),
+        *((torch.clamp_min, (x, low)) for low in (-1, 150)),
+        *((torch.clamp_max, (x, high)) for high in (-1, 150, 300)),
+        *((op, ([x], -1)) for op in (torch._foreach_clamp_min, torch._foreach_minimum)),
+    ]
+    refused = [refusal(*call, {}) is not None for call in calls]
+    for call, is_refused in zip(calls, refused, strict=True):
+        if is_refused:
+            check_refused(device, call[0], *call[1])
+    check_many([call for call, is_refused in zip(calls, refused, strict=True) if not is_refused])

@@ -1,5 +1,7 @@
 // Ops that compute each element from the elements at the same place. Those with an
 // exact counterpart in StableHLO are named in the yaml and have no function here.
+#include <torch/version.h>
+
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -41,6 +43,21 @@ Value EqualsAny(Value x, std::initializer_list<double> values) {
   if (!runtime::IsFloat(x.element())) return result;
   for (double value : values) result = Or(result, Equal(x, value));
   return result;
+}
+
+/// A clamp's bound that lies outside the range of an integral output 0: the range's end since
+/// PyTorch 2.15, wrapped around before (and refused where it is above the range).
+Value WithinOutput(LoweringContext& cx, Value bound) {
+  constexpr bool kSaturates = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15;
+  const ElementType output = cx.output_element(), wide = bound.element();
+  if (!kSaturates || output == wide || !runtime::IsInteger(output) || !runtime::IsInteger(wide)) {
+    return bound;
+  }
+  if (output != ElementType::kU64) {
+    bound = Minimum(bound, Convert(MaxFinite(cx.builder(), output), wide));
+  }
+  if (wide == ElementType::kU64) return bound;
+  return Maximum(bound, Convert(MinFinite(cx.builder(), output), wide));
 }
 
 /// Where both are not zero and have different signs.
@@ -246,6 +263,25 @@ Value Clamp(LoweringContext& cx, Value self, std::optional<Value> min, std::opti
   if (min) x = FirstMaximum(x, ToOutput(cx, *min));
   if (max) x = FirstMinimum(x, ToOutput(cx, *max));
   return x;
+}
+
+Value ClampByNumbers(LoweringContext& cx, Value self, std::optional<Value> min,
+                     std::optional<Value> max) {
+  if (min) min = WithinOutput(cx, *min);
+  if (max) max = WithinOutput(cx, *max);
+  return Clamp(cx, self, min, max);
+}
+
+Value ClampBetween(LoweringContext& cx, Value self, Value min, Value max) {
+  return ClampByNumbers(cx, self, min, max);
+}
+
+Value ClampMaxByNumber(LoweringContext& cx, Value self, Value max) {
+  return ClampByNumbers(cx, self, std::nullopt, max);
+}
+
+Value ClampMinByNumber(LoweringContext& cx, Value self, Value min) {
+  return ClampByNumbers(cx, self, min, std::nullopt);
 }
 
 Value ClampMax(LoweringContext& cx, Value self, Value max) {
