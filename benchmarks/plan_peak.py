@@ -57,6 +57,22 @@ def lstm() -> tuple[nn.Module, torch.Tensor]:
     return Last(), torch.randn(512, 24, 256)
 
 
+def tagger() -> tuple[nn.Module, torch.Tensor]:
+    """Words, a recurrent network and as many scores a word as there are words."""
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(2000, 256)
+            self.gru = nn.GRU(256, 256, batch_first=True)
+            self.scores = nn.Linear(256, 2000)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.scores(self.gru(self.words(x))[0]).log_softmax(-1)
+
+    return Scores(), torch.randint(2000, (256, 24))
+
+
 def autoencoder() -> tuple[nn.Module, torch.Tensor]:
     """Strided and transposed convolutions."""
     return nn.Sequential(
@@ -66,7 +82,7 @@ def autoencoder() -> tuple[nn.Module, torch.Tensor]:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
-    model.__name__: model for model in (mlp, cnn, encoder, lstm, autoencoder)
+    model.__name__: model for model in (mlp, cnn, encoder, lstm, tagger, autoencoder)
 }
 
 

@@ -43,7 +43,8 @@ class Plan:
         arguments: Bytes of its arguments: parameters, state, inputs.
         outputs: Bytes of its results, those that take the memory of arguments among them.
         aliased: Bytes of these.
-        temporaries: Bytes of what lives during the program alone, activations for example.
+        temporaries: Bytes of what lives during the program alone: activations, for example, or
+            what oneDNN's convolutions copy.
         code: Bytes of machine code.
         peak: Bytes in use when most are.
         flops: Operations on floating point numbers, XLA's estimate; where the plugin makes none
@@ -67,14 +68,15 @@ class Plan:
         self.arguments: int = memory["arguments"]
         self.outputs: int = memory["outputs"]
         self.aliased: int = memory["aliased"]
-        self.temporaries: int = memory["temporaries"]
-        self.code: int = memory["code"]
-        self.peak: int = self.arguments + self.outputs - self.aliased + self.temporaries + self.code
         costs = dict(program.costs())
         self.flops: float = costs.get("flops", math.nan)
         self.bytes_accessed: float = costs.get("bytes accessed", math.nan)
         optimized = program.optimized()
         self._module = hlo.read(*optimized) if optimized else None
+        copies = self._module.library_copies() if self._module else 0
+        self.temporaries: int = memory["temporaries"] + copies
+        self.code: int = memory["code"]
+        self.peak: int = self.arguments + self.outputs - self.aliased + self.temporaries + self.code
         self.collectives = self._module.collectives() if self._module else {}
         if self._module and (math.isnan(self.flops) or self._module.has_loops()):
             self.flops = float(self._module.flops())

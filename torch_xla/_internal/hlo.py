@@ -255,6 +255,9 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
     return 2 * math.prod(result.dims) * math.prod(left.dims[int(d)] for d in contracted)
 
 
+_LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"  # ops/convolution_library.cpp
+
+
 def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
     """Of ops/convolution_library.cpp's call, whose attributes are text."""
     config = bytes(call.details.get(_CONFIG, b"")).decode()
@@ -385,12 +388,27 @@ class Module(NamedTuple):
                     flops = _convolution_flops(instruction, *operands)
                 elif instruction.target.startswith("__cudnn$conv"):
                     flops = _cudnn_flops(instruction, operands)
-                elif instruction.target == "torch_xla.cpu_convolution":
+                elif instruction.target == _LIBRARY_CONVOLUTION:
                     flops = _library_convolution_flops(instruction, operands)
                 elif instruction.target.startswith("__cublas$"):
                     flops = _cublas_flops(instruction, operands[0])
                 total += runs[identity] * flops
         return total
+
+    def library_copies(self) -> int:
+        """Returns the bytes that a library takes beside what the compiler plans, at most at once.
+
+        Our convolutions on the CPU are oneDNN's, whose kernels copy operands and result into
+        layouts of their own.
+        """
+        copies = [0]
+        for instructions in self.computations.values():
+            sizes = {instruction.id: instruction.shape.bytes for instruction in instructions}
+            for instruction in instructions:
+                if instruction.target == _LIBRARY_CONVOLUTION:
+                    operands = sum(sizes[i] for i in instruction.operands)
+                    copies.append(instruction.shape.bytes + operands)
+        return max(copies)
 
     def has_loops(self) -> bool:
         """Whether something in it runs more than once."""

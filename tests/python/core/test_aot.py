@@ -1,5 +1,7 @@
 """What a plan reads from an optimized program, on the CPU."""
 
+import os
+
 import pytest
 import torch
 from process_testing import python_output
@@ -20,6 +22,22 @@ def test_flops_of_products_and_convolutions(device):
     plan = aot.compile(torch.matmul, (torch.ones(BATCH, 32), torch.ones(32, WIDTH)))
     assert plan._module.flops() == 2 * BATCH * 32 * WIDTH
     assert not plan._module.has_loops()
+
+
+def test_copies_of_the_library_are_counted(device):
+    """oneDNN's, of the larger of two convolutions."""
+    x, w = torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)
+
+    def convolve(x, w):
+        return torch.conv2d(torch.conv2d(x, w), w)
+
+    plan = aot.compile(convolve, (x, w))
+    targets = {i.target for c in plan._module.computations.values() for i in c}
+    copies = 4 * (x.numel() + w.numel() + 8 * 16 * 30 * 30)
+    calls = "torch_xla.cpu_convolution" in targets
+    assert plan._module.library_copies() == (copies if calls else 0)
+    assert calls == (os.environ.get("XLA_CPU_KERNELS") != "0")
+    assert plan.temporaries >= plan._module.library_copies()
 
 
 def test_a_loop_counts_as_often_as_it_runs(device):
