@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_testing import make_toy
 from process_testing import run_python, start_python
 
 from torch_xla import _XLAC, cache
-from torch_xla._internal import plugins
 
 pytestmark = pytest.mark.multiprocess
 
@@ -261,56 +260,76 @@ def test_of_many_processes_one_compiles(tmp_path):
     assert sum(hits for hits, _ in counts) == 2 * programs
 
 
-REJECTING_PLUGIN = """
-#include <dlfcn.h>
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include "runtime/pjrt_abi.h"
-using namespace torch_xla::runtime::pjrt;
-static PJRT_Api api;
-static const PJRT_Api* real;
-extern "C" const PJRT_Api* GetPjrtApi() {
-  void* library = dlopen(getenv("REAL_PLUGIN"), RTLD_NOW | RTLD_LOCAL);
-  real = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-  std::memcpy(&api, real, std::min(real->struct_size, sizeof api));
-  api.struct_size = std::min(real->struct_size, sizeof api);
+REJECTING = """
   api.PJRT_Executable_DeserializeAndLoad = [](PJRT_Executable_DeserializeAndLoad_Args* args) {
     static char nonsense[] = "nonsense";
     args->serialized_executable = nonsense;
     args->serialized_executable_size = sizeof nonsense;
     return real->PJRT_Executable_DeserializeAndLoad(args);
   };
-  return &api;
-}
 """
 
 
 def test_a_plugin_that_rejects_its_own_programs_is_noticed(tmp_path):
-    sources = Path(__file__).parents[3] / "torch_xla" / "csrc"
-    if not shutil.which("c++") or not sources.is_dir():
-        pytest.skip("needs a compiler and the sources")
-    (tmp_path / "plugin.cpp").write_text(REJECTING_PLUGIN)
-    library = tmp_path / "plugin.so"
-    subprocess.run(
-        ["c++", "-std=c++20", "-shared", "-fPIC", f"-I{sources}", "plugin.cpp", "-o", library],
-        cwd=tmp_path,
-        check=True,
-        timeout=100,
-    )
-    (real,) = (spec.library for spec in plugins.find_plugins() if spec.platform == "CPU")
+    library = make_toy(tmp_path, REJECTING)
     found, errors = run_python(
         SCRIPT,
         tmp_path,
         XLA_PERSISTENT_CACHE_PATH=str(tmp_path / "cache"),
         PJRT_DEVICE="CPU",
-        PJRT_CPU_LIBRARY_PATH=str(library),
-        REAL_PLUGIN=os.environ.get("PJRT_CPU_LIBRARY_PATH") or real,
+        PJRT_CPU_LIBRARY_PATH=library,
     )
     assert (found["compiles"], found["loss"]) == (2, 52.5)
     assert (found["writes"], found["rejected"]) == (1, 1)
     assert not entries(tmp_path / "cache")
     assert errors.count("does not take back") == 1
+
+
+# The CPU's devices, known without a client of them.
+COMPILES_WITHOUT_DEVICES = """
+  static PJRT_Client* client;
+  static const auto topology = [] {
+    PJRT_Client_Create_Args create{.struct_size = sizeof create};
+    real->PJRT_Client_Create(&create);
+    client = create.client;
+    PJRT_Client_TopologyDescription_Args args{.struct_size = sizeof args, .client = client};
+    real->PJRT_Client_TopologyDescription(&args);
+    return args.topology;
+  };
+  api.PJRT_TopologyDescription_Create = [](PJRT_TopologyDescription_Create_Args* args) {
+    args->topology = topology();
+    return static_cast<PJRT_Error*>(nullptr);
+  };
+  api.PJRT_Compile = [](PJRT_Compile_Args* args) {
+    PJRT_Client_Compile_Args compile{.struct_size = sizeof compile, .client = client};
+    compile.program = args->program;
+    compile.compile_options = args->compile_options;
+    compile.compile_options_size = args->compile_options_size;
+    if (PJRT_Error* error = real->PJRT_Client_Compile(&compile)) return error;
+    PJRT_LoadedExecutable_GetExecutable_Args get{.struct_size = sizeof get};
+    get.loaded_executable = compile.executable;
+    PJRT_Error* error = real->PJRT_LoadedExecutable_GetExecutable(&get);
+    args->executable = get.executable;
+    return error;
+  };
+"""
+
+
+def test_devices_load_what_was_compiled_without_them(tmp_path):
+    """A plugin that stands for a TPU's."""
+    library = make_toy(tmp_path, COMPILES_WITHOUT_DEVICES)
+    settings = {"PJRT_DEVICE": "TPU", "PJRT_TPU_LIBRARY_PATH": library}
+    folder = tmp_path / "cache"
+    compiled = run_python(
+        SCRIPT.replace("loss=loss.item(),", ""),
+        tmp_path,
+        XLA_PERSISTENT_CACHE_PATH=str(folder),
+        XLA_TOPOLOGY="v5e:1x1",
+        **settings,
+    )[0]
+    assert (compiled["compiles"], compiled["writes"], compiled["hits"]) == (2, 2, 0)
+    found = run(tmp_path, folder, **settings)
+    assert (found["lowered"], found["compiles"], found["hits"], found["loss"]) == (0, 0, 2, 52.5)
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -68,7 +68,7 @@ std::string RecordKey(const ir::Hash128& graph) {
   std::vector<std::string_view> variables;
   for (char** variable = environ; *variable; ++variable) {
     const std::string_view text = *variable;
-    if (text.starts_with("XLA_PERSISTENT_CACHE")) continue;
+    if (text.starts_with("XLA_PERSISTENT_CACHE") || text.starts_with("XLA_TOPOLOGY=")) continue;
     if (text.starts_with("XLA_") || text.starts_with("PT_XLA_")) variables.push_back(text);
   }
   std::sort(variables.begin(), variables.end());
@@ -117,7 +117,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
 std::atomic<bool> rejected{false};
 
 std::shared_ptr<DiskCache> UsableCache() {
-  return rejected.load() || !GetClient().loads_executables() ? nullptr : GetDiskCache();
+  return rejected.load() || !GetClient().devices_load_executables() ? nullptr : GetDiskCache();
 }
 
 void Reject(DiskCache& cache, const std::string& key, const runtime::Error& error) {
@@ -134,6 +134,7 @@ void Reject(DiskCache& cache, const std::string& key, const runtime::Error& erro
 std::unique_ptr<runtime::Executable> Load(DiskCache& cache, const std::string& key,
                                           const runtime::CompileOptions& options) {
   static auto& hits = *new debug::Counter("PersistentCacheHit");
+  if (!GetClient().loads_executables()) return nullptr;
   const std::optional<std::string> content = cache.Read(key);
   if (!content) return nullptr;
   try {
@@ -156,11 +157,16 @@ void Store(DiskCache& cache, const std::string& key, const runtime::CompileOptio
   } catch (const runtime::Error&) {
     return;  // A plugin that cannot serialize has no disk cache.
   }
-  if (!cache.Write(key, content)) return;
+  // Some plugins refuse what they have written themselves: once in each process they are asked, and
+  // other threads wait for the answer.
+  static auto& probing = *new std::mutex;
+  static bool probed = false;
+  std::unique_lock<std::mutex> lock(probing);
+  if (probed || !GetClient().loads_executables()) lock.unlock();
+  if (rejected.load() || !cache.Write(key, content)) return;
   writes.Add();
-  // Some plugins refuse what they have written themselves: once in each process they are asked.
-  static std::atomic<bool> probed{false};
-  if (probed.exchange(true)) return;
+  if (!lock) return;
+  probed = true;
   try {
     GetClient().Deserialize(content, options);
   } catch (const runtime::Error& error) {

@@ -105,6 +105,27 @@ std::string PluginAttributes(const PluginLibrary& plugin) {
   return result;
 }
 
+/// As the client's topology has it, which is known without devices, too; else as the client does.
+std::string PlatformVersion(const PluginLibrary& plugin, PJRT_Client* client) {
+  Args<PJRT_Client_TopologyDescription_Args> of;
+  of.client = client;
+  if (plugin.Has(&PJRT_Api::PJRT_Client_TopologyDescription) &&
+      plugin.Has(&PJRT_Api::PJRT_TopologyDescription_PlatformVersion)) {
+    PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Client_TopologyDescription, of);
+    if (error == nullptr) {
+      Args<PJRT_TopologyDescription_PlatformVersion_Args> version;
+      version.topology = of.topology;
+      PJRT_CALL(plugin, PJRT_TopologyDescription_PlatformVersion, version);
+      return std::string(version.platform_version, version.platform_version_size);
+    }
+    plugin.Discard(error);
+  }
+  Args<PJRT_Client_PlatformVersion_Args> version;
+  version.client = client;
+  PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
+  return std::string(version.platform_version, version.platform_version_size);
+}
+
 DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int index) {
   DeviceInfo info;
   info.local_ordinal = index;
@@ -245,6 +266,8 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   const PluginLibrary& plugin = spec.topology ? CompileOnly(library, *spec.topology) : library;
   std::unique_ptr<Client> client(new Client);
   client->platform_ = UpperCase(platform);
+  client->devices_load_executables_ = library.Has(&PJRT_Api::PJRT_Executable_DeserializeAndLoad) &&
+                                      (!spec.topology || spec.options.empty());
   if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {
     spec.options["cpu_device_count"] = CpuDeviceCount();
   }
@@ -282,11 +305,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   client->platform_name_.assign(name.platform_name, name.platform_name_size);
   impl.host_memory = UpperCase(client->platform_name_) == "CPU";
   if (impl.host_memory) KeepFreedMemory();
-  Args<PJRT_Client_PlatformVersion_Args> version;
-  version.client = impl.client;
-  PJRT_CALL(plugin, PJRT_Client_PlatformVersion, version);
-  client->version_ = client->platform_name_ + " " +
-                     std::string(version.platform_version, version.platform_version_size) +
+  client->version_ = client->platform_name_ + " " + PlatformVersion(plugin, impl.client) +
                      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() +
                      PluginAttributes(plugin);
 

@@ -240,6 +240,9 @@ class Client {
   bool tells_shardings() const;
   /// Whether what Executable::Serialize gives can be taken back.
   bool loads_executables() const;
+  /// Or by a client of the devices, if these are not there. Not of those that options describe:
+  /// for GPUs the compiler tries kernels out, where it can.
+  bool devices_load_executables() const { return devices_load_executables_; }
 
   /// Copies a row-major host array to a device. With `on_done`, returns at once
   /// and reads `data` until `on_done` is called (from any thread); without it,
@@ -282,6 +285,7 @@ class Client {
   std::shared_ptr<ClientImpl> impl_;
   std::string platform_, platform_name_, version_;
   std::string create_options_;  // as text
+  bool devices_load_executables_ = false;
   std::vector<DeviceInfo> devices_;
 };
 

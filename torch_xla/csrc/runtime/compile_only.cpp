@@ -141,13 +141,9 @@ PJRT_Error* PlatformName(PJRT_Client_PlatformName_Args* args) {
   return error;
 }
 
-PJRT_Error* PlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
-  Args<PJRT_TopologyDescription_PlatformVersion_Args> version;
-  version.topology = args->client->topology;
-  PJRT_Error* error = Table().PJRT_TopologyDescription_PlatformVersion(&version);
-  args->platform_version = version.platform_version;
-  args->platform_version_size = version.platform_version_size;
-  return error;
+PJRT_Error* TopologyOf(PJRT_Client_TopologyDescription_Args* args) {
+  args->topology = args->client->topology;
+  return nullptr;
 }
 
 PJRT_Error* AddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
@@ -320,7 +316,8 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.PJRT_Client_Create = CreateClient;
   table.PJRT_Client_Destroy = DestroyClient;
   table.PJRT_Client_PlatformName = PlatformName;
-  table.PJRT_Client_PlatformVersion = PlatformVersion;
+  table.PJRT_Client_TopologyDescription = TopologyOf;
+  table.PJRT_TopologyDescription_PlatformVersion = own.PJRT_TopologyDescription_PlatformVersion;
   table.PJRT_Client_AddressableDevices = AddressableDevices;
   table.PJRT_Client_Compile = Compile;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHost;

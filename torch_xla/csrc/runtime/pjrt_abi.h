@@ -831,6 +831,14 @@ struct PJRT_TopologyDescription_GetDeviceDescriptions_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_TopologyDescription_GetDeviceDescriptions_Args, num_descriptions);
 
+struct PJRT_Client_TopologyDescription_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_Client* client;
+  PJRT_TopologyDescription* topology;
+};
+PJRT_STRUCT_SIZE(PJRT_Client_TopologyDescription_Args, topology);
+
 struct PJRT_Compile_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -1068,7 +1076,7 @@ struct PJRT_Api {
   PJRT_Function<PJRT_Buffer_CopyToMemory_Args> PJRT_Buffer_CopyToMemory;
   PJRT_Function<PJRT_Client_CreateViewOfDeviceBuffer_Args> PJRT_Client_CreateViewOfDeviceBuffer;
   void* PJRT_Executable_Fingerprint;
-  void* PJRT_Client_TopologyDescription;
+  PJRT_Function<PJRT_Client_TopologyDescription_Args> PJRT_Client_TopologyDescription;
   PJRT_Function<PJRT_Executable_GetCompiledMemoryStats_Args> PJRT_Executable_GetCompiledMemoryStats;
   void* PJRT_Memory_Kind_Id;
   void* PJRT_ExecuteContext_Create;
