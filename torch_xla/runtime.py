@@ -138,7 +138,8 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
             ``"xla:0"``.
 
     Returns:
-        ``name``, ``platform``, ``kind`` and ``process_index``.
+        ``name``, ``platform``, ``kind`` and ``process_index``, and what else the plugin says:
+        ``coords`` (place in the torus), ``core_on_chip`` and the like of a TPU.
 
     Raises:
         IndexError: This process has no such device.
@@ -161,12 +162,14 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     """
     count, platform = addressable_runtime_device_count(), device_type()
     kinds = [_XLAC._xla_device_kind(f"xla:{0 if is_spmd() else i}") for i in range(count)]
+    attributes = _XLAC._xla_device_attributes()
     return [
         {
             "name": f"{platform}:{process * count + i}",
             "platform": platform,
             "kind": kinds[i],
             "process_index": process,
+            **attributes[i][1],
         }
         for process in range(process_count())
         for i in range(count)

@@ -28,6 +28,7 @@ os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
 
 import torch
 import yaml
+from operators_page import read_platforms, with_platforms
 from opinfo_cases import CHECKS, DTYPES, OPS, dtype_name, plan
 from opinfo_exceptions import (
     EXCEPTIONS,
@@ -250,6 +251,9 @@ def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
         "program (on other platforms than the CPU they are a **C**). **C**: some ran on the CPU,",
         "outside of it. **✗**: something differs from the CPU (below), **\\***: and is excused",
         "(below). Empty: not on the CPU either, and refused as there.",
+        "TPU v5e, H100 ([platforms.md](platforms.md), `make platforms`): **✓**: its programs",
+        "compile for that chip. **r**: some read a value while they are traced. **✗**: some are",
+        "refused.",
         "",
         "| operator | " + " | ".join(dtypes) + " | CPU fallbacks |",
         "|---" * (len(dtypes) + 2) + "|",
@@ -300,7 +304,8 @@ def write_table(verdicts: list[Verdict], path: Path, limit: int | None) -> str:
             lines.append(f"- {v.op}: {len(v.failures)}, the first: `{text[:200]}`")
         lines.append("")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines))
+    platforms = read_platforms(path.read_text()) if path.exists() else {}
+    path.write_text(with_platforms("\n".join(lines), platforms))
     return totals
 
 

@@ -4,8 +4,9 @@
     python tests/python/platforms.py h100:1 -k linalg -v
 
 One sample per operator and dtype, and its gradient in float32, bfloat16 and complex64, is traced,
-lowered and compiled through the chip's own plugin (docs/platforms.md); nothing runs. Exits with 1
-where a compiler refuses a program, or the device a call that the CPU takes.
+lowered and compiled through the chip's own plugin (docs/platforms.md); nothing runs. All of them
+make a column of docs/operators.md. Exits with 1 where a compiler refuses a program, or the device a
+call that the CPU takes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if __name__ == "__main__":
     import torch_xla  # sets PJRT_DEVICE, before the suite does
 
 import torch
-from conformance import run_all
+from conformance import ROOT, run_all
+from operators_page import TITLES, read_platforms, with_platforms
 from opinfo_cases import OPS, _attempt, dtype_name, dtypes_of, make_cases
 from opinfo_exceptions import EXCEPTIONS
 from platforms_exceptions import REFUSED
@@ -102,11 +104,14 @@ def main() -> int:
     start = time.monotonic()
     counts: collections.Counter[str] = collections.Counter()
     bad = 0
+    marks = {}
     for op, result in run_all(ops, args).items():
         if isinstance(result, str):
             result = [{"dtype": "", "what": "crashed", "failures": [result]}]
         counts.update(report["what"] for report in result)
         failures = [r for r in result if r["failures"]]
+        reads = any(report["what"] == "reads" for report in result)
+        marks[op] = "✗" if failures else "r" if reads else "✓" if result else ""
         excuse = REFUSED.get((platform, op))
         if not failures:
             if excuse:
@@ -119,6 +124,11 @@ def main() -> int:
         print(f"FAIL {op}")
         for report in failures if args.verbose else failures[:1]:
             print(f"     {report['dtype']} {report['what']}: {report['failures'][0]}")
+    title = TITLES.get(args.topology.partition(":")[0])
+    if title and not args.k and args.every == 1:
+        page = ROOT / "docs" / "operators.md"
+        text = page.read_text()
+        page.write_text(with_platforms(text, {**read_platforms(text), title: marks}))
     totals = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     print(f"{args.topology}: {len(ops)} operators: {totals}; {time.monotonic() - start:.0f} s")
     return int(bad > 0)

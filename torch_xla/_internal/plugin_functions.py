@@ -39,6 +39,9 @@ FUNCTIONS = (
     Function(22, "PJRT_Client_BufferFromHostBuffer", None),
     Function(23, "PJRT_DeviceDescription_Id", None),
     Function(24, "PJRT_DeviceDescription_ProcessIndex", None),
+    Function(
+        25, "PJRT_DeviceDescription_Attributes", "meshes do not follow how devices are connected"
+    ),
     Function(26, "PJRT_DeviceDescription_Kind", None),
     Function(27, "PJRT_DeviceDescription_DebugString", None),
     Function(29, "PJRT_Device_GetDescription", None),
@@ -74,6 +77,7 @@ FUNCTIONS = (
     Function(90, "PJRT_Executable_OutputElementTypes", _INSIGHT),
     Function(91, "PJRT_Executable_OutputDimensions", _INSIGHT),
     Function(93, "PJRT_Client_CreateViewOfDeviceBuffer", _SHARING),
+    Function(95, "PJRT_Client_TopologyDescription", _TOPOLOGY),
     Function(96, "PJRT_Executable_GetCompiledMemoryStats", _INSIGHT),
     Function(134, "PJRT_Executable_ParameterMemoryKinds", _INSIGHT),
 )

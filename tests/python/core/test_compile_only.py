@@ -137,6 +137,40 @@ def test_operators_compile(topology):
     assert " compiled" in result.stdout
 
 
+MESHES = """
+import torch_xla.runtime as xr
+from torch_xla.distributed import spmd
+
+xr.use_spmd()
+mesh = spmd.HybridMesh(ici_mesh_shape={ici}, dcn_mesh_shape={dcn})
+known = xr.global_runtime_device_attributes()
+for axis in range(len(mesh.mesh_shape)):
+    rows = mesh.get_logical_mesh().swapaxes(0, axis).reshape(mesh.mesh_shape[axis], -1)
+    first, second = rows[:2, 0]
+    print([known[first]["coords"], known[second]["coords"]])
+"""
+
+
+O = [0, 0, 0]  # noqa: E741
+
+
+@pytest.mark.parametrize(
+    ("topology", "ici", "dcn", "neighbours"),
+    [
+        # Along an axis the devices differ in one coordinate, and are next to each other.
+        ("v5e:4x4", (4, 4), None, [[O, [1, 0, 0]], [O, [0, 1, 0]]]),
+        # The last axis takes the chips' two cores.
+        ("v4:1x2x4", (4, 2, 2), None, [[O, [0, 0, 1]], [O, [0, 1, 0]], [O, O]]),
+        # The second axis goes over the hosts, of four devices each.
+        ("h100:2x4", (4, 1), (1, 2), [[O, [0, 0, 1]], [O, [0, 1, 0]]]),
+    ],
+)
+def test_meshes_follow_the_connections(topology, ici, dcn, neighbours):
+    needs(topologies.parse(topology).platform)
+    result = run("-c", MESHES.format(ici=ici, dcn=dcn), XLA_TOPOLOGY=topology)
+    assert result.stdout.splitlines() == [str(pair) for pair in neighbours], result.stderr[-1000:]
+
+
 AOT = """
 import torch
 from torch_xla import aot

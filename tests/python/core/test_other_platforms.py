@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from operators_page import read_platforms, with_platforms
 from process_testing import start_python
 
+PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 OPS = Path(__file__).parents[1] / "ops"
 # Of test_ops_linalg.py test_without_cpu_kernels does the same.
 TESTS = {
@@ -21,3 +23,12 @@ def test_without_cpu_kernels() -> None:
     run = start_python(*options, *names, timeout=280, XLA_CPU_KERNELS="0")
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
     assert " passed" in run.stdout
+
+
+def test_the_page_of_operators_keeps_its_platforms() -> None:
+    text = PAGE.read_text()
+    platforms = read_platforms(text)
+    assert with_platforms(text, platforms) == text
+    assert all(marks["addmm"] == "✓" for marks in platforms.values()) and len(platforms) == 2
+    one = {"H100": {"addmm": "r"}}
+    assert read_platforms(with_platforms(text, one))["H100"]["addmm"] == "r"

@@ -20,6 +20,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from torch_xla import _XLAC
+from torch_xla.distributed.spmd.hybrid_mesh import order_by_coordinates
 
 pytestmark = pytest.mark.multiprocess
 
@@ -181,6 +182,20 @@ def test_hybrid_meshes():
     for shapes in (((2,), (1,)), ((2, 2), (1,))):
         with pytest.raises(ValueError, match="HybridMesh: expected"):
             xs.HybridMesh(ici_mesh_shape=shapes[0], dcn_mesh_shape=shapes[1])
+
+
+def test_order_by_coordinates():
+    torus = [(x, y, 0) for y in range(4) for x in range(2)]  # The plugin's order is another.
+    order = order_by_coordinates(torus, (4, 2))
+    assert [[torus[i] for i in row] for row in order.tolist()] == [
+        [(0, y, 0), (1, y, 0)] for y in range(4)
+    ]
+    # One axis takes two dimensions.
+    assert order_by_coordinates(torus, (8, 1)).ravel().tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+    # Where no dimensions have these sizes, and where the box is not full, it is their order.
+    cube = [(x, y) for x in range(3) for y in range(4)]
+    assert order_by_coordinates(cube, (6, 2)).ravel().tolist() == list(range(12))
+    assert order_by_coordinates([(0, 0), (0, 1), (1, 0)], (3,)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

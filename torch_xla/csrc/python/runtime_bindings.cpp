@@ -88,6 +88,16 @@ void BindRuntime(py::module_& m) {
       "_xla_device_kind",
       [](const std::string& device) { return lazy::GetClient().devices()[Ordinal(device)].kind; },
       NoGil());
+  m.def(
+      "_xla_device_attributes",
+      [] {
+        std::vector<std::pair<int, std::map<std::string, runtime::OptionValue>>> devices;
+        for (const runtime::DeviceInfo& device : lazy::GetClient().devices()) {
+          devices.emplace_back(device.process, device.attributes);
+        }
+        return devices;
+      },
+      NoGil());
   m.def("_xla_get_default_device", [] { return Name(lazy::CurrentDevice()); });
   m.def(
       "_xla_set_default_device",

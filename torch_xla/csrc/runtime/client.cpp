@@ -74,7 +74,36 @@ std::string ToText(const OptionValue& option) {
   return list;
 }
 
-// " xla_version=2" for every attribute that the plugin publishes as a number or a text.
+std::map<std::string, OptionValue> FromNamedValues(const PJRT_NamedValue* values, size_t count) {
+  std::map<std::string, OptionValue> result;
+  for (const PJRT_NamedValue& named : std::span(values, count)) {
+    OptionValue value;
+    switch (named.type) {
+      case PJRT_NamedValue_kString:
+        value = std::string(named.value.string_value, named.value_size);
+        break;
+      case PJRT_NamedValue_kInt64:
+        value = named.value.int64_value;
+        break;
+      case PJRT_NamedValue_kInt64List:
+        value = std::vector<int64_t>(named.value.int64_array_value,
+                                     named.value.int64_array_value + named.value_size);
+        break;
+      case PJRT_NamedValue_kFloat:
+        value = named.value.float_value;
+        break;
+      case PJRT_NamedValue_kBool:
+        value = named.value.bool_value;
+        break;
+      default:
+        continue;
+    }
+    result.emplace(std::string(named.name, named.name_size), std::move(value));
+  }
+  return result;
+}
+
+// " xla_version=2" for every attribute that the plugin publishes.
 std::string PluginAttributes(const PluginLibrary& plugin) {
   if (!plugin.Has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
   Args<PJRT_Plugin_Attributes_Args> args;
@@ -82,26 +111,10 @@ std::string PluginAttributes(const PluginLibrary& plugin) {
     plugin.Discard(error);
     return {};
   }
-  std::map<std::string, std::string> sorted;
-  for (size_t i = 0; i < args.num_attributes; ++i) {
-    const PJRT_NamedValue& attribute = args.attributes[i];
-    std::string text;
-    if (attribute.type == PJRT_NamedValue_kString) {
-      text.assign(attribute.value.string_value, attribute.value_size);
-    } else if (attribute.type == PJRT_NamedValue_kInt64) {
-      text = std::to_string(attribute.value.int64_value);
-    } else if (attribute.type == PJRT_NamedValue_kInt64List) {
-      for (size_t j = 0; j < attribute.value_size; ++j) {
-        if (j != 0) text += '.';
-        text += std::to_string(attribute.value.int64_array_value[j]);
-      }
-    } else {
-      continue;
-    }
-    sorted.emplace(std::string(attribute.name, attribute.name_size), text);
-  }
   std::string result;
-  for (const auto& [name, text] : sorted) result += " " + name + "=" + text;
+  for (const auto& [name, value] : FromNamedValues(args.attributes, args.num_attributes)) {
+    result += " " + name + "=" + ToText(value);
+  }
   return result;
 }
 
@@ -144,6 +157,19 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
   debug.device_description = description.device_description;
   PJRT_CALL(plugin, PJRT_DeviceDescription_DebugString, debug);
   info.debug_name.assign(debug.debug_string, debug.debug_string_size);
+  Args<PJRT_DeviceDescription_ProcessIndex_Args> process;
+  process.device_description = description.device_description;
+  PJRT_CALL(plugin, PJRT_DeviceDescription_ProcessIndex, process);
+  info.process = process.process_index;
+  if (plugin.Has(&PJRT_Api::PJRT_DeviceDescription_Attributes)) {
+    Args<PJRT_DeviceDescription_Attributes_Args> args;
+    args.device_description = description.device_description;
+    if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_DeviceDescription_Attributes, args)) {
+      plugin.Discard(error);
+    } else {
+      info.attributes = FromNamedValues(args.attributes, args.num_attributes);
+    }
+  }
   info.hardware_id = index;
   if (plugin.Has(&PJRT_Api::PJRT_Device_LocalHardwareId)) {
     Args<PJRT_Device_LocalHardwareId_Args> hardware;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 
 #include "runtime/element_type.h"
 #include "runtime/key_value_store.h"
+#include "runtime/plugin.h"
 
 namespace torch_xla::runtime {
 
@@ -201,6 +203,9 @@ struct DeviceInfo {
   int hardware_id = 0;     // the number that CUDA, ROCm, … know it by
   std::string kind;        // "cpu", "NVIDIA H100 80GB HBM3"
   std::string debug_name;  // the plugin's own words
+  int process = 0;         // PJRT's number of the process, or host, that it belongs to
+  /// What else the plugin says: "coords", "core_on_chip", "slice_index" of a TPU.
+  std::map<std::string, OptionValue> attributes;
 };
 
 /// Memory of one device, in bytes; -1 where unknown. `in_use` and `peak` are the

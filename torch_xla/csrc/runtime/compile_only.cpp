@@ -323,6 +323,7 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHost;
   table.PJRT_DeviceDescription_Id = own.PJRT_DeviceDescription_Id;
   table.PJRT_DeviceDescription_ProcessIndex = own.PJRT_DeviceDescription_ProcessIndex;
+  table.PJRT_DeviceDescription_Attributes = own.PJRT_DeviceDescription_Attributes;
   table.PJRT_DeviceDescription_Kind = own.PJRT_DeviceDescription_Kind;
   table.PJRT_DeviceDescription_DebugString = own.PJRT_DeviceDescription_DebugString;
   table.PJRT_Device_GetDescription = GetDescription;

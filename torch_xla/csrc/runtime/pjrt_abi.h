@@ -300,6 +300,15 @@ struct PJRT_DeviceDescription_ProcessIndex_Args {
 };
 PJRT_STRUCT_SIZE(PJRT_DeviceDescription_ProcessIndex_Args, process_index);
 
+struct PJRT_DeviceDescription_Attributes_Args {
+  size_t struct_size;
+  PJRT_Extension_Base* extension_start;
+  PJRT_DeviceDescription* device_description;
+  size_t num_attributes;
+  const PJRT_NamedValue* attributes;
+};
+PJRT_STRUCT_SIZE(PJRT_DeviceDescription_Attributes_Args, attributes);
+
 struct PJRT_DeviceDescription_Kind_Args {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -1000,7 +1009,7 @@ struct PJRT_Api {
   PJRT_Function<PJRT_Client_BufferFromHostBuffer_Args> PJRT_Client_BufferFromHostBuffer;
   PJRT_Function<PJRT_DeviceDescription_Id_Args> PJRT_DeviceDescription_Id;
   PJRT_Function<PJRT_DeviceDescription_ProcessIndex_Args> PJRT_DeviceDescription_ProcessIndex;
-  void* PJRT_DeviceDescription_Attributes;
+  PJRT_Function<PJRT_DeviceDescription_Attributes_Args> PJRT_DeviceDescription_Attributes;
   PJRT_Function<PJRT_DeviceDescription_Kind_Args> PJRT_DeviceDescription_Kind;
   PJRT_Function<PJRT_DeviceDescription_DebugString_Args> PJRT_DeviceDescription_DebugString;
   void* PJRT_DeviceDescription_ToString;

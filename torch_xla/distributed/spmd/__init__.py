@@ -5,6 +5,7 @@ See ``docs/spmd.md``.
 
 from torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 from torch_xla.distributed.spmd.dtensor import xla_distribute_module, xla_distribute_tensor
+from torch_xla.distributed.spmd.hybrid_mesh import HybridMesh
 from torch_xla.distributed.spmd.linear import (
     EinsumLinear,
     XLAPatchedLinear,
@@ -20,7 +21,6 @@ from torch_xla.distributed.spmd.marking import (
     mark_sharding_with_gradients,
 )
 from torch_xla.distributed.spmd.mesh import (
-    HybridMesh,
     Mesh,
     get_1d_mesh,
     get_global_mesh,

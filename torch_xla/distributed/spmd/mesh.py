@@ -157,52 +157,6 @@ class Mesh:
         )
 
 
-class HybridMesh(Mesh):
-    """A mesh over several groups of devices that are connected better inside than outside.
-
-    The size of an axis is the product of its sizes inside a group and over the groups; the groups
-    vary slower. A group is as many devices as ``ici_mesh_shape`` has, in order of their numbers.
-
-    Args:
-        ici_mesh_shape: The shape of a group ("inter-core interconnect").
-        dcn_mesh_shape: How many groups there are along each axis ("data-center network"); one
-            when None.
-        axis_names: As in :class:`Mesh`.
-
-    Raises:
-        ValueError: The shapes do not fit each other, or the number of devices.
-    """
-
-    def __init__(
-        self,
-        *,
-        ici_mesh_shape: Sequence[int],
-        dcn_mesh_shape: Sequence[int] | None = None,
-        axis_names: Sequence[str] | None = None,
-    ) -> None:
-        inside = tuple(int(size) for size in ici_mesh_shape)
-        outside = (1,) * len(inside) if dcn_mesh_shape is None else tuple(map(int, dcn_mesh_shape))
-        if len(inside) != len(outside):
-            raise ValueError(
-                "HybridMesh: expected ici_mesh_shape and dcn_mesh_shape of the same length, got "
-                f"{inside} and {outside}"
-            )
-        count = runtime.global_runtime_device_count()
-        if math.prod(inside + outside) != count:
-            raise ValueError(
-                f"HybridMesh: expected ici_mesh_shape × dcn_mesh_shape of {count} devices, got "
-                f"{inside} × {outside}"
-            )
-        self.ici_mesh_shape = inside
-        self.dcn_mesh_shape = outside
-        # [groups…, inside…] to [groups 0, inside 0, groups 1, inside 1, …].
-        rank = len(inside)
-        order = [axis + group for axis in range(rank) for group in (0, rank)]
-        ids = np.arange(count).reshape(outside + inside).transpose(order)
-        shape = tuple(o * i for o, i in zip(outside, inside, strict=True))
-        super().__init__(ids, shape, axis_names)
-
-
 _global_mesh: Mesh | None = None
 
 
