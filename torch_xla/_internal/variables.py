@@ -140,6 +140,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "0 and 1 are parameters of programs, as other numbers are.",
         ),
         Variable("XLA_USE_BF16", "flag", "0", "Hold `float` and `double` as bf16."),
+        Variable("XLA_USE_F16", "flag", "0", "Refused: there is no float16 behind `float`."),
         Variable("XLA_DOWNCAST_BF16", "flag", "0", "Hold `float` as bf16 and `double` as f32."),
         Variable(
             "XLA_CPU_KERNELS",

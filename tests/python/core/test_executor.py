@@ -17,7 +17,7 @@ from executor_testing import (
     model,
     out_of_memory,
 )
-from process_testing import run_python
+from process_testing import run_python, start_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -339,6 +339,14 @@ BF16_SCRIPT = """
               ["params"][0].detach().cpu()[:1]],
     )
 """
+
+
+def test_float16_behind_float32_is_refused(tmp_path):
+    """Lightning's `precision="16-true"` sets the variable before there is a client."""
+    script = tmp_path / "script.py"
+    script.write_text("import torch, torch_xla\nprint(torch.ones(1, device='xla').cpu())\n")
+    result = start_python(str(script), XLA_USE_F16="1")
+    assert result.returncode != 0 and "XLA_USE_F16 is not supported" in result.stderr
 
 
 @pytest.mark.parametrize("variable", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])

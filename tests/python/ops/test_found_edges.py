@@ -5,7 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from op_testing import C64, C128, F32, F64, I16, I32, I64, INF, NAN, U8, check, check_many, rand
+from op_testing import (
+    C64,
+    C128,
+    F32,
+    F64,
+    I16,
+    I32,
+    I64,
+    INF,
+    NAN,
+    U8,
+    check,
+    check_many,
+    fallbacks,
+    rand,
+)
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -235,6 +250,17 @@ def test_numbers_go_into_an_out_of_their_count(device: torch.device) -> None:
         out = torch.empty(2, 2, device=device)
         torch.testing.assert_close(function(out).cpu(), expected)
         assert out.shape == (2, 2)
+
+
+def test_eye_out_of_one_size(device: torch.device) -> None:
+    before = fallbacks()
+    for dtype in (F32, torch.int64, torch.bool):
+        out = torch.empty(3, 3, dtype=dtype, device=device)
+        assert torch.eye(3, out=out) is out
+        torch.testing.assert_close(out.cpu(), torch.eye(3, dtype=dtype))
+    with pytest.raises(RuntimeError, match="n must be greater or equal to 0"):
+        torch.eye(-1, out=torch.empty(0, device=device))
+    assert fallbacks() == before
 
 
 def test_casts_to_floats_without_infinities(device: torch.device) -> None:

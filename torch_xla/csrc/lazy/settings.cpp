@@ -43,6 +43,12 @@ void CheckSettings() {
                            "XLA_NO_SPECIAL_SCALARS", "XLA_AUTO_STEP"}) {
     CheckSwitch(name);
   }
+  // Upstream's old one, which Lightning's precision="16-true" sets: not float32 without a word.
+  if (debug::EnvFlag("XLA_USE_F16")) {
+    throw runtime::InvalidArgument(
+        "XLA_USE_F16 is not supported: unset it; XLA_USE_BF16=1 holds floats as bfloat16 "
+        "(Lightning: precision=\"bf16-true\"), model.half() makes them float16");
+  }
   ProgramCacheCapacity();
   CompileProgressSeconds();
   // One that cannot be written is no error, so that it serves those who may only read it.

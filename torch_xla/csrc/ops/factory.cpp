@@ -276,6 +276,8 @@ at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out)
   return out;
 }
 
+at::Tensor& XLANativeFunctions::eye_out(int64_t n, at::Tensor& out) { return eye_m_out(n, n, out); }
+
 // PyTorch's kernel is for real devices alone; the CPU makes the few numbers.
 at::Tensor XLANativeFunctions::kaiser_window_beta(int64_t window_length, bool periodic, double beta,
                                                   std::optional<at::ScalarType> dtype,
