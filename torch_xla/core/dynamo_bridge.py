@@ -49,6 +49,45 @@ def _state(module: fx.GraphModule) -> list[torch.Tensor]:
     return list(found.values())
 
 
+class _Returned:
+    """The tensors that a graph returns, as outputs of its program.
+
+    Those that share memory with each other, but with nothing that was there before, are looks at
+    one output: a write into one is seen in the others. Looks at inputs AOTAutograd makes itself.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+        storages = [_XLAC._xla_get_tensor_id(leaf) for leaf in leaves]
+        given = {_XLAC._xla_get_tensor_id(tensor) for tensor in before}
+        layouts = [_XLAC._xla_get_layout(leaf) for leaf in leaves]
+        apart = given | {s for s, layout in zip(storages, layouts, strict=True) if layout is None}
+        self.outputs: list[torch.Tensor] = []
+        # For each leaf the place of its output, and the look at it where it is not all of it.
+        self._looks: list[tuple[int, tuple[Any, ...] | None]] = []
+        places: dict[int, int] = {}
+        for leaf, storage, layout in zip(leaves, storages, layouts, strict=True):
+            look = None
+            if layout is None or storage in apart or storages.count(storage) == 1:
+                place = len(self.outputs)
+                self.outputs.append(leaf)
+            else:
+                whole = _XLAC._xla_get_storage_tensor(leaf)
+                place = places.setdefault(storage, len(self.outputs))
+                if place == len(self.outputs):
+                    self.outputs.append(whole)
+                if leaf.shape != whole.shape or layout != _XLAC._xla_get_layout(whole):
+                    look = (tuple(leaf.shape), *layout)
+            self._looks.append((place, look))
+        self.is_plain = len(self.outputs) == len(leaves)
+
+    def leaves(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns what the graph returns, of its program's outputs."""
+        return [
+            outputs[place] if look is None else outputs[place].as_strided(*look)
+            for place, look in self._looks
+        ]
+
+
 class _Program:
     """A graph that was compiled for some shapes."""
 
@@ -68,9 +107,11 @@ class _Program:
                 bound[place] = placeholder
             try:
                 leaves, self._spec = tree_flatten(module(*bound))
-                outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-                tracing.device_of(_NAME, outputs or tensors)
-                count = len(outputs)
+                returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                tracing.device_of(_NAME, returned or tensors)
+                self._returned = _Returned(returned, changing)
+                outputs = self._returned.outputs
+                self._count = len(outputs)
                 writes = []
                 for i, (now, before) in enumerate(zip(changing, twins, strict=True)):
                     if not _XLAC._xla_same_value(now, before):
@@ -80,7 +121,6 @@ class _Program:
                 for now, before in zip(self._state, twins[len(placeholders) :], strict=True):
                     _XLAC._xla_assign(now, before)
             self._program = capture.program(twins, outputs, writes, "dynamo")
-        self._count = count
         # What the graph returns besides tensors, in their places.
         self._rest = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._plain = self._spec.num_children == len(leaves) and all(
@@ -92,6 +132,8 @@ class _Program:
         tensors = [args[i] for i in self._places]
         results = self._program(tensors + self._state)
         del results[self._count :]
+        if not self._returned.is_plain:
+            results = self._returned.leaves(results)
         if self._plain and self._container in (tuple, list):
             return results if self._container is list else tuple(results)
         given = iter(results)

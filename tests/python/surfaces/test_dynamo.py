@@ -112,6 +112,38 @@ class TestInference:
         assert result["a"][0].tolist() == [2, 2] and result["a"][1] == 5
         assert result["b"][0].tolist() == [2, 2] and result["b"][1] is None
 
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: (lambda y: (y, y[1:], y.t(), y.view(-1)[3:9:2]))(x * 2),
+            lambda x: (lambda y: (y[2:], x + 1, y[:3]))(x * 2),
+            lambda x: (lambda y: (y.diagonal(), y.unsqueeze(0), y))(x.t() + 2),
+            lambda x: (x + 1).unbind(),
+        ],
+        ids=["views", "parts", "transposed", "unbind"],
+    )
+    def test_results_that_share_memory(self, device, f):
+        x = torch.randn(4, 6)
+        call = compiled(f)
+        for _ in range(2):
+            results, expected = call(x.to(device)), f(x)
+            for i in range(len(expected)):
+                for result, wanted in zip(results, expected, strict=True):
+                    torch.testing.assert_close(result.cpu(), wanted)
+                results[i].fill_(i)
+                expected[i].fill_(i)
+
+    def test_results_that_share_memory_have_gradients(self, device):
+        def f(x):
+            y = x * x
+            return y.t(), y[1:].exp(), y[0]
+
+        x = torch.randn(3, 4)
+        mine, theirs = (x.to(d, copy=True).requires_grad_() for d in (device, "cpu"))
+        for call, given in ((compiled(f), mine), (f, theirs)):
+            sum((result * result).sum() for result in call(given)).backward()
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
     def test_several_shapes(self, device):
         run = compiled(lambda x: x.cumsum(0))
         for n in (3, 5, 3):
