@@ -23,7 +23,7 @@ TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python frameworks ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -139,19 +139,26 @@ test-cpp: gtest $(INSTALLED)
 test-python: $(INSTALLED) $(TOOLS)
 	@$(PY) -m pytest -n $(TEST_WORKERS)
 
-# ARGS="-k lightning": some alone. They are let through one by one: each compiles on all cores.
-ecosystem: build
+# timm brings a torchvision whose C++ part may be for another build of this torch. It is no use then,
+# and transformers cannot be imported beside it.
+frameworks: build
 	@echo "== installing the frameworks"
 	$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
-	status=0
+	$(PY) -c 'import torchvision' 2>/dev/null || {
+	  echo "== torchvision does not load beside this torch: it is removed, and timm with it"
+	  $(PY) -m pip uninstall -q -y torchvision timm
+	}
+
+# ARGS="-k lightning": some alone. They are let through one by one: each compiles on all cores.
+ecosystem: frameworks
+	@status=0
 	$(PY) -m pytest -v -m 'not conformance' tests/ecosystem $(ARGS) || status=1
 	$(PY) tests/ecosystem/suites.py || status=1
 	exit $$status
 
 # ARGS="--again bert": those whose names have this in them, though they were measured.
-models: build
-	@$(PY) -m pip install -r tests/ecosystem/requirements.txt torch==$(TORCH_VERSION)
-	$(PY) benchmarks/architectures.py $(ARGS)
+models: frameworks
+	@$(PY) benchmarks/architectures.py $(ARGS)
 
 # ARGS="-k fft -v": operators alone. No chip is needed, nor a CUDA library.
 PLATFORMS ?= v5e:2x2 h100:1
