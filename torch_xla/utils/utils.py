@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import shutil
 import socket
@@ -86,42 +87,46 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], data: Any) -> 
             done[id(tensor)] = function(tensor)
         return done[id(tensor)]
 
-    def walk(node: Any) -> Any:
-        if isinstance(node, torch.Tensor):
-            return once(node)
-        if isinstance(node, (str, bytes, int, float, type(None))):
-            return node
-        if isinstance(node, DataWrapper):
-            return node.from_tensors([once(tensor) for tensor in node.get_tensors()])
-        if isinstance(node, PackedSequence):  # Its batch sizes belong on the CPU.
-            return PackedSequence(
-                once(node.data),
-                node.batch_sizes,
-                walk(node.sorted_indices),
-                walk(node.unsorted_indices),
-            )
-        if isinstance(node, MutableMapping):
-            result = copy.copy(node)  # Keeps a default factory, or a subclass's attributes.
-            for key, value in node.items():
-                result[key] = walk(value)
-            return result
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            return type(node)(*map(walk, node))
-        if isinstance(node, (list, tuple, set, frozenset)):
-            return type(node)(map(walk, node))
-        if type(node) in _pytree.SUPPORTED_NODES:
-            children, spec = _pytree.tree_flatten(node, is_leaf=lambda child: child is not node)
-            return _pytree.tree_unflatten([walk(child) for child in children], spec)
-        if dataclasses.is_dataclass(node) and not isinstance(node, type):
-            result = copy.copy(cast(Any, node))
-            for field in dataclasses.fields(node):
-                if hasattr(node, field.name):
-                    # Also where the class is frozen.
-                    object.__setattr__(result, field.name, walk(getattr(node, field.name)))
-            return result
-        return node
+    return _walk(once, data)
 
-    return walk(data)
+
+# Not within map_tensors(): a function that names itself there is a cycle, by which the tensors
+# would live until Python collects garbage. So is pytree's flattening with an is_leaf.
+def _walk(once: Callable[[torch.Tensor], torch.Tensor], node: Any) -> Any:
+    if isinstance(node, torch.Tensor):
+        return once(node)
+    if isinstance(node, (str, bytes, int, float, type(None))):
+        return node
+    walk = functools.partial(_walk, once)
+    if isinstance(node, DataWrapper):
+        return node.from_tensors([once(tensor) for tensor in node.get_tensors()])
+    if isinstance(node, PackedSequence):  # Its batch sizes belong on the CPU.
+        return PackedSequence(
+            once(node.data),
+            node.batch_sizes,
+            walk(node.sorted_indices),
+            walk(node.unsorted_indices),
+        )
+    if isinstance(node, MutableMapping):
+        result = copy.copy(node)  # Keeps a default factory, or a subclass's attributes.
+        for key, value in node.items():
+            result[key] = walk(value)
+        return result
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return type(node)(*map(walk, node))
+    if isinstance(node, (list, tuple, set, frozenset)):
+        return type(node)(map(walk, node))
+    if registered := _pytree.SUPPORTED_NODES.get(type(node)):
+        children, context = registered.flatten_fn(node)
+        return registered.unflatten_fn([walk(child) for child in children], context)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        result = copy.copy(cast(Any, node))
+        for field in dataclasses.fields(node):
+            if hasattr(node, field.name):
+                # Also where the class is frozen.
+                object.__setattr__(result, field.name, walk(getattr(node, field.name)))
+        return result
+    return node
 
 
 class FnDataGenerator:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from typing import Any, NamedTuple
 
 import pytest
@@ -136,6 +137,23 @@ def test_nested_structures_keep_their_types(device):
     assert sample["list"][0].device.type == "cpu"
     assert default["a"][0].device.type == "cpu"
     assert sample["dataclass"].image.device.type == "cpu"
+
+
+def test_a_batch_lives_as_long_as_it_is_used(device):
+    """Not until Python collects garbage, whatever the data is made of."""
+    x, y = torch.ones(2), torch.ones(3)
+    batches = [{"x": x, "queue": collections.deque([(y, "name")])}] * 2
+    gc.disable()
+    try:
+        loader = iter(pl.MpDeviceLoader(batches, device))
+        batch = next(loader)
+        assert batch["queue"][0][0].device == device
+        assert batch["queue"][0][1] == "name"
+        found = [weakref.ref(batch["x"]), weakref.ref(batch["queue"][0][0])]
+        batch = next(loader)
+        assert [tensor() for tensor in found] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_samples_are_dealt_to_devices(device):

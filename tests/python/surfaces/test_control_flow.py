@@ -1,6 +1,8 @@
 """Loops and branches that are part of the program."""
 
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -419,6 +421,25 @@ class TestCheckpoint:
         computed, found = train(again)
         assert computed < 0.6 * kept
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_nothing_is_kept(self, device, reentrant):
+        """What lives until Python collects garbage would be a result, in a program of its own."""
+        gc.disable()
+        try:
+            seen = []
+
+            def f(x):
+                seen.append(weakref.ref(x))
+                return x.sin() * 2
+
+            x = rand(3).to(device).requires_grad_()
+            y = checkpoint(f, x * 2, use_reentrant=reentrant)
+            y.sum().backward()
+            del y
+            assert [argument() for argument in seen] == [None, None]
+        finally:
+            gc.enable()
 
     @pytest.mark.parametrize("reentrant", [True, False])
     def test_xla_computes_again(self, tmp_path, reentrant):
