@@ -1,4 +1,4 @@
-"""peft, Lightning, trl, sentence-transformers, torchmetrics and Keras 3."""
+"""peft, diffusers, Lightning, trl, sentence-transformers, torchmetrics and Keras 3."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ def test_peft_lora(tmp_path):
     for report in (actual, expected):
         assert report["loaded"] and report["merged"] and report["tied"]
     assert actual["compiles"][-1] == actual["compiles"][1]
+
+
+def test_diffusers(tmp_path):
+    actual, expected = on_both("diffusers_unet", tmp_path=tmp_path)
+    assert_same(actual, expected, "losses", "low_rank", "adapter", rel=1e-3)
+    # Weights that training has moved apart by rounding, through four steps of drawing.
+    assert_same(actual, expected, "drawn", rel=0.02)
+    assert actual["same"] and expected["same"]
+    for counts in (actual["compiles"], actual["low_rank_compiles"]):
+        assert counts[-1] == counts[1]
+    assert actual["drawing"][-1] == actual["drawing"][0]
 
 
 def test_supervised_fine_tuning(tmp_path):

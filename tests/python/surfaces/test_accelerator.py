@@ -92,9 +92,13 @@ print(torch_xla is not None and torch_xla._XLAC._xla_is_initialized())
 """
 
 
-@pytest.mark.parametrize("imports", ["import torch_xla", "torch.xla.manual_seed_all(1)"])
+@pytest.mark.parametrize(
+    "imports",
+    ["import torch_xla", "import torch_xla; torch_xla.sync()", "torch.xla.manual_seed_all(1)"],
+)
 def test_training_on_the_cpu_starts_no_client(imports):
-    """PyTorch asks whether the accelerator is available at each step of Adam."""
+    """PyTorch asks whether the accelerator is available at each step of Adam, and pipelines of
+    diffusers end steps wherever torch_xla is installed."""
     code = _TRAINS_ON_THE_CPU.format(imports=imports)
     said = python_output(code, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="3").splitlines()
     assert said == ["xla True 3 0", "0 0", "2", "0", "False"]

@@ -1,4 +1,5 @@
-// Device strings ("xla:0") as ordinals; empty means the default device.
+// Device strings ("xla:0") as ordinals. None are the default device, or no device where no client was
+// started yet: nothing is pending there, and a program on the CPU need not start one.
 #pragma once
 
 #include <string>

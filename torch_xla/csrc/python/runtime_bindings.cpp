@@ -19,7 +19,7 @@ int Ordinal(const std::string& device) {
 std::vector<int> Ordinals(const std::vector<std::string>& devices) {
   std::vector<int> ordinals;
   for (const std::string& device : devices) ordinals.push_back(Ordinal(device));
-  if (ordinals.empty()) ordinals.push_back(lazy::CurrentDevice());
+  if (ordinals.empty() && lazy::ClientCreated()) ordinals.push_back(lazy::CurrentDevice());
   return ordinals;
 }
 
