@@ -311,11 +311,16 @@ def test_two_ranks_one_killed_while_they_save(tmp_path):
         assert found == outcome
 
 
-def test_prime_optimizer(device):
+@pytest.mark.parametrize("grad", [None, 2.0])
+def test_prime_optimizer(device, grad):
     parameter = torch.nn.Parameter(torch.ones(3, device=device))
+    if grad is not None:
+        parameter.grad = torch.full((3,), grad, device=device)
     optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=0.5)
     prime_optimizer(optimizer)
     assert parameter.tolist() == [1, 1, 1]
+    assert grad is None or parameter.grad.tolist() == [grad] * 3
+    assert optimizer.state[parameter]["exp_avg"].tolist() == [0, 0, 0]
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert optimizer.state[parameter]["exp_avg"].shape == (3,)
 

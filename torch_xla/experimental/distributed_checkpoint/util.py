@@ -12,12 +12,18 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Makes the optimizer's state, whose tensors a checkpoint is restored into.
 
     Optimizers make it at their first step. That step is taken here, with gradients of zero and a
-    learning rate of zero: parameters keep their values. An optimizer that has state, or whose
-    parameters have gradients, is left as it is.
+    learning rate of zero: parameters keep their values, and their gradients. An optimizer that
+    has state is left as it is.
 
     Returns:
         The optimizer.
     """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    grads = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None  # With one PyTorch's takes the step for taken.
     _init_optim_state(optimizer)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.grad = grad
     torch_xla.sync()
     return optimizer
