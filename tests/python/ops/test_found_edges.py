@@ -10,6 +10,7 @@ from op_testing import (
     C128,
     F32,
     F64,
+    I8,
     I16,
     I32,
     I64,
@@ -291,3 +292,62 @@ def test_a_dtype_that_is_not_there_is_named(device: torch.device) -> None:
     # Python would say "unsupported operand type(s)" for a TypeError.
     with pytest.raises(NotImplementedError, match="no tensors of dtype ComplexHalf"):
         torch.ones(2, dtype=torch.float16, device=device) * 1j
+
+
+def test_a_transposed_view_of_nothing(device: torch.device) -> None:
+    # Composing the two views divided by the size: the process ended.
+    x = torch.zeros(0, 2, device=device)
+    x[0:] = 0
+    assert (x @ x.t()).cpu().shape == (0, 0)
+    assert torch.equal((x.t() @ x).cpu(), torch.zeros(2, 2))
+
+
+def test_views_as_bool() -> None:
+    def as_bools(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.bool)
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.view(torch.bool)[..., 0] = False
+        return x
+
+    def inverted(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.view(torch.bool).logical_not_()
+        return x
+
+    small = torch.tensor([5, 7, 0], dtype=I8)
+    bools = torch.tensor([True, False, True, True])
+    check_many(
+        [
+            *((as_bools, (x,)) for x in (rand(2, 3), small, rand(2, dtype=C64))),
+            *((written, (x,)) for x in (small, small.to(U8), rand(2, 3))),
+            *((inverted, (x,)) for x in (small, small.to(U8))),
+            *((lambda x, dtype=d: x.view(dtype), (bools,)) for d in (U8, I16, I32)),
+        ]
+    )
+
+
+def test_powers_of_bools_to_bools() -> None:
+    bools = torch.tensor([True, False])
+    check_many([(torch.pow, (bools, y)) for y in (True, False, 0, 1, 2, 2.5)])
+
+
+def test_logsumexp_of_nothing_over_all() -> None:
+    check_many(
+        [
+            (torch.logsumexp, (torch.zeros(shape), ()), {"keepdim": keepdim})
+            for shape in ((0,), (3, 0), (0, 3))
+            for keepdim in (False, True)
+        ]
+    )
+
+
+def test_exp_overflows_within_sums() -> None:
+    # XLA:CPU fused the last product of exp with the sum: exp(100) - 3e38 was finite.
+    for dtype in (F32, F64, torch.bfloat16):
+        edge = 709.78271 if dtype == F64 else 88.722831
+        x = torch.tensor([INF, edge - 1, edge + 0.5, 1.1 * edge, -INF, NAN, 5], dtype=dtype)
+        large = 0.9 * torch.finfo(dtype).max
+        check(lambda x, y: x.exp() - y, x, torch.full_like(x, large), rtol=2e-2)
+        check(lambda x: x.exp() - x * x, x, rtol=2e-2)

@@ -84,9 +84,9 @@ torch::jit::Stack WithTensors(const torch::jit::Stack& arguments,
 }
 
 c10::OperatorHandle MetaKernel(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  auto own =
-      c10::Dispatcher::singleton().findSchema({"xla_meta" + name.substr(name.find("::")), ""});
+  const auto& [name, overload] = op.operator_name();
+  auto own = c10::Dispatcher::singleton().findSchema(
+      {"xla_meta" + name.substr(name.find("::")), overload});
   return own ? *own : op;
 }
 

@@ -73,10 +73,11 @@ std::optional<ViewStep> Compose(const ViewStep& inner, const ViewStep& outer) {
   int64_t numel = 1;
   for (size_t i = inner.sizes.size(); i-- > 0; numel *= inner.sizes[i]) {
     const int64_t size = inner.sizes[i], stride = inner.strides[i];
+    if (size == 0) return std::nullopt;
     if (size == 1) continue;
     if (!dims.empty() && stride == dims.back().stride * dims.back().size) {
       dims.back().size *= size;
-    } else if (size == 0 || (!dims.empty() && stride < dims.back().stride)) {
+    } else if (!dims.empty() && stride < dims.back().stride) {
       return std::nullopt;
     } else {
       dims.push_back({size, stride, numel, 0});
@@ -119,8 +120,26 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
   return MakeStrided(base, step);
 }
 
+/// `bools`, a view of `base` after a write, as bytes: those that were not written keep their bits.
+ir::Value BytesOf(const ir::Value& base, const ir::Value& bools) {
+  const auto bytes = [](const ir::Value& value, c10::IntArrayRef sizes) {
+    return MakeNode(&ir::ops::bitcast, {value}, {}, ir::GetShape(c10::kByte, sizes));
+  };
+  const ir::Node& node = *bools.node;
+  const auto& sizes = bools.shape()->dims;
+  if (&node.op() == &ir::ops::bitcast && node.operands()[0] == base) return bytes(base, sizes);
+  if (&node.op() != &ir::ops::as_strided_view_update) return bytes(bools, sizes);
+  const ir::Value& written = node.operands()[1];
+  return MakeNode(&node.op(),
+                  {BytesOf(base, node.operands()[0]), bytes(written, written.shape()->dims)},
+                  node.attributes(), ir::GetShape(c10::kByte, sizes));
+}
+
 ir::Value Write(const ir::Value& base, const ViewStep& step, ir::Value value) {
-  if (step.bitcast) return MakeNode(&ir::ops::bitcast, {std::move(value)}, {}, base.shape());
+  if (step.bitcast) {
+    if (*step.bitcast == c10::kBool) value = BytesOf(base, value);
+    return MakeNode(&ir::ops::bitcast, {std::move(value)}, {}, base.shape());
+  }
   if (const ir::Node& node = *base.node; WritesOnly(node, step)) {
     if (node.operands()[1] == value) return base;
     return Write(ir::Value(node.operands()[0]), step, std::move(value));

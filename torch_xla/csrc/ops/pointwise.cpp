@@ -170,6 +170,18 @@ Value isneginf(LoweringContext&, Value self) { return EqualsAny(self, {-kInfinit
 
 Value isposinf(LoweringContext&, Value self) { return EqualsAny(self, {kInfinity}); }
 
+Value exp(LoweringContext& cx, Value self) {
+  auto [x] = ToCompute(cx, self);
+  Value power = Exponential(x);
+  // XLA:CPU's is a product, which it fuses with a sum that follows: exp(100) - 3e38 is then finite.
+  // What is compared with is the last number of float32 whose power is finite.
+  if (cx.platform() == "CPU" && !runtime::IsComplex(x.element()) &&
+      x.element() != ElementType::kF64) {
+    power = Select(x > 88.72283172607422, kInfinity, power);
+  }
+  return ToOutput(cx, power);
+}
+
 Value exp2(LoweringContext& cx, Value self) {
   auto [x] = ToCompute(cx, self);
   if (!runtime::IsComplex(x.element())) return ToOutput(cx, Power(FullLike(x, 2), x));

@@ -300,7 +300,7 @@ Value logcumsumexp(LoweringContext& cx, Value self, int64_t dim) {
 }
 
 Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim*/) {
-  TORCH_CHECK(!dim.empty() || self.rank() == 0,
+  TORCH_CHECK(!dim.empty() || self.rank() == 0 || c10::multiply_integers(self.dims()) == 0,
               "logsumexp: expected at least one dimension to reduce, but got none");
   const Dims dims = Wrapped(dim, self);
   Value x = Accumulable(cx, self);

@@ -483,9 +483,9 @@ Value JoinComplex(Value x, Dims dims) {
 Value BitcastTo(Value x, const stablehlo::Type& to) {
   if (x.element() == ElementType::kPred || to.element == ElementType::kPred) {
     // A bool is a byte to torch and a bit to XLA.
-    Value byte = x.element() == ElementType::kPred ? stablehlo::Convert(x, ElementType::kU8) : x;
-    return to.element == ElementType::kPred ? stablehlo::Convert(byte, ElementType::kPred)
-                                            : BitcastTo(byte, to);
+    if (x.element() == ElementType::kPred)
+      return BitcastTo(stablehlo::Convert(x, ElementType::kU8), to);
+    return stablehlo::Convert(BitcastTo(x, {ElementType::kU8, to.dims}), ElementType::kPred);
   }
   if (x.type() == to) return x;
   if (runtime::IsComplex(x.element())) {
