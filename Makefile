@@ -33,7 +33,7 @@ help:
 	echo "make wheel | sdist  what can be installed elsewhere, in dist/"
 	echo "make ecosystem  programs of other people's frameworks, and tests of theirs; installs them"
 	echo "make models    tiny models of transformers and timm: docs/models.md"
-	echo "make platforms  the operators' programs for chips that are not there: docs/platforms.md"
+	echo "make platforms  programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers, those with threads under ThreadSanitizer"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
@@ -167,6 +167,7 @@ platforms: $(INSTALLED) $(TOOLS)
 	status=0
 	for topology in $(PLATFORMS); do
 	  $(PY) tests/python/platforms.py $$topology $(ARGS) || status=1
+	  $(if $(ARGS),,$(PY) tests/python/platform_programs.py $$topology || status=1)
 	done
 	exit $$status
 

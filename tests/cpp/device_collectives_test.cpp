@@ -43,6 +43,7 @@ struct Case {
   Collective collective;
   Tensors inputs;  // by rank
   Reference expected;
+  bool by_halves = false;
 };
 
 /// Different on every replica; the bits of integers too.
@@ -133,6 +134,21 @@ std::vector<Case> Cases() {
                        return source[place] < 0 ? at::zeros_like(group[0]) : group[source[place]];
                      }});
   }
+  // As TPUs have them. Of the wide ones the upper halves differ, or are all -1.
+  const size_t count = cases.size();
+  for (size_t i = 0; i < count; ++i) {
+    Case c = cases[i];
+    const at::ScalarType dtype = c.inputs[0].scalar_type();
+    if (dtype != at::kLong && dtype != at::kComplexFloat) continue;
+    c.by_halves = true;
+    for (const int64_t factor : {int64_t{1}, (int64_t{1} << 33) + 5, int64_t{-7}}) {
+      Case scaled = c;
+      scaled.name += " by halves, times " + std::to_string(factor);
+      for (Tensor& x : scaled.inputs) x = factor == -7 ? x.abs() * factor - 1 : x * factor;
+      cases.push_back(std::move(scaled));
+      if (dtype != at::kLong) break;
+    }
+  }
   // What a sum would lose.
   Tensors special;
   for (int rank = 0; rank < kReplicas; ++rank) {
@@ -159,7 +175,7 @@ TEST(DeviceCollectivesTest, GiveWhatTheHostGives) {
   for (const Case& c : cases) {
     const Value x = builder.Parameter(
         {lowering::NaturalType(c.inputs[0].scalar_type()), c.inputs[0].sizes().vec()});
-    outputs.push_back(LowerToDevices(c.collective, {x})[0]);
+    outputs.push_back(LowerToDevices(c.collective, {x}, c.by_halves)[0]);
   }
   runtime::CompileOptions options;
   options.num_replicas = kReplicas;

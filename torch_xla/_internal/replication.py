@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from torch_xla import _XLAC
-from torch_xla._internal import greeting, plugins, variables
+from torch_xla._internal import greeting, plugins, topologies, variables
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
 TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
@@ -96,6 +96,17 @@ def adopt(store: Store, rank: int, world_size: int) -> None:
         _override = Topology(rank, world_size, rank, world_size)
         _store = PrefixStore("torch_xla", store)
         _join_processes()
+
+
+def stand_for_all(count: int) -> None:
+    """Makes this process the first of ``count`` replicas, of which no other one is there.
+
+    For devices that are not there: nothing runs, so nobody waits for the others.
+    """
+    global _override, _store
+    _override = Topology(0, count, 0, count)
+    _store = HashStore()
+    _join_processes()
 
 
 def use_one_device() -> None:
@@ -243,6 +254,11 @@ def connect() -> None:
             return
         place = topology()
         seconds = timeout()
+        if os.environ.get("XLA_TOPOLOGY"):  # Nothing runs: who they are is all that is asked.
+            alone = dist.ProcessGroupGloo(HashStore(), 0, 1, datetime.timedelta(seconds=seconds))
+            _XLAC._xla_connect_replicas(place.rank, [-1] * place.world_size, seconds, alone)
+            atexit.register(_finish_at_exit)
+            return
         keys = PrefixStore("connect", store())
         sockets = _open_sockets(keys, place, seconds)
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -330,6 +346,8 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
     """
     members = tuple(ordinals)
     rank = topology().rank
+    if os.environ.get("XLA_TOPOLOGY"):  # As if all had the same.
+        return [payload] * len(members)
     with _lock:
         count = _rendezvous_counts.get((tag, members), 0)
         _rendezvous_counts[(tag, members)] = count + 1
@@ -416,6 +434,8 @@ def local_device_count() -> int:
     Raises:
         ValueError: ``CPU_NUM_DEVICES`` is no positive integer, or too large.
     """
+    if wanted := topologies.requested():
+        return wanted.devices
     platform = os.environ.get("PJRT_DEVICE", "").upper()
     counts = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count, "CPU": _cpu_device_count}
     if platform in counts:

@@ -8,6 +8,7 @@ it as XLA's ``GpuTargetConfigProto`` in text.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +51,9 @@ CHIPS = {
     "l4": Chip("CUDA", 121e12, 24e9, 300e9, 32e9),
     "rtx4090": Chip("CUDA", 165e12, 24e9, 1008e9, 32e9),
 }
+
+# Devices of a chip, where each core is one.
+_CORES = {"v2": 2, "v3": 2, "v4": 2, "tpu7x": 2}
 
 
 class _Gpu(NamedTuple):
@@ -119,6 +123,7 @@ class Topology(NamedTuple):
         name: What the plugin calls it; empty where ``options`` say all.
         options: PJRT create options.
         chip: None for a GPU that a file describes.
+        devices: How many.
     """
 
     text: str
@@ -126,6 +131,7 @@ class Topology(NamedTuple):
     name: str
     options: dict[str, str]
     chip: Chip | None
+    devices: int
 
 
 def parse(text: str) -> Topology:
@@ -152,7 +158,8 @@ def parse(text: str) -> Topology:
             f"GPU's description, before the colon, got {text!r}"
         )
     if name in CHIPS and CHIPS[name].platform == "TPU":
-        return Topology(text, "TPU", f"{name}:{extent}", {}, CHIPS[name])
+        devices = math.prod(sizes) * _CORES.get(name, 1)
+        return Topology(text, "TPU", f"{name}:{extent}", {}, CHIPS[name], devices)
     if len(sizes) > 2:
         raise ValueError(
             f"XLA_TOPOLOGY: expected devices (h100:8) or hosts x devices (h100:4x8) of a GPU, "
@@ -161,7 +168,7 @@ def parse(text: str) -> Topology:
     hosts = sizes[0] if len(sizes) == 2 else 1
     config = _target_config(name) if name in CHIPS else Path(kind).read_text()
     options = {"target_config": config, "topology": f"1x{hosts}x{sizes[-1]}"}
-    return Topology(text, "CUDA", "", options, CHIPS.get(name))
+    return Topology(text, "CUDA", "", options, CHIPS.get(name), math.prod(sizes))
 
 
 def requested() -> Topology | None:

@@ -72,7 +72,8 @@ def spawn(
     On several hosts each one calls this, with ``MASTER_ADDR`` and ``MASTER_PORT`` (of the
     first host), ``WORLD_SIZE`` (the number of hosts) and ``RANK`` (which of them) set, and the
     same number of devices. In a process that ``torchrun`` has started, the function is called
-    directly: that process is a replica already.
+    directly: that process is a replica already. With devices that are not there (``XLA_TOPOLOGY``)
+    this process is the first of the replicas, and the only one.
 
     Args:
         fn: The function, called as ``fn(ordinal, *args)`` with the ordinal of the replica among
@@ -120,6 +121,10 @@ def spawn(
     count = _checked_count(nprocs)
     hosts, host = _hosts()
     if count == 1 and hosts == 1:
+        fn(0, *args)
+        return None
+    if os.environ.get("XLA_TOPOLOGY"):
+        replication.stand_for_all(hosts * count)
         fn(0, *args)
         return None
     if start_method == "fork" and torch.xla.is_initialized():  # type: ignore[attr-defined]

@@ -109,6 +109,9 @@ def test_names(tmp_path):
         "target_config": 'platform_name: "CUDA"',
         "topology": "1x1x2",
     }
+    assert topologies.parse("h100:4x8").devices == 32
+    assert topologies.parse("v5p:2x2x1").devices == 4
+    assert topologies.parse("v4:2x2x1").devices == 8
     for kind in topologies._GPUS:
         assert topologies.parse(f"{kind}:1").chip.platform == "CUDA"
 
@@ -135,6 +138,45 @@ def test_operators_compile(topology):
     result = run(str(HERE / "platforms.py"), topology, "--every", "151", "-j", "1", "--quiet")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
     assert " compiled" in result.stdout
+
+
+@pytest.mark.parametrize("chip", ["v5e", "h100"])
+@pytest.mark.parametrize("name", ["replica of 4", "collectives of 4", "spmd on 256"])
+def test_programs_compile(chip, name):
+    needs(topologies.parse(f"{chip}:1").platform)
+    result = run(str(HERE / "platform_programs.py"), chip, "-k", name)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+    assert ": 1 programs, 0 modules, 0 refused;" in result.stdout
+
+
+REPLICAS = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+
+def replica(index):
+    print(index, xr.world_size(), xr.global_ordinal(), len(torch_xla.devices()))
+    print(xm.mesh_reduce("tag", 3, list))
+    x = torch.ones(2, dtype=torch.int64).to("xla")
+    try:
+        print(xm.all_reduce("mul", x).shape)
+    except RuntimeError as error:
+        print(str(error).split(" is not")[0])
+
+torch_xla.launch(replica)
+"""
+
+
+@pytest.mark.parametrize(
+    ("topology", "product"),
+    [("v4:1x1x1", "the reduction 'mul' over TPUs"), ("h100:2", "torch.Size([2])")],
+)
+def test_the_first_of_the_replicas(topology, product):
+    """No other one is there, and none is waited for."""
+    needs(topologies.parse(topology).platform)
+    result = run("-c", REPLICAS, XLA_TOPOLOGY=topology)
+    assert result.stdout.splitlines() == ["0 2 0 1", "[3, 3]", product], result.stderr[-2000:]
 
 
 MESHES = """

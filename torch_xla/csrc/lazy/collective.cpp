@@ -98,6 +98,12 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
   for (const ir::Value& input : inputs) {
     const c10::ScalarType dtype = input.shape()->dtype;
     if (reduces) distributed::CheckReduction(collective.reduction, dtype);
+    const bool in_pairs =
+        c10::isComplexType(dtype) || dtype == c10::kLong || dtype == c10::ScalarType::UInt64;
+    TORCH_CHECK(!reduces || collective.reduction != distributed::Reduction::kMul || !in_pairs ||
+                    Platform() != "TPU",
+                "the reduction 'mul' over TPUs is not there for ", dtype,
+                ", of which they have pairs of 32 bits; gather the parts and multiply them");
     if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
   }
   std::vector<ir::Value> results(inputs.size());

@@ -67,7 +67,7 @@ std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arr
   const distributed::Collective collective = distributed::Decode({words.data(), words.size()});
   if (cx.platform() != "CPU") {
     // The order is the program's, which is the same on all replicas.
-    std::vector<Value> made = LowerToDevices(collective, arrays);
+    std::vector<Value> made = LowerToDevices(collective, arrays, cx.platform() == "TPU");
     made.push_back(token);
     return made;
   }

@@ -66,7 +66,28 @@ Value ReduceBits(Value x, const Groups& groups, ReduceOp op) {
   return FromUnsigned(stablehlo::Reduce(reduced, {x.rank()}, ReduceOp::kOr), x.element());
 }
 
-Value AllReduceArray(Value x, const Groups& groups, Reduction reduction) {
+bool IsWide(Value x) {
+  return x.element() == ElementType::kS64 || x.element() == ElementType::kU64;
+}
+
+/// The least or the largest of 64-bit integers by their halves: the upper ones first, then the
+/// lower ones of those that have it.
+Value OutermostByHalves(Value x, const Groups& groups, ReduceOp op) {
+  stablehlo::Builder& builder = x.builder();
+  const Value width = stablehlo::Constant(builder, 32, x.type());
+  const bool is_signed = x.element() == ElementType::kS64;
+  const Value upper = is_signed ? Convert(ShiftRightArithmetic(x, width), ElementType::kS32)
+                                : Convert(ShiftRightLogical(x, width), ElementType::kU32);
+  const Value lower = Convert(x, ElementType::kU32);
+  const Value found = AllReduceOne(upper, groups, op);
+  const Value last = stablehlo::Constant(
+      builder, op == ReduceOp::kMax ? int64_t{0} : int64_t{UINT32_MAX}, lower.type());
+  const Value candidates = Select(Compare(upper, found, stablehlo::Direction::kEq), lower, last);
+  const Value rest = AllReduceOne(candidates, groups, op);
+  return Or(ShiftLeft(Convert(found, x.element()), width), Convert(rest, x.element()));
+}
+
+Value AllReduceArray(Value x, const Groups& groups, Reduction reduction, bool by_halves) {
   if (x.element() == ElementType::kPred) {
     const bool all = reduction == Reduction::kAnd || reduction == Reduction::kMin ||
                      reduction == Reduction::kMul;
@@ -78,9 +99,11 @@ Value AllReduceArray(Value x, const Groups& groups, Reduction reduction) {
     case Reduction::kMul:
       return AllReduceOne(x, groups, ReduceOp::kMul);
     case Reduction::kMin:
-      return AllReduceOne(x, groups, ReduceOp::kMin);
-    case Reduction::kMax:
-      return AllReduceOne(x, groups, ReduceOp::kMax);
+    case Reduction::kMax: {
+      const ReduceOp op = reduction == Reduction::kMin ? ReduceOp::kMin : ReduceOp::kMax;
+      return by_halves && IsWide(x) ? OutermostByHalves(x, groups, op)
+                                    : AllReduceOne(x, groups, op);
+    }
     case Reduction::kAnd:
       return ReduceBits(x, groups, ReduceOp::kAnd);
     case Reduction::kOr:
@@ -129,12 +152,18 @@ Value OwnPart(Value x, const Groups& groups, int64_t dim, int64_t count) {
   return stablehlo::DynamicSlice(x, starts, sizes);
 }
 
-Value ReduceScatterArray(Value x, const Collective& collective) {
+Value ReduceScatterArray(Value x, const Collective& collective, bool by_halves) {
   const int64_t dim = collective.arguments[0], count = collective.arguments[1];
   const Reduction reduction = collective.reduction;
   const bool bitwise = reduction == Reduction::kAnd || reduction == Reduction::kOr;
-  if (bitwise || x.element() == ElementType::kPred) {
-    return OwnPart(AllReduceArray(x, collective.groups, reduction), collective.groups, dim, count);
+  const bool compares = reduction == Reduction::kMin || reduction == Reduction::kMax;
+  if (bitwise || x.element() == ElementType::kPred || (by_halves && compares && IsWide(x))) {
+    return OwnPart(AllReduceArray(x, collective.groups, reduction, by_halves), collective.groups,
+                   dim, count);
+  }
+  if (by_halves && reduction == Reduction::kSum && runtime::IsComplex(x.element())) {
+    return Complex(ReduceScatterArray(Real(x), collective, by_halves),
+                   ReduceScatterArray(Imag(x), collective, by_halves));
   }
   const ReduceOp op = reduction == Reduction::kSum   ? ReduceOp::kAdd
                       : reduction == Reduction::kMul ? ReduceOp::kMul
@@ -145,14 +174,15 @@ Value ReduceScatterArray(Value x, const Collective& collective) {
 
 }  // namespace
 
-std::vector<Value> LowerToDevices(const Collective& collective, const std::vector<Value>& arrays) {
+std::vector<Value> LowerToDevices(const Collective& collective, const std::vector<Value>& arrays,
+                                  bool by_halves) {
   const std::vector<int64_t>& arguments = collective.arguments;
   const Groups& groups = collective.groups;
   std::vector<Value> results;
   for (Value x : arrays) {
     switch (collective.kind) {
       case CollectiveKind::kAllReduce:
-        results.push_back(AllReduceArray(x, groups, collective.reduction));
+        results.push_back(AllReduceArray(x, groups, collective.reduction, by_halves));
         break;
       case CollectiveKind::kAllGather:
         results.push_back(stablehlo::AllGather(x, arguments[0], arguments[1], groups));
@@ -161,7 +191,7 @@ std::vector<Value> LowerToDevices(const Collective& collective, const std::vecto
         results.push_back(stablehlo::AllToAll(x, arguments[0], arguments[1], arguments[2], groups));
         break;
       case CollectiveKind::kReduceScatter:
-        results.push_back(ReduceScatterArray(x, collective));
+        results.push_back(ReduceScatterArray(x, collective, by_halves));
         break;
       case CollectiveKind::kPermute: {
         std::vector<std::pair<int64_t, int64_t>> pairs;

@@ -9,8 +9,11 @@
 namespace torch_xla::lowering {
 
 /// The results of a collective over arrays of a program with one replica for each process. As on
-/// the host (communicator.h), but for sums of floats, whose order is the device's.
+/// the host (communicator.h), but for sums of floats, whose order is the device's. `by_halves` is
+/// for TPUs, which have 64-bit integers and complex numbers as pairs of 32 bits: of the former they
+/// add up alone, and they scatter no sums of the latter.
 std::vector<stablehlo::Value> LowerToDevices(const distributed::Collective& collective,
-                                             const std::vector<stablehlo::Value>& arrays);
+                                             const std::vector<stablehlo::Value>& arrays,
+                                             bool by_halves = false);
 
 }  // namespace torch_xla::lowering

@@ -183,9 +183,10 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
   return info;
 }
 
-// By process index: the plugin's id of its first device.
+// By process index: the plugin's id of its first device. Of devices that are not there each process
+// has one, in their order, and no process is another's.
 std::vector<int64_t> ProcessDeviceIds(const PluginLibrary& plugin, PJRT_Client* client,
-                                      const ProcessPlace& place) {
+                                      const ProcessPlace& place, bool are_there) {
   std::vector<int64_t> ids(place.size, -1);
   Args<PJRT_Client_Devices_Args> devices;
   devices.client = client;
@@ -200,8 +201,9 @@ std::vector<int64_t> ProcessDeviceIds(const PluginLibrary& plugin, PJRT_Client* 
     Args<PJRT_DeviceDescription_ProcessIndex_Args> process;
     process.device_description = description.device_description;
     PJRT_CALL(plugin, PJRT_DeviceDescription_ProcessIndex, process);
-    if (process.process_index < 0 || process.process_index >= place.size) continue;
-    int64_t& first = ids[process.process_index];
+    const int64_t owner = are_there ? process.process_index : static_cast<int64_t>(i);
+    if (owner < 0 || owner >= place.size) continue;
+    int64_t& first = ids[owner];
     if (first < 0 || id.id < first) first = id.id;
   }
   for (int rank = 0; rank < place.size; ++rank) {
@@ -298,7 +300,8 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
     spec.options["cpu_device_count"] = CpuDeviceCount();
   }
   // It never ran in a test: that takes several GPUs.
-  if (place && (client->platform_ == "CUDA" || client->platform_ == "ROCM")) {
+  const bool numbered = client->platform_ == "CUDA" || client->platform_ == "ROCM";
+  if (place && numbered && !spec.topology) {
     spec.options["node_id"] = int64_t{place->rank};
     spec.options["num_nodes"] = int64_t{place->size};
     spec.options.try_emplace("visible_devices", std::vector<int64_t>{place->local_rank});
@@ -309,6 +312,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   for (const auto& [key, option] : spec.options) {
     client->create_options_ += " " + key + "=" + ToText(option);
   }
+  if (place && spec.topology) spec.options[kCompileOnlyRank] = int64_t{place->rank};
   std::vector<PJRT_NamedValue> options;
   for (const auto& [name, option] : spec.options) options.push_back(ToNamedValue(name, option));
   Args<PJRT_Client_Create_Args> create;
@@ -349,7 +353,9 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
     client->devices_.push_back(DescribeDevice(plugin, impl.devices[i], static_cast<int>(i)));
     impl.device_ids.push_back(client->devices_.back().id);
   }
-  if (place) impl.process_device_ids = ProcessDeviceIds(plugin, impl.client, *place);
+  if (place) {
+    impl.process_device_ids = ProcessDeviceIds(plugin, impl.client, *place, !spec.topology);
+  }
   return client;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,8 @@ struct PJRT_Device {
 struct PJRT_Client {
   PJRT_TopologyDescription* topology = nullptr;
   std::vector<PJRT_Device> devices;
-  std::vector<PJRT_Device*> handles;
+  std::vector<PJRT_Device*> handles;  // of all
+  std::vector<PJRT_Device*> own;      // all, or of several processes this one's
 };
 
 struct PJRT_Buffer {
@@ -114,8 +116,18 @@ PJRT_Error* CreateClient(PJRT_Client_Create_Args* args) {
   Args<PJRT_TopologyDescription_Create_Args> create;
   create.topology_name = g_compiler->topology.data();
   create.topology_name_size = g_compiler->topology.size();
-  create.create_options = args->create_options;
-  create.num_options = args->num_options;
+  std::vector<PJRT_NamedValue> options;
+  std::optional<int64_t> rank;
+  for (size_t i = 0; i < args->num_options; ++i) {
+    const PJRT_NamedValue& option = args->create_options[i];
+    if (std::string_view(option.name, option.name_size) == kCompileOnlyRank) {
+      rank = option.value.int64_value;
+    } else {
+      options.push_back(option);
+    }
+  }
+  create.create_options = options.data();
+  create.num_options = options.size();
   if (PJRT_Error* error = Table().PJRT_TopologyDescription_Create(&create)) return error;
   auto client = std::make_unique<PJRT_Client>();
   client->topology = create.topology;
@@ -128,6 +140,11 @@ PJRT_Error* CreateClient(PJRT_Client_Create_Args* args) {
     client->devices.push_back({devices.descriptions[i]});
   }
   for (PJRT_Device& device : client->devices) client->handles.push_back(&device);
+  client->own = client->handles;
+  if (rank) {
+    const bool exists = *rank >= 0 && *rank < static_cast<int64_t>(client->handles.size());
+    client->own = exists ? std::vector{client->handles[*rank]} : std::vector<PJRT_Device*>{};
+  }
   args->client = client.release();
   return nullptr;
 }
@@ -147,8 +164,14 @@ PJRT_Error* TopologyOf(PJRT_Client_TopologyDescription_Args* args) {
 }
 
 PJRT_Error* AddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
-  args->addressable_devices = args->client->handles.data();
-  args->num_addressable_devices = args->client->handles.size();
+  args->addressable_devices = args->client->own.data();
+  args->num_addressable_devices = args->client->own.size();
+  return nullptr;
+}
+
+PJRT_Error* AllDevices(PJRT_Client_Devices_Args* args) {
+  args->devices = args->client->handles.data();
+  args->num_devices = args->client->handles.size();
   return nullptr;
 }
 
@@ -256,7 +279,7 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   auto loaded = std::make_unique<PJRT_LoadedExecutable>();
   loaded->executable = compile.executable;
   const std::string_view options(args->compile_options, args->compile_options_size);
-  const std::vector<PJRT_Device*>& all = args->client->handles;
+  const std::vector<PJRT_Device*>& all = args->client->own;
   const auto [first, count] = DevicesOf(options);
   if (PJRT_Error* error = ReadResults(*loaded)) {
     Args<PJRT_LoadedExecutable_Destroy_Args> destroy;
@@ -318,6 +341,7 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.PJRT_Client_PlatformName = PlatformName;
   table.PJRT_Client_TopologyDescription = TopologyOf;
   table.PJRT_TopologyDescription_PlatformVersion = own.PJRT_TopologyDescription_PlatformVersion;
+  table.PJRT_Client_Devices = AllDevices;
   table.PJRT_Client_AddressableDevices = AddressableDevices;
   table.PJRT_Client_Compile = Compile;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHost;

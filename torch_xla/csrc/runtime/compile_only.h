@@ -12,6 +12,10 @@
 
 namespace torch_xla::runtime {
 
+/// An option of its clients, beside the plugin's: the only device that is the client's own, that of
+/// one of several processes. Without it all are.
+inline constexpr const char* kCompileOnlyRank = "torch_xla_rank";
+
 /// `topology`: the plugin's own name of it ("v5e:2x2"; empty where options say all), whose options
 /// are those of PJRT_Client_Create. One in a process: the C API leaves functions no room for more.
 /// Throws Error where the plugin cannot compile without a device, or another topology is in use.
