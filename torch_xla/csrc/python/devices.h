@@ -1,5 +1,5 @@
-// Device strings ("xla:0") as ordinals. None are the default device, or no device where no client was
-// started yet: nothing is pending there, and a program on the CPU need not start one.
+// Device strings ("xla:0") as ordinals. None are the default device, or no device where no client
+// was started yet: nothing is pending there, and a program on the CPU need not start one.
 #pragma once
 
 #include <string>
