@@ -11,7 +11,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "XLAOps.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/failures.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
 #include "lazy/program.h"
@@ -349,6 +352,28 @@ TEST_F(ExecutorTest, FailureIsForgottenWithWhatItComesOf) {
   EXPECT_NO_THROW(WaitDevice(kDevice));
   EXPECT_ANY_THROW(LeafData(also->value())->Wait());
   EXPECT_FALSE(TakeFailure(*LeafData(Numbers(3))));
+}
+
+TEST(FailuresTest, TheFirstIsToldThoughItIsNotedLast) {
+  auto error = [](const char* text) { return std::make_exception_ptr(std::runtime_error(text)); };
+  auto text = [](const std::exception_ptr& told) -> std::string {
+    try {
+      std::rethrow_exception(told);
+    } catch (const std::runtime_error& e) {
+      return e.what();
+    }
+  };
+  Failures failures;
+  failures.Note(7, {5}, error("derived"));
+  failures.Note(5, {}, error("first"));
+  EXPECT_EQ(text(failures.TakeAll()), "first");
+  EXPECT_TRUE(failures.empty());
+  failures.Note(7, {5}, error("derived"));
+  failures.Note(6, {}, error("other"));
+  failures.Note(5, {}, error("first"));
+  EXPECT_EQ(text(failures.Take(7)), "first");
+  EXPECT_EQ(text(failures.TakeAll()), "other");
+  EXPECT_FALSE(failures.TakeAll());
 }
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {

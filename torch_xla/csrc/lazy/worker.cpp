@@ -21,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxUnfinished = 8;
 // Handed to the plugin at a time: one runs while the next is prepared.
 constexpr int kMaxRunning = 2;
-// Beyond these they are all of one kind: a program that fails in a loop.
-constexpr size_t kMaxFailures = 64;
 // Of a program that runs for longer the worker's start is no matter.
 constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
 
@@ -113,60 +111,21 @@ void Worker::Drain() {
 }
 
 void Worker::ThrowFailure() {
-  std::vector<Failure> failures;
+  std::exception_ptr error;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    failures.swap(failures_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (failures_.empty()) return;
+    // For what it came of, of which the plugin may tell later.
+    done_.wait(lock, [&] { return unfinished_ == 0; });
+    error = failures_.TakeAll();
   }
-  if (!failures.empty()) ThrowToUser(failures[0].error);
-}
-
-void Worker::Note(const Running& running, const std::exception_ptr& error) {
-  // One is told; the others are kept for those who read their results.
-  if (failures_.size() < kMaxFailures) {
-    failures_.push_back({running.execution, running.sources, error});
-  }
-}
-
-const Worker::Failure* Worker::FindFailure(uint64_t execution) const {
-  auto it = std::find_if(failures_.begin(), failures_.end(),
-                         [&](const Failure& failure) { return failure.execution == execution; });
-  return it == failures_.end() ? nullptr : &*it;
-}
-
-std::set<uint64_t> Worker::RootsOf(uint64_t failed) const {
-  std::set<uint64_t> roots, seen{failed};
-  std::vector<uint64_t> open{failed};
-  while (!open.empty()) {
-    const uint64_t execution = open.back();
-    open.pop_back();
-    const Failure* failure = FindFailure(execution);
-    if (!failure) continue;
-    bool derived = false;
-    for (uint64_t source : failure->sources) {
-      if (!FindFailure(source)) continue;
-      derived = true;
-      if (seen.insert(source).second) open.push_back(source);
-    }
-    if (!derived) roots.insert(execution);
-  }
-  return roots;
+  if (error) ThrowToUser(error);
 }
 
 std::exception_ptr Worker::TakeFailure(uint64_t producer) {
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
-  const std::set<uint64_t> told = RootsOf(producer);
-  const std::exception_ptr first = told.empty() ? nullptr : FindFailure(*told.begin())->error;
-  std::vector<Failure> others;
-  for (const Failure& failure : failures_) {
-    const std::set<uint64_t> roots = RootsOf(failure.execution);
-    if (std::none_of(roots.begin(), roots.end(), [&](uint64_t r) { return told.contains(r); })) {
-      others.push_back(failure);
-    }
-  }
-  failures_ = std::move(others);
-  return first;
+  return failures_.Take(producer);
 }
 
 bool Worker::Finished() {
@@ -246,7 +205,7 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   NoteRan({running.program, device_, (end - time).count(), end.count()});
   if (error) {
-    Note(running, AsTorchError(*error, FailedBy(running)));
+    failures_.Note(running.execution, running.sources, AsTorchError(*error, FailedBy(running)));
     DeviceData::Discount(device_, running.execution);
   }
   const bool notify = Finished();
@@ -289,7 +248,7 @@ void Worker::Finish(HostCalls& after, const Running& running) {
     const std::exception_ptr error = AsTorchError(std::current_exception(), FailedBy(running));
     after.Fail(error, running.execution);
     std::lock_guard<std::mutex> lock(mutex_);
-    Note(running, error);
+    failures_.Note(running.execution, running.sources, error);
   }
 }
 
@@ -362,7 +321,7 @@ void Worker::Execute(Execution& execution) {
     }
     execution = {};
     std::lock_guard<std::mutex> lock(mutex_);
-    Note(*running, error);
+    failures_.Note(running->execution, running->sources, error);
     if (Finished()) done_.notify_all();
   }
 }

@@ -8,13 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "lazy/device_data.h"
 #include "lazy/errors.h"
+#include "lazy/failures.h"
 #include "lazy/host_calls.h"
 #include "lazy/origin.h"
 #include "lazy/program.h"
@@ -53,23 +53,15 @@ class Worker {
   void NoteWait() { waited_.store(true, std::memory_order_relaxed); }
   /// Throws, once, what failed since the last call.
   void ThrowFailure();
-  /// Forgets what execution `producer` failed by: its own failure, and those of executions that
-  /// needed the results of one that it needed, too. Waits for all that was pushed. Returns the one
-  /// that all came of; null where that was told before.
+  /// Failures::Take, when all that was pushed is done.
   std::exception_ptr TakeFailure(uint64_t producer);
 
  private:
-  using Executions = c10::SmallVector<uint64_t, 4>;
-  struct Failure {
-    uint64_t execution;
-    Executions sources;  // whose results it needed
-    std::exception_ptr error;
-  };
   /// What is in flight.
   struct Running {
     std::chrono::steady_clock::time_point start;
     uint64_t execution;
-    Executions sources;
+    Executions sources;  // whose results it needed
     Origin origin;
     int64_t program;  // its number, see lazy/explain.h
     std::shared_ptr<std::atomic<int64_t>> run_time;
@@ -86,11 +78,6 @@ class Worker {
               std::vector<runtime::Event>& done);
   void Finish(const Running& running, const runtime::Error* error);
   void Finish(HostCalls& after, const Running& running);
-  /// These three with the mutex held.
-  void Note(const Running& running, const std::exception_ptr& error);
-  const Failure* FindFailure(uint64_t execution) const;
-  /// The failures without an earlier one that execution `failed` comes of.
-  std::set<uint64_t> RootsOf(uint64_t failed) const;
   /// One execution is done; with the mutex held. Returns whether to notify done_.
   bool Finished();
 
@@ -109,7 +96,7 @@ class Worker {
   bool sleeping_ = false;                       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
-  std::vector<Failure> failures_;                    // not told yet
+  Failures failures_;                                // not told yet
   uint64_t executions_ = 0;                          // for who is within Execute
   std::thread thread_;
 };
