@@ -333,9 +333,9 @@ def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
         HEADER,
         f'{includes}#include "XLANativeFunctions.h"\n#include "XLAOps.h"\n'
         '#include "aten/index_check.h"\n#include "aten/node_builder.h"\n\n'
-        "namespace torch_xla {\n\nusing aten::CheckDivisor;\nusing aten::CheckIndex;\n"
-        "using aten::CheckEnough;\nusing aten::CheckProbabilities;\nusing aten::CheckRange;\n"
-        "using aten::NodeBuilder;\n\n",
+        "namespace torch_xla {\n\nusing aten::CheckBags;\nusing aten::CheckDivisor;\n"
+        "using aten::CheckEnough;\nusing aten::CheckIndex;\nusing aten::CheckProbabilities;\n"
+        "using aten::CheckRange;\nusing aten::NodeBuilder;\n\n",
     ]
     for op in mine:
         lines.append(_kernel(op) + "\n")

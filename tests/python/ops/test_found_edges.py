@@ -351,3 +351,53 @@ def test_exp_overflows_within_sums() -> None:
         large = 0.9 * torch.finfo(dtype).max
         check(lambda x, y: x.exp() - y, x, torch.full_like(x, large), rtol=2e-2)
         check(lambda x: x.exp() - x * x, x, rtol=2e-2)
+
+
+def test_a_number_of_one_to_complex_powers() -> None:
+    exponents = torch.tensor([complex(INF, 0), complex(0, INF), complex(NAN, 1), 2 + 1j, 0])
+    check_many(
+        [
+            (torch.pow, (base, exponents.to(dtype)))
+            for base in (1, 1.0, 1 + 0j, 2, 1j)
+            for dtype in (C64, C128)
+        ]
+    )
+
+
+def test_histograms_of_halves_in_a_range() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.tensor([1, 2, 0, 1, 2.5, 7], dtype=dtype)
+        check(lambda x: torch.histogram(x, 3, range=(0.0, 3.0)), x)
+        check(lambda x: torch.histogram(x, x[:3].sort().values), x)
+        with pytest.raises(NotImplementedError, match="not implemented for"):
+            torch.histogram(x.to("xla"), 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(U8, -1, 2), (U8, 0, 257), (I8, -129, 3), (torch.bool, -1, 1), (torch.float16, 0, 70000)],
+)
+def test_random_integers_beyond_the_dtype(dtype: torch.dtype, low: int, high: int) -> None:
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            torch.zeros(3, dtype=dtype, device=device).random_(low, high)
+
+
+@pytest.mark.parametrize("offsets", [[1, 2], [0, 4], [0, 2, 4]])
+def test_bags_that_begin_out_of_place(offsets: list[int]) -> None:
+    for device in ("cpu", "xla"):
+        indices = torch.tensor([0, 1, 2], device=device)
+        begins = torch.tensor(offsets, device=device)
+        with pytest.raises(RuntimeError):
+            F.embedding_bag(indices, torch.ones(4, 2, device=device), begins)
+
+
+def test_bags_that_descend_when_data_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_xla.config, "check_indices", True)
+    weight = torch.ones(4, 2, device="xla")
+    indices = torch.tensor([0, 1, 2], device="xla")
+    good = F.embedding_bag(indices, weight, torch.tensor([0, 1, 1], device="xla"))
+    assert good.sum().item() == 4
+    bad = F.embedding_bag(indices, weight, torch.tensor([0, 2, 1], device="xla"))
+    with pytest.raises(RuntimeError, match="must begin with 0 and ascend"):
+        bad.sum().item()

@@ -8,7 +8,6 @@ ones as the CPU; what opinfo_exceptions.py excuses is excused here too.
 from __future__ import annotations
 
 import pytest
-import torch
 from opinfo_cases import ALL_DTYPES, OPS, dtype_name, dtypes_of
 from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS
 from opinfo_testing import check_op, dtype_difference
@@ -19,9 +18,7 @@ SAMPLES = 2
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.dtypes])
 def test_op(name: str) -> None:
     op = OPS[name]
-    # oneDNN has products of float8 on some CPUs alone, and rounds them otherwise.
-    with torch.backends.mkldnn.flags(enabled="_scaled_mm" not in name):
-        report = check_op(op, dtypes_of(op)[0], ("forward", "grad"), SAMPLES)
+    report = check_op(op, dtypes_of(op)[0], ("forward", "grad"), SAMPLES)
     excuses = [e for e in EXCEPTIONS.get(report.op, ()) if not e.widens]
     failures = [
         f"{report.dtype} {failure}"

@@ -136,6 +136,21 @@ void NoteGood(const char* op, const char* message, const at::Tensor& good) {
   Remember({op, lazy::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}), message});
 }
 
+void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indices,
+               const at::Tensor& offsets) {
+  CheckIndex(op, indices, 0, SizeAt(weight, 0), {}, kRuntimeError);
+  CheckIndex(op, offsets, 0, indices.numel() + 1, {}, kRuntimeError);
+  if (!IsXla(offsets) || offsets.numel() == 0) return;
+  const std::optional<int64_t> first = KnownViolation(*GetImpl(offsets), {.least_until = 0});
+  TORCH_CHECK(!first, op,
+              ": offsets[0] has to be 0, i.e., the first sequence in the mini-batch has ",
+              "to start from position 0. However, got ", *first);
+  CheckData(op, "offsets must begin with 0 and ascend", [&] {
+    const at::Tensor begins = offsets.detach();
+    return begins.select(0, 0).eq(0).logical_and(begins.diff().ge(0).all());
+  });
+}
+
 void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target) {
   auto all_good = [](const at::Tensor& p) {
     return p.detach().ge(0).logical_and(p.detach().le(1)).all();  // NaN is neither

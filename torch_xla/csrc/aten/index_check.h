@@ -36,6 +36,11 @@ void CheckData(const char* op, const char* message, AllGood all_good) {
   if (indices_are_checked.load(std::memory_order_relaxed)) NoteGood(op, message, all_good());
 }
 
+/// Of embedding_bag: the rows of `weight`, and where bags begin in `indices`, from 0 on in
+/// ascending order.
+void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indices,
+               const at::Tensor& offsets);
+
 /// By CheckData: inputs and targets in [0, 1].
 void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target);
 /// The range of histc, which is that of the data where it is given by two equal numbers.

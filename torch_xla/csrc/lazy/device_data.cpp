@@ -210,6 +210,7 @@ std::optional<int64_t> IntegerBounds::Violation(const Extremes& known) const {
   const int64_t high = known.most == ignored ? known.second_most : known.most;
   if (low < least) return low;
   if (high > most) return high;
+  if (low > least_until) return low;
   if (!zero && known.has_zero) return 0;
   if (sum && known.sum != *sum) return known.sum;
   return std::nullopt;

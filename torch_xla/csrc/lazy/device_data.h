@@ -33,8 +33,9 @@ struct Extremes {
 /// What an operation asks of integers that come from the host.
 struct IntegerBounds {
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
-  std::optional<int64_t> ignored = std::nullopt;  // may be beyond these
-  bool zero = true;                               // may be among them
+  int64_t least_until = std::numeric_limits<int64_t>::max();  // the least of all is up to here
+  std::optional<int64_t> ignored = std::nullopt;              // may be beyond these
+  bool zero = true;                                           // may be among them
   std::optional<int64_t> sum = std::nullopt;
 
   bool operator==(const IntegerBounds&) const = default;

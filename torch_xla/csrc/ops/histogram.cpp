@@ -13,10 +13,13 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using Range = std::optional<at::ArrayRef<double>>;
 
-void CheckDtype(const at::Tensor& points) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      points.scalar_type() == at::kFloat || points.scalar_type() == at::kDouble,
-      "\"histogramdd\" not implemented for '", points.scalar_type(), "'");
+/// The CPU's kernel that looks for the range knows no halves.
+void CheckDtype(const at::Tensor& points, bool ranged = true) {
+  const at::ScalarType dtype = points.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kFloat || dtype == at::kDouble ||
+                                  (ranged && (dtype == at::kHalf || dtype == at::kBFloat16)),
+                              ranged ? "\"histogram_cpu\"" : "\"histogramdd\"",
+                              " not implemented for '", dtype, "'");
 }
 
 void CheckPoints(const at::Tensor& self, size_t bins, const OptionalTensor& weight) {
@@ -60,7 +63,7 @@ at::Tensor EvenEdges(const at::Tensor& low, const at::Tensor& high, int64_t bins
 /// to the greatest.
 std::vector<at::Tensor> BinEdges(const at::Tensor& points, at::IntArrayRef bins,
                                  const Range& range) {
-  CheckDtype(points);
+  CheckDtype(points, range.has_value());
   const int64_t dims = points.size(1);
   std::vector<at::Tensor> edges;
   if (range) {

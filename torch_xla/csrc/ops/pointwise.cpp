@@ -265,6 +265,14 @@ Value Pow(LoweringContext& cx, Value self, Value exponent) {
   return ToOutput(cx, Power(x, y));
 }
 
+// ATen answers 1 for a base of 1 before it looks at the exponents: complex ones with an infinity or
+// a NaN would give NaN.
+Value PowOfNumber(LoweringContext& cx, Value self, Value exponent) {
+  Value power = Pow(cx, self, exponent);
+  if (!runtime::IsComplex(power.element())) return power;
+  return Select(Equal(ToOutput(cx, self), 1), FullLike(power, 1), power);
+}
+
 Value ReverseSubtract(LoweringContext& cx, Value self, Value other, Value alpha) {
   return SubtractScaled(cx, other, self, alpha);
 }

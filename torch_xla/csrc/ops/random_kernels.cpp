@@ -131,9 +131,17 @@ at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Gene
               " >= to=", to);
   TORCH_CHECK(!self.is_complex(),
               "check_random_bounds handles only integral, floating-point and boolean types");
-  TORCH_CHECK(
-      !c10::isIntegralType(self.scalar_type(), true) || to - 1 < IntegerLimit(self.scalar_type()),
-      "to - 1 is out of bounds for ", self.scalar_type());
+  const at::ScalarType dtype = self.scalar_type();
+  if (c10::isIntegralType(dtype, /*includeBool=*/true)) {
+    const int64_t limit = IntegerLimit(dtype);
+    const bool is_signed = dtype != at::kBool && c10::isSignedType(dtype);
+    TORCH_CHECK(from >= (is_signed ? -limit : 0), "from is out of bounds for ", dtype);
+    TORCH_CHECK(to - 1 < limit, "to - 1 is out of bounds for ", dtype);
+  } else {
+    const double most = LargestOf(dtype);
+    TORCH_CHECK(static_cast<double>(from) >= -most, "from is out of bounds for ", dtype);
+    TORCH_CHECK(static_cast<double>(to - 1) <= most, "to - 1 is out of bounds for ", dtype);
+  }
   auto number = [](int64_t n) { return lazy::MakeScalar(n); };
   return FillWith(self,
                   Random(ir::ops::random, self, generator, {number(from), number(to)}, at::kLong));
