@@ -92,21 +92,28 @@ class Plan:
 
         Returns:
             ``parameters`` and ``optimizer state``: those that the process held when this was
-            compiled; ``other arguments``: buffers, inputs; ``results``: in memory of their own;
+            compiled, the state also where this makes it; ``other arguments``: buffers, inputs;
+            ``results``: in memory of their own;
             ``activations``: what the forward pass makes and is there when most bytes are (with
             ``XLA_HLO_DEBUG=1``, and where the plugin shows the program); ``other temporaries``;
             ``code``. Their sum is the peak.
         """
         parameters = min(self._held["parameters"], self.arguments)
-        state = min(self._held["optimizer state"], self.arguments - parameters)
+        inputs, results = self.arguments - parameters, self.outputs - self.aliased
+        state = self._held["optimizer state"]
+        if state <= inputs:
+            inputs -= state
+        else:  # The first step makes it.
+            state = min(state, results)
+            results -= state
         live = self._module.live() if self._module else []
         forward = sum(array.bytes for array in live if array.line and not array.backward)
         activations = min(forward, self.temporaries)
         return {
             "parameters": parameters,
             "optimizer state": state,
-            "other arguments": self.arguments - parameters - state,
-            "results": self.outputs - self.aliased,
+            "other arguments": inputs,
+            "results": results,
             "activations": activations,
             "other temporaries": self.temporaries - activations,
             "code": self.code,

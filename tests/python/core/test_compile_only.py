@@ -313,6 +313,9 @@ def test_script(tmp_path):
     result = run(*arguments)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "where the script reads a value, line 10: print(loss.item())" in result.stdout
+    # The program of the first step, which makes the moments.
+    table = dict(re.findall(r"^ *(.*?)  +(.*)$", result.stdout, re.MULTILINE))
+    assert (table["parameters"], table["optimizer state"]) == ("288 B", "576 B")
 
 
 def test_largest_batch_of_a_script(tmp_path):
