@@ -220,3 +220,40 @@ def test_bookkeeping_of_what_failed_fails(device: torch.device, no_failure_left:
     del big, failed, sums
     torch_xla.sync(wait=True)
     assert (x + 1).sum().item() == pytest.approx(8)
+
+
+def test_numbers_of_host_data_need_no_program(device: torch.device) -> None:
+    """As transformers asks of each batch whether its mask leaves anything out."""
+    before = compiles(), host_calls()
+    for length in (5, 7, 9):
+        mask = torch.ones(2, length, dtype=torch.int64)
+        mask[1, 3:] = length == 7
+        rows = mask.to(device)
+        assert bool(rows.all()) == bool(mask.all())
+        assert bool((rows[:, -1] == 0).any()) == bool((mask[:, -1] == 0).any())
+        assert rows.sum(1).amax().item() == mask.sum(1).max().item()
+    assert compiles() == before[0] and host_calls() == before[1] + 9
+
+
+def test_numbers_of_what_is_computed_are_read_there(device: torch.device) -> None:
+    """Of floats, of a step's results, and where nothing may be cut."""
+    before = host_calls()
+    assert (torch.tensor([1.5, 2.5]).to(device) > 2).any().item() is True
+    step = torch.tensor([1, 2], device=device) * 2
+    torch_xla.sync()
+    assert step.sum().item() == 6
+    assert host_calls() == before
+    mask = torch.ones(3, dtype=torch.int64).to(device)
+    with pytest.raises(RuntimeError, match="full_graph"):
+        torch_xla.compile(lambda: bool(mask.all()), full_graph=True)()
+    assert host_calls() == before
+
+
+def test_a_number_that_was_read_is_part_of_the_next_program(device: torch.device) -> None:
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).to(device)
+    lengths = mask.sum(1)
+    longest = lengths.max()
+    assert longest.item() == 2
+    result = torch.arange(3, device=device) < longest
+    torch_xla.sync()
+    assert result.tolist() == [True, True, False] and lengths.tolist() == [2, 1]

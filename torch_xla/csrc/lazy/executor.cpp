@@ -19,6 +19,7 @@
 #include "lazy/explain.h"
 #include "lazy/graph.h"
 #include "lazy/graph_dump.h"
+#include "lazy/host_calls.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
 #include "lazy/recorder.h"
@@ -492,6 +493,22 @@ bool ReadsAll(const StoragePtr& storage) {
   return last.in_a_loop;
 }
 
+/// A read of a number that the host can tell by itself, see HostAlone ("is anything masked?").
+bool EvaluateOnHost(Storage& storage, const ir::Value& value) {
+  const DeviceSet* devices = DevicesOf(storage.device());
+  // A recording is one of programs.
+  if (value.shape()->numel != 1 || devices->size() > 1 || CurrentRecorder()) return false;
+  std::optional<HostCalls> calls = HostAlone(value);
+  if (!calls) return false;
+  auto data = c10::make_intrusive<DeviceData>(value.shape(), storage.device(), devices,
+                                              Sharding::Replicated());
+  data->set_location(value.node->location());
+  calls->Promise(*value.node, data);
+  calls->Run(/*producer=*/0);
+  storage.Replace(value, MakeLeaf(data));
+  return true;
+}
+
 /// All that is pending on the device.
 void CutAndRun(int device) {
   std::vector<StoragePtr> pending;  // they outlive the cut
@@ -601,6 +618,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
+    if (MayCut() && EvaluateOnHost(*storage, value)) continue;
     // A read by one process alone must not change the programs that they share.
     if (MayCut() && !RunsAcrossProcesses() && ReadsAll(storage)) {
       StepFinderOf(storage->device()).Ran();

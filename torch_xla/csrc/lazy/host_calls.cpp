@@ -25,6 +25,8 @@ namespace {
 /// Bookkeeping is smaller than this, and less than this is no bulk.
 constexpr int64_t kFewElements = 1 << 18;
 constexpr size_t kBulk = 16;
+/// As many operations at most for a value that is read.
+constexpr size_t kFewCalls = 16;
 /// So many graphs of one bulk are programs as they are: in the first round of a loop that adds up
 /// there is no sum yet, and the second one is like all others.
 constexpr size_t kGraphs = 2;
@@ -102,6 +104,19 @@ bool IsBookkeeping(const ir::Node& node) {
   return true;
 }
 
+/// Puts what `value` is made of into `calls`, operands first; false where that is not for the host.
+bool CollectCalls(const ir::Value& value, std::vector<const ir::Node*>& calls) {
+  const ir::Node& node = *value.node;
+  if (IsNumber(node) || std::ranges::find(calls, &node) != calls.end()) return true;
+  if (const DeviceData* data = LeafData(value)) return !data->pending() && data->producer() == 0;
+  if (!IsBookkeeping(node)) return false;
+  for (const ir::Value& operand : node.operands()) {
+    if (calls.size() == kFewCalls || !CollectCalls(operand, calls)) return false;
+  }
+  calls.push_back(&node);
+  return true;
+}
+
 enum class Part : uint8_t { kLeaf, kBefore, kBulk, kAfter };
 
 }  // namespace
@@ -162,6 +177,14 @@ std::optional<SplitGraph> Split(const Graph& graph) {
     if (from == Part::kBulk || from == Part::kLeaf) split.roots.push_back(i);
   }
   return split;
+}
+
+std::optional<HostCalls> HostAlone(const ir::Value& value) {
+  std::vector<const ir::Node*> nodes;
+  if (!CollectCalls(value, nodes)) return std::nullopt;
+  HostCalls calls;
+  for (const ir::Node* node : nodes) calls.Add(*node);
+  return calls;
 }
 
 bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {

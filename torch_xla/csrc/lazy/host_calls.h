@@ -78,6 +78,10 @@ struct SplitGraph {
 /// Nothing where there is nothing to split off, or what would be left is hardly worth it.
 std::optional<SplitGraph> Split(const Graph& graph);
 
+/// All that a value is made of, where that is a little bookkeeping of what came from the host:
+/// nobody need compile a program for it, nor wait for those that run. Else nothing.
+std::optional<HostCalls> HostAlone(const ir::Value& value);
+
 /// Whether two other graphs have been asked for whose bulk is that of this one: then it is worth a
 /// program of its own. Remembers it.
 bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph);
