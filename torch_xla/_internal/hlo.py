@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -110,6 +111,13 @@ class Shape(NamedTuple):
         if self.element == _TUPLE:
             return sum(part.bytes for part in self.parts)
         return _TYPES.get(self.element, ("", 0))[1] * math.prod(self.dims)
+
+    def arrays(self) -> Iterator[Shape]:
+        """Yields itself; of a tuple the arrays in it."""
+        if self.element != _TUPLE:
+            yield self
+        for part in self.parts:
+            yield from part.arrays()
 
 
 def _shape(data: memoryview) -> Shape:
@@ -430,7 +438,7 @@ class Module(NamedTuple):
         instructions = self.computations[identity]
         sources: dict[int, set[int]] = {}  # whose memory a result is
         last: dict[int, int] = {}
-        made: dict[int, Live] = {}
+        made: dict[int, list[Live]] = {}
         for at, instruction in enumerate(instructions):
             used = set().union(*(sources.get(i, set()) for i in instruction.operands))
             for source in used:
@@ -447,24 +455,26 @@ class Module(NamedTuple):
                 shape = instruction.shape
                 if instruction.opcode.endswith("-start") and len(shape.parts) > 1:
                     shape = shape.parts[1]  # (operand, result, …)
-                made[at] = Live(shape.bytes, str(shape), instruction.line)
+                made[at] = [
+                    Live(part.bytes, str(part), instruction.line) for part in shape.arrays()
+                ]
         if instructions:  # The results stay.
             for source in sources[instructions[-1].id]:
                 last[source] = len(instructions)
-        live: dict[int, Live] = {}
+        live: dict[int, list[Live]] = {}
         size = 0
         most: tuple[int, list[Live]] = (0, [])
         for at, instruction in enumerate(instructions):
             if at in made:
                 live[instruction.id] = made[at]
-                size += made[at].bytes
+                size += sum(array.bytes for array in made[at])
             within: tuple[int, list[Live]] = (0, [])
             if instruction.opcode in ("while", "conditional", "call"):
                 within = max((self._peak(called) for called in instruction.called), default=within)
             if size + within[0] > most[0]:
-                most = size + within[0], [*live.values(), *within[1]]
+                most = size + within[0], [*itertools.chain(*live.values()), *within[1]]
             for source in [i for i in live if last[i] <= at]:
-                size -= live.pop(source).bytes
+                size -= sum(array.bytes for array in live.pop(source))
         return most
 
     def collectives(self) -> dict[str, tuple[int, int]]:
