@@ -401,3 +401,17 @@ def test_bags_that_descend_when_data_is_checked(monkeypatch: pytest.MonkeyPatch)
     bad = F.embedding_bag(indices, weight, torch.tensor([0, 2, 1], device="xla"))
     with pytest.raises(RuntimeError, match="must begin with 0 and ascend"):
         bad.sum().item()
+
+
+def test_indices_of_what_has_no_elements() -> None:
+    """Nothing is looked up but where the indexed dimension itself is empty."""
+    index = torch.tensor([0, 3, 3])
+    places = [(index,), (slice(None), index), (slice(None), slice(None), index)]
+    for shape in ((4, 2, 0), (4, 0, 2), (0, 2, 4)):
+        x = torch.zeros(shape)
+        for place in places:
+            if shape[len(place) - 1] == 0:
+                with pytest.raises(IndexError):
+                    x.to("xla")[place]
+            else:
+                check(lambda x, i, p=place: x[*p[:-1], i], x, index)

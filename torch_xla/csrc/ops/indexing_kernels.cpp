@@ -35,8 +35,11 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
     const auto dim = static_cast<int64_t>(result.size());
     if (dim < self.dim() && !IsMask(*entry)) {
       const int64_t size = self.size(dim);
-      aten::CheckCpuIndex("aten::index", *entry, -size, size);
-      aten::CheckIndex("aten::index", *entry, -size, size);
+      // Where another dimension has no elements none is looked up.
+      if (size == 0 || self.numel() != 0) {
+        aten::CheckCpuIndex("aten::index", *entry, -size, size);
+        aten::CheckIndex("aten::index", *entry, -size, size);
+      }
     }
     at::Tensor index = aten::IsXla(*entry) ? *entry : entry->to(self.device());
     TORCH_CHECK_INDEX(
