@@ -118,11 +118,11 @@ class Bert(nn.Module):
         return F.linear(self.transform(x), self.word.weight, self.bias)
 
 
-def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
-def _adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4)
 
 
@@ -134,13 +134,13 @@ def mlp_workload() -> Workload:
         layers += [nn.Linear(size_in, size), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(512, 10))
     batch = (torch.randn(128, 512), torch.randint(10, (128,)))
-    return Workload(model, _sgd, batch, F.cross_entropy)
+    return Workload(model, sgd, batch, F.cross_entropy)
 
 
 def resnet18_workload() -> Workload:
     """ResNet-18 on images of 16x3x64x64; SGD."""
     batch = (torch.randn(16, 3, 64, 64), torch.randint(1000, (16,)))
-    return Workload(resnet18(), _sgd, batch, F.cross_entropy)
+    return Workload(resnet18(), sgd, batch, F.cross_entropy)
 
 
 def bert_workload() -> Workload:
@@ -150,7 +150,7 @@ def bert_workload() -> Workload:
     def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
-    return Workload(Bert(), _adamw, (words, words.clone()), loss)
+    return Workload(Bert(), adamw, (words, words.clone()), loss)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
