@@ -1,0 +1,325 @@
+"""The steps of many jobs by every backend, in turns, beside the machine's limit.
+
+    python benchmarks/all_backends.py [--jobs mlp bert] [--backends eager xla] [--json FILE]
+
+Each backend has a process of its own; they take turns (A B C … C B A), so that all see the same
+machine and none runs beside another. Each step is waited for. "Cold" and "warm" are the first step
+of a process with an empty and with a filled folder for what is compiled. The limit is that of
+``machine.py``. ``--upstream PYTHON`` names the interpreter of an environment with another
+torch_xla. A job that a backend cannot run is named, with the last line of its error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BACKENDS = {
+    "limit": "the machine's",
+    "eager": "PyTorch on the CPU",
+    "inductor": "torch.compile on the CPU",
+    "jax": "JAX, jitted",
+    "xla": "this project, traced",
+    "replay": "this project, torch_xla.compile(replay=True)",
+    "dynamo": "this project, torch.compile(backend='openxla')",
+    "upstream": "another torch_xla, see --upstream",
+}
+JOBS = (
+    "mlp resnet18 resnet50 vit bert gpt2 llama llama_decode lstm dlrm scan48 recompile data_bound"
+).split()
+WARM_UP_STEPS = 3
+
+
+# ---------------------------------------------------------------- in the processes
+
+
+def _torch_step(backend: str, name: str) -> Callable[[], Any]:
+    """Returns what runs a step to its end."""
+    import torch
+    import workloads
+
+    wraps: dict[str, workloads.Wrap] = {
+        "inductor": torch.compile,
+        "dynamo": lambda model: torch.compile(model, backend="openxla"),
+    }
+    wrap = wraps.get(backend, lambda model: model)
+    torch.manual_seed(0)
+    if backend in ("eager", "inductor"):
+        job = workloads.JOBS[name](torch.device("cpu"), wrap)
+        return lambda: job.step(*next(job.batches))
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    job = workloads.JOBS[name](torch_xla.device(), wrap)
+    step = torch_xla.compile(job.step, replay=True) if backend == "replay" else job.step
+    torch_xla.sync(wait=True)  # The initial values are no part of the step.
+
+    def run() -> Any:
+        result = step(*next(job.batches))
+        torch_xla.sync()
+        xm.wait_device_ops()
+        return result
+
+    return run
+
+
+def _jax_step(name: str) -> Callable[[], Any]:
+    import jax_workloads
+
+    step = jax_workloads.make(name)
+    if step is None:
+        raise SystemExit("not written in JAX")
+    return lambda: step().block_until_ready()
+
+
+def _limit(name: str) -> float:
+    import machine
+    import torch
+    import workloads
+
+    job = workloads.JOBS[name](torch.device("cpu"), lambda model: model)
+    job.step(*next(job.batches))
+    return machine.products(job) + machine.optimizer_bytes(job) / machine.bandwidth()
+
+
+def _work(backend: str, name: str) -> None:
+    """Answers each line of its input, a number of steps, by their times."""
+    # What libraries print is no answer.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**values: Any) -> None:
+        print(json.dumps(values), file=answers)
+
+    if backend == "limit":
+        answer(first_s=0)
+        for _ in sys.stdin:
+            answer(times=[_limit(name)], cpu_s=0, memory_mb=0)
+        return
+    step = _jax_step(name) if backend == "jax" else _torch_step(backend, name)
+    start = time.perf_counter()
+    step()
+    answer(first_s=time.perf_counter() - start)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    for line in sys.stdin:
+        times, cpu = [], time.process_time()
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - start)
+        cpu = (time.process_time() - cpu) / len(times)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        answer(times=times, cpu_s=cpu, memory_mb=peak)
+    os._exit(0)  # Workers of loaders need not be waited for.
+
+
+# ---------------------------------------------------------------- the parent
+
+
+class Worker:
+    """A process of a backend that runs steps of a job."""
+
+    def __init__(self, backend: str, name: str, python: str, cache: Path) -> None:
+        environment = {
+            **os.environ,
+            "XLA_PERSISTENT_CACHE_PATH": str(cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PLATFORMS": "cpu",
+        }
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [python, __file__, "--worker", backend, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+        )
+        self.first_s: float = self._read()["first_s"]
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines() or ["ended without a word"]
+        raise RuntimeError(said[-1])
+
+    def run(self, steps: int) -> dict[str, Any]:
+        """Returns times, CPU seconds a step and peak memory."""
+        assert self._process.stdin
+        print(steps, file=self._process.stdin, flush=True)
+        return self._read()
+
+    def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._errors.close()
+
+
+def measure(
+    name: str, backends: list[str], python: dict[str, str], rounds: int, seconds: float
+) -> dict[str, dict[str, Any]]:
+    """Measures a job.
+
+    Args:
+        name: Of the job.
+        backends: Some of BACKENDS.
+        python: The interpreter, by backend; this one for those not named.
+        rounds: How many turns each has.
+        seconds: About how long a turn lasts; it has at least 3 steps.
+
+    Returns:
+        By backend: ``step_s`` (median), ``spread`` (of the middle half of the steps, over the
+        median), ``cpu_s``, ``memory_mb``, ``cold_s``, ``warm_s``; or ``error``.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    workers: dict[str, Worker] = {}
+    steps: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for backend in backends:
+            where = backend, name, python.get(backend, sys.executable), Path(scratch, backend)
+            try:
+                cold = Worker(*where)
+                cold.end()
+                workers[backend] = warm = Worker(*where)
+                took = statistics.median(warm.run(3)["times"])
+                steps[backend] = max(3, round(seconds / took))
+                results[backend] = {"cold_s": cold.first_s, "warm_s": warm.first_s, "times": []}
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                workers.pop(backend, None)
+                results[backend] = {"error": str(error)}
+        for turn in range(rounds):
+            order = list(workers) if turn % 2 == 0 else list(workers)[::-1]
+            for backend in order:
+                answer = workers[backend].run(steps[backend] if backend != "limit" else 1)
+                results[backend]["times"] += answer.pop("times")
+                results[backend] |= answer
+        for worker in workers.values():
+            worker.end()
+    for result in results.values():
+        if times := result.pop("times", None):
+            result["step_s"] = statistics.median(times)
+            if len(times) > 2:
+                low, _, high = statistics.quantiles(times, n=4)
+                result["spread"] = (high - low) / result["step_s"]
+    if "limit" in workers:  # What was once reached can be.
+        results["limit"]["step_s"] = min(results["limit"]["step_s"], *times_of(results))
+    return results
+
+
+def times_of(results: dict[str, dict[str, Any]]) -> list[float]:
+    """The steps' times of all that ran, the limit among them."""
+    return [result["step_s"] for result in results.values() if "step_s" in result]
+
+
+def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) -> str:
+    """Returns a Markdown table: ms a step, and percent of the limit."""
+
+    def cell(name: str, backend: str) -> str:
+        found, limit = results[name][backend], results[name].get("limit", {}).get("step_s")
+        if "step_s" not in found:
+            return "–"
+        text = f"{1e3 * found['step_s']:.3g}"
+        return f"{text} ({100 * limit / found['step_s']:.0f} %)" if limit else text
+
+    def rows(title: str, cells: Callable[[str, str], str], names: list[str]) -> list[str]:
+        head = f"| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}"
+        lines = (f"| {n} | {' | '.join(cells(n, b) for b in names)} |" for n in results)
+        return [head, *lines]
+
+    def of(key: str, scale: float) -> Callable[[str, str], str]:
+        return lambda n, b: f"{scale * results[n][b][key]:.3g}" if key in results[n][b] else "–"
+
+    running = [backend for backend in backends if backend != "limit"]
+    parts = [
+        rows("ms a step (of the limit)", cell, backends),
+        rows("CPU ms a step", of("cpu_s", 1e3), running),
+        rows("peak MB", of("memory_mb", 1), running),
+        rows("first step, cold, s", of("cold_s", 1), running),
+        rows("first step, warm, s", of("warm_s", 1), running),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def plot(results: dict[str, dict[str, dict[str, Any]]], backends: list[str], path: str) -> None:
+    """Draws each job's steps over eager's; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    running = [backend for backend in backends if backend != "limit"]
+    figure, axes = pyplot.subplots(figsize=(1.5 + len(results), 4), layout="constrained")
+    width = 0.8 / len(running)
+    for k, backend in enumerate(running):
+        places, heights = [], []
+        for i, found in enumerate(results.values()):
+            if "step_s" in found[backend] and "step_s" in found.get("eager", {}):
+                places.append(i + width * (k - len(running) / 2 + 0.5))
+                heights.append(found[backend]["step_s"] / found["eager"]["step_s"])
+        axes.bar(places, heights, width, label=backend)
+    for i, found in enumerate(results.values()):
+        if "step_s" in found.get("limit", {}) and "step_s" in found.get("eager", {}):
+            ratio = found["limit"]["step_s"] / found["eager"]["step_s"]
+            axes.hlines(ratio, i - 0.4, i + 0.4, "black", label="limit" if i == 0 else None)
+    axes.set_xticks(range(len(results)), list(results), rotation=30, ha="right")
+    axes.set_ylabel("step / eager's step")
+    axes.set_ylim(0, 2.5)
+    axes.legend(ncols=len(running) + 1, fontsize="small")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="\n".join(f"{name:<10}{text}" for name, text in BACKENDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS, metavar="JOB")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, metavar="BACKEND")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=1.0, help="about, for a turn")
+    parser.add_argument("--upstream", metavar="PYTHON", help="of an environment of torch_xla")
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="draw them, with matplotlib")
+    args = parser.parse_args()
+    from tqdm import tqdm
+
+    backends = args.backends or [b for b in BACKENDS if b != "upstream" or args.upstream]
+    python = {"upstream": args.upstream} if args.upstream else {}
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in (progress := tqdm(args.jobs)):
+        progress.set_postfix_str(name)
+        results[name] = measure(name, backends, python, args.rounds, args.seconds)
+        for backend, found in results[name].items():
+            if "error" in found:
+                tqdm.write(f"{name} by {backend}: {found['error']}")
+        if args.json:
+            Path(args.json).write_text(json.dumps(results, indent=2))
+    print(table(results, backends))
+    if args.plot:
+        plot(results, backends, args.plot)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        _work(*sys.argv[2:4])
+    else:
+        main()

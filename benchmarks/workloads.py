@@ -1,0 +1,413 @@
+"""What ``all_backends.py`` runs: a step of each job, on any device that PyTorch has.
+
+Sizes are such that a step on two cores takes from one to some hundred milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import models
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+Wrap = Callable[[nn.Module], Any]
+
+
+class Job(NamedTuple):
+    """One step, what it is given, and what it keeps from step to step."""
+
+    step: Callable[..., torch.Tensor]
+    batches: Iterator[Sequence[torch.Tensor]]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+
+
+def training(workload: models.Workload, device: torch.device, wrap: Wrap) -> Job:
+    """Forward, backward and the optimizer on one batch."""
+    batches = itertools.repeat(tuple(tensor.to(device) for tensor in workload.batch))
+    return training_on(workload, device, wrap, batches)
+
+
+def training_on(
+    workload: models.Workload,
+    device: torch.device,
+    wrap: Wrap,
+    batches: Iterator[Sequence[torch.Tensor]],
+) -> Job:
+    """The same, each step on the next of these batches."""
+    model = workload.model.to(device).train()
+    optimizer = workload.make_optimizer(list(model.parameters()))
+    forward = wrap(model)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = workload.loss(forward(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Job(step, batches, model, optimizer)
+
+
+def inference(model: nn.Module, inputs: torch.Tensor, device: torch.device, wrap: Wrap) -> Job:
+    """A forward pass without gradients."""
+    model = model.to(device).eval()
+    forward = wrap(model)
+
+    @torch.no_grad()
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        return forward(inputs)
+
+    return Job(step, itertools.repeat((inputs.to(device),)), model)
+
+
+# ---------------------------------------------------------------- models
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions around a shortcut."""
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        channels = 4 * width
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+        self.shortcut = nn.Sequential()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50(classes: int = 1000) -> nn.Module:
+    """Returns ResNet-50: [N, 3, H, W] images to [N, classes] logits."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            layers.append(Bottleneck(channels, width, stride if block == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
+
+
+class Block(nn.Module):
+    """Pre-normalized attention and MLP: [N, T, width] to the same."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        attention = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.output(attention.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Vit(nn.Module):
+    """A vision transformer: [N, 3, 64, 64] images in patches of 8 to [N, classes] logits."""
+
+    def __init__(self, width: int = 192, layers: int = 6, classes: int = 1000) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.position = nn.Parameter(torch.randn(64, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, 3, causal=False) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.position
+        return self.head(self.norm(self.blocks(x)).mean(1))
+
+
+class Gpt(nn.Module):
+    """GPT-2 with a head of its own: [N, T] words to [N, T, vocabulary] logits."""
+
+    def __init__(
+        self, vocabulary: int, width: int, layers: int, heads: int, length: int = 128
+    ) -> None:
+        super().__init__()
+        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(x)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(words.shape[1], device=words.device)
+        return self.head(self.norm(self.run_blocks(self.word(words) + self.position(places))))
+
+
+class ScannedGpt(Gpt):
+    """Its blocks in one loop of the program, where it runs on an xla device."""
+
+    def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "xla":
+            return super().run_blocks(x)
+        from torch_xla.experimental.scan_layers import scan_layers
+
+        return scan_layers(self.blocks, x)
+
+
+class LlamaLayer(nn.Module):
+    """RMSNorm, rotary attention and a gated MLP; with a cache, on one more word."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        cache: tuple[torch.Tensor, torch.Tensor] | None,
+        place: torch.Tensor,
+    ) -> torch.Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        q, k = (_rotate(part, *rotation) for part in (q, k))
+        mask = None
+        if cache is not None:
+            k, v = (all.index_copy_(2, place, one) for all, one in zip(cache, (k, v), strict=True))
+            mask = torch.arange(k.shape[2], device=x.device) <= place
+        attention = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        x = x + self.output(attention.transpose(1, 2).flatten(2))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
+
+
+class Llama(nn.Module):
+    """[N, T] words to [N, T, vocabulary] logits."""
+
+    def __init__(
+        self, vocabulary: int = 8192, width: int = 256, layers: int = 6, heads: int = 4
+    ) -> None:
+        super().__init__()
+        self.dims = width // heads
+        self.word = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, 3 * width) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(
+        self,
+        words: torch.Tensor,
+        place: torch.Tensor | None = None,
+        caches: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
+    ) -> torch.Tensor:
+        if place is None:
+            place = torch.arange(words.shape[1], device=words.device)
+        rate = 10000 ** (-torch.arange(0, self.dims, 2, device=words.device) / self.dims)
+        angle = (place[:, None] * rate).repeat(1, 2)
+        x = self.word(words)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, (angle.cos(), angle.sin()), caches[i] if caches else None, place)
+        return self.head(self.norm(x))
+
+
+class Recurrent(nn.Module):
+    """Two LSTM layers: [N, T, 64] to [N, 10] logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(64, 128, 2, batch_first=True), nn.Linear(128, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Dlrm(nn.Module):
+    """Bags of rows of 8 tables and 13 numbers, their products, an MLP: [N, 13 + 8 * 4] to [N]."""
+
+    def __init__(self, rows: int = 20000, width: int = 32) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(8))
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, width))
+        self.top = nn.Sequential(nn.Linear(36 + width, 128), nn.ReLU(), nn.Linear(128, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dense = self.bottom(x[:, :13])
+        rows = x[:, 13:].long().unflatten(1, (8, 4))
+        features = [dense, *(table(rows[:, i]) for i, table in enumerate(self.tables))]
+        each = torch.stack(features, 1)
+        products = (each @ each.transpose(1, 2)).flatten(1)
+        i, j = torch.triu_indices(9, 9, 1)
+        pairs = products.index_select(1, (i * 9 + j).to(x.device))
+        return self.top(torch.cat([dense, pairs], 1))[:, 0]
+
+
+def small_cnn() -> nn.Module:
+    """[N, 3, 32, 32] images to [N, 10] logits."""
+    layers: list[nn.Module] = []
+    for channels_in, channels in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(channels_in, channels, 3, 2, 1), nn.BatchNorm2d(channels), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _next_word(logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+
+
+def _gpt_training(model: nn.Module, vocabulary: int, rows: int, length: int) -> models.Workload:
+    words = torch.randint(vocabulary, (rows, length))
+    return models.Workload(model, models.adamw, (words, words.clone()), _next_word)
+
+
+def resnet50_job(device: torch.device, wrap: Wrap) -> Job:
+    """ResNet-50 training on images of 4x3x64x64; SGD."""
+    batch = (torch.randn(4, 3, 64, 64), torch.randint(1000, (4,)))
+    return training(models.Workload(resnet50(), models.sgd, batch, F.cross_entropy), device, wrap)
+
+
+def vit_job(device: torch.device, wrap: Wrap) -> Job:
+    """A vision transformer (6 layers of 192) training on images of 8x3x64x64; AdamW."""
+    batch = (torch.randn(8, 3, 64, 64), torch.randint(1000, (8,)))
+    return training(models.Workload(Vit(), models.adamw, batch, F.cross_entropy), device, wrap)
+
+
+def gpt2_job(device: torch.device, wrap: Wrap) -> Job:
+    """GPT-2 (8 layers of 512, vocabulary 50,257), a forward pass of 1x128 words."""
+    return inference(Gpt(50257, 512, 8, 8), torch.randint(50257, (1, 128)), device, wrap)
+
+
+def llama_job(device: torch.device, wrap: Wrap) -> Job:
+    """Llama (6 layers of 256, vocabulary 8,192) training on 4x128 words; AdamW."""
+    return training(_gpt_training(Llama(), 8192, 4, 128), device, wrap)
+
+
+def llama_decode_job(device: torch.device, wrap: Wrap) -> Job:
+    """The next word of 4 sequences, by a cache of 128 places, from Llama as above."""
+    model, rows, room = Llama().to(device).eval(), 4, 128
+    shape = (rows, 4, room, model.dims)
+    caches = [
+        (torch.zeros(shape, device=device), torch.zeros(shape, device=device)) for _ in model.layers
+    ]
+    forward = wrap(model)
+    words = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+    place = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def step() -> torch.Tensor:
+        logits = forward(words, place, caches)
+        words.copy_(logits[:, -1:].argmax(-1))
+        place.add_(1).remainder_(room)
+        return words
+
+    return Job(step, itertools.repeat(()), model)
+
+
+def lstm_job(device: torch.device, wrap: Wrap) -> Job:
+    """Two LSTM layers of 128 training on 16x32x64; SGD."""
+    batch = (torch.randn(16, 32, 64), torch.randint(10, (16,)))
+    return training(models.Workload(Recurrent(), models.sgd, batch, F.cross_entropy), device, wrap)
+
+
+def dlrm_job(device: torch.device, wrap: Wrap) -> Job:
+    """Embedding bags (8 tables of 20,000x32) and two MLPs training on 256 rows; SGD."""
+    numbers = torch.cat([torch.rand(256, 13), torch.randint(20000, (256, 32)).float()], 1)
+    batch = (numbers, torch.rand(256).round())
+    workload = models.Workload(Dlrm(), models.sgd, batch, F.binary_cross_entropy_with_logits)
+    return training(workload, device, wrap)
+
+
+def scan48_job(device: torch.device, wrap: Wrap) -> Job:
+    """48 decoder layers of 64 training on 2x64 words; AdamW. On xla one loop: scan_layers."""
+    return training(_gpt_training(ScannedGpt(256, 64, 48, 2), 256, 2, 64), device, wrap)
+
+
+def recompile_job(device: torch.device, wrap: Wrap) -> Job:
+    """The small CNN training on batches of 20 sizes, in turn: what is compiled is found again."""
+    sizes = range(8, 28)
+    batches = [
+        (torch.randn(n, 3, 32, 32).to(device), torch.randint(10, (n,)).to(device)) for n in sizes
+    ]
+    workload = models.Workload(small_cnn(), models.sgd, batches[0], F.cross_entropy)
+    return training_on(workload, device, wrap, itertools.cycle(batches))
+
+
+class _Images(torch.utils.data.Dataset):
+    """Random images that take about as long to make as to decode a small one."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(index))
+        image = F.interpolate(image[None], (32, 32), mode="bilinear", antialias=True)[0]
+        return (image - 0.5) / 0.25, index % 10
+
+
+def data_bound_job(device: torch.device, wrap: Wrap) -> Job:
+    """The small CNN training on 64 images a step, from a loader with one worker."""
+    loader = torch.utils.data.DataLoader(_Images(), 64, num_workers=1, drop_last=True)
+
+    def batches() -> Iterator[Sequence[torch.Tensor]]:
+        if device.type == "xla":
+            from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+            yield from MpDeviceLoader(loader, device)
+        for batch in loader:
+            yield [tensor.to(device) for tensor in batch]
+
+    workload = models.Workload(small_cnn(), models.sgd, (), F.cross_entropy)
+    return training_on(workload, device, wrap, batches())
+
+
+JOBS: dict[str, Callable[[torch.device, Wrap], Job]] = {
+    **{
+        name: lambda device, wrap, make=make: training(make(), device, wrap)
+        for name, make in models.WORKLOADS.items()
+    },
+    "resnet50": resnet50_job,
+    "vit": vit_job,
+    "gpt2": gpt2_job,
+    "llama": llama_job,
+    "llama_decode": llama_decode_job,
+    "lstm": lstm_job,
+    "dlrm": dlrm_job,
+    "scan48": scan48_job,
+    "recompile": recompile_job,
+    "data_bound": data_bound_job,
+}
