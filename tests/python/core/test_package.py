@@ -84,7 +84,9 @@ class TestImport:
         assert len(modules) < 50
         packages = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
         # Asked where its library is.
-        plugins = {name for name in packages if "xla_cpu" in name or "pjrt" in name}
+        plugins = {
+            name for name in packages if "xla_cpu" in name or "pjrt" in name or "_plugins" in name
+        }
         assert packages <= {"torch", "torch_xla", "_XLAC"} | plugins
 
     def test_import_starts_nothing(self):

@@ -494,10 +494,13 @@ bool ReadsAll(const StoragePtr& storage) {
 }
 
 /// A read of a number that the host can tell by itself, see HostAlone ("is anything masked?").
-bool EvaluateOnHost(Storage& storage, const ir::Value& value) {
+bool EvaluateOnHost(Storage& storage) {
+  const ir::Value value = storage.value();
   const DeviceSet* devices = DevicesOf(storage.device());
   // A recording is one of programs.
-  if (value.shape()->numel != 1 || devices->size() > 1 || CurrentRecorder()) return false;
+  if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentRecorder()) {
+    return false;
+  }
   std::optional<HostCalls> calls = HostAlone(value);
   if (!calls) return false;
   auto data = c10::make_intrusive<DeviceData>(value.shape(), storage.device(), devices,
@@ -618,12 +621,12 @@ ir::Value Evaluate(const StoragePtr& storage) {
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
-    if (MayCut() && EvaluateOnHost(*storage, value)) continue;
     // A read by one process alone must not change the programs that they share.
     if (MayCut() && !RunsAcrossProcesses() && ReadsAll(storage)) {
       StepFinderOf(storage->device()).Ran();
       CutUnasked(storage->device());
     }
+    if (MayCut() && EvaluateOnHost(*storage)) continue;
     SyncStorages({storage}, /*wait=*/false);
   }
 }
