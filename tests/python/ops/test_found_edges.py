@@ -415,3 +415,14 @@ def test_indices_of_what_has_no_elements() -> None:
                     x.to("xla")[place]
             else:
                 check(lambda x, i, p=place: x[*p[:-1], i], x, index)
+
+
+def test_results_into_views_without_elements() -> None:
+    for look in (torch.imag, torch.view_as_real, lambda x: x.mT.reshape(-1), lambda x: x.real):
+        for device in ("cpu", "xla"):
+            base = torch.zeros(0, 3, dtype=C64, device=device)
+            out = look(base)
+            one = torch.ones(2, 2, dtype=out.dtype, device=device)
+            torch.add(one, 1, out=out)
+            assert out.cpu().equal(torch.full((2, 2), 2, dtype=out.dtype))
+            assert base.shape == (0, 3) and base.cpu().numel() == 0

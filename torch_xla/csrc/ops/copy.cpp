@@ -133,7 +133,15 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   if (self.sizes() == size) return self;
   int64_t offset = 0;
   if (const lazy::View* view = impl->view()) {
-    TORCH_CHECK(view->steps.size() == 1 && !view->last().bitcast,
+    const bool is_part = view->steps.size() == 1 && !view->last().bitcast;
+    if (!is_part && impl->root()->shape()->numel == 0) {
+      // There is nothing that others could see of it.
+      ir::Value content = lazy::Fill(0, ir::GetShape(self.scalar_type(), size));
+      impl->Reset(c10::make_intrusive<lazy::Storage>(std::move(content), impl->root()->device()),
+                  nullptr, size);
+      return self;
+    }
+    TORCH_CHECK(is_part,
                 "resize_: a view of a reshaped transpose or of another dtype cannot be resized");
     offset = view->last().offset;
   }
