@@ -113,6 +113,9 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
         Excuse(LOGITS, ("forward", "grad"), HALF),
     ],
     "nn.functional.multilabel_margin_loss": [Excuse(NO_SAMPLES, ("empty",), neutral=True)],
+    "nn.functional.multilabel_soft_margin_loss": [
+        Excuse(CANCELS, ("forward",), ("float16",), rtol=2e-3)
+    ],
     "nn.functional.pixel_unshuffle": [
         Excuse("the CPU returns an empty input in its old shape", ("empty",), neutral=True)
     ],

@@ -426,3 +426,13 @@ def test_results_into_views_without_elements() -> None:
             torch.add(one, 1, out=out)
             assert out.cpu().equal(torch.full((2, 2), 2, dtype=out.dtype))
             assert base.shape == (0, 3) and base.cpu().numel() == 0
+
+
+def test_even_spaces_of_bools() -> None:
+    for spaced in (torch.linspace, torch.logspace):
+        for device in ("cpu", "xla"):
+            assert spaced(0, 1, 1, dtype=torch.bool, device=device).tolist() == [
+                spaced is torch.logspace
+            ]
+            with pytest.raises(NotImplementedError, match="'Bool'"):
+                spaced(0, 1, 3, dtype=torch.bool, device=device)

@@ -35,6 +35,7 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   if (steps == 0) return at::empty({0}, options.dtype(wide));
   const at::Tensor first = at::scalar_tensor(start, options).to(wide);
   if (steps == 1) return first.reshape({1});
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != at::kBool, "\"linspace_cpu\" not implemented for 'Bool'");
   const at::Tensor last = at::scalar_tensor(end, options).to(wide);
   const at::Tensor step = (last - first) / (steps - 1);
   const at::Tensor index = at::arange(steps, options.dtype(c10::toRealValueType(wide)));
