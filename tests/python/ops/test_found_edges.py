@@ -436,3 +436,17 @@ def test_even_spaces_of_bools() -> None:
             ]
             with pytest.raises(NotImplementedError, match="'Bool'"):
                 spaced(0, 1, 3, dtype=torch.bool, device=device)
+
+
+def test_nothing_is_drawn_of_any_dtype() -> None:
+    draws = ("normal_", "log_normal_", "exponential_")
+    for dtype in (I64, torch.bool, C64):
+        for device in ("cpu", "xla"):
+            x = torch.zeros(0, 3, dtype=dtype, device=device)
+            for draw in draws:
+                assert getattr(x, draw)() is x
+            assert x.geometric_(0.5) is x and x.bernoulli_(0.5) is x
+            assert torch.bernoulli(x).dtype == torch.randn_like(x).dtype == dtype
+            if dtype != C64:
+                with pytest.raises(NotImplementedError):
+                    x.uniform_()

@@ -66,6 +66,8 @@ void CheckImplemented(bool implemented, const at::Tensor& self, const char* kern
                               self.scalar_type(), "'");
 }
 
+// Where there are no numbers to draw the CPU returns, by most of its kernels, before it looks at
+// the dtype; so do those here that begin with that.
 void CheckFloating(const at::Tensor& self, const char* kernel) {
   CheckImplemented(self.is_floating_point(), self, kernel);
 }
@@ -149,6 +151,7 @@ at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Gene
 
 at::Tensor Normal(const at::Tensor& like, const ir::Value& mean, const ir::Value& std,
                   at::IntArrayRef sizes, const Generator& generator) {
+  if (c10::multiply_integers(sizes) == 0) return at::empty(sizes, like.options());
   CheckFloating(like, "normal_kernel_cpu");
   const int device = GetImpl(like)->root()->device();
   return MakeTensor(lazy::MakeNode(&ir::ops::normal, {aten::DrawSeed(generator, device), mean, std},
@@ -182,6 +185,7 @@ at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double st
     at::view_as_real(self).normal_(0, std / std::sqrt(2.), generator);
     return self.add_(mean);
   }
+  if (self.numel() == 0) return self;
   CheckFloating(self, "normal_kernel_cpu");
   return FillWith(
       self, Random(ir::ops::normal, self, generator, {Number(mean), Number(std)}, FloatOf(self)));
@@ -214,6 +218,7 @@ at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, cons
 
 at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Generator generator) {
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
+  if (self.numel() == 0) return self;
   CheckContinuous(self, "Exponential");
   return FillWith(self,
                   Random(ir::ops::exponential, self, generator, {Number(lambd)}, FloatOf(self)));
@@ -229,6 +234,7 @@ at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double 
 
 at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  if (self.numel() == 0) return self;
   CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
   // An exponential variable rounded up.
   const at::Tensor x = Drawn(ir::ops::exponential, self, generator, {Number(-std::log1p(-p))});
@@ -238,6 +244,7 @@ at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator
 at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, double std,
                                             Generator generator) {
   TORCH_CHECK(std > 0, "log_normal_ expects std > 0.0, but found std=", std);
+  if (self.numel() == 0) return self;
   CheckFloating(self, "log_normal_cpu");
   const at::Tensor x = Drawn(ir::ops::normal, self, generator, {Number(mean), Number(std)});
   return FillWith(self, GetIrValue(at::exp(x)));
@@ -301,6 +308,7 @@ at::Tensor& XLANativeFunctions::random__from(at::Tensor& self, int64_t from,
 
 at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+  if (self.numel() == 0) return self;
   CheckImplemented(!self.is_complex(), self, "bernoulli_scalar_cpu_");
   return FillWith(self,
                   Random(ir::ops::bernoulli, self, generator, {Number(p)}, self.scalar_type()));
@@ -316,6 +324,7 @@ at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Te
 }
 
 at::Tensor XLANativeFunctions::bernoulli(const at::Tensor& self, Generator generator) {
+  if (self.numel() == 0) return at::empty_like(self);
   CheckFloating(self, "bernoulli_tensor_cpu_p_");
   CheckProbability("aten::bernoulli", self);
   return MakeTensor(
