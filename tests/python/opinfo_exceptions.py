@@ -116,7 +116,7 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     ],
     "nn.functional.multilabel_margin_loss": [Excuse(NO_SAMPLES, ("empty",), neutral=True)],
     "nn.functional.multilabel_soft_margin_loss": [
-        Excuse(CANCELS, ("forward",), ("float16",), rtol=2e-3)
+        Excuse(CANCELS, ("forward",), ("float16",), rtol=3e-3)
     ],
     "nn.functional.pixel_unshuffle": [
         Excuse("the CPU returns an empty input in its old shape", ("empty",), neutral=True)
@@ -140,7 +140,10 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     "sparse.mm.reduce": [Excuse(SPARSE)],
     "sparse.sampled_addmm": [Excuse(SPARSE)],
     "special.i0e": [Excuse(CANCELS, ("grad",), HALF, rtol=0.2)],
-    "special.polygamma.special_polygamma_n_0": [Excuse(CANCELS, precise=True)],
+    "special.polygamma.special_polygamma_n_0": [
+        Excuse(CANCELS, precise=True),
+        Excuse(POLES, ("dtype",), neutral=True),
+    ],
     "stft": [Excuse(CANCELS, ("grad",), precise=True)],
     "tensordot": [Excuse(ONE_DOT, ("dtype",), match="'Bool'", neutral=True)],
     "to_sparse": [Excuse(SPARSE)],
