@@ -37,14 +37,13 @@ BACKENDS = {
 JOBS = (
     "mlp resnet18 resnet50 vit bert gpt2 llama llama_decode lstm dlrm scan48 recompile data_bound"
 ).split()
-WARM_UP_STEPS = 3
 
 
 # ---------------------------------------------------------------- in the processes
 
 
-def _torch_step(backend: str, name: str) -> Callable[[], Any]:
-    """Returns what runs a step to its end."""
+def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
+    """Returns what runs a step to its end, and after how many all is compiled."""
     import torch
     import workloads
 
@@ -56,7 +55,7 @@ def _torch_step(backend: str, name: str) -> Callable[[], Any]:
     torch.manual_seed(0)
     if backend in ("eager", "inductor"):
         job = workloads.JOBS[name](torch.device("cpu"), wrap)
-        return lambda: job.step(*next(job.batches))
+        return lambda: job.step(*next(job.batches)), job.warm_up
     import torch_xla
     import torch_xla.core.xla_model as xm
 
@@ -70,7 +69,7 @@ def _torch_step(backend: str, name: str) -> Callable[[], Any]:
         xm.wait_device_ops()
         return result
 
-    return run
+    return run, job.warm_up
 
 
 def _jax_step(name: str) -> Callable[[], Any]:
@@ -106,13 +105,13 @@ def _work(backend: str, name: str) -> None:
         for _ in sys.stdin:
             answer(times=[_limit(name)], cpu_s=0, memory_mb=0)
         return
-    step = _jax_step(name) if backend == "jax" else _torch_step(backend, name)
+    step, warm_up = (_jax_step(name), 3) if backend == "jax" else _torch_step(backend, name)
     start = time.perf_counter()
     step()
     answer(first_s=time.perf_counter() - start)
-    for _ in range(WARM_UP_STEPS):
-        step()
-    for line in sys.stdin:
+    for i, line in enumerate(sys.stdin):
+        for _ in range(warm_up if i == 0 else 0):
+            step()
         times, cpu = [], time.process_time()
         for _ in range(int(line)):
             start = time.perf_counter()

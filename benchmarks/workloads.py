@@ -24,6 +24,7 @@ class Job(NamedTuple):
     batches: Iterator[Sequence[torch.Tensor]]
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None
+    warm_up: int = 3  # steps until nothing is compiled any more
 
 
 def training(workload: models.Workload, device: torch.device, wrap: Wrap) -> Job:
@@ -204,7 +205,7 @@ class LlamaLayer(nn.Module):
         mask = None
         if cache is not None:
             k, v = (all.index_copy_(2, place, one) for all, one in zip(cache, (k, v), strict=True))
-            mask = torch.arange(k.shape[2], device=x.device) <= place
+            mask = (torch.arange(k.shape[2], device=x.device) <= place)[None]
         attention = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
         x = x + self.output(attention.transpose(1, 2).flatten(2))
         y = self.norm2(x)
@@ -364,7 +365,8 @@ def recompile_job(device: torch.device, wrap: Wrap) -> Job:
         (torch.randn(n, 3, 32, 32).to(device), torch.randint(10, (n,)).to(device)) for n in sizes
     ]
     workload = models.Workload(small_cnn(), models.sgd, batches[0], F.cross_entropy)
-    return training_on(workload, device, wrap, itertools.cycle(batches))
+    job = training_on(workload, device, wrap, itertools.cycle(batches))
+    return job._replace(warm_up=2 * len(batches))
 
 
 class _Images(torch.utils.data.Dataset):
