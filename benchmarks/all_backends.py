@@ -24,6 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from tqdm import tqdm
+from workloads import JOBS, Wrap
+
 BACKENDS = {
     "limit": "the machine's",
     "eager": "PyTorch on the CPU",
@@ -34,9 +38,6 @@ BACKENDS = {
     "dynamo": "this project, torch.compile(backend='openxla')",
     "upstream": "another torch_xla, see --upstream",
 }
-JOBS = (
-    "mlp resnet18 resnet50 vit bert gpt2 llama llama_decode lstm dlrm scan48 recompile data_bound"
-).split()
 
 
 # ---------------------------------------------------------------- in the processes
@@ -44,22 +45,19 @@ JOBS = (
 
 def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
     """Returns what runs a step to its end, and after how many all is compiled."""
-    import torch
-    import workloads
-
-    wraps: dict[str, workloads.Wrap] = {
+    wraps: dict[str, Wrap] = {
         "inductor": torch.compile,
         "dynamo": lambda model: torch.compile(model, backend="openxla"),
     }
     wrap = wraps.get(backend, lambda model: model)
     torch.manual_seed(0)
     if backend in ("eager", "inductor"):
-        job = workloads.JOBS[name](torch.device("cpu"), wrap)
+        job = JOBS[name](torch.device("cpu"), wrap)
         return lambda: job.step(*next(job.batches)), job.warm_up
     import torch_xla
     import torch_xla.core.xla_model as xm
 
-    job = workloads.JOBS[name](torch_xla.device(), wrap)
+    job = JOBS[name](torch_xla.device(), wrap)
     step = torch_xla.compile(job.step, replay=True) if backend == "replay" else job.step
     torch_xla.sync(wait=True)  # The initial values are no part of the step.
 
@@ -83,10 +81,8 @@ def _jax_step(name: str) -> Callable[[], Any]:
 
 def _limit(name: str) -> float:
     import machine
-    import torch
-    import workloads
 
-    job = workloads.JOBS[name](torch.device("cpu"), lambda model: model)
+    job = JOBS[name](torch.device("cpu"), lambda model: model)
     job.step(*next(job.batches))
     return machine.products(job) + machine.optimizer_bytes(job) / machine.bandwidth()
 
@@ -219,13 +215,8 @@ def measure(
                 low, _, high = statistics.quantiles(times, n=4)
                 result["spread"] = (high - low) / result["step_s"]
     if "limit" in workers:  # What was once reached can be.
-        results["limit"]["step_s"] = min(results["limit"]["step_s"], *times_of(results))
+        results["limit"]["step_s"] = min(results[backend]["step_s"] for backend in workers)
     return results
-
-
-def times_of(results: dict[str, dict[str, Any]]) -> list[float]:
-    """The steps' times of all that ran, the limit among them."""
-    return [result["step_s"] for result in results.values() if "step_s" in result]
 
 
 def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) -> str:
@@ -291,7 +282,7 @@ def main() -> None:
         epilog="\n".join(f"{name:<10}{text}" for name, text in BACKENDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS, metavar="JOB")
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, metavar="BACKEND")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for a turn")
@@ -299,7 +290,6 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
     parser.add_argument("--plot", metavar="FILE", help="draw them, with matplotlib")
     args = parser.parse_args()
-    from tqdm import tqdm
 
     backends = args.backends or [b for b in BACKENDS if b != "upstream" or args.upstream]
     python = {"upstream": args.upstream} if args.upstream else {}

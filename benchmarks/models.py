@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,28 @@ class Workload(NamedTuple):
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def shortcut(channels_in: int, channels: int, stride: int) -> nn.Module:
+    """Returns what a residual block adds its input by: nothing done to it, where shapes agree."""
+    if stride == 1 and channels_in == channels:
+        return nn.Sequential()
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+    )
+
+
+def resnet(blocks: Iterable[nn.Module], channels: int, classes: int) -> nn.Module:
+    """Returns a stem, these blocks and a head for their channels: [N, 3, H, W] to [N, classes]."""
+    stem = (
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+    )
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut."""
 
@@ -28,11 +50,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.shortcut = shortcut(channels_in, channels, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.relu(self.bn1(self.conv1(x)))
@@ -41,19 +59,15 @@ class BasicBlock(nn.Module):
 
 def resnet18(classes: int = 1000) -> nn.Module:
     """Returns ResNet-18: [N, 3, H, W] images to [N, classes] logits."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, padding=1),
-    ]
-    channels_in = 64
-    for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [BasicBlock(channels_in, channels, stride), BasicBlock(channels, channels, 1)]
-        channels_in = channels
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels_in, classes)
-    )
+
+    def blocks() -> Iterator[nn.Module]:
+        channels_in = 64
+        for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            yield BasicBlock(channels_in, channels, stride)
+            yield BasicBlock(channels, channels, 1)
+            channels_in = channels
+
+    return resnet(blocks(), 512, classes)
 
 
 class BertLayer(nn.Module):

@@ -85,11 +85,7 @@ class Bottleneck(nn.Module):
             nn.Conv2d(width, channels, 1, bias=False),
             nn.BatchNorm2d(channels),
         )
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.shortcut = models.shortcut(channels_in, channels, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(self.body(x) + self.shortcut(x))
@@ -97,20 +93,15 @@ class Bottleneck(nn.Module):
 
 def resnet50(classes: int = 1000) -> nn.Module:
     """Returns ResNet-50: [N, 3, H, W] images to [N, classes] logits."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, padding=1),
-    ]
-    channels = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for block in range(blocks):
-            layers.append(Bottleneck(channels, width, stride if block == 0 else 1))
-            channels = 4 * width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
-    )
+
+    def blocks() -> Iterator[nn.Module]:
+        channels = 64
+        for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for block in range(count):
+                yield Bottleneck(channels, width, stride if block == 0 else 1)
+                channels = 4 * width
+
+    return models.resnet(blocks(), 2048, classes)
 
 
 class Block(nn.Module):
