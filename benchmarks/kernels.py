@@ -29,7 +29,7 @@ IMPLEMENTATIONS = ("library", "stablehlo", "product", "elementwise")
 CALLS, SECONDS = 8, 0.25  # at least
 
 
-Call = Callable[[], torch.Tensor]
+Call = Callable[[], torch.Tensor | tuple[torch.Tensor, ...]]
 
 
 def _random(device: torch.device, *sizes: int) -> torch.Tensor:
@@ -98,7 +98,37 @@ class LogSoftmax(NamedTuple):
         return {PARTS[0]: lambda: torch.log_softmax(x, -1)}
 
 
-SHAPES: dict[str, Convolution | LogSoftmax] = {
+class Recurrent(NamedTuple):
+    """A layer of a recurrent network over ``[times, batch, width]``, and all its gradients."""
+
+    cell: str
+    times: int
+    batch: int
+    width: int
+    state: int
+
+    def flops(self) -> float:
+        """Multiplications and additions of the products; the gradients have twice as many."""
+        gates = {"lstm": 4, "gru": 3}[self.cell] * self.state
+        return 2.0 * self.times * self.batch * gates * (self.width + self.state)
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        kind = torch.nn.LSTM if self.cell == "lstm" else torch.nn.GRU
+        layer = kind(self.width, self.state, device=device)
+        x = _random(device, self.times, self.batch, self.width).requires_grad_()
+
+        def forward() -> torch.Tensor:
+            with torch.no_grad():
+                return layer(x)[0]
+
+        def gradient() -> tuple[torch.Tensor, ...]:
+            return torch.autograd.grad(layer(x)[0].sum(), [x, *layer.parameters()])
+
+        return {PARTS[0]: forward, "all gradients": gradient}
+
+
+SHAPES: dict[str, Convolution | LogSoftmax | Recurrent] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -118,6 +148,11 @@ SHAPES: dict[str, Convolution | LogSoftmax] = {
     "log-softmax 64x4096": LogSoftmax(64, 4096),
     "log-softmax 2048x1000": LogSoftmax(2048, 1000),
     "log-softmax 128x1000": LogSoftmax(128, 1000),
+    "LSTM 32x16x64>128": Recurrent("lstm", 32, 16, 64, 128),
+    "LSTM 32x64x256>512": Recurrent("lstm", 32, 64, 256, 512),
+    "LSTM 100x1x128>256": Recurrent("lstm", 100, 1, 128, 256),
+    "GRU 32x16x64>128": Recurrent("gru", 32, 16, 64, 128),
+    "GRU 32x64x256>512": Recurrent("gru", 32, 64, 256, 512),
 }
 
 

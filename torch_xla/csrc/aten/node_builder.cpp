@@ -41,11 +41,17 @@ ir::NodePtr NodeBuilder::Node() {
                           [&] { return ir::OutputShapes{{like_}}; });
 }
 
-std::vector<at::Tensor> NodeBuilder::List() {
-  ir::NodePtr node = Node();
+std::vector<at::Tensor> NodeBuilder::Results(const ir::NodePtr& node) const {
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < node->num_outputs(); ++i) results.push_back(Result(node, i));
   return results;
+}
+
+std::vector<at::Tensor> NodeBuilder::List() { return Results(Node()); }
+
+std::vector<at::Tensor> NodeBuilder::List(const ir::OutputShapes& shapes) {
+  return Results(
+      lazy::MakeOpNode(&op_, std::move(operands_), std::move(attributes_), [&] { return shapes; }));
 }
 
 void NodeBuilder::Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload) {

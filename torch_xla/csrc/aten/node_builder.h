@@ -169,6 +169,8 @@ class NodeBuilder {
     }(std::make_index_sequence<N>());
   }
   std::vector<at::Tensor> List();
+  /// The same with results of these shapes: no Meta kernel is asked.
+  std::vector<at::Tensor> List(const ir::OutputShapes& shapes);
   /// The result overwrites a tensor.
   void InPlace(const at::Tensor& self) {
     if (!shared_.empty()) CheckOverlap(self, nullptr);
@@ -202,6 +204,7 @@ class NodeBuilder {
   /// Throws what the CPU's kernel throws where it writes what it reads.
   void CheckOverlap(const at::Tensor& written, const char* out_overload);
   ir::NodePtr Node();
+  std::vector<at::Tensor> Results(const ir::NodePtr& node) const;
   at::Tensor Result(const ir::NodePtr& node, size_t index) const {
     if (!node->shape(index)) return {};
     return MakeTensor({node, static_cast<uint32_t>(index)}, device_);

@@ -15,6 +15,10 @@ stablehlo::Value Dot(std::string_view platform, stablehlo::Value lhs, stablehlo:
                      stablehlo::Precision precision = stablehlo::Precision::kDefault,
                      stablehlo::ElementType result = stablehlo::ElementType::kInvalid);
 
+/// How exactly float matrices are multiplied there: as torch_xla.backends says, or else as PyTorch
+/// does.
+stablehlo::Precision PrecisionOn(std::string_view platform);
+
 /// Whether a convolution of that element type must be made of Dot(): TPUs have none of 64-bit
 /// integers, and cuDNN none of any that PyTorch has.
 inline bool LacksConvolution(std::string_view platform, stablehlo::ElementType element) {

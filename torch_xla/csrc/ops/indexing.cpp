@@ -236,6 +236,16 @@ Value SourceOf(Value source, Value index) {
 
 }  // namespace
 
+Value AtTime(Value x, Value t) {
+  Value zero = ScalarLike(t, 0);
+  return Reshape(DynamicSlice(x, {t, zero, zero}, {1, x.dim(1), x.dim(2)}), {x.dim(1), x.dim(2)});
+}
+
+Value SetTime(Value x, Value update, Value t) {
+  Value zero = ScalarLike(t, 0);
+  return DynamicUpdateSlice(x, Reshape(update, {1, x.dim(1), x.dim(2)}), {t, zero, zero});
+}
+
 Value AtLeast1d(Value x) { return x.rank() == 0 ? Reshape(x, {1}) : x; }
 
 Value Take(Value x, int64_t dim, Value index) {

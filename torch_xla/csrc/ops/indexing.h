@@ -21,6 +21,11 @@ Value TakeAlong(Value x, int64_t dim, Value index);
 Value PutAlong(Value x, int64_t dim, Value index, Value updates,
                std::optional<ReduceOp> op = std::nullopt);
 
+/// Element t (rank 0, an integer) of the first of three dimensions, as a matrix; and `x` with
+/// another one there.
+Value AtTime(Value x, Value t);
+Value SetTime(Value x, Value update, Value t);
+
 /// Rank 0 as rank 1.
 Value AtLeast1d(Value x);
 

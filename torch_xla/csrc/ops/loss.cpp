@@ -243,17 +243,6 @@ CtcStates FindCtcStates(Value log_probs, Value targets, Value input_lengths, Val
   return states;
 }
 
-/// [T, B, L] at time t as [B, L].
-Value AtTime(Value x, Value t) {
-  Value zero = ScalarLike(t, 0);
-  return Reshape(DynamicSlice(x, {t, zero, zero}, {1, x.dim(1), x.dim(2)}), {x.dim(1), x.dim(2)});
-}
-
-Value SetTime(Value x, Value update, Value t) {
-  Value zero = ScalarLike(t, 0);
-  return DynamicUpdateSlice(x, Reshape(update, {1, x.dim(1), x.dim(2)}), {t, zero, zero});
-}
-
 /// Runs `step` (time, state before) -> state over all times and gives all states: [T, B, L].
 template <typename Step>
 Value OverTime(Value like, bool backward, const Step& step) {

@@ -55,15 +55,6 @@ Value Dot(std::string_view platform, Value lhs, Value rhs,
   return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
 }
 
-namespace aten {
-namespace {
-
-using stablehlo::BroadcastInDim;
-using stablehlo::BroadcastTo;
-using stablehlo::Convert;
-using stablehlo::DotDimensionNumbers;
-using stablehlo::Multiply;
-
 stablehlo::Precision PrecisionOn(std::string_view platform) {
   switch (mat_mul_precision.load(std::memory_order_relaxed)) {
     case MatMulPrecision::kDefault:
@@ -80,6 +71,15 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
   return platform == "CUDA" || platform == "ROCM" ? stablehlo::Precision::kHighest
                                                   : stablehlo::Precision::kDefault;
 }
+
+namespace aten {
+namespace {
+
+using stablehlo::BroadcastInDim;
+using stablehlo::BroadcastTo;
+using stablehlo::Convert;
+using stablehlo::DotDimensionNumbers;
+using stablehlo::Multiply;
 
 /// lhs times rhs in the type that PyTorch accumulates in.
 Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {

@@ -1,0 +1,242 @@
+"""LSTM, GRU and plain recurrent layers: one operation for a layer and a direction."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from op_testing import BF16, F16, F32, F64, INF, NAN, check_many, rand
+from process_testing import start_python
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils._pytree import tree_leaves
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla import _XLAC
+
+TARGET = "torch_xla.cpu_recurrent"
+CELLS = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "tanh": nn.RNN,
+    "relu": lambda *args, **options: nn.RNN(*args, nonlinearity="relu", **options),
+}
+LAYERS: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 2, "bidirectional": True},
+    {"bias": False, "batch_first": True},
+    {"num_layers": 2, "batch_first": True, "dtype": F64},
+]
+
+
+def functional(module: nn.Module) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """The module as a function of its parameters and what it takes."""
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def call(*args: Any) -> Any:
+        parameters = dict(zip(names, args, strict=False))
+        return torch.func.functional_call(module, parameters, args[len(names) :])
+
+    return call, [value.detach() for value in values]
+
+
+def case(cell: str, batch: int = 3, times: int = 5, **options: Any) -> tuple[Any, ...]:
+    """A call with states before and gradients of all that it gives."""
+    torch.manual_seed(0)
+    module = CELLS[cell](4, 6, **options)
+    call, parameters = functional(module)
+    dtype = parameters[0].dtype
+    first = options.get("batch_first", False)
+    x = rand(*((batch, times) if first else (times, batch)), 4, dtype=dtype)
+    count = module.num_layers * (2 if module.bidirectional else 1)
+    states = [rand(count, batch, 6, dtype=dtype, seed=i) for i in range(2)]
+    hidden = (states[0], states[1]) if cell == "lstm" else states[0]
+    return call, (*parameters, x, hidden)
+
+
+def recurrent_calls() -> int:
+    return met.counter_value("xla::recurrent") or 0
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_values_and_gradients(cell: str) -> None:
+    before = recurrent_calls()
+    check_many([case(cell, **options) for options in LAYERS], rtol=1e-5, atol=1e-5, grad=True)
+    assert recurrent_calls() == before + 1 + 4 + 1 + 2
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_half_precision(cell: str) -> None:
+    check_many([case(cell, dtype=dtype) for dtype in (BF16, F16)], grad=True)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_samples_in_parts(cell: str) -> None:
+    # Enough work for each thread to take some of them, an odd number.
+    torch.manual_seed(0)
+    module = CELLS[cell](64, 128, bidirectional=True)
+    call, parameters = functional(module)
+    check_many([(call, (*parameters, rand(24, 33, 64)))], rtol=1e-4, atol=1e-3, grad=True)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_values_that_are_no_numbers(cell: str) -> None:
+    call, (*parameters, x, hidden) = case(cell)
+    x[1, 0, 0], x[2, 1, 0], x[3, 2, 0] = NAN, INF, -INF
+    large = x.clone()
+    large[large.isfinite()] *= 1e4
+    check_many([(call, (*parameters, y, hidden)) for y in (x, large)], rtol=1e-4, atol=1e-5)
+
+
+def test_without_library_calls() -> None:
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("this run is that")
+    names = "values_and_gradients or half_precision or no_numbers"
+    result = start_python(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__, "-k", names),
+        timeout=300,
+        XLA_CPU_KERNELS="0",
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_program_calls_the_library_and_a_shown_one_does_not(device: torch.device) -> None:
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("calls are switched off")
+    lstm = nn.LSTM(4, 6).to(device)
+    x = rand(7, 2, 4).to(device)
+    text = _XLAC._get_xla_tensors_hlo([lstm(x)[0]])
+    assert TARGET not in text and "while" in text
+    lstm(x)[0].cpu()
+    assert ("recurrent", "f32", "library") in _XLAC._kernel_choices()
+
+
+def test_the_graph_does_not_grow_with_the_length(device: torch.device) -> None:
+    gru = nn.GRU(4, 6).to(device)
+
+    def nodes(times: int) -> int:
+        torch_xla.sync(wait=True)
+        gru.zero_grad()
+        output = gru(rand(times, 2, 4).to(device))[0]
+        output.sum().backward()
+        text = _XLAC._get_xla_tensors_text([gru.weight_hh_l0.grad])
+        torch_xla.sync()
+        return text.count("\n")
+
+    assert nodes(5) == nodes(50)
+
+
+def second_gradients(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.detach().requires_grad_()
+    results = tree_leaves(module(x))
+    first = torch.autograd.grad(
+        sum((result**3).sum() for result in results), [x, *module.parameters()], create_graph=True
+    )
+    loss = sum((gradient**2).sum() for gradient in first)
+    return list(torch.autograd.grad(loss, [x, *module.parameters()]))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_second_gradients(cell: str, device: torch.device) -> None:
+    torch.manual_seed(0)
+    module = CELLS[cell](3, 4, dtype=F64, bidirectional=True)
+    x = rand(4, 2, 3, dtype=F64)
+    expected = second_gradients(module, x)
+    actual = second_gradients(copy.deepcopy(module).to(device), x.to(device))
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e)
+
+
+def test_gradients_of_some(device: torch.device) -> None:
+    """Of the last cells alone, of the states before alone, and of a frozen layer's input."""
+
+    def gradients(module: nn.LSTM, x: torch.Tensor, h: torch.Tensor) -> list[torch.Tensor | None]:
+        h, x = h.detach().requires_grad_(), x.detach().requires_grad_()
+        (_, cells) = module(x, (h, h))[1]
+        found = list(torch.autograd.grad(cells.sum(), [h, *module.parameters()]))
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+        found += torch.autograd.grad(module(x)[0].sum(), [x])
+        return found
+
+    module, x, h = nn.LSTM(3, 4), rand(5, 2, 3), rand(1, 2, 4)
+    expected = gradients(copy.deepcopy(module), x, h)
+    actual = gradients(module.to(device), x.to(device), h.to(device))
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e)
+
+
+def test_what_runs_time_by_time(device: torch.device) -> None:
+    """Projections, packed sequences, a single time, autocast: PyTorch's own operations."""
+    before = recurrent_calls()
+    torch.manual_seed(0)
+    x = rand(5, 3, 4)
+    lengths = torch.tensor([5, 3, 2])
+    module = nn.LSTM(4, 6, proj_size=2)
+    on_device = copy.deepcopy(module).to(device)
+    for call in (
+        lambda m, x: m(x)[0],
+        lambda m, x: m(x[:1])[1][1],
+        lambda m, x: m(pack_padded_sequence(x, lengths))[0].data,
+    ):
+        torch.testing.assert_close(call(on_device, x.to(device)).cpu(), call(module, x))
+    gru = nn.GRU(4, 6)
+    expected = gru(x)[0]
+    with torch.autocast("xla", torch.bfloat16):
+        output = gru.to(device)(x.to(device))[0]
+    torch.testing.assert_close(output.float().cpu(), expected, rtol=0.05, atol=0.05)
+    assert recurrent_calls() == before
+
+
+def test_transforms(device: torch.device) -> None:
+    """torch.func's gradients and tangents, and inference mode."""
+    torch.manual_seed(0)
+    gru = nn.GRU(3, 4)
+    call, parameters = functional(gru)
+    on_device = [p.to(device) for p in parameters]
+    x = rand(5, 2, 3)
+
+    def loss(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return (call(*parameters, x)[0] ** 2).sum()
+
+    def all_of(x: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = [torch.func.grad(loss)(x, *parameters)]
+        found.append(torch.func.jvp(lambda x: loss(x, *parameters), (x,), (x,))[1])
+        with torch.inference_mode():
+            found.append(call(*parameters, x)[0].clone())
+        return found
+
+    for a, e in zip(all_of(x.to(device), on_device), all_of(x, parameters), strict=True):
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_arguments(device: torch.device) -> None:
+    lstm, x = nn.LSTM(4, 6).to(device), rand(5, 3, 4).to(device)
+    state, weights = rand(1, 3, 6).to(device), lstm._flat_weights
+    # The CPU takes widths that do not fit, and writes out of bounds.
+    for arguments, words in (
+        ((x, [state], weights), "expects two hidden states"),
+        ((x, (), weights), "expects two hidden states"),
+        ((x, [state] * 2, weights[:-1]), "number of RNN parameters"),
+        ((x.double(), [state] * 2, weights), "dtype"),
+        ((x[..., :3], [state] * 2, weights), "shapes"),
+        ((x, [state[:, :2]] * 2, weights), "size"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            torch.lstm(*arguments, True, 1, 0.0, True, False, False)
+
+
+def test_float_is_the_only_dtype_of_the_call() -> None:
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("calls are switched off")
+    check_many([case("gru", dtype=F64)])
+    assert not any(
+        operation == "recurrent" and kind != "f32" for operation, kind, _ in _XLAC._kernel_choices()
+    )
+    check_many([case("gru", dtype=F32, times=6)], rtol=1e-5, atol=1e-5)
+    assert ("recurrent", "f32", "library") in _XLAC._kernel_choices()

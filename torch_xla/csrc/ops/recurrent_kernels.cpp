@@ -1,0 +1,345 @@
+// lstm, gru, rnn_tanh and rnn_relu of whole tensors: a node for each layer and direction, in place
+// of the ten operations of each time that PyTorch's own make.
+#include <ATen/CompositeImplicitAutogradFunctions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/node_builder.h"
+#include "ops/recurrent.h"
+
+namespace torch_xla {
+namespace {
+
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// What xla::recurrent takes; `cell` of an LSTM alone.
+struct Sequence {
+  at::Tensor gates, weight, bias, hidden;
+  std::optional<at::Tensor> cell;
+};
+
+/// Its results (ops/recurrent.h).
+std::vector<at::Tensor> Recurrent(const Sequence& x, Cell kind, bool reverse, bool keeps) {
+  const at::ScalarType dtype = x.gates.scalar_type();
+  const int64_t times = x.gates.size(0), samples = x.gates.size(1), h = x.hidden.size(1);
+  const ir::ShapeRef output = ir::GetShape(dtype, {times, samples, h});
+  ir::OutputShapes results{{output}};
+  if (kind == Cell::kLstm) results.shapes.push_back(ir::GetShape(dtype, x.hidden.sizes()));
+  if (keeps && NumGates(kind) > 1)
+    results.shapes.push_back(ir::GetShape(dtype, {times, samples, 4 * h}));
+  if (keeps && kind == Cell::kLstm) results.shapes.push_back(output);
+  ir::ops::recurrent.counter->Add();
+  aten::NodeBuilder builder(ir::ops::recurrent);
+  for (const at::Tensor& tensor : {x.gates, x.weight, x.bias, x.hidden}) builder.Tensor(tensor);
+  builder.OptionalTensor(x.cell);
+  builder.Int(static_cast<int64_t>(kind));
+  builder.Bool(reverse);
+  builder.Bool(keeps);
+  return builder.List(results);
+}
+
+/// Gradients of the gates, the hidden state, and what more it gives.
+std::vector<at::Tensor> RecurrentBackward(const at::Tensor& grad,
+                                          const std::optional<at::Tensor>& grad_cell,
+                                          const Sequence& x, const std::vector<at::Tensor>& states,
+                                          Cell kind, bool reverse) {
+  const at::ScalarType dtype = grad.scalar_type();
+  ir::OutputShapes shapes{
+      {ir::GetShape(dtype, x.gates.sizes()), ir::GetShape(dtype, x.hidden.sizes())}};
+  if (kind == Cell::kLstm) shapes.shapes.push_back(shapes.shapes[1]);
+  if (kind == Cell::kGru) shapes.shapes.push_back(shapes.shapes[0]);
+  ir::ops::recurrent_backward.counter->Add();
+  aten::NodeBuilder builder(ir::ops::recurrent_backward);
+  for (const at::Tensor& tensor : {grad, x.weight, x.hidden}) builder.Tensor(tensor);
+  builder.TensorList(states);
+  builder.OptionalTensor(x.cell);
+  builder.OptionalTensor(grad_cell);
+  builder.Int(static_cast<int64_t>(kind));
+  builder.Bool(reverse);
+  return builder.List(shapes);
+}
+
+/// The same by ordinary operators, time by time: for gradients of gradients.
+variable_list Unrolled(const Sequence& x, Cell kind, bool reverse) {
+  const int64_t times = x.gates.size(0);
+  at::Tensor hidden = x.hidden, cell = x.cell.value_or(at::Tensor());
+  std::vector<at::Tensor> outputs(times);
+  for (int64_t step = 0; step < times; ++step) {
+    const int64_t t = reverse ? times - 1 - step : step;
+    const at::Tensor now = x.gates.select(0, t);
+    const at::Tensor products = at::linear(hidden, x.weight, x.bias);
+    if (kind == Cell::kLstm) {
+      const auto gates = (now + products).chunk(4, 1);
+      cell = at::sigmoid(gates[1]) * cell + at::sigmoid(gates[0]) * at::tanh(gates[2]);
+      hidden = at::sigmoid(gates[3]) * at::tanh(cell);
+    } else if (kind == Cell::kGru) {
+      const auto gates = now.chunk(3, 1), added = products.chunk(3, 1);
+      const at::Tensor update = at::sigmoid(gates[1] + added[1]);
+      const at::Tensor next = at::tanh(gates[2] + at::sigmoid(gates[0] + added[0]) * added[2]);
+      hidden = (hidden - next) * update + next;
+    } else {
+      hidden = kind == Cell::kTanh ? at::tanh(now + products) : at::relu(now + products);
+    }
+    outputs[t] = hidden;
+  }
+  variable_list results{at::stack(outputs)};
+  if (kind == Cell::kLstm) results.push_back(cell);
+  return results;
+}
+
+/// (gates, weight, bias, hidden, cell or undefined) -> output, and an LSTM's last cells.
+struct Recurrence : torch::autograd::Function<Recurrence> {
+  static variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gates,
+                               const at::Tensor& weight, const at::Tensor& bias,
+                               const at::Tensor& hidden, const std::optional<at::Tensor>& cell,
+                               int64_t kind, bool reverse) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const auto which = static_cast<Cell>(kind);
+    const std::vector<at::Tensor> made =
+        Recurrent({gates, weight, bias, hidden, cell}, which, reverse, /*keeps=*/true);
+    const auto kept = made.begin() + (which == Cell::kLstm ? 2 : 1);
+    variable_list saved{gates, weight, bias, hidden, cell.value_or(at::Tensor()), made[0]};
+    saved.insert(saved.end(), kept, made.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["kind"] = kind;
+    ctx->saved_data["reverse"] = reverse;
+    return {made.begin(), kept};
+  }
+
+  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+    const auto kind = static_cast<Cell>(ctx->saved_data["kind"].toInt());
+    const bool reverse = ctx->saved_data["reverse"].toBool();
+    const variable_list saved = ctx->get_saved_variables();
+    const Sequence x{saved[0], saved[1], saved[2], saved[3],
+                     kind == Cell::kLstm ? std::optional(saved[4]) : std::nullopt};
+    variable_list result =
+        at::GradMode::is_enabled()
+            ? OfGradients(x, kind, reverse, grads)
+            : Gradients(ctx, x, {saved.begin() + 5, saved.end()}, kind, reverse, std::move(grads));
+    result.resize(7);  // none of `kind` and `reverse`
+    return result;
+  }
+
+ private:
+  static variable_list Gradients(torch::autograd::AutogradContext* ctx, const Sequence& x,
+                                 const std::vector<at::Tensor>& states, Cell kind, bool reverse,
+                                 variable_list grads) {
+    const at::Tensor& output = states[0];
+    if (!grads[0].defined()) grads[0] = at::zeros_like(output);
+    std::optional<at::Tensor> grad_cell;
+    if (kind == Cell::kLstm) grad_cell = grads[1].defined() ? grads[1] : at::zeros_like(*x.cell);
+    const auto made = RecurrentBackward(grads[0], grad_cell, x, states, kind, reverse);
+    const at::Tensor products = (kind == Cell::kGru ? made[2] : made[0]).flatten(0, 1);
+    variable_list result(5);
+    result[0] = made[0];
+    if (ctx->needs_input_grad(1)) {
+      const int64_t others = output.size(0) - 1;
+      const at::Tensor first = x.hidden.unsqueeze(0);
+      const at::Tensor before = reverse ? at::cat({output.narrow(0, 1, others), first})
+                                        : at::cat({first, output.narrow(0, 0, others)});
+      result[1] = at::mm(products.t(), before.flatten(0, 1));
+    }
+    if (ctx->needs_input_grad(2)) result[2] = products.sum(0);
+    result[3] = made[1];
+    if (kind == Cell::kLstm) result[4] = made[2];
+    return result;
+  }
+
+  static variable_list OfGradients(const Sequence& x, Cell kind, bool reverse,
+                                   const variable_list& grads) {
+    variable_list inputs, of, with, result(5);
+    std::vector<size_t> places;
+    const at::Tensor all[] = {x.gates, x.weight, x.bias, x.hidden, x.cell.value_or(at::Tensor())};
+    for (size_t i = 0; i < std::size(all); ++i) {
+      if (!all[i].defined() || !all[i].requires_grad()) continue;
+      inputs.push_back(all[i]);
+      places.push_back(i);
+    }
+    const variable_list outputs = Unrolled(x, kind, reverse);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!grads[i].defined()) continue;
+      of.push_back(outputs[i]);
+      with.push_back(grads[i]);
+    }
+    const variable_list made = torch::autograd::grad(of, inputs, with, /*retain_graph=*/true,
+                                                     /*create_graph=*/true, /*allow_unused=*/true);
+    for (size_t i = 0; i < places.size(); ++i) result[places[i]] = made[i];
+    return result;
+  }
+};
+
+/// As Recurrence, which costs something also where there is no gradient.
+variable_list Differentiable(const Sequence& x, Cell kind, bool reverse) {
+  if (torch::autograd::compute_requires_grad(x.gates, x.weight, x.bias, x.hidden, x.cell)) {
+    return Recurrence::apply(x.gates, x.weight, x.bias, x.hidden, x.cell,
+                             static_cast<int64_t>(kind), reverse);
+  }
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return Recurrent(x, kind, reverse, /*keeps=*/false);
+}
+
+/// The arguments of the operators: `hidden` is the states before, an LSTM's hidden ones first.
+struct Layers {
+  Cell kind;
+  at::Tensor input;
+  at::TensorList hidden, params;
+  bool has_biases;
+  int64_t num_layers;
+  double dropout;
+  bool train, bidirectional, batch_first;
+
+  int64_t directions() const { return bidirectional ? 2 : 1; }
+  size_t params_each() const { return has_biases ? 4 : 2; }
+  int64_t times() const { return input.size(batch_first ? 1 : 0); }
+
+  /// Whether these are layers as above. Else PyTorch's own operations run, and raise its errors.
+  bool Fits() const {
+    if (at::autocast::is_autocast_enabled(at::kXLA)) return false;
+    const at::ScalarType dtype = input.scalar_type();
+    auto fits = [&](const at::Tensor& tensor) {
+      return aten::IsXla(tensor) && tensor.device() == input.device() &&
+             tensor.scalar_type() == dtype && !tensor._fw_grad(/*level=*/0).defined();
+    };
+    if (!at::isFloatingType(dtype) || input.dim() != 3 || input.numel() == 0 || times() < 2 ||
+        num_layers < 1 || !fits(input) || !std::all_of(hidden.begin(), hidden.end(), fits) ||
+        !std::all_of(params.begin(), params.end(), fits)) {
+      return false;
+    }
+    if (hidden.size() != (kind == Cell::kLstm ? 2 : 1) || hidden[0].dim() != 3) return false;
+    const int64_t h = hidden[0].size(2), directions = this->directions();
+    const std::vector<int64_t> state{num_layers * directions, input.size(batch_first ? 0 : 1), h};
+    for (const at::Tensor& tensor : hidden) {
+      if (tensor.sizes() != state) return false;
+    }
+    if (h == 0 || params.size() != params_each() * num_layers * directions) return false;
+    for (size_t i = 0; i < params.size(); i += params_each()) {
+      const bool is_first = i < params_each() * directions;
+      const int64_t width = is_first ? input.size(2) : h * directions;
+      const int64_t rows = NumGates(kind) * h;
+      if (params[i].sizes() != at::IntArrayRef{rows, width} ||
+          params[i + 1].sizes() != at::IntArrayRef{rows, h}) {
+        return false;
+      }
+      if (has_biases && (params[i + 2].sizes() != at::IntArrayRef{rows} ||
+                         params[i + 3].sizes() != at::IntArrayRef{rows})) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Output, and the states after the last time, as `hidden`.
+  std::vector<at::Tensor> Run() const {
+    at::Tensor x = batch_first ? input.transpose(0, 1) : input;
+    std::vector<at::Tensor> last_hidden, last_cell;
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      std::vector<at::Tensor> outputs;
+      for (int64_t direction = 0; direction < directions(); ++direction) {
+        const bool reverse = direction == 1;
+        const int64_t index = layer * directions() + direction;
+        const at::TensorList weights = params.slice(index * params_each(), params_each());
+        const at::Tensor bias =
+            has_biases ? weights[3] : at::zeros({weights[1].size(0)}, weights[1].options());
+        const Sequence sequence{
+            at::linear(x, weights[0], has_biases ? weights[2] : std::optional<at::Tensor>()),
+            weights[1], bias, hidden[0][index],
+            kind == Cell::kLstm ? std::optional(hidden[1][index]) : std::nullopt};
+        const variable_list made = Differentiable(sequence, kind, reverse);
+        outputs.push_back(made[0]);
+        last_hidden.push_back(made[0].select(0, reverse ? 0 : made[0].size(0) - 1));
+        if (kind == Cell::kLstm) last_cell.push_back(made[1]);
+      }
+      x = outputs.size() == 1 ? outputs[0] : at::cat(outputs, 2);
+      if (dropout != 0 && train && layer + 1 < num_layers) x = at::dropout(x, dropout, true);
+    }
+    std::vector<at::Tensor> results{batch_first ? x.transpose(0, 1) : x, at::stack(last_hidden)};
+    if (kind == Cell::kLstm) results.push_back(at::stack(last_cell));
+    return results;
+  }
+};
+
+using WithoutCell = std::tuple<at::Tensor, at::Tensor>;
+
+template <typename Composite>
+WithoutCell RunWithoutCell(Cell kind, const at::Tensor& input, const at::Tensor& hx,
+                           at::TensorList params, bool has_biases, int64_t num_layers,
+                           double dropout, bool train, bool bidirectional, bool batch_first,
+                           Composite composite) {
+  const Layers layers{kind,       input,   hx,    params,        has_biases,
+                      num_layers, dropout, train, bidirectional, batch_first};
+  if (!layers.Fits()) {
+    return composite(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                     batch_first);
+  }
+  const std::vector<at::Tensor> results = layers.Run();
+  return {results[0], results[1]};
+}
+
+}  // namespace
+
+namespace autograd {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_input(const at::Tensor& input,
+                                                          at::TensorList hx, at::TensorList params,
+                                                          bool has_biases, int64_t num_layers,
+                                                          double dropout, bool train,
+                                                          bool bidirectional, bool batch_first) {
+  const Layers layers{Cell::kLstm, input,   hx,    params,        has_biases,
+                      num_layers,  dropout, train, bidirectional, batch_first};
+  if (!layers.Fits()) {
+    return at::compositeimplicitautograd::lstm(input, hx, params, has_biases, num_layers, dropout,
+                                               train, bidirectional, batch_first);
+  }
+  const std::vector<at::Tensor> results = layers.Run();
+  return {results[0], results[1], results[2]};
+}
+
+}  // namespace autograd
+
+// In inference mode there is no autograd key.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::lstm_input(
+    const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+  return autograd::lstm_input(input, hx, params, has_biases, num_layers, dropout, train,
+                              bidirectional, batch_first);
+}
+
+#define TORCH_XLA_RECURRENT(op, kind)                                                            \
+  WithoutCell autograd::op##_input(                                                              \
+      const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,     \
+      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {    \
+    return RunWithoutCell(                                                                       \
+        kind, input, hx, params, has_biases, num_layers, dropout, train, bidirectional,          \
+        batch_first, [](auto&&... args) { return at::compositeimplicitautograd::op(args...); }); \
+  }                                                                                              \
+  WithoutCell XLANativeFunctions::op##_input(                                                    \
+      const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,     \
+      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {    \
+    return autograd::op##_input(input, hx, params, has_biases, num_layers, dropout, train,       \
+                                bidirectional, batch_first);                                     \
+  }
+
+TORCH_XLA_RECURRENT(gru, Cell::kGru)
+TORCH_XLA_RECURRENT(rnn_tanh, Cell::kTanh)
+TORCH_XLA_RECURRENT(rnn_relu, Cell::kRelu)
+#undef TORCH_XLA_RECURRENT
+
+}  // namespace torch_xla
