@@ -160,3 +160,27 @@ def test_wrong_implementations_are_named() -> None:
     )
     said = python_output(code, XLA_KERNELS="convolution.forward=quick")
     assert "expected stablehlo, product, elementwise or library, got quick" in said
+
+
+def test_few_rows_with_weights() -> None:
+    """Of up to 32 rows the program has the product of the weights with the rows."""
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("the program is as others")
+    cases = [
+        case
+        for rows in (1, 4, 32, 33)
+        for x in [rand(rows, 48)]
+        for case in (
+            (F.linear, (x, rand(64, 48))),
+            (F.linear, (x, rand(64, 48), rand(64))),
+            (F.linear, (x.view(rows, 1, 48), rand(64, 48), rand(64))),
+            (lambda x, w: x @ w, (x, rand(48, 64))),
+            (lambda x, w: x @ w.t()[8:], (x[:, :40], rand(64, 48))),
+        )
+    ]
+    check_many(cases, rtol=1e-5, atol=1e-5, grad=True)
+    chosen = {(kind, kernel) for name, kind, kernel in _XLAC._kernel_choices() if name == "matmul"}
+    assert ("f32 few transposed", "product") in chosen
+    assert all(kernel == "stablehlo" for kind, kernel in chosen if kind != "f32 few transposed")
+    rows, weights = rand(4, 48).to("xla"), rand(64, 48).to("xla")
+    assert "optimization_barrier" not in _XLAC._get_xla_tensors_hlo([F.linear(rows, weights)])

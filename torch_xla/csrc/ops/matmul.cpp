@@ -8,6 +8,7 @@
 #include "aten/bridge.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
 #include "lowering/precision.h"
 #include "ops/dot.h"
 
@@ -105,8 +106,39 @@ Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Valu
                                  Multiply(product, To(alpha, element, dims))));
 }
 
-Value Matrix(LoweringContext& cx, Value lhs, Value rhs) {  // the rhs may be a vector
+/// Whether a matrix is the transposed view of one whose rows lie one after another.
+bool IsTransposed(const ir::Value& matrix) {
+  const ir::Node& node = *matrix.node;
+  if (&node.op() != &ir::ops::as_strided) return false;
+  ir::AttributeReader words(node.attributes());
+  const c10::IntArrayRef size = words.IntList(), stride = words.IntList();
+  return size.size() == 2 && stride[0] == 1 && stride[1] == size[0];
+}
+
+/// Whether the product of a few rows with weights, `x @ w.t()`, is to be that of the weights with
+/// the rows: XLA:CPU's library transposes what comes second, and the weights are large.
+bool WeightsFirst(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
+  constexpr int64_t kFew = 32;
+  if (!MayCallLibraries(cx.platform())) return false;  // not to be run here, on one device
+  const bool is_float = lhs.element() == ElementType::kF32;
+  return ChooseKernel(cx, "matmul",
+                      {is_float ? "f32" : "other", lhs.dim(0) <= kFew ? "few" : "many",
+                       IsTransposed(rhs) ? "transposed" : "plain"},
+                      {Kernel::kStableHlo, Kernel::kProduct}) == Kernel::kProduct;
+}
+
+/// lhs times rhs, which is the node's operand number `place`.
+Value Matrix(LoweringContext& cx, Value lhs, Value rhs, size_t place) {
+  if (WeightsFirst(cx, lhs, cx.node().operands()[place])) {
+    Value product = Product(cx, rhs, lhs, {.lhs_contracting = {0}, .rhs_contracting = {1}});
+    // The simplifier would turn it back.
+    return stablehlo::Transpose(stablehlo::OptimizationBarrier({product})[0], {1, 0});
+  }
   return Product(cx, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+}
+
+Value MatrixVector(LoweringContext& cx, Value matrix, Value vector) {
+  return Product(cx, matrix, vector, {.lhs_contracting = {1}, .rhs_contracting = {0}});
 }
 
 Value Batch(LoweringContext& cx, Value lhs, Value rhs) {
@@ -118,10 +150,12 @@ Value Batch(LoweringContext& cx, Value lhs, Value rhs) {
 }  // namespace
 
 Value mm(LoweringContext& cx, Value self, Value mat2) {
-  return ToOutput(cx, Matrix(cx, self, mat2));
+  return ToOutput(cx, Matrix(cx, self, mat2, 1));
 }
 
-Value mv(LoweringContext& cx, Value self, Value vec) { return ToOutput(cx, Matrix(cx, self, vec)); }
+Value mv(LoweringContext& cx, Value self, Value vec) {
+  return ToOutput(cx, MatrixVector(cx, self, vec));
+}
 
 Value dot(LoweringContext& cx, Value self, Value tensor) {
   return ToOutput(cx, Product(cx, self, tensor, {.lhs_contracting = {0}, .rhs_contracting = {0}}));
@@ -132,11 +166,11 @@ Value bmm(LoweringContext& cx, Value self, Value mat2) {
 }
 
 Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
-  return AddScaled(cx, self, Matrix(cx, mat1, mat2), beta, alpha);
+  return AddScaled(cx, self, Matrix(cx, mat1, mat2, 2), beta, alpha);
 }
 
 Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {
-  return AddScaled(cx, self, Matrix(cx, mat, vec), beta, alpha);
+  return AddScaled(cx, self, MatrixVector(cx, mat, vec), beta, alpha);
 }
 
 Value baddbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta,
