@@ -29,6 +29,7 @@ _MAX_ATTEMPTS = 12
 # Kept for each function and thread: one for each set of guards.
 _MAX_RECORDINGS = 16
 _MAX_CANDIDATES = 4
+_LONGEST_INTERVAL = 800
 _MAX_GRAPH = 20_000
 
 
@@ -164,7 +165,7 @@ class _Attempt:
         for path, value in self._pattern.others:
             self._walk.add(value, path)
         self._walk.add(owner.function, owner.name)
-        self._walk.add_code()
+        self._walk.add_code(owner.functions())
         for value in owner.objects.values():
             self._walk.add(value, type(value).__name__)
         self.refusal = self._walk.refusal
@@ -257,7 +258,11 @@ class _OfThread:
         self._candidates: list[Any] = []
         self._attempts = 0
         self._learnt = False
-        self._interval = variables.ALL["XLA_REPLAY_CHECK"].value()
+        self._functions: list[weakref.ref[types.FunctionType]] | None = None
+        check = variables.ALL["XLA_REPLAY_CHECK"]
+        self._first_interval = self._interval = check.value()
+        # The user's choice stays as it is.
+        self._longest_interval = self._interval if check.is_set() else _LONGEST_INTERVAL
         self._to_check = self._interval
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -292,6 +297,16 @@ class _OfThread:
         attempt.finish()
         return attempt, result
 
+    def functions(self) -> list[types.FunctionType]:
+        """Returns the functions that close over variables, of the code that ran.
+
+        A search takes ten times as long as a call; a check looks at those of the last recording,
+        whose guards hold.
+        """
+        if self._functions is None:
+            self._functions = [weakref.ref(one) for one in replay_guards.functions_of(self.code)]
+        return [function for one in self._functions if (function := one()) is not None]
+
     def _learn(self, calls: replay_calls.Calls) -> bool:
         """Notes what code ran; returns whether all of it was known."""
         known = (
@@ -316,6 +331,7 @@ class _OfThread:
         if self._recordings:
             self.reason = _difference(self._recordings[-1], args, kwargs) or "memory is shared"
         regions.sync()  # Guards of tensors look at data.
+        self._functions = None
         # A recording whose guards hold was not replayed for its numbers: it may learn.
         alike = [one for one in (*self._recordings, *self._candidates) if one.holds(args, kwargs)]
         if self._candidates and not alike:
@@ -347,7 +363,7 @@ class _OfThread:
             self._recordings.append(attempt.recording)
             del self._recordings[:-_MAX_RECORDINGS]
             self._attempts = 0
-            self._to_check = self._interval
+            self._interval = self._to_check = self._first_interval
         if self._attempts >= _MAX_ATTEMPTS:
             self.refused = True
             self._recordings.clear()
@@ -355,6 +371,7 @@ class _OfThread:
         return result
 
     def _check(self, recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._interval = min(2 * self._interval, self._longest_interval)
         self._to_check = self._interval
         attempt, result = self._trace(args, kwargs)
         if attempt.calls.refusal:  # It may be a finalizer's: no difference by itself.

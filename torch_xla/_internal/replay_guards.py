@@ -108,8 +108,8 @@ def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(found), (*code.co_names, *(text for text in texts if text.isidentifier()))
 
 
-def _functions_of(codes: Iterable[types.CodeType]) -> list[types.FunctionType]:
-    """Returns the functions that close over variables, of some code."""
+def functions_of(codes: Iterable[types.CodeType]) -> list[types.FunctionType]:
+    """Returns the functions that close over variables, of some code; looks at all objects."""
     closures = [code for code in codes if code.co_freevars]
     if not closures:
         return []
@@ -185,11 +185,11 @@ class Walk:
         while self._open and not self.refusal:
             self._visit(*self._open.popleft())
 
-    def add_code(self) -> None:
-        """Goes through what the code that runs names: globals, and what it closes over."""
+    def add_code(self, functions: list[types.FunctionType]) -> None:
+        """Goes through what the code that runs names, and what its functions close over."""
         for code, variables in self._code.items():
             self._add_globals(code, variables)
-        for function in _functions_of(self._code):
+        for function in functions:
             self._push(function, function.__qualname__)
         for place in (
             "torch.nn.modules.module",

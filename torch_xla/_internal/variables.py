@@ -35,6 +35,10 @@ class Variable(NamedTuple):
         """Its name in ``torch_xla.config``."""
         return re.sub(r"^(PT_|TORCH_)?XLA_", "", self.name).lower()
 
+    def is_set(self) -> bool:
+        """Whether it is, to something that is not empty."""
+        return any(os.environ.get(name) for name in (self.name, *self.aliases))
+
     def value(self) -> Any:
         """What it is set to, else its default.
 
@@ -130,8 +134,9 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_REPLAY_CHECK",
             "int",
             "50",
-            "Every so many replayed calls one is traced in full and compared with the recording: "
-            "[replay.md](replay.md); 0: none.",
+            "Every so many replayed calls one is traced in full and compared with the recording; "
+            "0: none. By default twice as many after each that agreed, up to 800: "
+            "[replay.md](replay.md).",
         ),
         Variable(
             "XLA_NO_SPECIAL_SCALARS",

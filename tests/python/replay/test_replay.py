@@ -177,6 +177,33 @@ class TestChecks:
         for _ in range(6):
             assert f(x).tolist() == [5, 5]
 
+    def test_checks_that_agreed_are_followed_by_fewer(self, device, monkeypatch):
+        monkeypatch.delenv("XLA_REPLAY_CHECK", raising=False)
+        f = torch_xla.compile(lambda x: x + 1, replay=True)
+        x = torch.ones(2, device=device)
+        f(x)
+        while not status(f).replayed:
+            f(x)
+        traced = []
+        for call in range(400):
+            before = status(f).replayed
+            f(x)
+            if status(f).replayed == before:
+                traced.append(call)
+        assert traced == [49, 150, 351]
+
+    def test_checks_of_an_interval_that_was_set_come_evenly(self, device, monkeypatch):
+        monkeypatch.setenv("XLA_REPLAY_CHECK", "10")
+        f = torch_xla.compile(lambda x: x + 1, replay=True)
+        x = torch.ones(2, device=device)
+        f(x)
+        while not status(f).replayed:
+            f(x)
+        before = status(f).replayed
+        for _ in range(110):
+            f(x)
+        assert status(f).replayed == before + 100
+
     def test_no_checks(self, device, monkeypatch):
         monkeypatch.setenv("XLA_REPLAY_CHECK", "0")
         f = torch_xla.compile(lambda x: x - 1, replay=True)
