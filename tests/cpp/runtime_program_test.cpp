@@ -19,6 +19,7 @@
 
 #include "runtime/buffer_type.h"
 #include "runtime/client.h"
+#include "runtime/errors.h"
 #include "runtime/ffi_abi.h"
 #include "runtime/key_value_store.h"
 #include "runtime/pjrt_abi.h"
@@ -513,9 +514,17 @@ TEST(EventTest, FailuresReachWaitersAndCallbacks) {
     code = error.code();
   }
   EXPECT_NE(message.find("dislikes negative"), std::string::npos) << message;
-  EXPECT_EQ(code, 3) << message;
-  EXPECT_FALSE(Error(3, "").out_of_memory());
-  EXPECT_TRUE(Error(8, "").out_of_memory());
+  EXPECT_EQ(code, pjrt::PJRT_Error_Code_INVALID_ARGUMENT) << message;
+}
+
+TEST(ErrorTest, NamesOfCodes) {
+  for (uint32_t code = 0; code <= pjrt::PJRT_Error_Code_UNAUTHENTICATED; ++code) {
+    const Error error(static_cast<int>(code), "");
+    EXPECT_EQ(error.out_of_memory(), ErrorCodeName(code) == "RESOURCE_EXHAUSTED") << code;
+    const bool refused =
+        ErrorCodeName(code) == "INVALID_ARGUMENT" || ErrorCodeName(code) == "UNIMPLEMENTED";
+    EXPECT_EQ(error.refused(), refused) << code;
+  }
 }
 
 TEST(EventTest, DefaultIsReady) {

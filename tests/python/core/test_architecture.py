@@ -48,6 +48,18 @@ def test_layers_include_downwards_only(layer):
     assert not upward
 
 
+def _sources():
+    for path in sorted(_CSRC.rglob("*")):
+        if path.suffix in (".h", ".cpp"):
+            yield path.relative_to(_CSRC), path.read_text()
+
+
+def test_codes_of_pjrt_are_compared_and_thrown_by_their_names():
+    number = re.compile(r"\bError\(\d|\bcode(?:_|\(\))? *[!=]= *\d")
+    found = [f"{path}: {text}" for path, source in _sources() for text in number.findall(source)]
+    assert not found
+
+
 def _imports(path: Path) -> set[str]:
     """Modules that a file imports at its top, without those of functions."""
     names = set()

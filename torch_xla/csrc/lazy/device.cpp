@@ -13,6 +13,7 @@
 
 #include "debug/environment.h"
 #include "lazy/settings.h"
+#include "runtime/errors.h"
 #include "runtime/flag_check.h"
 #include "runtime/plugin.h"
 
@@ -73,9 +74,10 @@ runtime::Client* CreateClient() {
       failures << "\n  " << platform << ": " << error.what();
     }
   }
-  throw runtime::Error(5, "no PJRT plugin gave a device" + failures.str() +
-                              "\n  (set PJRT_DEVICE to choose one, e.g. PJRT_DEVICE=CPU after "
-                              "`pip install fastatomstruct-xla-cpu`)");
+  throw runtime::Error(runtime::pjrt::PJRT_Error_Code_NOT_FOUND,
+                       "no PJRT plugin gave a device" + failures.str() +
+                           "\n  (set PJRT_DEVICE to choose one, e.g. PJRT_DEVICE=CPU after "
+                           "`pip install fastatomstruct-xla-cpu`)");
 }
 
 }  // namespace
@@ -83,7 +85,7 @@ runtime::Client* CreateClient() {
 runtime::Client& GetClient() {
   if (auto* made = client.load(std::memory_order_acquire)) {
     if (!runtime::Client::Forked()) return *made;
-    throw runtime::Error(9,
+    throw runtime::Error(runtime::pjrt::PJRT_Error_Code_FAILED_PRECONDITION,
                          "an xla device cannot be used in a process that was forked from one "
                          "that uses it: start it with the 'spawn' method of multiprocessing");
   }

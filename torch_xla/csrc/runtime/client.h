@@ -32,9 +32,9 @@ class Error : public std::runtime_error {
  public:
   Error(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
   int code() const { return code_; }
-  bool out_of_memory() const { return code_ == 8; }
+  bool out_of_memory() const;
   /// The plugin does not do such a thing (INVALID_ARGUMENT, UNIMPLEMENTED).
-  bool refused() const { return code_ == 3 || code_ == 12; }
+  bool refused() const;
 
  private:
   int code_;

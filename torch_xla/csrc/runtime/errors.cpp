@@ -4,6 +4,13 @@
 
 namespace torch_xla::runtime {
 
+bool Error::out_of_memory() const { return code_ == pjrt::PJRT_Error_Code_RESOURCE_EXHAUSTED; }
+
+bool Error::refused() const {
+  return code_ == pjrt::PJRT_Error_Code_INVALID_ARGUMENT ||
+         code_ == pjrt::PJRT_Error_Code_UNIMPLEMENTED;
+}
+
 std::string_view ErrorCodeName(int code) {
   static constexpr std::array<std::string_view, 17> kNames = {"OK",
                                                               "CANCELLED",
