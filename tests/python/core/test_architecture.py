@@ -60,6 +60,13 @@ def test_codes_of_pjrt_are_compared_and_thrown_by_their_names():
     assert not found
 
 
+def test_platforms_are_compared_by_name_in_one_file():
+    compared = re.compile(r'[!=]= *"(?:CPU|CUDA|ROCM|TPU)"')
+    assert {str(path) for path, source in _sources() if compared.search(source)} == {
+        "runtime/platform.h"
+    }
+
+
 def _imports(path: Path) -> set[str]:
     """Modules that a file imports at its top, without those of functions."""
     names = set()

@@ -12,6 +12,7 @@
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
 #include "lowering/ffi_tensor.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -101,7 +102,7 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
     const bool in_pairs =
         c10::isComplexType(dtype) || dtype == c10::kLong || dtype == c10::ScalarType::UInt64;
     TORCH_CHECK(!reduces || collective.reduction != distributed::Reduction::kMul || !in_pairs ||
-                    Platform() != "TPU",
+                    !runtime::HasLongsInPairs(Platform()),
                 "the reduction 'mul' over TPUs is not there for ", dtype,
                 ", of which they have pairs of 32 bits; gather the parts and multiply them");
     if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);

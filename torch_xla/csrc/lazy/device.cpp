@@ -15,6 +15,7 @@
 #include "lazy/settings.h"
 #include "runtime/errors.h"
 #include "runtime/flag_check.h"
+#include "runtime/platform.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::lazy {
@@ -64,7 +65,7 @@ runtime::Client* CreateClient() {
   std::ostringstream failures;
   for (const std::string& platform : platforms) {
     try {
-      const bool on_host = platform == "CPU";
+      const bool on_host = runtime::IsHost(platform);
       // Elsewhere nobody is asked beforehand: a child that opens an accelerator may keep it from
       // its parent.
       if (on_host) runtime::CheckXlaFlags([&] { runtime::Client::Create(platform, nullptr); });
@@ -109,7 +110,7 @@ void SetProcessPlace(runtime::ProcessPlace place) {
 }
 
 bool RunsAcrossProcesses() {
-  if (Platform() == "CPU") return false;
+  if (!runtime::HasInterconnect(Platform())) return false;
   std::lock_guard<std::mutex> lock(client_mutex);
   return Place().has_value();
 }

@@ -26,6 +26,7 @@
 #include "lazy/timeline.h"
 #include "lazy/worker.h"
 #include "lowering/kernel_choice.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lazy {
 
@@ -294,7 +295,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
     if (!program->made.load(std::memory_order_relaxed)) {
       program->devices = cut.devices;
       program->aliases = std::move(aliases);
-      program->across_processes = Platform() != "CPU" && HasCollective(graph);
+      program->across_processes = runtime::HasInterconnect(Platform()) && HasCollective(graph);
       program->shardings = std::move(shardings);
       program->explanation = ExplainCompile(graph, *program, key, cut.execution.origin);
       uncached.Add();

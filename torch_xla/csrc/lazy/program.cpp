@@ -24,6 +24,7 @@
 #include "lowering/context.h"
 #include "runtime/element_type.h"
 #include "runtime/host_memory.h"
+#include "runtime/platform.h"
 #include "stablehlo/squares.h"
 
 namespace torch_xla::lazy {
@@ -88,7 +89,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
   options.device = program.devices->front();
   // By default XLA:CPU's maximum drops a NaN in its second operand.
-  if (Platform() == "CPU") {
+  if (runtime::IsHost(Platform())) {
     options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
     // By default it copies each donated buffer that something else reads, too, before it is
     // written: all weights of a step with their optimizer.
@@ -96,7 +97,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   }
   // Its search for fusions crashes at a square of a product that only a reduction takes; without
   // reductions among them these take a few times as long.
-  if (Platform() == "CPU" && stablehlo::SquaresAProduct(program.stablehlo)) {
+  if (runtime::IsHost(Platform()) && stablehlo::SquaresAProduct(program.stablehlo)) {
     options.overrides.emplace_back("xla_cpu_experimental_ynn_fusion_type",
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION");

@@ -7,6 +7,7 @@
 
 #include "debug/environment.h"
 #include "lowering/result_type.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lowering {
 ElementType NaturalType(c10::ScalarType dtype) {
@@ -62,7 +63,7 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
   static const bool use_bf16 = debug::EnvFlag("XLA_USE_BF16");
   static const bool downcast_bf16 = debug::EnvFlag("XLA_DOWNCAST_BF16");
   ElementType type = NaturalType(dtype);
-  const bool no_f64 = platform == "TPU";  // from documentation: it never ran on one
+  const bool no_f64 = runtime::LacksDouble(platform);
   if (type == ElementType::kF32 && (use_bf16 || downcast_bf16)) return ElementType::kBF16;
   if (type == ElementType::kF64) {
     if (use_bf16) return ElementType::kBF16;

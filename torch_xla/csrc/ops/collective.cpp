@@ -3,6 +3,7 @@
 #include "distributed/collective_ops.h"
 #include "lowering/row_major.h"
 #include "ops/device_collectives.h"
+#include "runtime/platform.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -65,9 +66,10 @@ namespace aten {
 std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arrays, Value token,
                               c10::IntArrayRef words) {
   const distributed::Collective collective = distributed::Decode({words.data(), words.size()});
-  if (cx.platform() != "CPU") {
+  if (runtime::HasInterconnect(cx.platform())) {
     // The order is the program's, which is the same on all replicas.
-    std::vector<Value> made = LowerToDevices(collective, arrays, cx.platform() == "TPU");
+    std::vector<Value> made =
+        LowerToDevices(collective, arrays, runtime::HasLongsInPairs(cx.platform()));
     made.push_back(token);
     return made;
   }

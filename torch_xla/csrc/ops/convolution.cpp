@@ -20,6 +20,7 @@
 #include "ops/convolution_library.h"
 #include "ops/dimension_map.h"
 #include "ops/dot.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lowering::aten {
 namespace {
@@ -83,7 +84,7 @@ class Geometry {
         dilation_(PerDimension(dilation, rank_)),
         groups_(groups),
         platform_(cx.platform()),
-        cpu_(platform_ == "CPU") {
+        cpu_(runtime::IsHost(platform_)) {
     for (size_t i = 0; i < rank_; ++i) {
       constexpr int64_t kMost = int64_t{1} << 40;
       TORCH_CHECK(padding_[i] >= 0, "negative padding is not supported");
@@ -406,7 +407,7 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
 
 /// XLA:CPU computes half types in float anyway; cuDNN accumulates in float by itself.
 ElementType ConvolutionElement(const LoweringContext& cx, Value x) {
-  return cx.platform() == "CPU" ? ComputeType(x.element()) : x.element();
+  return runtime::IsHost(cx.platform()) ? ComputeType(x.element()) : x.element();
 }
 
 bool IsEmpty(Value x) { return Product(x.dims()) == 0; }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "runtime/element_type.h"
+#include "runtime/platform.h"
 #include "stablehlo/ops.h"
 
 namespace torch_xla::lowering {
@@ -22,8 +23,8 @@ stablehlo::Precision PrecisionOn(std::string_view platform);
 /// Whether a convolution of that element type must be made of Dot(): TPUs have none of 64-bit
 /// integers, and cuDNN none of any that PyTorch has.
 inline bool LacksConvolution(std::string_view platform, stablehlo::ElementType element) {
-  if (platform == "TPU") return element == stablehlo::ElementType::kS64;
-  return (platform == "CUDA" || platform == "ROCM") && runtime::IsInteger(element);
+  if (runtime::HasLongsInPairs(platform)) return element == stablehlo::ElementType::kS64;
+  return runtime::IsGpu(platform) && runtime::IsInteger(element);
 }
 
 }  // namespace torch_xla::lowering

@@ -11,6 +11,7 @@
 #include "lowering/kernel_choice.h"
 #include "lowering/precision.h"
 #include "ops/dot.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -50,7 +51,7 @@ Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& 
 Value Dot(std::string_view platform, Value lhs, Value rhs,
           const stablehlo::DotDimensionNumbers& numbers, stablehlo::Precision precision,
           ElementType result) {
-  if (platform == "TPU" && lhs.element() == ElementType::kS64) {
+  if (runtime::HasLongsInPairs(platform) && lhs.element() == ElementType::kS64) {
     return SumOfProducts(lhs, rhs, numbers);
   }
   return stablehlo::DotGeneral(lhs, rhs, numbers, precision, result);
@@ -69,8 +70,8 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
   }
   // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to. (No
   // test here runs on one.)
-  return platform == "CUDA" || platform == "ROCM" ? stablehlo::Precision::kHighest
-                                                  : stablehlo::Precision::kDefault;
+  return runtime::RoundsToTf32(platform) ? stablehlo::Precision::kHighest
+                                         : stablehlo::Precision::kDefault;
 }
 
 namespace aten {

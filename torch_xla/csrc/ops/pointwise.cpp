@@ -8,6 +8,7 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -175,7 +176,7 @@ Value exp(LoweringContext& cx, Value self) {
   Value power = Exponential(x);
   // XLA:CPU's is a product, which it fuses with a sum that follows: exp(100) - 3e38 is then finite.
   // What is compared with is the last number of float32 whose power is finite.
-  if (cx.platform() == "CPU" && !runtime::IsComplex(x.element()) &&
+  if (runtime::IsHost(cx.platform()) && !runtime::IsComplex(x.element()) &&
       x.element() != ElementType::kF64) {
     power = Select(x > 88.72283172607422, kInfinity, power);
   }

@@ -13,6 +13,7 @@
 #include "runtime/errors.h"
 #include "runtime/host_memory.h"
 #include "runtime/host_processor.h"
+#include "runtime/platform.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::runtime {
@@ -296,12 +297,11 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   client->platform_ = UpperCase(platform);
   client->devices_load_executables_ = library.Has(&PJRT_Api::PJRT_Executable_DeserializeAndLoad) &&
                                       (!spec.topology || spec.options.empty());
-  if (client->platform_ == "CPU" && !spec.options.contains("cpu_device_count")) {
+  if (IsHost(client->platform_) && !spec.options.contains("cpu_device_count")) {
     spec.options["cpu_device_count"] = CpuDeviceCount();
   }
   // It never ran in a test: that takes several GPUs.
-  const bool numbered = client->platform_ == "CUDA" || client->platform_ == "ROCM";
-  if (place && numbered && !spec.topology) {
+  if (place && IsGpu(client->platform_) && !spec.topology) {
     spec.options["node_id"] = int64_t{place->rank};
     spec.options["num_nodes"] = int64_t{place->size};
     spec.options.try_emplace("visible_devices", std::vector<int64_t>{place->local_rank});
@@ -333,7 +333,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   name.client = impl.client;
   PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
   client->platform_name_.assign(name.platform_name, name.platform_name_size);
-  impl.host_memory = UpperCase(client->platform_name_) == "CPU";
+  impl.host_memory = IsHost(UpperCase(client->platform_name_));
   if (impl.host_memory) KeepFreedMemory();
   client->version_ = client->platform_name_ + " " + PlatformVersion(plugin, impl.client) +
                      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() +

@@ -6,6 +6,7 @@
 #include "runtime/client.h"
 #include "runtime/errors.h"
 #include "runtime/ffi_abi.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::runtime {
 
@@ -39,7 +40,7 @@ inline pjrt::XLA_FFI_Error* FfiError(pjrt::XLA_FFI_CallFrame* frame, pjrt::PJRT_
 /// could not read, and for a plugin without custom calls.
 inline bool RegisterCpuHandler(Client& client, const char* target,
                                pjrt::XLA_FFI_Error* (*handler)(pjrt::XLA_FFI_CallFrame*)) {
-  if (client.platform() != "CPU") return false;
+  if (!IsHost(client.platform())) return false;
   try {
     client.RegisterCustomCall(target, reinterpret_cast<void*>(handler));
     return true;

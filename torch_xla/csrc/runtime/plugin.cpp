@@ -6,6 +6,7 @@
 
 #include "debug/environment.h"
 #include "runtime/errors.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::runtime {
 namespace {
@@ -27,16 +28,6 @@ std::string PathVariable(const std::string& platform) {
 const char* NonEmptyVariable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
-std::string_view InstallHint(std::string_view platform) {
-  if (platform == "CPU") return "pip install fastatomstruct-xla-cpu";
-  if (platform == "CUDA") {
-    return "pip install jax-cuda13-pjrt (CUDA 13) or pip install jax-cuda12-pjrt (CUDA 12)";
-  }
-  if (platform == "ROCM") return "pip install jax-rocm7-pjrt";
-  if (platform == "TPU") return "pip install libtpu";
-  return {};
 }
 
 }  // namespace
@@ -102,7 +93,7 @@ std::vector<std::string> CandidatePlatforms() {
   if (const char* chosen = NonEmptyVariable("PJRT_DEVICE")) return {UpperCase(chosen)};
   std::vector<std::string> platforms;
   auto add = [&](const std::string& name) {
-    if (name != "CPU" && std::find(platforms.begin(), platforms.end(), name) == platforms.end()) {
+    if (!IsHost(name) && std::find(platforms.begin(), platforms.end(), name) == platforms.end()) {
       platforms.push_back(name);
     }
   };
