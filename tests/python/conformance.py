@@ -209,7 +209,7 @@ def judge(op: str, result: list[dict[str, Any]] | str, complete: bool) -> Verdic
                 f"{report['dtype']} {failure['check']} {failure['kind']}: "
                 f"{failure['sample']}: {failure['message']}"
             )
-    stale = [e for e in excuses if complete and e not in used]
+    stale = [e for e in excuses if complete and e not in used and not e.some_cpus]
     excused = [e for e in excuses if e in used and not e.widens]
     return Verdict(op, failures, excused, stale, result, wrong, marks)
 

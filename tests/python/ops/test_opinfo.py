@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from opinfo_cases import ALL_DTYPES, OPS, dtype_name, dtypes_of
-from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS
+from opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS, Excuse
 from opinfo_testing import check_op, dtype_difference
 
 SAMPLES = 2
@@ -40,3 +40,14 @@ def test_dtypes(name: str) -> None:
         if difference and not any(e.covers("dtype", dtype_name(dtype), difference) for e in excuses)
     ]
     assert not differences, "\n".join(differences)
+
+
+def test_excuses_of_some_cpus_are_never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "")  # the import sets it
+    from conformance import judge
+
+    everywhere, on_some = Excuse("everywhere"), Excuse("on some", some_cpus=True)
+    monkeypatch.setitem(EXCEPTIONS, "op", [everywhere, on_some])
+    report = {"dtype": "float32", "tolerances_used": [], "failures": []}
+    assert judge("op", [report], complete=True).stale == [everywhere]
+    assert judge("op", [report], complete=False).stale == []
