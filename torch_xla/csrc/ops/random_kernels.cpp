@@ -60,14 +60,19 @@ at::Tensor Drawn(const ir::OpSpec& op, const at::Tensor& self, const Generator& 
                     GetImpl(self)->root()->device());
 }
 
+/// Fills `self` with what `draw` gives, which is not asked where there are no numbers to draw: most
+/// of the CPU's kernels return then before they look at the dtype.
+template <typename Draw>
+at::Tensor& FillUnlessEmpty(at::Tensor& self, Draw draw) {
+  return self.numel() == 0 ? self : FillWith(self, draw());
+}
+
 /// As the CPU's kernel of this name refuses other dtypes.
 void CheckImplemented(bool implemented, const at::Tensor& self, const char* kernel) {
   TORCH_CHECK_NOT_IMPLEMENTED(implemented, '"', kernel, "\" not implemented for '",
                               self.scalar_type(), "'");
 }
 
-// Where there are no numbers to draw the CPU returns, by most of its kernels, before it looks at
-// the dtype; so do those here that begin with that.
 void CheckFloating(const at::Tensor& self, const char* kernel) {
   CheckImplemented(self.is_floating_point(), self, kernel);
 }
@@ -185,10 +190,10 @@ at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double st
     at::view_as_real(self).normal_(0, std / std::sqrt(2.), generator);
     return self.add_(mean);
   }
-  if (self.numel() == 0) return self;
-  CheckFloating(self, "normal_kernel_cpu");
-  return FillWith(
-      self, Random(ir::ops::normal, self, generator, {Number(mean), Number(std)}, FloatOf(self)));
+  return FillUnlessEmpty(self, [&] {
+    CheckFloating(self, "normal_kernel_cpu");
+    return Random(ir::ops::normal, self, generator, {Number(mean), Number(std)}, FloatOf(self));
+  });
 }
 
 at::Tensor XLANativeFunctions::normal_Tensor_float(const at::Tensor& mean, double std,
@@ -218,10 +223,10 @@ at::Tensor XLANativeFunctions::normal_Tensor_Tensor(const at::Tensor& mean, cons
 
 at::Tensor& XLANativeFunctions::exponential_(at::Tensor& self, double lambd, Generator generator) {
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambd);
-  if (self.numel() == 0) return self;
-  CheckContinuous(self, "Exponential");
-  return FillWith(self,
-                  Random(ir::ops::exponential, self, generator, {Number(lambd)}, FloatOf(self)));
+  return FillUnlessEmpty(self, [&] {
+    CheckContinuous(self, "Exponential");
+    return Random(ir::ops::exponential, self, generator, {Number(lambd)}, FloatOf(self));
+  });
 }
 
 at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double sigma,
@@ -234,20 +239,22 @@ at::Tensor& XLANativeFunctions::cauchy_(at::Tensor& self, double median, double 
 
 at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
-  if (self.numel() == 0) return self;
-  CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
-  // An exponential variable rounded up.
-  const at::Tensor x = Drawn(ir::ops::exponential, self, generator, {Number(-std::log1p(-p))});
-  return FillWith(self, GetIrValue(at::ceil(x)));
+  return FillUnlessEmpty(self, [&] {
+    CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
+    // An exponential variable rounded up.
+    const at::Tensor x = Drawn(ir::ops::exponential, self, generator, {Number(-std::log1p(-p))});
+    return GetIrValue(at::ceil(x));
+  });
 }
 
 at::Tensor& XLANativeFunctions::log_normal_(at::Tensor& self, double mean, double std,
                                             Generator generator) {
   TORCH_CHECK(std > 0, "log_normal_ expects std > 0.0, but found std=", std);
-  if (self.numel() == 0) return self;
-  CheckFloating(self, "log_normal_cpu");
-  const at::Tensor x = Drawn(ir::ops::normal, self, generator, {Number(mean), Number(std)});
-  return FillWith(self, GetIrValue(at::exp(x)));
+  return FillUnlessEmpty(self, [&] {
+    CheckFloating(self, "log_normal_cpu");
+    const at::Tensor x = Drawn(ir::ops::normal, self, generator, {Number(mean), Number(std)});
+    return GetIrValue(at::exp(x));
+  });
 }
 
 at::Tensor XLANativeFunctions::poisson(const at::Tensor& self, Generator generator) {
@@ -308,10 +315,10 @@ at::Tensor& XLANativeFunctions::random__from(at::Tensor& self, int64_t from,
 
 at::Tensor& XLANativeFunctions::bernoulli__float(at::Tensor& self, double p, Generator generator) {
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
-  if (self.numel() == 0) return self;
-  CheckImplemented(!self.is_complex(), self, "bernoulli_scalar_cpu_");
-  return FillWith(self,
-                  Random(ir::ops::bernoulli, self, generator, {Number(p)}, self.scalar_type()));
+  return FillUnlessEmpty(self, [&] {
+    CheckImplemented(!self.is_complex(), self, "bernoulli_scalar_cpu_");
+    return Random(ir::ops::bernoulli, self, generator, {Number(p)}, self.scalar_type());
+  });
 }
 
 at::Tensor& XLANativeFunctions::bernoulli__Tensor(at::Tensor& self, const at::Tensor& p,
