@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "aten/index_check.h"
 #include "debug/metrics.h"
 #include "lazy/executor.h"
+#include "lazy/recorder.h"
 
 namespace torch_xla {
 namespace {
@@ -336,6 +338,16 @@ TEST_F(OpTest, IndexWithTensors) {
 TEST_F(OpTest, IndexPutAccumulates) {
   Check("xla::index_put_", {at::rand({4, 5}), at::zeros({3}, at::kLong), at::rand({3, 5})},
         [](Tensors& in) { return Tensors{in[0].index_put_({in[1]}, in[2], true)}; });
+}
+
+TEST_F(OpTest, HostsIntegersAreAskedAboutOnce) {
+  const Tensor weight = at::rand({4, 2}, kXla), indices = at::arange(3).to(kXla),
+               offsets = (at::arange(2) * 2).to(kXla);
+  lazy::Recorder recorder;
+  lazy::Recorder* outer = lazy::SetRecorder(&recorder);
+  aten::CheckBags("embedding_bag", weight, indices, offsets);
+  lazy::SetRecorder(outer);
+  EXPECT_EQ(recorder.bounds.size(), 2u);  // the indices' and the offsets'
 }
 
 TEST_F(OpTest, Scatter) {

@@ -58,6 +58,10 @@ constexpr size_t kMaxChecks = 256;
   TORCH_CHECK_INDEX(false, op, ": index ", value, " is out of range [", low, ", ", high, ")");
 }
 
+bool HasIndices(const at::Tensor& tensor) {
+  return IsXla(tensor) && tensor.numel() != 0 && at::isIntegralType(tensor.scalar_type(), false);
+}
+
 /// Whether the view, of a storage of `numel` elements, leaves out none of them.
 bool SeesAll(const lazy::View& view, int64_t numel) {
   if (view.steps.size() != 1 || view.last().bitcast) return false;
@@ -113,22 +117,26 @@ void Remember(Check check) {
   if (full) ThrowIndexError(device);
 }
 
-}  // namespace
-
-void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high,
-                std::optional<int64_t> ignored, Raises raises) {
-  if (!IsXla(index) || index.numel() == 0 || !at::isIntegralType(index.scalar_type(), false)) {
-    return;
-  }
-  const lazy::IntegerBounds bounds{.least = low, .most = high - 1, .ignored = ignored};
-  if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(index), bounds)) {
-    ThrowOutOfRange(op, *bad, low, high, raises);
-  }
+/// Of what only the device knows, if so asked.
+void CheckOnDevice(const char* op, const at::Tensor& index, int64_t low, int64_t high,
+                   std::optional<int64_t> ignored = std::nullopt) {
   if (!indices_are_checked.load(std::memory_order_relaxed)) return;
   const at::Tensor wide = index.detach().to(at::kLong);
   at::Tensor bad = wide.lt(low).logical_or(wide.ge(high));
   if (ignored) bad = bad.logical_and(wide.ne(*ignored));
   Remember({op, lazy::CurrentLocation(), low, high, at::where(bad, wide, kNone).amax()});
+}
+
+}  // namespace
+
+void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t high,
+                std::optional<int64_t> ignored, Raises raises) {
+  if (!HasIndices(index)) return;
+  const lazy::IntegerBounds bounds{.least = low, .most = high - 1, .ignored = ignored};
+  if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(index), bounds)) {
+    ThrowOutOfRange(op, *bad, low, high, raises);
+  }
+  CheckOnDevice(op, index, low, high, ignored);
 }
 
 void NoteGood(const char* op, const char* message, const at::Tensor& good) {
@@ -139,12 +147,16 @@ void NoteGood(const char* op, const char* message, const at::Tensor& good) {
 void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indices,
                const at::Tensor& offsets) {
   CheckIndex(op, indices, 0, SizeAt(weight, 0), {}, kRuntimeError);
-  CheckIndex(op, offsets, 0, indices.numel() + 1, {}, kRuntimeError);
-  if (!IsXla(offsets) || offsets.numel() == 0) return;
-  const std::optional<int64_t> first = KnownViolation(*GetImpl(offsets), {.least_until = 0});
-  TORCH_CHECK(!first, op,
-              ": offsets[0] has to be 0, i.e., the first sequence in the mini-batch has ",
-              "to start from position 0. However, got ", *first);
+  if (!HasIndices(offsets)) return;
+  const int64_t end = indices.numel() + 1;
+  const lazy::IntegerBounds bounds{.least = 0, .most = end - 1, .least_until = 0};
+  if (const std::optional<int64_t> bad = KnownViolation(*GetImpl(offsets), bounds)) {
+    if (*bad < 0 || *bad >= end) ThrowOutOfRange(op, *bad, 0, end, kRuntimeError);
+    TORCH_CHECK(false, op,
+                ": offsets[0] has to be 0, i.e., the first sequence in the mini-batch has ",
+                "to start from position 0. However, got ", *bad);
+  }
+  CheckOnDevice(op, offsets, 0, end);
   CheckData(op, "offsets must begin with 0 and ascend", [&] {
     const at::Tensor begins = offsets.detach();
     return begins.select(0, 0).eq(0).logical_and(begins.diff().ge(0).all());
