@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from op_testing import C64, F32, F64, I32, I64, INF, NAN, SPECIAL, U8, check_many, rand, special
+from op_testing import (
+    BF16,
+    C64,
+    F32,
+    F64,
+    I32,
+    I64,
+    INF,
+    NAN,
+    SPECIAL,
+    U8,
+    check_many,
+    rand,
+    special,
+)
 
 UNARY = [
     getattr(torch.special, name)
@@ -71,6 +85,28 @@ def test_parts() -> None:
     cases += [(torch.angle, (special(I64),)), (torch.sgn, (z,))]
     cases += [(torch.ldexp, (special(), special(I32)))]
     check_many(cases)
+
+
+def test_ldexp_where_the_power_alone_is_out_of_range() -> None:
+    x = torch.tensor([1e-30, 1e30, 1e30, 1.5, 0.0, -0.0, INF, -INF, NAN, 1.0, 1.0, 2e-38])
+    n = torch.tensor([150, -150, -220, 7, 400, 2**31 - 1, -400, -(2**31), 3, 127, 128, 250])
+    wide = torch.tensor([1e-300, 1e300, 1e300, 0.0, INF], dtype=F64)
+    far = torch.tensor([1500, -1500, -2000, 1 << 30, -(1 << 30)])
+    halves = torch.tensor([6e-5, 6e4, 1.0, -3.0]), torch.tensor([30, -30, 15, 14])
+    small = torch.tensor([1.0, 3.0, -5.0]), torch.tensor([100, 5, 127])
+    cases = [(torch.ldexp, (x, n.to(dtype))) for dtype in (I32, I64)]
+    cases += [(torch.ldexp, (wide, far.to(dtype))) for dtype in (I32, I64)]
+    cases += [(torch.ldexp, (halves[0].to(d), halves[1])) for d in (BF16, torch.float16)]
+    cases += [(torch.ldexp, (small[0], small[1].to(d))) for d in (U8, torch.int8, torch.int16)]
+    cases += [(torch.ldexp, args) for args in ((x[:, None], n[:3]), (x[0], n), (x, n[0]))]
+    cases += [(lambda x, n: x.clone().ldexp_(n), (x, n))]
+    cases += [(lambda x: torch.ldexp(x, torch.full((), 150, device=x.device)), (x,))]
+    # What is no float by an integer is PyTorch's product with a power.
+    cases += [(torch.ldexp, (x[3:4].to(a), n[3:4].to(b))) for a, b in ((I64, I64), (F32, F32))]
+    for a, b in ((F32, C64), (C64, I64), (F64, F32), (I32, torch.bool)):
+        cases.append((torch.ldexp, (rand(3, dtype=a), rand(3, dtype=b))))
+    check_many(cases)
+    check_many([(torch.ldexp, (x[3:6], n[3:6] % 8)), (torch.ldexp, (x[3:4], x[3:4]))], grad=True)
 
 
 def test_integers() -> None:

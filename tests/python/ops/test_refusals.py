@@ -56,6 +56,9 @@ DTYPES = {
     "trace(bool)": (torch.trace, B),
     "median(bool)": (lambda x: x.median(0), B),
     "isin(bool)": (torch.isin, B, B),
+    "ldexp(bool)": (torch.ldexp, X, B),
+    "ldexp(uint16)": (torch.ldexp, X, torch.ones(2, 3, dtype=torch.uint16)),
+    "ldexp(float8)": (torch.ldexp, X.to(torch.float8_e5m2), I),
     "cross_entropy(int32)": (F.cross_entropy, X, torch.zeros(2, dtype=I32)),
 }
 

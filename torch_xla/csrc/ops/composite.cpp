@@ -7,17 +7,21 @@
 #include <ATen/ops/einsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ldexp_native.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "XLANativeFunctions.h"
+#include "XLAOps.h"
 #include "aten/assign.h"
+#include "aten/node_builder.h"
 
 namespace torch_xla {
 namespace {
@@ -68,6 +72,46 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
   return self.is_complex() ? self.copy_(at::_conj_physical(self)) : self;
 }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+namespace {
+
+/// Whether ldexp multiplies by the powers themselves: other dtypes are composed of pow and mul.
+bool ScalesExactly(const at::Tensor& self, const at::Tensor& other) {
+  return self.is_floating_point() && at::isIntegralType(other.scalar_type(), true);
+}
+
+}  // namespace
+
+at::Tensor XLANativeFunctions::ldexp_Tensor(const at::Tensor& self, const at::Tensor& other) {
+  if (!ScalesExactly(self, other)) return at::native::ldexp(self, other);
+  aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
+  builder.Tensor(self);
+  builder.Tensor(other);
+  return builder.Single();
+}
+
+at::Tensor& XLANativeFunctions::ldexp_(at::Tensor& self, const at::Tensor& other) {
+  if (!ScalesExactly(self, other)) return at::native::ldexp_(self, other);
+  aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
+  builder.Writes(self, &self);
+  builder.Tensor(self);
+  builder.Tensor(other);
+  builder.InPlace(self);
+  return self;
+}
+
+at::Tensor& XLANativeFunctions::ldexp_out(const at::Tensor& self, const at::Tensor& other,
+                                          at::Tensor& out) {
+  if (!ScalesExactly(self, other)) return at::native::ldexp_out(self, other, out);
+  aten::NodeBuilder builder(ir::ops::ldexp_Tensor);
+  builder.Writes(out);
+  builder.Tensor(self);
+  builder.Tensor(other);
+  builder.Out({&out}, "out");
+  return out;
+}
+#endif
 
 // Python's << and >>, which have names of their own.
 #define SHIFT(name, inplace, shift)                                                               \

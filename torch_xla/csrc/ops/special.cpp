@@ -571,6 +571,23 @@ std::vector<Value> frexp_Tensor(LoweringContext& cx, Value self) {
           Convert(Select(whole, 0, power), ElementType::kS32)};
 }
 
+Value ldexp_Tensor(LoweringContext& cx, Value self, Value other) {
+  auto [x] = ToCompute(cx, self);
+  // 2 ** other may be out of range where the product is not: it is multiplied by in three parts,
+  // whose bits are made of the exponents.
+  const FloatFormat format = FormatOf(x.element());
+  const int64_t most = 3 * (format.bias - 1);
+  const bool wide = runtime::ByteWidth(other.element()) == 8;
+  Value n = Convert(other, wide ? ElementType::kS64 : ElementType::kS32);
+  n = To(Minimum(Maximum(n, -most), most), format.bits, cx.output_dims());
+  Value third = n / FullLike(n, 3), half = (n - third) / FullLike(n, 2);
+  for (Value part : {third, half, n - third - half}) {
+    x = x *
+        BitcastConvert(ShiftLeft(part + format.bias, FullLike(n, format.mantissa)), x.element());
+  }
+  return ToOutput(cx, x);
+}
+
 // ---- Integers
 
 Value gcd(LoweringContext& cx, Value self, Value other) {
