@@ -210,3 +210,29 @@ def test_clamps_of_integers_by_numbers_outside_their_range(device, dtype):
         if is_refused:
             check_refused(device, call[0], *call[1])
     check_many([call for call, is_refused in zip(calls, refused, strict=True) if not is_refused])
+
+
+QUERY, KEY = rand(2, 4, 3, 8), rand(2, 4, 5, 8)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bool, F32])
+@pytest.mark.parametrize("sizes", [(), (1,), (5,), (6,)])
+def test_masks_of_attention_have_two_dimensions(device, sizes, dtype, grad):
+    """Or more, where the CPU looks at them."""
+
+    def attend(query, key, mask, **kwargs):
+        query = query.clone().requires_grad_(grad)
+        return F.scaled_dot_product_attention(query, key, key, mask, **kwargs)
+
+    mask = torch.ones(sizes, dtype=dtype)
+    check_refused(device, attend, QUERY, KEY, mask)
+    check_refused(device, attend, QUERY, KEY, mask, is_causal=True)
+    check_refused(device, attend, QUERY, KEY[:, :2], mask, enable_gqa=True)
+    check_refused(device, attend, QUERY, KEY, torch.ones(sizes, dtype=I64))
+    if sizes == (6,):
+        return
+    taken = [(QUERY[0], KEY[0], mask), (QUERY, KEY[:1], mask), (QUERY[:, :, :0], KEY, mask)]
+    check_many([(attend, args) for args in taken])
+    if dtype == F32:
+        check_many([(lambda q, k, m: attend(q, k, m.requires_grad_()), (QUERY, KEY, mask))])
