@@ -128,7 +128,37 @@ class Recurrent(NamedTuple):
         return {PARTS[0]: forward, "all gradients": gradient}
 
 
-SHAPES: dict[str, Convolution | LogSoftmax | Recurrent] = {
+class Attention(NamedTuple):
+    """Causal attention of ``[batch, heads, length, width]``, and all its gradients."""
+
+    batch: int
+    heads: int
+    length: int
+    width: int
+
+    def flops(self) -> float:
+        """Multiplications and additions of two products; half of the scores are masked."""
+        return 2.0 * self.batch * self.heads * self.length**2 * self.width
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        sizes = (self.batch, self.heads, self.length, self.width)
+        q, k, v = (_random(device, *sizes).requires_grad_() for _ in range(3))
+
+        def attend() -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        def forward() -> torch.Tensor:
+            with torch.no_grad():
+                return attend()
+
+        def gradient() -> tuple[torch.Tensor, ...]:
+            return torch.autograd.grad(attend().sum(), [q, k, v])
+
+        return {PARTS[0]: forward, "all gradients": gradient}
+
+
+SHAPES: dict[str, Convolution | LogSoftmax | Recurrent | Attention] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -148,6 +178,10 @@ SHAPES: dict[str, Convolution | LogSoftmax | Recurrent] = {
     "log-softmax 64x4096": LogSoftmax(64, 4096),
     "log-softmax 2048x1000": LogSoftmax(2048, 1000),
     "log-softmax 128x1000": LogSoftmax(128, 1000),
+    "attention 8x4x128x64": Attention(8, 4, 128, 64),
+    "attention 4x4x256x64": Attention(4, 4, 256, 64),
+    "attention 2x8x512x64": Attention(2, 8, 512, 64),
+    "attention 1x8x2048x64": Attention(1, 8, 2048, 64),
     "LSTM 32x16x64>128": Recurrent("lstm", 32, 16, 64, 128),
     "LSTM 32x64x256>512": Recurrent("lstm", 32, 64, 256, 512),
     "LSTM 100x1x128>256": Recurrent("lstm", 100, 1, 128, 256),

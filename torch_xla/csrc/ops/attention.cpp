@@ -1,11 +1,25 @@
-// Attention is PyTorch's composition of other operators, but for what the CPU refuses.
-#include <ATen/core/Tensor.h>
+// Attention: the CPU's flash kernel where PyTorch would take it on the CPU, else its composition of
+// other operators; and what the CPU refuses.
+#include <ATen/CompositeImplicitAutogradFunctions.h>
+#include <ATen/Context.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scaled_dot_product_attention_native.h>
-#include <torch/library.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 
+#include <limits>
 #include <optional>
+
+#include "XLALowerings.h"
+#include "XLANativeFunctions.h"
+#include "aten/bridge.h"
+#include "aten/cpu_kernel.h"
+#include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "ops/attention_library.h"
+#include "ops/dot.h"
+#include "stablehlo/arithmetic.h"
 
 namespace torch_xla {
 namespace {
@@ -32,21 +46,175 @@ void CheckMask(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                         causal, scale, grouped);
 }
 
-at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const std::optional<at::Tensor>& mask, double dropout, bool causal,
-                     std::optional<double> scale, bool grouped) {
-  if (mask && mask->defined()) {
-    CheckMask(query, key, value, *mask, dropout, causal, scale, grouped);
-  }
-  return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale,
-                                                  grouped);
+/// Whether a tensor is one of the device, or of tracers for it, and no transform of torch.func is
+/// about it: these go through what the composition is made of.
+bool IsPlain(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kTransforms(
+      {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
+  return tensor.device().is_xla() && !tensor.key_set().has_any(kTransforms) &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+         !tensor._fw_grad(/*level=*/0).defined();
 }
 
-// For both: its gradient is that of what it is composed of.
-TORCH_LIBRARY_IMPL(aten, XLA, m) { m.impl("scaled_dot_product_attention", TORCH_FN(Attention)); }
-TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
-  m.impl("scaled_dot_product_attention", TORCH_FN(Attention));
+bool FitsMask(const at::Tensor& mask, const at::Tensor& query, const at::Tensor& key) {
+  if (!IsPlain(mask) || mask.requires_grad() || (mask.dim() != 2 && mask.dim() != 4) ||
+      (mask.scalar_type() != at::kBool && mask.scalar_type() != query.scalar_type())) {
+    return false;
+  }
+  auto is = [](int64_t size, int64_t all) { return size == 1 || size == all; };
+  return mask.size(-1) == key.size(2) && mask.size(-2) == query.size(2) &&
+         (mask.dim() == 2 || (is(mask.size(0), query.size(0)) && is(mask.size(1), query.size(1))));
+}
+
+/// Whether the flash kernel takes it, as on the CPU.
+bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                const std::optional<at::Tensor>& mask, double dropout, bool causal) {
+  if (!aten::UseCpuKernels() || !at::globalContext().userEnabledFlashSDP() || dropout != 0) {
+    return false;
+  }
+  const at::ScalarType dtype = query.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16) return false;
+  for (const at::Tensor& tensor : {query, key, value}) {
+    if (!IsPlain(tensor) || tensor.dim() != 4 || tensor.scalar_type() != dtype ||
+        tensor.device() != query.device() || tensor.numel() == 0 ||
+        tensor.size(0) != query.size(0) || tensor.size(1) != query.size(1) ||
+        tensor.size(3) != query.size(3)) {
+      return false;
+    }
+  }
+  if (key.size(2) != value.size(2)) return false;
+  // Of short sequences the kernel's gradient is no faster than the composition's, which keeps the
+  // weights (benchmarks/kernels.py).
+  constexpr int64_t kLong = 256;
+  const bool needs_grad = at::GradMode::is_enabled() &&
+                          (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  if (needs_grad && key.size(2) < kLong) return false;
+  return !mask || !mask->defined() || (!causal && FitsMask(*mask, query, key));
 }
 
 }  // namespace
+
+at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                                  const at::Tensor& value,
+                                                  const std::optional<at::Tensor>& attn_mask,
+                                                  double dropout_p, bool is_causal,
+                                                  std::optional<double> scale, bool enable_gqa) {
+  const bool has_mask = attn_mask && attn_mask->defined();
+  if (TakesFlash(query, key, value, attn_mask, dropout_p, is_causal)) {
+    std::optional<at::Tensor> mask = attn_mask;
+    if (has_mask && attn_mask->scalar_type() == at::kBool) {
+      mask =
+          at::where(*attn_mask, at::scalar_tensor(0, query.options()),
+                    at::scalar_tensor(-std::numeric_limits<double>::infinity(), query.options()));
+    }
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, /*dropout_p=*/0, is_causal, mask, scale));
+  }
+  if (has_mask) {
+    CheckMask(query, key, value, *attn_mask, dropout_p, is_causal, scale, enable_gqa);
+  }
+  return at::compositeimplicitautograd::scaled_dot_product_attention(
+      query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+}
+
+// In inference mode there is no autograd key.
+at::Tensor XLANativeFunctions::scaled_dot_product_attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
+    std::optional<double> scale, bool enable_gqa) {
+  return autograd::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
+                                                scale, enable_gqa);
+}
+
+namespace lowering::aten {
+namespace {
+
+using stablehlo::Convert;
+
+bool CallsFlash(const LoweringContext& cx, Value query) {
+  const char* kind = query.element() == ElementType::kF32    ? "f32"
+                     : query.element() == ElementType::kBF16 ? "bf16"
+                                                             : "other";
+  return ChooseKernel(cx, "attention", {kind}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+         Kernel::kLibrary;
+}
+
+/// Products of each batch's and head's matrices.
+Value Products(const LoweringContext& cx, Value a, Value b, int64_t a_dim, int64_t b_dim) {
+  return Dot(cx.platform(), a, b,
+             {.lhs_batch = {0, 1},
+              .rhs_batch = {0, 1},
+              .lhs_contracting = {a_dim},
+              .rhs_contracting = {b_dim}},
+             PrecisionOn(cx.platform()), ComputeType(a.element()));
+}
+
+double ScaleOf(Value query, std::optional<double> scale) {
+  return scale ? *scale : 1 / std::sqrt(static_cast<double>(query.dim(3)));
+}
+
+/// What the softmax is of: [N, heads, queries, keys].
+Value Scores(const LoweringContext& cx, Value query, Value key, bool is_causal,
+             std::optional<Value> mask, std::optional<double> scale) {
+  Value scores = Products(cx, query, key, 3, 3) * ScaleOf(query, scale);
+  if (mask) scores = scores + Convert(*mask, scores.element());
+  if (!is_causal) return scores;
+  const stablehlo::Type places(ElementType::kS32, scores.dims());
+  Value later = Iota(scores.builder(), places, 2) < Iota(scores.builder(), places, 3);
+  return Select(later, -std::numeric_limits<double>::infinity(), scores);
+}
+
+/// Of rows; those that may attend to nothing have an infinite sum's logarithm, and zeros here.
+Value Weights(Value scores, Value logsumexp) {
+  Value sums = Select(Equal(logsumexp, -std::numeric_limits<double>::infinity()), 0, logsumexp);
+  return Exponential(scores - KeepDims(sums, scores.dims(), {3}));
+}
+
+}  // namespace
+
+std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, Value value,
+                                  double /*dropout_p*/, bool is_causal,
+                                  std::optional<Value> attn_mask, std::optional<double> scale) {
+  if (CallsFlash(cx, query)) {
+    std::vector<Value> operands{query, key, value};
+    if (attn_mask) operands.push_back(*attn_mask);
+    return CallAttention(operands, {is_causal, scale}, {cx.output_type(0), cx.output_type(1)});
+  }
+  Value scores = Scores(cx, query, key, is_causal, attn_mask, scale);
+  Value maximum = Reduce(scores, {3}, ReduceOp::kMax);
+  Value weights = Weights(scores, maximum);
+  Value sum = Reduce(weights, {3}, ReduceOp::kAdd);
+  Value logsumexp = Log(sum) + maximum;
+  weights = weights / KeepDims(Select(Equal(sum, 0), 1, sum), weights.dims(), {3});
+  Value output = Products(cx, Convert(weights, query.element()), value, 3, 2);
+  return {ToOutput(cx, output), Convert(logsumexp, cx.output_element(1))};
+}
+
+std::vector<Value> FlashAttentionBackward(LoweringContext& cx, Value grad_out, Value query,
+                                          Value key, Value value, Value out, Value logsumexp,
+                                          double /*dropout_p*/, bool is_causal,
+                                          std::optional<Value> attn_mask,
+                                          std::optional<double> scale) {
+  if (CallsFlash(cx, query)) {
+    std::vector<Value> operands{grad_out, query, key, value, out, logsumexp};
+    if (attn_mask) operands.push_back(*attn_mask);
+    return CallAttentionBackward(operands, {is_causal, scale},
+                                 {cx.output_type(0), cx.output_type(1), cx.output_type(2)});
+  }
+  const ElementType element = query.element(), wide = ComputeType(element);
+  Value weights =
+      Weights(Scores(cx, query, key, is_causal, attn_mask, scale), Convert(logsumexp, wide));
+  Value of_weights = Products(cx, grad_out, value, 3, 3);
+  Value row = Reduce(Convert(grad_out, wide) * Convert(out, wide), {3}, ReduceOp::kAdd);
+  Value of_scores = weights * (of_weights - KeepDims(row, weights.dims(), {3}));
+  of_scores = Convert(of_scores * ScaleOf(query, scale), element);
+  std::vector<Value> results{Products(cx, of_scores, key, 3, 2),
+                             Products(cx, of_scores, query, 2, 2),
+                             Products(cx, Convert(weights, element), grad_out, 2, 2)};
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i] = Convert(results[i], cx.output_element(i));
+  return results;
+}
+
+}  // namespace lowering::aten
 }  // namespace torch_xla

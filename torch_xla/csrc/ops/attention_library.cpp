@@ -1,0 +1,148 @@
+#include "ops/attention_library.h"
+
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/aten_calls.h"
+#include "lowering/row_major.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_attention";
+constexpr const char* kBackwardTarget = "torch_xla.cpu_attention_backward";
+
+/// Minor to major, of [N, heads, length, width]: by lengths before heads, as the products that make
+/// these arrays and take them have it, so that none is copied.
+const Dims& HeadsInside() {
+  static const Dims layout{3, 1, 2, 0};
+  return layout;
+}
+
+at::Tensor FromHeadsInside(void* buffer) {
+  const at::Tensor tensor = FfiTensor(buffer);
+  const auto sizes = tensor.sizes();
+  return tensor.view({sizes[0], sizes[2], sizes[1], sizes[3]}).transpose(1, 2);
+}
+
+struct Call {
+  explicit Call(const XLA_FFI_CallFrame& frame) : frame(frame) {
+    const std::span<const int64_t> words = FfiAttributes(frame.attrs).List("call");
+    is_causal = words[0] != 0;
+    if (words[1]) scale = std::bit_cast<double>(words[2]);
+    count = frame.args.size;
+  }
+
+  at::Tensor Argument(int64_t i) const { return FromHeadsInside(frame.args.args[i]); }
+  at::Tensor Result(int64_t i) const { return FromHeadsInside(frame.rets.rets[i]); }
+  /// The last argument, if it is more than `others`.
+  std::optional<at::Tensor> Mask(int64_t others) const {
+    if (count == others) return std::nullopt;
+    at::Tensor mask = FfiTensor(frame.args.args[others]);
+    return mask.dim() == 2 ? mask.unsqueeze(0).unsqueeze(0) : mask;
+  }
+
+  /// Calls work(part) for each thread's batches or heads; `part` takes these of a tensor.
+  template <typename Work>
+  void InParts(const at::Tensor& query, const at::Tensor& key, const Work& work) const {
+    // Less than this is not worth a second thread.
+    constexpr int64_t kLeast = 1 << 18;
+    const int64_t threads = runtime::FfiThreads(frame);
+    const int64_t dim = query.size(0) >= threads ? 0 : 1, size = query.size(dim);
+    const int64_t products = query.numel() * key.size(2);
+    const int64_t parts =
+        std::clamp<int64_t>(std::min(products / kLeast, size), 1, std::max<int64_t>(threads, 1));
+    runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+      const AtenCalls calls;
+      const int64_t from = size * i / parts, length = size * (i + 1) / parts - from;
+      work([&](const at::Tensor& tensor) {
+        return tensor.size(dim) == 1 && size > 1 ? tensor : tensor.narrow(dim, from, length);
+      });
+    });
+  }
+
+  const XLA_FFI_CallFrame& frame;
+  bool is_causal;
+  std::optional<double> scale;
+  int64_t count;
+};
+
+template <typename Part>
+std::optional<at::Tensor> PartOf(const std::optional<at::Tensor>& mask, const Part& part) {
+  return mask ? std::optional(part(*mask)) : std::nullopt;
+}
+
+void Forward(const XLA_FFI_CallFrame& frame) {
+  const Call call(frame);
+  const at::Tensor query = call.Argument(0), key = call.Argument(1), value = call.Argument(2);
+  const at::Tensor output = call.Result(0), logsumexp = FfiTensor(frame.rets.rets[1]);
+  const std::optional<at::Tensor> mask = call.Mask(3);
+  call.InParts(query, key, [&](const auto& part) {
+    const auto [made, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+        part(query), part(key), part(value), /*dropout_p=*/0, call.is_causal, PartOf(mask, part),
+        call.scale);
+    part(output).copy_(made);
+    part(logsumexp).copy_(sums);
+  });
+}
+
+void Backward(const XLA_FFI_CallFrame& frame) {
+  const Call call(frame);
+  const at::Tensor grad = call.Argument(0), query = call.Argument(1), key = call.Argument(2);
+  const at::Tensor value = call.Argument(3), output = call.Argument(4);
+  const at::Tensor logsumexp = FfiTensor(frame.args.args[5]);
+  const std::optional<at::Tensor> mask = call.Mask(6);
+  call.InParts(query, key, [&](const auto& part) {
+    const auto [of_query, of_key, of_value] =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            part(grad), part(query), part(key), part(value), part(output), part(logsumexp),
+            /*dropout_p=*/0, call.is_causal, PartOf(mask, part), call.scale);
+    part(call.Result(0)).copy_(of_query);
+    part(call.Result(1)).copy_(of_key);
+    part(call.Result(2)).copy_(of_value);
+  });
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Forward>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
+
+std::vector<Value> Make(const char* target, const std::vector<Value>& operands,
+                        const AttentionCall& call, const std::vector<stablehlo::Type>& results,
+                        size_t others) {
+  // A mask is small, or read as it lies; the logsumexp has three dimensions.
+  auto layout = [](size_t rank, bool is_mask) {
+    return rank == 4 && !is_mask ? HeadsInside() : RowMajor(static_cast<int64_t>(rank));
+  };
+  stablehlo::CustomCallOptions options;
+  options.backend_config =
+      "call = " + stablehlo::I64Array(Dims{call.is_causal, call.scale.has_value(),
+                                           std::bit_cast<int64_t>(call.scale.value_or(0))});
+  for (size_t i = 0; i < operands.size(); ++i)
+    options.operand_layouts.push_back(layout(operands[i].rank(), i == others));
+  for (const auto& type : results) options.result_layouts.push_back(layout(type.rank(), false));
+  return stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);
+}
+
+}  // namespace
+
+std::vector<Value> CallAttention(const std::vector<Value>& operands, const AttentionCall& call,
+                                 const std::vector<stablehlo::Type>& results) {
+  return Make(kTarget, operands, call, results, 3);
+}
+
+std::vector<Value> CallAttentionBackward(const std::vector<Value>& operands,
+                                         const AttentionCall& call,
+                                         const std::vector<stablehlo::Type>& results) {
+  return Make(kBackwardTarget, operands, call, results, 6);
+}
+
+}  // namespace torch_xla::lowering
