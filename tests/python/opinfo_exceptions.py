@@ -114,9 +114,9 @@ EXCEPTIONS: dict[str, list[Excuse]] = {
     ],
     "nn.functional.max_pool1d": [
         Excuse(
-            "the CPU's max_pool2d, which it is made of here, takes int64, and its max_pool1d not",
+            "the CPU's max_pool2d, which this is made of, takes integers, its max_pool1d not",
             ("dtype",),
-            ("int64",),
+            match="max_pool1d_impl",
             neutral=True,
         )
     ],
