@@ -263,7 +263,24 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
     return 2 * math.prod(result.dims) * math.prod(left.dims[int(d)] for d in contracted)
 
 
-_LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"  # ops/convolution_library.cpp
+# Calls of ops/*_library.cpp.
+_LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"
+_LIBRARY_ATTENTION = "torch_xla.cpu_attention"
+_LIBRARY_RECURRENT = "torch_xla.cpu_recurrent"
+_BACKWARD = "_backward"
+
+
+def _library_attention_flops(call: Instruction, shapes: list[Shape]) -> int:
+    """Two products of the forward, five of the gradient."""
+    is_backward = call.target.endswith(_BACKWARD)
+    query, key = shapes[1:3] if is_backward else shapes[:2]
+    return (10 if is_backward else 4) * math.prod(query.dims) * key.dims[2]
+
+
+def _library_recurrent_flops(call: Instruction, shapes: list[Shape]) -> int:
+    """The states' product with the weights, or their gradients'."""
+    places = shapes[3 if call.target.endswith(_BACKWARD) else 0].dims[:2]
+    return 2 * math.prod(places) * math.prod(shapes[1].dims)
 
 
 def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
@@ -398,6 +415,10 @@ class Module(NamedTuple):
                     flops = _cudnn_flops(instruction, operands)
                 elif instruction.target == _LIBRARY_CONVOLUTION:
                     flops = _library_convolution_flops(instruction, operands)
+                elif instruction.target.startswith(_LIBRARY_ATTENTION):
+                    flops = _library_attention_flops(instruction, operands)
+                elif instruction.target.startswith(_LIBRARY_RECURRENT):
+                    flops = _library_recurrent_flops(instruction, operands)
                 elif instruction.target.startswith("__cublas$"):
                     flops = _cublas_flops(instruction, operands[0])
                 total += runs[identity] * flops
@@ -407,7 +428,7 @@ class Module(NamedTuple):
         """Returns the bytes that a library takes beside what the compiler plans, at most at once.
 
         Our convolutions on the CPU are oneDNN's, whose kernels copy operands and result into
-        layouts of their own.
+        layouts of their own; attention's kernel makes results of its own.
         """
         copies = [0]
         for instructions in self.computations.values():
@@ -416,6 +437,8 @@ class Module(NamedTuple):
                 if instruction.target == _LIBRARY_CONVOLUTION:
                     operands = sum(sizes[i] for i in instruction.operands)
                     copies.append(instruction.shape.bytes + operands)
+                elif instruction.target.startswith(_LIBRARY_ATTENTION):
+                    copies.append(instruction.shape.bytes)
         return max(copies)
 
     def has_loops(self) -> bool:

@@ -40,6 +40,20 @@ def test_copies_of_the_library_are_counted(device):
     assert plan.temporaries >= plan._module.library_copies()
 
 
+def test_calls_of_attention_and_recurrent_layers(device):
+    """What they compute and copy is as if they were products."""
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("calls are switched off")
+    q = torch.ones(2, 3, 16, 8)
+    plan = aot.compile(torch.nn.functional.scaled_dot_product_attention, (q, q, q))
+    assert plan._module.flops() == 4 * q.numel() * 16
+    assert plan._module.library_copies() == 4 * (q.numel() + 2 * 3 * 16)
+    lstm = torch.nn.LSTM(5, 7).to(device)
+    with torch.no_grad():
+        plan = aot.compile(lstm, (torch.ones(11, 3, 5),))
+    assert plan._module.flops() == 2 * 11 * 3 * 28 * (5 + 7)
+
+
 def test_a_loop_counts_as_often_as_it_runs(device):
     def layers(x, weights):
         return scan(lambda carry, w: ((carry @ w).sin(), carry.sum()), x, weights)[0]
