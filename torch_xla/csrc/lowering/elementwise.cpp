@@ -49,6 +49,12 @@ Value To(Value x, ElementType element, const Dims& dims) {
 
 Value ToOutputElement(LoweringContext& cx, Value x) { return Cast(x, cx.output_element()); }
 
+std::vector<Value> ToOutputElements(LoweringContext& cx, std::vector<Value> results) {
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i] = stablehlo::Convert(results[i], cx.output_element(i));
+  return results;
+}
+
 Value ToOutput(LoweringContext& cx, Value x) {
   return To(x, cx.output_element(), cx.output_dims());
 }

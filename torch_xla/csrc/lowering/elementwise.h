@@ -12,6 +12,8 @@ namespace torch_xla::lowering {
 Value ToOutputElement(LoweringContext& cx, Value x);
 /// x converted to the element type and broadcast to the dimensions of output 0.
 Value ToOutput(LoweringContext& cx, Value x);
+/// Each of a node's results converted to the element type of its output.
+std::vector<Value> ToOutputElements(LoweringContext& cx, std::vector<Value> results);
 /// x converted to `element` and broadcast to `dims` (trailing dimensions aligned).
 Value To(Value x, ElementType element, const Dims& dims);
 

@@ -208,12 +208,9 @@ std::vector<Value> FlashAttentionBackward(LoweringContext& cx, Value grad_out, V
   Value row = Reduce(Convert(grad_out, wide) * Convert(out, wide), {3}, ReduceOp::kAdd);
   Value of_scores = weights * (of_weights - KeepDims(row, weights.dims(), {3}));
   of_scores = Convert(of_scores * ScaleOf(query, scale), element);
-  std::vector<Value> results{Products(cx, of_scores, key, 3, 2),
-                             Products(cx, of_scores, query, 2, 2),
-                             Products(cx, Convert(weights, element), grad_out, 2, 2)};
-  for (size_t i = 0; i < results.size(); ++i)
-    results[i] = Convert(results[i], cx.output_element(i));
-  return results;
+  return ToOutputElements(cx,
+                          {Products(cx, of_scores, key, 3, 2), Products(cx, of_scores, query, 2, 2),
+                           Products(cx, Convert(weights, element), grad_out, 2, 2)});
 }
 
 }  // namespace lowering::aten

@@ -38,14 +38,13 @@ struct Call {
     const std::span<const int64_t> words = FfiAttributes(frame.attrs).List("call");
     is_causal = words[0] != 0;
     if (words[1]) scale = std::bit_cast<double>(words[2]);
-    count = frame.args.size;
   }
 
   at::Tensor Argument(int64_t i) const { return FromHeadsInside(frame.args.args[i]); }
   at::Tensor Result(int64_t i) const { return FromHeadsInside(frame.rets.rets[i]); }
   /// The last argument, if it is more than `others`.
   std::optional<at::Tensor> Mask(int64_t others) const {
-    if (count == others) return std::nullopt;
+    if (frame.args.size == others) return std::nullopt;
     at::Tensor mask = FfiTensor(frame.args.args[others]);
     return mask.dim() == 2 ? mask.unsqueeze(0).unsqueeze(0) : mask;
   }
@@ -58,8 +57,7 @@ struct Call {
     const int64_t threads = runtime::FfiThreads(frame);
     const int64_t dim = query.size(0) >= threads ? 0 : 1, size = query.size(dim);
     const int64_t products = query.numel() * key.size(2);
-    const int64_t parts =
-        std::clamp<int64_t>(std::min(products / kLeast, size), 1, std::max<int64_t>(threads, 1));
+    const int64_t parts = std::clamp<int64_t>(std::min(products / kLeast, size), 1, threads);
     runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
       const int64_t from = size * i / parts, length = size * (i + 1) / parts - from;
@@ -72,7 +70,6 @@ struct Call {
   const XLA_FFI_CallFrame& frame;
   bool is_causal;
   std::optional<double> scale;
-  int64_t count;
 };
 
 template <typename Part>

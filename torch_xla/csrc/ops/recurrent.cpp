@@ -36,11 +36,6 @@ std::vector<stablehlo::Type> OutputTypes(const LoweringContext& cx) {
   return types;
 }
 
-std::vector<Value> ToOutputs(const LoweringContext& cx, std::vector<Value> values) {
-  for (size_t i = 0; i < values.size(); ++i) values[i] = Convert(values[i], cx.output_element(i));
-  return values;
-}
-
 /// What one time gives: the states after it, and what is kept.
 struct Step {
   Value hidden;
@@ -70,7 +65,7 @@ Step Forward(Cell kind, Value gates, Value products, Value hidden, std::optional
     }
     case Cell::kRelu: {
       // As PyTorch's, which keeps NaN.
-      Value output = Select(sum(0) < 0, Literal(0), sum(0));
+      Value x = sum(0), output = Select(x < 0, Literal(0), x);
       return {output, std::nullopt, std::nullopt};
     }
   }
@@ -160,7 +155,7 @@ std::vector<Value> Recurrent(LoweringContext& cx, Value gates, Value weight, Val
   std::vector<Value> results{made[states]};
   if (cell) results.push_back(made[2]);
   results.insert(results.end(), made.begin() + states + 1, made.end());
-  return ToOutputs(cx, results);
+  return ToOutputElements(cx, results);
 }
 
 std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weight, Value hidden,
@@ -210,7 +205,7 @@ std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weig
   std::vector<Value> results = stablehlo::While(init, more, next);
   std::vector<Value> outputs{results[2], results[1]};
   if (is_gru || cell) outputs.push_back(results.back());
-  return ToOutputs(cx, outputs);
+  return ToOutputElements(cx, outputs);
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -27,7 +27,6 @@
 namespace torch_xla {
 namespace {
 
-using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 /// What xla::recurrent takes; `cell` of an LSTM alone.

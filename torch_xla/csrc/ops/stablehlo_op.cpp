@@ -10,6 +10,7 @@
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "lazy/device.h"
+#include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "ops/unbind_library.h"
 #include "stablehlo/builder.h"
@@ -28,11 +29,7 @@ std::vector<Value> StableHloText(LoweringContext& cx, std::string_view text,
   for (size_t i = 0; i < operands.size(); ++i) {
     operands[i] = stablehlo::Convert(operands[i], NaturalType(cx.operand_shape(i)->dtype));
   }
-  std::vector<Value> results = cx.builder().Call(symbol, operands);
-  for (size_t i = 0; i < results.size(); ++i) {
-    results[i] = stablehlo::Convert(results[i], cx.output_element(i));
-  }
-  return results;
+  return ToOutputElements(cx, cx.builder().Call(symbol, operands));
 }
 
 }  // namespace torch_xla::lowering::aten
