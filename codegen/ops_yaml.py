@@ -39,7 +39,7 @@ KEYS = {
     "unless `self` is integral",
     "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
     "hand": "why its kernel is written by hand",
-    "autograd": "it has a kernel of its own for AutogradXLA",
+    "autograd": "it has a kernel of its own for AutogradXLA (true), which serves XLA, too (both)",
     "foreach": "the operator that each element of the list is lowered as",
     "schema": "the arguments and results of an operation that PyTorch does not have",
     "check": "a call of aten/index_check.h before it is traced",
@@ -282,6 +282,8 @@ class Op:
             raise ValueError(f"unknown keys {sorted(unknown)}; known: {', '.join(KEYS)}")
         if self.by_hand and self.options["hand"] not in HAND:
             raise ValueError(f"hand: {self.options['hand']}: one of {', '.join(HAND)}")
+        if self.options.get("autograd", True) not in (True, "both"):
+            raise ValueError(f"autograd: {self.options['autograd']}: true or both")
         if self.is_own != ("schema" in self.options):
             raise ValueError("a `schema` is for operations that PyTorch does not have")
         if self.is_foreach and set(self.options) - {"foreach", "since", "until"}:

@@ -77,7 +77,7 @@ def native_functions_header(ops: list[Op]) -> str:
         "#include <vector>\n\nnamespace torch_xla {\n\nstruct XLANativeFunctions {\n",
     ]
     for op in ops:
-        if op.function:
+        if op.function and op.options.get("autograd") != "both":
             lines.append(f"  static {declaration(op.function, op.symbol, op.symint)};\n")
         if op.generates_kernels:
             for variant in op.variants():
@@ -347,11 +347,13 @@ def kernel_shard(ops: list[Op], shard: int, shards: int) -> str:
 def _counted(op: Op) -> str:
     """The kernel written by hand, counted."""
     args = ", ".join(a.name for a in op.schema.schema_order_arguments())
+    # In inference mode there is no autograd key.
+    where = "autograd" if op.options.get("autograd") == "both" else "XLANativeFunctions"
     return (
         f'debug::Counter& counter_{op.symbol} = debug::GetCounter("{op.counter}");\n'
         f"{definition(op.function, f'counted_{op.symbol}', op.symint)} {{\n"
         f"  counter_{op.symbol}.Add();\n"
-        f"  return XLANativeFunctions::{op.symbol}({args});\n}}\n"
+        f"  return {where}::{op.symbol}({args});\n}}\n"
     )
 
 

@@ -92,6 +92,19 @@ def test_forms_of_lower(text, lowering):
     assert Lowering.parse(text) == lowering
 
 
+def test_one_kernel_for_both_keys(generate, load):
+    table = "ops:\n  - gru.input: {hand: composed, autograd: both}\n"
+    files = generate(table)
+    registered = "".join(text for name, text in files.items() if name.startswith("RegisterXLA"))
+    assert 'm.impl("gru.input", &counted_gru_input)' in registered
+    assert "return autograd::gru_input(" in registered
+    header, autograd = files["XLANativeFunctions.h"].split("namespace autograd {")
+    assert "gru_input" in autograd and "gru_input" not in header
+    assert "TORCH_FN(autograd::gru_input)" in files["RegisterAutogradXLA.cpp"]
+    with pytest.raises(ValueError, match="true or both"):
+        load(table.replace("both", "some"))
+
+
 def test_sections_of_older_tables_mean_what_they_meant(load, generate):
     old = """
 full_codegen:

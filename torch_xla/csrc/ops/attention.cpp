@@ -117,15 +117,6 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
       query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-// In inference mode there is no autograd key.
-at::Tensor XLANativeFunctions::scaled_dot_product_attention(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
-    std::optional<double> scale, bool enable_gqa) {
-  return autograd::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal,
-                                                scale, enable_gqa);
-}
-
 namespace lowering::aten {
 namespace {
 

@@ -311,29 +311,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_input(const at::Tensor& inpu
   return {results[0], results[1], results[2]};
 }
 
-}  // namespace autograd
-
-// In inference mode there is no autograd key.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::lstm_input(
-    const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
-    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  return autograd::lstm_input(input, hx, params, has_biases, num_layers, dropout, train,
-                              bidirectional, batch_first);
-}
-
 #define TORCH_XLA_RECURRENT(op, kind)                                                            \
-  WithoutCell autograd::op##_input(                                                              \
-      const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,     \
-      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {    \
+  WithoutCell op##_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,   \
+                         bool has_biases, int64_t num_layers, double dropout, bool train,        \
+                         bool bidirectional, bool batch_first) {                                 \
     return RunWithoutCell(                                                                       \
         kind, input, hx, params, has_biases, num_layers, dropout, train, bidirectional,          \
         batch_first, [](auto&&... args) { return at::compositeimplicitautograd::op(args...); }); \
-  }                                                                                              \
-  WithoutCell XLANativeFunctions::op##_input(                                                    \
-      const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,     \
-      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {    \
-    return autograd::op##_input(input, hx, params, has_biases, num_layers, dropout, train,       \
-                                bidirectional, batch_first);                                     \
   }
 
 TORCH_XLA_RECURRENT(gru, Cell::kGru)
@@ -341,4 +325,5 @@ TORCH_XLA_RECURRENT(rnn_tanh, Cell::kTanh)
 TORCH_XLA_RECURRENT(rnn_relu, Cell::kRelu)
 #undef TORCH_XLA_RECURRENT
 
+}  // namespace autograd
 }  // namespace torch_xla
