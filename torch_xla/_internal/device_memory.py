@@ -96,10 +96,12 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 def empty_cache() -> None:
     """Gives back the memory that running steps still hold, by waiting for them.
 
-    The plugin owns the allocator, and PJRT has no call that trims it.
+    And what is kept for the next step, where the device's memory is the host's. Of another device
+    the plugin owns the allocator, and PJRT has no call that trims it.
     """
     if _XLAC._xla_is_initialized():
         _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+        _XLAC._xla_give_back_freed_memory()
 
 
 # ---------------------------------------------------------------- for memory_viz

@@ -6,6 +6,7 @@
 #include "lazy/rng.h"
 #include "python/bindings.h"
 #include "python/devices.h"
+#include "runtime/host_memory.h"
 #include "runtime/plugin.h"
 
 namespace torch_xla::python {
@@ -62,6 +63,7 @@ void BindRuntime(py::module_& m) {
       py::arg("platform"), py::arg("library"), py::arg("options"),
       py::arg("topology") = py::none());
   m.def("_xla_is_initialized", &lazy::ClientCreated);
+  m.def("_xla_give_back_freed_memory", &runtime::GiveBackFreedMemory, NoGil());
   m.def("_xla_known_libraries", &runtime::KnownLibraries);
   m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
   m.def(

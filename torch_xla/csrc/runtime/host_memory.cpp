@@ -13,6 +13,8 @@
 #include <malloc.h>
 #endif
 
+#include "runtime/large_blocks.h"
+
 namespace torch_xla::runtime {
 namespace {
 
@@ -53,7 +55,7 @@ bool MappingsAreScarce() {
   return count > limit / 2;
 }
 
-void KeepFreedMemory() {
+void KeepFreedMemory(const void* plugin) {
 #if defined(__GLIBC__)
   for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}) {
     if (std::getenv(name)) return;
@@ -62,10 +64,12 @@ void KeepFreedMemory() {
   // second is how much each arena may keep.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  KeepLargeBlocks(plugin);
 #endif
 }
 
 void GiveBackFreedMemory() {
+  GiveBackLargeBlocks();
 #if defined(__GLIBC__)
   malloc_trim(0);
 #endif

@@ -4,9 +4,10 @@
 namespace torch_xla::runtime {
 
 /// Lets malloc keep what a CPU device's buffers free for the next step: given back to the
-/// system, each page of it would fault again. Does nothing where the user has tuned malloc
-/// by its environment variables, nor with another malloc than glibc's.
-void KeepFreedMemory();
+/// system, each page of it would fault again. `plugin` is an address in the library of that device.
+/// Does nothing where the user has tuned malloc by its environment variables, nor with another
+/// malloc than glibc's.
+void KeepFreedMemory(const void* plugin);
 
 /// Gives back to the system what malloc keeps: what was freed is faulted in again where it is
 /// needed.

@@ -1,0 +1,71 @@
+"""Memory of a CPU device that is freed stays for the next step."""
+
+from __future__ import annotations
+
+import pytest
+from process_testing import run_python
+
+import torch_xla.runtime as xr
+
+pytestmark = pytest.mark.skipif(xr.device_type() != "CPU", reason="the plugin's own memory")
+
+STEPS = """
+    import resource
+
+    def resident():  # MiB
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() >> 20
+
+    def faulted():  # MiB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize() >> 20
+
+    x = torch.randn(4096, 4096).to(device)  # 64 MiB
+
+    def step():
+        torch_xla.sync()
+        return x.softmax(0).softmax(1).sum().item()
+
+    for _ in range(3):
+        step()
+    start = faulted()
+    for _ in range(10):
+        assert abs(step() - 4096) < 1
+    report(faulted=(faulted() - start) / 10)
+"""
+
+
+def test_pages_of_temporaries_do_not_fault_again(tmp_path):
+    result, _ = run_python(STEPS, tmp_path)
+    assert result["faulted"] < 16
+    # A test of this test: where malloc is the user's, it stays as it is.
+    pages = "/sys/kernel/mm/transparent_hugepage/enabled"
+    with open(pages) as file:
+        if "[always]" in file.read():
+            return
+    result, _ = run_python(STEPS, tmp_path, MALLOC_MMAP_THRESHOLD_="33554432")
+    assert result["faulted"] > 64
+
+
+def test_a_block_that_fits_nothing_gives_all_back(tmp_path):
+    """What is kept does not add to what is needed; empty_cache() gives it back, too."""
+    result, _ = run_python(
+        STEPS
+        + """
+    torch.xla.empty_cache()
+    before = resident()
+    step()
+    kept = resident()
+    torch.xla.empty_cache()
+    emptied = resident()
+    step()
+    large = torch.ones(16384, 8192, device=device)  # 512 MiB
+    torch_xla.sync(wait=True)
+    with_large = resident()
+    del large
+    report(kept=kept - before, emptied=emptied - before, large=with_large - before)
+    """,
+        tmp_path,
+    )
+    assert result["kept"] >= 64
+    assert result["emptied"] < 32
+    assert result["large"] < 512 + 64
