@@ -334,7 +334,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   PJRT_CALL(plugin, PJRT_Client_PlatformName, name);
   client->platform_name_.assign(name.platform_name, name.platform_name_size);
   impl.host_memory = IsHost(UpperCase(client->platform_name_));
-  if (impl.host_memory) {
+  if (impl.host_memory && !spec.topology) {
     KeepFreedMemory(reinterpret_cast<const void*>(plugin.api().PJRT_Client_Create));
   }
   client->version_ = client->platform_name_ + " " + PlatformVersion(plugin, impl.client) +

@@ -143,6 +143,14 @@ void Write(const link_map& library, void** slot, void* value) {
   if (read_only) mprotect(start, page, PROT_READ);
 }
 
+/// The loaded library that an address lies in; null for none.
+const link_map* LibraryOf(const void* address) {
+  Dl_info info;
+  void* library = nullptr;
+  return dladdr1(address, &info, &library, RTLD_DL_LINKMAP) ? static_cast<link_map*>(library)
+                                                            : nullptr;
+}
+
 /// Replaces what a loaded library imports.
 void Rebind(const link_map& library, std::span<const Replacement> replacements) {
   const ElfW(Sym)* symbols = nullptr;
@@ -170,9 +178,9 @@ void Rebind(const link_map& library, std::span<const Replacement> replacements) 
 }  // namespace
 
 void KeepLargeBlocks(const void* address) {
-  Dl_info info;
-  link_map* library = nullptr;
-  if (!dladdr1(address, &info, reinterpret_cast<void**>(&library), RTLD_DL_LINKMAP)) return;
+  const link_map* library = LibraryOf(address);
+  // Our own calls of free() have to reach it.
+  if (!library || library == LibraryOf(reinterpret_cast<const void*>(&KeepLargeBlocks))) return;
   void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
   if (!libc) return;
   const Replacement replacements[] = {
