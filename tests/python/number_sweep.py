@@ -31,7 +31,7 @@ LIMIT = 3
 
 # Operator (a regular expression over its whole name) -> why its slots may compile more.
 EXCUSES = {
-    r"arange|linspace|logspace|range|nn\.functional\.interpolate|nn\.functional\.upsample.*": (
+    r"arange|linspace|logspace|range|nn\.functional\.(interpolate|upsample.*)|_upsample_.*": (
         "the number decides a size, or is as good as one"
     ),
     r"nonzero_static|masked_.*|bernoulli|multinomial": "the result's size is in the data",
