@@ -126,6 +126,22 @@ def test_without_library_calls(name: str, value: str, tests: str) -> None:
     assert result.returncode == 0, result.stdout
 
 
+def test_few_queries() -> None:
+    """As the next word has: their keys and values are taken as a cache of them lies."""
+    mask = torch.where(torch.arange(37) < 30, 0.0, -INF).expand(2, 37)
+    for sizes in ((2, 3, 1, 37, 20), (1, 4, 2, 37, 64), (1, 2, 4, 4, 5), (1, 1, 1, 5000, 64)):
+        q, k, v = heads(*sizes)
+        cases = [(attend, (q, k, v)), (attend, (q, k, v), {"is_causal": True})]
+        if sizes[3] == 37:
+            cases.append((attend, (q, k, v, mask[: sizes[2]].contiguous())))
+            cases.append((attend, (q, k, v, mask[: sizes[2]] == 0)))
+        check_many(cases, rtol=1e-4, atol=1e-5, grad=True)
+    if not {"XLA_CPU_KERNELS", "XLA_KERNELS"} & set(os.environ):
+        choices = _XLAC._kernel_choices()
+        assert ("attention", "f32 few", "stablehlo") in choices
+        assert ("attention.products", "f32 few", "library") in choices
+
+
 def test_what_stays_a_composition() -> None:
     before = flash_calls()
     q, k, v = heads(2, 4, 5, 6, 4)
@@ -196,4 +212,4 @@ def test_only_programs_that_run_here_call_the_library(device: torch.device) -> N
     q, k, v = (x.to(device) for x in heads(2, 2, 5, 5, 4))
     assert TARGET not in _XLAC._get_xla_tensors_hlo([attend(q, k, v)])
     attend(q, k, v).cpu()
-    assert ("attention", "f32", "library") in _XLAC._kernel_choices()
+    assert ("attention", "f32 many", "library") in _XLAC._kernel_choices()

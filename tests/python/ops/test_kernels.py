@@ -163,24 +163,55 @@ def test_wrong_implementations_are_named() -> None:
 
 
 def test_few_rows_with_weights() -> None:
-    """Of up to 32 rows the program has the product of the weights with the rows."""
+    """Up to 32 rows are multiplied by a function of ours: widths that fill no vector, too."""
     if os.environ.get("XLA_CPU_KERNELS") == "0":
         pytest.skip("the program is as others")
     cases = [
         case
-        for rows in (1, 4, 32, 33)
-        for x in [rand(rows, 48)]
+        for rows, width, out in ((1, 48, 64), (3, 5, 7), (4, 19, 1), (32, 1, 6), (33, 48, 64))
+        for x, w in [(rand(rows, width), rand(out, width))]
         for case in (
-            (F.linear, (x, rand(64, 48))),
-            (F.linear, (x, rand(64, 48), rand(64))),
-            (F.linear, (x.view(rows, 1, 48), rand(64, 48), rand(64))),
-            (lambda x, w: x @ w, (x, rand(48, 64))),
-            (lambda x, w: x @ w.t()[8:], (x[:, :40], rand(64, 48))),
+            (F.linear, (x, w)),
+            (F.linear, (x, w, rand(out))),
+            (F.linear, (x.view(rows, 1, width), w, rand(out))),
+            (lambda x, w: x @ w.t(), (x, w)),
         )
     ]
-    check_many(cases, rtol=1e-5, atol=1e-5, grad=True)
+    cases += [
+        (lambda x, w: x @ w.t()[8:], (rand(4, 40), rand(64, 48))),
+        (lambda x, w: x @ w, (rand(4, 48), rand(48, 64))),
+        (F.linear, (rand(4, 300), rand(1030, 300), rand(1030))),  # on two threads
+    ]
+    check_many(cases, rtol=1e-5, atol=1e-4, grad=True)
+    x = rand(3, 20)
+    x[0, 3], x[1, 19], x[2, 0] = INF, -INF, NAN
+    check_many([(F.linear, (x, rand(9, 20))), (F.linear, (rand(4, 0), rand(5, 0)))])
     chosen = {(kind, kernel) for name, kind, kernel in _XLAC._kernel_choices() if name == "matmul"}
-    assert ("f32 few transposed", "product") in chosen
+    assert ("f32 few transposed", "library") in chosen
     assert all(kernel == "stablehlo" for kind, kernel in chosen if kind != "f32 few transposed")
-    rows, weights = rand(4, 48).to("xla"), rand(64, 48).to("xla")
-    assert "optimization_barrier" not in _XLAC._get_xla_tensors_hlo([F.linear(rows, weights)])
+    weights = rand(64, 48).to("xla")
+    assert "cpu_few_rows" not in _XLAC._get_xla_tensors_hlo(
+        [F.linear(rand(4, 48).to("xla"), weights)]
+    )
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_few_rows_on_another_processor(capability: str) -> None:
+    if "ATEN_CPU_CAPABILITY" in os.environ:
+        pytest.skip("this run is that")
+    tests = (
+        f"{__file__}::test_few_rows_with_weights",
+        f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",
+    )
+    result = start_python(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n0",
+        *tests,
+        timeout=300,
+        ATEN_CPU_CAPABILITY=capability,
+    )
+    assert result.returncode == 0, result.stdout

@@ -19,6 +19,7 @@
 #include "lowering/kernel_choice.h"
 #include "ops/attention_library.h"
 #include "ops/dot.h"
+#include "ops/few_rows_library.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla {
@@ -122,12 +123,28 @@ namespace {
 
 using stablehlo::Convert;
 
+Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query) {
+  constexpr int64_t kFew = 4;
+  const ElementType element = query.element();
+  std::vector<Kernel> possible = {Kernel::kStableHlo};
+  if (element == ElementType::kF32 || operation == "attention")
+    possible.push_back(Kernel::kLibrary);
+  return ChooseKernel(cx, operation,
+                      {element == ElementType::kF32    ? "f32"
+                       : element == ElementType::kBF16 ? "bf16"
+                                                       : "other",
+                       query.dim(2) <= kFew ? "few" : "many"},
+                      possible);
+}
+
 bool CallsFlash(const LoweringContext& cx, Value query) {
-  const char* kind = query.element() == ElementType::kF32    ? "f32"
-                     : query.element() == ElementType::kBF16 ? "bf16"
-                                                             : "other";
-  return ChooseKernel(cx, "attention", {kind}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
-         Kernel::kLibrary;
+  return Choose(cx, "attention", query) == Kernel::kLibrary;
+}
+
+/// Whether the products of a few queries take keys and values as a cache has them, which a call of
+/// the flash kernel would have to lay out anew.
+bool CallsFewRows(const LoweringContext& cx, Value query) {
+  return Choose(cx, "attention.products", query) == Kernel::kLibrary;
 }
 
 /// Products of each batch's and head's matrices.
@@ -145,9 +162,9 @@ double ScaleOf(Value query, std::optional<double> scale) {
 }
 
 /// What the softmax is of: [N, heads, queries, keys].
-Value Scores(const LoweringContext& cx, Value query, Value key, bool is_causal,
-             std::optional<Value> mask, std::optional<double> scale) {
-  Value scores = Products(cx, query, key, 3, 3) * ScaleOf(query, scale);
+Value Scores(Value products, Value query, bool is_causal, std::optional<Value> mask,
+             std::optional<double> scale) {
+  Value scores = products * ScaleOf(query, scale);
   if (mask) scores = scores + Convert(*mask, scores.element());
   if (!is_causal) return scores;
   const stablehlo::Type places(ElementType::kS32, scores.dims());
@@ -171,13 +188,16 @@ std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, V
     if (attn_mask) operands.push_back(*attn_mask);
     return CallAttention(operands, {is_causal, scale}, {cx.output_type(0), cx.output_type(1)});
   }
-  Value scores = Scores(cx, query, key, is_causal, attn_mask, scale);
+  const bool few = CallsFewRows(cx, query);
+  Value products = few ? CallFewRows(query, key) : Products(cx, query, key, 3, 3);
+  Value scores = Scores(products, query, is_causal, attn_mask, scale);
   Value maximum = Reduce(scores, {3}, ReduceOp::kMax);
   Value weights = Weights(scores, maximum);
   Value sum = Reduce(weights, {3}, ReduceOp::kAdd);
   Value logsumexp = Log(sum) + maximum;
   weights = weights / KeepDims(Select(Equal(sum, 0), 1, sum), weights.dims(), {3});
-  Value output = Products(cx, Convert(weights, query.element()), value, 3, 2);
+  Value output = few ? CallFewRows(weights, value, /*by_columns=*/true)
+                     : Products(cx, Convert(weights, query.element()), value, 3, 2);
   return {ToOutput(cx, output), Convert(logsumexp, cx.output_element(1))};
 }
 
@@ -194,7 +214,8 @@ std::vector<Value> FlashAttentionBackward(LoweringContext& cx, Value grad_out, V
   }
   const ElementType element = query.element(), wide = ComputeType(element);
   Value weights =
-      Weights(Scores(cx, query, key, is_causal, attn_mask, scale), Convert(logsumexp, wide));
+      Weights(Scores(Products(cx, query, key, 3, 3), query, is_causal, attn_mask, scale),
+              Convert(logsumexp, wide));
   Value of_weights = Products(cx, grad_out, value, 3, 3);
   Value row = Reduce(Convert(grad_out, wide) * Convert(out, wide), {3}, ReduceOp::kAdd);
   Value of_scores = weights * (of_weights - KeepDims(row, weights.dims(), {3}));

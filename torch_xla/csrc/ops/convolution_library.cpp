@@ -11,7 +11,7 @@
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
-#include "lowering/row_major.h"
+#include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -141,16 +141,12 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }  // namespace
 
 Value CallConvolution(Value lhs, Value rhs, const ConvolutionCall& call) {
-  stablehlo::CustomCallOptions options;
-  options.backend_config = "what = " + stablehlo::Quoted(Name(call.part)) +
-                           ", groups = " + stablehlo::I64Array(Dims{call.groups}) +
-                           ", stride = " + stablehlo::I64Array(call.stride) +
-                           ", padding = " + stablehlo::I64Array(call.padding) +
-                           ", dilation = " + stablehlo::I64Array(call.dilation);
-  for (Value operand : {lhs, rhs}) options.operand_layouts.push_back(RowMajor(operand.rank()));
-  options.result_layouts = {RowMajor(static_cast<int64_t>(call.result.size()))};
-  return stablehlo::CustomCall(lhs.builder(), kTarget, {lhs, rhs}, {{lhs.element(), call.result}},
-                               options)[0];
+  const std::string attributes = "what = " + stablehlo::Quoted(Name(call.part)) +
+                                 ", groups = " + stablehlo::I64Array(Dims{call.groups}) +
+                                 ", stride = " + stablehlo::I64Array(call.stride) +
+                                 ", padding = " + stablehlo::I64Array(call.padding) +
+                                 ", dilation = " + stablehlo::I64Array(call.dilation);
+  return CallLibrary(kTarget, {lhs, rhs}, {{lhs.element(), call.result}}, attributes)[0];
 }
 
 }  // namespace torch_xla::lowering

@@ -11,6 +11,7 @@
 #include "lowering/kernel_choice.h"
 #include "lowering/precision.h"
 #include "ops/dot.h"
+#include "ops/few_rows_library.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering {
@@ -116,24 +117,23 @@ bool IsTransposed(const ir::Value& matrix) {
   return size.size() == 2 && stride[0] == 1 && stride[1] == size[0];
 }
 
-/// Whether the product of a few rows with weights, `x @ w.t()`, is to be that of the weights with
-/// the rows: XLA:CPU's library transposes what comes second, and the weights are large.
-bool WeightsFirst(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
+/// Whether a function of this library multiplies a few rows with weights, as `x @ w.t()`.
+bool CallsFewRows(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
   constexpr int64_t kFew = 32;
-  if (!MayCallLibraries(cx.platform())) return false;  // not to be run here, on one device
-  const bool is_float = lhs.element() == ElementType::kF32;
+  const bool is_float = lhs.element() == ElementType::kF32 && cx.output_element() == lhs.element();
+  const bool is_transposed = IsTransposed(rhs);
+  std::vector<Kernel> possible = {Kernel::kStableHlo};
+  if (is_float && is_transposed) possible.push_back(Kernel::kLibrary);
   return ChooseKernel(cx, "matmul",
                       {is_float ? "f32" : "other", lhs.dim(0) <= kFew ? "few" : "many",
-                       IsTransposed(rhs) ? "transposed" : "plain"},
-                      {Kernel::kStableHlo, Kernel::kProduct}) == Kernel::kProduct;
+                       is_transposed ? "transposed" : "plain"},
+                      possible) == Kernel::kLibrary;
 }
 
 /// lhs times rhs, which is the node's operand number `place`.
 Value Matrix(LoweringContext& cx, Value lhs, Value rhs, size_t place) {
-  if (WeightsFirst(cx, lhs, cx.node().operands()[place])) {
-    Value product = Product(cx, rhs, lhs, {.lhs_contracting = {0}, .rhs_contracting = {1}});
-    // The simplifier would turn it back.
-    return stablehlo::Transpose(stablehlo::OptimizationBarrier({product})[0], {1, 0});
+  if (CallsFewRows(cx, lhs, cx.node().operands()[place])) {
+    return CallFewRows(lhs, stablehlo::Transpose(rhs, {1, 0}));
   }
   return Product(cx, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {0}});
 }

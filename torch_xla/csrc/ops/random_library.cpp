@@ -6,7 +6,7 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
-#include "lowering/row_major.h"
+#include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -74,11 +74,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }  // namespace
 
 Value CallRandomBits(Value seed, int64_t blocks, const stablehlo::Type& type) {
-  stablehlo::CustomCallOptions options;
-  options.backend_config = "blocks = " + stablehlo::I64Array(Dims{blocks});
-  options.operand_layouts = {RowMajor(seed.rank())};
-  options.result_layouts = {RowMajor(static_cast<int64_t>(type.dims.size()))};
-  return stablehlo::CustomCall(seed.builder(), kTarget, {seed}, {type}, options)[0];
+  return CallLibrary(kTarget, {seed}, {type}, "blocks = " + stablehlo::I64Array(Dims{blocks}))[0];
 }
 
 }  // namespace torch_xla::lowering

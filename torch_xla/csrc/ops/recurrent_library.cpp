@@ -1,16 +1,15 @@
 #include "ops/recurrent_library.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <cstdint>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
-#include "lowering/row_major.h"
+#include "lowering/library_call.h"
+#include "ops/few_rows_library.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -155,6 +154,20 @@ float* Row(const at::Tensor& matrix, int64_t row) {
   return matrix.mutable_data_ptr<float>() + row * matrix.stride(0);
 }
 
+/// out (+)= rows times weights, transposed.
+void Product(const at::Tensor& out, const at::Tensor& rows, const at::Tensor& weights,
+             bool accumulate) {
+  const FewRows product{.rows = rows.const_data_ptr<float>(),
+                        .weights = weights.const_data_ptr<float>(),
+                        .out = out.mutable_data_ptr<float>(),
+                        .m = rows.size(0),
+                        .n = weights.size(0),
+                        .k = rows.size(1),
+                        .out_stride = out.stride(0),
+                        .accumulate = accumulate};
+  product.Run(0, product.n);
+}
+
 /// The operands and results of a call, and those of some of its samples.
 struct Call {
   explicit Call(const XLA_FFI_CallFrame& frame) : frame(frame) {
@@ -192,7 +205,7 @@ void Forward(const XLA_FFI_CallFrame& frame) {
   // What is kept for the gradient comes after the output and an LSTM's last cells.
   const int64_t first_kept = call.is_lstm ? 2 : 1;
   const bool keeps = frame.rets.size > first_kept;
-  const at::Tensor weight = call.Argument(1).t().contiguous();
+  const at::Tensor weight = call.Argument(1);
   const float* bias_row = bias.const_data_ptr<float>();
   call.ForSamples(output.size(1), times * h * width, [&](int64_t from, int64_t count) {
     auto some = [&](const at::Tensor& x) { return x.narrow(0, from, count); };
@@ -218,7 +231,7 @@ void Forward(const XLA_FFI_CallFrame& frame) {
           std::copy_n(bias_row, width, Row(sums, i));
         }
       }
-      sums.addmm_(before, weight);
+      Product(sums, before, weight, /*accumulate=*/true);
       if (call.is_lstm) {
         const bool is_spare = (times - step) % 2 == 0;  // `last` comes last
         const at::Tensor next = keeps ? at_time(call.Result(3), t) : is_spare ? spare : last;
@@ -237,10 +250,10 @@ void Forward(const XLA_FFI_CallFrame& frame) {
 
 void Backward(const XLA_FFI_CallFrame& frame) {
   const Call call(frame);
-  const at::Tensor grad_output = call.Argument(0), weight = call.Argument(1);
+  const at::Tensor grad_output = call.Argument(0), weight = call.Argument(1).t().contiguous();
   const at::Tensor hidden = call.Argument(2), output = call.Argument(3), gates = call.Argument(4);
   const at::Tensor grad_gates = call.Result(0), grad_hidden = call.Result(1);
-  const int64_t times = output.size(0), h = output.size(2), width = weight.size(0);
+  const int64_t times = output.size(0), h = output.size(2), width = weight.size(1);
   call.ForSamples(output.size(1), 2 * times * h * width, [&](int64_t from, int64_t count) {
     auto some = [&](const at::Tensor& x) { return x.narrow(0, from, count); };
     auto at_time = [&](const at::Tensor& x, int64_t t) { return some(x.select(0, t)); };
@@ -263,7 +276,7 @@ void Backward(const XLA_FFI_CallFrame& frame) {
           LstmBackward(h, Row(kept, i), Row(cells_before, i), Row(cells, i), Row(grad, i),
                        Row(grad_cell, i), Row(of_gates, i));
         }
-        at::mm_out(grad, of_gates, weight);
+        Product(grad, of_gates, weight, /*accumulate=*/false);
         cells = cells_before;
       } else {
         const at::Tensor before = step > 0 ? at_time(output, earlier) : some(hidden);
@@ -272,7 +285,7 @@ void Backward(const XLA_FFI_CallFrame& frame) {
           GruBackward(h, Row(kept, i), Row(before, i), Row(grad, i), Row(of_gates, i),
                       Row(of_products, i));
         }
-        grad.addmm_(of_products, weight);
+        Product(grad, of_products, weight, /*accumulate=*/true);
       }
     }
   });
@@ -285,12 +298,8 @@ void Backward(const XLA_FFI_CallFrame& frame) {
 std::vector<Value> Make(const char* target, Cell cell, bool reverse,
                         const std::vector<Value>& operands,
                         const std::vector<stablehlo::Type>& results) {
-  stablehlo::CustomCallOptions options;
-  options.backend_config =
-      "call = " + stablehlo::I64Array(Dims{static_cast<int64_t>(cell), reverse});
-  for (Value operand : operands) options.operand_layouts.push_back(RowMajor(operand.rank()));
-  for (const auto& type : results) options.result_layouts.push_back(RowMajor(type.rank()));
-  return stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);
+  return CallLibrary(target, operands, results,
+                     "call = " + stablehlo::I64Array(Dims{static_cast<int64_t>(cell), reverse}));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
-#include "lowering/row_major.h"
+#include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 
 namespace torch_xla::lowering {
@@ -51,10 +51,7 @@ RowSums CallRowSums(Value x) {
   Dims rows = x.dims();
   rows.pop_back();
   const stablehlo::Type type(x.element(), rows);
-  stablehlo::CustomCallOptions options;
-  options.operand_layouts = {RowMajor(x.rank())};
-  options.result_layouts.assign(2, RowMajor(x.rank() - 1));
-  const auto results = stablehlo::CustomCall(x.builder(), kTarget, {x}, {type, type}, options);
+  const auto results = CallLibrary(kTarget, {x}, {type, type});
   return {results[0], results[1]};
 }
 

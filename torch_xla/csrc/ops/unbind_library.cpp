@@ -5,7 +5,7 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
-#include "lowering/row_major.h"
+#include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -43,11 +43,7 @@ std::vector<Value> CallUnbind(Value x) {
   const stablehlo::Type type(x.element(), part);
   const std::vector<stablehlo::Type> types(x.dims()[0], type);
   const auto bytes = static_cast<int64_t>(type.num_elements() * runtime::ByteWidth(type.element));
-  stablehlo::CustomCallOptions options;
-  options.backend_config = "bytes = " + stablehlo::I64Array(Dims{bytes});
-  options.operand_layouts = {RowMajor(x.rank())};
-  options.result_layouts.assign(types.size(), RowMajor(x.rank() - 1));
-  return stablehlo::CustomCall(x.builder(), kTarget, {x}, types, options);
+  return CallLibrary(kTarget, {x}, types, "bytes = " + stablehlo::I64Array(Dims{bytes}));
 }
 
 }  // namespace torch_xla::lowering

@@ -1,0 +1,29 @@
+// Products of a few rows with weights, by a function of this library: BLAS and XLA's library pack
+// the weights, or transpose them, at each call, and the weights are nearly all that such a product
+// has to read. Table lowering/kernel_table.inc says where.
+#pragma once
+
+#include <cstdint>
+
+#include "lowering/context.h"
+
+namespace torch_xla::lowering {
+
+/// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l], of float; all without gaps but for the
+/// rows of `out`, which are `out_stride` apart.
+struct FewRows {
+  const float* rows;     // [m, k]
+  const float* weights;  // [n, k]; or, by columns, [k, n]
+  float* out;            // [m, n]
+  int64_t m, n, k, out_stride;
+  bool by_columns = false;
+  bool accumulate = false;
+
+  /// The columns from `begin` to `end` of `out`.
+  void Run(int64_t begin, int64_t end) const;
+};
+
+/// rows [*, m, k] times weights [*, n, k], transposed, or, by columns, [*, k, n]: [*, m, n].
+Value CallFewRows(Value rows, Value weights, bool by_columns = false);
+
+}  // namespace torch_xla::lowering
