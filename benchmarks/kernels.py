@@ -98,6 +98,25 @@ class LogSoftmax(NamedTuple):
         return {PARTS[0]: lambda: torch.log_softmax(x, -1)}
 
 
+class FewRows(NamedTuple):
+    """A few rows with weights, as while a model makes the next word; without gradients."""
+
+    rows: int
+    width: int
+    outputs: int
+    dtype: torch.dtype = torch.float32
+
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.rows * self.width * self.outputs
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        x = _random(device, self.rows, self.width).to(self.dtype)
+        weights = _random(device, self.outputs, self.width).to(self.dtype)
+        return {PARTS[0]: lambda: torch.nn.functional.linear(x, weights)}
+
+
 class Recurrent(NamedTuple):
     """A layer of a recurrent network over ``[times, batch, width]``, and all its gradients."""
 
@@ -158,7 +177,7 @@ class Attention(NamedTuple):
         return {PARTS[0]: forward, "all gradients": gradient}
 
 
-SHAPES: dict[str, Convolution | LogSoftmax | Recurrent | Attention] = {
+SHAPES: dict[str, Convolution | LogSoftmax | FewRows | Recurrent | Attention] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -182,6 +201,11 @@ SHAPES: dict[str, Convolution | LogSoftmax | Recurrent | Attention] = {
     "attention 4x4x256x64": Attention(4, 4, 256, 64),
     "attention 2x8x512x64": Attention(2, 8, 512, 64),
     "attention 1x8x2048x64": Attention(1, 8, 2048, 64),
+    "rows 4x256>8192": FewRows(4, 256, 8192),
+    "rows 1x4096>4096": FewRows(1, 4096, 4096),
+    "rows 32x1024>1024": FewRows(32, 1024, 1024),
+    "rows 4x256>8192, bf16": FewRows(4, 256, 8192, torch.bfloat16),
+    "rows 1x4096>4096, bf16": FewRows(1, 4096, 4096, torch.bfloat16),
     "LSTM 32x16x64>128": Recurrent("lstm", 32, 16, 64, 128),
     "LSTM 32x64x256>512": Recurrent("lstm", 32, 64, 256, 512),
     "LSTM 100x1x128>256": Recurrent("lstm", 100, 1, 128, 256),

@@ -267,6 +267,7 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
 _LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"
 _LIBRARY_ATTENTION = "torch_xla.cpu_attention"
 _LIBRARY_RECURRENT = "torch_xla.cpu_recurrent"
+_LIBRARY_FEW_ROWS = "torch_xla.cpu_few_rows"
 _BACKWARD = "_backward"
 
 
@@ -419,6 +420,8 @@ class Module(NamedTuple):
                     flops = _library_attention_flops(instruction, operands)
                 elif instruction.target.startswith(_LIBRARY_RECURRENT):
                     flops = _library_recurrent_flops(instruction, operands)
+                elif instruction.target == _LIBRARY_FEW_ROWS:
+                    flops = 2 * math.prod(instruction.shape.dims) * operands[0].dims[-1]
                 elif instruction.target.startswith("__cublas$"):
                     flops = _cublas_flops(instruction, operands[0])
                 total += runs[identity] * flops

@@ -48,6 +48,8 @@ def test_calls_of_attention_and_recurrent_layers(device):
     plan = aot.compile(torch.nn.functional.scaled_dot_product_attention, (q, q, q))
     assert plan._module.flops() == 4 * q.numel() * 16
     assert plan._module.library_copies() == 4 * (q.numel() + 2 * 3 * 16)
+    plan = aot.compile(torch.nn.functional.linear, (torch.ones(3, 7), torch.ones(5, 7)))
+    assert plan._module.flops() == 2 * 3 * 5 * 7
     lstm = torch.nn.LSTM(5, 7).to(device)
     with torch.no_grad():
         plan = aot.compile(lstm, (torch.ones(11, 3, 5),))

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from op_testing import INF, NAN, check_many, rand
+from op_testing import BF16, INF, NAN, check_many, rand
 from process_testing import python_output, start_python
 
 import torch_xla.core.xla_model as xm
@@ -186,9 +186,14 @@ def test_few_rows_with_weights() -> None:
     x = rand(3, 20)
     x[0, 3], x[1, 19], x[2, 0] = INF, -INF, NAN
     check_many([(F.linear, (x, rand(9, 20))), (F.linear, (rand(4, 0), rand(5, 0)))])
+    half = [
+        (F.linear, (rand(*rows, dtype=BF16), rand(out, rows[1], dtype=BF16), rand(out, dtype=BF16)))
+        for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030))
+    ]
+    check_many(half, rtol=0.01, atol=0.05, grad=True)
     chosen = {(kind, kernel) for name, kind, kernel in _XLAC._kernel_choices() if name == "matmul"}
-    assert ("f32 few transposed", "library") in chosen
-    assert all(kernel == "stablehlo" for kind, kernel in chosen if kind != "f32 few transposed")
+    assert {("f32 few transposed", "library"), ("bf16 few transposed", "library")} <= chosen
+    assert all(kernel == "stablehlo" for kind, kernel in chosen if "few transposed" not in kind)
     weights = rand(64, 48).to("xla")
     assert "cpu_few_rows" not in _XLAC._get_xla_tensors_hlo(
         [F.linear(rand(4, 48).to("xla"), weights)]

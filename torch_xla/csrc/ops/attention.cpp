@@ -127,13 +127,8 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query
   constexpr int64_t kFew = 4;
   const ElementType element = query.element();
   std::vector<Kernel> possible = {Kernel::kStableHlo};
-  if (element == ElementType::kF32 || operation == "attention")
-    possible.push_back(Kernel::kLibrary);
-  return ChooseKernel(cx, operation,
-                      {element == ElementType::kF32    ? "f32"
-                       : element == ElementType::kBF16 ? "bf16"
-                                                       : "other",
-                       query.dim(2) <= kFew ? "few" : "many"},
+  if (HasFewRows(element) || operation == "attention") possible.push_back(Kernel::kLibrary);
+  return ChooseKernel(cx, operation, {KindOf(element), query.dim(2) <= kFew ? "few" : "many"},
                       possible);
 }
 
@@ -196,7 +191,7 @@ std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, V
   Value sum = Reduce(weights, {3}, ReduceOp::kAdd);
   Value logsumexp = Log(sum) + maximum;
   weights = weights / KeepDims(Select(Equal(sum, 0), 1, sum), weights.dims(), {3});
-  Value output = few ? CallFewRows(weights, value, /*by_columns=*/true)
+  Value output = few ? CallFewRows(Convert(weights, query.element()), value, /*by_columns=*/true)
                      : Products(cx, Convert(weights, query.element()), value, 3, 2);
   return {ToOutput(cx, output), Convert(logsumexp, cx.output_element(1))};
 }

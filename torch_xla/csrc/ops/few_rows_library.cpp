@@ -1,6 +1,7 @@
 #include "ops/few_rows_library.h"
 
 #include <ATen/Version.h>
+#include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,24 +29,37 @@ using namespace runtime::pjrt;
 
 constexpr const char* kTarget = "torch_xla.cpu_few_rows";
 
-template <int kLanes>
-struct Vector {
-  using Type __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias)) = float;
+template <typename T, int kLanes>
+struct VectorOf {
+  using Type __attribute__((vector_size(kLanes * sizeof(T)), aligned(alignof(T)), may_alias)) = T;
 };
+template <typename T, int kLanes>
+using Vector = typename VectorOf<T, kLanes>::Type;
 template <int kLanes>
-using Lanes = typename Vector<kLanes>::Type;
+using Lanes = Vector<float, kLanes>;
 
 template <int kLanes>
 INLINE Lanes<kLanes> Load(const float* from) {
   return *reinterpret_cast<const Lanes<kLanes>*>(from);
 }
 
+/// A bfloat16 is the upper half of a float.
 template <int kLanes>
-INLINE Lanes<kLanes> LoadFirst(const float* from, int64_t count) {
-  Lanes<kLanes> lanes{};
-  std::memcpy(&lanes, from, count * sizeof(float));
-  return lanes;
+INLINE Lanes<kLanes> Load(const c10::BFloat16* from) {
+  const auto halves = *reinterpret_cast<const Vector<uint16_t, kLanes>*>(from);
+  return reinterpret_cast<Lanes<kLanes>>(__builtin_convertvector(halves, Vector<uint32_t, kLanes>)
+                                         << 16);
 }
+
+template <int kLanes, typename T>
+INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
+  alignas(kLanes * sizeof(T)) unsigned char some[kLanes * sizeof(T)] = {};
+  std::memcpy(some, from, count * sizeof(T));
+  return Load<kLanes>(reinterpret_cast<const T*>(some));
+}
+
+INLINE float ToFloat(float x) { return x; }
+INLINE float ToFloat(c10::BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.x} << 16); }
 
 /// Sums of lanes, four of them left.
 template <int kLanes>
@@ -60,14 +74,16 @@ INLINE Lanes<4> Fold(Lanes<kLanes> x) {
   }
 }
 
-constexpr int64_t kAhead = 2048;  // elements, of what memory gives in the meantime
+/// Elements, of what memory gives in the meantime.
+template <typename T>
+constexpr int64_t kAhead = 8192 / sizeof(T);
 
 /// kRows x kColumns of the result.
-template <int kLanes, int kRows, int kColumns>
-INLINE void Tile(const FewRows& product, int64_t row, int64_t column) {
+template <int kLanes, int kRows, int kColumns, typename T>
+INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t column) {
   const int64_t k = product.k;
-  const float* rows = product.rows + row * k;
-  const float* weights = product.weights + column * k;
+  const T* rows = product.rows + row * k;
+  const T* weights = product.weights + column * k;
   Lanes<kLanes> sums[kColumns][kRows] = {};
   int64_t l = 0;
   for (; l + kLanes <= k; l += kLanes) {
@@ -75,7 +91,7 @@ INLINE void Tile(const FewRows& product, int64_t row, int64_t column) {
     for (int i = 0; i < kRows; ++i) xs[i] = Load<kLanes>(rows + i * k + l);
     for (int j = 0; j < kColumns; ++j) {
       // As the weights lie: rows are too short for the processor to see where it goes.
-      __builtin_prefetch(weights + kColumns * l + j * kLanes + kAhead);
+      __builtin_prefetch(weights + kColumns * l + j * kLanes + kAhead<T>);
       const auto w = Load<kLanes>(weights + j * k + l);
       for (int i = 0; i < kRows; ++i) sums[j][i] += w * xs[i];
     }
@@ -111,8 +127,8 @@ INLINE void Tile(const FewRows& product, int64_t row, int64_t column) {
 }
 
 /// `kRows` at a time, as many as there are registers for.
-template <int kLanes, int kRows>
-INLINE void Columns(const FewRows& product, int64_t column, int64_t end) {
+template <int kLanes, int kRows, typename T>
+INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
   for (; column + 4 <= end; column += 4) {
     int64_t row = 0;
     for (; row + kRows <= product.m; row += kRows) Tile<kLanes, kRows, 4>(product, row, column);
@@ -124,11 +140,11 @@ INLINE void Columns(const FewRows& product, int64_t column, int64_t end) {
 }
 
 /// `kDepth` terms of the sums of a row's columns: weights that lie by columns are read as they lie.
-template <int kLanes, int kDepth>
-INLINE void AddTerms(const FewRows& product, int64_t l, int64_t begin, int64_t end) {
-  const float* weights = product.weights + l * product.n;
+template <int kLanes, int kDepth, typename T>
+INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
+  const T* weights = product.weights + l * product.n;
   const bool starts = l == 0 && !product.accumulate;
-  const int64_t ahead = kDepth * std::max<int64_t>(1, kAhead / (kDepth * product.n)) * product.n;
+  const int64_t ahead = kDepth * std::max<int64_t>(1, kAhead<T> / (kDepth * product.n)) * product.n;
   for (int64_t column = begin; column + kLanes <= end; column += kLanes) {
     Lanes<kLanes> w[kDepth];
     for (int t = 0; t < kDepth; ++t) {
@@ -136,93 +152,113 @@ INLINE void AddTerms(const FewRows& product, int64_t l, int64_t begin, int64_t e
       if constexpr (kDepth > 1) __builtin_prefetch(weights + t * product.n + column + ahead);
     }
     for (int64_t row = 0; row < product.m; ++row) {
-      const float* x = product.rows + row * product.k + l;
+      const T* x = product.rows + row * product.k + l;
       float* out = product.out + row * product.out_stride + column;
       Lanes<kLanes> sum = starts ? Lanes<kLanes>{} : Load<kLanes>(out);
-      for (int t = 0; t < kDepth; ++t) sum += w[t] * x[t];
+      for (int t = 0; t < kDepth; ++t) sum += w[t] * ToFloat(x[t]);
       std::memcpy(out, &sum, sizeof(sum));
     }
   }
   for (int64_t column = end - (end - begin) % kLanes; column < end; ++column) {
     for (int64_t row = 0; row < product.m; ++row) {
-      const float* x = product.rows + row * product.k + l;
+      const T* x = product.rows + row * product.k + l;
       float& out = product.out[row * product.out_stride + column];
       float sum = starts ? 0 : out;
-      for (int t = 0; t < kDepth; ++t) sum += weights[t * product.n + column] * x[t];
+      for (int t = 0; t < kDepth; ++t)
+        sum += ToFloat(weights[t * product.n + column]) * ToFloat(x[t]);
       out = sum;
     }
   }
 }
 
-template <int kLanes>
-INLINE void Terms(const FewRows& product, int64_t begin, int64_t end) {
+template <int kLanes, typename T>
+INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t end) {
   constexpr int kDepth = 8;
   int64_t l = 0;
   for (; l + kDepth <= product.k; l += kDepth) AddTerms<kLanes, kDepth>(product, l, begin, end);
   for (; l < product.k; ++l) AddTerms<kLanes, 1>(product, l, begin, end);
 }
 
-template <int kLanes, int kRows>
-INLINE void Compute(const FewRows& product, int64_t begin, int64_t end) {
+template <int kLanes, int kRows, typename T>
+INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
   if (product.by_columns) return Terms<kLanes>(product, begin, end);
   Columns<kLanes, kRows>(product, begin, end);
 }
 
-using Function = void (*)(const FewRows&, int64_t, int64_t);
+template <typename T>
+using Function = void (*)(const FewRows<T>&, int64_t, int64_t);
 
-void Baseline(const FewRows& product, int64_t begin, int64_t end) {
+template <typename T>
+void Baseline(const FewRows<T>& product, int64_t begin, int64_t end) {
   Compute<4, 2>(product, begin, end);
 }
 
 // Chosen at run time, as the package is built for any processor of the architecture.
 #if defined(HAS_X86_LEVELS)
-__attribute__((target("avx2,fma"))) void Avx2(const FewRows& product, int64_t begin, int64_t end) {
+template <typename T>
+__attribute__((target("avx2,fma"))) void Avx2(const FewRows<T>& product, int64_t begin,
+                                              int64_t end) {
   Compute<8, 2>(product, begin, end);
 }
-__attribute__((target("avx512f,avx512vl,avx2,fma"))) void Avx512(const FewRows& product,
-                                                                 int64_t begin, int64_t end) {
+template <typename T>
+__attribute__((target("avx512f,avx512vl,avx512bw,avx2,fma"))) void Avx512(const FewRows<T>& product,
+                                                                          int64_t begin,
+                                                                          int64_t end) {
   Compute<16, 4>(product, begin, end);
 }
 
-Function Best() {
+template <typename T>
+Function<T> Best() {
   const std::string capability = at::get_cpu_capability();  // or what ATEN_CPU_CAPABILITY says
-  return capability == "AVX512" ? &Avx512 : capability == "AVX2" ? &Avx2 : &Baseline;
+  return capability == "AVX512" ? &Avx512<T> : capability == "AVX2" ? &Avx2<T> : &Baseline<T>;
 }
 #else
-Function Best() { return &Baseline; }
+template <typename T>
+Function<T> Best() {
+  return &Baseline<T>;
+}
 #endif
 
-void Handle(const XLA_FFI_CallFrame& frame) {
+template <typename T>
+void Multiply(const XLA_FFI_CallFrame& frame) {
   const auto& rows = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
-  const auto& weights = *static_cast<XLA_FFI_Buffer*>(frame.args.args[1]);
   const auto& out = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   const int64_t batch = rows.rank - 2;
-  const int64_t m = out.dims[batch], n = out.dims[batch + 1], k = rows.dims[batch + 1];
+  FewRows<T> product{
+      .rows = static_cast<const T*>(rows.data),
+      .weights = static_cast<const T*>(static_cast<XLA_FFI_Buffer*>(frame.args.args[1])->data),
+      .out = static_cast<float*>(out.data),
+      .m = out.dims[batch],
+      .n = out.dims[batch + 1],
+      .k = rows.dims[batch + 1],
+      .out_stride = out.dims[batch + 1],
+      .by_columns = FfiAttributes(frame.attrs).List("by_columns")[0] != 0};
+  const int64_t m = product.m, n = product.n, k = product.k;
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
   if (columns * m == 0) return;
-  const bool by_columns = FfiAttributes(frame.attrs).List("by_columns")[0] != 0;
   // Less than this is not worth a second thread.
   constexpr int64_t kLeast = 1 << 17;
   const int64_t parts =
       std::clamp<int64_t>(columns * k * (1 + m / 4) / kLeast, 1, runtime::FfiThreads(frame));
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    FewRows<T> some = product;
     const int64_t end = columns * (part + 1) / parts;
     for (int64_t column = columns * part / parts; column < end;) {
-      const int64_t at = column / n, first = column % n;
-      const int64_t last = std::min(n, first + end - column);
-      FewRows{.rows = static_cast<const float*>(rows.data) + at * m * k,
-              .weights = static_cast<const float*>(weights.data) + at * n * k,
-              .out = static_cast<float*>(out.data) + at * m * n,
-              .m = m,
-              .n = n,
-              .k = k,
-              .out_stride = n,
-              .by_columns = by_columns}
-          .Run(first, last);
+      const int64_t at = column / n, first = column % n, last = std::min(n, first + end - column);
+      some.rows = product.rows + at * m * k;
+      some.weights = product.weights + at * n * k;
+      some.out = product.out + at * m * n;
+      some.Run(first, last);
       column += last - first;
     }
   });
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const bool is_float =
+      static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
+  is_float ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);
 }
 
 [[maybe_unused]] const bool registered =
@@ -230,19 +266,22 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 }  // namespace
 
-void FewRows::Run(int64_t begin, int64_t end) const {
-  static const Function best = Best();
+template <typename T>
+void FewRows<T>::Run(int64_t begin, int64_t end) const {
+  static const Function<T> best = Best<T>();
   if (k == 0 && !accumulate) {
-    for (int64_t i = 0; i < m; ++i)
-      std::fill(out + i * out_stride + begin, out + i * out_stride + end, 0.f);
+    for (int64_t i = 0; i < m; ++i) std::fill_n(out + i * out_stride + begin, end - begin, 0.f);
   }
   best(*this, begin, end);
 }
 
+template struct FewRows<float>;
+template struct FewRows<c10::BFloat16>;
+
 Value CallFewRows(Value rows, Value weights, bool by_columns) {
   Dims dims = rows.dims();
   dims.back() = weights.dim(weights.rank() - (by_columns ? 1 : 2));
-  return CallLibrary(kTarget, {rows, weights}, {{rows.element(), dims}},
+  return CallLibrary(kTarget, {rows, weights}, {{ElementType::kF32, dims}},
                      "by_columns = " + stablehlo::I64Array(Dims{by_columns}))[0];
 }
 

@@ -9,12 +9,13 @@
 
 namespace torch_xla::lowering {
 
-/// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l], of float; all without gaps but for the
-/// rows of `out`, which are `out_stride` apart.
+/// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l]; all without gaps but for the rows of
+/// `out`, which are `out_stride` apart. T is float or c10::BFloat16.
+template <typename T>
 struct FewRows {
-  const float* rows;     // [m, k]
-  const float* weights;  // [n, k]; or, by columns, [k, n]
-  float* out;            // [m, n]
+  const T* rows;     // [m, k]
+  const T* weights;  // [n, k]; or, by columns, [k, n]
+  float* out;        // [m, n]
   int64_t m, n, k, out_stride;
   bool by_columns = false;
   bool accumulate = false;
@@ -23,7 +24,13 @@ struct FewRows {
   void Run(int64_t begin, int64_t end) const;
 };
 
-/// rows [*, m, k] times weights [*, n, k], transposed, or, by columns, [*, k, n]: [*, m, n].
+/// Whether there is such a product of that element type.
+inline bool HasFewRows(ElementType element) {
+  return element == ElementType::kF32 || element == ElementType::kBF16;
+}
+
+/// rows [*, m, k] times weights [*, n, k], transposed, or, by columns, [*, k, n]: [*, m, n] of
+/// float. Both are of f32 or of bf16.
 Value CallFewRows(Value rows, Value weights, bool by_columns = false);
 
 }  // namespace torch_xla::lowering

@@ -120,12 +120,14 @@ bool IsTransposed(const ir::Value& matrix) {
 /// Whether a function of this library multiplies a few rows with weights, as `x @ w.t()`.
 bool CallsFewRows(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
   constexpr int64_t kFew = 32;
-  const bool is_float = lhs.element() == ElementType::kF32 && cx.output_element() == lhs.element();
+  const ElementType element = lhs.element();
   const bool is_transposed = IsTransposed(rhs);
   std::vector<Kernel> possible = {Kernel::kStableHlo};
-  if (is_float && is_transposed) possible.push_back(Kernel::kLibrary);
+  if (HasFewRows(element) && cx.output_element() == element && is_transposed) {
+    possible.push_back(Kernel::kLibrary);
+  }
   return ChooseKernel(cx, "matmul",
-                      {is_float ? "f32" : "other", lhs.dim(0) <= kFew ? "few" : "many",
+                      {KindOf(element), lhs.dim(0) <= kFew ? "few" : "many",
                        is_transposed ? "transposed" : "plain"},
                       possible) == Kernel::kLibrary;
 }

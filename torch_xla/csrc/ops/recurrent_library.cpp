@@ -157,14 +157,14 @@ float* Row(const at::Tensor& matrix, int64_t row) {
 /// out (+)= rows times weights, transposed.
 void Product(const at::Tensor& out, const at::Tensor& rows, const at::Tensor& weights,
              bool accumulate) {
-  const FewRows product{.rows = rows.const_data_ptr<float>(),
-                        .weights = weights.const_data_ptr<float>(),
-                        .out = out.mutable_data_ptr<float>(),
-                        .m = rows.size(0),
-                        .n = weights.size(0),
-                        .k = rows.size(1),
-                        .out_stride = out.stride(0),
-                        .accumulate = accumulate};
+  const FewRows<float> product{.rows = rows.const_data_ptr<float>(),
+                               .weights = weights.const_data_ptr<float>(),
+                               .out = out.mutable_data_ptr<float>(),
+                               .m = rows.size(0),
+                               .n = weights.size(0),
+                               .k = rows.size(1),
+                               .out_stride = out.stride(0),
+                               .accumulate = accumulate};
   product.Run(0, product.n);
 }
 
