@@ -9,6 +9,9 @@
 
 namespace torch_xla::lowering {
 
+/// Of more rows the weights are no longer nearly all, and packing them pays.
+inline constexpr int64_t kFewRows = 32;
+
 /// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l]; all without gaps but for the rows of
 /// `out`, which are `out_stride` apart. T is float or c10::BFloat16.
 template <typename T>

@@ -119,7 +119,6 @@ bool IsTransposed(const ir::Value& matrix) {
 
 /// Whether a function of this library multiplies a few rows with weights, as `x @ w.t()`.
 bool CallsFewRows(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
-  constexpr int64_t kFew = 32;
   const ElementType element = lhs.element();
   const bool is_transposed = IsTransposed(rhs);
   std::vector<Kernel> possible = {Kernel::kStableHlo};
@@ -127,7 +126,7 @@ bool CallsFewRows(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
     possible.push_back(Kernel::kLibrary);
   }
   return ChooseKernel(cx, "matmul",
-                      {KindOf(element), lhs.dim(0) <= kFew ? "few" : "many",
+                      {KindOf(element), lhs.dim(0) <= kFewRows ? "few" : "many",
                        is_transposed ? "transposed" : "plain"},
                       possible) == Kernel::kLibrary;
 }

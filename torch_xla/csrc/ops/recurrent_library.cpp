@@ -1,5 +1,6 @@
 #include "ops/recurrent_library.h"
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -155,8 +156,11 @@ float* Row(const at::Tensor& matrix, int64_t row) {
 }
 
 /// out (+)= rows times weights, transposed.
-void Product(const at::Tensor& out, const at::Tensor& rows, const at::Tensor& weights,
-             bool accumulate) {
+void Product(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights, bool accumulate) {
+  if (rows.size(0) > kFewRows) {
+    at::addmm_out(out, out, rows, weights.t(), /*beta=*/accumulate);
+    return;
+  }
   const FewRows<float> product{.rows = rows.const_data_ptr<float>(),
                                .weights = weights.const_data_ptr<float>(),
                                .out = out.mutable_data_ptr<float>(),
