@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._subclasses.fake_impls import _compute_stride
 
 _view = torch.ops.aten.view.default
 _slice = torch.ops.aten.slice.Tensor
@@ -27,11 +28,6 @@ def _view_kernel(x: torch.Tensor, size: Sequence[Any]) -> Any:
         return _view._op_dk(DispatchKey.AutogradXLA, x, size)
     if len(size) == x.dim() and all(a == b for a, b in zip(size, x.shape, strict=True)):
         return torch.ops.aten.alias.default(x)
-    if not x.is_contiguous():
-        raise RuntimeError(
-            f"view() to {list(size)}, which may change: expected a contiguous tensor, got one of "
-            f"shape {list(x.shape)} with strides {list(x.stride())}; call contiguous() before it"
-        )
     sizes = list(size)
     open_places = [i for i, one in enumerate(sizes) if not _has_symbol(one) and one == -1]
     if len(open_places) == 1:
@@ -41,12 +37,19 @@ def _view_kernel(x: torch.Tensor, size: Sequence[Any]) -> Any:
             known = known if i == place else known * one
         sizes[place] = x.numel() // known
     total: Any = 1
-    strides: list[Any] = []
+    strides: list[Any] | None = []
     for one in reversed(sizes):
         strides.insert(0, total)
         total = total * one
     if total != x.numel():
         raise RuntimeError(f"shape '{list(size)}' is invalid for input of size {x.numel()}")
+    if not x.is_contiguous():
+        strides = _compute_stride(x.shape, x.stride(), sizes)
+    if strides is None:
+        raise RuntimeError(
+            f"view() to {list(size)}, which may change: a tensor of shape {list(x.shape)} with "
+            f"strides {list(x.stride())} has no such view; call contiguous() before it"
+        )
     return torch.ops.aten._reshape_alias.default(x, sizes, strides)
 
 

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from op_testing import rand
 from torch import nn
 
@@ -190,6 +191,29 @@ class TestInference:
         run = torch.compile(lambda x: x * x.shape[0], backend="openxla", dynamic=True)
         for n in (3, 5, 4, 3):
             assert run(torch.ones(n, device=device)).tolist() == [n] * n
+
+    @pytest.mark.parametrize("grad", [False, True])
+    def test_dynamic_shapes_of_attention(self, device, grad):
+        """Its composition merges dimensions of a transposed tensor."""
+
+        def attend(q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).square()
+
+        torch._dynamo.reset()
+        run = torch.compile(attend, backend="openxla", dynamic=True)
+        for length in (5, 7, 6):
+            mask = rand(length, length) > 0
+            mask[:, 0] = True
+            results = []
+            for call, on in ((attend, "cpu"), (run, device)):
+                args = [rand(2, 3, length, 4, seed=i).to(on).requires_grad_(grad) for i in range(3)]
+                result = call(*args, mask.to(on))
+                if grad:
+                    result.sum().backward()
+                results.append(
+                    [x.detach().cpu() for x in [result, *(a.grad for a in args if grad)]]
+                )
+            torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 class TestMutation:
