@@ -37,14 +37,14 @@ def _view_kernel(x: torch.Tensor, size: Sequence[Any]) -> Any:
             known = known if i == place else known * one
         sizes[place] = x.numel() // known
     total: Any = 1
-    strides: list[Any] | None = []
+    contiguous: list[Any] = []
     for one in reversed(sizes):
-        strides.insert(0, total)
+        contiguous.insert(0, total)
         total = total * one
     if total != x.numel():
         raise RuntimeError(f"shape '{list(size)}' is invalid for input of size {x.numel()}")
-    if not x.is_contiguous():
-        strides = _compute_stride(x.shape, x.stride(), sizes)
+    is_contiguous = x.is_contiguous()
+    strides = contiguous if is_contiguous else _compute_stride(x.shape, x.stride(), sizes)
     if strides is None:
         raise RuntimeError(
             f"view() to {list(size)}, which may change: a tensor of shape {list(x.shape)} with "
