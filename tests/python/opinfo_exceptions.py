@@ -289,5 +289,6 @@ MODULE_TOLERANCES: dict[str, tuple[float, float, str]] = {
     "nn.MultiheadAttention": (1e-4, 5e-5, CHAINS),
     "nn.Transformer": (1e-4, 5e-5, CHAINS),
     "nn.TransformerDecoderLayer": (1e-4, 5e-5, CHAINS),
+    "nn.TransformerEncoder": (1e-4, 5e-5, CHAINS),
     "nn.TransformerEncoderLayer": (1e-4, 5e-5, CHAINS),
 }
