@@ -45,6 +45,14 @@ def start_python(
     )
 
 
+def run_tests(*arguments: str, timeout: float = 300, **environment: str | None) -> str:
+    """Has pytest run tests in a process of its own, all of which must pass; returns its output."""
+    options = ("-m", "pytest", "-p", "no:cacheprovider", "-n0")
+    result = start_python(*options, *arguments, timeout=timeout, **environment)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:]
+    return result.stdout
+
+
 def python_output(code: str, **environment: str) -> str:
     """Returns what ``code``, which may be indented, printed in a process of its own."""
     result = start_python("-c", textwrap.dedent(code), **environment)

@@ -43,8 +43,7 @@ def _view_kernel(x: torch.Tensor, size: Sequence[Any]) -> Any:
         total = total * one
     if total != x.numel():
         raise RuntimeError(f"shape '{list(size)}' is invalid for input of size {x.numel()}")
-    is_contiguous = x.is_contiguous()
-    strides = contiguous if is_contiguous else _compute_stride(x.shape, x.stride(), sizes)
+    strides = contiguous if x.is_contiguous() else _compute_stride(x.shape, x.stride(), sizes)
     if strides is None:
         raise RuntimeError(
             f"view() to {list(size)}, which may change: a tensor of shape {list(x.shape)} with "

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_testing import BF16, F16, F64, INF, check_many, rand
-from process_testing import start_python
+from process_testing import run_tests
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_xla.debug.metrics as met
@@ -108,22 +108,8 @@ def test_work_in_parts(sizes: tuple[int, ...]) -> None:
 def test_without_library_calls(name: str, value: str, tests: str) -> None:
     if name in os.environ:
         pytest.skip("this run is that")
-    result = start_python(
-        *(
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-n0",
-            __file__,
-            "-k",
-            f"({tests}) and not without",
-        ),
-        timeout=300,
-        **{name: value, "XLA_PERSISTENT_CACHE_PATH": ""},
-    )
-    assert result.returncode == 0, result.stdout
+    environment = {name: value, "XLA_PERSISTENT_CACHE_PATH": ""}
+    run_tests(__file__, "-k", f"({tests}) and not without", **environment)
 
 
 def test_few_queries() -> None:

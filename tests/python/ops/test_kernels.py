@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_testing import BF16, INF, NAN, check_many, rand
-from process_testing import python_output, start_python
+from process_testing import python_output, run_tests
 
 import torch_xla.core.xla_model as xm
 from torch_xla import _XLAC
@@ -113,9 +113,7 @@ def test_programs_with_calls_come_back_from_disk(tmp_path) -> None:
 
 
 def test_without_calls() -> None:
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "in_parts or no_numbers"]
-    done = start_python(*tests, __file__, XLA_CPU_KERNELS="0", timeout=600)
-    assert done.returncode == 0, done.stdout[-4000:]
+    run_tests(__file__, "-k", "in_parts or no_numbers", XLA_CPU_KERNELS="0", timeout=600)
 
 
 # Odd sizes, more than a thread's part, 64 bits, and loops that go on where the library ended.
@@ -208,15 +206,4 @@ def test_few_rows_on_another_processor(capability: str) -> None:
         f"{__file__}::test_few_rows_with_weights",
         f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",
     )
-    result = start_python(
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-n0",
-        *tests,
-        timeout=300,
-        ATEN_CPU_CAPABILITY=capability,
-    )
-    assert result.returncode == 0, result.stdout
+    run_tests(*tests, ATEN_CPU_CAPABILITY=capability)

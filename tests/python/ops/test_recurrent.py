@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from op_testing import BF16, F16, F32, F64, INF, NAN, check_many, rand
-from process_testing import start_python
+from process_testing import run_tests
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
@@ -98,12 +98,7 @@ def test_without_library_calls() -> None:
     if os.environ.get("XLA_CPU_KERNELS") == "0":
         pytest.skip("this run is that")
     names = "values_and_gradients or half_precision or no_numbers"
-    result = start_python(
-        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__, "-k", names),
-        timeout=300,
-        XLA_CPU_KERNELS="0",
-    )
-    assert result.returncode == 0, result.stdout
+    run_tests(__file__, "-k", names, XLA_CPU_KERNELS="0")
 
 
 def test_the_program_calls_the_library_and_a_shown_one_does_not(device: torch.device) -> None:

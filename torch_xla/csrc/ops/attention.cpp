@@ -123,23 +123,21 @@ namespace {
 
 using stablehlo::Convert;
 
-Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query) {
+bool CallsLibrary(const LoweringContext& cx, std::string_view operation, Value query) {
   constexpr int64_t kFew = 4;
-  const ElementType element = query.element();
-  std::vector<Kernel> possible = {Kernel::kStableHlo};
-  if (HasFewRows(element) || operation == "attention") possible.push_back(Kernel::kLibrary);
-  return ChooseKernel(cx, operation, {KindOf(element), query.dim(2) <= kFew ? "few" : "many"},
-                      possible);
+  return ChooseKernel(cx, operation,
+                      {KindOf(query.element()), query.dim(2) <= kFew ? "few" : "many"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
 bool CallsFlash(const LoweringContext& cx, Value query) {
-  return Choose(cx, "attention", query) == Kernel::kLibrary;
+  return CallsLibrary(cx, "attention", query);
 }
 
 /// Whether the products of a few queries take keys and values as a cache has them, which a call of
 /// the flash kernel would have to lay out anew.
 bool CallsFewRows(const LoweringContext& cx, Value query) {
-  return Choose(cx, "attention.products", query) == Kernel::kLibrary;
+  return HasFewRows(query.element()) && CallsLibrary(cx, "attention.products", query);
 }
 
 /// Products of each batch's and head's matrices.
@@ -191,8 +189,9 @@ std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, V
   Value sum = Reduce(weights, {3}, ReduceOp::kAdd);
   Value logsumexp = Log(sum) + maximum;
   weights = weights / KeepDims(Select(Equal(sum, 0), 1, sum), weights.dims(), {3});
-  Value output = few ? CallFewRows(Convert(weights, query.element()), value, /*by_columns=*/true)
-                     : Products(cx, Convert(weights, query.element()), value, 3, 2);
+  weights = Convert(weights, query.element());
+  Value output =
+      few ? CallFewRows(weights, value, /*by_columns=*/true) : Products(cx, weights, value, 3, 2);
   return {ToOutput(cx, output), Convert(logsumexp, cx.output_element(1))};
 }
 

@@ -237,20 +237,19 @@ Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch
   std::vector<Kernel> possible = {Kernel::kStableHlo, Kernel::kProduct};
   if (depthwise) possible.push_back(Kernel::kElementwise);
   if (element == ElementType::kF32 && IsPlain()) possible.push_back(Kernel::kLibrary);
-  return ChooseKernel(
-      cx_, kOperations[static_cast<size_t>(part)],
-      {element == ElementType::kF32 ? "f32" : "other", kRanks[std::min<size_t>(rank_, 3) - 1],
-       groups_ == 1           ? "one"
-       : depthwise            ? "depthwise"
-       : inputs / groups_ > 4 ? "grouped"
-                              : "small",
-       taps == 1 ? "1x1" : "kxk",
-       rows * inputs * taps > kMaxPatches ? "large"
-       : swapped                          ? "swapped"
-       : few_rows                         ? "few"
-       : zeros > (groups_ == 1 ? 4 : 1)   ? "spread"
-                                          : "plain"},
-      possible);
+  return ChooseKernel(cx_, kOperations[static_cast<size_t>(part)],
+                      {KindOf(element), kRanks[std::min<size_t>(rank_, 3) - 1],
+                       groups_ == 1           ? "one"
+                       : depthwise            ? "depthwise"
+                       : inputs / groups_ > 4 ? "grouped"
+                                              : "small",
+                       taps == 1 ? "1x1" : "kxk",
+                       rows * inputs * taps > kMaxPatches ? "large"
+                       : swapped                          ? "swapped"
+                       : few_rows                         ? "few"
+                       : zeros > (groups_ == 1 ? 4 : 1)   ? "spread"
+                                                          : "plain"},
+                      possible);
 }
 
 Value Geometry::Library(ConvolutionPart part, Value lhs, Value rhs, Dims result) const {

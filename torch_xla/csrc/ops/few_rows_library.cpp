@@ -1,6 +1,7 @@
 #include "ops/few_rows_library.h"
 
 #include <ATen/Version.h>
+#include <c10/macros/Macros.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
@@ -13,14 +14,10 @@
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
-#if defined(__x86_64__) && defined(__linux__)
-#define HAS_X86_LEVELS
-#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
 #pragma GCC diagnostic ignored "-Wpsabi"  // of functions that are inlined
 #endif
-#define INLINE inline __attribute__((always_inline))
 
 namespace torch_xla::lowering {
 namespace {
@@ -39,31 +36,33 @@ template <int kLanes>
 using Lanes = Vector<float, kLanes>;
 
 template <int kLanes>
-INLINE Lanes<kLanes> Load(const float* from) {
+C10_ALWAYS_INLINE Lanes<kLanes> Load(const float* from) {
   return *reinterpret_cast<const Lanes<kLanes>*>(from);
 }
 
 /// A bfloat16 is the upper half of a float.
 template <int kLanes>
-INLINE Lanes<kLanes> Load(const c10::BFloat16* from) {
+C10_ALWAYS_INLINE Lanes<kLanes> Load(const c10::BFloat16* from) {
   const auto halves = *reinterpret_cast<const Vector<uint16_t, kLanes>*>(from);
   return reinterpret_cast<Lanes<kLanes>>(__builtin_convertvector(halves, Vector<uint32_t, kLanes>)
                                          << 16);
 }
 
 template <int kLanes, typename T>
-INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
+C10_ALWAYS_INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
   alignas(kLanes * sizeof(T)) unsigned char some[kLanes * sizeof(T)] = {};
   std::memcpy(some, from, count * sizeof(T));
   return Load<kLanes>(reinterpret_cast<const T*>(some));
 }
 
-INLINE float ToFloat(float x) { return x; }
-INLINE float ToFloat(c10::BFloat16 x) { return __builtin_bit_cast(float, uint32_t{x.x} << 16); }
+C10_ALWAYS_INLINE float ToFloat(float x) { return x; }
+C10_ALWAYS_INLINE float ToFloat(c10::BFloat16 x) {
+  return __builtin_bit_cast(float, uint32_t{x.x} << 16);
+}
 
 /// Sums of lanes, four of them left.
 template <int kLanes>
-INLINE Lanes<4> Fold(Lanes<kLanes> x) {
+C10_ALWAYS_INLINE Lanes<4> Fold(Lanes<kLanes> x) {
   if constexpr (kLanes == 16) {
     return Fold<8>(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
                    __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -80,7 +79,7 @@ constexpr int64_t kAhead = 8192 / sizeof(T);
 
 /// kRows x kColumns of the result.
 template <int kLanes, int kRows, int kColumns, typename T>
-INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t column) {
+C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t column) {
   const int64_t k = product.k;
   const T* rows = product.rows + row * k;
   const T* weights = product.weights + column * k;
@@ -128,7 +127,7 @@ INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t column) {
 
 /// `kRows` at a time, as many as there are registers for.
 template <int kLanes, int kRows, typename T>
-INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
+C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
   for (; column + 4 <= end; column += 4) {
     int64_t row = 0;
     for (; row + kRows <= product.m; row += kRows) Tile<kLanes, kRows, 4>(product, row, column);
@@ -141,7 +140,7 @@ INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
 
 /// `kDepth` terms of the sums of a row's columns: weights that lie by columns are read as they lie.
 template <int kLanes, int kDepth, typename T>
-INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
+C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
   const T* weights = product.weights + l * product.n;
   const bool starts = l == 0 && !product.accumulate;
   const int64_t ahead = kDepth * std::max<int64_t>(1, kAhead<T> / (kDepth * product.n)) * product.n;
@@ -172,15 +171,20 @@ INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_
 }
 
 template <int kLanes, typename T>
-INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t end) {
+C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t end) {
   constexpr int kDepth = 8;
+  if (product.k == 0 && !product.accumulate) {
+    for (int64_t row = 0; row < product.m; ++row) {
+      std::fill_n(product.out + row * product.out_stride + begin, end - begin, 0.f);
+    }
+  }
   int64_t l = 0;
   for (; l + kDepth <= product.k; l += kDepth) AddTerms<kLanes, kDepth>(product, l, begin, end);
   for (; l < product.k; ++l) AddTerms<kLanes, 1>(product, l, begin, end);
 }
 
 template <int kLanes, int kRows, typename T>
-INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
+C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
   if (product.by_columns) return Terms<kLanes>(product, begin, end);
   Columns<kLanes, kRows>(product, begin, end);
 }
@@ -194,7 +198,7 @@ void Baseline(const FewRows<T>& product, int64_t begin, int64_t end) {
 }
 
 // Chosen at run time, as the package is built for any processor of the architecture.
-#if defined(HAS_X86_LEVELS)
+#if defined(__x86_64__) && defined(__linux__)
 template <typename T>
 __attribute__((target("avx2,fma"))) void Avx2(const FewRows<T>& product, int64_t begin,
                                               int64_t end) {
@@ -269,9 +273,6 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 template <typename T>
 void FewRows<T>::Run(int64_t begin, int64_t end) const {
   static const Function<T> best = Best<T>();
-  if (k == 0 && !accumulate) {
-    for (int64_t i = 0; i < m; ++i) std::fill_n(out + i * out_stride + begin, end - begin, 0.f);
-  }
   best(*this, begin, end);
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/macros/Macros.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +28,6 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3", "no-trapping-math")
 #endif
-#define INLINE inline __attribute__((always_inline))
 
 namespace torch_xla::lowering {
 namespace {
@@ -41,7 +41,7 @@ constexpr const char* kBackwardTarget = "torch_xla.cpu_recurrent_backward";
 // must be compiled with the same options: builtins in place of the library's templates.
 
 /// Cody and Waite's reduction and the polynomial of Cephes' expf.
-INLINE float Exp(float x) {
+C10_ALWAYS_INLINE float Exp(float x) {
   x = x < -87.3f ? -87.3f : x;
   x = x > 88.7f ? 88.7f : x;
   constexpr float kRound = 12582912.f;  // 1.5 * 2^23: what is added to it is rounded
@@ -58,10 +58,10 @@ INLINE float Exp(float x) {
   return y * __builtin_bit_cast(float, (exponent + 127) << 23);
 }
 
-INLINE float Sigmoid(float x) { return 1.f / (1.f + Exp(-x)); }
+C10_ALWAYS_INLINE float Sigmoid(float x) { return 1.f / (1.f + Exp(-x)); }
 
 /// Cephes' tanhf.
-INLINE float Tanh(float x) {
+C10_ALWAYS_INLINE float Tanh(float x) {
   const float a = __builtin_fabsf(x), z = x * x;
   float y = -5.70498872745e-3f;
   y = y * z + 2.06390887954e-2f;
@@ -147,7 +147,6 @@ VECTORIZED void Sum(int64_t n, Out sum, In x, In y) {
 }
 
 #undef VECTORIZED
-#undef INLINE
 
 // ---- Some samples over all times
 
