@@ -166,7 +166,10 @@ def test_few_rows_with_weights() -> None:
         pytest.skip("the program is as others")
     cases = [
         case
-        for rows, width, out in ((1, 48, 64), (3, 5, 7), (4, 19, 1), (32, 1, 6), (33, 48, 64))
+        for rows, width, out in (
+            *((1, 48, 64), (3, 5, 7), (4, 19, 1), (32, 1, 6), (33, 48, 64)),
+            *((8, 64, 32), (15, 83, 61), (32, 150, 49)),  # whose weights are transposed
+        )
         for x, w in [(rand(rows, width), rand(out, width))]
         for case in (
             (F.linear, (x, w)),
@@ -179,6 +182,7 @@ def test_few_rows_with_weights() -> None:
         (lambda x, w: x @ w.t()[8:], (rand(4, 40), rand(64, 48))),
         (lambda x, w: x @ w, (rand(4, 48), rand(48, 64))),
         (F.linear, (rand(4, 300), rand(1030, 300), rand(1030))),  # on two threads
+        (F.linear, (rand(32, 300), rand(1030, 300), rand(1030))),
     ]
     check_many(cases, rtol=1e-5, atol=1e-4, grad=True)
     x = rand(3, 20)
@@ -186,7 +190,7 @@ def test_few_rows_with_weights() -> None:
     check_many([(F.linear, (x, rand(9, 20))), (F.linear, (rand(4, 0), rand(5, 0)))])
     half = [
         (F.linear, (rand(*rows, dtype=BF16), rand(out, rows[1], dtype=BF16), rand(out, dtype=BF16)))
-        for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030))
+        for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030), ((19, 83), 61))
     ]
     check_many(half, rtol=0.01, atol=0.05, grad=True)
     chosen = {(kind, kernel) for name, kind, kernel in _XLAC._kernel_choices() if name == "matmul"}

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
@@ -138,6 +140,102 @@ C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_
   }
 }
 
+/// v[i][l] becomes v[l][i], by swaps at distance kLanes / 2, ..., 1.
+template <int kLanes, int kDistance = kLanes / 2, int... kLane>
+C10_ALWAYS_INLINE void Transpose(Lanes<kLanes>* v, std::integer_sequence<int, kLane...> lanes) {
+  if constexpr (kDistance > 0) {
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & kDistance) continue;
+      const Lanes<kLanes> a = v[i], b = v[i + kDistance];
+      v[i] = __builtin_shufflevector(a, b,
+                                     (kLane & kDistance ? kLanes + kLane - kDistance : kLane)...);
+      v[i + kDistance] = __builtin_shufflevector(
+          a, b, (kLane & kDistance ? kLanes + kLane : kLane + kDistance)...);
+    }
+    Transpose<kLanes, kDistance / 2>(v, lanes);
+  }
+}
+
+/// Terms of the sums at a time, whose weights stay in the nearest cache.
+constexpr int64_t kPanelDepth = 64;
+
+/// Adds to kRows x kVectors * kLanes of the result; the weights of a term lie side by side.
+template <int kLanes, int kVectors, int kRows>
+C10_ALWAYS_INLINE void AddPanel(const float* rows, int64_t row_stride, const float* panel,
+                                int64_t depth, float* out, int64_t out_stride, bool starts) {
+  Lanes<kLanes> sums[kRows][kVectors] = {};
+  if (!starts) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] = Load<kLanes>(out + i * out_stride + v * kLanes);
+      }
+    }
+  }
+  for (int64_t l = 0; l < depth; ++l) {
+    Lanes<kLanes> w[kVectors];
+    for (int v = 0; v < kVectors; ++v) w[v] = Load<kLanes>(panel + (l * kVectors + v) * kLanes);
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) sums[i][v] += w[v] * rows[i * row_stride + l];
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      std::memcpy(out + i * out_stride + v * kLanes, &sums[i][v], sizeof(sums[i][v]));
+    }
+  }
+}
+
+template <int kLanes, int kVectors, int kRows>
+C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64_t m,
+                                    const float* panel, int64_t depth, float* out,
+                                    int64_t out_stride, bool starts) {
+  for (; m >= kRows; m -= kRows, rows += kRows * row_stride, out += kRows * out_stride) {
+    AddPanel<kLanes, kVectors, kRows>(rows, row_stride, panel, depth, out, out_stride, starts);
+  }
+  if constexpr (kRows > 1) {
+    AddPanelRows<kLanes, kVectors, kRows / 2>(rows, row_stride, m, panel, depth, out, out_stride,
+                                              starts);
+  }
+}
+
+/// kVectors * kLanes columns: their weights are transposed, a few terms at a time.
+template <int kLanes, int kVectors, int kRows, typename T>
+C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
+  constexpr int kWidth = kVectors * kLanes;
+  alignas(64) float panel[kPanelDepth * kWidth];
+  alignas(64) float converted[std::is_same_v<T, float> ? 1 : kFewRows * kPanelDepth];
+  for (int64_t begin = 0; begin < product.k; begin += kPanelDepth) {
+    const int64_t depth = std::min(kPanelDepth, product.k - begin);
+    for (int v = 0; v < kVectors; ++v) {
+      for (int64_t l = 0; l < depth; l += kLanes) {
+        Lanes<kLanes> block[kLanes];
+        for (int j = 0; j < kLanes; ++j) {
+          const T* from = product.weights + (column + v * kLanes + j) * product.k + begin + l;
+          __builtin_prefetch(from + kPanelDepth, 0, 2);
+          block[j] = l + kLanes <= depth ? Load<kLanes>(from) : LoadFirst<kLanes>(from, depth - l);
+        }
+        Transpose<kLanes>(block, std::make_integer_sequence<int, kLanes>());
+        for (int j = 0; j < kLanes; ++j) {
+          std::memcpy(panel + ((l + j) * kVectors + v) * kLanes, &block[j], sizeof(block[j]));
+        }
+      }
+    }
+    const bool starts = begin == 0 && !product.accumulate;
+    float* out = product.out + column;
+    if constexpr (std::is_same_v<T, float>) {
+      AddPanelRows<kLanes, kVectors, kRows>(product.rows + begin, product.k, product.m, panel,
+                                            depth, out, product.out_stride, starts);
+    } else {
+      for (int64_t row = 0; row < product.m; ++row) {
+        const T* from = product.rows + row * product.k + begin;
+        for (int64_t l = 0; l < depth; ++l) converted[row * kPanelDepth + l] = ToFloat(from[l]);
+      }
+      AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, product.m, panel, depth, out,
+                                            product.out_stride, starts);
+    }
+  }
+}
+
 /// `kDepth` terms of the sums of a row's columns: weights that lie by columns are read as they lie.
 template <int kLanes, int kDepth, typename T>
 C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
@@ -186,6 +284,19 @@ C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t e
 template <int kLanes, int kRows, typename T>
 C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
   if (product.by_columns) return Terms<kLanes>(product, begin, end);
+  // From how many rows on transposing the weights costs less than summing lanes for each row.
+  // Weights that come from memory are better read as they lie, unless each row would have to
+  // convert them.
+  constexpr int64_t kCache = 512 << 10;
+  const bool is_near = product.n * product.k * static_cast<int64_t>(sizeof(T)) <= kCache;
+  const int64_t least_rows = is_near ? 8 : std::is_same_v<T, float> ? 32 : 16;
+  if (product.m >= least_rows && product.k > 0) {
+    constexpr int kPanelRows = kRows * 2;
+    for (; begin + 2 * kLanes <= end; begin += 2 * kLanes) {
+      Panel<kLanes, 2, kPanelRows>(product, begin);
+    }
+    for (; begin + kLanes <= end; begin += kLanes) Panel<kLanes, 1, kPanelRows>(product, begin);
+  }
   Columns<kLanes, kRows>(product, begin, end);
 }
 
