@@ -234,7 +234,7 @@ class _Attempt:
         )
         if not self._host.is_trivial():
             self._host.learn(plan.numbers())
-            self.recording.host = self._host
+            _set_host(self.recording, self._host, [])
 
     def _close(self) -> None:
         if self._recorder is not None:
@@ -389,6 +389,10 @@ class _OfThread:
         return result
 
 
+def _set_host(recording: Any, host: replay_host.Host, places: list[list[int]]) -> None:
+    recording.set_host(host, host.reader, places, host.schedulers)
+
+
 def _difference(recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Returns why a recording is not replayed with arguments; empty where nothing is known."""
     text = str(recording.difference(args, kwargs))
@@ -413,7 +417,7 @@ def _compare(now: Any, before: Any, check: bool = False) -> str:
     if difference := now.compare(before, donation=not check, explained=explained):
         return str(difference)
     if not check:
-        now.set_places(now.host.merge(before.host))
+        _set_host(now, now.host, now.host.merge(before.host))
     elif not now.host.agrees(before.host):
         return "a number that comes from an optimizer's state is not as it was worked out"
     return ""

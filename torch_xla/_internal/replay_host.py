@@ -244,6 +244,8 @@ class Host:
 
     Attributes:
         refusal: Why the call cannot be replayed; empty where nothing is against it.
+        reader: What it may come from, as it is now.
+        schedulers: Those that the call steps.
     """
 
     def __init__(self, optimizers: dict[int, tuple[Any, list[Group]]]) -> None:
@@ -251,12 +253,12 @@ class Host:
         self._groups = [group for _, found in optimizers.values() for group in found]
         self._owners = [one for one, found in optimizers.values() for _ in found]
         self._before = [float(c) for group in self._groups for c in group.counters]
-        self._inputs = self._read_groups()
         self._units: list[_Unit] = []
         self._steps: list[float] = []
-        self._counters = _XLAC._StepCounters([])
         self._advances: list[int] = []
-        self._schedulers: list[Any] = []
+        self.reader = self._make_reader([])
+        self._inputs = self.reader.entries()
+        self.schedulers: list[Any] = []
         self._numbers: list[tuple[float | None, int]] = []
         self._candidates: list[float] = []
         self._hypotheses: list[frozenset[int]] = []
@@ -264,22 +266,21 @@ class Host:
         self._witnessed: set[int] = set()
         self._slots: list[tuple[tuple[int, ...], float | None]] = []
         self._fixed: list[tuple[int, float]] = []
-        self._last: tuple[bytes, list[float]] | None = None
 
     def after(self, events: list[Any]) -> None:
         """Looks at what the call did, which stepped these optimizers and schedulers in order."""
         steps = [one for one in events if isinstance(one, torch.optim.Optimizer)]
-        self._schedulers = events[len(steps) :]
-        if any(isinstance(one, torch.optim.Optimizer) for one in self._schedulers):
+        self.schedulers = events[len(steps) :]
+        if any(isinstance(one, torch.optim.Optimizer) for one in self.schedulers):
             self.refusal = "an optimizer steps after a scheduler in it"
             return
         if any(not _is_number(group.content.get("lr")) for group in self._groups):
             self.refusal = "a learning rate becomes something else than a number"
             return
-        for one in self._schedulers:
+        for one in self.schedulers:
             if any(not _is_number(group["lr"]) for group in one.optimizer.param_groups):
                 self.refusal = "it steps a scheduler whose learning rate is a tensor"
-        if not self._schedulers and self._read_groups() != self._inputs:
+        if not self.schedulers and self.reader.entries() != self._inputs:
             self.refusal = "it changes a learning rate, or another number of an optimizer's group"
             return
         place, classes = 0, list[Any]()
@@ -301,11 +302,11 @@ class Host:
                 classes.append(counters)
                 self._steps.append(before)
                 self._advances.append(advance)
-        self._counters = _XLAC._StepCounters(classes)
+        self.reader = self._make_reader(classes)
 
     def is_trivial(self) -> bool:
         """Returns whether there is nothing to look after."""
-        return not self._groups and not self._schedulers
+        return not self._groups and not self.schedulers
 
     def learn(self, numbers: list[tuple[float | None, int]]) -> None:
         """Takes the numbers of the program (None: not a float), with their parameters' places."""
@@ -332,7 +333,7 @@ class Host:
         if (
             self._units != before._units
             or self._advances != before._advances
-            or list(map(id, self._schedulers)) != list(map(id, before._schedulers))
+            or list(map(id, self.schedulers)) != list(map(id, before.schedulers))
             or len(self._numbers) != len(before._numbers)
             or [group.free for group in self._groups] != [group.free for group in before._groups]
         ):
@@ -373,28 +374,20 @@ class Host:
             required = value if _CONSTANT in keys or place < 0 else None
             slots.setdefault((keys - {_CONSTANT}, required), []).append(place)
         self._slots = [(tuple(keys), required) for keys, required in slots]
-        self._last = None
         return [[place for place in places if place >= 0] for places in slots.values()]
 
     def values(self) -> list[float] | None:
         """Returns the numbers of a call now; None where it is not known what it would do."""
-        inputs, steps = self._read_groups(), self._counters.read()
+        inputs, steps = self.reader.entries(), self.reader.counters()
         if inputs is None or steps is None:
             return None
-        found = (*inputs, *steps)
-        key = struct.pack(f"{len(found)}d", *found)
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
-        values = self._predict(inputs, steps, found)
-        if values is not None:
-            self._last = key, values
-        return values
+        return self._predict(inputs, steps, (*inputs, *steps))
 
     def difference(self) -> str:
         """Returns why :meth:`values` has none, in words; empty where it has them."""
         if self.values() is not None:
             return ""
-        inputs, steps = self._read_groups(), self._counters.read()
+        inputs, steps = self.reader.entries(), self.reader.counters()
         if inputs is None or steps is None:
             return "an optimizer's numbers or step counters are of another kind than before"
         found = (*inputs, *steps)
@@ -419,25 +412,9 @@ class Host:
                 return False
         return True
 
-    def advance(self) -> None:
-        """Does what the call does to the optimizers' counters, and steps its schedulers."""
-        self._counters.advance(self._advances)
-        for scheduler in self._schedulers:
-            scheduler.step()
-
-    def _read_groups(self) -> list[float] | None:
-        found: list[float] = []
-        for group in self._groups:
-            content = group.content
-            for name in group.free:
-                value: Any = content.get(name)
-                if type(value) is float:
-                    found.append(value)
-                elif _is_number(value):
-                    found += value
-                else:
-                    return None
-        return found
+    def _make_reader(self, classes: list[list[torch.Tensor]]) -> Any:
+        entries = [(group.content, group.free) for group in self._groups]
+        return _XLAC._OptimizerNumbers(entries, classes, self._advances)
 
     def _predict(
         self, inputs: list[float], steps: list[float], found: tuple[float, ...]

@@ -23,6 +23,8 @@ constexpr int kMaxUnfinished = 8;
 constexpr int kMaxRunning = 2;
 // Of a program that runs for longer the worker's start is no matter.
 constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
+// Of one that runs for less the start of a thread that waits for it is.
+constexpr std::chrono::nanoseconds kShortRun = std::chrono::microseconds(200);
 
 std::atomic<int> num_workers{0};
 
@@ -31,11 +33,12 @@ debug::Metric& ExecuteTime() {
   return metric;
 }
 
-/// Waking a sleeping thread costs more than a short step: look for work a little first.
-void SpinFor(const std::atomic<int>& filled, std::chrono::microseconds time) {
+/// Waking a sleeping thread costs more than a short step: look a little first.
+template <typename Ready>
+void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   auto end = Clock::now() + time;
-  while (filled.load(std::memory_order_relaxed) == 0 && Clock::now() < end) {
-    for (int i = 0; i < 32; ++i) Pause();
+  while (!ready() && Clock::now() < end) {
+    for (int i = 0; i < 8; ++i) Pause();
   }
 }
 
@@ -106,6 +109,10 @@ void Worker::Fill(uint64_t place, Execution execution) {
 
 void Worker::Drain() {
   NoteWait();
+  static const bool alone = std::thread::hardware_concurrency() < 2;
+  if (!alone && last_run_.load(std::memory_order_relaxed) < kShortRun.count()) {
+    SpinFor(kShortRun, [&] { return unfinished_.load(std::memory_order_relaxed) == 0; });
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
 }
@@ -137,7 +144,8 @@ bool Worker::Finished() {
 
 void Worker::Run() {
   while (true) {
-    SpinFor(filled_, std::chrono::microseconds(50));
+    SpinFor(std::chrono::microseconds(50),
+            [&] { return filled_.load(std::memory_order_relaxed) != 0; });
     std::unique_lock<std::mutex> lock(mutex_);
     auto ready = [&] {
       return stop_ || (!queue_.empty() && queue_.front() && running_ < kMaxRunning && !launching_);
@@ -202,6 +210,7 @@ void Worker::Finish(const Running& running, const runtime::Error* error) {
   const int64_t nanoseconds = std::chrono::nanoseconds(time).count();
   ExecuteTime().AddSample(static_cast<double>(nanoseconds));
   running.run_time->store(nanoseconds, std::memory_order_relaxed);
+  last_run_.store(nanoseconds, std::memory_order_relaxed);
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   NoteRan({running.program, device_, (end - time).count(), end.count()});
   if (error) {
@@ -258,7 +267,10 @@ void Worker::Execute(Execution& execution) {
   running->origin = execution.origin;
   running->program = execution.program->explanation;
   running->run_time = execution.program->run_time;
-  execution.dead.clear();
+  // Before a short program memory matters less than its start.
+  if (running->run_time->load(std::memory_order_relaxed) >= kShortRun.count()) {
+    execution.dead.clear();
+  }
   try {
     Program& program = *execution.program;
     CompileProgram(program);

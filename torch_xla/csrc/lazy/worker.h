@@ -89,13 +89,14 @@ class Worker {
   std::deque<std::optional<Execution>> queue_;  // those without one are reserved
   uint64_t taken_ = 0;                          // places that have left the queue
   std::atomic<int> filled_{0};                  // executions in the queue: what Run spins on
-  int unfinished_ = 0;                          // places, until they are done on the device
+  std::atomic<int> unfinished_{0};              // places, until they are done on the device
   int running_ = 0;                             // handed to the plugin and not done
   bool launching_ = false;                      // somebody is within Execute
   std::atomic<bool> waited_{false};             // since the last push; see Fill
   bool sleeping_ = false;                       // the worker waits for work_
   bool stop_ = false;
   std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
+  std::atomic<int64_t> last_run_{0};                 // how long it took, in nanoseconds
   Failures failures_;                                // not told yet
   uint64_t executions_ = 0;                          // for who is within Execute
   std::thread thread_;

@@ -200,6 +200,80 @@ struct ResultPattern {
   }
 };
 
+/// What a call may take from optimizers: entries of their groups, which are numbers or pairs of
+/// them, and counters, which are tensors of one number on the CPU, in classes of equal ones.
+class OptimizerNumbers {
+ public:
+  /// `entries`: of each group its dict, and the keys. `advances`: how often each class is counted
+  /// up in a call.
+  OptimizerNumbers(std::vector<std::pair<py::dict, std::vector<py::str>>> entries,
+                   std::vector<std::vector<at::Tensor>> counters, std::vector<int> advances)
+      : entries_(std::move(entries)),
+        counters_(std::move(counters)),
+        advances_(std::move(advances)) {}
+
+  /// Appends the entries' numbers; returns false where one is of another kind.
+  bool ReadEntries(std::vector<double>& found) const {
+    for (const auto& [group, keys] : entries_) {
+      for (const py::str& key : keys) {
+        PyObject* value = PyDict_GetItemWithError(group.ptr(), key.ptr());
+        const bool pair = value && PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2;
+        for (int i = 0; i < 1 + pair; ++i) {
+          PyObject* number = pair ? PyTuple_GET_ITEM(value, i) : value;
+          if (!number || !PyFloat_CheckExact(number)) return false;
+          found.push_back(PyFloat_AS_DOUBLE(number));
+        }
+      }
+    }
+    return true;
+  }
+
+  /// Appends the value of each class; returns false where those of one are not equal, or not what
+  /// they were.
+  bool ReadCounters(std::vector<double>& found) const {
+    for (const auto& counters : counters_) {
+      std::optional<double> value;
+      for (const at::Tensor& counter : counters) {
+        if (!counter.device().is_cpu() || counter.numel() != 1) return false;
+        double now = 0;
+        if (counter.scalar_type() == at::kFloat) {
+          now = *counter.const_data_ptr<float>();
+        } else if (counter.scalar_type() == at::kDouble) {
+          now = *counter.const_data_ptr<double>();
+        } else {
+          return false;
+        }
+        if (now != value.value_or(now)) return false;
+        value = now;
+      }
+      found.push_back(value.value());
+    }
+    return true;
+  }
+
+  /// Counts up. The counters are as ReadCounters() saw them.
+  void Advance() const {
+    for (size_t i = 0; i < counters_.size(); ++i) {
+      if (advances_.at(i) == 0) continue;
+      for (const at::Tensor& counter : counters_[i]) {
+        for (int k = 0; k < advances_[i]; ++k) {
+          if (counter.scalar_type() == at::kFloat) {
+            *counter.mutable_data_ptr<float>() += 1;
+          } else {
+            *counter.mutable_data_ptr<double>() += 1;
+          }
+        }
+        counter.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+
+ private:
+  std::vector<std::pair<py::dict, std::vector<py::str>>> entries_;
+  std::vector<std::vector<at::Tensor>> counters_;
+  std::vector<int> advances_;
+};
+
 /// A call that was traced, with all that says when it can be replayed.
 class Recording {
  public:
@@ -217,11 +291,10 @@ class Recording {
   }
 
   /// The result of the call, or nothing where a guard does not hold.
-  std::optional<py::object> Replay(const py::tuple& args, const py::dict& kwargs) const {
+  std::optional<py::object> Replay(const py::tuple& args, const py::dict& kwargs) {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
-    std::vector<double> floats = plan_->floats();
-    if (!host.is_none() && !FillNumbers(floats)) return std::nullopt;
+    if (numbers_ && !FillNumbers()) return std::nullopt;
     const Tensors tensors(given, surroundings_->device);
     std::vector<at::Tensor> made;
     {
@@ -229,11 +302,13 @@ class Recording {
       lazy::SyncDevice(surroundings_->device, /*wait=*/false);
       const aten::TensorTable table(tensors.list);
       size_t entry;
-      if (plan_->Misfit(table, &entry) || !plan_->Run(table, std::move(floats), made)) {
+      if (plan_->Misfit(table, &entry) ||
+          !plan_->Run(table, numbers_ ? floats_ : plan_->floats(), made)) {
         return std::nullopt;
       }
     }
-    if (!host.is_none()) host.attr("advance")();
+    if (numbers_) numbers_->Advance();
+    for (const py::object& scheduler : schedulers_) scheduler.attr("step")();
     std::vector<py::object> cache(num_results_);
     return result_.Build(made, given, cache);
   }
@@ -278,20 +353,38 @@ class Recording {
     return text;
   }
 
-  /// Where the host's numbers go: of each, the places among the program's.
-  void SetPlaces(std::vector<std::vector<size_t>> places) { places_ = std::move(places); }
-
-  py::object host = py::none();  // replay_host.Host: numbers that are worked out for each call
+  /// What the call does to optimizers and schedulers. `host` has a method values(), which works out
+  /// numbers of the call or returns None; `places` are theirs among the program's; schedulers are
+  /// stepped behind it.
+  void SetHost(py::object host, std::shared_ptr<OptimizerNumbers> numbers,
+               std::vector<std::vector<size_t>> places, std::vector<py::object> schedulers) {
+    host_ = std::move(host);
+    numbers_ = std::move(numbers);
+    places_ = std::move(places);
+    schedulers_ = std::move(schedulers);
+    found_.clear();
+    floats_.clear();
+  }
+  const py::object& host() const { return host_; }
 
  private:
-  bool FillNumbers(std::vector<double>& floats) const {
-    const py::object values = host.attr("values")();
+  /// Those of a call are in floats_ then: worked out where what they come from has changed.
+  bool FillNumbers() {
+    std::vector<double> found;
+    if (!numbers_->ReadEntries(found) || !numbers_->ReadCounters(found)) return false;
+    if (!floats_.empty() && found.size() == found_.size() &&
+        std::memcmp(found.data(), found_.data(), found.size() * sizeof(double)) == 0) {
+      return true;
+    }
+    const py::object values = host_.attr("values")();
     if (values.is_none()) return false;
+    floats_ = plan_->floats();
     size_t i = 0;
     for (py::handle value : values) {
-      for (size_t place : places_.at(i)) floats.at(place) = value.cast<double>();
+      for (size_t place : places_.at(i)) floats_.at(place) = value.cast<double>();
       ++i;
     }
+    found_ = std::move(found);
     return true;
   }
 
@@ -324,57 +417,12 @@ class Recording {
   aten::ReplayPlanPtr plan_;
   size_t num_results_;
   ResultPattern result_;
+  py::object host_ = py::none();
+  std::shared_ptr<OptimizerNumbers> numbers_;
   std::vector<std::vector<size_t>> places_;
-};
-
-/// Counters of optimizers: tensors of one number on the CPU, in classes of equal ones.
-class StepCounters {
- public:
-  explicit StepCounters(std::vector<std::vector<at::Tensor>> classes)
-      : classes_(std::move(classes)) {}
-
-  /// The value of each class; nothing where those of one are not equal, or not what they were.
-  std::optional<std::vector<double>> Read() const {
-    std::vector<double> values;
-    for (const auto& counters : classes_) {
-      std::optional<double> value;
-      for (const at::Tensor& counter : counters) {
-        if (!counter.device().is_cpu() || counter.numel() != 1) return std::nullopt;
-        double now = 0;
-        if (counter.scalar_type() == at::kFloat) {
-          now = *counter.const_data_ptr<float>();
-        } else if (counter.scalar_type() == at::kDouble) {
-          now = *counter.const_data_ptr<double>();
-        } else {
-          return std::nullopt;
-        }
-        if (now != value.value_or(now)) return std::nullopt;
-        value = now;
-      }
-      values.push_back(value.value());
-    }
-    return values;
-  }
-
-  /// Adds one, so many times for each class. They are as Read() saw them.
-  void Advance(const std::vector<int>& counts) const {
-    for (size_t i = 0; i < classes_.size(); ++i) {
-      if (counts.at(i) == 0) continue;
-      for (const at::Tensor& counter : classes_[i]) {
-        for (int k = 0; k < counts[i]; ++k) {
-          if (counter.scalar_type() == at::kFloat) {
-            *counter.mutable_data_ptr<float>() += 1;
-          } else {
-            *counter.mutable_data_ptr<double>() += 1;
-          }
-        }
-        counter.unsafeGetTensorImpl()->bump_version();
-      }
-    }
-  }
-
- private:
-  std::vector<std::vector<at::Tensor>> classes_;
+  std::vector<py::object> schedulers_;
+  std::vector<double> found_;   // what floats_ come from
+  std::vector<double> floats_;  // of the program
 };
 
 struct PyRecorder {
@@ -427,14 +475,27 @@ void BindReplay(py::module_& m) {
         }
         return numbers;
       });
-  py::class_<StepCounters>(m, "_StepCounters")
-      .def(py::init([](const std::vector<std::vector<py::object>>& classes) {
+  py::class_<OptimizerNumbers, std::shared_ptr<OptimizerNumbers>>(m, "_OptimizerNumbers")
+      .def(py::init([](std::vector<std::pair<py::dict, std::vector<py::str>>> entries,
+                       const std::vector<std::vector<py::object>>& counters,
+                       std::vector<int> advances) {
         std::vector<std::vector<at::Tensor>> tensors;
-        for (const auto& one : classes) tensors.push_back(Unpack(one));
-        return StepCounters(std::move(tensors));
+        for (const auto& one : counters) tensors.push_back(Unpack(one));
+        return std::make_shared<OptimizerNumbers>(std::move(entries), std::move(tensors),
+                                                  std::move(advances));
       }))
-      .def("read", &StepCounters::Read)
-      .def("advance", &StepCounters::Advance);
+      // None where they are not what they were.
+      .def("entries",
+           [](const OptimizerNumbers& self) -> std::optional<std::vector<double>> {
+             std::vector<double> found;
+             if (!self.ReadEntries(found)) return std::nullopt;
+             return found;
+           })
+      .def("counters", [](const OptimizerNumbers& self) -> std::optional<std::vector<double>> {
+        std::vector<double> found;
+        if (!self.ReadCounters(found)) return std::nullopt;
+        return found;
+      });
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](const std::vector<py::object>& tensors) {
         std::vector<at::Tensor> given = Unpack(tensors);
@@ -473,15 +534,15 @@ void BindReplay(py::module_& m) {
       .def("difference", &Recording::Difference)
       .def("compare", &Recording::Compare, py::arg("other"), py::arg("donation") = true,
            py::arg("explained") = std::unordered_set<size_t>())
-      .def("set_places", &Recording::SetPlaces)
-      .def_readwrite("host", &Recording::host);
+      .def("set_host", &Recording::SetHost)
+      .def_property_readonly("host", &Recording::host);
   // The result in a tuple, or None where no recording's guards hold.
   m.def(
       "_replay",
       [](const py::list& recordings, const py::tuple& args, const py::dict& kwargs) -> py::object {
         static auto& replayed = *new debug::Counter("ReplayedCall");
         for (py::handle one : recordings) {
-          std::optional<py::object> result = one.cast<const Recording&>().Replay(args, kwargs);
+          std::optional<py::object> result = one.cast<Recording&>().Replay(args, kwargs);
           if (!result) continue;
           replayed.Add();
           return py::make_tuple(*std::move(result));
