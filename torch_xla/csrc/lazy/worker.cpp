@@ -23,8 +23,11 @@ constexpr int kMaxUnfinished = 8;
 constexpr int kMaxRunning = 2;
 // Of a program that runs for longer the worker's start is no matter.
 constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
-// Of one that runs for less the start of a thread that waits for it is.
+// Of one that runs for less changes of threads are: another thread's start takes as long, and its
+// core has none of the data.
 constexpr std::chrono::nanoseconds kShortRun = std::chrono::microseconds(200);
+// One that runs for less takes no longer than handing it to the plugin, which the worker does beside.
+constexpr std::chrono::nanoseconds kTinyRun = std::chrono::microseconds(20);
 
 std::atomic<int> num_workers{0};
 
@@ -36,9 +39,12 @@ debug::Metric& ExecuteTime() {
 /// Waking a sleeping thread costs more than a short step: look a little first.
 template <typename Ready>
 void SpinFor(std::chrono::nanoseconds time, Ready ready) {
+  static const bool is_alone = std::thread::hardware_concurrency() < 2;
+  if (is_alone) return;
   auto end = Clock::now() + time;
   while (!ready() && Clock::now() < end) {
     for (int i = 0; i < 8; ++i) Pause();
+    std::this_thread::yield();
   }
 }
 
@@ -75,9 +81,17 @@ bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
 }
 
 void Worker::Fill(uint64_t place, Execution execution) {
-  const bool waited = waited_.exchange(false, std::memory_order_relaxed);
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (waited && RunsHere(place, execution)) {
+  bool here = waited_.exchange(false, std::memory_order_relaxed);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!here && execution.program) {
+    const std::chrono::nanoseconds time(
+        execution.program->run_time->load(std::memory_order_relaxed));
+    here = kTinyRun < time && time < kShortRun;
+    // Who ends the last one may hold the mutex still: no going to sleep for that.
+    if (here) SpinFor(kShortRun, [&] { return unfinished_.load() == 1 && lock.try_lock(); });
+  }
+  if (!lock.owns_lock()) lock.lock();
+  if (here && RunsHere(place, execution)) {
     queue_.pop_front();
     ++taken_;
     ++running_;
@@ -109,9 +123,9 @@ void Worker::Fill(uint64_t place, Execution execution) {
 
 void Worker::Drain() {
   NoteWait();
-  static const bool alone = std::thread::hardware_concurrency() < 2;
-  if (!alone && last_run_.load(std::memory_order_relaxed) < kShortRun.count()) {
-    SpinFor(kShortRun, [&] { return unfinished_.load(std::memory_order_relaxed) == 0; });
+  if (last_run_.load(std::memory_order_relaxed) < kShortRun.count()) {
+    SpinFor(kShortRun, [&] { return unfinished_.load() == 0; });
+    if (unfinished_.load() == 0) return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
@@ -138,7 +152,7 @@ std::exception_ptr Worker::TakeFailure(uint64_t producer) {
 bool Worker::Finished() {
   --running_;
   --unfinished_;
-  if (sleeping_ && !queue_.empty()) work_.notify_one();
+  if (sleeping_ && !queue_.empty() && queue_.front()) work_.notify_one();
   return unfinished_ == 0 || unfinished_ == kMaxUnfinished / 2;
 }
 

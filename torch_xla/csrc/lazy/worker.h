@@ -44,7 +44,8 @@ class Worker {
   uint64_t Reserve();
   /// One without a program runs nothing. Then blocks while too many are queued or running. Where
   /// the caller has waited for all that it gave before and the program is short, the caller's
-  /// thread hands it to the plugin itself: waking the worker would cost more than that takes.
+  /// thread hands it to the plugin itself: waking the worker would cost more than that takes. Where
+  /// the program is very short it waits here for those before, a moment, and does the same.
   void Fill(uint64_t place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.

@@ -31,6 +31,18 @@ bool Equal(PyObject* a, PyObject* b) {
   return equal == 1;
 }
 
+/// A number that every change of a dict makes another (PEP 509); 0 where Python has none.
+uint64_t DictVersion([[maybe_unused]] PyObject* dict) {
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+#else
+  return 0;
+#endif
+}
+
 std::string NameOf(PyTypeObject* type) { return type->tp_name; }
 
 }  // namespace
@@ -235,9 +247,13 @@ int64_t ObjectGuards::Find(const Check& check) const {
   return end;
 }
 
-bool ObjectGuards::Hold() const {
-  for (const Check& check : checks_) {
+bool ObjectGuards::Hold() {
+  for (Check& check : checks_) {
+    const bool is_dict = check.kind == Kind::kDict || check.kind == Kind::kNames;
+    const uint64_t version = is_dict ? DictVersion(check.object) : 0;
+    if (version != 0 && version == check.dict_version) continue;
     if (Find(check) >= 0) return false;
+    check.dict_version = version;
   }
   return true;
 }

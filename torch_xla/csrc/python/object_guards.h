@@ -40,7 +40,7 @@ class ObjectGuards {
   /// One whose memory is compared.
   void AddBytes(pybind11::object buffer, pybind11::bytes content, std::string path);
 
-  bool Hold() const;
+  bool Hold();
   /// What differs; empty: nothing.
   std::string Difference() const;
 
@@ -62,6 +62,7 @@ class ObjectGuards {
     size_t begin, end;  // of items_
     int64_t version = 0;
     const void* data = nullptr;
+    uint64_t dict_version = 0;  // at which it held last
   };
   void Add(Kind kind, const pybind11::object& object,
            const std::vector<std::pair<pybind11::object, pybind11::object>>& items,
