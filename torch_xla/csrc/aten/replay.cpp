@@ -331,6 +331,7 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
   }
   if (!program_) return true;
   execution.program = program_;
+  execution.is_whole_step = true;
   execution.floats = std::move(floats);
   execution.integers = integers_;
   // The k-th state after `rng`.

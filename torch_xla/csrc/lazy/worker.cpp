@@ -26,7 +26,8 @@ constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
 // Of one that runs for less changes of threads are: another thread's start takes as long, and its
 // core has none of the data.
 constexpr std::chrono::nanoseconds kShortRun = std::chrono::microseconds(200);
-// One that runs for less takes no longer than handing it to the plugin, which the worker does beside.
+// One that runs for less takes no longer than handing it to the plugin, which the worker does
+// beside.
 constexpr std::chrono::nanoseconds kTinyRun = std::chrono::microseconds(20);
 
 std::atomic<int> num_workers{0};
@@ -44,7 +45,6 @@ void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   auto end = Clock::now() + time;
   while (!ready() && Clock::now() < end) {
     for (int i = 0; i < 8; ++i) Pause();
-    std::this_thread::yield();
   }
 }
 
@@ -83,7 +83,7 @@ bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
 void Worker::Fill(uint64_t place, Execution execution) {
   bool here = waited_.exchange(false, std::memory_order_relaxed);
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-  if (!here && execution.program) {
+  if (!here && execution.is_whole_step && execution.program) {
     const std::chrono::nanoseconds time(
         execution.program->run_time->load(std::memory_order_relaxed));
     here = kTinyRun < time && time < kShortRun;

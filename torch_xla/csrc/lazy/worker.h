@@ -29,6 +29,7 @@ struct Execution {
   std::vector<DeviceDataPtr> outputs;
   std::unique_ptr<HostEdges> host;  // null where the program does it all; one device
   Origin origin;
+  bool is_whole_step = false;  // the caller's next one is likely to need what it computes
   // Kept only to be freed here rather than on the tracing thread: the graph that was cut, and what
   // nobody needs any more, whose memory the program may take.
   std::vector<ir::Value> graph, dead;
@@ -45,7 +46,7 @@ class Worker {
   /// One without a program runs nothing. Then blocks while too many are queued or running. Where
   /// the caller has waited for all that it gave before and the program is short, the caller's
   /// thread hands it to the plugin itself: waking the worker would cost more than that takes. Where
-  /// the program is very short it waits here for those before, a moment, and does the same.
+  /// it is a whole step and very short it waits here for those before, a moment, and does the same.
   void Fill(uint64_t place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.
