@@ -211,3 +211,16 @@ def test_few_rows_on_another_processor(capability: str) -> None:
         f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",
     )
     run_tests(*tests, ATEN_CPU_CAPABILITY=capability)
+
+
+def test_few_rows_takes_many() -> None:
+    """An override of the table gives it more rows than it is chosen for."""
+    code = """
+import torch, torch_xla
+for dtype, bound in ((torch.float32, 1e-4), (torch.bfloat16, 0.5)):
+    x, w = torch.randn(300, 200).to(dtype), torch.randn(64, 200).to(dtype)
+    y = x.to("xla") @ w.to("xla").t()
+    error = (y.cpu().float() - x.float() @ w.float().t()).abs().max().item()
+    print(error < bound)
+"""
+    assert python_output(code, XLA_KERNELS="matmul=library").split() == ["True", "True"]

@@ -22,7 +22,7 @@ constexpr int kMaxUnfinished = 8;
 // Handed to the plugin at a time: one runs while the next is prepared.
 constexpr int kMaxRunning = 2;
 // Of a program that runs for longer the worker's start is no matter.
-constexpr int64_t kLongRun = 5'000'000;  // nanoseconds
+constexpr std::chrono::nanoseconds kLongRun = std::chrono::milliseconds(5);
 // Of one that runs for less changes of threads are: another thread's start takes as long, and its
 // core has none of the data.
 constexpr std::chrono::nanoseconds kShortRun = std::chrono::microseconds(200);
@@ -36,6 +36,13 @@ debug::Metric& ExecuteTime() {
   static auto& metric = *new debug::Metric("ExecuteTime", debug::Unit::kTimeNs);
   return metric;
 }
+
+/// How long a program ran, or the last one; 0: none has yet.
+std::chrono::nanoseconds TimeOf(const std::atomic<int64_t>& run_time) {
+  return std::chrono::nanoseconds(run_time.load(std::memory_order_relaxed));
+}
+
+bool IsShort(std::chrono::nanoseconds run) { return run.count() > 0 && run < kShortRun; }
 
 /// Waking a sleeping thread costs more than a short step: look a little first.
 template <typename Ready>
@@ -76,7 +83,7 @@ bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
   return place == taken_ && running_ == 0 && !launching_ && execution.program &&
          execution.program->compiled.load(std::memory_order_relaxed) &&
          execution.program->devices->size() == 1 &&
-         execution.program->run_time->load(std::memory_order_relaxed) < kLongRun &&
+         TimeOf(*execution.program->run_time) < kLongRun &&
          num_workers.load(std::memory_order_relaxed) == 1;
 }
 
@@ -84,9 +91,8 @@ void Worker::Fill(uint64_t place, Execution execution) {
   bool here = waited_.exchange(false, std::memory_order_relaxed);
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!here && execution.is_whole_step && execution.program) {
-    const std::chrono::nanoseconds time(
-        execution.program->run_time->load(std::memory_order_relaxed));
-    here = kTinyRun < time && time < kShortRun;
+    const std::chrono::nanoseconds time = TimeOf(*execution.program->run_time);
+    here = IsShort(time) && time > kTinyRun;
     // Who ends the last one may hold the mutex still: no going to sleep for that.
     if (here) SpinFor(kShortRun, [&] { return unfinished_.load() == 1 && lock.try_lock(); });
   }
@@ -123,7 +129,7 @@ void Worker::Fill(uint64_t place, Execution execution) {
 
 void Worker::Drain() {
   NoteWait();
-  if (last_run_.load(std::memory_order_relaxed) < kShortRun.count()) {
+  if (IsShort(TimeOf(last_run_))) {
     SpinFor(kShortRun, [&] { return unfinished_.load() == 0; });
     if (unfinished_.load() == 0) return;
   }
@@ -282,9 +288,7 @@ void Worker::Execute(Execution& execution) {
   running->program = execution.program->explanation;
   running->run_time = execution.program->run_time;
   // Before a short program memory matters less than its start.
-  if (running->run_time->load(std::memory_order_relaxed) >= kShortRun.count()) {
-    execution.dead.clear();
-  }
+  if (!IsShort(TimeOf(*running->run_time))) execution.dead.clear();
   try {
     Program& program = *execution.program;
     CompileProgram(program);

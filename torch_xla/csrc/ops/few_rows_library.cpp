@@ -226,12 +226,16 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
       AddPanelRows<kLanes, kVectors, kRows>(product.rows + begin, product.k, product.m, panel,
                                             depth, out, product.out_stride, starts);
     } else {
-      for (int64_t row = 0; row < product.m; ++row) {
-        const T* from = product.rows + row * product.k + begin;
-        for (int64_t l = 0; l < depth; ++l) converted[row * kPanelDepth + l] = ToFloat(from[l]);
+      for (int64_t row = 0; row < product.m; row += kFewRows) {
+        const int64_t count = std::min(kFewRows, product.m - row);
+        for (int64_t i = 0; i < count; ++i) {
+          const T* from = product.rows + (row + i) * product.k + begin;
+          for (int64_t l = 0; l < depth; ++l) converted[i * kPanelDepth + l] = ToFloat(from[l]);
+        }
+        AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, count, panel, depth,
+                                              out + row * product.out_stride, product.out_stride,
+                                              starts);
       }
-      AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, product.m, panel, depth, out,
-                                            product.out_stride, starts);
     }
   }
 }

@@ -32,11 +32,11 @@ bool Equal(PyObject* a, PyObject* b) {
 }
 
 /// A number that every change of a dict makes another (PEP 509); 0 where Python has none.
-uint64_t DictVersion([[maybe_unused]] PyObject* dict) {
+int64_t DictVersion([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX < 0x030D0000
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+  return static_cast<int64_t>(reinterpret_cast<PyDictObject*>(dict)->ma_version_tag);
 #pragma GCC diagnostic pop
 #else
   return 0;
@@ -250,10 +250,10 @@ int64_t ObjectGuards::Find(const Check& check) const {
 bool ObjectGuards::Hold() {
   for (Check& check : checks_) {
     const bool is_dict = check.kind == Kind::kDict || check.kind == Kind::kNames;
-    const uint64_t version = is_dict ? DictVersion(check.object) : 0;
-    if (version != 0 && version == check.dict_version) continue;
+    const int64_t version = is_dict ? DictVersion(check.object) : 0;
+    if (version != 0 && version == check.version) continue;
     if (Find(check) >= 0) return false;
-    check.dict_version = version;
+    if (is_dict) check.version = version;
   }
   return true;
 }

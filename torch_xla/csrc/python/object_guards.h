@@ -59,10 +59,9 @@ class ObjectGuards {
   struct Check {
     Kind kind;
     PyObject* object;
-    size_t begin, end;  // of items_
-    int64_t version = 0;
+    size_t begin, end;    // of items_
+    int64_t version = 0;  // of a tensor; of a dict, where it held last
     const void* data = nullptr;
-    uint64_t dict_version = 0;  // at which it held last
   };
   void Add(Kind kind, const pybind11::object& object,
            const std::vector<std::pair<pybind11::object, pybind11::object>>& items,

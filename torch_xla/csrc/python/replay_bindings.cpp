@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <bit>
+#include <cstring>
+#include <optional>
 #include <unordered_set>
 
 #include "aten/index_check.h"
@@ -362,8 +364,7 @@ class Recording {
     numbers_ = std::move(numbers);
     places_ = std::move(places);
     schedulers_ = std::move(schedulers);
-    found_.clear();
-    floats_.clear();
+    found_.reset();
   }
   const py::object& host() const { return host_; }
 
@@ -372,8 +373,8 @@ class Recording {
   bool FillNumbers() {
     std::vector<double> found;
     if (!numbers_->ReadEntries(found) || !numbers_->ReadCounters(found)) return false;
-    if (!floats_.empty() && found.size() == found_.size() &&
-        std::memcmp(found.data(), found_.data(), found.size() * sizeof(double)) == 0) {
+    if (found_ && found.size() == found_->size() &&
+        std::memcmp(found.data(), found_->data(), found.size() * sizeof(double)) == 0) {
       return true;
     }
     const py::object values = host_.attr("values")();
@@ -421,8 +422,8 @@ class Recording {
   std::shared_ptr<OptimizerNumbers> numbers_;
   std::vector<std::vector<size_t>> places_;
   std::vector<py::object> schedulers_;
-  std::vector<double> found_;   // what floats_ come from
-  std::vector<double> floats_;  // of the program
+  std::optional<std::vector<double>> found_;  // what floats_ come from
+  std::vector<double> floats_;                // of the program
 };
 
 struct PyRecorder {
