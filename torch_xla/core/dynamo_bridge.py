@@ -59,31 +59,28 @@ class _Returned:
     def __init__(self, leaves: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
         storages = [_XLAC._xla_get_tensor_id(leaf) for leaf in leaves]
         given = {_XLAC._xla_get_tensor_id(tensor) for tensor in before}
-        layouts = [_XLAC._xla_get_layout(leaf) for leaf in leaves]
-        apart = given | {s for s, layout in zip(storages, layouts, strict=True) if layout is None}
         self.outputs: list[torch.Tensor] = []
         # For each leaf the place of its output, and the look at it where it is not all of it.
-        self._looks: list[tuple[int, tuple[Any, ...] | None]] = []
+        self._looks: list[tuple[int, Any]] = []
         places: dict[int, int] = {}
-        for leaf, storage, layout in zip(leaves, storages, layouts, strict=True):
+        for leaf, storage in zip(leaves, storages, strict=True):
             look = None
-            if layout is None or storage in apart or storages.count(storage) == 1:
+            if storage in given or storages.count(storage) == 1:
                 place = len(self.outputs)
                 self.outputs.append(leaf)
             else:
-                whole = _XLAC._xla_get_storage_tensor(leaf)
                 place = places.setdefault(storage, len(self.outputs))
                 if place == len(self.outputs):
-                    self.outputs.append(whole)
-                if leaf.shape != whole.shape or layout != _XLAC._xla_get_layout(whole):
-                    look = (tuple(leaf.shape), *layout)
+                    self.outputs.append(_XLAC._xla_get_storage_tensor(leaf))
+                look = _XLAC._Look(leaf)
+                look = None if look.is_whole else look
             self._looks.append((place, look))
         self.is_plain = len(self.outputs) == len(leaves)
 
     def leaves(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns what the graph returns, of its program's outputs."""
         return [
-            outputs[place] if look is None else outputs[place].as_strided(*look)
+            outputs[place] if look is None else look.at(outputs[place])
             for place, look in self._looks
         ]
 

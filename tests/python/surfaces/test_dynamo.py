@@ -120,8 +120,11 @@ class TestInference:
             lambda x: (lambda y: (y[2:], x + 1, y[:3]))(x * 2),
             lambda x: (lambda y: (y.diagonal(), y.unsqueeze(0), y))(x.t() + 2),
             lambda x: (x + 1).unbind(),
+            lambda x: (lambda y: (y, y.view(torch.int32), y.view(torch.int16)[1:, 2:4]))(x + 9),
+            lambda x: (lambda y: (y, torch.view_as_complex(y.view(4, 3, 2)).conj()))(x + 9),
+            lambda x: (lambda y: (y[0], torch.view_as_complex(y.view(4, 3, 2)).imag))(x + 9),
         ],
-        ids=["views", "parts", "transposed", "unbind"],
+        ids=["views", "parts", "transposed", "unbind", "dtypes", "conjugate", "imaginary"],
     )
     def test_results_that_share_memory(self, device, f):
         x = torch.randn(4, 6)

@@ -22,6 +22,41 @@ std::vector<ir::Value> ValuesOf(const std::vector<at::Tensor>& tensors) {
   return values;
 }
 
+// How a tensor looks at its storage: another storage of the same shape can be looked at so.
+class Look {
+ public:
+  explicit Look(const at::Tensor& tensor) : Look(*aten::GetImpl(tensor, "_Look")) {}
+
+  bool is_whole() const { return is_whole_; }
+
+  at::Tensor At(const at::Tensor& whole) const {
+    aten::XLATensorImpl* impl = aten::GetImpl(whole, "_Look.at");
+    at::Tensor tensor =
+        at::detail::make_tensor<aten::XLATensorImpl>(impl->root(), view_, dtype_, sizes_);
+    tensor._set_conj(is_conj_);
+    tensor._set_neg(is_neg_);
+    // A write into one is one into all, which autograd must know.
+    if (!impl->is_inference()) {
+      tensor.unsafeGetTensorImpl()->set_version_counter(impl->version_counter());
+    }
+    return tensor;
+  }
+
+ private:
+  explicit Look(const aten::XLATensorImpl& impl)
+      : view_(impl.view_ptr()),
+        dtype_(impl.dtype()),
+        sizes_(impl.sizes()),
+        is_conj_(impl.is_conj()),
+        is_neg_(impl.is_neg()),
+        is_whole_(impl.is_whole()) {}
+
+  lazy::ViewPtr view_;
+  caffe2::TypeMeta dtype_;
+  lazy::Ints sizes_;
+  bool is_conj_, is_neg_, is_whole_;
+};
+
 }  // namespace
 
 void BindExecution(py::module_& m) {
@@ -107,6 +142,10 @@ void BindExecution(py::module_& m) {
     return at::detail::make_tensor<aten::XLATensorImpl>(
         root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims);
   });
+  py::class_<Look>(m, "_Look")
+      .def(py::init<const at::Tensor&>())
+      .def_property_readonly("is_whole", &Look::is_whole)
+      .def("at", &Look::At);
   m.def("_get_check_indices", [] { return aten::indices_are_checked.load(); });
   m.def("_set_check_indices", [](bool on) { aten::indices_are_checked.store(on); });
   m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> int64_t {
