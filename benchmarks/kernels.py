@@ -25,7 +25,13 @@ from typing import NamedTuple
 import torch
 
 PARTS = ("forward", "input_gradient", "weight_gradient")
-IMPLEMENTATIONS = ("library", "stablehlo", "product", "elementwise")
+IMPLEMENTATIONS = {
+    "library": "kLibrary",
+    "few_rows": "kFewRows",
+    "stablehlo": "kStableHlo",
+    "product": "kProduct",
+    "elementwise": "kElementwise",
+}
 CALLS, SECONDS = 8, 0.25  # at least
 
 
@@ -50,6 +56,7 @@ class Convolution(NamedTuple):
     padding: int = 0
     groups: int = 1
     transposed: bool = False
+    dtype: torch.dtype = torch.float32
 
     def flops(self) -> float:
         """Multiplications and additions of the forward, which each gradient has too."""
@@ -65,9 +72,10 @@ class Convolution(NamedTuple):
     def calls(self, device: torch.device) -> dict[str, Call]:
         """What is timed."""
         pair = (self.channels, self.outputs) if self.transposed else (self.outputs, self.channels)
-        x = _random(device, self.batch, self.channels, self.map, self.map)
-        dy = _random(device, self.batch, self.outputs, *[self.output()] * 2)
-        w = _random(device, pair[0], pair[1] // self.groups, self.kernel, self.kernel) / 16
+        x = _random(device, self.batch, self.channels, self.map, self.map).to(self.dtype)
+        dy = _random(device, self.batch, self.outputs, *[self.output()] * 2).to(self.dtype)
+        w = _random(device, pair[0], pair[1] // self.groups, self.kernel, self.kernel)
+        w = (w / 16).to(self.dtype)
         geometry = ([self.stride] * 2, [self.padding] * 2, [1, 1], self.transposed, [0, 0])
 
         def forward() -> torch.Tensor:
@@ -98,8 +106,8 @@ class LogSoftmax(NamedTuple):
         return {PARTS[0]: lambda: torch.log_softmax(x, -1)}
 
 
-class FewRows(NamedTuple):
-    """A few rows with weights, as while a model makes the next word; without gradients."""
+class Linear(NamedTuple):
+    """Rows with weights, without gradients; a few of them, as while a model makes the next word."""
 
     rows: int
     width: int
@@ -177,7 +185,7 @@ class Attention(NamedTuple):
         return {PARTS[0]: forward, "all gradients": gradient}
 
 
-SHAPES: dict[str, Convolution | LogSoftmax | FewRows | Recurrent | Attention] = {
+SHAPES: dict[str, Convolution | LogSoftmax | Linear | Recurrent | Attention] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -190,6 +198,9 @@ SHAPES: dict[str, Convolution | LogSoftmax | FewRows | Recurrent | Attention] = 
     "U-Net 3x3 32@64": Convolution(4, 32, 64, 32, 3, 1, 1),
     "U-Net up 2x2 64>32@32": Convolution(4, 64, 32, 32, 2, 2, transposed=True),
     "DCGAN up 4x4 256>128@8": Convolution(16, 256, 8, 128, 4, 2, 1, transposed=True),
+    "3x3 64@16, bf16": Convolution(16, 64, 16, 64, 3, 1, 1, dtype=torch.bfloat16),
+    "3x3 256@4, bf16": Convolution(16, 256, 4, 256, 3, 1, 1, dtype=torch.bfloat16),
+    "1x1 64>256@16, bf16": Convolution(16, 64, 16, 256, 1, dtype=torch.bfloat16),
     "log-softmax 1024x30522": LogSoftmax(1024, 30522),
     "log-softmax 64x50257": LogSoftmax(64, 50257),
     "log-softmax 16x32000": LogSoftmax(16, 32000),
@@ -201,11 +212,14 @@ SHAPES: dict[str, Convolution | LogSoftmax | FewRows | Recurrent | Attention] = 
     "attention 4x4x256x64": Attention(4, 4, 256, 64),
     "attention 2x8x512x64": Attention(2, 8, 512, 64),
     "attention 1x8x2048x64": Attention(1, 8, 2048, 64),
-    "rows 4x256>8192": FewRows(4, 256, 8192),
-    "rows 1x4096>4096": FewRows(1, 4096, 4096),
-    "rows 32x1024>1024": FewRows(32, 1024, 1024),
-    "rows 4x256>8192, bf16": FewRows(4, 256, 8192, torch.bfloat16),
-    "rows 1x4096>4096, bf16": FewRows(1, 4096, 4096, torch.bfloat16),
+    "rows 4x256>8192": Linear(4, 256, 8192),
+    "rows 1x4096>4096": Linear(1, 4096, 4096),
+    "rows 32x1024>1024": Linear(32, 1024, 1024),
+    "rows 4x256>8192, bf16": Linear(4, 256, 8192, torch.bfloat16),
+    "rows 1x4096>4096, bf16": Linear(1, 4096, 4096, torch.bfloat16),
+    "rows 16x4096>1024, bf16": Linear(16, 4096, 1024, torch.bfloat16),
+    "rows 256x256>1024, bf16": Linear(256, 256, 1024, torch.bfloat16),
+    "rows 1024x1024>256, bf16": Linear(1024, 1024, 256, torch.bfloat16),
     "LSTM 32x16x64>128": Recurrent("lstm", 32, 16, 64, 128),
     "LSTM 32x64x256>512": Recurrent("lstm", 32, 64, 256, 512),
     "LSTM 100x1x128>256": Recurrent("lstm", 100, 1, 128, 256),
@@ -297,23 +311,21 @@ def main() -> None:
 
     print(f"peak {peak:.0f} GFLOP/s")
     columns = ("eager", "table", *IMPLEMENTATIONS)
-    print(f"{'shape':<24}{'part':<16}" + "".join(f"{c:>12}" for c in columns) + "  / eager    %")
+    print(f"{'shape':<26}{'part':<16}" + "".join(f"{c:>12}" for c in columns) + "  / eager    %")
     for name, parts in results.items():
         for part, row in parts.items():
             times = "".join(f"{row[c]:>12.2f}" if c in row else f"{'-':>12}" for c in columns)
             rate = SHAPES[name].flops() / row["table"] / 1e6
             print(
-                f"{name:<24}{part:<16}{times}{row['table'] / row['eager']:>9.2f}"
+                f"{name:<26}{part:<16}{times}{row['table'] / row['eager']:>9.2f}"
                 f"{100 * rate / peak:>5.0f}"
             )
         total = {c: sum(row[c] for row in parts.values()) for c in ("eager", "table")}
-        print(f"{name:<24}{'all':<16}{total['eager']:>12.2f}{total['table']:>12.2f}")
+        print(f"{name:<26}{'all':<16}{total['eager']:>12.2f}{total['table']:>12.2f}")
     print("rows:")
-    names = {"stablehlo": "kStableHlo", "product": "kProduct"}
-    names |= {"elementwise": "kElementwise", "library": "kLibrary"}
     for (operation, kind), times in sorted(sums.items()):
         best = min(times, key=lambda implementation: times[implementation])
-        print(f'{{"{operation}", "CPU", "{kind}", Kernel::{names[best]}}},')
+        print(f'{{"{operation}", "CPU", "{kind}", Kernel::{IMPLEMENTATIONS[best]}}},')
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"peak_gflops": peak, "ms": results}, file, indent=2)

@@ -157,7 +157,7 @@ def test_wrong_implementations_are_named() -> None:
         "    print(error)"
     )
     said = python_output(code, XLA_KERNELS="convolution.forward=quick")
-    assert "expected stablehlo, product, elementwise or library, got quick" in said
+    assert "expected stablehlo, product, elementwise, library or few_rows, got quick" in said
 
 
 def test_few_rows_with_weights() -> None:
@@ -193,9 +193,15 @@ def test_few_rows_with_weights() -> None:
         for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030), ((19, 83), 61))
     ]
     check_many(half, rtol=0.01, atol=0.05, grad=True)
-    chosen = {(kind, kernel) for name, kind, kernel in _XLAC._kernel_choices() if name == "matmul"}
-    assert {("f32 few transposed", "library"), ("bf16 few transposed", "library")} <= chosen
-    assert all(kernel == "stablehlo" for kind, kernel in chosen if "few transposed" not in kind)
+    chosen = {
+        (kernel, *kind.split()[:3])
+        for name, kind, kernel in _XLAC._kernel_choices()
+        if name == "matmul"
+    }
+    taken = {(a, b, "transposed") for a, b in (("f32", "few"), ("f32", "some"), ("bf16", "few"))}
+    assert {("few_rows", *kind) for kind in taken} <= chosen
+    others = {(kernel, *kind) for kernel, *kind in chosen if kind[0] == "f32"}
+    assert {kernel for kernel, *kind in others if tuple(kind) not in taken} == {"stablehlo"}
     weights = rand(64, 48).to("xla")
     assert "cpu_few_rows" not in _XLAC._get_xla_tensors_hlo(
         [F.linear(rand(4, 48).to("xla"), weights)]
@@ -223,4 +229,71 @@ for dtype, bound in ((torch.float32, 1e-4), (torch.bfloat16, 0.5)):
     error = (y.cpu().float() - x.float() @ w.float().t()).abs().max().item()
     print(error < bound)
 """
-    assert python_output(code, XLA_KERNELS="matmul=library").split() == ["True", "True"]
+    assert python_output(code, XLA_KERNELS="matmul=few_rows").split() == ["True", "True"]
+
+
+def test_bfloat16_products() -> None:
+    """By oneDNN where the processor multiplies bfloat16; below, by it anywhere."""
+    x, y = rand(70, 48, dtype=BF16), rand(48, 66, dtype=BF16)
+    w, bias = rand(66, 48, dtype=BF16), rand(66, dtype=BF16)
+    batch, other = rand(5, 40, 32, dtype=BF16), rand(5, 32, 24, dtype=BF16)
+    cases = [
+        (torch.mm, (x, y)),
+        (lambda x, y: x.t().contiguous().t() @ y, (x, y)),
+        (lambda x, y: (x + 1).t() @ y, (rand(48, 70, dtype=BF16), y)),
+        (lambda x, w: x.t() @ w.t(), (rand(48, 70, dtype=BF16), w)),
+        (lambda x, y: x[:, 8:40] @ y[8:40, ::2], (x, y)),
+        (F.linear, (x, w)),
+        (F.linear, (x, w, bias)),
+        (F.linear, (x.view(7, 10, 48), w, bias)),
+        (torch.addmm, (rand(70, 66, dtype=BF16), x, y)),
+        (torch.addmm, (rand(70, 1, dtype=BF16), x, y)),
+        (torch.addmm, (rand(70, 66, dtype=BF16), x, y), {"beta": 0.5, "alpha": 2}),
+        (torch.addmm, (bias * INF, x, y), {"beta": 0}),
+        (torch.bmm, (batch, other)),
+        (torch.bmm, (batch.transpose(1, 2), rand(5, 24, 40, dtype=BF16).transpose(1, 2))),
+        (torch.bmm, (rand(1, 200, 64, dtype=BF16), rand(1, 64, 200, dtype=BF16))),
+        (torch.bmm, (rand(1, 64, 64, dtype=BF16), rand(1, 64, 900, dtype=BF16))),
+        (torch.matmul, (batch, other[0])),
+        (torch.baddbmm, (rand(40, 24, dtype=BF16), batch, other)),
+        (F.linear, (rand(600, 128, dtype=BF16), rand(96, 128, dtype=BF16))),  # on two threads
+        (F.linear, (rand(40, 128, dtype=BF16), rand(900, 128, dtype=BF16), rand(900, dtype=BF16))),
+    ]
+    check_many(cases, rtol=0.016, atol=0.06, grad=True)
+    empty = [(0, 48, 66), (70, 0, 66), (70, 48, 0)]
+    check_many(
+        [(torch.mm, (rand(m, k, dtype=BF16), rand(k, n, dtype=BF16))) for m, k, n in empty]
+        + [(F.linear, (rand(m, k, dtype=BF16), rand(66, k, dtype=BF16), bias)) for m, k, _ in empty]
+    )
+    x[3, 5], x[4, 6] = INF, NAN
+    check_many([(torch.mm, (x, y)), (F.linear, (x, w, bias))], rtol=0.016, atol=0.06)
+
+
+def test_bfloat16_products_anywhere() -> None:
+    if "XLA_KERNELS" in os.environ:
+        pytest.skip("this run is that")
+    run_tests(f"{__file__}::test_bfloat16_products", XLA_KERNELS="matmul=library")
+
+
+def test_bfloat16_rounds_once() -> None:
+    """What a bias cancels was not rounded before."""
+    x = torch.full((64, 128), 1.0, dtype=BF16)
+    w = torch.full((64, 128), 1.0, dtype=BF16)
+    x[:, 0] = 1 + 2**-7  # 128.0078 and its bfloat16, 128, differ
+    bias = torch.full((64,), -128.0, dtype=BF16)
+    maps, kernel = x.view(64, 128, 1, 1).expand(64, 128, 4, 4).contiguous(), w.view(64, 128, 1, 1)
+    for f, given in ((F.linear, (x, w, bias)), (F.conv2d, (maps, kernel, bias))):
+        result = f(*(one.to("xla") for one in given)).cpu().float()
+        assert (result == 2**-7).all()
+
+
+def test_bfloat16_convolutions() -> None:
+    functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    for transposed, shapes in ((False, SHAPES), (True, TRANSPOSED)):
+        cases = []
+        for x, w, options in shapes:
+            f = F.conv_transpose2d if transposed else functions[len(x) - 2]
+            bias = rand(w[1] if transposed else w[0], dtype=BF16)
+            cases.append((f, (rand(*x, dtype=BF16), rand(*w, dtype=BF16), bias), options))
+        for case in cases:
+            check_many([case], rtol=0.02, atol=0.15, grad=True)

@@ -48,13 +48,15 @@ bool Matches(const Row& row, std::string_view operation, std::string_view platfo
   return true;
 }
 
-constexpr std::string_view kNames[] = {"stablehlo", "product", "elementwise", "library"};
+constexpr std::string_view kNames[] = {"stablehlo", "product", "elementwise", "library",
+                                       "few_rows"};
 
 Kernel ParseKernel(std::string_view name) {
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
   if (found != std::end(kNames)) return static_cast<Kernel>(found - std::begin(kNames));
-  TORCH_CHECK_VALUE(false, "XLA_KERNELS: expected stablehlo, product, elementwise or library, got ",
-                    name);
+  TORCH_CHECK_VALUE(
+      false, "XLA_KERNELS: expected stablehlo, product, elementwise, library or few_rows, got ",
+      name);
 }
 
 /// What XLA_KERNELS puts before the table.
@@ -86,7 +88,8 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
               std::initializer_list<std::string_view> kind, const std::vector<Kernel>& possible) {
   const bool calls = MayCallLibraries(cx.platform());
   auto takes = [&](const Row& row) {
-    return (row.kernel != Kernel::kLibrary || calls) &&
+    const bool is_call = row.kernel == Kernel::kLibrary || row.kernel == Kernel::kFewRows;
+    return (!is_call || calls) &&
            std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
            Matches(row, operation, cx.platform(), kind);
   };

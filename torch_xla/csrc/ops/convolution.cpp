@@ -20,6 +20,7 @@
 #include "ops/convolution_library.h"
 #include "ops/dimension_map.h"
 #include "ops/dot.h"
+#include "ops/matmul_library.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering::aten {
@@ -72,9 +73,12 @@ void ForEachTap(const Dims& kernel, Visit visit) {
 /// x [N, C, input…], w [O, C / groups, kernel…] and dy [N, O, output…].
 class Geometry {
  public:
-  Geometry(const LoweringContext& cx, Dims input, Dims output, Dims kernel, c10::IntArrayRef stride,
-           c10::IntArrayRef padding, c10::IntArrayRef dilation, int64_t groups)
+  /// `element` is the arrays' own, of which the functions may be given larger ones.
+  Geometry(const LoweringContext& cx, ElementType element, Dims input, Dims output, Dims kernel,
+           c10::IntArrayRef stride, c10::IntArrayRef padding, c10::IntArrayRef dilation,
+           int64_t groups)
       : cx_(cx),
+        element_(element),
         rank_(input.size()),
         input_(std::move(input)),
         output_(std::move(output)),
@@ -96,7 +100,8 @@ class Geometry {
     }
   }
 
-  Value Forward(Value x, Value w) const;
+  /// `bias` [O] may be none.
+  Value Forward(Value x, Value w, std::optional<Value> bias = std::nullopt) const;
   Value InputGradient(Value dy, Value w) const;
   Value WeightGradient(Value x, Value dy) const;
 
@@ -107,7 +112,9 @@ class Geometry {
   bool IsPlain() const;
   Kernel Choose(ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
                 int64_t outputs, const Dims& lhs, const Dims& rhs, int64_t zeros = 1) const;
-  Value Library(ConvolutionPart part, Value lhs, Value rhs, Dims result) const;
+  Value ForwardBy(Kernel kernel, Value x, Value w, const Dims& result) const;
+  Value Library(ConvolutionPart part, Value lhs, Value rhs, Dims result,
+                std::optional<Value> bias = std::nullopt) const;
   Value Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
                  stablehlo::ConvolutionOptions options) const;
   Value Padded(Value x) const;
@@ -118,6 +125,7 @@ class Geometry {
   Value GroupChannels(Value dy) const;
 
   const LoweringContext& cx_;
+  ElementType element_;
   size_t rank_;
   Dims input_, output_, kernel_, stride_, padding_, dilation_;
   Dims window_;  // the kernel's extent with dilation
@@ -252,9 +260,14 @@ Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch
                       possible);
 }
 
-Value Geometry::Library(ConvolutionPart part, Value lhs, Value rhs, Dims result) const {
-  return CallConvolution(lhs, rhs,
-                         {part, stride_, padding_, dilation_, groups_, std::move(result)});
+Value Geometry::Library(ConvolutionPart part, Value lhs, Value rhs, Dims result,
+                        std::optional<Value> bias) const {
+  const ElementType given = lhs.element();
+  const ElementType element = MultipliesNatively(element_) ? element_ : given;
+  if (bias) bias = Convert(*bias, element);
+  return Convert(CallConvolution(Convert(lhs, element), Convert(rhs, element), bias,
+                                 {part, stride_, padding_, dilation_, groups_, std::move(result)}),
+                 given);
 }
 
 Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
@@ -277,12 +290,17 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
 
 // ---- The three functions ----------------------------------------------------------------
 
-Value Geometry::Forward(Value x, Value w) const {
+Value Geometry::Forward(Value x, Value w, std::optional<Value> bias) const {
   const int64_t batch = x.dim(0), outputs = w.dim(0);
   const Dims result = Join({batch, outputs}, output_);
   const Kernel kernel =
       Choose(ConvolutionPart::kForward, x.element(), batch, x.dim(1), outputs, input_, window_);
-  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kForward, x, w, result);
+  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kForward, x, w, result, bias);
+  Value y = ForwardBy(kernel, x, w, result);
+  return bias ? Add(y, BroadcastInDim(Convert(*bias, y.element()), result, {1})) : y;
+}
+
+Value Geometry::ForwardBy(Kernel kernel, Value x, Value w, const Dims& result) const {
   if (kernel == Kernel::kElementwise) {
     Value padded = Padded(x), sum;
     ForEachTap(kernel_, [&](const Dims& tap) {
@@ -295,7 +313,7 @@ Value Geometry::Forward(Value x, Value w) const {
     Value y =
         Dot(platform_, GroupWeights(w), Patches(x),
             {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
-    return SwapLeading(Reshape(y, Join({outputs, batch}, output_)));
+    return SwapLeading(Reshape(y, Join({result[1], result[0]}, output_)));
   }
   Padding padding;
   for (size_t i = 0; i < rank_; ++i) {
@@ -457,13 +475,14 @@ Value convolution(LoweringContext& cx, Value input, Value weight, std::optional<
               groups, " at dimension 0, but got ", weight.type().ToString());
   const ElementType element = ConvolutionElement(cx, input);
   const Dims dims = cx.output_dims(), from = Spatial(input.dims()), to = Spatial(dims);
-  Geometry geometry(cx, transposed ? to : from, transposed ? from : to, Spatial(weight.dims()),
-                    stride, padding, dilation, groups);
+  Geometry geometry(cx, input.element(), transposed ? to : from, transposed ? from : to,
+                    Spatial(weight.dims()), stride, padding, dilation, groups);
   Value x = Convert(input, element), w = Convert(weight, element), y;
   if (IsEmpty(x) || IsEmpty(w) || Product(dims) == 0) {
     y = Constant(cx.builder(), 0, {element, dims});
   } else {
-    y = transposed ? geometry.InputGradient(x, w) : geometry.Forward(x, w);
+    if (!transposed) return ToOutput(cx, geometry.Forward(x, w, bias));
+    y = geometry.InputGradient(x, w);
   }
   if (bias) y = Add(y, BroadcastInDim(Convert(*bias, element), dims, {1}));
   return ToOutput(cx, y);
@@ -478,8 +497,8 @@ std::vector<Value> convolution_backward(LoweringContext& cx, Value grad_output, 
                                         const std::vector<bool>& /*output_mask*/) {
   const ElementType element = ConvolutionElement(cx, input);
   const Dims from = Spatial(input.dims()), to = Spatial(grad_output.dims());
-  Geometry geometry(cx, transposed ? to : from, transposed ? from : to, Spatial(weight.dims()),
-                    stride, padding, dilation, groups);
+  Geometry geometry(cx, input.element(), transposed ? to : from, transposed ? from : to,
+                    Spatial(weight.dims()), stride, padding, dilation, groups);
   Value x = Convert(input, element), w = Convert(weight, element);
   Value dy = Convert(grad_output, element);
   const bool empty = IsEmpty(x) || IsEmpty(w) || IsEmpty(dy);
@@ -506,7 +525,8 @@ Value im2col(LoweringContext& cx, Value self, c10::IntArrayRef kernel_size,
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value x = WithBatch(self, 3);
   const Dims input = Spatial(x.dims());
-  Geometry geometry(cx, input, PatchCounts(input, kernel_size, dilation, padding, stride),
+  Geometry geometry(cx, self.element(), input,
+                    PatchCounts(input, kernel_size, dilation, padding, stride),
                     PerDimension(kernel_size, 2), stride, padding, dilation, 1);
   Value patches = geometry.Patches(x);
   patches = Reshape(patches, {patches.dim(1), x.dim(0), cx.output_type().dims.back()});
@@ -519,7 +539,7 @@ Value col2im(LoweringContext& cx, Value self, c10::IntArrayRef output_size,
   if (IsEmpty(self)) return Constant(cx.builder(), 0, cx.output_type());
   const Dims kernel = PerDimension(kernel_size, 2), size = PerDimension(output_size, 2);
   const Dims counts = PatchCounts(size, kernel_size, dilation, padding, stride);
-  Geometry geometry(cx, size, counts, kernel, stride, padding, dilation, 1);
+  Geometry geometry(cx, self.element(), size, counts, kernel, stride, padding, dilation, 1);
   Value x = WithBatch(Convert(self, ComputeType(self.element())), 2);
   x = Transpose(x, {1, 0, 2});
   x = Reshape(x, Join({x.dim(0) / Product(kernel), Product(kernel), x.dim(1)}, counts));

@@ -50,6 +50,7 @@ ConvolutionPart PartOf(std::string_view name) {
 struct Call {
   ConvolutionPart part;
   at::Tensor lhs, rhs, result;
+  std::optional<at::Tensor> bias;
   at::IntArrayRef stride, padding, dilation;
   int64_t groups;
 
@@ -73,11 +74,12 @@ struct Call {
     TORCH_INTERNAL_ASSERT(false);
   }
 
-  at::Tensor Compute(const at::Tensor& a, const at::Tensor& b, const at::Tensor& like) const {
+  at::Tensor Compute(const at::Tensor& a, const at::Tensor& b,
+                     const std::optional<at::Tensor>& bias_part, const at::Tensor& like) const {
     const int64_t zeros[3] = {0, 0, 0};
     const at::IntArrayRef none(zeros, stride.size());
     if (part == ConvolutionPart::kForward) {
-      return at::convolution(a, b, {}, stride, padding, dilation, /*transposed=*/false, none,
+      return at::convolution(a, b, bias_part, stride, padding, dilation, /*transposed=*/false, none,
                              groups);
     }
     // Of the operand whose gradient it is, only the sizes count.
@@ -104,7 +106,10 @@ struct Call {
       at::Tensor out = Part(result, cut.result, i, count);
       // Only its sizes count, but those of a view that is not contiguous would be copied.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
-      at::Tensor made = Compute(Part(lhs, cut.lhs, i, count), Part(rhs, cut.rhs, i, count), like);
+      std::optional<at::Tensor> bias_part;
+      if (bias) bias_part = Part(*bias, cut.rhs, i, count);
+      at::Tensor made =
+          Compute(Part(lhs, cut.lhs, i, count), Part(rhs, cut.rhs, i, count), bias_part, like);
       if (sums.empty()) {
         out.copy_(made);
       } else {
@@ -124,14 +129,16 @@ void Handle(const XLA_FFI_CallFrame& frame) {
     std::span<const int64_t> values = attributes.List(name);
     return at::IntArrayRef(values.data(), values.size());
   };
-  const Call call{PartOf(attributes.Text("what")),
-                  FfiTensor(frame.args.args[0]),
-                  FfiTensor(frame.args.args[1]),
-                  FfiTensor(frame.rets.rets[0]),
-                  list("stride"),
-                  list("padding"),
-                  list("dilation"),
-                  list("groups")[0]};
+  const Call call{
+      PartOf(attributes.Text("what")),
+      FfiTensor(frame.args.args[0]),
+      FfiTensor(frame.args.args[1]),
+      FfiTensor(frame.rets.rets[0]),
+      frame.args.size == 3 ? std::optional(FfiTensor(frame.args.args[2])) : std::nullopt,
+      list("stride"),
+      list("padding"),
+      list("dilation"),
+      list("groups")[0]};
   call.Run(frame);
 }
 
@@ -140,13 +147,16 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 }  // namespace
 
-Value CallConvolution(Value lhs, Value rhs, const ConvolutionCall& call) {
+Value CallConvolution(Value lhs, Value rhs, std::optional<Value> bias,
+                      const ConvolutionCall& call) {
   const std::string attributes = "what = " + stablehlo::Quoted(Name(call.part)) +
                                  ", groups = " + stablehlo::I64Array(Dims{call.groups}) +
                                  ", stride = " + stablehlo::I64Array(call.stride) +
                                  ", padding = " + stablehlo::I64Array(call.padding) +
                                  ", dilation = " + stablehlo::I64Array(call.dilation);
-  return CallLibrary(kTarget, {lhs, rhs}, {{lhs.element(), call.result}}, attributes)[0];
+  std::vector<Value> operands = {lhs, rhs};
+  if (bias) operands.push_back(*bias);
+  return CallLibrary(kTarget, operands, {{lhs.element(), call.result}}, attributes)[0];
 }
 
 }  // namespace torch_xla::lowering

@@ -2,6 +2,8 @@
 // device's memory. Table lowering/kernel_table.inc says where.
 #pragma once
 
+#include <optional>
+
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
@@ -16,7 +18,8 @@ struct ConvolutionCall {
   Dims result;
 };
 
-/// (x, w) -> y; (y's gradient, w) -> x's; (x, y's gradient) -> w's. float, not empty.
-Value CallConvolution(Value lhs, Value rhs, const ConvolutionCall& call);
+/// (x, w) -> y; (y's gradient, w) -> x's; (x, y's gradient) -> w's. Of one element type, float or
+/// bfloat16, not empty. `bias` [O], of y alone, may be none.
+Value CallConvolution(Value lhs, Value rhs, std::optional<Value> bias, const ConvolutionCall& call);
 
 }  // namespace torch_xla::lowering

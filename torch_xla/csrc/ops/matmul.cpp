@@ -12,6 +12,7 @@
 #include "lowering/precision.h"
 #include "ops/dot.h"
 #include "ops/few_rows_library.h"
+#include "ops/matmul_library.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering {
@@ -98,7 +99,8 @@ Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbe
 
 /// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.
 Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Value alpha) {
-  const ElementType element = product.element();
+  const ElementType element = ComputeType(product.element());
+  product = Convert(product, element);
   const Dims& dims = product.dims();
   beta = Convert(beta, element);
   Value scaled = Multiply(To(self, element, dims), BroadcastTo(beta, dims));
@@ -108,51 +110,100 @@ Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Valu
                                  Multiply(product, To(alpha, element, dims))));
 }
 
-/// Whether a matrix is the transposed view of one whose rows lie one after another.
+/// Whether a matrix, or each of a batch, is the transposed view of one whose rows lie one after
+/// another.
 bool IsTransposed(const ir::Value& matrix) {
   const ir::Node& node = *matrix.node;
   if (&node.op() != &ir::ops::as_strided) return false;
   ir::AttributeReader words(node.attributes());
   const c10::IntArrayRef size = words.IntList(), stride = words.IntList();
-  return size.size() == 2 && stride[0] == 1 && stride[1] == size[0];
+  const size_t rank = size.size();
+  if (rank < 2 || rank > 3) return false;
+  return stride[rank - 2] == 1 && stride[rank - 1] == size[rank - 2] &&
+         (rank == 2 || stride[0] == size[1] * size[2]);
 }
 
-/// Whether a function of this library multiplies a few rows with weights, as `x @ w.t()`.
-bool CallsFewRows(const LoweringContext& cx, Value lhs, const ir::Value& rhs) {
-  const ElementType element = lhs.element();
-  const bool is_transposed = IsTransposed(rhs);
-  std::vector<Kernel> possible = {Kernel::kStableHlo};
-  if (HasFewRows(element) && cx.output_element() == element && is_transposed) {
-    possible.push_back(Kernel::kLibrary);
-  }
-  return ChooseKernel(cx, "matmul",
-                      {KindOf(element), lhs.dim(0) <= kFewRows ? "few" : "many",
-                       is_transposed ? "transposed" : "plain"},
-                      possible) == Kernel::kLibrary;
+bool IsOne(const ir::Value& value) {
+  const ir::Node& node = *value.node;
+  return &node.op() == &ir::ops::Constant &&
+         ir::AttributeReader(node.attributes()).Scalar().equal(1);
 }
 
-/// lhs times rhs, which is the node's operand number `place`.
-Value Matrix(LoweringContext& cx, Value lhs, Value rhs, size_t place) {
-  if (CallsFewRows(cx, lhs, cx.node().operands()[place])) {
-    return CallFewRows(lhs, stablehlo::Transpose(rhs, {1, 0}));
+/// lhs times rhs, the node's operand number `place` and the one behind it: [m, k] and [k, n], or
+/// batches of them.
+class MatrixProduct {
+ public:
+  MatrixProduct(LoweringContext& cx, Value lhs, Value rhs, size_t place)
+      : cx_(cx),
+        lhs_(lhs),
+        rhs_(rhs),
+        lhs_transposed_(IsTransposed(cx.node().operands()[place])),
+        rhs_transposed_(IsTransposed(cx.node().operands()[place + 1])),
+        kernel_(Choose()) {}
+
+  /// In the type that PyTorch accumulates in, or rounded to the output's.
+  Value Compute() const {
+    if (kernel_ == Kernel::kFewRows) return CallFewRows(lhs_, Transposed(rhs_));
+    if (kernel_ == Kernel::kLibrary) return Call(std::nullopt);
+    const int64_t batch = lhs_.rank() - 2;
+    DotDimensionNumbers numbers{.lhs_contracting = {batch + 1}, .rhs_contracting = {batch}};
+    if (batch > 0) numbers.lhs_batch = numbers.rhs_batch = {0};
+    return Product(cx_, lhs_, rhs_, numbers);
   }
-  return Product(cx, lhs, rhs, {.lhs_contracting = {1}, .rhs_contracting = {0}});
-}
+
+  /// With `bias` added before it is rounded, where the implementation does that.
+  std::optional<Value> ComputeWith(Value bias) const {
+    if (kernel_ != Kernel::kLibrary || lhs_.rank() != 2) return std::nullopt;
+    if (bias.element() != lhs_.element()) return std::nullopt;
+    return Call(bias);
+  }
+
+ private:
+  Kernel Choose() const {
+    const ElementType element = lhs_.element();
+    if (element != rhs_.element() || element != cx_.output_element()) return Kernel::kStableHlo;
+    std::vector<Kernel> possible = {Kernel::kStableHlo};
+    if (HasFewRows(element) && rhs_transposed_ && lhs_.rank() == 2) {
+      possible.push_back(Kernel::kFewRows);
+    }
+    if (element == ElementType::kBF16) possible.push_back(Kernel::kLibrary);
+    const int64_t rows = lhs_.dim(lhs_.rank() - 2);
+    const int64_t products = cx_.output_type().num_elements() * lhs_.dim(lhs_.rank() - 1);
+    return ChooseKernel(
+        cx_, "matmul",
+        {KindOf(element),
+         rows <= 4          ? "few"
+         : rows <= kFewRows ? "some"
+                            : "many",
+         rhs_transposed_ ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
+         MultipliesNatively(element) ? "native" : "converted"},
+        possible);
+  }
+
+  Value Call(std::optional<Value> bias) const {
+    return CallMatmul(Operand(lhs_, lhs_transposed_), Operand(rhs_, rhs_transposed_), bias);
+  }
+  static Value Transposed(Value matrix) {
+    return stablehlo::Transpose(matrix, matrix.rank() == 2 ? Dims{1, 0} : Dims{0, 2, 1});
+  }
+  static MatrixOperand Operand(Value matrix, bool transposed) {
+    return {transposed ? Transposed(matrix) : matrix, transposed};
+  }
+
+  LoweringContext& cx_;
+  Value lhs_, rhs_;
+  bool lhs_transposed_, rhs_transposed_;
+  Kernel kernel_;
+};
 
 Value MatrixVector(LoweringContext& cx, Value matrix, Value vector) {
   return Product(cx, matrix, vector, {.lhs_contracting = {1}, .rhs_contracting = {0}});
 }
 
-Value Batch(LoweringContext& cx, Value lhs, Value rhs) {
-  return Product(
-      cx, lhs, rhs,
-      {.lhs_batch = {0}, .rhs_batch = {0}, .lhs_contracting = {2}, .rhs_contracting = {1}});
-}
-
 }  // namespace
 
 Value mm(LoweringContext& cx, Value self, Value mat2) {
-  return ToOutput(cx, Matrix(cx, self, mat2, 1));
+  return ToOutput(cx, MatrixProduct(cx, self, mat2, 0).Compute());
 }
 
 Value mv(LoweringContext& cx, Value self, Value vec) {
@@ -164,11 +215,16 @@ Value dot(LoweringContext& cx, Value self, Value tensor) {
 }
 
 Value bmm(LoweringContext& cx, Value self, Value mat2) {
-  return ToOutput(cx, Batch(cx, self, mat2));
+  return ToOutput(cx, MatrixProduct(cx, self, mat2, 0).Compute());
 }
 
 Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
-  return AddScaled(cx, self, Matrix(cx, mat1, mat2, 2), beta, alpha);
+  const MatrixProduct product(cx, mat1, mat2, 1);
+  const ir::Node::Operands& operands = cx.node().operands();
+  if (IsOne(operands[3]) && IsOne(operands[4])) {
+    if (std::optional<Value> sum = product.ComputeWith(self)) return *sum;
+  }
+  return AddScaled(cx, self, product.Compute(), beta, alpha);
 }
 
 Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {
@@ -177,7 +233,7 @@ Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, V
 
 Value baddbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta,
               Value alpha) {
-  return AddScaled(cx, self, Batch(cx, batch1, batch2), beta, alpha);
+  return AddScaled(cx, self, MatrixProduct(cx, batch1, batch2, 1).Compute(), beta, alpha);
 }
 
 Value addbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta, Value alpha) {

@@ -1,0 +1,91 @@
+#include "ops/matmul_library.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/aten_calls.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_matmul";
+
+/// `index` of `count` parts of a dimension.
+at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
+  const int64_t from = tensor.size(dim) * index / count;
+  return tensor.narrow(dim, from, tensor.size(dim) * (index + 1) / count - from);
+}
+
+/// The dimension of the result, from its end, that threads share out: the longer one, as each packs
+/// all of the operand that has it not.
+int64_t BestCut(const at::Tensor& out, int64_t threads) {
+  if (out.dim() == 3 && out.size(0) >= threads) return -3;
+  return out.size(-2) >= out.size(-1) ? -2 : -1;
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const std::span<const int64_t> transposed = FfiAttributes(frame.attrs).List("transposed");
+  at::Tensor lhs = FfiTensor(frame.args.args[0]), rhs = FfiTensor(frame.args.args[1]);
+  if (transposed[0]) lhs = lhs.transpose(-2, -1);
+  if (transposed[1]) rhs = rhs.transpose(-2, -1);
+  const at::Tensor result = FfiTensor(frame.rets.rets[0]);
+  at::Tensor bias;
+  if (frame.args.size == 3) bias = FfiTensor(frame.args.args[2]).expand(result.sizes());
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 20;
+  const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads);
+  const int64_t products = result.numel() * lhs.size(-1);
+  const int64_t parts =
+      std::clamp<int64_t>(std::min(products / kLeast, result.size(cut)), 1, threads);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const AtenCalls calls;
+    const at::Tensor a = cut == -1 ? lhs : Part(lhs, cut, i, parts);
+    const at::Tensor b = cut == -2 ? rhs : Part(rhs, cut, i, parts);
+    at::Tensor out = Part(result, cut, i, parts);
+    if (bias.defined()) {
+      at::addmm_out(out, Part(bias, cut, i, parts), a, b);
+    } else if (out.dim() == 3) {
+      at::bmm_out(out, a, b);
+    } else {
+      at::mm_out(out, a, b);
+    }
+  });
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+
+}  // namespace
+
+bool MultipliesNatively(ElementType element) {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has && element == ElementType::kBF16;
+#else
+  return false;
+#endif
+}
+
+Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, std::optional<Value> bias) {
+  Dims dims = lhs.value.dims();
+  const auto rank = static_cast<int64_t>(dims.size());
+  dims[rank - 2] = lhs.value.dim(rank - (lhs.transposed ? 1 : 2));
+  dims[rank - 1] = rhs.value.dim(rank - (rhs.transposed ? 2 : 1));
+  std::vector<Value> operands = {lhs.value, rhs.value};
+  if (bias) operands.push_back(*bias);
+  return CallLibrary(
+      kTarget, operands, {{lhs.value.element(), dims}},
+      "transposed = " + stablehlo::I64Array(Dims{lhs.transposed, rhs.transposed}))[0];
+}
+
+}  // namespace torch_xla::lowering
