@@ -181,6 +181,11 @@ def test_few_rows_with_weights() -> None:
     cases += [
         (lambda x, w: x @ w.t()[8:], (rand(4, 40), rand(64, 48))),
         (lambda x, w: x @ w, (rand(4, 48), rand(48, 64))),
+        *((torch.mm, (rand(n, 300), rand(300, 1030))) for n in (1, 3, 4, 5)),
+        (torch.mv, (rand(1030, 300), rand(300))),
+        (torch.mv, (rand(300, 1030).t(), rand(300))),
+        (torch.mv, (rand(50, 300)[:, ::2], rand(150))),
+        (torch.addmv, (rand(1030), rand(1030, 300), rand(300))),
         (F.linear, (rand(4, 300), rand(1030, 300), rand(1030))),  # on two threads
         (F.linear, (rand(32, 300), rand(1030, 300), rand(1030))),
     ]
@@ -192,16 +197,25 @@ def test_few_rows_with_weights() -> None:
         (F.linear, (rand(*rows, dtype=BF16), rand(out, rows[1], dtype=BF16), rand(out, dtype=BF16)))
         for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030), ((19, 83), 61))
     ]
+    half += [
+        (torch.mm, (rand(3, 300, dtype=BF16), rand(300, 1030, dtype=BF16))),
+        (torch.mv, (rand(1030, 300, dtype=BF16), rand(300, dtype=BF16))),
+    ]
     check_many(half, rtol=0.01, atol=0.05, grad=True)
     chosen = {
-        (kernel, *kind.split()[:3])
+        (kernel, " ".join(kind.split()[:-1]))
         for name, kind, kernel in _XLAC._kernel_choices()
         if name == "matmul"
     }
-    taken = {(a, b, "transposed") for a, b in (("f32", "few"), ("f32", "some"), ("bf16", "few"))}
-    assert {("few_rows", *kind) for kind in taken} <= chosen
-    others = {(kernel, *kind) for kernel, *kind in chosen if kind[0] == "f32"}
-    assert {kernel for kernel, *kind in others if tuple(kind) not in taken} == {"stablehlo"}
+    taken = {
+        f"{kind} {size}"
+        for kind in ("f32 few transposed", "f32 some transposed", "bf16 few transposed")
+        for size in ("small", "large")
+    } | {"f32 few plain large", "bf16 few plain large"}
+    assert {("few_rows", kind) for kind in taken} <= chosen
+    assert all(
+        kernel == "stablehlo" for kernel, kind in chosen if kind not in taken and "f32" in kind
+    )
     weights = rand(64, 48).to("xla")
     assert "cpu_few_rows" not in _XLAC._get_xla_tensors_hlo(
         [F.linear(rand(4, 48).to("xla"), weights)]

@@ -129,6 +129,24 @@ bool IsOne(const ir::Value& value) {
          ir::AttributeReader(node.attributes()).Scalar().equal(1);
 }
 
+/// The implementation, one of `possible`, of lhs times rhs, which is `transposed` or plain in
+/// memory and has `rows` times one of its columns to compute.
+Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t rows, bool transposed,
+                     const std::vector<Kernel>& possible) {
+  const ElementType element = lhs.element();
+  if (element != rhs.element() || element != cx.output_element()) return Kernel::kStableHlo;
+  const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
+  return ChooseKernel(
+      cx, "matmul",
+      {KindOf(element),
+       rows <= 4          ? "few"
+       : rows <= kFewRows ? "some"
+                          : "many",
+       transposed ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
+       MultipliesNatively(element) ? "native" : "converted"},
+      possible);
+}
+
 /// lhs times rhs, the node's operand number `place` and the one behind it: [m, k] and [k, n], or
 /// batches of them.
 class MatrixProduct {
@@ -138,12 +156,20 @@ class MatrixProduct {
         lhs_(lhs),
         rhs_(rhs),
         lhs_transposed_(IsTransposed(cx.node().operands()[place])),
-        rhs_transposed_(IsTransposed(cx.node().operands()[place + 1])),
-        kernel_(Choose()) {}
+        rhs_transposed_(IsTransposed(cx.node().operands()[place + 1])) {
+    std::vector<Kernel> possible = {Kernel::kStableHlo};
+    if (HasFewRows(lhs.element()) && lhs.rank() == 2) {
+      possible.push_back(Kernel::kFewRows);
+    }
+    if (lhs.element() == ElementType::kBF16) possible.push_back(Kernel::kLibrary);
+    kernel_ = ChooseProduct(cx, lhs, rhs, lhs.dim(lhs.rank() - 2), rhs_transposed_, possible);
+  }
 
   /// In the type that PyTorch accumulates in, or rounded to the output's.
   Value Compute() const {
-    if (kernel_ == Kernel::kFewRows) return CallFewRows(lhs_, Transposed(rhs_));
+    if (kernel_ == Kernel::kFewRows) {
+      return rhs_transposed_ ? CallFewRows(lhs_, Transposed(rhs_)) : CallFewRows(lhs_, rhs_, true);
+    }
     if (kernel_ == Kernel::kLibrary) return Call(std::nullopt);
     const int64_t batch = lhs_.rank() - 2;
     DotDimensionNumbers numbers{.lhs_contracting = {batch + 1}, .rhs_contracting = {batch}};
@@ -159,27 +185,6 @@ class MatrixProduct {
   }
 
  private:
-  Kernel Choose() const {
-    const ElementType element = lhs_.element();
-    if (element != rhs_.element() || element != cx_.output_element()) return Kernel::kStableHlo;
-    std::vector<Kernel> possible = {Kernel::kStableHlo};
-    if (HasFewRows(element) && rhs_transposed_ && lhs_.rank() == 2) {
-      possible.push_back(Kernel::kFewRows);
-    }
-    if (element == ElementType::kBF16) possible.push_back(Kernel::kLibrary);
-    const int64_t rows = lhs_.dim(lhs_.rank() - 2);
-    const int64_t products = cx_.output_type().num_elements() * lhs_.dim(lhs_.rank() - 1);
-    return ChooseKernel(
-        cx_, "matmul",
-        {KindOf(element),
-         rows <= 4          ? "few"
-         : rows <= kFewRows ? "some"
-                            : "many",
-         rhs_transposed_ ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
-         MultipliesNatively(element) ? "native" : "converted"},
-        possible);
-  }
-
   Value Call(std::optional<Value> bias) const {
     return CallMatmul(Operand(lhs_, lhs_transposed_), Operand(rhs_, rhs_transposed_), bias);
   }
@@ -193,10 +198,18 @@ class MatrixProduct {
   LoweringContext& cx_;
   Value lhs_, rhs_;
   bool lhs_transposed_, rhs_transposed_;
-  Kernel kernel_;
+  Kernel kernel_ = Kernel::kStableHlo;
 };
 
-Value MatrixVector(LoweringContext& cx, Value matrix, Value vector) {
+/// matrix, the node's operand number `place`, times vector.
+Value MatrixVector(LoweringContext& cx, Value matrix, Value vector, size_t place) {
+  // One row times the transposed matrix.
+  if (HasFewRows(vector.element()) && !IsTransposed(cx.node().operands()[place]) &&
+      ChooseProduct(cx, vector, matrix, 1, /*transposed=*/true,
+                    {Kernel::kStableHlo, Kernel::kFewRows}) == Kernel::kFewRows) {
+    Value row = stablehlo::Reshape(vector, {1, vector.dim(0)});
+    return stablehlo::Reshape(CallFewRows(row, matrix), {matrix.dim(0)});
+  }
   return Product(cx, matrix, vector, {.lhs_contracting = {1}, .rhs_contracting = {0}});
 }
 
@@ -207,7 +220,7 @@ Value mm(LoweringContext& cx, Value self, Value mat2) {
 }
 
 Value mv(LoweringContext& cx, Value self, Value vec) {
-  return ToOutput(cx, MatrixVector(cx, self, vec));
+  return ToOutput(cx, MatrixVector(cx, self, vec, 0));
 }
 
 Value dot(LoweringContext& cx, Value self, Value tensor) {
@@ -228,7 +241,7 @@ Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta,
 }
 
 Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {
-  return AddScaled(cx, self, MatrixVector(cx, mat, vec), beta, alpha);
+  return AddScaled(cx, self, MatrixVector(cx, mat, vec, 1), beta, alpha);
 }
 
 Value baddbmm(LoweringContext& cx, Value self, Value batch1, Value batch2, Value beta,
