@@ -311,3 +311,45 @@ def test_bfloat16_convolutions() -> None:
             cases.append((f, (rand(*x, dtype=BF16), rand(*w, dtype=BF16), bias), options))
         for case in cases:
             check_many([case], rtol=0.02, atol=0.15, grad=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int16, torch.int64, torch.complex64, torch.complex128]
+)
+def test_products_of_other_types(dtype) -> None:
+    """By ATen: XLA:CPU's are loops."""
+
+    def some(*shape):
+        if dtype.is_complex:
+            return torch.randn(*shape, dtype=dtype)
+        return torch.randint(0, 200, shape).to(dtype) * 3  # overflows
+
+    x, y, batch = some(40, 33), some(33, 50), some(5, 40, 33)
+    cases = [
+        (torch.mm, (x, y)),
+        (lambda x, y: x.t().contiguous().t() @ y, (x, y)),
+        (lambda y, x: y.t() @ x.t(), (y, x)),
+        (torch.addmm, (some(50), x, y)),
+        (torch.addmm, (some(40, 50), x, y), {"beta": 2, "alpha": 3}),
+        (torch.bmm, (batch, some(5, 33, 50))),
+        (lambda x, y: x.transpose(1, 2) @ y.transpose(1, 2), (batch, some(5, 50, 40))),
+        (torch.baddbmm, (some(40, 50), batch, some(5, 33, 50))),
+        (torch.mm, (some(150, 100), some(100, 140))),  # on two threads
+        (torch.mm, (some(40, 100), some(100, 540))),
+        (torch.bmm, (some(1, 40, 100), some(1, 100, 540))),
+        (torch.mv, (some(300, 200), some(200))),
+    ]
+    if dtype.is_complex:
+        cases += [(lambda x, y: x.conj() @ y.mH.mT, (x, y))]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=dtype.is_complex)
+
+
+def test_int8_products_of_int32() -> None:
+    def some(*shape):
+        return torch.randint(-128, 128, shape, dtype=torch.int8)
+
+    sizes = ((40, 64, 48), (17, 1000, 8), (130, 256, 264), (40, 64, 1024))
+    cases = [(torch._int_mm, (some(m, k), some(k, n))) for m, k, n in sizes]
+    cases += [(lambda x, y: torch._int_mm(x, y.t()), (some(130, 256), some(264, 256)))]
+    cases += [(lambda x, y: torch._int_mm(x.t(), y), (some(256, 130), some(256, 264)))]
+    check_many(cases)

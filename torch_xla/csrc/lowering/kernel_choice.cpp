@@ -123,11 +123,6 @@ Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
   return kernel;
 }
 
-std::string_view KindOf(ElementType element) {
-  if (element == ElementType::kF32) return "f32";
-  return element == ElementType::kBF16 ? "bf16" : "other";
-}
-
 std::set<std::tuple<std::string, std::string, std::string>> KernelChoices() {
   std::lock_guard<std::mutex> lock(Chosen().mutex);
   return Chosen().rows;

@@ -46,9 +46,6 @@ Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,
                     const std::vector<Kernel>& possible);
 
-/// The word of a kind for an element type.
-std::string_view KindOf(stablehlo::ElementType element);
-
 /// What has been chosen for the programs of this process: operation, kind, implementation.
 std::set<std::tuple<std::string, std::string, std::string>> KernelChoices();
 

@@ -126,7 +126,7 @@ using stablehlo::Convert;
 bool CallsLibrary(const LoweringContext& cx, std::string_view operation, Value query) {
   constexpr int64_t kFew = 4;
   return ChooseKernel(cx, operation,
-                      {KindOf(query.element()), query.dim(2) <= kFew ? "few" : "many"},
+                      {runtime::MlirName(query.element()), query.dim(2) <= kFew ? "few" : "many"},
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 

@@ -246,7 +246,7 @@ Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch
   if (depthwise) possible.push_back(Kernel::kElementwise);
   if (element == ElementType::kF32 && IsPlain()) possible.push_back(Kernel::kLibrary);
   return ChooseKernel(cx_, kOperations[static_cast<size_t>(part)],
-                      {KindOf(element), kRanks[std::min<size_t>(rank_, 3) - 1],
+                      {runtime::MlirName(element), kRanks[std::min<size_t>(rank_, 3) - 1],
                        groups_ == 1           ? "one"
                        : depthwise            ? "depthwise"
                        : inputs / groups_ > 4 ? "grouped"

@@ -133,12 +133,12 @@ bool IsOne(const ir::Value& value) {
 /// memory and has `rows` times one of its columns to compute.
 Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t rows, bool transposed,
                      const std::vector<Kernel>& possible) {
+  if (lhs.element() != rhs.element()) return Kernel::kStableHlo;
   const ElementType element = lhs.element();
-  if (element != rhs.element() || element != cx.output_element()) return Kernel::kStableHlo;
   const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
   return ChooseKernel(
       cx, "matmul",
-      {KindOf(element),
+      {runtime::MlirName(element),
        rows <= 4          ? "few"
        : rows <= kFewRows ? "some"
                           : "many",
@@ -158,10 +158,11 @@ class MatrixProduct {
         lhs_transposed_(IsTransposed(cx.node().operands()[place])),
         rhs_transposed_(IsTransposed(cx.node().operands()[place + 1])) {
     std::vector<Kernel> possible = {Kernel::kStableHlo};
-    if (HasFewRows(lhs.element()) && lhs.rank() == 2) {
+    const ElementType element = cx.output_element();
+    if (HasFewRows(element) && lhs.element() == element && lhs.rank() == 2) {
       possible.push_back(Kernel::kFewRows);
     }
-    if (lhs.element() == ElementType::kBF16) possible.push_back(Kernel::kLibrary);
+    if (HasMatmul(lhs.element(), element)) possible.push_back(Kernel::kLibrary);
     kernel_ = ChooseProduct(cx, lhs, rhs, lhs.dim(lhs.rank() - 2), rhs_transposed_, possible);
   }
 
@@ -180,13 +181,14 @@ class MatrixProduct {
   /// With `bias` added before it is rounded, where the implementation does that.
   std::optional<Value> ComputeWith(Value bias) const {
     if (kernel_ != Kernel::kLibrary || lhs_.rank() != 2) return std::nullopt;
-    if (bias.element() != lhs_.element()) return std::nullopt;
+    if (bias.element() != cx_.output_element()) return std::nullopt;
     return Call(bias);
   }
 
  private:
   Value Call(std::optional<Value> bias) const {
-    return CallMatmul(Operand(lhs_, lhs_transposed_), Operand(rhs_, rhs_transposed_), bias);
+    return CallMatmul(Operand(lhs_, lhs_transposed_), Operand(rhs_, rhs_transposed_),
+                      cx_.output_element(), bias);
   }
   static Value Transposed(Value matrix) {
     return stablehlo::Transpose(matrix, matrix.rank() == 2 ? Dims{1, 0} : Dims{0, 2, 1});
@@ -204,7 +206,8 @@ class MatrixProduct {
 /// matrix, the node's operand number `place`, times vector.
 Value MatrixVector(LoweringContext& cx, Value matrix, Value vector, size_t place) {
   // One row times the transposed matrix.
-  if (HasFewRows(vector.element()) && !IsTransposed(cx.node().operands()[place]) &&
+  if (HasFewRows(vector.element()) && vector.element() == cx.output_element() &&
+      !IsTransposed(cx.node().operands()[place]) &&
       ChooseProduct(cx, vector, matrix, 1, /*transposed=*/true,
                     {Kernel::kStableHlo, Kernel::kFewRows}) == Kernel::kFewRows) {
     Value row = stablehlo::Reshape(vector, {1, vector.dim(0)});

@@ -1,5 +1,6 @@
 #include "ops/matmul_library.h"
 
+#include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
@@ -28,7 +29,8 @@ at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t co
 
 /// The dimension of the result, from its end, that threads share out: the longer one, as each packs
 /// all of the operand that has it not.
-int64_t BestCut(const at::Tensor& out, int64_t threads) {
+int64_t BestCut(const at::Tensor& out, int64_t threads, bool is_widened) {
+  if (is_widened) return -2;  // whose kernel writes to nothing but whole rows
   if (out.dim() == 3 && out.size(0) >= threads) return -3;
   return out.size(-2) >= out.size(-1) ? -2 : -1;
 }
@@ -43,7 +45,8 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   if (frame.args.size == 3) bias = FfiTensor(frame.args.args[2]).expand(result.sizes());
   // Less than this is not worth a second thread.
   constexpr int64_t kLeast = 1 << 20;
-  const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads);
+  const bool is_widened = result.scalar_type() != lhs.scalar_type();
+  const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads, is_widened);
   const int64_t products = result.numel() * lhs.size(-1);
   const int64_t parts =
       std::clamp<int64_t>(std::min(products / kLeast, result.size(cut)), 1, threads);
@@ -52,7 +55,9 @@ void Handle(const XLA_FFI_CallFrame& frame) {
     const at::Tensor a = cut == -1 ? lhs : Part(lhs, cut, i, parts);
     const at::Tensor b = cut == -2 ? rhs : Part(rhs, cut, i, parts);
     at::Tensor out = Part(result, cut, i, parts);
-    if (bias.defined()) {
+    if (is_widened) {
+      at::_int_mm_out(out, a, b);
+    } else if (bias.defined()) {
       at::addmm_out(out, Part(bias, cut, i, parts), a, b);
     } else if (out.dim() == 3) {
       at::bmm_out(out, a, b);
@@ -76,7 +81,28 @@ bool MultipliesNatively(ElementType element) {
 #endif
 }
 
-Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, std::optional<Value> bias) {
+bool HasMatmul(ElementType from, ElementType to) {
+  switch (from) {
+    case ElementType::kS8:
+      if (to == ElementType::kS32) return true;
+      [[fallthrough]];
+    case ElementType::kU8:
+    case ElementType::kS16:
+    case ElementType::kS32:
+    case ElementType::kS64:
+    case ElementType::kBF16:
+    case ElementType::kF32:
+    case ElementType::kF64:
+    case ElementType::kC64:
+    case ElementType::kC128:
+      return from == to;
+    default:
+      return false;
+  }
+}
+
+Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, ElementType element,
+                 std::optional<Value> bias) {
   Dims dims = lhs.value.dims();
   const auto rank = static_cast<int64_t>(dims.size());
   dims[rank - 2] = lhs.value.dim(rank - (lhs.transposed ? 1 : 2));
@@ -84,7 +110,7 @@ Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, std::option
   std::vector<Value> operands = {lhs.value, rhs.value};
   if (bias) operands.push_back(*bias);
   return CallLibrary(
-      kTarget, operands, {{lhs.value.element(), dims}},
+      kTarget, operands, {{element, dims}},
       "transposed = " + stablehlo::I64Array(Dims{lhs.transposed, rhs.transposed}))[0];
 }
 
