@@ -505,29 +505,6 @@ def test_randperm_gives_each_permutation_alike(device):
     assert stats.chisquare(torch.bincount(codes, minlength=6).numpy()).pvalue > P
 
 
-def test_multinomial_with_replacement(device):
-    torch.manual_seed(15)
-    weights = torch.tensor([0.0, 1.0, 2.0, 5.0, 0.0])
-    x = torch.multinomial(weights.to(device), N, replacement=True)
-    assert x.dtype == torch.int64
-    counts = torch.bincount(x.cpu(), minlength=5)
-    assert counts[0] == counts[4] == 0
-    assert stats.chisquare(counts[1:4].numpy(), N * weights[1:4].numpy() / 8).pvalue > P
-
-
-def test_multinomial_without_replacement(device):
-    torch.manual_seed(16)
-    weights = torch.tensor([1.0, 2.0, 4.0, 0.0]).expand(N, 4)
-    x = torch.multinomial(weights.to(device), 3).cpu()
-    assert torch.equal(x.sort().values, torch.tensor([0, 1, 2]).expand(N, 3))  # distinct
-    first = torch.bincount(x[:, 0], minlength=4)[:3]
-    assert stats.chisquare(first.numpy(), N * torch.tensor([1, 2, 4]).numpy() / 7).pvalue > P
-    # The second, given that 2 came first: 1 to 2.
-    second = torch.bincount(x[x[:, 0] == 2, 1], minlength=2)
-    total = second.sum().item()
-    assert stats.chisquare(second.numpy(), [total / 3, 2 * total / 3]).pvalue > P
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

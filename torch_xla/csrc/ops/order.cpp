@@ -1,4 +1,6 @@
 // Ops about the order of elements: sorting, what is found by it, and searching what is sorted.
+#include "ops/order.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -116,8 +118,8 @@ std::vector<Value> LowerMedian(LoweringContext& cx, bool ignore_nan, Value x, in
   return Picked(cx, x, dim, TakeAlong(SortOrder(x, dim, /*descending=*/false), dim, place));
 }
 
-/// How many elements of the sorted last dimension of `boundaries` come before each of
-/// `values`: those below it, with `right` those equal to it too. One row of boundaries serves all.
+}  // namespace
+
 Value CountBefore(Value boundaries, Value values, bool right) {
   const int64_t size = boundaries.dim(-1), rank = values.rank();
   const bool shared = boundaries.rank() == 1;
@@ -159,6 +161,8 @@ Value CountBefore(Value boundaries, Value values, bool right) {
       [&](std::span<const Value>) -> std::vector<Value> { return {search()}; },
       [&](std::span<const Value>) { return count(); })[0];
 }
+
+namespace {
 
 Value LowerSearch(LoweringContext& cx, Value boundaries, size_t boundaries_operand, Value values,
                   size_t values_operand, bool right, std::optional<Value> sorter = {}) {

@@ -6,6 +6,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "ops/order.h"
 #include "ops/random_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
@@ -277,22 +278,30 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
   const ElementType element =
       weights.element() == ElementType::kF64 ? ElementType::kF64 : ElementType::kF32;
   weights = Reshape(Convert(weights, element), {rows, n});
-  if (replacement) {
-    // The inverse of the distribution function: how many cumulated weights are not above u.
-    Value cumulated = Scan(weights, 1, ReduceOp::kAdd);
-    Value total = Slice(cumulated, {0, n - 1}, {rows, n});
-    Value u = Multiply(Stream(cx, seed).Uniform(element, {rows, k}),
-                       BroadcastInDim(total, {rows, k}, {0, 1}));
-    Value below = Compare(BroadcastInDim(cumulated, {rows, k, n}, {0, 2}),
-                          BroadcastInDim(u, {rows, k, n}, {0, 1}), Direction::kLe);
-    Value count = Reduce(Convert(below, ElementType::kS64), {2}, ReduceOp::kAdd);
-    count = Minimum(count, FullLike(count, n - 1));
-    return Reshape(count, out);
+  if (replacement && k > 1) {
+    // The inverse of the distribution function: how many cumulated weights are not above u. A
+    // weight of zero has its predecessor's, whatever the order they were summed in, so that it is
+    // never the first one above.
+    Value sums = Scan(weights, 1, ReduceOp::kAdd);
+    Value cumulated = Scan(Select(weights > 0, sums, 0), 1, ReduceOp::kMax);
+    Value total = BroadcastInDim(Slice(cumulated, {0, n - 1}, {rows, n}), {rows, k}, {0, 1});
+    Value u = Stream(cx, seed).Uniform(element, {rows, k}) * total;
+    u = Select(u < total, u, 0);  // It may have been rounded up.
+    return Reshape(
+        Convert(Minimum(CountBefore(cumulated, u, /*right=*/true), n - 1), cx.output_element()),
+        out);
   }
-  // Without replacement: the k smallest of exponential variables divided by their weights
-  // (Efraimidis and Spirakis 2006).
+  // The k smallest of exponential variables divided by their weights (Efraimidis and Spirakis
+  // 2006): of one, the first one to come.
   Value u = Stream(cx, seed).Uniform(element, {rows, n}, /*centered=*/true);
-  Value keys = Divide(Negate(Log(u)), weights);
+  Value keys = Negate(Log(u)) / weights;
+  if (k == 1) {
+    Value least = Reduce(keys, {1}, ReduceOp::kMin);
+    return Reshape(Convert(FirstIndex(keys, least, {1}), cx.output_element()), out);
+  }
+  if (element == ElementType::kF32) {
+    return Reshape(Convert(stablehlo::TopK(Negate(keys), k).indices, cx.output_element()), out);
+  }
   Value index = Iota(cx.builder(), {ElementType::kS64, {rows, n}}, 1);
   std::vector<Value> sorted =
       Sort({keys, index}, 1, /*stable=*/true, [](std::span<const Value> args) {
