@@ -268,6 +268,15 @@ def test_bfloat16_products() -> None:
         (torch.bmm, (batch.transpose(1, 2), rand(5, 24, 40, dtype=BF16).transpose(1, 2))),
         (torch.bmm, (rand(1, 200, 64, dtype=BF16), rand(1, 64, 200, dtype=BF16))),
         (torch.bmm, (rand(1, 64, 64, dtype=BF16), rand(1, 64, 900, dtype=BF16))),
+        (
+            lambda x, y: x.transpose(1, 2) @ y,
+            (rand(1, 16, 40, dtype=BF16), rand(1, 16, 24, dtype=BF16)),
+        ),
+        (
+            lambda x, y: x.transpose(1, 2) @ y,
+            (rand(1, 4, 8, dtype=BF16), rand(1, 4, 8, dtype=BF16)),
+        ),
+        (lambda x, y: torch.einsum("abkm,abkn->abmn", x, y), (batch[:, None], batch[:, None])),
         (torch.matmul, (batch, other[0])),
         (torch.baddbmm, (rand(40, 24, dtype=BF16), batch, other)),
         (F.linear, (rand(600, 128, dtype=BF16), rand(96, 128, dtype=BF16))),  # on two threads
@@ -286,7 +295,8 @@ def test_bfloat16_products() -> None:
 def test_bfloat16_products_anywhere() -> None:
     if "XLA_KERNELS" in os.environ:
         pytest.skip("this run is that")
-    run_tests(f"{__file__}::test_bfloat16_products", XLA_KERNELS="matmul=library")
+    for kernels in "library", "stablehlo":
+        run_tests(f"{__file__}::test_bfloat16_products", XLA_KERNELS=f"matmul={kernels}")
 
 
 def test_bfloat16_rounds_once() -> None:
@@ -352,4 +362,24 @@ def test_int8_products_of_int32() -> None:
     cases = [(torch._int_mm, (some(m, k), some(k, n))) for m, k, n in sizes]
     cases += [(lambda x, y: torch._int_mm(x, y.t()), (some(130, 256), some(264, 256)))]
     cases += [(lambda x, y: torch._int_mm(x.t(), y), (some(256, 130), some(256, 264)))]
+    check_many(cases)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
+    """Those that XLA:CPU calls libm for, to the last bit."""
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("libm's differ in the last bit")
+    x = rand(40000).to(dtype) * 3
+    x[:9] = torch.tensor([0.0, -0.0, INF, -INF, NAN, 1e6, -3e9, 1e38, 1e-40], dtype=dtype)
+    y = rand(40000).to(dtype)
+    y[9:14] = torch.tensor([0.0, -0.0, INF, -INF, NAN], dtype=dtype)
+    names = ("sin", "cos", "tan", "asin", "acos", "atan")
+    cases = [(getattr(torch, name), (given,)) for name in names for given in (x, y)]
+    cases.append((torch.atan2, (x, y)))
+    check_many(cases, rtol=0, atol=0)
+    # In other loops the CPU takes some elements alone.
+    cases = [(torch.atan2, (x.view(-1, 1)[:300], y[:40])), (torch.sin, (x[:0],))]
+    cases += [(torch.sin, (x[:39999].view(3, -1).t()[:, ::2],))]
+    cases += [(torch.sin, (torch.arange(5000),)), (torch.cos, (torch.arange(5000) % 2 == 0,))]
     check_many(cases)

@@ -8,6 +8,7 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "ops/pointwise_library.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 
@@ -22,6 +23,13 @@ Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx
 Value Rounded(LoweringContext& cx, Value x, Value (*op)(Value)) {
   x = ToOutput(cx, x);
   return runtime::IsFloat(x.element()) ? op(x) : x;
+}
+
+/// By a function of this library where there is one, or else by `op`.
+Value ByLibrary(LoweringContext& cx, Value x, Value (*op)(Value)) {
+  x = ToOutput(cx, x);
+  const std::optional<Value> called = CallPointwise(cx, {x});
+  return called ? *called : op(x);
 }
 
 Value Truncate(Value x) { return Select(x < 0, Ceil(x), Floor(x)); }
@@ -231,6 +239,19 @@ Value AddScaled(LoweringContext& cx, Value self, Value other, Value scale) {
 Value SubtractScaled(LoweringContext& cx, Value self, Value other, Value scale) {
   auto [a, b, alpha] = ToCompute(cx, self, other, scale);
   return ToOutput(cx, a - alpha * b);
+}
+
+Value acos(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Acos); }
+Value asin(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Asin); }
+Value atan(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Atan); }
+Value cos(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Cosine); }
+Value sin(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Sine); }
+Value tan(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Tan); }
+
+Value atan2(LoweringContext& cx, Value self, Value other) {
+  auto [a, b] = ToCompute(cx, self, other);
+  if (const auto called = CallPointwise(cx, {a, b})) return ToOutput(cx, *called);
+  return ToOutput(cx, Atan2(a, b));
 }
 
 // C's fmod: the sign of the dividend.

@@ -1,0 +1,96 @@
+#include "ops/pointwise_library.h"
+
+#include <ATen/ops/acos.h>
+#include <ATen/ops/asin.h>
+#include <ATen/ops/atan.h>
+#include <ATen/ops/atan2.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tan.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/aten_calls.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_pointwise";
+
+using Unary = at::Tensor& (*)(at::Tensor&, const at::Tensor&);
+using Binary = at::Tensor& (*)(at::Tensor&, const at::Tensor&, const at::Tensor&);
+
+struct Function {
+  std::string_view name;
+  Unary unary = nullptr;
+  Binary binary = nullptr;
+};
+
+// Not fmod and remainder, which give NaN there for quotients that are large.
+constexpr Function kFunctions[] = {
+    {"aten::acos", at::acos_out}, {"aten::asin", at::asin_out},
+    {"aten::atan", at::atan_out}, {"aten::atan2", nullptr, at::atan2_out},
+    {"aten::cos", at::cos_out},   {"aten::sin", at::sin_out},
+    {"aten::tan", at::tan_out},
+};
+
+const Function* Find(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFunctions), std::end(kFunctions),
+                                   [&](const Function& one) { return one.name == name; });
+  return found == std::end(kFunctions) ? nullptr : found;
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const Function* function = Find(FfiAttributes(frame.attrs).Text("function"));
+  TORCH_INTERNAL_ASSERT(function);
+  const at::Tensor result = FfiTensor(frame.rets.rets[0]).flatten();
+  std::vector<at::Tensor> operands;
+  for (int64_t i = 0; i < frame.args.size; ++i) {
+    operands.push_back(FfiTensor(frame.args.args[i]).flatten());
+  }
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 14;
+  const int64_t size = result.numel();
+  const int64_t parts = std::clamp<int64_t>(size / kLeast, 1, runtime::FfiThreads(frame));
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const AtenCalls calls;
+    const int64_t from = size * i / parts, count = size * (i + 1) / parts - from;
+    at::Tensor out = result.narrow(0, from, count);
+    const at::Tensor first = operands[0].narrow(0, from, count);
+    if (function->unary) {
+      function->unary(out, first);
+    } else {
+      function->binary(out, first, operands[1].narrow(0, from, count));
+    }
+  });
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+
+}  // namespace
+
+std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<Value>& operands) {
+  const std::string_view name = cx.node().op().name;
+  const stablehlo::Type& type = operands[0].type();
+  if (!Find(name) || !runtime::IsFloat(type.element) || runtime::ByteWidth(type.element) < 4) {
+    return std::nullopt;
+  }
+  // Fewer are fused with what is around them.
+  const bool is_large = type.num_elements() >= 1 << 12;
+  if (ChooseKernel(cx, "pointwise", {name, is_large ? "large" : "small"},
+                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  return CallLibrary(kTarget, operands, {type}, "function = " + stablehlo::Quoted(name))[0];
+}
+
+}  // namespace torch_xla::lowering
