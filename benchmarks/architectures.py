@@ -1,7 +1,8 @@
 """Trains tiny models of transformers and timm on xla and on the CPU; writes docs/models.md.
 
 ``make models``. One process for each model; what is measured stays in a file, so that a run goes
-on where the last one ended, and the document is written after each.
+on where the last one ended, and the document is written after each. ``make models
+ARGS=--compiled`` compares inference with ``torch.compile(backend="openxla")`` instead, and prints.
 """
 
 from __future__ import annotations
@@ -137,6 +138,57 @@ def measure(name: str) -> dict[str, Any]:
     return row
 
 
+def measure_compiled(name: str) -> dict[str, Any]:
+    """Returns what inference of a model does with torch.compile, beside the eager CPU."""
+    os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # Compiles are counted.
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import architecture_list
+    import torch
+    from torch._dynamo.utils import counters
+
+    import torch_xla.debug.metrics as met
+
+    architecture = architecture_list.ALL[name]
+    torch.manual_seed(0)
+    reference = architecture.make().eval()
+    batch = architecture.batch()
+
+    def infer(model: torch.nn.Module, device: str) -> list[torch.Tensor]:
+        moved = {key: value.to(device) for key, value in batch.items()}
+        with torch.no_grad():
+            out = model(moved["x"]) if "x" in moved else model(**moved)
+        values = out.values() if isinstance(out, dict) else [out]
+        return [value.cpu() for value in values if isinstance(value, torch.Tensor)]
+
+    theirs = infer(reference, "cpu")
+    compiled = torch.compile(copy.deepcopy(reference).to("xla"), backend="openxla")
+    runs = [infer(compiled, "xla")]
+    compiles = met.metric_data("CompileTime")[0]
+    runs.append(infer(compiled, "xla"))
+    difference = max(
+        (a.double() - b.double()).norm().item() / max(b.double().norm().item(), 1e-6)
+        for ours in runs
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    return {
+        "difference": difference,
+        "graphs": counters["stats"]["unique_graphs"],
+        "compiles": compiles,
+        "late": met.metric_data("CompileTime")[0] - compiles,
+        "fallbacks": met.executed_fallback_ops(),
+    }
+
+
+def print_compiled(names: list[str], timeout: float) -> None:
+    good = 0
+    for name in names:
+        row = one(name, timeout, "--compiled")
+        good += "error" not in row and row["difference"] <= TOLERANCE and not row["late"]
+        print(f"{name:<36}", row.get("error") or row, flush=True)
+    print(f"{good} of {len(names)} equal to the CPU, with no compile in the second call")
+
+
 def shown_difference(row: dict[str, Any]) -> float:
     """Returns the difference that counts: in double precision where that was looked at."""
     return row.get("double", row["difference"])
@@ -181,9 +233,9 @@ def write(rows: dict[str, dict[str, Any]], names: list[str]) -> None:
     DOCUMENT.write_text("\n".join(parts))
 
 
-def one(name: str, timeout: float) -> dict[str, Any]:
+def one(name: str, timeout: float, *options: str) -> dict[str, Any]:
     """Measures a model in a process of its own; what fails is a row, too."""
-    command = [sys.executable, __file__, "--one", name]
+    command = [sys.executable, __file__, "--one", name, *options]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PJRT_DEVICE": "CPU"}
     try:
         result = subprocess.run(
@@ -204,10 +256,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "models.json")
     parser.add_argument("--again", action="store_true", help="measure anew what has been")
     parser.add_argument("--timeout", type=float, default=300)
+    parser.add_argument("--compiled", action="store_true", help="inference with torch.compile")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print("ROW " + json.dumps(measure(options.one)), flush=True)
+        row = (measure_compiled if options.compiled else measure)(options.one)
+        print("ROW " + json.dumps(row), flush=True)
         return
     import architecture_list
     from tqdm import tqdm
@@ -215,6 +269,9 @@ def main() -> None:
     names = list(architecture_list.ALL)
     rows = json.loads(options.results.read_text()) if options.results.exists() else {}
     wanted = [n for n in names if not options.names or any(part in n for part in options.names)]
+    if options.compiled:
+        print_compiled(wanted, options.timeout)
+        return
     with tqdm(wanted if options.again else [n for n in wanted if n not in rows]) as progress:
         for name in progress:
             progress.set_description(name)

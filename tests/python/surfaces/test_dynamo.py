@@ -137,6 +137,27 @@ class TestInference:
                 results[i].fill_(i)
                 expected[i].fill_(i)
 
+    @pytest.mark.parametrize(
+        "f",
+        [
+            lambda x: (x * 2).transpose_(0, 1),
+            lambda x: (x * 2).t_() + 1,
+            lambda x: (x * 2).unsqueeze_(0).squeeze_(0).mul_(3),
+            lambda x: (x[:, None] * 2).squeeze_(1),
+            lambda x: (x[:, None, None] * 2).squeeze_((1, 2)),
+            lambda x: (x[:1] * 2).squeeze_(),
+            lambda x: (x + 1).as_strided_((2, 3), (1, 2), 1),
+            lambda x: F.adaptive_avg_pool1d(x[None].transpose(1, 2), 1),
+        ],
+    )
+    def test_views_in_place(self, device, f):
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(compiled(f)(x.to(device)).cpu(), f(x))
+        mine, theirs = (x.to(d, copy=True).requires_grad_() for d in (device, "cpu"))
+        for call, given in ((compiled(f), mine), (f, theirs)):
+            call(given).square().sum().backward()
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+
     def test_results_that_share_memory_have_gradients(self, device):
         def f(x):
             y = x * x

@@ -4,8 +4,13 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/detach_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/squeeze_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/t_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/transpose_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/unsqueeze_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/util/safe_numerics.h>
@@ -123,6 +128,10 @@ int64_t Spaced(int64_t stride, int64_t step) {
               " between elements that are ", stride, " apart overflows");
   return spaced;
 }
+
+/// Whether it is PyTorch's stand-in for a tensor while torch.compile traces, whose sizes and
+/// strides are all that changes.
+bool IsStandIn(const at::Tensor& self) { return !aten::IsXla(self); }
 
 /// The in-place forms of views: `self` is from now on what `view` is.
 template <typename Tensor>
@@ -424,26 +433,41 @@ at::Tensor XLANativeFunctions::view_as_complex(const at::Tensor& self) {
 const at::Tensor& XLANativeFunctions::as_strided_(const at::Tensor& self, at::IntArrayRef size,
                                                   at::IntArrayRef stride,
                                                   std::optional<int64_t> storage_offset) {
+  if (IsStandIn(self)) {
+    return at::native::as_strided__symint(
+        self, c10::fromIntArrayRefSlow(size), c10::fromIntArrayRefSlow(stride),
+        storage_offset ? std::optional<c10::SymInt>(*storage_offset) : std::nullopt);
+  }
   return Become(self, as_strided(self, size, stride, storage_offset));
 }
 
-at::Tensor& XLANativeFunctions::squeeze_(at::Tensor& self) { return Become(self, squeeze(self)); }
+at::Tensor& XLANativeFunctions::squeeze_(at::Tensor& self) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::squeeze_(self);
+  return Become(self, squeeze(self));
+}
 
 at::Tensor& XLANativeFunctions::squeeze__dim(at::Tensor& self, int64_t dim) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::squeeze_(self, dim);
   return Become(self, squeeze_dim(self, dim));
 }
 
 at::Tensor& XLANativeFunctions::squeeze__dims(at::Tensor& self, at::IntArrayRef dim) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::squeeze_(self, dim);
   return Become(self, squeeze_dims(self, dim));
 }
 
-at::Tensor& XLANativeFunctions::t_(at::Tensor& self) { return Become(self, t(self)); }
+at::Tensor& XLANativeFunctions::t_(at::Tensor& self) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::t_(self);
+  return Become(self, t(self));
+}
 
 at::Tensor& XLANativeFunctions::transpose_(at::Tensor& self, int64_t dim0, int64_t dim1) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::transpose_(self, dim0, dim1);
   return Become(self, transpose_int(self, dim0, dim1));
 }
 
 at::Tensor& XLANativeFunctions::unsqueeze_(at::Tensor& self, int64_t dim) {
+  if (IsStandIn(self)) return at::compositeexplicitautograd::unsqueeze_(self, dim);
   return Become(self, unsqueeze(self, dim));
 }
 
