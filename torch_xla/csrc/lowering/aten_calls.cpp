@@ -25,4 +25,11 @@ OneThread::~OneThread() {
   if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(mkl_threads_);
 }
 
+at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
+  if (dim < 0) return tensor;
+  const int64_t size = tensor.size(dim);
+  const int64_t from = size * index / count;
+  return tensor.narrow(dim, from, size * (index + 1) / count - from);
+}
+
 }  // namespace torch_xla::lowering

@@ -27,4 +27,8 @@ struct AtenCalls {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
 };
 
+/// The part number `index` of `count` of a tensor, cut along `dim`; all of it where that is
+/// negative.
+at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count);
+
 }  // namespace torch_xla::lowering

@@ -60,9 +60,8 @@ struct Call {
     const int64_t parts = std::clamp<int64_t>(std::min(products / kLeast, size), 1, threads);
     runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
-      const int64_t from = size * i / parts, length = size * (i + 1) / parts - from;
       work([&](const at::Tensor& tensor) {
-        return tensor.size(dim) == 1 && size > 1 ? tensor : tensor.narrow(dim, from, length);
+        return tensor.size(dim) == 1 && size > 1 ? tensor : Part(tensor, dim, i, parts);
       });
     });
   }

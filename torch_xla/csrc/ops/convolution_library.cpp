@@ -29,14 +29,6 @@ struct Cut {
   int64_t extent;
 };
 
-/// `index` of `count` parts of the tensor.
-at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
-  if (dim < 0) return tensor;
-  const int64_t size = tensor.size(dim);
-  const int64_t from = size * index / count;
-  return tensor.narrow(dim, from, size * (index + 1) / count - from);
-}
-
 constexpr std::string_view kNames[] = {"forward", "input gradient", "weight gradient"};
 
 std::string_view Name(ConvolutionPart part) { return kNames[static_cast<size_t>(part)]; }

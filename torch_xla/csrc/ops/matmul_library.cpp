@@ -21,18 +21,13 @@ using namespace runtime::pjrt;
 
 constexpr const char* kTarget = "torch_xla.cpu_matmul";
 
-/// `index` of `count` parts of a dimension.
-at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
-  const int64_t from = tensor.size(dim) * index / count;
-  return tensor.narrow(dim, from, tensor.size(dim) * (index + 1) / count - from);
-}
-
-/// The dimension of the result, from its end, that threads share out: the longer one, as each packs
-/// all of the operand that has it not.
+/// The dimension of the result that threads share out: the longer one, as each packs all of the
+/// operand that has it not.
 int64_t BestCut(const at::Tensor& out, int64_t threads, bool is_widened) {
-  if (is_widened) return -2;  // whose kernel writes to nothing but whole rows
-  if (out.dim() == 3 && out.size(0) >= threads) return -3;
-  return out.size(-2) >= out.size(-1) ? -2 : -1;
+  const int64_t rows = out.dim() - 2;
+  if (is_widened) return rows;  // whose kernel writes to nothing but whole rows
+  if (rows == 1 && out.size(0) >= threads) return 0;
+  return out.size(rows) >= out.size(rows + 1) ? rows : rows + 1;
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
@@ -47,13 +42,13 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   constexpr int64_t kLeast = 1 << 20;
   const bool is_widened = result.scalar_type() != lhs.scalar_type();
   const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads, is_widened);
-  const int64_t products = result.numel() * lhs.size(-1);
+  const int64_t rows = result.dim() - 2, products = result.numel() * lhs.size(-1);
   const int64_t parts =
       std::clamp<int64_t>(std::min(products / kLeast, result.size(cut)), 1, threads);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
-    const at::Tensor a = cut == -1 ? lhs : Part(lhs, cut, i, parts);
-    const at::Tensor b = cut == -2 ? rhs : Part(rhs, cut, i, parts);
+    const at::Tensor a = Part(lhs, cut == rows + 1 ? -1 : cut, i, parts);
+    const at::Tensor b = Part(rhs, cut == rows ? -1 : cut, i, parts);
     at::Tensor out = Part(result, cut, i, parts);
     if (is_widened) {
       at::_int_mm_out(out, a, b);

@@ -58,17 +58,15 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   }
   // Less than this is not worth a second thread.
   constexpr int64_t kLeast = 1 << 14;
-  const int64_t size = result.numel();
-  const int64_t parts = std::clamp<int64_t>(size / kLeast, 1, runtime::FfiThreads(frame));
+  const int64_t parts = std::clamp<int64_t>(result.numel() / kLeast, 1, runtime::FfiThreads(frame));
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
-    const int64_t from = size * i / parts, count = size * (i + 1) / parts - from;
-    at::Tensor out = result.narrow(0, from, count);
-    const at::Tensor first = operands[0].narrow(0, from, count);
+    at::Tensor out = Part(result, 0, i, parts);
+    const at::Tensor first = Part(operands[0], 0, i, parts);
     if (function->unary) {
       function->unary(out, first);
     } else {
-      function->binary(out, first, operands[1].narrow(0, from, count));
+      function->binary(out, first, Part(operands[1], 0, i, parts));
     }
   });
 }

@@ -287,9 +287,8 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
     Value total = BroadcastInDim(Slice(cumulated, {0, n - 1}, {rows, n}), {rows, k}, {0, 1});
     Value u = Stream(cx, seed).Uniform(element, {rows, k}) * total;
     u = Select(u < total, u, 0);  // It may have been rounded up.
-    return Reshape(
-        Convert(Minimum(CountBefore(cumulated, u, /*right=*/true), n - 1), cx.output_element()),
-        out);
+    Value index = Minimum(CountBefore(cumulated, u, /*right=*/true), n - 1);
+    return Reshape(ToOutputElement(cx, index), out);
   }
   // The k smallest of exponential variables divided by their weights (Efraimidis and Spirakis
   // 2006): of one, the first one to come.
@@ -297,10 +296,10 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
   Value keys = Negate(Log(u)) / weights;
   if (k == 1) {
     Value least = Reduce(keys, {1}, ReduceOp::kMin);
-    return Reshape(Convert(FirstIndex(keys, least, {1}), cx.output_element()), out);
+    return Reshape(ToOutputElement(cx, FirstIndex(keys, least, {1})), out);
   }
   if (element == ElementType::kF32) {
-    return Reshape(Convert(stablehlo::TopK(Negate(keys), k).indices, cx.output_element()), out);
+    return Reshape(ToOutputElement(cx, stablehlo::TopK(Negate(keys), k).indices), out);
   }
   Value index = Iota(cx.builder(), {ElementType::kS64, {rows, n}}, 1);
   std::vector<Value> sorted =

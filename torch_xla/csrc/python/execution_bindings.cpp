@@ -31,8 +31,7 @@ class Look {
 
   at::Tensor At(const at::Tensor& whole) const {
     aten::XLATensorImpl* impl = aten::GetImpl(whole, "_Look.at");
-    at::Tensor tensor =
-        at::detail::make_tensor<aten::XLATensorImpl>(impl->root(), view_, dtype_, sizes_);
+    at::Tensor tensor = aten::MakeView(*impl, view_, dtype_, sizes_);
     tensor._set_conj(is_conj_);
     tensor._set_neg(is_neg_);
     // A write into one is one into all, which autograd must know.
