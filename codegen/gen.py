@@ -21,6 +21,7 @@ from templates import (
     foreach_kernels,
     kernel_shard,
     lowering_declarations,
+    meta_shard,
     native_functions_header,
     op_specs_header,
     op_specs_shard,
@@ -44,6 +45,7 @@ def outputs(yaml_path: Path) -> dict[str, str]:
     for shard in range(SHARDS):
         files[f"XLANativeFunctions_{shard}.cpp"] = kernel_shard(ops, shard, SHARDS)
         files[f"XLAOps_{shard}.cpp"] = op_specs_shard(ops, shard, SHARDS)
+        files[f"XLAMeta_{shard}.cpp"] = meta_shard(ops, shard, SHARDS)
         files[f"RegisterXLA_{shard}.cpp"] = registration_shard(ops, shard, SHARDS)
     return files
 

@@ -12,7 +12,7 @@ from typing import Any
 import torchgen
 import yaml
 from torchgen import local
-from torchgen.api.types import DispatcherSignature
+from torchgen.api.types import CppSignatureGroup, DispatcherSignature
 from torchgen.gen import get_grouped_native_functions, parse_native_yaml
 from torchgen.model import (
     Argument,
@@ -247,6 +247,17 @@ class Op:
         return not self.is_own and not self.by_hand
 
     @property
+    def has_structured_meta(self) -> bool:
+        """Whether a node of it gets its shapes from PyTorch's structured kernel."""
+        return (
+            self.has_ir
+            and self.function is not None
+            and self.function.structured_delegate is not None
+            and self.schema.kind() is SchemaKind.functional
+            and "like" not in self.options
+        )
+
+    @property
     def counter(self) -> str:
         """What calls are counted as: like a fallback's where the host does the work."""
         prefix = "aten" if self.options.get("hand") == "host" else "xla"
@@ -319,6 +330,16 @@ def declaration(function: NativeFunction, name: str, symint: bool = False) -> st
 def definition(function: NativeFunction, name: str, symint: bool = False) -> str:
     """The head of the definition of such a kernel, without `{`."""
     return _signature(function, symint, name, lambda sig, n: sig.defn(name=n))
+
+
+def meta_pointer(function: NativeFunction) -> str:
+    """The C++ type of a pointer to the operator's function in at::meta."""
+    with local.parametrize(
+        use_const_ref_for_mutable_tensors=function.use_const_ref_for_mutable_tensors,
+        use_ilistref_for_tensor_lists=function.part_of_structured_group,
+    ):
+        group = CppSignatureGroup.from_native_function(function, method=False)
+        return group.signature.ptr_type()
 
 
 def _entries(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:

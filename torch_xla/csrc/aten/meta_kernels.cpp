@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_lstsq.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -32,12 +31,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_lstsq(
     return at::empty(like.sizes(), like.options().device(at::kMeta));
   };
   return {meta(solution), meta(residuals), meta(rank), meta(values)};
-}
-
-/// Of bools to a bool, bools: PyTorch's has integers.
-at::Tensor pow_Tensor_Scalar(const at::Tensor& self, const at::Scalar& exponent) {
-  if (self.scalar_type() == at::kBool && exponent.isBoolean()) return at::empty_like(self);
-  return at::pow(self, exponent);
 }
 
 TwoTensors WithMask(const at::Tensor& self, int64_t quant_min, int64_t quant_max) {
@@ -71,10 +64,9 @@ TwoTensors fake_quantize_per_channel(const at::Tensor& self, const at::Tensor& s
 }
 
 // Not the Meta kernels of `aten`, which belong to every program: InferShapes looks here first.
-TORCH_LIBRARY(xla_meta, m) {
+TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
   m.def("geqrf", TORCH_FN(geqrf));
   m.def("linalg_lstsq", TORCH_FN(linalg_lstsq));
-  m.def("pow.Tensor_Scalar", TORCH_FN(pow_Tensor_Scalar));
   m.def("fake_quantize_per_tensor_affine_cachemask", TORCH_FN(fake_quantize_per_tensor));
   m.def("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
         TORCH_FN(fake_quantize_tensor_qparams));

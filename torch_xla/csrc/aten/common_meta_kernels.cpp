@@ -1,0 +1,333 @@
+// Meta kernels of common operators that PyTorch has in Python only, where a call takes up to 0.5 ms
+// and the first imports torch._dynamo and sympy, over a second. (Those of structured operators are
+// generated: codegen/templates.py.) What the CPU refuses is refused elsewhere: lazy/cpu_trial.h.
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq_meta_dispatch.h>
+#include <ATen/ops/fmod_meta_dispatch.h>
+#include <ATen/ops/mean_meta_dispatch.h>
+#include <ATen/ops/mul_meta_dispatch.h>
+#include <ATen/ops/remainder_meta_dispatch.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/sub_meta_dispatch.h>
+#include <ATen/ops/sum_meta_dispatch.h>
+#include <torch/library.h>
+
+namespace torch_xla {
+namespace {
+
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+
+// Of one tensor and numbers.
+
+at::Tensor Like(const at::Tensor& self) { return at::empty(self.sizes(), self.options()); }
+
+at::Tensor LikeOf(const at::Tensor& self, c10::ScalarType dtype) {
+  return at::empty(self.sizes(), self.options().dtype(dtype));
+}
+
+at::Tensor Bools(const at::Tensor& self) { return LikeOf(self, at::kBool); }
+
+at::Tensor RealLike(const at::Tensor& self) {
+  return LikeOf(self, c10::toRealValueType(self.scalar_type()));
+}
+
+at::Tensor hardtanh(const at::Tensor& self, const at::Scalar&, const at::Scalar&) {
+  return Like(self);
+}
+
+TwoTensors log_sigmoid_forward(const at::Tensor& self) { return {Like(self), Like(self)}; }
+
+at::Tensor roll(const at::Tensor& self, c10::IntArrayRef, c10::IntArrayRef) { return Like(self); }
+
+at::Tensor prelu_kernel(const at::Tensor& self, const at::Tensor&) { return Like(self); }
+
+at::Tensor nan_to_num(const at::Tensor& self, std::optional<double>, std::optional<double>,
+                      std::optional<double>) {
+  return Like(self);
+}
+
+at::Tensor flip(const at::Tensor& self, c10::IntArrayRef) { return Like(self); }
+
+at::Tensor angle(const at::Tensor& self) {
+  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return integral ? LikeOf(self, c10::get_default_dtype_as_scalartype()) : RealLike(self);
+}
+
+at::Tensor repeat(const at::Tensor& self, c10::IntArrayRef repeats) {
+  TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= self.dim(),
+              "fewer repeats than dimensions: ", repeats, " of ", self.sizes());
+  at::DimVector sizes(repeats);
+  for (int64_t d = 1; d <= self.dim(); ++d) sizes.end()[-d] *= self.size(-d);
+  return at::empty(sizes, self.options());
+}
+
+at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
+  TORCH_CHECK(padding.size() == 4 && (self.dim() == 3 || self.dim() == 4),
+              "expected 4 paddings of a 3-D or 4-D tensor, got ", padding, " of ", self.sizes());
+  at::DimVector sizes(self.sizes());
+  sizes.end()[-1] += padding[0] + padding[1];
+  sizes.end()[-2] += padding[2] + padding[3];
+  return at::empty(sizes, self.options());
+}
+
+at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef, int64_t, bool) { return Like(self); }
+
+at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t, bool onesided) {
+  at::DimVector sizes(self.sizes());
+  if (onesided) sizes[dim.back()] = sizes[dim.back()] / 2 + 1;
+  return at::empty(sizes, self.options().dtype(c10::toComplexType(self.scalar_type())));
+}
+
+at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t, int64_t last_dim_size) {
+  at::DimVector sizes(self.sizes());
+  sizes[dim.back()] = last_dim_size;
+  return at::empty(sizes, self.options().dtype(c10::toRealValueType(self.scalar_type())));
+}
+
+// Of two tensors, or a tensor and a number, whose shapes broadcast.
+
+at::Tensor logical(const at::Tensor& self, const at::Tensor& other) {
+  return at::meta::eq(self, other);
+}
+
+at::Tensor floor_divide(const at::Tensor& self, const at::Tensor& other) {
+  return at::meta::mul(self, other);
+}
+
+at::Tensor fmod_Scalar(const at::Tensor& self, const at::Scalar& other) {
+  return at::meta::fmod(self, at::native::wrapped_scalar_tensor(other));
+}
+
+at::Tensor remainder_Scalar(const at::Tensor& self, const at::Scalar& other) {
+  return at::meta::remainder(self, at::native::wrapped_scalar_tensor(other));
+}
+
+at::Tensor remainder_Scalar_Tensor(const at::Scalar& self, const at::Tensor& other) {
+  return at::meta::remainder(at::native::wrapped_scalar_tensor(self), other);
+}
+
+at::Tensor rsub_Tensor(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  return at::meta::sub(other, self, alpha);
+}
+
+at::Tensor rsub_Scalar(const at::Tensor& self, const at::Scalar& other, const at::Scalar& alpha) {
+  return at::meta::sub(at::native::wrapped_scalar_tensor(other), self, alpha);
+}
+
+at::Tensor masked_fill_Tensor(const at::Tensor& self, const at::Tensor& mask, const at::Tensor&) {
+  return at::empty(at::infer_size(self.sizes(), mask.sizes()), self.options());
+}
+
+at::Tensor masked_fill_Scalar(const at::Tensor& self, const at::Tensor& mask, const at::Scalar&) {
+  return masked_fill_Tensor(self, mask, {});
+}
+
+at::Tensor where_self(const at::Tensor& condition, const at::Tensor& self,
+                      const at::Tensor& other) {
+  auto sizes = at::infer_size_dimvector(condition.sizes(),
+                                        at::infer_size_dimvector(self.sizes(), other.sizes()));
+  return at::empty(sizes, condition.options().dtype(at::result_type(self, other)));
+}
+
+at::Tensor complex(const at::Tensor& real, const at::Tensor& imaginary) {
+  return at::empty(at::infer_size(real.sizes(), imaginary.sizes()),
+                   real.options().dtype(c10::toComplexType(real.scalar_type())));
+}
+
+at::Tensor masked_scatter(const at::Tensor& self, const at::Tensor& mask, const at::Tensor&) {
+  return masked_fill_Tensor(self, mask, {});
+}
+
+at::Tensor dot(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.dim() == 1 && other.dim() == 1 && self.numel() == other.numel(),
+              "1D tensors of the same size expected, got ", self.sizes(), " and ", other.sizes());
+  return at::empty({}, self.options());
+}
+
+at::Tensor mv(const at::Tensor& self, const at::Tensor& vector) {
+  TORCH_CHECK(self.dim() == 2 && vector.dim() == 1 && self.size(1) == vector.size(0),
+              "size mismatch, got ", self.sizes(), " and ", vector.sizes());
+  return at::empty({self.size(0)}, self.options());
+}
+
+// Reductions.
+
+at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
+  return at::meta::mean(self, std::nullopt, false, dtype);
+}
+
+at::Tensor logsumexp(const at::Tensor& self, c10::IntArrayRef dim, bool keepdim) {
+  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return at::meta::sum(self, dim, keepdim,
+                       integral ? c10::get_default_dtype_as_scalartype() : self.scalar_type());
+}
+
+at::Tensor Variance(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                    const std::optional<at::Scalar>&, bool keepdim) {
+  return RealLike(at::meta::mean(self, dim, keepdim, std::nullopt));
+}
+
+TwoTensors VarianceAndMean(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                           const std::optional<at::Scalar>&, bool keepdim) {
+  at::Tensor mean = at::meta::mean(self, dim, keepdim, std::nullopt);
+  return {RealLike(mean), mean};
+}
+
+// Normalization.
+
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::TensorOptions StatisticsOf(const at::Tensor& input) {
+  return input.options().dtype(at::toOpMathType(input.scalar_type()));
+}
+
+ThreeTensors native_layer_norm(const at::Tensor& input, c10::IntArrayRef normalized_shape,
+                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                               double) {
+  const auto normalized = static_cast<int64_t>(normalized_shape.size());
+  TORCH_CHECK(normalized > 0 && input.dim() >= normalized &&
+                  input.sizes().slice(input.dim() - normalized) == normalized_shape,
+              "normalized_shape=", normalized_shape, " does not end the input's shape ",
+              input.sizes());
+  at::DimVector sizes(input.sizes());
+  std::fill(sizes.end() - normalized, sizes.end(), 1);
+  return {Like(input), at::empty(sizes, StatisticsOf(input)),
+          at::empty(sizes, StatisticsOf(input))};
+}
+
+ThreeTensors native_group_norm(const at::Tensor& input, const std::optional<at::Tensor>&,
+                               const std::optional<at::Tensor>&, int64_t batch, int64_t, int64_t,
+                               int64_t groups, double) {
+  return {Like(input), at::empty({batch, groups}, input.options()),
+          at::empty({batch, groups}, input.options())};
+}
+
+ThreeTensors native_batch_norm(const at::Tensor& input, const std::optional<at::Tensor>&,
+                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                               const std::optional<at::Tensor>&, bool, double, double) {
+  const int64_t channels = input.size(1);
+  return {Like(input), at::empty({channels}, StatisticsOf(input)),
+          at::empty({channels}, StatisticsOf(input))};
+}
+
+at::Tensor grid_sampler_2d(const at::Tensor& input, const at::Tensor& grid, int64_t, int64_t,
+                           bool) {
+  TORCH_CHECK(input.dim() == 4 && grid.dim() == 4 && input.size(0) == grid.size(0),
+              "expected 4-D input and grid of one batch, got ", input.sizes(), " and ",
+              grid.sizes());
+  return at::empty({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.options());
+}
+
+// Rows of a table, and places in it.
+
+at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, int64_t, bool, bool) {
+  TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
+  at::DimVector sizes(indices.sizes());
+  sizes.push_back(weight.size(1));
+  return at::empty(sizes, weight.options());
+}
+
+at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor&, int64_t num_weights,
+                                    int64_t, bool) {
+  return at::empty({num_weights, grad.size(-1)}, grad.options());
+}
+
+at::Tensor index_put(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>&,
+                     const at::Tensor&, bool) {
+  return Like(self);
+}
+
+at::Tensor searchsorted(const at::Tensor&, const at::Tensor& self, bool out_int32, bool,
+                        std::optional<c10::string_view>, const std::optional<at::Tensor>&) {
+  return LikeOf(self, out_int32 ? at::kInt : at::kLong);
+}
+
+at::Tensor bucketize(const at::Tensor& self, const at::Tensor&, bool out_int32, bool) {
+  return LikeOf(self, out_int32 ? at::kInt : at::kLong);
+}
+
+// Layers.
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>&, c10::IntArrayRef stride,
+                       c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
+                       c10::IntArrayRef output_padding, int64_t groups) {
+  TORCH_CHECK(input.dim() >= 3 && input.dim() == weight.dim(),
+              "expected an input and a weight of one number of dimensions, got ", input.sizes(),
+              " and ", weight.sizes());
+  at::DimVector sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+  for (int64_t d = 2; d < input.dim(); ++d) {
+    auto of = [&](c10::IntArrayRef list) { return list.size() == 1 ? list[0] : list.at(d - 2); };
+    const int64_t reach = of(dilation) * (weight.size(d) - 1);
+    const int64_t size =
+        transposed
+            ? (input.size(d) - 1) * of(stride) - 2 * of(padding) + reach + of(output_padding) + 1
+            : (input.size(d) + 2 * of(padding) - reach - 1) / of(stride) + 1;
+    TORCH_CHECK(size >= 0, "the result would have the size ", size, " in dimension ", d);
+    sizes.push_back(size);
+  }
+  return at::empty(sizes, input.options());
+}
+
+TwoTensors flash_attention(const at::Tensor& query, const at::Tensor&, const at::Tensor&, double,
+                           bool, const std::optional<at::Tensor>&, std::optional<double>) {
+  return {Like(query), at::empty(query.sizes().slice(0, 3), StatisticsOf(query))};
+}
+
+TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
+  for (const char* name : {"relu", "hardswish"}) m.def(name, TORCH_FN(Like));
+  for (const char* name : {"isnan", "isinf", "logical_not"}) m.def(name, TORCH_FN(Bools));
+  for (const char* name : {"logical_and", "logical_or", "logical_xor"}) {
+    m.def(name, TORCH_FN(logical));
+  }
+  m.def("abs", TORCH_FN(RealLike));
+  m.def("hardtanh", TORCH_FN(hardtanh));
+  m.def("log_sigmoid_forward", TORCH_FN(log_sigmoid_forward));
+  m.def("roll", TORCH_FN(roll));
+  m.def("_prelu_kernel", TORCH_FN(prelu_kernel));
+  m.def("floor_divide", TORCH_FN(floor_divide));
+  m.def("fmod.Scalar", TORCH_FN(fmod_Scalar));
+  m.def("remainder.Scalar", TORCH_FN(remainder_Scalar));
+  m.def("remainder.Scalar_Tensor", TORCH_FN(remainder_Scalar_Tensor));
+  m.def("rsub.Tensor", TORCH_FN(rsub_Tensor));
+  m.def("rsub.Scalar", TORCH_FN(rsub_Scalar));
+  m.def("masked_fill.Tensor", TORCH_FN(masked_fill_Tensor));
+  m.def("masked_fill.Scalar", TORCH_FN(masked_fill_Scalar));
+  m.def("where.self", TORCH_FN(where_self));
+  m.def("dot", TORCH_FN(dot));
+  m.def("mv", TORCH_FN(mv));
+  m.def("mean", TORCH_FN(mean));
+  m.def("logsumexp", TORCH_FN(logsumexp));
+  for (const char* name : {"var.correction", "std.correction"}) m.def(name, TORCH_FN(Variance));
+  for (const char* name : {"var_mean.correction", "std_mean.correction"}) {
+    m.def(name, TORCH_FN(VarianceAndMean));
+  }
+  m.def("native_layer_norm", TORCH_FN(native_layer_norm));
+  m.def("native_group_norm", TORCH_FN(native_group_norm));
+  m.def("native_batch_norm", TORCH_FN(native_batch_norm));
+  m.def("grid_sampler_2d", TORCH_FN(grid_sampler_2d));
+  for (const char* name : {"complex", "polar"}) m.def(name, TORCH_FN(complex));
+  m.def("nan_to_num", TORCH_FN(nan_to_num));
+  m.def("flip", TORCH_FN(flip));
+  m.def("angle", TORCH_FN(angle));
+  m.def("repeat", TORCH_FN(repeat));
+  m.def("reflection_pad2d", TORCH_FN(reflection_pad2d));
+  m.def("_fft_c2c", TORCH_FN(fft_c2c));
+  m.def("_fft_r2c", TORCH_FN(fft_r2c));
+  m.def("_fft_c2r", TORCH_FN(fft_c2r));
+  m.def("masked_scatter", TORCH_FN(masked_scatter));
+  m.def("embedding", TORCH_FN(embedding));
+  m.def("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
+  m.def("index_put", TORCH_FN(index_put));
+  m.def("searchsorted.Tensor", TORCH_FN(searchsorted));
+  m.def("bucketize.Tensor", TORCH_FN(bucketize));
+  m.def("convolution", TORCH_FN(convolution));
+  m.def("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash_attention));
+}
+
+}  // namespace
+}  // namespace torch_xla
