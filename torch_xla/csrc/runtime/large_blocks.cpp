@@ -21,7 +21,9 @@
 namespace torch_xla::runtime {
 namespace {
 
-constexpr size_t kLarge = 32 << 20;  // KeepFreedMemory()'s threshold
+constexpr size_t kLarge = 1 << 20;
+constexpr size_t kMapped = 32 << 20;  // KeepFreedMemory()'s threshold
+constexpr uintptr_t kAlignment = 64;  // of what the library has as memory of programs
 
 // ---------------------------------------------------------------- the blocks
 
@@ -30,13 +32,15 @@ struct Block {
   size_t size = 0;
 };
 
+/// Does nothing while another thread is in it: in a process that was forked off one where a thread
+/// was, it is so for ever.
 class KeptBlocks {
  public:
-  /// The smallest that fits, without half of it or more being wasted. Where there is none, all are
-  /// freed: what is kept must not add to what is needed.
+  /// The smallest that fits, without half of it or more being wasted. Where there is none, as much
+  /// as is needed is freed, the oldest first: what is kept must not add to it.
   void* Take(size_t size, size_t alignment) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return nullptr;  // in a process forked off one that held it, for ever
+    if (!lock) return nullptr;
     Block* best = nullptr;
     for (Block& block : std::span(blocks_.data(), count_)) {
       const bool fits = block.size >= size && block.size / 2 <= size &&
@@ -44,35 +48,43 @@ class KeptBlocks {
       if (fits && (!best || block.size < best->size)) best = &block;
     }
     if (!best) {
-      FreeAll();
+      Free(size);
       return nullptr;
     }
     void* data = best->data;
-    *best = blocks_[--count_];
+    std::copy(best + 1, blocks_.data() + count_, best);
+    --count_;
     return data;
   }
 
   /// Whether it is kept, and not to be freed.
   bool Keep(void* data, size_t size) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || count_ == blocks_.size()) return false;
+    if (!lock) return false;
+    if (count_ == blocks_.size()) Free(1);
     blocks_[count_++] = {data, size};
     return true;
   }
 
   void GiveBack() {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock) FreeAll();
+    if (lock) Free(SIZE_MAX);
   }
 
  private:
-  void FreeAll() {
-    for (size_t i = 0; i < count_; ++i) std::free(blocks_[i].data);
-    count_ = 0;
+  /// At least so many bytes, if there are.
+  void Free(size_t size) {
+    size_t freed = 0, blocks = 0;
+    for (; blocks < count_ && freed < size; ++blocks) {
+      freed += blocks_[blocks].size;
+      std::free(blocks_[blocks].data);
+    }
+    std::copy(blocks_.data() + blocks, blocks_.data() + count_, blocks_.data());
+    count_ -= blocks;
   }
 
   std::mutex mutex_;
-  std::array<Block, 8> blocks_;
+  std::array<Block, 64> blocks_;  // the oldest first
   size_t count_ = 0;
 };
 
@@ -98,7 +110,7 @@ int Memalign(void** out, size_t alignment, size_t size) {
     return 0;
   }
   const int error = posix_memalign(out, alignment, size);
-  if (error == 0) AskForLargePages(*out, size);
+  if (error == 0 && size >= kMapped) AskForLargePages(*out, size);
   return error;
 }
 
@@ -110,7 +122,7 @@ void* AlignedAlloc(size_t alignment, size_t size) {
 }
 
 void Free(void* data) {
-  if (data) {
+  if (data && reinterpret_cast<uintptr_t>(data) % kAlignment == 0) {
     const size_t size = malloc_usable_size(data);
     if (size >= kLarge && Kept().Keep(data, size)) return;
   }
