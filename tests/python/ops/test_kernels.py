@@ -383,3 +383,40 @@ def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
     cases += [(torch.sin, (x[:39999].view(3, -1).t()[:, ::2],))]
     cases += [(torch.sin, (torch.arange(5000),)), (torch.cos, (torch.arange(5000) % 2 == 0,))]
     check_many(cases)
+
+
+def test_short_dimensions_are_joined() -> None:
+    """Where costly functions are of images of few pixels: whatever comes before and after them."""
+    x, channels = rand(4, 40, 7, 7), rand(40)
+    rows, column, pixels = rand(4, 40, 7, 1), rand(7), rand(1, 1, 7, 7)
+    mask = rand(4, 40, 7, 7) > 0
+
+    def normalized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        mean = scale.detach()
+        return F.silu(F.batch_norm(x, mean, mean * mean + 1, scale, scale))
+
+    def updated(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x.clone()
+        x.sub_(0.1 * y / (y.abs().sqrt() + 1e-3))
+        return x, x.view(4, -1).sum(1), x[:, 1]
+
+    cases = [
+        (F.silu, (x,)),
+        (normalized, (x, channels)),
+        (lambda x, y: (x.exp() + y).relu(), (x, rows)),
+        (lambda x, y: x.sigmoid() * y + x.tanh().amax((2, 3), keepdim=True), (x, column)),
+        (lambda x, y: (x + y).exp().softmax(-1), (x, pixels)),
+        (lambda x, m: torch.where(m, x.exp(), 0.5).sum((0, 2)), (x, mask)),
+        (lambda x: F.pad(x.exp(), (1, 1)).sigmoid()[..., 2:].tanh(), (x,)),
+        (lambda x: torch.cat([x.exp(), x], -1).sin().flip(-1).exp(), (x,)),
+        (lambda x: (x.permute(0, 2, 3, 1).exp() + x.tanh().permute(0, 2, 3, 1)).erf(), (x,)),
+        (lambda x: torch.arange(7.0, device=x.device).exp() * x.exp(), (x,)),
+        (lambda x: (x.double() + 2).pow(1.5).to(torch.complex128).exp(), (x,)),
+        (lambda x: F.gelu(F.conv2d(x.sigmoid(), x[:, :20].exp()[:, :, :3, :3], groups=2)), (x,)),
+        (lambda x: F.max_pool2d(x.exp(), 2), (x,)),
+        (lambda x: x.exp().cumsum(1), (x,)),
+        (updated, (x, rand(4, 40, 7, 7))),
+    ]
+    check_many(cases, rtol=2e-5, atol=2e-6)
+    differentiable = [case for i, case in enumerate(cases[:7]) if i != 5]
+    check_many(differentiable, rtol=2e-5, atol=1e-5, grad=True)

@@ -4,6 +4,7 @@
 
 #include "lazy/device.h"
 #include "lazy/errors.h"
+#include "lowering/ffi_tensor.h"
 #include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {
@@ -15,6 +16,7 @@ template <auto kWork,
 runtime::pjrt::XLA_FFI_Error* CpuHandler(runtime::pjrt::XLA_FFI_CallFrame* frame) {
   if (!runtime::EntersExecution(frame)) return nullptr;
   try {
+    const lowering::OperandDims dims(*frame);
     kWork(*frame);
     return nullptr;
   } catch (const std::exception& error) {

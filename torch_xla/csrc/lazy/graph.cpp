@@ -8,6 +8,7 @@
 #include "lazy/number.h"
 #include "lazy/number_reader.h"
 #include "lowering/context.h"
+#include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lazy {
@@ -162,7 +163,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
-    data.push_back(builder.Parameter(cx.Physical(parameter->shape())));
+    data.push_back(stablehlo::JoinedParameter(builder, cx.Physical(parameter->shape())));
   }
   stablehlo::Value floats, integers;
   auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
@@ -215,10 +216,15 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       cx.Lower(*node);
     }
   }
-  std::vector<stablehlo::Value> results;
-  for (const ir::Value& root : graph.roots) results.push_back(cx.Lowered(root));
+  std::vector<const stablehlo::Type*> aliased(graph.roots.size());
   for (size_t i = 0; i < aliases.size(); ++i) {
-    if (aliases[i] >= 0) builder.SetAlias(static_cast<int>(i), aliases[i]);
+    if (aliases[i] < 0) continue;
+    builder.SetAlias(static_cast<int>(i), aliases[i]);
+    aliased[aliases[i]] = &builder.ParameterType(static_cast<int>(i));
+  }
+  std::vector<stablehlo::Value> results;
+  for (size_t i = 0; i < graph.roots.size(); ++i) {
+    results.push_back(stablehlo::JoinedOutput(cx.Lowered(graph.roots[i]), aliased[i]));
   }
   if (num_devices > 1) AddShardings(graph, num_devices, outputs, builder);
   return builder.Finish(results, name.empty() ? "main" : name);

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "debug/environment.h"
+#include "lowering/kernel_choice.h"
 #include "lowering/result_type.h"
 #include "runtime/platform.h"
 
@@ -71,6 +72,11 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
   }
   if (type == ElementType::kC128 && no_f64) return ElementType::kC64;
   return type;
+}
+
+LoweringContext::LoweringContext(std::string_view platform) : platform_(platform) {
+  // For XLA:CPU; and where a program is partitioned, the dimensions are.
+  builder_.JoinDimensions(MayCallLibraries(platform));
 }
 
 stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {

@@ -34,7 +34,7 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform);
 
 class LoweringContext {
  public:
-  explicit LoweringContext(std::string_view platform) : platform_(platform) {}
+  explicit LoweringContext(std::string_view platform);
 
   stablehlo::Builder& builder() { return builder_; }
   const std::string& platform() const { return platform_; }

@@ -88,4 +88,19 @@ const void* FfiAttributes::Find(std::string_view name, XLA_FFI_AttrType type) co
   return nullptr;
 }
 
+OperandDims::OperandDims(XLA_FFI_CallFrame& frame) : frame_(frame), before_(frame.args.args) {
+  const std::span<const int64_t> all = FfiAttributes(frame.attrs).List(kOperandDims);
+  if (all.empty()) return;
+  buffers_.reserve(frame.args.size);
+  const int64_t* next = all.data();
+  for (int64_t i = 0; i < frame.args.size; ++i) {
+    buffers_.push_back(*static_cast<XLA_FFI_Buffer*>(before_[i]));
+    buffers_.back().rank = *next;
+    buffers_.back().dims = const_cast<int64_t*>(next + 1);  // C's; handlers read them
+    next += 1 + *next;
+    operands_.push_back(&buffers_.back());
+  }
+  frame.args.args = operands_.data();
+}
+
 }  // namespace torch_xla::lowering

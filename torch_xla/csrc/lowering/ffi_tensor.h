@@ -6,6 +6,7 @@
 #include <cfenv>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "runtime/ffi_abi.h"
 
@@ -27,6 +28,25 @@ class FfiAttributes {
   const void* Find(std::string_view name, runtime::pjrt::XLA_FFI_AttrType type) const;
 
   const runtime::pjrt::XLA_FFI_Attrs& attrs_;
+};
+
+/// The attribute that says the dimensions of the operands, each after its rank, where elementwise
+/// ops made some of them in others (stablehlo/joined_dims.h).
+inline constexpr std::string_view kOperandDims = "operand_dims";
+
+/// While it lives, the operands of a call have those dimensions.
+class OperandDims {
+ public:
+  explicit OperandDims(runtime::pjrt::XLA_FFI_CallFrame& frame);
+  OperandDims(const OperandDims&) = delete;
+  OperandDims& operator=(const OperandDims&) = delete;
+  ~OperandDims() { frame_.args.args = before_; }
+
+ private:
+  runtime::pjrt::XLA_FFI_CallFrame& frame_;
+  void** const before_;
+  std::vector<runtime::pjrt::XLA_FFI_Buffer> buffers_;
+  std::vector<void*> operands_;
 };
 
 /// XLA runs programs with denormals flushed to zero, PyTorch does not.

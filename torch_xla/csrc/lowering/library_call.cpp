@@ -2,18 +2,38 @@
 
 #include <utility>
 
+#include "lowering/ffi_tensor.h"
 #include "lowering/row_major.h"
+#include "stablehlo/joined_dims.h"
+#include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using stablehlo::Cat;
 
 std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& operands,
                                const std::vector<stablehlo::Type>& results,
                                std::string attributes) {
+  stablehlo::Builder& builder = operands[0].builder();
+  std::vector<Value> forms;
+  Dims dims;
+  bool has_form = false;
+  for (Value operand : operands) {
+    const Value form = stablehlo::JoinedOutput(operand);
+    has_form |= form != operand;
+    forms.push_back(form);
+    dims.push_back(operand.rank());
+    dims.insert(dims.end(), operand.dims().begin(), operand.dims().end());
+  }
   stablehlo::CustomCallOptions options;
   options.backend_config = std::move(attributes);
-  for (Value operand : operands) options.operand_layouts.push_back(RowMajor(operand.rank()));
+  if (has_form) {
+    if (!options.backend_config.empty()) options.backend_config += ", ";
+    options.backend_config += Cat(kOperandDims, " = ", stablehlo::I64Array(dims));
+  }
+  for (Value form : forms) options.operand_layouts.push_back(RowMajor(form.rank()));
   for (const auto& type : results) options.result_layouts.push_back(RowMajor(type.rank()));
-  return stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);
+  return stablehlo::CustomCall(builder, target, forms, results, options);
 }
 
 }  // namespace torch_xla::lowering

@@ -102,17 +102,32 @@ int Builder::NewValue(const Type& type, int number, int result, bool argument) {
   }
   if (overflows) throw Error(Cat("stablehlo: ", type.ToString(), " is too large"));
   int block = argument ? blocks_.front().id : blocks_.back().id;
-  values_.push_back(Record{type, block, number, result, argument});
+  values_.push_back(Record{
+      .type = type, .block = block, .number = number, .result = result, .argument = argument});
   return static_cast<int>(values_.size()) - 1;
+}
+
+bool Builder::IsVisible(const Record& record) const {
+  for (size_t i = blocks_.size(); i > isolation_; --i) {
+    if (blocks_[i - 1].id == record.block) return true;
+  }
+  return false;
+}
+
+Value Builder::JoinedForm(Value x) const {
+  const int form = values_[x.id_].joined;
+  return form >= 0 && IsVisible(values_[form]) ? Value(x.builder_, form) : Value();
+}
+
+Value Builder::ComputedForm(Value x) const {
+  return values_[x.id_].computed_joined ? JoinedForm(x) : Value();
 }
 
 const Builder::Record& Builder::Check(Value value, std::string_view op) const {
   if (value.builder_ == nullptr) throw Error(Cat(op, ": an operand is an invalid value"));
   if (value.builder_ != this) throw Error(Cat(op, ": an operand belongs to another builder"));
   const Record& record = values_[value.id_];
-  for (size_t i = blocks_.size(); i > isolation_; --i) {
-    if (blocks_[i - 1].id == record.block) return record;
-  }
+  if (IsVisible(record)) return record;
   throw Error(Cat(op, ": an operand of type ", record.type.ToString(),
                   " belongs to a region that cannot be seen here"));
 }

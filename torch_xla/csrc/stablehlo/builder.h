@@ -62,6 +62,9 @@ class Builder {
   /// `attributes` is the inside of an MLIR dictionary: `mhlo.sharding = "{replicated}"`.
   Value Parameter(const Type& type, std::string_view attributes = {});
   int num_parameters() const { return static_cast<int>(parameters_.size()); }
+  const Type& ParameterType(int parameter) const {
+    return values_[parameters_.at(parameter).value].type;
+  }
   /// Donates the buffer of a parameter to an output (`tf.aliasing_output`).
   void SetAlias(int parameter, int output);
   /// Adds attributes to a parameter, an output of @main, or the module (`mhlo.num_partitions`).
@@ -104,6 +107,26 @@ class Builder {
   /// Calls a private function of this builder.
   std::vector<Value> Call(std::string_view symbol, std::span<const Value> operands);
 
+  /// Whether elementwise ops made from now on may be computed on fewer dimensions (joined_dims.h).
+  void JoinDimensions(bool joins) { joins_dimensions_ = joins; }
+  bool joins_dimensions() const { return joins_dimensions_; }
+  /// A bit for each dimension that a value varies along, as far as is known: not those that it was
+  /// broadcast to. The last bit is for all dimensions from it on.
+  uint32_t Varies(Value x) const { return values_[x.id_].varies; }
+  void SetVaries(Value x, uint32_t dims) { values_[x.id_].varies = dims; }
+  /// Whether it reads its elements from other places, dimension by dimension, as a slice does.
+  bool IsRearranged(Value x) const { return values_[x.id_].rearranged; }
+  void SetRearranged(Value x) { values_[x.id_].rearranged = true; }
+  /// The same elements in the dimensions that elementwise ops have them in; and only where one
+  /// made them so, of which the value itself is a reshape. Invalid where there is none that can be
+  /// seen here.
+  Value JoinedForm(Value x) const;
+  Value ComputedForm(Value x) const;
+  void SetJoinedForm(Value x, Value form, bool computed) {
+    values_[x.id_].joined = form.id_;
+    values_[x.id_].computed_joined = computed;
+  }
+
   /// Ops made so far, those in regions and functions included.
   int64_t num_ops() const { return num_ops_; }
 
@@ -120,6 +143,10 @@ class Builder {
     int number;     // %number, or %argnumber of @main
     int result;     // %number#result; -1 for an op of one result
     bool argument;  // of @main
+    uint32_t varies = ~uint32_t{0};
+    bool rearranged = false;
+    int joined = -1;  // value id
+    bool computed_joined = false;
   };
   struct Block {
     int id;
@@ -137,6 +164,7 @@ class Builder {
 
   std::string UniqueSymbol(std::string_view name) const;
   const Record& Check(Value value, std::string_view op) const;
+  bool IsVisible(const Record& record) const;
   int NewValue(const Type& type, int number, int result, bool argument);
   void AppendName(const Record& record, std::string& out) const;
   void AppendIndent(std::string& out) const;
@@ -147,6 +175,7 @@ class Builder {
   Region RunBody(std::span<const Type> arguments, const Body& body, std::string_view terminator,
                  std::vector<int>& argument_ids);
 
+  bool joins_dimensions_ = false;
   std::deque<Record> values_;
   std::vector<Block> blocks_;  // open ones, outermost first; blocks_[0] is @main's
   size_t isolation_ = 0;       // blocks_ below this one cannot be seen

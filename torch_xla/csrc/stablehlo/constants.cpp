@@ -231,8 +231,11 @@ void AppendBools(std::span<const std::byte>& bytes, const Dims& dims, size_t dim
 }
 
 Value DenseConstant(Builder& builder, std::string_view dense, const Type& type) {
-  return builder.UniqueOp("stablehlo.constant", type,
-                          Cat("value = dense<", dense, "> : ", type.ToString()));
+  Value constant = builder.UniqueOp("stablehlo.constant", type,
+                                    Cat("value = dense<", dense, "> : ", type.ToString()));
+  const bool is_array = dense.starts_with('[') || dense.starts_with('"');
+  if (!is_array) builder.SetVaries(constant, 0);
+  return constant;
 }
 
 /// The extreme values of an integer type as text.

@@ -4,6 +4,7 @@
 
 #include "stablehlo/arithmetic.h"
 #include "stablehlo/complex_functions.h"
+#include "stablehlo/joined_dims.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
 
@@ -62,23 +63,23 @@ void CheckKind(std::string_view op, unsigned kinds, std::initializer_list<Value>
 }
 
 Value Unary(std::string_view op, unsigned kinds, Value x) {
-  Builder& builder = CheckTensors(op, {x});
+  CheckTensors(op, {x});
   CheckKind(op, kinds, {x});
-  return builder.Op(op, {x}, x.type());
+  return Elementwise(op, {x}, x.type());
 }
 
 /// With a result of another element type.
 Value UnaryTo(std::string_view op, unsigned kinds, Value x, ElementType result) {
-  Builder& builder = CheckTensors(op, {x});
+  CheckTensors(op, {x});
   CheckKind(op, kinds, {x});
-  return builder.Op(op, {x}, Type(result, x.dims()));
+  return Elementwise(op, {x}, Type(result, x.dims()));
 }
 
 Value Binary(std::string_view op, unsigned kinds, Value a, Value b) {
-  Builder& builder = CheckTensors(op, {a, b});
+  CheckTensors(op, {a, b});
   if (a.type() != b.type()) Fail(op, "operands of equal types", {a, b});
   CheckKind(op, kinds, {a, b});
-  return builder.Op(op, {a, b}, a.type());
+  return Elementwise(op, {a, b}, a.type());
 }
 
 /// The op, or of complex numbers `complex`, which is exact at zeros, infinities and NaN.
@@ -197,13 +198,13 @@ Value And(Value a, Value b) { return Binary("stablehlo.and", kBitsKind, a, b); }
 Value Atan2(Value a, Value b) { return Binary("stablehlo.atan2", kInexactKind, a, b); }
 Value Complex(Value real, Value imag) {
   constexpr std::string_view kOp = "stablehlo.complex";
-  Builder& builder = CheckTensors(kOp, {real, imag});
+  CheckTensors(kOp, {real, imag});
   if (real.type() != imag.type()) Fail(kOp, "operands of equal types", {real, imag});
   if (real.element() != ElementType::kF32 && real.element() != ElementType::kF64) {
     Fail(kOp, "elements of type f32 or f64", {real, imag});
   }
   ElementType result = real.element() == ElementType::kF32 ? ElementType::kC64 : ElementType::kC128;
-  return builder.Op(kOp, {real, imag}, Type(result, real.dims()));
+  return Elementwise(kOp, {real, imag}, Type(result, real.dims()));
 }
 Value Divide(Value a, Value b) {
   if (runtime::IsComplex(a.element()) && a.type() == b.type()) {
@@ -239,7 +240,7 @@ Value NextAfter(Value a, Value b) { return Binary("chlo.next_after", kFloatKind,
 Value Compare(Value a, Value b, Direction direction, bool total_order) {
   constexpr std::string_view kOp = "stablehlo.compare";
   constexpr std::string_view kDirections[] = {"EQ", "NE", "GE", "GT", "LE", "LT"};
-  Builder& builder = CheckTensors(kOp, {a, b});
+  CheckTensors(kOp, {a, b});
   if (a.type() != b.type()) Fail(kOp, "operands of equal types", {a, b});
   unsigned kind = KindOf(a.element());
   if (kind == 0) Fail(kOp, "elements of a valid type", {a, b});
@@ -251,15 +252,15 @@ Value Compare(Value a, Value b, Direction direction, bool total_order) {
                           : (kind & (kUnsignedKind | kPredKind)) != 0 ? "UNSIGNED"
                           : total_order                               ? "TOTALORDER"
                                                                       : "FLOAT";
-  return builder.Op(kOp, {a, b}, Type(ElementType::kPred, a.dims()),
-                    Cat("comparison_direction = #stablehlo<comparison_direction ",
-                        kDirections[static_cast<int>(direction)],
-                        ">, compare_type = #stablehlo<comparison_type ", type, ">"));
+  return Elementwise(kOp, {a, b}, Type(ElementType::kPred, a.dims()),
+                     Cat("comparison_direction = #stablehlo<comparison_direction ",
+                         kDirections[static_cast<int>(direction)],
+                         ">, compare_type = #stablehlo<comparison_type ", type, ">"));
 }
 
 Value Select(Value predicate, Value on_true, Value on_false) {
   constexpr std::string_view kOp = "stablehlo.select";
-  Builder& builder = CheckTensors(kOp, {predicate, on_true, on_false});
+  CheckTensors(kOp, {predicate, on_true, on_false});
   if (on_true.type() != on_false.type()) {
     Fail(kOp, "branches of equal types", {predicate, on_true, on_false});
   }
@@ -268,19 +269,19 @@ Value Select(Value predicate, Value on_true, Value on_false) {
     Fail(kOp, "an i1 predicate of rank 0 or the shape of the branches",
          {predicate, on_true, on_false});
   }
-  return builder.Op(kOp, {predicate, on_true, on_false}, on_true.type());
+  return Elementwise(kOp, {predicate, on_true, on_false}, on_true.type());
 }
 
 Value Clamp(Value low, Value x, Value high) {
   constexpr std::string_view kOp = "stablehlo.clamp";
-  Builder& builder = CheckTensors(kOp, {low, x, high});
+  CheckTensors(kOp, {low, x, high});
   CheckKind(kOp, kOrderedKind, {low, x, high});
   for (Value bound : {low, high}) {
     if (bound.element() != x.element() || (bound.rank() != 0 && bound.dims() != x.dims())) {
       Fail(kOp, "bounds of the operand's element type and of rank 0 or its shape", {low, x, high});
     }
   }
-  return builder.Op(kOp, {low, x, high}, x.type());
+  return Elementwise(kOp, {low, x, high}, x.type());
 }
 
 Value Convert(Value x, ElementType element) {
@@ -295,7 +296,7 @@ Value Convert(Value x, ElementType element) {
     const Value zero = Constant(builder, 0.0, Type(element, x.dims()));
     return Select(x, FullLike(zero, 1.0), zero);
   }
-  return builder.Op(kOp, {x}, Type(element, x.dims()));
+  return Elementwise(kOp, {x}, Type(element, x.dims()));
 }
 
 Value BitcastConvert(Value x, ElementType element) {

@@ -32,6 +32,11 @@ std::vector<Value> Prepend(std::initializer_list<Value> first, const std::vector
   return all;
 }
 
+Value Rearranged(Value x) {
+  x.builder().SetRearranged(x);
+  return x;
+}
+
 }  // namespace
 
 Value Reshape(Value x, const Dims& dims) {
@@ -39,11 +44,13 @@ Value Reshape(Value x, const Dims& dims) {
   Builder& builder = CheckTensors(kOp, {x});
   if (x.dims() == dims) return x;
   CheckSizes(kOp, dims, {x});
-  Type result(x.element(), dims);
-  if (result.num_elements() != x.type().num_elements()) {
-    Fail(kOp, Cat(result.num_elements(), " elements for ", result.ToString()), {x});
+  Type type(x.element(), dims);
+  if (type.num_elements() != x.type().num_elements()) {
+    Fail(kOp, Cat(type.num_elements(), " elements for ", type.ToString()), {x});
   }
-  return builder.Op(kOp, {x}, result);
+  Value result = builder.Op(kOp, {x}, type);
+  if (builder.IsRearranged(x)) builder.SetRearranged(result);
+  return result;
 }
 
 Value BroadcastInDim(Value x, const Dims& dims, const Dims& broadcast_dimensions) {
@@ -66,8 +73,14 @@ Value BroadcastInDim(Value x, const Dims& dims, const Dims& broadcast_dimensions
            {x});
     }
   }
-  return builder.Op(kOp, {x}, Type(x.element(), dims),
-                    Cat("broadcast_dimensions = ", I64Array(broadcast_dimensions)));
+  Value result = builder.Op(kOp, {x}, Type(x.element(), dims),
+                            Cat("broadcast_dimensions = ", I64Array(broadcast_dimensions)));
+  uint32_t varies = 0;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (x.dims()[i] > 1) varies |= uint32_t{1} << std::min<int64_t>(broadcast_dimensions[i], 31);
+  }
+  builder.SetVaries(result, varies);
+  return result;
 }
 
 Value BroadcastTo(Value x, const Dims& dims) {
@@ -109,8 +122,8 @@ Value Transpose(Value x, const Dims& permutation) {
   Dims dims(permutation.size());
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = x.dims()[permutation[i]];
   if (std::is_sorted(permutation.begin(), permutation.end())) return x;
-  return builder.Op(kOp, {x}, Type(x.element(), dims),
-                    Cat("permutation = ", I64Array(permutation)));
+  return Rearranged(
+      builder.Op(kOp, {x}, Type(x.element(), dims), Cat("permutation = ", I64Array(permutation))));
 }
 
 Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides) {
@@ -131,9 +144,9 @@ Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides
          {x});
   }
   if (dims == x.dims()) return x;
-  return builder.Op(kOp, {x}, Type(x.element(), dims),
-                    Cat("start_indices = ", I64Array(starts),
-                        ", limit_indices = ", I64Array(limits), ", strides = ", I64Array(steps)));
+  return Rearranged(builder.Op(kOp, {x}, Type(x.element(), dims),
+                               Cat("start_indices = ", I64Array(starts), ", limit_indices = ",
+                                   I64Array(limits), ", strides = ", I64Array(steps))));
 }
 
 Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes) {
@@ -146,8 +159,8 @@ Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes)
     valid = 0 <= sizes[i] && sizes[i] <= x.dims()[i];
   }
   if (!valid) Fail(kOp, Cat("sizes within the operand, not ", List(sizes)), operands);
-  return builder.Op(kOp, operands, Type(x.element(), sizes),
-                    Cat("slice_sizes = ", I64Array(sizes)));
+  return Rearranged(
+      builder.Op(kOp, operands, Type(x.element(), sizes), Cat("slice_sizes = ", I64Array(sizes))));
 }
 
 Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts) {
@@ -184,9 +197,9 @@ Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& i
              List(high), " interior ", List(between)),
          {x, value});
   }
-  return builder.Op(kOp, {x, value}, Type(x.element(), dims),
-                    Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ",
-                        I64Array(high), ", interior_padding = ", I64Array(between)));
+  return Rearranged(builder.Op(kOp, {x, value}, Type(x.element(), dims),
+                               Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ",
+                                   I64Array(high), ", interior_padding = ", I64Array(between))));
 }
 
 Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
@@ -208,7 +221,7 @@ Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
     result.dims[dimension] += type.dims[dimension];
   }
   if (operands.size() == 1) return operands[0];
-  return builder.Op(kOp, operands, result, Cat("dimension = ", dimension, " : i64"));
+  return Rearranged(builder.Op(kOp, operands, result, Cat("dimension = ", dimension, " : i64")));
 }
 
 Value Reverse(Value x, const Dims& dimensions) {
@@ -216,7 +229,7 @@ Value Reverse(Value x, const Dims& dimensions) {
   Builder& builder = CheckTensors(kOp, {x});
   CheckDistinct(kOp, "dimensions", dimensions, x.rank(), {{x}});
   if (dimensions.empty()) return x;
-  return builder.Op(kOp, {x}, x.type(), Cat("dimensions = ", I64Array(dimensions)));
+  return Rearranged(builder.Op(kOp, {x}, x.type(), Cat("dimensions = ", I64Array(dimensions))));
 }
 
 Value Iota(Builder& builder, const Type& type, int64_t dimension) {
@@ -226,7 +239,9 @@ Value Iota(Builder& builder, const Type& type, int64_t dimension) {
     throw Error(Cat(kOp, ": expected a numeric type and one of its dimensions, got ",
                     type.ToString(), " and ", dimension));
   }
-  return builder.UniqueOp(kOp, type, Cat("iota_dimension = ", dimension, " : i64"));
+  Value result = builder.UniqueOp(kOp, type, Cat("iota_dimension = ", dimension, " : i64"));
+  builder.SetVaries(result, uint32_t{1} << std::min<int64_t>(dimension, 31));
+  return result;
 }
 
 }  // namespace torch_xla::stablehlo

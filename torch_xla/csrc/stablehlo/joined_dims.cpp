@@ -1,0 +1,142 @@
+#include "stablehlo/joined_dims.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace torch_xla::stablehlo {
+namespace {
+
+constexpr int64_t kShort = 128;         // shorter loops are worth joining
+constexpr int64_t kElements = 1 << 12;  // fewer take no time
+
+bool Varies(const Builder& builder, Value x, size_t dim) {
+  return (builder.Varies(x) >> std::min<size_t>(dim, 31) & 1) != 0;
+}
+
+/// Whether a loop of these is slow where it takes no vectors; others hardly are, and XLA's
+/// reductions of dimensions that were joined are slower.
+bool IsCostly(std::string_view op) {
+  constexpr std::string_view kCostly[] = {
+      "stablehlo.atan2",  "stablehlo.cbrt",         "stablehlo.cosine",
+      "stablehlo.divide", "stablehlo.exponential",  "stablehlo.exponential_minus_one",
+      "stablehlo.log",    "stablehlo.log_plus_one", "stablehlo.logistic",
+      "stablehlo.power",  "stablehlo.remainder",    "stablehlo.rsqrt",
+      "stablehlo.sine",   "stablehlo.sqrt",         "stablehlo.tan",
+      "stablehlo.tanh",
+  };
+  return op.starts_with("chlo.") ||
+         std::find(std::begin(kCostly), std::end(kCostly), op) != std::end(kCostly);
+}
+
+/// Whether the dimensions from `first` on can be one: each operand varies along all of them, or
+/// along none.
+bool CanJoin(const Builder& builder, std::span<const Value> operands, const Dims& dims,
+             size_t first) {
+  return std::all_of(operands.begin(), operands.end(), [&](Value x) {
+    if (x.rank() == 0) return true;
+    bool some = false, all = true;
+    for (size_t i = first; i < dims.size(); ++i) {
+      if (dims[i] == 1) continue;
+      some |= Varies(builder, x, i);
+      all &= Varies(builder, x, i);
+    }
+    return !some || all;
+  });
+}
+
+Dims JoinFrom(const Dims& dims, size_t first) {
+  Dims joined(dims.begin(), dims.begin() + static_cast<int64_t>(first));
+  int64_t size = 1;
+  for (size_t i = first; i < dims.size(); ++i) size *= dims[i];
+  joined.push_back(size);
+  return joined;
+}
+
+bool IsWorthJoining(const Builder& builder, const Type& type) {
+  return builder.joins_dimensions() && type.dims.size() > 1 && type.dims.back() < kShort &&
+         type.num_elements() >= kElements;
+}
+
+/// As many of the last dimensions in one as make it long enough.
+Dims Joined(const Builder& builder, std::span<const Value> operands, const Dims& dims) {
+  size_t first = dims.size() - 1;
+  int64_t size = dims[first];
+  while (first > 0 && size < kShort && CanJoin(builder, operands, dims, first - 1)) {
+    size *= dims[--first];
+  }
+  return JoinFrom(dims, first);
+}
+
+/// The dimensions to compute in. Those that an operand was computed in come first: neighbours that
+/// become one kernel have the same loops.
+Dims DimsToComputeIn(const Builder& builder, std::string_view op, std::span<const Value> operands,
+                     const Dims& dims) {
+  for (Value x : operands) {
+    const Value form = builder.ComputedForm(x);
+    if (form.valid() && CanJoin(builder, operands, dims, form.dims().size() - 1)) {
+      return form.dims();
+    }
+  }
+  return IsCostly(op) ? Joined(builder, operands, dims) : dims;
+}
+
+Value InForm(Builder& builder, Value x, const Dims& dims) {
+  if (x.rank() == 0) return x;
+  const Value known = builder.JoinedForm(x);
+  if (known.valid() && known.dims() == dims) return known;
+  const Value form = builder.Op("stablehlo.reshape", {x}, Type(x.element(), dims));
+  if (!builder.ComputedForm(x).valid()) builder.SetJoinedForm(x, form, /*computed=*/false);
+  return form;
+}
+
+}  // namespace
+
+Value Elementwise(std::string_view op, std::initializer_list<Value> operands, const Type& result,
+                  std::string_view attributes) {
+  Builder& builder = operands.begin()->builder();
+  const std::span<const Value> all(operands.begin(), operands.size());
+  const Dims& dims = result.dims;
+  bool is_rearranged = false;
+  uint32_t varies = 0;
+  for (Value x : all) {
+    if (x.rank() == 0) continue;
+    is_rearranged |= builder.IsRearranged(x);
+    varies |= builder.Varies(x);
+  }
+  auto noted = [&](Value value) {
+    builder.SetVaries(value, varies);
+    if (is_rearranged) builder.SetRearranged(value);
+    return value;
+  };
+  // An element's place in each dimension would have to be computed from its place in all.
+  if (is_rearranged || !IsWorthJoining(builder, result)) {
+    return noted(builder.Op(op, all, result, attributes));
+  }
+  const Dims joined = DimsToComputeIn(builder, op, all, dims);
+  if (joined == dims) return noted(builder.Op(op, all, result, attributes));
+  std::vector<Value> forms;
+  for (Value x : all) forms.push_back(InForm(builder, x, joined));
+  const Value form = builder.Op(op, forms, Type(result.element, joined), attributes);
+  const Value value = builder.Op("stablehlo.reshape", {form}, result);
+  builder.SetJoinedForm(value, form, /*computed=*/true);
+  return noted(value);
+}
+
+Value JoinedParameter(Builder& builder, const Type& type) {
+  if (!IsWorthJoining(builder, type)) return builder.Parameter(type);
+  const Type joined(type.element, Joined(builder, {}, type.dims));
+  const Value form = builder.Parameter(joined);
+  if (joined.dims == type.dims) return form;
+  const Value value = builder.Op("stablehlo.reshape", {form}, type);
+  builder.SetJoinedForm(value, form, /*computed=*/false);
+  return value;
+}
+
+Value JoinedOutput(Value x, const Type* parameter) {
+  Builder& builder = x.builder();
+  if (parameter) return x.type() == *parameter ? x : InForm(builder, x, parameter->dims);
+  const Value form = builder.ComputedForm(x);
+  return form.valid() ? form : x;
+}
+
+}  // namespace torch_xla::stablehlo
