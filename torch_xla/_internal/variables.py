@@ -279,7 +279,7 @@ FOREIGN: dict[str, str] = {
     "`XLA_TOPOLOGY`.",
     "MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES": "With none of them set, "
     "memory of a CPU device that is freed is kept for the next step: up to 512 MiB an arena, and "
-    "blocks of 32 MiB and more until one is needed that none of them fits, or "
+    "blocks of 1 MiB and more until as much is needed in one that none of them fits, or "
     "`torch.xla.empty_cache()`.",
     "HOME, XDG_CACHE_HOME": "Where the folder of compiled programs is by default.",
 }

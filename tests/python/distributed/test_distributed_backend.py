@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from replica_testing import run_replicas
 from torch import nn
 
@@ -95,7 +96,6 @@ def run_collectives() -> dict[str, Any]:
         dist.all_gather_into_tensor(y, own(2), group=group)
         out["group"] = (x, y)
 
-    functional = dist._functional_collectives
     out["funcol all_reduce"] = functional.all_reduce(own(3), "sum", dist.group.WORLD)
     out["funcol all_gather"] = functional.all_gather_tensor(own(2, 2), 1, dist.group.WORLD)
     out["funcol reduce_scatter"] = functional.reduce_scatter_tensor(
