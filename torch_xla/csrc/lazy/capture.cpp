@@ -318,7 +318,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   lowering::LoweringContext cx(Platform());
   stablehlo::Builder& builder = cx.builder();
   auto parameter = [&](const ir::Value& value) {
-    cx.Bind(value, stablehlo::JoinedParameter(builder, cx.Physical(value.shape())));
+    cx.Bind(value, builder.Parameter(cx.Physical(value.shape())));
   };
   Compiled compiled;
   for (size_t i : walk.used) parameter(inputs[i]);
@@ -345,7 +345,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   LowerAll(cx, walk.order);
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) {
-    results.push_back(stablehlo::JoinedOutput(cx.Lowered(output)));
+    results.push_back(stablehlo::ComputedForm(cx.Lowered(output)));
   }
   compiled.program = std::make_shared<Program>();
   compiled.program->devices = DevicesOf(device_);

@@ -163,7 +163,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   stablehlo::Builder& builder = cx.builder();
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
-    data.push_back(stablehlo::JoinedParameter(builder, cx.Physical(parameter->shape())));
+    data.push_back(builder.Parameter(cx.Physical(parameter->shape())));
   }
   stablehlo::Value floats, integers;
   auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
@@ -216,15 +216,16 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       cx.Lower(*node);
     }
   }
-  std::vector<const stablehlo::Type*> aliased(graph.roots.size());
+  std::vector<bool> is_aliased(graph.roots.size());
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] < 0) continue;
     builder.SetAlias(static_cast<int>(i), aliases[i]);
-    aliased[aliases[i]] = &builder.ParameterType(static_cast<int>(i));
+    is_aliased[aliases[i]] = true;
   }
   std::vector<stablehlo::Value> results;
   for (size_t i = 0; i < graph.roots.size(); ++i) {
-    results.push_back(stablehlo::JoinedOutput(cx.Lowered(graph.roots[i]), aliased[i]));
+    const stablehlo::Value root = cx.Lowered(graph.roots[i]);
+    results.push_back(is_aliased[i] ? root : stablehlo::ComputedForm(root));
   }
   if (num_devices > 1) AddShardings(graph, num_devices, outputs, builder);
   return builder.Finish(results, name.empty() ? "main" : name);

@@ -19,7 +19,7 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
   Dims dims;
   bool has_form = false;
   for (Value operand : operands) {
-    const Value form = stablehlo::JoinedOutput(operand);
+    const Value form = stablehlo::ComputedForm(operand);
     has_form |= form != operand;
     forms.push_back(form);
     dims.push_back(operand.rank());

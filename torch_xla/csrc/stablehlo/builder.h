@@ -62,9 +62,6 @@ class Builder {
   /// `attributes` is the inside of an MLIR dictionary: `mhlo.sharding = "{replicated}"`.
   Value Parameter(const Type& type, std::string_view attributes = {});
   int num_parameters() const { return static_cast<int>(parameters_.size()); }
-  const Type& ParameterType(int parameter) const {
-    return values_[parameters_.at(parameter).value].type;
-  }
   /// Donates the buffer of a parameter to an output (`tf.aliasing_output`).
   void SetAlias(int parameter, int output);
   /// Adds attributes to a parameter, an output of @main, or the module (`mhlo.num_partitions`).

@@ -122,20 +122,8 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
   return noted(value);
 }
 
-Value JoinedParameter(Builder& builder, const Type& type) {
-  if (!IsWorthJoining(builder, type)) return builder.Parameter(type);
-  const Type joined(type.element, Joined(builder, {}, type.dims));
-  const Value form = builder.Parameter(joined);
-  if (joined.dims == type.dims) return form;
-  const Value value = builder.Op("stablehlo.reshape", {form}, type);
-  builder.SetJoinedForm(value, form, /*computed=*/false);
-  return value;
-}
-
-Value JoinedOutput(Value x, const Type* parameter) {
-  Builder& builder = x.builder();
-  if (parameter) return x.type() == *parameter ? x : InForm(builder, x, parameter->dims);
-  const Value form = builder.ComputedForm(x);
+Value ComputedForm(Value x) {
+  const Value form = x.builder().ComputedForm(x);
   return form.valid() ? form : x;
 }
 

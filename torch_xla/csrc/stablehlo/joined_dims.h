@@ -16,10 +16,9 @@ namespace torch_xla::stablehlo {
 Value Elementwise(std::string_view op, std::initializer_list<Value> operands, const Type& result,
                   std::string_view attributes = {});
 
-/// A parameter of the program with these elements, and an output: in the dimensions that
-/// elementwise ops have them in where dimensions are joined, for the last loop of a kernel is that
-/// of its result. `parameter`, if any, is what the output is aliased to.
-Value JoinedParameter(Builder& builder, const Type& type);
-Value JoinedOutput(Value x, const Type* parameter = nullptr);
+/// The same elements in the dimensions that an elementwise op made them in, for what does not mind:
+/// the last loop of a kernel is that of its result. (Not for outputs that are written to a
+/// parameter: XLA copies what is read through a reshape before it is written.)
+Value ComputedForm(Value x);
 
 }  // namespace torch_xla::stablehlo
