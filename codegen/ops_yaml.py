@@ -314,11 +314,16 @@ def symbol_of(schema: FunctionSchema) -> str:
     return str(schema.name).replace(".", "_")
 
 
-def _signature(function: NativeFunction, symint: bool, name: str, write) -> str:
-    with local.parametrize(
+def _types_of(function: NativeFunction):
+    """While it is entered, torchgen writes types as PyTorch's headers have them for it."""
+    return local.parametrize(
         use_const_ref_for_mutable_tensors=function.use_const_ref_for_mutable_tensors,
         use_ilistref_for_tensor_lists=function.part_of_structured_group,
-    ):
+    )
+
+
+def _signature(function: NativeFunction, symint: bool, name: str, write) -> str:
+    with _types_of(function):
         return write(DispatcherSignature.from_schema(function.func, symint=symint), name)
 
 
@@ -334,10 +339,7 @@ def definition(function: NativeFunction, name: str, symint: bool = False) -> str
 
 def meta_pointer(function: NativeFunction) -> str:
     """The C++ type of a pointer to the operator's function in at::meta."""
-    with local.parametrize(
-        use_const_ref_for_mutable_tensors=function.use_const_ref_for_mutable_tensors,
-        use_ilistref_for_tensor_lists=function.part_of_structured_group,
-    ):
+    with _types_of(function):
         group = CppSignatureGroup.from_native_function(function, method=False)
         return group.signature.ptr_type()
 

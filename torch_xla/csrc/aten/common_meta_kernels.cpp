@@ -21,9 +21,12 @@ namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 
-// Of one tensor and numbers.
+// Of one tensor and what does not change its dtype and sizes.
 
-at::Tensor Like(const at::Tensor& self) { return at::empty(self.sizes(), self.options()); }
+template <typename... Rest>
+at::Tensor Like(const at::Tensor& self, Rest...) {
+  return at::empty(self.sizes(), self.options());
+}
 
 at::Tensor LikeOf(const at::Tensor& self, c10::ScalarType dtype) {
   return at::empty(self.sizes(), self.options().dtype(dtype));
@@ -35,22 +38,7 @@ at::Tensor RealLike(const at::Tensor& self) {
   return LikeOf(self, c10::toRealValueType(self.scalar_type()));
 }
 
-at::Tensor hardtanh(const at::Tensor& self, const at::Scalar&, const at::Scalar&) {
-  return Like(self);
-}
-
 TwoTensors log_sigmoid_forward(const at::Tensor& self) { return {Like(self), Like(self)}; }
-
-at::Tensor roll(const at::Tensor& self, c10::IntArrayRef, c10::IntArrayRef) { return Like(self); }
-
-at::Tensor prelu_kernel(const at::Tensor& self, const at::Tensor&) { return Like(self); }
-
-at::Tensor nan_to_num(const at::Tensor& self, std::optional<double>, std::optional<double>,
-                      std::optional<double>) {
-  return Like(self);
-}
-
-at::Tensor flip(const at::Tensor& self, c10::IntArrayRef) { return Like(self); }
 
 at::Tensor angle(const at::Tensor& self) {
   const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
@@ -73,8 +61,6 @@ at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
   sizes.end()[-2] += padding[2] + padding[3];
   return at::empty(sizes, self.options());
 }
-
-at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef, int64_t, bool) { return Like(self); }
 
 at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t, bool onesided) {
   at::DimVector sizes(self.sizes());
@@ -236,11 +222,6 @@ at::Tensor embedding_dense_backward(const at::Tensor& grad, const at::Tensor&, i
   return at::empty({num_weights, grad.size(-1)}, grad.options());
 }
 
-at::Tensor index_put(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>&,
-                     const at::Tensor&, bool) {
-  return Like(self);
-}
-
 at::Tensor searchsorted(const at::Tensor&, const at::Tensor& self, bool out_int32, bool,
                         std::optional<c10::string_view>, const std::optional<at::Tensor>&) {
   return LikeOf(self, out_int32 ? at::kInt : at::kLong);
@@ -279,16 +260,16 @@ TwoTensors flash_attention(const at::Tensor& query, const at::Tensor&, const at:
 }
 
 TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
-  for (const char* name : {"relu", "hardswish"}) m.def(name, TORCH_FN(Like));
+  for (const char* name : {"relu", "hardswish"}) m.def(name, TORCH_FN(Like<>));
   for (const char* name : {"isnan", "isinf", "logical_not"}) m.def(name, TORCH_FN(Bools));
   for (const char* name : {"logical_and", "logical_or", "logical_xor"}) {
     m.def(name, TORCH_FN(logical));
   }
   m.def("abs", TORCH_FN(RealLike));
-  m.def("hardtanh", TORCH_FN(hardtanh));
+  m.def("hardtanh", TORCH_FN((Like<const at::Scalar&, const at::Scalar&>)));
   m.def("log_sigmoid_forward", TORCH_FN(log_sigmoid_forward));
-  m.def("roll", TORCH_FN(roll));
-  m.def("_prelu_kernel", TORCH_FN(prelu_kernel));
+  m.def("roll", TORCH_FN((Like<c10::IntArrayRef, c10::IntArrayRef>)));
+  m.def("_prelu_kernel", TORCH_FN((Like<const at::Tensor&>)));
   m.def("floor_divide", TORCH_FN(floor_divide));
   m.def("fmod.Scalar", TORCH_FN(fmod_Scalar));
   m.def("remainder.Scalar", TORCH_FN(remainder_Scalar));
@@ -311,18 +292,20 @@ TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
   m.def("native_batch_norm", TORCH_FN(native_batch_norm));
   m.def("grid_sampler_2d", TORCH_FN(grid_sampler_2d));
   for (const char* name : {"complex", "polar"}) m.def(name, TORCH_FN(complex));
-  m.def("nan_to_num", TORCH_FN(nan_to_num));
-  m.def("flip", TORCH_FN(flip));
+  m.def("nan_to_num",
+        TORCH_FN((Like<std::optional<double>, std::optional<double>, std::optional<double>>)));
+  m.def("flip", TORCH_FN((Like<c10::IntArrayRef>)));
   m.def("angle", TORCH_FN(angle));
   m.def("repeat", TORCH_FN(repeat));
   m.def("reflection_pad2d", TORCH_FN(reflection_pad2d));
-  m.def("_fft_c2c", TORCH_FN(fft_c2c));
+  m.def("_fft_c2c", TORCH_FN((Like<c10::IntArrayRef, int64_t, bool>)));
   m.def("_fft_r2c", TORCH_FN(fft_r2c));
   m.def("_fft_c2r", TORCH_FN(fft_c2r));
   m.def("masked_scatter", TORCH_FN(masked_scatter));
   m.def("embedding", TORCH_FN(embedding));
   m.def("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
-  m.def("index_put", TORCH_FN(index_put));
+  m.def("index_put",
+        TORCH_FN((Like<const c10::List<std::optional<at::Tensor>>&, const at::Tensor&, bool>)));
   m.def("searchsorted.Tensor", TORCH_FN(searchsorted));
   m.def("bucketize.Tensor", TORCH_FN(bucketize));
   m.def("convolution", TORCH_FN(convolution));

@@ -119,10 +119,6 @@ Value Builder::JoinedForm(Value x) const {
   return form >= 0 && IsVisible(values_[form]) ? Value(x.builder_, form) : Value();
 }
 
-Value Builder::ComputedForm(Value x) const {
-  return values_[x.id_].computed_joined ? JoinedForm(x) : Value();
-}
-
 const Builder::Record& Builder::Check(Value value, std::string_view op) const {
   if (value.builder_ == nullptr) throw Error(Cat(op, ": an operand is an invalid value"));
   if (value.builder_ != this) throw Error(Cat(op, ": an operand belongs to another builder"));

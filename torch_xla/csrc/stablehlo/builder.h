@@ -113,16 +113,15 @@ class Builder {
   void SetVaries(Value x, uint32_t dims) { values_[x.id_].varies = dims; }
   /// Whether it reads its elements from other places, dimension by dimension, as a slice does.
   bool IsRearranged(Value x) const { return values_[x.id_].rearranged; }
-  void SetRearranged(Value x) { values_[x.id_].rearranged = true; }
-  /// The same elements in the dimensions that elementwise ops have them in; and only where one
-  /// made them so, of which the value itself is a reshape. Invalid where there is none that can be
-  /// seen here.
-  Value JoinedForm(Value x) const;
-  Value ComputedForm(Value x) const;
-  void SetJoinedForm(Value x, Value form, bool computed) {
-    values_[x.id_].joined = form.id_;
-    values_[x.id_].computed_joined = computed;
+  /// Notes that it does; returns it.
+  Value Rearranged(Value x) {
+    values_[x.id_].rearranged = true;
+    return x;
   }
+  /// What an elementwise op made, of which `x` is a reshape; invalid where there is none that can
+  /// be seen here.
+  Value JoinedForm(Value x) const;
+  void SetJoinedForm(Value x, Value form) { values_[x.id_].joined = form.id_; }
 
   /// Ops made so far, those in regions and functions included.
   int64_t num_ops() const { return num_ops_; }
@@ -143,7 +142,6 @@ class Builder {
     uint32_t varies = ~uint32_t{0};
     bool rearranged = false;
     int joined = -1;  // value id
-    bool computed_joined = false;
   };
   struct Block {
     int id;

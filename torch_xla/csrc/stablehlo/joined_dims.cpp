@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "stablehlo/ops.h"
+
 namespace torch_xla::stablehlo {
 namespace {
 
@@ -72,7 +74,7 @@ Dims Joined(const Builder& builder, std::span<const Value> operands, const Dims&
 Dims DimsToComputeIn(const Builder& builder, std::string_view op, std::span<const Value> operands,
                      const Dims& dims) {
   for (Value x : operands) {
-    const Value form = builder.ComputedForm(x);
+    const Value form = builder.JoinedForm(x);
     if (form.valid() && CanJoin(builder, operands, dims, form.dims().size() - 1)) {
       return form.dims();
     }
@@ -80,13 +82,10 @@ Dims DimsToComputeIn(const Builder& builder, std::string_view op, std::span<cons
   return IsCostly(op) ? Joined(builder, operands, dims) : dims;
 }
 
-Value InForm(Builder& builder, Value x, const Dims& dims) {
+Value InForm(const Builder& builder, Value x, const Dims& dims) {
   if (x.rank() == 0) return x;
-  const Value known = builder.JoinedForm(x);
-  if (known.valid() && known.dims() == dims) return known;
-  const Value form = builder.Op("stablehlo.reshape", {x}, Type(x.element(), dims));
-  if (!builder.ComputedForm(x).valid()) builder.SetJoinedForm(x, form, /*computed=*/false);
-  return form;
+  const Value form = builder.JoinedForm(x);
+  return form.valid() && form.dims() == dims ? form : Reshape(x, dims);
 }
 
 }  // namespace
@@ -105,8 +104,7 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
   }
   auto noted = [&](Value value) {
     builder.SetVaries(value, varies);
-    if (is_rearranged) builder.SetRearranged(value);
-    return value;
+    return is_rearranged ? builder.Rearranged(value) : value;
   };
   // An element's place in each dimension would have to be computed from its place in all.
   if (is_rearranged || !IsWorthJoining(builder, result)) {
@@ -117,13 +115,13 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
   std::vector<Value> forms;
   for (Value x : all) forms.push_back(InForm(builder, x, joined));
   const Value form = builder.Op(op, forms, Type(result.element, joined), attributes);
-  const Value value = builder.Op("stablehlo.reshape", {form}, result);
-  builder.SetJoinedForm(value, form, /*computed=*/true);
+  const Value value = Reshape(form, dims);
+  builder.SetJoinedForm(value, form);
   return noted(value);
 }
 
 Value ComputedForm(Value x) {
-  const Value form = x.builder().ComputedForm(x);
+  const Value form = x.builder().JoinedForm(x);
   return form.valid() ? form : x;
 }
 

@@ -117,10 +117,8 @@ Value Gather(Value operand, Value start_indices, const GatherDimensionNumbers& n
   attributes += Cat("index_vector_dim = ", numbers.index_vector_dim,
                     ">, slice_sizes = ", I64Array(slice_sizes),
                     ", indices_are_sorted = ", indices_are_sorted);
-  Value result =
-      builder.Op(kOp, {operand, start_indices}, Type(operand.element(), dims), attributes);
-  builder.SetRearranged(result);
-  return result;
+  return builder.Rearranged(
+      builder.Op(kOp, {operand, start_indices}, Type(operand.element(), dims), attributes));
 }
 
 std::vector<Value> Scatter(const std::vector<Value>& inputs, Value scatter_indices,

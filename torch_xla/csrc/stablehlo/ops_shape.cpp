@@ -32,11 +32,6 @@ std::vector<Value> Prepend(std::initializer_list<Value> first, const std::vector
   return all;
 }
 
-Value Rearranged(Value x) {
-  x.builder().SetRearranged(x);
-  return x;
-}
-
 }  // namespace
 
 Value Reshape(Value x, const Dims& dims) {
@@ -49,8 +44,7 @@ Value Reshape(Value x, const Dims& dims) {
     Fail(kOp, Cat(type.num_elements(), " elements for ", type.ToString()), {x});
   }
   Value result = builder.Op(kOp, {x}, type);
-  if (builder.IsRearranged(x)) builder.SetRearranged(result);
-  return result;
+  return builder.IsRearranged(x) ? builder.Rearranged(result) : result;
 }
 
 Value BroadcastInDim(Value x, const Dims& dims, const Dims& broadcast_dimensions) {
@@ -122,7 +116,7 @@ Value Transpose(Value x, const Dims& permutation) {
   Dims dims(permutation.size());
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = x.dims()[permutation[i]];
   if (std::is_sorted(permutation.begin(), permutation.end())) return x;
-  return Rearranged(
+  return builder.Rearranged(
       builder.Op(kOp, {x}, Type(x.element(), dims), Cat("permutation = ", I64Array(permutation))));
 }
 
@@ -144,9 +138,10 @@ Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides
          {x});
   }
   if (dims == x.dims()) return x;
-  return Rearranged(builder.Op(kOp, {x}, Type(x.element(), dims),
-                               Cat("start_indices = ", I64Array(starts), ", limit_indices = ",
-                                   I64Array(limits), ", strides = ", I64Array(steps))));
+  return builder.Rearranged(
+      builder.Op(kOp, {x}, Type(x.element(), dims),
+                 Cat("start_indices = ", I64Array(starts), ", limit_indices = ", I64Array(limits),
+                     ", strides = ", I64Array(steps))));
 }
 
 Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes) {
@@ -159,7 +154,7 @@ Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes)
     valid = 0 <= sizes[i] && sizes[i] <= x.dims()[i];
   }
   if (!valid) Fail(kOp, Cat("sizes within the operand, not ", List(sizes)), operands);
-  return Rearranged(
+  return builder.Rearranged(
       builder.Op(kOp, operands, Type(x.element(), sizes), Cat("slice_sizes = ", I64Array(sizes))));
 }
 
@@ -197,9 +192,10 @@ Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& i
              List(high), " interior ", List(between)),
          {x, value});
   }
-  return Rearranged(builder.Op(kOp, {x, value}, Type(x.element(), dims),
-                               Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ",
-                                   I64Array(high), ", interior_padding = ", I64Array(between))));
+  return builder.Rearranged(
+      builder.Op(kOp, {x, value}, Type(x.element(), dims),
+                 Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ", I64Array(high),
+                     ", interior_padding = ", I64Array(between))));
 }
 
 Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
@@ -221,7 +217,8 @@ Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
     result.dims[dimension] += type.dims[dimension];
   }
   if (operands.size() == 1) return operands[0];
-  return Rearranged(builder.Op(kOp, operands, result, Cat("dimension = ", dimension, " : i64")));
+  return builder.Rearranged(
+      builder.Op(kOp, operands, result, Cat("dimension = ", dimension, " : i64")));
 }
 
 Value Reverse(Value x, const Dims& dimensions) {
@@ -229,7 +226,8 @@ Value Reverse(Value x, const Dims& dimensions) {
   Builder& builder = CheckTensors(kOp, {x});
   CheckDistinct(kOp, "dimensions", dimensions, x.rank(), {{x}});
   if (dimensions.empty()) return x;
-  return Rearranged(builder.Op(kOp, {x}, x.type(), Cat("dimensions = ", I64Array(dimensions))));
+  return builder.Rearranged(
+      builder.Op(kOp, {x}, x.type(), Cat("dimensions = ", I64Array(dimensions))));
 }
 
 Value Iota(Builder& builder, const Type& type, int64_t dimension) {
