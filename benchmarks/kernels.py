@@ -193,6 +193,7 @@ SHAPES: dict[str, Convolution | LogSoftmax | Linear | Recurrent | Attention] = {
     "3x3 512@2": Convolution(16, 512, 2, 512, 3, 1, 1),
     "1x1 64>256@16": Convolution(16, 64, 16, 256, 1),
     "1x1/2 256>512@8": Convolution(16, 256, 8, 512, 1, 2),
+    "1x1 512>2048@2": Convolution(4, 512, 2, 2048, 1),
     "depthwise 3x3 96@28": Convolution(8, 96, 28, 96, 3, 1, 1, groups=96),
     "grouped 3x3 128@14": Convolution(8, 128, 14, 128, 3, 1, 1, groups=32),
     "U-Net 3x3 32@64": Convolution(4, 32, 64, 32, 3, 1, 1),

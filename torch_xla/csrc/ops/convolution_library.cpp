@@ -1,5 +1,6 @@
 #include "ops/convolution_library.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -39,6 +40,15 @@ ConvolutionPart PartOf(std::string_view name) {
   return static_cast<ConvolutionPart>(found - std::begin(kNames));
 }
 
+/// Whether ATen would not take oneDNN, on one thread, but MKL's product, which of so few pixels to
+/// many channels is up to 20 times slower. These are ATen's conditions, but for the pixels.
+bool IsSlowProduct(const at::Tensor& maps, const at::Tensor& weight) {
+  constexpr int64_t kPixels = 64;
+  return weight.numel() == weight.size(0) * weight.size(1) && maps.scalar_type() == at::kFloat &&
+         maps.numel() < kPixels * maps.size(0) * maps.size(1) && maps.size(0) > 1 &&
+         at::globalContext().userEnabledMkldnn();
+}
+
 struct Call {
   ConvolutionPart part;
   at::Tensor lhs, rhs, result;
@@ -70,6 +80,11 @@ struct Call {
                      const std::optional<at::Tensor>& bias_part, const at::Tensor& like) const {
     const int64_t zeros[3] = {0, 0, 0};
     const at::IntArrayRef none(zeros, stride.size());
+    // To one weight a channel it is nothing, but what is dilated is oneDNN's.
+    const int64_t twos[3] = {2, 2, 2};
+    const at::IntArrayRef dilation = part != ConvolutionPart::kWeightGradient && IsSlowProduct(a, b)
+                                         ? at::IntArrayRef(twos, stride.size())
+                                         : this->dilation;
     if (part == ConvolutionPart::kForward) {
       return at::convolution(a, b, bias_part, stride, padding, dilation, /*transposed=*/false, none,
                              groups);
