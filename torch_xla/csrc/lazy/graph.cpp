@@ -1,9 +1,11 @@
 #include "lazy/graph.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
+#include "lazy/foreach_chain.h"
 #include "lazy/node_factory.h"
 #include "lazy/number.h"
 #include "lazy/number_reader.h"
@@ -174,7 +176,6 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
   }
   const NumberReader numbers(platform, floats, integers);
-  auto number = graph.numbers.begin();
   size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;
   auto next_number = [&](c10::ScalarType kind, c10::ScalarType dtype) {
@@ -190,9 +191,12 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     return stablehlo::Convert(number, element);
   };
-  for (uint32_t position = 0; position < graph.order.size(); ++position) {
+  const LoweringPlan plan = PlanLowering(graph, cx);
+  for (const auto [position, chain] : plan.steps) {
     const ir::Node* node = graph.order[position];
-    if (graph.IsParameter(position, next_data)) {
+    if (chain >= 0) {
+      LowerChain(cx, graph, plan.chains[chain], aliases, data);
+    } else if (graph.IsParameter(position, next_data)) {
       cx.SetLeaf(*node, data[next_data++]);
     } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
@@ -208,6 +212,9 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
     } else {
+      auto number = std::lower_bound(
+          graph.numbers.begin(), graph.numbers.end(), position,
+          [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
       for (; number != graph.numbers.end() && number->position == position; ++number) {
         if (number->packed < 0) continue;
         cx.SetNumberParameter(number->word, number->is_float ? numbers.Float(number->packed)

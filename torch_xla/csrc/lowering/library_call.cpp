@@ -12,8 +12,8 @@ namespace torch_xla::lowering {
 using stablehlo::Cat;
 
 std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& operands,
-                               const std::vector<stablehlo::Type>& results,
-                               std::string attributes) {
+                               const std::vector<stablehlo::Type>& results, std::string attributes,
+                               std::vector<stablehlo::OutputOperandAlias> aliases) {
   stablehlo::Builder& builder = operands[0].builder();
   std::vector<Value> forms;
   Dims dims;
@@ -27,6 +27,7 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
   }
   stablehlo::CustomCallOptions options;
   options.backend_config = std::move(attributes);
+  options.aliases = std::move(aliases);
   if (has_form) {
     if (!options.backend_config.empty()) options.backend_config += ", ";
     options.backend_config += Cat(kOperandDims, " = ", stablehlo::I64Array(dims));

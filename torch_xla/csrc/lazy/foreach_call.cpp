@@ -1,0 +1,403 @@
+#include "lazy/foreach_call.h"
+
+#include <ATen/Version.h>
+#include <c10/macros/Macros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_foreach";
+constexpr std::string_view kPrefix = "aten::_foreach_";
+
+struct Named {
+  std::string_view name;
+  size_t arguments;
+  ForeachOp op;
+};
+
+constexpr Named kOps[] = {
+    {"abs", 1, ForeachOp::kAbs},           {"add", 2, ForeachOp::kAdd},
+    {"add", 3, ForeachOp::kAddScaled},     {"addcdiv", 4, ForeachOp::kAddcdiv},
+    {"addcmul", 4, ForeachOp::kAddcmul},   {"clamp_max", 2, ForeachOp::kMinimum},
+    {"clamp_min", 2, ForeachOp::kMaximum}, {"div", 2, ForeachOp::kDiv},
+    {"lerp", 3, ForeachOp::kLerp},         {"maximum", 2, ForeachOp::kMaximum},
+    {"minimum", 2, ForeachOp::kMinimum},   {"mul", 2, ForeachOp::kMul},
+    {"neg", 1, ForeachOp::kNeg},           {"reciprocal", 1, ForeachOp::kReciprocal},
+    {"sqrt", 1, ForeachOp::kSqrt},         {"sub", 2, ForeachOp::kSub},
+    {"sub", 3, ForeachOp::kSubScaled},
+};
+
+constexpr int64_t kBlock = 16;
+
+/// A block in a register, or in as many as the processor needs.
+using Lanes = float __attribute__((vector_size(kBlock * sizeof(float))));
+using LaneBits = int32_t __attribute__((vector_size(kBlock * sizeof(float))));
+
+C10_ALWAYS_INLINE void Sqrt(Lanes& a) {
+  float from[kBlock], to[kBlock];
+  std::memcpy(from, &a, sizeof(a));
+  for (int64_t k = 0; k < kBlock; ++k) to[k] = std::sqrt(from[k]);
+  std::memcpy(&a, to, sizeof(a));
+}
+
+/// ATen's formulas, of `a` and the others into `a`. NaN beats every number. (By reference: the
+/// convention for registers is another where the baseline has none so wide.)
+template <ForeachOp kOp>
+C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+  constexpr int32_t kMagnitude = 0x7fffffff;
+  switch (kOp) {
+    case ForeachOp::kAbs:
+      a = Lanes(LaneBits(a) & kMagnitude);
+      break;
+    case ForeachOp::kAdd:
+      a += b;
+      break;
+    case ForeachOp::kAddScaled:
+      a += c * b;
+      break;
+    case ForeachOp::kAddcdiv:
+      a += d * b / c;
+      break;
+    case ForeachOp::kAddcmul:
+      a += d * b * c;
+      break;
+    case ForeachOp::kDiv:
+      a /= b;
+      break;
+    case ForeachOp::kLerp:
+      a = Lanes(LaneBits(c) & kMagnitude) < 0.5f ? a + c * (b - a) : b - (b - a) * (1 - c);
+      break;
+    case ForeachOp::kMaximum:
+      a = (a != a) | (a > b) ? a : b;
+      break;
+    case ForeachOp::kMinimum:
+      a = (a != a) | (a < b) ? a : b;
+      break;
+    case ForeachOp::kMul:
+      a *= b;
+      break;
+    case ForeachOp::kNeg:
+      a = -a;
+      break;
+    case ForeachOp::kReciprocal:
+      a = 1 / a;
+      break;
+    case ForeachOp::kSqrt:
+      Sqrt(a);
+      break;
+    case ForeachOp::kSub:
+      a -= b;
+      break;
+    case ForeachOp::kSubScaled:
+      a -= c * b;
+      break;
+  }
+}
+
+/// Where an argument is: block after block, or the same block for all.
+struct Source {
+  const float* data = nullptr;
+  int64_t blocks = 0;  // 1 or 0
+  int64_t whole = 0;   // of a tensor (1), or of a chunk of it (0)
+};
+using Sources = std::array<Source, ForeachStep::kMaxArguments>;
+
+C10_ALWAYS_INLINE void Load(Lanes& lanes, const Source& from, int64_t i, size_t bytes) {
+  std::memcpy(&lanes, from.data + i * from.blocks, bytes);
+}
+
+/// `to` may be one of the sources.
+template <ForeachOp kOp>
+C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    Lanes a, b, c, d;
+    Load(a, from[0], i, sizeof(a));
+    Load(b, from[1], i, sizeof(b));
+    Load(c, from[2], i, sizeof(c));
+    Load(d, from[3], i, sizeof(d));
+    Apply<kOp>(a, b, c, d);
+    std::memcpy(to + i, &a, sizeof(a));
+  }
+  if (i == count) return;
+  const size_t rest = (count - i) * sizeof(float);
+  Lanes a{}, b{}, c{}, d{};
+  Load(a, from[0], i, rest);
+  Load(b, from[1], i, rest);
+  Load(c, from[2], i, rest);
+  Load(d, from[3], i, rest);
+  Apply<kOp>(a, b, c, d);
+  std::memcpy(to + i, &a, rest);
+}
+
+C10_ALWAYS_INLINE void Compute(ForeachOp op, const Sources& from, float* to, int64_t count) {
+#define TORCH_XLA_FOREACH(kOp) \
+  case ForeachOp::kOp:         \
+    return Map<ForeachOp::kOp>(from, to, count);
+  switch (op) {
+    TORCH_XLA_FOREACH(kAbs)
+    TORCH_XLA_FOREACH(kAdd)
+    TORCH_XLA_FOREACH(kAddScaled)
+    TORCH_XLA_FOREACH(kAddcdiv)
+    TORCH_XLA_FOREACH(kAddcmul)
+    TORCH_XLA_FOREACH(kDiv)
+    TORCH_XLA_FOREACH(kLerp)
+    TORCH_XLA_FOREACH(kMaximum)
+    TORCH_XLA_FOREACH(kMinimum)
+    TORCH_XLA_FOREACH(kMul)
+    TORCH_XLA_FOREACH(kNeg)
+    TORCH_XLA_FOREACH(kReciprocal)
+    TORCH_XLA_FOREACH(kSqrt)
+    TORCH_XLA_FOREACH(kSub)
+    TORCH_XLA_FOREACH(kSubScaled)
+  }
+#undef TORCH_XLA_FOREACH
+}
+
+using Function = void (*)(ForeachOp, const Sources&, float*, int64_t);
+
+void Baseline(ForeachOp op, const Sources& from, float* to, int64_t count) {
+  Compute(op, from, to, count);
+}
+
+// Chosen at run time, as the package is built for any processor of the architecture.
+#if defined(__x86_64__) && defined(__linux__)
+__attribute__((target("avx2,fma"))) void Avx2(ForeachOp op, const Sources& from, float* to,
+                                              int64_t count) {
+  Compute(op, from, to, count);
+}
+__attribute__((target("avx512f,avx512vl,avx2,fma"))) void Avx512(ForeachOp op, const Sources& from,
+                                                                 float* to, int64_t count) {
+  Compute(op, from, to, count);
+}
+
+Function Best() {
+  const std::string capability = at::get_cpu_capability();  // or what ATEN_CPU_CAPABILITY says
+  return capability == "AVX512" ? &Avx512 : capability == "AVX2" ? &Avx2 : &Baseline;
+}
+#else
+Function Best() { return &Baseline; }
+#endif
+
+const XLA_FFI_Buffer& Operand(const XLA_FFI_CallFrame& frame, int64_t i) {
+  return *static_cast<XLA_FFI_Buffer*>(frame.args.args[i]);
+}
+
+int64_t CountOf(const XLA_FFI_Buffer& buffer) {
+  int64_t count = 1;
+  for (int64_t i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
+  return count;
+}
+
+float Number(const XLA_FFI_Buffer& buffer) {
+  switch (buffer.dtype) {
+    case XLA_FFI_DataType_F64:
+      return static_cast<float>(*static_cast<const double*>(buffer.data));
+    case XLA_FFI_DataType_S64:
+      return static_cast<float>(*static_cast<const int64_t*>(buffer.data));
+    default:
+      return *static_cast<const float*>(buffer.data);
+  }
+}
+
+/// The call on each tensor, a chunk after the other: what one step makes is in the first cache when
+/// the next reads it.
+class Chunks {
+ public:
+  Chunks(const XLA_FFI_CallFrame& frame, const std::vector<ForeachStep>& steps,
+         std::span<const int64_t> results, int64_t tensors)
+      : frame_(frame),
+        steps_(steps),
+        results_(results),
+        tensors_(tensors),
+        chunks_(steps.size() * kChunk),
+        numbers_(steps.size() * ForeachStep::kMaxArguments * kBlock),
+        made_(steps.size()),
+        sources_(steps.size()) {}
+
+  /// Elements `from` to `to` of a tensor.
+  void Run(int64_t tensor, int64_t from, int64_t to) {
+    static const Function compute = Best();
+    FindPlaces(tensor);
+    for (int64_t at = from; at < to; at += kChunk) {
+      const int64_t count = std::min(to - at, kChunk);
+      for (size_t s = 0; s < steps_.size(); ++s) {
+        Sources sources = sources_[s];
+        for (Source& source : sources) source.data += at * source.whole;
+        compute(steps_[s].op, sources, made_[s].data + at * made_[s].whole, count);
+      }
+      for (size_t r = 0; r < results_.size(); ++r) {
+        const Made& made = made_[results_[r]];
+        if (!made.whole) std::memcpy(Result(r, tensor) + at, made.data, count * sizeof(float));
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kChunk = 256;
+
+  /// Of a tensor (1), or of a chunk of it (0).
+  struct Made {
+    float* data = nullptr;
+    int64_t whole = 0;
+  };
+
+  float* Result(size_t r, int64_t tensor) const {
+    const int64_t place = static_cast<int64_t>(r) * tensors_ + tensor;
+    return static_cast<float*>(static_cast<XLA_FFI_Buffer*>(frame_.rets.rets[place])->data);
+  }
+
+  void FindPlaces(int64_t tensor) {
+    float* number = numbers_.data();
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
+      for (size_t k = 0; k < sources_[s].size(); ++k) {
+        // What there is none of is not used.
+        const auto [kind, index] = arguments[k < arguments.size() ? k : 0];
+        if (kind == ForeachArgument::kStep) continue;
+        const bool is_list = kind == ForeachArgument::kList;
+        const XLA_FFI_Buffer& buffer = Operand(frame_, index + (is_list ? tensor : 0));
+        if (buffer.rank > 0) {
+          sources_[s][k] = {static_cast<const float*>(buffer.data), 1, 1};
+        } else {
+          std::fill_n(number, kBlock, Number(buffer));
+          sources_[s][k] = {number, 0, 0};
+          number += kBlock;
+        }
+      }
+    }
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      made_[s] = {chunks_.data() + s * kChunk, 0};
+    }
+    for (size_t r = 0; r < results_.size(); ++r) {
+      float* result = Result(r, tensor);
+      if (!IsReadAfter(results_[r], result)) made_[results_[r]] = {result, 1};
+    }
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
+      for (size_t k = 0; k < sources_[s].size(); ++k) {
+        const auto [kind, index] = arguments[k < arguments.size() ? k : 0];
+        if (kind == ForeachArgument::kStep)
+          sources_[s][k] = {made_[index].data, 1, made_[index].whole};
+      }
+    }
+  }
+
+  /// Whether a step after `step` reads an operand there: a result may lie where an operand does.
+  bool IsReadAfter(int64_t step, const float* data) const {
+    for (size_t s = step + 1; s < steps_.size(); ++s) {
+      for (size_t k = 0; k < steps_[s].arguments.size(); ++k) {
+        const bool is_operand = steps_[s].arguments[k].kind != ForeachArgument::kStep;
+        if (is_operand && sources_[s][k].data == data) return true;
+      }
+    }
+    return false;
+  }
+
+  const XLA_FFI_CallFrame& frame_;
+  const std::vector<ForeachStep>& steps_;
+  const std::span<const int64_t> results_;
+  const int64_t tensors_;
+  std::vector<float> chunks_;   // one of each step
+  std::vector<float> numbers_;  // a block of each
+  std::vector<Made> made_;
+  std::vector<Sources> sources_;
+};
+
+std::vector<ForeachStep> Decode(std::span<const int64_t> words) {
+  std::vector<ForeachStep> steps;
+  for (size_t i = 0; i < words.size();) {
+    ForeachStep step{static_cast<ForeachOp>(words[i]), {}};
+    const auto end = i + 2 + 2 * static_cast<size_t>(words[i + 1]);
+    for (i += 2; i < end; i += 2) {
+      step.arguments.push_back({static_cast<ForeachArgument::Kind>(words[i]), words[i + 1]});
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+stablehlo::Dims Encode(const std::vector<ForeachStep>& steps) {
+  stablehlo::Dims words;
+  for (const ForeachStep& step : steps) {
+    words.push_back(static_cast<int64_t>(step.op));
+    words.push_back(static_cast<int64_t>(step.arguments.size()));
+    for (const ForeachArgument& argument : step.arguments) {
+      words.insert(words.end(), {argument.kind, argument.index});
+    }
+  }
+  return words;
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const lowering::FfiAttributes attributes(frame.attrs);
+  const std::vector<ForeachStep> steps = Decode(attributes.List("steps"));
+  const std::span<const int64_t> results = attributes.List("results");
+  const auto tensors = frame.rets.size / static_cast<int64_t>(results.size());
+  std::vector<int64_t> begins = {0};
+  for (int64_t i = 0; i < tensors; ++i) {
+    begins.push_back(begins.back() + CountOf(*static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])));
+  }
+  const int64_t elements = begins.back();
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 17;
+  const int64_t parts = std::clamp<int64_t>(elements * static_cast<int64_t>(steps.size()) / kLeast,
+                                            1, runtime::FfiThreads(frame));
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const lowering::DefaultFloatEnvironment environment;
+    Chunks chunks(frame, steps, results, tensors);
+    const int64_t begin = elements * part / parts, end = elements * (part + 1) / parts;
+    auto tensor = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
+    for (; tensor < tensors && begins[tensor] < end; ++tensor) {
+      chunks.Run(tensor, std::max(begin, begins[tensor]) - begins[tensor],
+                 std::min(end, begins[tensor + 1]) - begins[tensor]);
+    }
+  });
+}
+
+[[maybe_unused]] const bool registered = RegisterWithClient<kTarget, CpuHandler<Handle>>();
+
+}  // namespace
+
+bool IsForeach(std::string_view name) { return name.starts_with(kPrefix); }
+
+std::optional<ForeachOp> FindForeachOp(std::string_view name, size_t arguments) {
+  if (!IsForeach(name)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const auto* found = std::find_if(std::begin(kOps), std::end(kOps), [&](const Named& one) {
+    return one.name == name && one.arguments == arguments;
+  });
+  return found == std::end(kOps) ? std::nullopt : std::optional(found->op);
+}
+
+bool IsForeachNumber(runtime::ElementType type) {
+  return type == runtime::ElementType::kF32 || type == runtime::ElementType::kF64 ||
+         type == runtime::ElementType::kS64;
+}
+
+std::vector<stablehlo::Value> CallForeach(const ForeachCall& call,
+                                          const std::vector<stablehlo::Type>& tensors) {
+  std::vector<stablehlo::Type> types;
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    types.insert(types.end(), tensors.begin(), tensors.end());
+  }
+  return lowering::CallLibrary(kTarget, call.operands, types,
+                               stablehlo::Cat("steps = ", stablehlo::I64Array(Encode(call.steps)),
+                                              ", results = ", stablehlo::I64Array(call.results)),
+                               call.aliases);
+}
+
+}  // namespace torch_xla::lazy
