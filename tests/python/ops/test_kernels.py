@@ -45,6 +45,25 @@ def test_convolutions_in_parts() -> None:
         check_many([case], rtol=1e-4, atol=1e-3, grad=True)
 
 
+def test_norms_in_parts() -> None:
+    norm = torch.linalg.vector_norm
+    cases = [
+        (norm, (x,), {"ord": p, "keepdim": keepdim})
+        for x in (rand(91, 103), rand(2, 3, 70001), rand(400_003).double())
+        for p, keepdim in ((1, False), (2, True), (3.5, False), (INF, True), (-INF, False))
+    ]
+    cases += [(norm, (rand(9000),), {"ord": 2, "dtype": torch.float64})]
+    cases += [(norm, (rand(9000) * 1e30,), {"ord": 2}), (norm, (rand(9000).bfloat16(),), {})]
+    for special in (NAN, INF):
+        x = rand(9000)
+        x[8000] = special
+        cases += [(norm, (x,), {"ord": p}) for p in (2, INF)]
+    check_many(cases, rtol=1e-4, atol=0)
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        assert ("norm", "large", "library") in _XLAC._kernel_choices()
+    check_many([(norm, (rand(91, 103),), {"ord": p}) for p in (1, 2)], rtol=1e-5, grad=True)
+
+
 def test_values_that_are_no_numbers() -> None:
     x = rand(4, 16, 16, 16)
     x[0, 3, 5, 5], x[1, 2, 0, 0], x[3, 0, 15, 15] = NAN, INF, -INF

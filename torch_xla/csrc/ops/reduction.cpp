@@ -9,6 +9,7 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "ops/norm_library.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
@@ -273,6 +274,9 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
     return Finish(cx, norm);
   }
   const double p = ord.constant()->toDouble();
+  if (std::ssize(dims) == x.rank()) {
+    if (std::optional<Value> called = CallNorm(cx, x, p)) return Finish(cx, *called);
+  }
   if (p == 0) {
     norm = sum(Convert(NotEqual(x, 0), element));
   } else if (p == 2) {
