@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -62,6 +63,38 @@ def test_norms_in_parts() -> None:
     if os.environ.get("XLA_CPU_KERNELS") != "0":
         assert ("norm", "large", "library") in _XLAC._kernel_choices()
     check_many([(norm, (rand(91, 103),), {"ord": p}) for p in (1, 2)], rtol=1e-5, grad=True)
+
+
+def test_transpositions_in_parts() -> None:
+    """Those that leave the cache, read by what is elementwise, by reductions and by calls."""
+
+    def read(x, *permutation):
+        y = x.permute(permutation)
+        z = (y + y.flatten(1).view(y.shape)) * 2
+        return z, y.amax(-1), y.contiguous().view(-1)[1:] if y.dim() > 2 else y.logical_not().t()
+
+    cases = [
+        (read, (x, *permutation))
+        for x, permutation in (
+            (rand(600, 512), (1, 0)),
+            (rand(1030, 512, dtype=torch.float64), (1, 0)),
+            (rand(2, 100, 32, 32), (0, 2, 3, 1)),
+            (rand(3, 1024, 1030), (0, 2, 1)),
+            (rand(2, 3, 700, 1024, dtype=torch.bfloat16), (0, 3, 1, 2)),
+            (rand(700, 2048, dtype=torch.int8), (1, 0)),
+            (rand(33, 2, 64, 64) > 0, (2, 3, 0, 1)),
+        )
+    ]
+    for case in cases:
+        check_many([case])
+    x = rand(4, 96, 32, 32)
+    norm = partial(F.layer_norm, normalized_shape=(96,))
+    check_many([(lambda x: norm(x.permute(0, 2, 3, 1)), (x,))], rtol=1e-4, atol=1e-5, grad=True)
+    check_many(
+        [(lambda a, b: a.t().sigmoid() @ b.t(), (rand(900, 512), rand(64, 900)))],
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_values_that_are_no_numbers() -> None:

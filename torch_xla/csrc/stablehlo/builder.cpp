@@ -119,6 +119,21 @@ Value Builder::JoinedForm(Value x) const {
   return form >= 0 && IsVisible(values_[form]) ? Value(x.builder_, form) : Value();
 }
 
+Transposition* Builder::FindTransposition(Value x) {
+  const int found = values_[x.id_].transposition;
+  return found >= 0 && IsVisible(transpositions_[found].operand) ? &transpositions_[found]
+                                                                 : nullptr;
+}
+
+void Builder::SetTransposition(Value x, Transposition transposition) {
+  values_[x.id_].transposition = static_cast<int>(transpositions_.size());
+  transpositions_.push_back(std::move(transposition));
+}
+
+void Builder::ShareTransposition(Value x, Value of) {
+  values_[x.id_].transposition = values_[of.id_].transposition;
+}
+
 const Builder::Record& Builder::Check(Value value, std::string_view op) const {
   if (value.builder_ == nullptr) throw Error(Cat(op, ": an operand is an invalid value"));
   if (value.builder_ != this) throw Error(Cat(op, ": an operand belongs to another builder"));

@@ -52,6 +52,13 @@ struct Region {
   std::vector<Type> results;
 };
 
+/// A value that is `operand` with dimensions swapped (transposition.h).
+struct Transposition {
+  Value operand;
+  Dims swap;     // the operand's dimensions, of which the last two swap
+  Value result;  // made in memory, once it is
+};
+
 class Builder {
  public:
   Builder();
@@ -123,6 +130,19 @@ class Builder {
   Value JoinedForm(Value x) const;
   void SetJoinedForm(Value x, Value form) { values_[x.id_].joined = form.id_; }
 
+  /// Whether an elementwise op made it, which becomes a part of what reads it.
+  bool IsFused(Value x) const { return values_[x.id_].fused; }
+  void SetFused(Value x, bool fused) { values_[x.id_].fused = fused; }
+
+  /// What a value is a transposition of, to be made in memory; null where it is none.
+  Transposition* FindTransposition(Value x);
+  void SetTransposition(Value x, Transposition transposition);
+  /// Notes that `x` is a reshape of `of`.
+  void ShareTransposition(Value x, Value of);
+
+  /// Whether it may be used in the region that is being made.
+  bool IsVisible(Value x) const { return x.valid() && IsVisible(values_[x.id_]); }
+
   /// Ops made so far, those in regions and functions included.
   int64_t num_ops() const { return num_ops_; }
 
@@ -141,7 +161,9 @@ class Builder {
     bool argument;  // of @main
     uint32_t varies = ~uint32_t{0};
     bool rearranged = false;
-    int joined = -1;  // value id
+    bool fused = false;
+    int joined = -1;         // value id
+    int transposition = -1;  // in transpositions_
   };
   struct Block {
     int id;
@@ -172,6 +194,7 @@ class Builder {
 
   bool joins_dimensions_ = false;
   std::deque<Record> values_;
+  std::deque<Transposition> transpositions_;
   std::vector<Block> blocks_;  // open ones, outermost first; blocks_[0] is @main's
   size_t isolation_ = 0;       // blocks_ below this one cannot be seen
   int next_block_ = 0, next_number_ = 0;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "stablehlo/ops.h"
+#include "stablehlo/transposition.h"
 
 namespace torch_xla::stablehlo {
 namespace {
@@ -93,7 +94,8 @@ Value InForm(const Builder& builder, Value x, const Dims& dims) {
 Value Elementwise(std::string_view op, std::initializer_list<Value> operands, const Type& result,
                   std::string_view attributes) {
   Builder& builder = operands.begin()->builder();
-  const std::span<const Value> all(operands.begin(), operands.size());
+  std::vector<Value> all(operands);
+  std::transform(all.begin(), all.end(), all.begin(), MadeInMemory);
   const Dims& dims = result.dims;
   bool is_rearranged = false;
   uint32_t varies = 0;
@@ -104,6 +106,7 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
   }
   auto noted = [&](Value value) {
     builder.SetVaries(value, varies);
+    builder.SetFused(value, true);
     return is_rearranged ? builder.Rearranged(value) : value;
   };
   // An element's place in each dimension would have to be computed from its place in all.
@@ -122,7 +125,7 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
 
 Value ComputedForm(Value x) {
   const Value form = x.builder().JoinedForm(x);
-  return form.valid() ? form : x;
+  return form.valid() ? form : MadeInMemory(x);
 }
 
 }  // namespace torch_xla::stablehlo

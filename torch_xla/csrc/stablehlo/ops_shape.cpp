@@ -2,6 +2,7 @@
 
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
+#include "stablehlo/transposition.h"
 
 namespace torch_xla::stablehlo {
 namespace {
@@ -44,6 +45,8 @@ Value Reshape(Value x, const Dims& dims) {
     Fail(kOp, Cat(type.num_elements(), " elements for ", type.ToString()), {x});
   }
   Value result = builder.Op(kOp, {x}, type);
+  builder.ShareTransposition(result, x);
+  builder.SetFused(result, builder.IsFused(x));
   return builder.IsRearranged(x) ? builder.Rearranged(result) : result;
 }
 
@@ -116,8 +119,10 @@ Value Transpose(Value x, const Dims& permutation) {
   Dims dims(permutation.size());
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = x.dims()[permutation[i]];
   if (std::is_sorted(permutation.begin(), permutation.end())) return x;
-  return builder.Rearranged(
-      builder.Op(kOp, {x}, Type(x.element(), dims), Cat("permutation = ", I64Array(permutation))));
+  Value result =
+      builder.Op(kOp, {x}, Type(x.element(), dims), Cat("permutation = ", I64Array(permutation)));
+  NoteTransposition(result, x, permutation);
+  return builder.Rearranged(result);
 }
 
 Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides) {

@@ -1,0 +1,67 @@
+#include "stablehlo/transposition.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "stablehlo/ops.h"
+
+namespace torch_xla::stablehlo {
+namespace {
+
+/// As three dimensions of the operand, of which the last two swap; nothing where it is another
+/// permutation.
+std::optional<Dims> AsSwap(const Dims& dims, const Dims& permutation) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  int64_t first = 0;
+  while (first < rank && permutation[first] == first) ++first;
+  if (first == rank) return std::nullopt;
+  const int64_t begin = permutation[first];  // of the dimensions that come to the front
+  for (int64_t i = first; i < rank; ++i) {
+    const int64_t expected = begin + i - first < rank ? begin + i - first : begin + i - rank;
+    if (permutation[i] != expected) return std::nullopt;
+  }
+  Dims swap(3, 1);
+  for (int64_t i = 0; i < rank; ++i) swap[i < first ? 0 : i < begin ? 1 : 2] *= dims[i];
+  return swap;
+}
+
+/// How many times a cache of 8 ways is filled by the lines that a row of the result is read from:
+/// their distance leaves few of its sets.
+int64_t Fills(int64_t rows, int64_t row_bytes, int64_t cache_bytes) {
+  constexpr int64_t kLine = 64, kWays = 8;
+  const int64_t all = cache_bytes / kLine / kWays;
+  const int64_t sets = row_bytes % kLine == 0 ? all / std::gcd(row_bytes / kLine, all) : all;
+  return rows / (sets * kWays);
+}
+
+/// Whether it is worth making in memory, by measurements. What is fused else is written then, too.
+bool IsSlow(int64_t rows, int64_t row_bytes, bool is_fused) {
+  return is_fused ? Fills(rows, row_bytes, 1 << 20) > 1 : Fills(rows, row_bytes, 1 << 15) > 8;
+}
+
+}  // namespace
+
+void NoteTransposition(Value result, Value x, const Dims& permutation) {
+  constexpr int64_t kElements = 1 << 15;  // fewer are in a near cache
+  if (!x.builder().joins_dimensions() || x.type().num_elements() < kElements) return;
+  const std::optional<Dims> swap = AsSwap(x.dims(), permutation);
+  const auto width = static_cast<int64_t>(runtime::ByteWidth(x.element()));
+  if (!swap || width > 8 || !IsSlow((*swap)[1], (*swap)[2] * width, x.builder().IsFused(x))) return;
+  x.builder().SetTransposition(result, {x, *swap});
+}
+
+Value MadeInMemory(Value x) {
+  Builder& builder = x.builder();
+  Transposition* made = builder.FindTransposition(x);
+  if (!made) return x;
+  if (!builder.IsVisible(made->result)) {
+    const Dims& swap = made->swap;
+    CustomCallOptions options{.operand_layouts = {{2, 1, 0}}, .result_layouts = {{2, 1, 0}}};
+    made->result = CustomCall(builder, kTransposition, {Reshape(made->operand, swap)},
+                              {Type(x.element(), {swap[0], swap[2], swap[1]})}, options)[0];
+  }
+  return Reshape(made->result, x.dims());
+}
+
+}  // namespace torch_xla::stablehlo
