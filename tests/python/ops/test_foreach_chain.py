@@ -137,7 +137,7 @@ def test_other_dtypes_are_as_before(dtype: torch.dtype) -> None:
 
 
 def test_parameters_are_updated_in_place() -> None:
-    """Two steps: in the second what the first made is given away."""
+    """From the second step on what the step before made is given away."""
     weights = [op_testing.rand(16, 9, seed=i) for i in range(20)]
     results = []
     for device in ("cpu", "xla"):

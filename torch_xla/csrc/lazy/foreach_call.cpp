@@ -1,15 +1,17 @@
 #include "lazy/foreach_call.h"
 
-#include <ATen/Version.h>
 #include <c10/macros/Macros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <string>
+#include <span>
+#include <utility>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/cpu_vectors.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
@@ -173,27 +175,12 @@ void Baseline(ForeachOp op, const Sources& from, float* to, int64_t count) {
   Compute(op, from, to, count);
 }
 
-// Chosen at run time, as the package is built for any processor of the architecture.
-#if defined(__x86_64__) && defined(__linux__)
-__attribute__((target("avx2,fma"))) void Avx2(ForeachOp op, const Sources& from, float* to,
-                                              int64_t count) {
-  Compute(op, from, to, count);
-}
-__attribute__((target("avx512f,avx512vl,avx2,fma"))) void Avx512(ForeachOp op, const Sources& from,
-                                                                 float* to, int64_t count) {
+TORCH_XLA_AVX2 void Avx2(ForeachOp op, const Sources& from, float* to, int64_t count) {
   Compute(op, from, to, count);
 }
 
-Function Best() {
-  const std::string capability = at::get_cpu_capability();  // or what ATEN_CPU_CAPABILITY says
-  return capability == "AVX512" ? &Avx512 : capability == "AVX2" ? &Avx2 : &Baseline;
-}
-#else
-Function Best() { return &Baseline; }
-#endif
-
-const XLA_FFI_Buffer& Operand(const XLA_FFI_CallFrame& frame, int64_t i) {
-  return *static_cast<XLA_FFI_Buffer*>(frame.args.args[i]);
+TORCH_XLA_AVX512 void Avx512(ForeachOp op, const Sources& from, float* to, int64_t count) {
+  Compute(op, from, to, count);
 }
 
 int64_t CountOf(const XLA_FFI_Buffer& buffer) {
@@ -230,7 +217,7 @@ class Chunks {
 
   /// Elements `from` to `to` of a tensor.
   void Run(int64_t tensor, int64_t from, int64_t to) {
-    static const Function compute = Best();
+    static const Function compute = lowering::ForThisProcessor<Function>(&Baseline, &Avx2, &Avx512);
     FindPlaces(tensor);
     for (int64_t at = from; at < to; at += kChunk) {
       const int64_t count = std::min(to - at, kChunk);
@@ -260,51 +247,48 @@ class Chunks {
     return static_cast<float*>(static_cast<XLA_FFI_Buffer*>(frame_.rets.rets[place])->data);
   }
 
+  /// Null where it is what a step makes.
+  const XLA_FFI_Buffer* Operand(const ForeachArgument& argument, int64_t tensor) const {
+    if (argument.kind == ForeachArgument::kStep) return nullptr;
+    const bool is_list = argument.kind == ForeachArgument::kList;
+    return static_cast<XLA_FFI_Buffer*>(frame_.args.args[argument.index + (is_list ? tensor : 0)]);
+  }
+
   void FindPlaces(int64_t tensor) {
+    for (size_t s = 0; s < steps_.size(); ++s) made_[s] = {chunks_.data() + s * kChunk, 0};
+    for (size_t r = 0; r < results_.size(); ++r) {
+      float* result = Result(r, tensor);
+      if (!IsReadAfter(results_[r], tensor, result)) made_[results_[r]] = {result, 1};
+    }
     float* number = numbers_.data();
     for (size_t s = 0; s < steps_.size(); ++s) {
       const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
       for (size_t k = 0; k < sources_[s].size(); ++k) {
         // What there is none of is not used.
-        const auto [kind, index] = arguments[k < arguments.size() ? k : 0];
-        if (kind == ForeachArgument::kStep) continue;
-        const bool is_list = kind == ForeachArgument::kList;
-        const XLA_FFI_Buffer& buffer = Operand(frame_, index + (is_list ? tensor : 0));
-        if (buffer.rank > 0) {
-          sources_[s][k] = {static_cast<const float*>(buffer.data), 1, 1};
+        const ForeachArgument& argument = arguments[k < arguments.size() ? k : 0];
+        const XLA_FFI_Buffer* operand = Operand(argument, tensor);
+        if (!operand) {
+          sources_[s][k] = {made_[argument.index].data, 1, made_[argument.index].whole};
+        } else if (operand->rank > 0) {
+          sources_[s][k] = {static_cast<const float*>(operand->data), 1, 1};
         } else {
-          std::fill_n(number, kBlock, Number(buffer));
+          std::fill_n(number, kBlock, Number(*operand));
           sources_[s][k] = {number, 0, 0};
           number += kBlock;
         }
       }
     }
-    for (size_t s = 0; s < steps_.size(); ++s) {
-      made_[s] = {chunks_.data() + s * kChunk, 0};
-    }
-    for (size_t r = 0; r < results_.size(); ++r) {
-      float* result = Result(r, tensor);
-      if (!IsReadAfter(results_[r], result)) made_[results_[r]] = {result, 1};
-    }
-    for (size_t s = 0; s < steps_.size(); ++s) {
-      const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
-      for (size_t k = 0; k < sources_[s].size(); ++k) {
-        const auto [kind, index] = arguments[k < arguments.size() ? k : 0];
-        if (kind == ForeachArgument::kStep)
-          sources_[s][k] = {made_[index].data, 1, made_[index].whole};
-      }
-    }
   }
 
   /// Whether a step after `step` reads an operand there: a result may lie where an operand does.
-  bool IsReadAfter(int64_t step, const float* data) const {
-    for (size_t s = step + 1; s < steps_.size(); ++s) {
-      for (size_t k = 0; k < steps_[s].arguments.size(); ++k) {
-        const bool is_operand = steps_[s].arguments[k].kind != ForeachArgument::kStep;
-        if (is_operand && sources_[s][k].data == data) return true;
-      }
-    }
-    return false;
+  bool IsReadAfter(int64_t step, int64_t tensor, const void* data) const {
+    return std::any_of(steps_.begin() + step + 1, steps_.end(), [&](const ForeachStep& later) {
+      return std::any_of(later.arguments.begin(), later.arguments.end(),
+                         [&](const ForeachArgument& argument) {
+                           const XLA_FFI_Buffer* operand = Operand(argument, tensor);
+                           return operand && operand->data == data;
+                         });
+    });
   }
 
   const XLA_FFI_CallFrame& frame_;

@@ -3,7 +3,6 @@
 // parameters takes most of what its training step compiles, and of the calls that it makes.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>

@@ -5,37 +5,19 @@
 #include <utility>
 
 #include "lazy/foreach_call.h"
+#include "lowering/foreach.h"
 #include "lowering/kernel_choice.h"
 
 namespace torch_xla::lazy {
 namespace {
 
-bool IsList(ir::ArgKind kind) {
-  return kind == ir::ArgKind::kTensorList || kind == ir::ArgKind::kScalarList;
-}
-
-/// An argument of a `_foreach_` node: an operand for each tensor of its lists, or one for all.
-struct Argument {
-  std::span<const ir::Value> values;
-  bool is_list;
-};
-
-std::vector<Argument> ArgumentsOf(const ir::Node& node) {
-  std::vector<Argument> arguments;
-  std::span<const ir::Value> rest(node.operands().data(), node.operands().size());
-  for (const ir::ArgSpec& arg : node.op().args) {
-    const size_t count = IsList(arg.kind) ? node.num_outputs() : 1;
-    if (rest.size() < count) break;
-    arguments.push_back({rest.first(count), IsList(arg.kind)});
-    rest = rest.subspan(count);
-  }
-  return arguments;
-}
+using lowering::ListArgument;
+using lowering::ListArguments;
 
 /// Whether a call can compute it.
 bool CanCall(const ir::Node& node, const lowering::LoweringContext& cx) {
   if (!IsForeach(node.op().name)) return false;
-  const std::vector<Argument> arguments = ArgumentsOf(node);
+  const std::vector<ListArgument> arguments = ListArguments(node);
   if (!FindForeachOp(node.op().name, arguments.size())) return false;
   auto is_taken = [&](const ir::Value& value, ir::ShapeRef result) {
     return value.shape() == result ||
@@ -46,8 +28,8 @@ bool CanCall(const ir::Node& node, const lowering::LoweringContext& cx) {
     const ir::ShapeRef result = node.shape(i);
     are_numbers &= result->rank() == 0;
     if (cx.Physical(result->dtype) != lowering::ElementType::kF32 ||
-        !std::all_of(arguments.begin(), arguments.end(), [&](const Argument& argument) {
-          return is_taken(argument.values[argument.is_list ? i : 0], result);
+        !std::all_of(arguments.begin(), arguments.end(), [&](const ListArgument& argument) {
+          return is_taken(argument.Of(i), result);
         })) {
       return false;
     }
@@ -104,7 +86,7 @@ class Planner {
   /// Whether it reads lists of the open chain as they are, or none, and nothing that waits.
   bool Continues(const ir::Node& node) const {
     if (!HasShapesOf(node, *graph_.order[nodes_[0]])) return false;
-    for (const Argument& argument : ArgumentsOf(node)) {
+    for (const ListArgument& argument : ListArguments(node)) {
       const ir::Node* list = argument.values[0].node.get();
       const auto found = open_.find(list);
       const bool is_list = argument.is_list && found != open_.end() && found->second == kChained;
@@ -177,7 +159,7 @@ class Operands {
   Operands(const lowering::LoweringContext& cx, ForeachCall& call, size_t begin, size_t end)
       : cx_(cx), call_(call), begin_(begin), end_(end) {}
 
-  ForeachArgument Find(const Argument& argument) {
+  ForeachArgument Find(const ListArgument& argument) {
     const auto values =
         argument.is_list ? argument.values.subspan(begin_, end_ - begin_) : argument.values;
     const auto kind = argument.is_list ? ForeachArgument::kList : ForeachArgument::kSingle;
@@ -243,10 +225,10 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
     call.results = results;
     Operands operands(cx, call, begin, end);
     for (const ir::Node* node : chain.nodes) {
-      const std::vector<Argument> arguments = ArgumentsOf(*node);
+      const std::vector<ListArgument> arguments = ListArguments(*node);
       ForeachStep& step = call.steps.emplace_back();
       step.op = *FindForeachOp(node->op().name, arguments.size());
-      for (const Argument& argument : arguments) {
+      for (const ListArgument& argument : arguments) {
         const auto made_by = places.find(argument.values[0].node.get());
         step.arguments.push_back(made_by == places.end()
                                      ? operands.Find(argument)

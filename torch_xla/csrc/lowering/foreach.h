@@ -1,9 +1,23 @@
 // Lowering of the nodes that `_foreach_` calls become.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
+
+/// An argument of a `_foreach_` node: an operand for each tensor of its lists, or one for all.
+struct ListArgument {
+  std::span<const ir::Value> values;
+  bool is_list;
+
+  const ir::Value& Of(size_t tensor) const { return values[is_list ? tensor : 0]; }
+};
+
+/// The arguments of the node, in the order of its schema.
+std::vector<ListArgument> ListArguments(const ir::Node& node);
 
 /// Lowers `element` for each element of the node's lists. What is no list is the same for all;
 /// a number that `element` takes and the node lacks (alpha) is 1.

@@ -1,16 +1,15 @@
 #include "ops/few_rows_library.h"
 
-#include <ATen/Version.h>
 #include <c10/macros/Macros.h>
 #include <c10/util/BFloat16.h>
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/cpu_vectors.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
@@ -312,31 +311,15 @@ void Baseline(const FewRows<T>& product, int64_t begin, int64_t end) {
   Compute<4, 2>(product, begin, end);
 }
 
-// Chosen at run time, as the package is built for any processor of the architecture.
-#if defined(__x86_64__) && defined(__linux__)
 template <typename T>
-__attribute__((target("avx2,fma"))) void Avx2(const FewRows<T>& product, int64_t begin,
-                                              int64_t end) {
+TORCH_XLA_AVX2 void Avx2(const FewRows<T>& product, int64_t begin, int64_t end) {
   Compute<8, 2>(product, begin, end);
-}
-template <typename T>
-__attribute__((target("avx512f,avx512vl,avx512bw,avx2,fma"))) void Avx512(const FewRows<T>& product,
-                                                                          int64_t begin,
-                                                                          int64_t end) {
-  Compute<16, 4>(product, begin, end);
 }
 
 template <typename T>
-Function<T> Best() {
-  const std::string capability = at::get_cpu_capability();  // or what ATEN_CPU_CAPABILITY says
-  return capability == "AVX512" ? &Avx512<T> : capability == "AVX2" ? &Avx2<T> : &Baseline<T>;
+TORCH_XLA_AVX512 void Avx512(const FewRows<T>& product, int64_t begin, int64_t end) {
+  Compute<16, 4>(product, begin, end);
 }
-#else
-template <typename T>
-Function<T> Best() {
-  return &Baseline<T>;
-}
-#endif
 
 template <typename T>
 void Multiply(const XLA_FFI_CallFrame& frame) {
@@ -387,7 +370,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 template <typename T>
 void FewRows<T>::Run(int64_t begin, int64_t end) const {
-  static const Function<T> best = Best<T>();
+  static const Function<T> best = ForThisProcessor<Function<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
   best(*this, begin, end);
 }
 
