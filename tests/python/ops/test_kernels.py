@@ -46,25 +46,6 @@ def test_convolutions_in_parts() -> None:
         check_many([case], rtol=1e-4, atol=1e-3, grad=True)
 
 
-def test_norms_in_parts() -> None:
-    norm = torch.linalg.vector_norm
-    cases = [
-        (norm, (x,), {"ord": p, "keepdim": keepdim})
-        for x in (rand(91, 103), rand(2, 3, 70001), rand(400_003).double())
-        for p, keepdim in ((1, False), (2, True), (3.5, False), (INF, True), (-INF, False))
-    ]
-    cases += [(norm, (rand(9000),), {"ord": 2, "dtype": torch.float64})]
-    cases += [(norm, (rand(9000) * 1e30,), {"ord": 2}), (norm, (rand(9000).bfloat16(),), {})]
-    for special in (NAN, INF):
-        x = rand(9000)
-        x[8000] = special
-        cases += [(norm, (x,), {"ord": p}) for p in (2, INF)]
-    check_many(cases, rtol=1e-4, atol=0)
-    if os.environ.get("XLA_CPU_KERNELS") != "0":
-        assert ("norm", "large", "library") in _XLAC._kernel_choices()
-    check_many([(norm, (rand(91, 103),), {"ord": p}) for p in (1, 2)], rtol=1e-5, grad=True)
-
-
 def test_transpositions_in_parts() -> None:
     """Those that leave the cache, read by what is elementwise, by reductions and by calls."""
 
@@ -101,35 +82,6 @@ def test_values_that_are_no_numbers() -> None:
     x = rand(4, 16, 16, 16)
     x[0, 3, 5, 5], x[1, 2, 0, 0], x[3, 0, 15, 15] = NAN, INF, -INF
     check_many([(F.conv2d, (x, rand(32, 16, 3, 3)), {"padding": 1})], rtol=1e-4, atol=1e-3)
-
-
-LONG_ROWS = ((1049, 1000), (3, 7, 60013), (1, 1 << 20))
-
-
-@pytest.mark.parametrize("shape", LONG_ROWS, ids=str)
-def test_log_softmax_of_long_rows_in_parts(shape) -> None:
-    check_many([(F.log_softmax, (rand(*shape) * 20 + 1000, -1))], rtol=1e-5, atol=1e-4, grad=True)
-
-
-def test_log_softmax_of_values_that_are_no_numbers() -> None:
-    x = rand(1049, 1000)
-    x[0, 3], x[1, 2], x[2, 5] = NAN, INF, -INF
-    x[3] = -INF
-    check_many([(F.log_softmax, (x, -1))], rtol=1e-5, atol=1e-5)
-
-
-def test_log_softmax_calls_the_library_where_the_program_runs_here() -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("calls are switched off")
-    rows = rand(1049, 1000)
-    y = F.log_softmax(rows.to("xla"), -1)
-    assert "torch_xla.cpu_row_sums" not in _XLAC._get_xla_tensors_hlo([y])
-    first = y.cpu()
-    assert ("log_softmax", "f32 long many", "library") in _XLAC._kernel_choices()
-    assert torch.equal(first, F.log_softmax(rows.to("xla"), -1).cpu())
-    program = exported_program_to_stablehlo(torch.export.export(torch.nn.LogSoftmax(-1), (rows,)))
-    assert "torch_xla.cpu_row_sums" not in program.get_stablehlo_text()
-    torch.testing.assert_close(program(rows).cpu(), first)
 
 
 def test_the_program_calls_the_library_and_an_exported_one_does_not() -> None:

@@ -1,0 +1,227 @@
+"""Reductions, softmax and normalization of rows, which call kernels of the table on the CPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from op_testing import INF, NAN, check_many, rand
+from process_testing import run_tests
+
+from torch_xla import _XLAC
+from torch_xla.stablehlo import exported_program_to_stablehlo
+
+CALLS = os.environ.get("XLA_CPU_KERNELS") != "0"
+
+
+def chosen(operation: str) -> set[str]:
+    return {
+        kind
+        for name, kind, kernel in _XLAC._kernel_choices()
+        if (name, kernel) == (operation, "library")
+    }
+
+
+def test_without_calls() -> None:
+    run_tests(__file__, "-k", "in_parts or no_numbers", XLA_CPU_KERNELS="0", timeout=600)
+
+
+@pytest.mark.parametrize("capability", ["avx2", "default"])
+def test_normalization_with_fewer_instructions(capability) -> None:
+    if "ATEN_CPU_CAPABILITY" in os.environ:
+        pytest.skip("this run is that")
+    run_tests(__file__, "-k", "norm_in_parts", ATEN_CPU_CAPABILITY=capability)
+
+
+def test_layer_norm_in_parts() -> None:
+    """Rows that end within a vector, of one element, longer than what one sum takes."""
+
+    def normalize(x, weight, bias, shape, eps=1e-5):
+        return F.layer_norm(x, shape, weight, bias, eps)
+
+    cases = [
+        (normalize, (rand(300, 37), rand(37), rand(37), (37,))),
+        (normalize, (rand(2, 300, 129), rand(129), None, (129,))),
+        (normalize, (rand(300, 64), None, None, (64,))),
+        (normalize, (rand(7, 5, 9, 77), rand(5, 9, 77), rand(5, 9, 77), (5, 9, 77), 0.5)),
+        (normalize, (rand(5000, 1), None, None, (1,))),
+        (normalize, (rand(3, 70001), rand(70001), rand(70001), (70001,))),
+        (normalize, (rand(300, 37).double(), rand(37).double(), None, (37,))),
+    ]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
+    # A mean that is large for the deviation, which mean(x^2) - mean(x)^2 would cancel.
+    check_many([(normalize, (rand(64, 512) + 1000, None, None, (512,)))], rtol=1e-3, atol=1e-3)
+    if CALLS:
+        assert chosen("layer_norm") == {"large"}
+
+
+def test_group_norm_in_parts() -> None:
+    cases = [
+        (F.group_norm, (rand(8, 12, 9, 7), 4, rand(12), rand(12))),
+        (F.group_norm, (rand(1, 8, 33, 65), 2, rand(8), rand(8), 0.1)),
+        (F.group_norm, (rand(6, 10, 91), 10, rand(10), rand(10))),  # instance norm
+        (F.group_norm, (rand(600, 12), 3, rand(12), rand(12))),  # no pixels
+        (F.group_norm, (rand(3, 6, 4, 80), 1)),
+        (F.group_norm, (rand(2, 4, 9, 67).double(), 2, rand(4).double(), rand(4).double())),
+    ]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
+    if CALLS:
+        assert chosen("group_norm") == {"large"}
+
+
+def test_only_some_gradients_of_a_norm_in_parts() -> None:
+    def gradients(x, weight, bias, wanted):
+        x, weight, bias = (
+            t.detach().requires_grad_(i in wanted) for i, t in enumerate((x, weight, bias))
+        )
+        layer = F.layer_norm(x, (80,), weight, bias)
+        group = F.group_norm(x.view(10, 20, 40), 4, weight[:20], bias[:20])
+        y = layer.sin().sum() + group.sin().sum()
+        return torch.autograd.grad(y, [(x, weight, bias)[i] for i in wanted])
+
+    args = rand(100, 80), rand(80), rand(80)
+    cases = [(gradients, (*args, wanted)) for wanted in ((0,), (1,), (2,), (1, 2), (0, 2))]
+    check_many(cases, rtol=1e-4, atol=1e-4)
+
+
+def test_norms_of_values_that_are_no_numbers() -> None:
+    x = rand(128, 64)
+    x[1, 3], x[5, 60], x[9, 0], x[20] = NAN, INF, -INF, 3.0
+    check_many(
+        [
+            (F.layer_norm, (x, (64,), rand(64), rand(64))),
+            (F.layer_norm, (x, (64,), None, None, 0.0)),
+            (F.group_norm, (x.view(16, 8, 64), 4)),
+            (F.layer_norm, (torch.full((64, 64), 1e-30), (64,), None, None, 0.0)),
+        ],
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_softmax_in_parts() -> None:
+    cases = [
+        (torch.softmax, (x * scale, -1))
+        for scale in (1, 50)
+        for x in (rand(129, 70), rand(3, 5, 600), rand(1, 9001), rand(9000, 1), rand(4, 3000) - 500)
+    ]
+    check_many([*cases, (torch.softmax, (rand(70, 129), 0))], rtol=1e-4, atol=1e-6, grad=True)
+    if CALLS:
+        assert chosen("softmax") == {"f32 short some", "f32 long some"}
+
+
+def test_softmax_of_values_that_are_no_numbers() -> None:
+    x = rand(129, 70)
+    x[1, 3], x[5, 60], x[9, 0], x[20], x[30, 1:] = NAN, INF, -INF, -INF, -INF
+    check_many([(torch.softmax, (x, -1))], rtol=1e-4, atol=1e-6)
+
+
+def test_reductions_in_parts() -> None:
+    """Of all, and of rows, of which there are more and fewer than threads."""
+
+    def reductions(x, dim):
+        return x.sum(dim), x.mean(dim, keepdim=True), x.amax(dim), x.amin(dim)
+
+    shapes = (((1_100_003,), 0), ((2, 3, 200_000), (1, 2)), ((1030, 1030), -1), ((1, 2**20), 1))
+    cases = [(reductions, (rand(*shape), dim)) for shape, dim in shapes]
+    cases += [(torch.max, (rand(2**20),)), (F.mse_loss, (rand(2**20), rand(2**20)))]
+    cases += [(torch.sum, (rand(1030, 1030).double(),))]
+    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
+    if CALLS:
+        assert chosen("sum") == {"last long large"}
+        assert "last long large" in chosen("extreme")
+
+
+SPECIAL_SHAPES = [(1100, 100), (32, 40, 64), (2, 3, 1, 9000)]
+
+
+@pytest.mark.parametrize("shape", SPECIAL_SHAPES, ids=str)
+def test_extremes_of_values_that_are_no_numbers(shape) -> None:
+    """XLA:CPU's library drops a NaN from 32,768 elements on."""
+    cases = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x = rand(*shape, dtype=dtype)
+        flat = x.view(-1)
+        flat[7], flat[flat.numel() // 2], flat[-9], flat[-1] = NAN, INF, -INF, NAN
+        for dim in range(x.dim()):
+            cases += [(getattr(torch, name), (x, dim)) for name in ("amax", "amin", "max", "min")]
+            cases += [(getattr(torch, name), (x, dim)) for name in ("argmax", "argmin")]
+            cases += [(torch.aminmax, (x,), {"dim": dim})]
+        cases += [
+            (getattr(torch, name), (x,)) for name in ("amax", "amin", "max", "min", "aminmax")
+        ]
+        cases += [(torch.linalg.vector_norm, (x, p)) for p in (INF, -INF)]
+        cases += [(torch.amax, (x, (0, -1))), (torch.amin, (x[:, 1:],)), (torch.argmax, (x,))]
+    check_many(cases)
+
+
+def test_sums_of_values_that_are_no_numbers() -> None:
+    x = rand(1100, 1000)
+    x[1, 3], x[5, 60], x[9, 0], x[20] = NAN, INF, -INF, -INF
+    check_many([(torch.sum, (x, -1)), (torch.mean, (x, -1)), (torch.sum, (x[2:],))], 1e-4, 1e-3)
+
+
+@pytest.mark.parametrize("dim", [(0, 2), 1, (1, 3), (0, 1, 2, 3)], ids=str)
+def test_extremes_over_any_dimensions_in_parts(dim) -> None:
+    cases = [
+        (getattr(torch, name), (x, dim, keepdim))
+        for name, keepdim in (("amax", True), ("amin", False))
+        for x in (rand(40, 3, 50, 17), rand(1, 700, 1, 90), rand(2, 2, 2, 9001).bfloat16())
+    ]
+    check_many(cases)
+
+
+def test_norms_in_parts() -> None:
+    norm = torch.linalg.vector_norm
+    cases = [
+        (norm, (x,), {"ord": p, "keepdim": keepdim})
+        for x in (rand(91, 103), rand(2, 3, 70001), rand(400_003).double())
+        for p, keepdim in ((1, False), (2, True), (3.5, False), (INF, True), (-INF, False))
+    ]
+    cases += [(norm, (rand(9000),), {"ord": 2, "dtype": torch.float64})]
+    cases += [(norm, (rand(9000) * 1e30,), {"ord": 2}), (norm, (rand(9000).bfloat16(),), {})]
+    for special in (NAN, INF):
+        x = rand(9000)
+        x[8000] = special
+        cases += [(norm, (x,), {"ord": p}) for p in (2, INF)]
+    check_many(cases, rtol=1e-4, atol=0)
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        assert ("norm", "last long large", "library") in _XLAC._kernel_choices()
+    rows = [
+        (norm, (x,), {"ord": p, "dim": dim, "keepdim": p == 2})
+        for x, dim in ((rand(600, 130), -1), (rand(3, 5, 70, 80), (3, 2)), (rand(1, 9000), (0, 1)))
+        for p in (1, 2, INF)
+    ]
+    check_many([*rows, (norm, (rand(130, 600),), {"dim": 0})], rtol=1e-5, grad=True)
+    check_many([(norm, (rand(91, 103),), {"ord": p}) for p in (1, 2)], rtol=1e-5, grad=True)
+
+
+LONG_ROWS = ((1049, 1000), (3, 7, 60013), (1, 1 << 20))
+
+
+@pytest.mark.parametrize("shape", LONG_ROWS, ids=str)
+def test_log_softmax_of_long_rows_in_parts(shape) -> None:
+    check_many([(F.log_softmax, (rand(*shape) * 20 + 1000, -1))], rtol=1e-5, atol=1e-4, grad=True)
+
+
+def test_log_softmax_of_values_that_are_no_numbers() -> None:
+    x = rand(1049, 1000)
+    x[0, 3], x[1, 2], x[2, 5] = NAN, INF, -INF
+    x[3] = -INF
+    check_many([(F.log_softmax, (x, -1))], rtol=1e-5, atol=1e-5)
+
+
+def test_log_softmax_calls_the_library_where_the_program_runs_here() -> None:
+    if os.environ.get("XLA_CPU_KERNELS") == "0":
+        pytest.skip("calls are switched off")
+    rows = rand(1049, 1000)
+    y = F.log_softmax(rows.to("xla"), -1)
+    assert "torch_xla.cpu_row_sums" not in _XLAC._get_xla_tensors_hlo([y])
+    first = y.cpu()
+    assert ("log_softmax", "f32 long many", "library") in _XLAC._kernel_choices()
+    assert torch.equal(first, F.log_softmax(rows.to("xla"), -1).cpu())
+    program = exported_program_to_stablehlo(torch.export.export(torch.nn.LogSoftmax(-1), (rows,)))
+    assert "torch_xla.cpu_row_sums" not in program.get_stablehlo_text()
+    torch.testing.assert_close(program(rows).cpu(), first)

@@ -1,0 +1,160 @@
+#include "ops/reduction_library.h"
+
+#include <ATen/ops/amax.h>
+#include <ATen/ops/amin.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/aten_calls.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_reduction";
+
+enum class Operation : int64_t { kSum, kMax, kMin, kNorm };
+
+struct Reducer {
+  Operation operation;
+  double p;
+
+  void operator()(at::Tensor result, const at::Tensor& x, at::IntArrayRef dims) const {
+    switch (operation) {
+      case Operation::kSum:
+        at::sum_out(result, x, dims);
+        return;
+      case Operation::kMax:
+        at::amax_out(result, x, dims);
+        return;
+      case Operation::kMin:
+        at::amin_out(result, x, dims);
+        return;
+      case Operation::kNorm:
+        at::linalg_vector_norm_out(result, x, p, dims);
+        return;
+    }
+  }
+};
+
+/// The fewest dimensions that do, of which those that are reduced and those that are kept take
+/// turns.
+struct Joined {
+  Dims sizes, kept_sizes, reduced;
+  bool first_is_kept = false;
+
+  Joined(at::IntArrayRef dims, std::span<const int64_t> over) {
+    bool was_kept = false;
+    for (int64_t i = 0; i < std::ssize(dims); ++i) {
+      if (dims[i] == 1) continue;
+      const bool is_kept = std::find(over.begin(), over.end(), i) == over.end();
+      if (sizes.empty()) first_is_kept = is_kept;
+      if (sizes.empty() || is_kept != was_kept) {
+        if (is_kept) kept_sizes.push_back(1);
+        if (!is_kept) reduced.push_back(std::ssize(sizes));
+        sizes.push_back(1);
+      }
+      sizes.back() *= dims[i];
+      if (is_kept) kept_sizes.back() *= dims[i];
+      was_kept = is_kept;
+    }
+  }
+};
+
+/// Cut along the first dimension; where that is reduced, so are the results of its parts.
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const auto words = FfiAttributes(frame.attrs).List("reduction");
+  const Reducer reduce{static_cast<Operation>(words[0]), std::bit_cast<double>(words[1])};
+  const at::Tensor operand = FfiTensor(frame.args.args[0]);
+  const Joined joined(operand.sizes(), words.subspan(2));
+  const at::Tensor x = operand.view(joined.sizes);
+  const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 16;
+  const int64_t parts =
+      std::clamp<int64_t>(std::min(x.numel() / kLeast, x.size(0)), 1, runtime::FfiThreads(frame));
+  at::Tensor of_parts = result;
+  if (!joined.first_is_kept) {
+    Dims sizes = joined.kept_sizes;
+    sizes.insert(sizes.begin(), parts);
+    of_parts = at::empty(sizes, x.options());
+  }
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const AtenCalls calls;
+    reduce(joined.first_is_kept ? Part(result, 0, i, parts) : of_parts.select(0, i),
+           Part(x, 0, i, parts), joined.reduced);
+  });
+  if (joined.first_is_kept) return;
+  const AtenCalls calls;
+  reduce(result, of_parts, 0);
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+
+bool IsLast(const Dims& dims, int64_t rank) {
+  return std::all_of(dims.begin(), dims.end(),
+                     [&](int64_t dim) { return dim >= rank - std::ssize(dims); });
+}
+
+/// `large` and `is_long` are how many elements there are, and make one of the result, at least.
+std::optional<Value> Call(const LoweringContext& cx, std::string_view name, Value x,
+                          const Dims& dims, int64_t large, int64_t is_long, Operation operation,
+                          double p = 0) {
+  Dims kept;
+  int64_t length = 1;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) {
+      kept.push_back(x.dim(i));
+    } else {
+      length *= x.dim(i);
+    }
+  }
+  if (length <= 1 || x.type().num_elements() == 0) return std::nullopt;
+  if (ChooseKernel(
+          cx, name,
+          {IsLast(dims, x.rank()) ? "last" : "others", length >= is_long ? "long" : "short",
+           x.type().num_elements() >= large ? "large" : "small"},
+          {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  Dims words{static_cast<int64_t>(operation), std::bit_cast<int64_t>(p)};
+  words.insert(words.end(), dims.begin(), dims.end());
+  return CallLibrary(kTarget, {x}, {{x.element(), kept}},
+                     "reduction = " + stablehlo::I64Array(words))[0];
+}
+
+bool IsWide(Value x) {
+  return x.element() == ElementType::kF32 || x.element() == ElementType::kF64;
+}
+
+}  // namespace
+
+std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (!IsWide(x)) return std::nullopt;
+  return Call(cx, "sum", x, dims, 1 << 20, 1024, Operation::kSum);
+}
+
+std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,
+                                 ReduceOp op) {
+  return Call(cx, "extreme", x, dims, 1 << 14, 1024,
+              op == ReduceOp::kMax ? Operation::kMax : Operation::kMin);
+}
+
+std::optional<Value> CallNorm(const LoweringContext& cx, Value x, const Dims& dims, double p) {
+  if (!IsWide(x) || !(p > 0)) return std::nullopt;
+  // XLA does not have in memory what it sums.
+  return Call(cx, "norm", x, dims, 1 << 13, 64, Operation::kNorm, p);
+}
+
+}  // namespace torch_xla::lowering
