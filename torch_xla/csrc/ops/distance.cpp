@@ -5,6 +5,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "ops/indexing.h"
+#include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -13,7 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The p-norm over the last dimension.
-Value Norm(Value x, const Number& number) {
+Value Norm(const LoweringContext& cx, Value x, const Number& number) {
   const Dims last = {x.rank() - 1};
   Value size = Abs(x);
   if (!number.constant()) {
@@ -21,10 +22,10 @@ Value Norm(Value x, const Number& number) {
     Value p = number.Like(terms), norm = Power(terms, 1 / p);
     Value different = Reduce(Convert(NotEqual(x, 0), x.element()), last, ReduceOp::kAdd);
     norm = Select(Equal(p, 0), different, norm);
-    return Select(Equal(p, kInfinity), Reduce(size, last, ReduceOp::kMax), norm);
+    return Select(Equal(p, kInfinity), Extreme(cx, size, last, ReduceOp::kMax), norm);
   }
   const double p = number.constant()->toDouble();
-  if (std::isinf(p)) return Reduce(size, last, ReduceOp::kMax);
+  if (std::isinf(p)) return Extreme(cx, size, last, ReduceOp::kMax);
   auto sum = [&](Value terms) { return Reduce(terms, last, ReduceOp::kAdd); };
   if (p == 0) return sum(Convert(NotEqual(x, 0), x.element()));
   if (p == 1) return sum(size);
@@ -94,7 +95,7 @@ Value RowDifferences(Value x1, Value x2) {
 Value _pdist_forward(LoweringContext& cx, Value self, const Number& p) {
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value x = Convert(self, ComputeType(self.element()));
-  return ToOutput(cx, Norm(Difference(x, AllPairs(cx.builder(), x.dim(0))), p));
+  return ToOutput(cx, Norm(cx, Difference(x, AllPairs(cx.builder(), x.dim(0))), p));
 }
 
 Value _pdist_backward(LoweringContext& cx, Value grad, Value self, const Number& p, Value pdist) {
@@ -114,7 +115,7 @@ Value _cdist_forward(LoweringContext& cx, Value x1, Value x2, const Number& p,
   if (x1.type().num_elements() == 0 || x2.type().num_elements() == 0) {
     return Constant(cx.builder(), 0, cx.output_type());
   }
-  return ToOutput(cx, Norm(RowDifferences(x1, x2), p));
+  return ToOutput(cx, Norm(cx, RowDifferences(x1, x2), p));
 }
 
 Value _cdist_backward(LoweringContext& cx, Value grad, Value x1, Value x2, const Number& p,

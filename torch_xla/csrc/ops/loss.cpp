@@ -6,7 +6,6 @@
 #include "XLALowerings.h"
 #include "XLAOps.h"
 #include "lowering/elementwise.h"
-#include "lowering/kernel_choice.h"
 #include "ops/indexing.h"
 #include "ops/reduction.h"
 #include "ops/softmax_library.h"
@@ -35,7 +34,7 @@ Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), 
 /// The elementwise loss as the argument `reduction` wants it.
 Value Reduced(LoweringContext& cx, Value loss, int64_t reduction) {
   if (reduction == kNone) return ToOutput(cx, loss);
-  Value sum = ReduceAll(loss);
+  Value sum = Sum(cx, loss, ReductionDims(std::nullopt, loss.rank()));
   return ToOutput(cx, reduction == kMean ? sum / loss.type().num_elements() : sum);
 }
 
@@ -273,26 +272,15 @@ std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad,
   return cx.Lowered(target);
 }
 
-/// Whether a call is to find what log-softmax subtracts from float rows.
-bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
-  if (x.element() != ElementType::kF32 || x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
-  constexpr int64_t kLong = 1000, kMany = 1 << 20;
-  return ChooseKernel(cx, "log_softmax",
-                      {"f32", x.dim(-1) >= kLong ? "long" : "short",
-                       x.type().num_elements() >= kMany ? "many" : "few"},
-                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
-}
-
 }  // namespace
 
 Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
-  if (CallsRowSums(cx, x, dims)) {
-    const RowSums sums = CallRowSums(x);
-    x = x - KeepDims(sums.maximum, x.dims(), dims);
-    return ToOutput(cx, x - KeepDims(sums.log_sum, x.dims(), dims));
+  if (const auto sums = CallRowSums(cx, x, dims)) {
+    x = x - KeepDims(sums->maximum, x.dims(), dims);
+    return ToOutput(cx, x - KeepDims(sums->log_sum, x.dims(), dims));
   }
   x = x - ReduceKept(x, dims, ReduceOp::kMax);
   return ToOutput(cx, x - Log(ReduceKept(Exponential(x), dims, ReduceOp::kAdd)));
@@ -313,6 +301,7 @@ Value _softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_floa
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
+  if (const auto made = CallSoftmax(cx, x, dims)) return ToOutput(cx, *made);
   Value terms = Exponential(x - ReduceKept(x, dims, ReduceOp::kMax));
   return ToOutput(cx, terms / ReduceKept(terms, dims, ReduceOp::kAdd));
 }
@@ -322,6 +311,7 @@ Value _softmax_backward_data(LoweringContext& cx, Value grad_output, Value outpu
   const Dims dims = OneDim(dim, output);
   if (IsEmpty(output)) return ToOutput(cx, output);
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
+  if (const auto made = CallSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *made);
   Value sum = ReduceKept(grad * y, dims, ReduceOp::kAdd);
   return ToOutput(cx, (grad - sum) * y);
 }

@@ -2,6 +2,7 @@
 // array and then scale and shift; they differ in which (struct Axes). Statistics of half
 // types are computed in float. Plain reductions: XLA fuses them with what is around them,
 // and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
+// Where normalization_library.h calls ATen's kernels, layers and groups are theirs.
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
@@ -16,6 +17,7 @@
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "lowering/elementwise.h"
+#include "ops/normalization_library.h"
 
 namespace torch_xla::lowering::aten {
 namespace {
@@ -85,6 +87,11 @@ Axes GroupAxes(int64_t N, int64_t C, int64_t HxW, int64_t group) {
 
 Value InverseStd(Value variance, const Number& eps) {
   return stablehlo::Rsqrt(Add(variance, eps.Like(variance)));
+}
+
+/// As an operand of a call.
+Value Epsilon(LoweringContext& cx, const Number& eps) {
+  return eps.Like(Constant(cx.builder(), 0, stablehlo::Type(ElementType::kF64, {})));
 }
 
 /// The value as result `i` of the node.
@@ -159,6 +166,36 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
   return gradients;
 }
 
+/// By a call where that is faster.
+std::vector<Value> NormalizeRows(LoweringContext& cx, Value input, const NormalizedForm& form,
+                                 const Axes& axes, const std::optional<Value>& weight,
+                                 const std::optional<Value>& bias, const Number& eps) {
+  if (CallsNormalization(cx, input, form, {weight, bias})) {
+    return CallNormalization(cx, input, form, weight, bias, Epsilon(cx, eps));
+  }
+  return NormalizeByOwnMoments(cx, input, axes, weight, bias, eps);
+}
+
+std::vector<Value> NormalizeRowsBackward(LoweringContext& cx, Value grad_output, Value input,
+                                         const NormalizedForm& form, const Axes& axes,
+                                         const Moments& moments,
+                                         const std::optional<Value>& weight) {
+  if (CallsNormalization(cx, input, form,
+                         {grad_output, moments.mean, moments.inverse_std, weight})) {
+    return CallNormalizationBackward(cx, grad_output, input, moments.mean, moments.inverse_std,
+                                     form, weight);
+  }
+  return Backward(cx, grad_output, input, axes, moments, weight, false);
+}
+
+/// What is normalized in the last dimensions of `input`.
+NormalizedForm LayerForm(Value input, c10::IntArrayRef normalized_shape) {
+  int64_t columns = 1;
+  for (int64_t size : normalized_shape) columns *= size;
+  const int64_t elements = input.type().num_elements();
+  return NormalizedForm::Layer(elements / std::max<int64_t>(columns, 1), columns);
+}
+
 /// What batch normalization uses when it is not training.
 Moments RunningMoments(Value input, Value mean, Value variance, const Number& eps) {
   const ElementType element = ComputeType(input.element());
@@ -192,8 +229,8 @@ std::vector<Value> native_batch_norm_backward(
 std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
                                      c10::IntArrayRef normalized_shape, std::optional<Value> weight,
                                      std::optional<Value> bias, const Number& eps) {
-  return NormalizeByOwnMoments(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias,
-                               eps);
+  return NormalizeRows(cx, input, LayerForm(input, normalized_shape),
+                       LayerAxes(input.dims(), normalized_shape), weight, bias, eps);
 }
 
 std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_out, Value input,
@@ -201,21 +238,23 @@ std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_ou
                                               Value rstd, std::optional<Value> weight,
                                               std::optional<Value> /*bias*/,
                                               const std::vector<bool>& /*output_mask*/) {
-  return Backward(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape), {mean, rstd},
-                  weight, false);
+  return NormalizeRowsBackward(cx, grad_out, input, LayerForm(input, normalized_shape),
+                               LayerAxes(input.dims(), normalized_shape), {mean, rstd}, weight);
 }
 
 std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, int64_t N, int64_t C, int64_t HxW,
                                      int64_t group, const Number& eps) {
-  return NormalizeByOwnMoments(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
+  return NormalizeRows(cx, input, NormalizedForm::Group(N, C, HxW, group),
+                       GroupAxes(N, C, HxW, group), weight, bias, eps);
 }
 
 std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_out, Value input,
                                               Value mean, Value rstd, std::optional<Value> weight,
                                               int64_t N, int64_t C, int64_t HxW, int64_t group,
                                               const std::vector<bool>& /*output_mask*/) {
-  return Backward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight, false);
+  return NormalizeRowsBackward(cx, grad_out, input, NormalizedForm::Group(N, C, HxW, group),
+                               GroupAxes(N, C, HxW, group), {mean, rstd}, weight);
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -13,6 +13,7 @@
 #include "lowering/elementwise.h"
 #include "ops/dimension_map.h"
 #include "ops/indexing.h"
+#include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -292,7 +293,7 @@ std::vector<Value> MaxPool(LoweringContext& cx, int64_t pooled, Value x, const C
   Value best = x, index = PlaneIndex(x.builder(), x.dims(), pooled);
   for (int64_t dim = x.rank() - 1; dim >= x.rank() - pooled; --dim) {
     Value values = cut(best, dim), places = cut(index, dim);
-    best = Reduce(values, {dim + 1}, ReduceOp::kMax);
+    best = Extreme(cx, values, {dim + 1}, ReduceOp::kMax);
     Dims axes;
     for (int64_t i = 0; i <= x.rank(); ++i) {
       if (i != dim + 1) axes.push_back(i);

@@ -9,7 +9,8 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
-#include "ops/norm_library.h"
+#include "ops/reduction_library.h"
+#include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
@@ -38,6 +39,27 @@ Value FirstIndex(Value x, Value extreme, const Dims& dims) {
   Value hit = Or(Equal(x, BroadcastTo(KeepDims(extreme, x.dims(), dims), x.dims())), IsNan(x));
   Value index = Select(hit, Iota(x.builder(), indices, dims[0]), size);
   return Reduce(index, dims, ReduceOp::kMin);
+}
+
+Value Sum(const LoweringContext& cx, Value x, const Dims& dims) {
+  const std::optional<Value> called = CallSum(cx, x, dims);
+  return called ? *called : Reduce(x, dims, ReduceOp::kAdd);
+}
+
+Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
+  // XLA:CPU's library (YNNPACK), which takes more elements than this, drops a NaN.
+  constexpr int64_t kLeast = 1 << 14;
+  if (!runtime::IsFloat(x.element()) || !runtime::IsHost(cx.platform()) ||
+      x.type().num_elements() < kLeast || dims.empty()) {
+    return Reduce(x, dims, op);
+  }
+  if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
+  auto larger = [&](std::span<const Value> v) -> std::vector<Value> {
+    const Value wins = op == ReduceOp::kMax ? v[0] >= v[1] : v[0] <= v[1];
+    return {Select(Or(wins, IsNan(v[0])), v[0], v[1])};
+  };
+  return stablehlo::Reduce({x}, {stablehlo::ReduceIdentity(x.builder(), op, x.element())}, dims,
+                           larger)[0];
 }
 
 Value Scan(Value x, int64_t dim, ReduceOp op) {
@@ -85,33 +107,33 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
 }
 
 Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
-  return Finish(cx, Reduce(Accumulable(cx, x), dims, ReduceOp::kAdd) / Count(x, dims));
+  return Finish(cx, Sum(cx, Accumulable(cx, x), dims) / Count(x, dims));
 }
 
 /// PyTorch has no result of complex numbers but the empty one.
 Value Extremes(LoweringContext& cx, Value x, c10::IntArrayRef dim, ReduceOp op) {
   if (cx.output_type().num_elements() == 0) return Constant(x.builder(), 0, cx.output_type());
-  return Finish(cx, Reduce(x, Wrapped(dim, x), op));
+  return Finish(cx, Extreme(cx, x, Wrapped(dim, x), op));
 }
 
 /// Of all elements. PyTorch's Meta kernel lets empty tensors pass, its others do not.
-Value Extreme(LoweringContext& cx, Value x, ReduceOp op) {
+Value ExtremeOfAll(LoweringContext& cx, Value x, ReduceOp op) {
   TORCH_CHECK(x.type().num_elements() > 0,
               "Expected reduction dim to be specified for "
               "input.numel() == 0. Specify the reduction dim with the 'dim' argument.");
-  return Finish(cx, Reduce(x, AllDims(x), op));
+  return Finish(cx, Extreme(cx, x, AllDims(x), op));
 }
 
 Value ArgExtreme(LoweringContext& cx, Value x, std::optional<int64_t> dim, ReduceOp op) {
   if (!dim) x = Reshape(x, {Count(x, AllDims(x))});
   const Dims dims = OneDim(dim.value_or(0), x);
-  return Finish(cx, FirstIndex(x, Reduce(x, dims, op), dims));
+  return Finish(cx, FirstIndex(x, Extreme(cx, x, dims, op), dims));
 }
 
 std::vector<Value> ExtremeWithIndex(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   const Dims dims = OneDim(dim, x);
   TORCH_CHECK_INDEX(Count(x, dims) > 0, "Expected reduction dim ", dim, " to have non-zero size.");
-  Value extreme = Reduce(x, dims, op);
+  Value extreme = Extreme(cx, x, dims, op);
   return {Finish(cx, extreme), Finish(cx, FirstIndex(x, extreme, dims), 1)};
 }
 
@@ -199,8 +221,8 @@ Value amin(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*keepdim
 std::vector<Value> aminmax(LoweringContext& cx, Value self, std::optional<int64_t> dim,
                            bool /*keepdim*/) {
   const Dims dims = dim ? OneDim(*dim, self) : AllDims(self);
-  return {Finish(cx, Reduce(self, dims, ReduceOp::kMin)),
-          Finish(cx, Reduce(self, dims, ReduceOp::kMax), 1)};
+  return {Finish(cx, Extreme(cx, self, dims, ReduceOp::kMin)),
+          Finish(cx, Extreme(cx, self, dims, ReduceOp::kMax), 1)};
 }
 
 Value any(LoweringContext& cx, Value self) {
@@ -269,14 +291,12 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
     Value p = ord.Like(norm);
     norm = Power(norm, 1 / p);
     norm = Select(Equal(p, 0), sum(Convert(NotEqual(x, 0), element)), norm);
-    norm = Select(Equal(p, kInfinity), Reduce(size, dims, ReduceOp::kMax), norm);
-    norm = Select(Equal(p, -kInfinity), Reduce(size, dims, ReduceOp::kMin), norm);
+    norm = Select(Equal(p, kInfinity), Extreme(cx, size, dims, ReduceOp::kMax), norm);
+    norm = Select(Equal(p, -kInfinity), Extreme(cx, size, dims, ReduceOp::kMin), norm);
     return Finish(cx, norm);
   }
   const double p = ord.constant()->toDouble();
-  if (std::ssize(dims) == x.rank()) {
-    if (std::optional<Value> called = CallNorm(cx, x, p)) return Finish(cx, *called);
-  }
+  if (std::optional<Value> called = CallNorm(cx, x, dims, p)) return Finish(cx, *called);
   if (p == 0) {
     norm = sum(Convert(NotEqual(x, 0), element));
   } else if (p == 2) {
@@ -284,7 +304,7 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
   } else if (p == 1) {
     norm = sum(Abs(x));
   } else if (std::isinf(p)) {
-    norm = Reduce(Abs(x), dims, p > 0 ? ReduceOp::kMax : ReduceOp::kMin);
+    norm = Extreme(cx, Abs(x), dims, p > 0 ? ReduceOp::kMax : ReduceOp::kMin);
   } else {
     norm = sum(Power(Abs(x), FullLike(x, p)));
     norm = Power(norm, FullLike(norm, 1 / p));
@@ -316,7 +336,7 @@ Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*ke
   return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
 }
 
-Value max(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMax); }
+Value max(LoweringContext& cx, Value self) { return ExtremeOfAll(cx, self, ReduceOp::kMax); }
 
 std::vector<Value> max_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
   return ExtremeWithIndex(cx, self, dim, ReduceOp::kMax);
@@ -331,7 +351,7 @@ Value mean_dim(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
   return Mean(cx, self, Wrapped(dim, self));
 }
 
-Value min(LoweringContext& cx, Value self) { return Extreme(cx, self, ReduceOp::kMin); }
+Value min(LoweringContext& cx, Value self) { return ExtremeOfAll(cx, self, ReduceOp::kMin); }
 
 std::vector<Value> min_dim(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/) {
   return ExtremeWithIndex(cx, self, dim, ReduceOp::kMin);
@@ -358,12 +378,12 @@ std::vector<Value> std_mean_correction(LoweringContext& cx, Value self, DimList 
 }
 
 Value sum(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
-  return Reduced(cx, self, AllDims(self), ReduceOp::kAdd);
+  return Finish(cx, Sum(cx, Accumulable(cx, self), AllDims(self)));
 }
 
 Value sum_dim_IntList(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
                       std::optional<c10::ScalarType> /*dtype*/) {
-  return Reduced(cx, self, Wrapped(dim, self), ReduceOp::kAdd);
+  return Finish(cx, Sum(cx, Accumulable(cx, self), Wrapped(dim, self)));
 }
 
 Value var_correction(LoweringContext& cx, Value self, DimList dim, std::optional<Value> correction,

@@ -5,6 +5,14 @@
 
 namespace torch_xla::lowering {
 
+/// The sum over `dims`, by a call where that is faster.
+Value Sum(const LoweringContext& cx, Value x, const Dims& dims);
+
+/// The largest or the least (kMax, kMin) over `dims` as PyTorch has it: a NaN beats every number.
+/// Of floats, XLA:CPU's own may drop a NaN, which does not matter where it comes back in what is
+/// made of the result.
+Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op);
+
 /// Where along dims[0] (no dims: 0) the extreme that a reduction of `x` gave first is; a NaN
 /// beats every number.
 Value FirstIndex(Value x, Value extreme, const Dims& dims);

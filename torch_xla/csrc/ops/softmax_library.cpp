@@ -1,14 +1,16 @@
 #include "ops/softmax_library.h"
 
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
-#include <ATen/ops/log.h>
-#include <ATen/ops/sub.h>
-#include <ATen/ops/sum.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
+#include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 
@@ -17,42 +19,104 @@ namespace {
 
 using namespace runtime::pjrt;
 
-constexpr const char* kTarget = "torch_xla.cpu_row_sums";
+constexpr const char* kSumsTarget = "torch_xla.cpu_row_sums";
+constexpr const char* kTarget = "torch_xla.cpu_softmax";
+constexpr const char* kBackwardTarget = "torch_xla.cpu_softmax_backward";
 
-void Handle(const XLA_FFI_CallFrame& frame) {
-  const at::Tensor x = FfiTensor(frame.args.args[0]).flatten(0, -2);
-  const at::Tensor maximum = FfiTensor(frame.rets.rets[0]).view({-1, 1});
-  const at::Tensor log_sum = FfiTensor(frame.rets.rets[1]).flatten();
-  // So many elements stay in a core's cache.
-  constexpr int64_t kElements = 1 << 16;
+/// Calls work(first row, how many) on XLA's threads, for `at_once` rows at most.
+template <typename Work>
+void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, int64_t at_once,
+             const Work& work) {
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 14;
   const int64_t rows = x.size(0);
-  const int64_t at_once = std::max<int64_t>(kElements / x.size(1), 1);
-  const int64_t threads = std::min(rows, runtime::FfiThreads(frame));
+  const int64_t threads =
+      std::clamp<int64_t>(std::min(x.numel() / kLeast, rows), 1, runtime::FfiThreads(frame));
   runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
     const AtenCalls calls;
     const int64_t end = rows * (thread + 1) / threads;
     for (int64_t from = rows * thread / threads; from < end; from += at_once) {
-      const int64_t count = std::min(at_once, end - from);
-      const at::Tensor part = x.narrow(0, from, count);
-      at::Tensor largest = maximum.narrow(0, from, count), sums = log_sum.narrow(0, from, count);
-      at::amax_out(largest, part, 1, /*keepdim=*/true);
-      at::sum_out(sums, at::sub(part, largest).exp_(), at::IntArrayRef{1});
-      sums.log_();
+      work(from, std::min(at_once, end - from));
     }
   });
 }
 
+at::Tensor Rows(void* buffer) { return FfiTensor(buffer).flatten(0, -2); }
+
+void HandleSums(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor x = Rows(frame.args.args[0]);
+  const at::Tensor maximum = FfiTensor(frame.rets.rets[0]).flatten();
+  const at::Tensor log_sum = FfiTensor(frame.rets.rets[1]).flatten();
+  // So many elements stay in a core's cache.
+  constexpr int64_t kElements = 1 << 16;
+  const int64_t at_once = std::max<int64_t>(kElements / x.size(1), 1);
+  ForRows(frame, x, at_once, [&](int64_t from, int64_t count) {
+    const at::Tensor part = x.narrow(0, from, count);
+    at::Tensor largest = maximum.narrow(0, from, count), sums = log_sum.narrow(0, from, count);
+    at::amax_out(largest, part, at::IntArrayRef{1});
+    // What is subtracted from the maximum, whose log-softmax is the largest.
+    at::amax_out(sums, at::_log_softmax(part, 1, /*half_to_float=*/false), at::IntArrayRef{1});
+    sums.neg_();
+  });
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
+  ForRows(frame, x, x.size(0), [&](int64_t from, int64_t count) {
+    at::Tensor part = y.narrow(0, from, count);
+    at::_softmax_out(part, x.narrow(0, from, count), 1, /*half_to_float=*/false);
+  });
+}
+
+void HandleBackward(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
+  const at::Tensor result = Rows(frame.rets.rets[0]);
+  ForRows(frame, y, y.size(0), [&](int64_t from, int64_t count) {
+    at::Tensor part = result.narrow(0, from, count);
+    at::_softmax_backward_data_out(part, grad.narrow(0, from, count), y.narrow(0, from, count), 1,
+                                   at::kFloat);
+  });
+}
+
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+    lazy::RegisterWithClient<kSumsTarget, lazy::CpuHandler<HandleSums>>() &&
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward>>();
+
+bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
+  if (x.element() != ElementType::kF32 || x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
+  constexpr int64_t kLong = 1000, kMany = 1 << 20, kSome = 1 << 13;
+  const int64_t elements = x.type().num_elements();
+  return ChooseKernel(cx, operation,
+                      {"f32", x.dim(-1) >= kLong ? "long" : "short",
+                       elements >= kMany   ? "many"
+                       : elements >= kSome ? "some"
+                                           : "few"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
 
 }  // namespace
 
-RowSums CallRowSums(Value x) {
+std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (!Calls(cx, "log_softmax", x, dims)) return std::nullopt;
   Dims rows = x.dims();
   rows.pop_back();
   const stablehlo::Type type(x.element(), rows);
-  const auto results = CallLibrary(kTarget, {x}, {type, type});
-  return {results[0], results[1]};
+  const auto results = CallLibrary(kSumsTarget, {x}, {type, type});
+  return RowSums{results[0], results[1]};
+}
+
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (!Calls(cx, "softmax", x, dims)) return std::nullopt;
+  return CallLibrary(kTarget, {x}, {x.type()})[0];
+}
+
+std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                         const Dims& dims) {
+  if (grad.element() != output.element() || !Calls(cx, "softmax", output, dims)) {
+    return std::nullopt;
+  }
+  return CallLibrary(kBackwardTarget, {grad, output}, {output.type()})[0];
 }
 
 }  // namespace torch_xla::lowering

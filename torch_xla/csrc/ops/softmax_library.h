@@ -1,6 +1,8 @@
-// What log-softmax subtracts, by ATen's kernels on a few rows at a time: XLA writes all that it
-// reduces to memory first. Table lowering/kernel_table.inc says where.
+// Softmax along rows of float, and what log-softmax subtracts, by ATen's kernels on a few rows at a
+// time: XLA writes all that it reduces to memory first. Table lowering/kernel_table.inc says where.
 #pragma once
+
+#include <optional>
 
 #include "lowering/context.h"
 
@@ -11,7 +13,14 @@ struct RowSums {
   Value maximum, log_sum;
 };
 
-/// `x` of float, not empty.
-RowSums CallRowSums(Value x);
+/// For log-softmax of `x` over `dims`, which is not empty; none where a call is not the fastest.
+std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims);
+
+/// The softmax of `x` over `dims`.
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims);
+
+/// The gradient of its argument from that of its result `output`.
+std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                         const Dims& dims);
 
 }  // namespace torch_xla::lowering

@@ -1,0 +1,162 @@
+#include "ops/normalization_library.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_normalization";
+constexpr const char* kBackwardTarget = "torch_xla.cpu_normalization_backward";
+
+/// The buffers of a call, one after the other, and what its attributes say.
+class Call {
+ public:
+  explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {
+    const auto words = FfiAttributes(frame.attrs).List("form");
+    form_ = {words[0], words[1], words[2], words[3], words[4] != 0};
+    has_ = {words[5] != 0, words[6] != 0, words[7] != 0};
+  }
+
+  const NormalizedForm& form() const { return form_; }
+  bool has(size_t i) const { return has_[i]; }
+
+  template <typename T = float>
+  const T* Argument() {
+    return static_cast<const T*>(Data(frame_.args.args[argument_++]));
+  }
+  const float* ArgumentIf(bool exists) { return exists ? Argument() : nullptr; }
+  float* ResultIf(bool exists) {
+    return exists ? static_cast<float*>(Data(frame_.rets.rets[result_++])) : nullptr;
+  }
+
+  /// How many threads are worth it.
+  int64_t num_parts() const {
+    constexpr int64_t kLeast = 1 << 15;
+    const int64_t elements = form_.num_groups() * form_.group_size();
+    return std::clamp<int64_t>(std::min(elements / kLeast, form_.num_groups()), 1,
+                               runtime::FfiThreads(frame_));
+  }
+  /// Calls work(part, its first group, the one behind its last).
+  template <typename Work>
+  void InParts(const Work& work) const {
+    const int64_t parts = num_parts(), groups = form_.num_groups();
+    runtime::RunOnFfiThreads(frame_, parts, [&](int64_t part) {
+      const DefaultFloatEnvironment environment;
+      work(part, groups * part / parts, groups * (part + 1) / parts);
+    });
+  }
+
+ private:
+  static void* Data(void* buffer) { return static_cast<XLA_FFI_Buffer*>(buffer)->data; }
+
+  const XLA_FFI_CallFrame& frame_;
+  NormalizedForm form_;
+  std::array<bool, 3> has_;
+  int64_t argument_ = 0, result_ = 0;
+};
+
+void Forward(const XLA_FFI_CallFrame& frame) {
+  Call call(frame);
+  const float* input = call.Argument();
+  const double eps = *call.Argument<double>();
+  const float *weight = call.ArgumentIf(call.has(0)), *bias = call.ArgumentIf(call.has(1));
+  float *output = call.ResultIf(true), *mean = call.ResultIf(true);
+  const Normalization work{call.form(), eps,    input, weight,
+                           bias,        output, mean,  call.ResultIf(true)};
+  call.InParts([&](int64_t, int64_t begin, int64_t end) { work.Run(begin, end); });
+}
+
+void Backward(const XLA_FFI_CallFrame& frame) {
+  Call call(frame);
+  const float *grad = call.Argument(), *input = call.Argument();
+  const float *mean = call.Argument(), *inverse_std = call.Argument();
+  const float* weight = call.ArgumentIf(frame.args.size > 4);
+  const NormalizationBackward work{
+      call.form(), grad, input, mean, inverse_std, weight, call.ResultIf(call.has(0))};
+  const std::array<float*, 2> results{call.ResultIf(call.has(1)), call.ResultIf(call.has(2))};
+  const bool of_parameters = results[0] || results[1];
+  const int64_t count = of_parameters ? call.form().num_parameters() : 0;
+  std::vector<float> sums(2 * count * call.num_parts());
+  call.InParts([&](int64_t part, int64_t begin, int64_t end) {
+    float* of_weight = of_parameters ? sums.data() + 2 * count * part : nullptr;
+    work.Run(begin, end, of_weight, of_weight + count);
+  });
+  for (size_t i = 0; i < 2; ++i) {
+    if (!results[i]) continue;
+    for (int64_t j = 0; j < count; ++j) {
+      float sum = 0;
+      for (int64_t part = 0; part < call.num_parts(); ++part) {
+        sum += sums[(2 * part + static_cast<int64_t>(i)) * count + j];
+      }
+      results[i][j] = sum;
+    }
+  }
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Forward>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
+
+/// The form, and which operands or results there are.
+std::string Attributes(const NormalizedForm& form, const std::array<bool, 3>& has) {
+  return "form = " + stablehlo::I64Array(Dims{form.rows, form.groups, form.channels, form.length,
+                                              form.by_element, has[0], has[1], has[2]});
+}
+
+}  // namespace
+
+bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
+                        const std::vector<std::optional<Value>>& others) {
+  auto is_float = [](const Value& value) { return value.element() == ElementType::kF32; };
+  if (!is_float(input)) return false;
+  for (const auto& other : others) {
+    if (other && !is_float(*other)) return false;
+  }
+  constexpr int64_t kLarge = 1 << 12;
+  return ChooseKernel(cx, form.by_element ? "layer_norm" : "group_norm",
+                      {input.type().num_elements() >= kLarge ? "large" : "small"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
+
+std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
+                                     const std::optional<Value>& weight,
+                                     const std::optional<Value>& bias, Value eps) {
+  std::vector<Value> operands{input, eps};
+  if (weight) operands.push_back(*weight);
+  if (bias) operands.push_back(*bias);
+  return CallLibrary(kTarget, operands, {cx.output_type(0), cx.output_type(1), cx.output_type(2)},
+                     Attributes(form, {weight.has_value(), bias.has_value(), false}));
+}
+
+std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
+                                             Value mean, Value inverse_std,
+                                             const NormalizedForm& form,
+                                             const std::optional<Value>& weight) {
+  std::vector<Value> operands{grad_output, input, mean, inverse_std};
+  if (weight) operands.push_back(*weight);
+  std::array<bool, 3> has;
+  std::vector<stablehlo::Type> types;
+  for (size_t i = 0; i < 3; ++i) {
+    has[i] = static_cast<bool>(cx.node().shape(i));
+    if (has[i]) types.push_back(cx.output_type(i));
+  }
+  const std::vector<Value> results =
+      CallLibrary(kBackwardTarget, operands, types, Attributes(form, has));
+  std::vector<Value> gradients(3);
+  for (size_t i = 0, next = 0; i < 3; ++i) {
+    if (has[i]) gradients[i] = results[next++];
+  }
+  return gradients;
+}
+
+}  // namespace torch_xla::lowering

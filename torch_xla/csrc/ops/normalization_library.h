@@ -1,0 +1,29 @@
+// Layer and group normalization of float by calls of ours (normalization_kernel.h); XLA writes to
+// memory what it takes the variance of. Table lowering/kernel_table.inc says where.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "lowering/context.h"
+#include "ops/normalization_kernel.h"
+
+namespace torch_xla::lowering {
+
+/// Whether a call is to normalize `input`, with `others`, values or none.
+bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
+                        const std::vector<std::optional<Value>>& others);
+
+/// Output, mean and inverse standard deviation in the shapes of the node's results; `eps` is a
+/// number of double.
+std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
+                                     const std::optional<Value>& weight,
+                                     const std::optional<Value>& bias, Value eps);
+
+/// Gradients of input, weight and bias, those of them that have a shape in the node.
+std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
+                                             Value mean, Value inverse_std,
+                                             const NormalizedForm& form,
+                                             const std::optional<Value>& weight);
+
+}  // namespace torch_xla::lowering
