@@ -90,20 +90,43 @@ class Convolution(NamedTuple):
         return dict(zip(PARTS, (forward, gradient(0), gradient(1)), strict=True))
 
 
-class LogSoftmax(NamedTuple):
-    """The log-softmax of each of some rows."""
+# Of ``[rows, columns]``; group_norm sees 8 groups of channels in each row.
+ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], x[0], x[1]),
+    "group_norm": lambda x: torch.nn.functional.group_norm(x.view(len(x), 64, -1), 8),
+    "norm": lambda x: x.norm(dim=-1),
+    "sum": lambda x: x.sum(-1),
+    "largest": lambda x: x.amax(-1),
+    "largest of columns": lambda x: x.amax(0),
+}
 
+
+class Rows(NamedTuple):
+    """A function of each of some rows, and its gradient where it has the rows' shape."""
+
+    function: str
     rows: int
     columns: int
 
     def flops(self) -> float:
-        """A subtraction, an exponential and an addition an element."""
+        """About three operations an element."""
         return 3.0 * self.rows * self.columns
 
     def calls(self, device: torch.device) -> dict[str, Call]:
         """What is timed."""
         x = _random(device, self.rows, self.columns)
-        return {PARTS[0]: lambda: torch.log_softmax(x, -1)}
+        function = ROW_FUNCTIONS[self.function]
+        if self.function not in ("softmax", "layer_norm", "group_norm"):
+            return {PARTS[0]: lambda: function(x)}
+        leaf, grad = x.clone().requires_grad_(), x.flip(0)
+
+        def gradient() -> tuple[torch.Tensor, ...]:
+            y = function(leaf)
+            return torch.autograd.grad(y, [leaf], grad.view_as(y))
+
+        return {PARTS[0]: lambda: function(x), "all gradients": gradient}
 
 
 class Linear(NamedTuple):
@@ -185,7 +208,7 @@ class Attention(NamedTuple):
         return {PARTS[0]: forward, "all gradients": gradient}
 
 
-SHAPES: dict[str, Convolution | LogSoftmax | Linear | Recurrent | Attention] = {
+SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -202,13 +225,26 @@ SHAPES: dict[str, Convolution | LogSoftmax | Linear | Recurrent | Attention] = {
     "3x3 64@16, bf16": Convolution(16, 64, 16, 64, 3, 1, 1, dtype=torch.bfloat16),
     "3x3 256@4, bf16": Convolution(16, 256, 4, 256, 3, 1, 1, dtype=torch.bfloat16),
     "1x1 64>256@16, bf16": Convolution(16, 64, 16, 256, 1, dtype=torch.bfloat16),
-    "log-softmax 1024x30522": LogSoftmax(1024, 30522),
-    "log-softmax 64x50257": LogSoftmax(64, 50257),
-    "log-softmax 16x32000": LogSoftmax(16, 32000),
-    "log-softmax 1024x4096": LogSoftmax(1024, 4096),
-    "log-softmax 64x4096": LogSoftmax(64, 4096),
-    "log-softmax 2048x1000": LogSoftmax(2048, 1000),
-    "log-softmax 128x1000": LogSoftmax(128, 1000),
+    "log-softmax 1024x30522": Rows("log_softmax", 1024, 30522),
+    "log-softmax 64x50257": Rows("log_softmax", 64, 50257),
+    "log-softmax 16x32000": Rows("log_softmax", 16, 32000),
+    "log-softmax 1024x4096": Rows("log_softmax", 1024, 4096),
+    "log-softmax 64x4096": Rows("log_softmax", 64, 4096),
+    "log-softmax 2048x1000": Rows("log_softmax", 2048, 1000),
+    "log-softmax 128x1000": Rows("log_softmax", 128, 1000),
+    "softmax 1024x1024": Rows("softmax", 1024, 1024),
+    "softmax 128x128": Rows("softmax", 128, 128),
+    "layer norm 64x64": Rows("layer_norm", 64, 64),
+    "layer norm 1024x768": Rows("layer_norm", 1024, 768),
+    "group norm 8x64x1024": Rows("group_norm", 8, 64 * 1024),
+    "group norm 2x64x64": Rows("group_norm", 2, 64 * 64),
+    "norm 4096x512": Rows("norm", 4096, 512),
+    "norm 8192x32": Rows("norm", 8192, 32),
+    "sum 64x65536": Rows("sum", 64, 65536),
+    "sum 4096x512": Rows("sum", 4096, 512),
+    "sum 1x65536": Rows("sum", 1, 65536),
+    "largest 4096x512": Rows("largest", 4096, 512),
+    "largest 4096x512, columns": Rows("largest of columns", 4096, 512),
     "attention 8x4x128x64": Attention(8, 4, 128, 64),
     "attention 4x4x256x64": Attention(4, 4, 256, 64),
     "attention 2x8x512x64": Attention(2, 8, 512, 64),
