@@ -564,3 +564,18 @@ def test_a_step_is_one_program_for_all_devices():
     xm.wait_device_ops()
     assert met.counter_value("UncachedCompile") == 1
     assert met.metric_data("ExecuteTime")[0] == 6
+
+
+@in_spmd
+def test_extremes_of_parts_keep_a_nan():
+    """Of so many that XLA:CPU's own would drop it."""
+    x = torch.randn(512, 512)
+    x[3, 5], x[400, 7] = float("nan"), float("inf")
+    for spec in ((0, None), (None, 1), (0, 1)):
+        y = marked(x, *spec)
+        for name in ("amax", "amin"):
+            for dim in (0, 1, (0, 1)):
+                expected = getattr(torch, name)(x, dim)
+                actual = getattr(torch, name)(y, dim).cpu()
+                torch.testing.assert_close(actual, expected, equal_nan=True)
+        assert torch.equal(y.argmax(0).cpu(), x.argmax(0))

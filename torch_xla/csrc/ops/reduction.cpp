@@ -54,12 +54,10 @@ Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op)
     return Reduce(x, dims, op);
   }
   if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
-  auto larger = [&](std::span<const Value> v) -> std::vector<Value> {
-    const Value wins = op == ReduceOp::kMax ? v[0] >= v[1] : v[0] <= v[1];
-    return {Select(Or(wins, IsNan(v[0])), v[0], v[1])};
-  };
-  return stablehlo::Reduce({x}, {stablehlo::ReduceIdentity(x.builder(), op, x.element())}, dims,
-                           larger)[0];
+  // Reductions with a body of their own cannot be partitioned on the CPU.
+  Value extreme = Reduce(x, dims, op);
+  Value is_nan = Reduce(IsNan(x), dims, ReduceOp::kOr);
+  return Select(is_nan, FullLike(extreme, std::numeric_limits<double>::quiet_NaN()), extreme);
 }
 
 Value Scan(Value x, int64_t dim, ReduceOp op) {
