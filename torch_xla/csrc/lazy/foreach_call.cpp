@@ -336,10 +336,8 @@ void Handle(const XLA_FFI_CallFrame& frame) {
     begins.push_back(begins.back() + CountOf(*static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])));
   }
   const int64_t elements = begins.back();
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 17;
-  const int64_t parts = std::clamp<int64_t>(elements * static_cast<int64_t>(steps.size()) / kLeast,
-                                            1, runtime::FfiThreads(frame));
+  const int64_t parts =
+      runtime::FfiParts(frame, elements * static_cast<int64_t>(steps.size()), 1 << 17);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
     const lowering::DefaultFloatEnvironment environment;
     Chunks chunks(frame, steps, results, tensors);

@@ -3,7 +3,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "lazy/cpu_handler.h"
@@ -57,7 +56,7 @@ struct Call {
     const int64_t threads = runtime::FfiThreads(frame);
     const int64_t dim = query.size(0) >= threads ? 0 : 1, size = query.size(dim);
     const int64_t products = query.numel() * key.size(2);
-    const int64_t parts = std::clamp<int64_t>(std::min(products / kLeast, size), 1, threads);
+    const int64_t parts = runtime::FfiParts(frame, products, kLeast, size);
     runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
       work([&](const at::Tensor& tensor) {

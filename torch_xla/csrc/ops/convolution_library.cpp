@@ -106,7 +106,7 @@ struct Call {
                                  : rhs.numel() * result[0].numel();
     const int64_t threads = runtime::FfiThreads(frame);
     const Cut cut = BestCut(threads);
-    const int64_t count = std::clamp<int64_t>(std::min(products / kLeast, cut.extent), 1, threads);
+    const int64_t count = runtime::FfiParts(frame, products, kLeast, cut.extent);
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
     runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
       const AtenCalls calls;

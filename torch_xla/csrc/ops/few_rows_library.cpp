@@ -339,10 +339,7 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
   if (columns * m == 0) return;
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 17;
-  const int64_t parts =
-      std::clamp<int64_t>(columns * k * (1 + m / 4) / kLeast, 1, runtime::FfiThreads(frame));
+  const int64_t parts = runtime::FfiParts(frame, columns * k * (1 + m / 4), 1 << 17);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
     FewRows<T> some = product;
     const int64_t end = columns * (part + 1) / parts;

@@ -5,7 +5,6 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "lazy/cpu_handler.h"
@@ -43,8 +42,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const bool is_widened = result.scalar_type() != lhs.scalar_type();
   const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads, is_widened);
   const int64_t rows = result.dim() - 2, products = result.numel() * lhs.size(-1);
-  const int64_t parts =
-      std::clamp<int64_t>(std::min(products / kLeast, result.size(cut)), 1, threads);
+  const int64_t parts = runtime::FfiParts(frame, products, kLeast, result.size(cut));
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     const at::Tensor a = Part(lhs, cut == rows + 1 ? -1 : cut, i, parts);

@@ -166,10 +166,21 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
   return gradients;
 }
 
+/// Of the axes of a layer or of groups.
+NormalizedForm FormOf(const Axes& axes) {
+  const Dims& dims = axes.dims;
+  if (axes.affine != axes.moments) return {dims[0], dims[1], dims[2], dims[3], false};
+  int64_t rows = 1, length = 1;
+  for (int64_t i : axes.Without(axes.moments)) rows *= dims[i];
+  for (int64_t i : axes.moments) length *= dims[i];
+  return {rows, 1, 1, length, true};
+}
+
 /// By a call where that is faster.
-std::vector<Value> NormalizeRows(LoweringContext& cx, Value input, const NormalizedForm& form,
-                                 const Axes& axes, const std::optional<Value>& weight,
+std::vector<Value> NormalizeRows(LoweringContext& cx, Value input, const Axes& axes,
+                                 const std::optional<Value>& weight,
                                  const std::optional<Value>& bias, const Number& eps) {
+  const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form, {weight, bias})) {
     return CallNormalization(cx, input, form, weight, bias, Epsilon(cx, eps));
   }
@@ -177,23 +188,15 @@ std::vector<Value> NormalizeRows(LoweringContext& cx, Value input, const Normali
 }
 
 std::vector<Value> NormalizeRowsBackward(LoweringContext& cx, Value grad_output, Value input,
-                                         const NormalizedForm& form, const Axes& axes,
-                                         const Moments& moments,
+                                         const Axes& axes, const Moments& moments,
                                          const std::optional<Value>& weight) {
+  const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form,
                          {grad_output, moments.mean, moments.inverse_std, weight})) {
     return CallNormalizationBackward(cx, grad_output, input, moments.mean, moments.inverse_std,
                                      form, weight);
   }
   return Backward(cx, grad_output, input, axes, moments, weight, false);
-}
-
-/// What is normalized in the last dimensions of `input`.
-NormalizedForm LayerForm(Value input, c10::IntArrayRef normalized_shape) {
-  int64_t columns = 1;
-  for (int64_t size : normalized_shape) columns *= size;
-  const int64_t elements = input.type().num_elements();
-  return NormalizedForm::Layer(elements / std::max<int64_t>(columns, 1), columns);
 }
 
 /// What batch normalization uses when it is not training.
@@ -229,8 +232,7 @@ std::vector<Value> native_batch_norm_backward(
 std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
                                      c10::IntArrayRef normalized_shape, std::optional<Value> weight,
                                      std::optional<Value> bias, const Number& eps) {
-  return NormalizeRows(cx, input, LayerForm(input, normalized_shape),
-                       LayerAxes(input.dims(), normalized_shape), weight, bias, eps);
+  return NormalizeRows(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias, eps);
 }
 
 std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_out, Value input,
@@ -238,23 +240,22 @@ std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_ou
                                               Value rstd, std::optional<Value> weight,
                                               std::optional<Value> /*bias*/,
                                               const std::vector<bool>& /*output_mask*/) {
-  return NormalizeRowsBackward(cx, grad_out, input, LayerForm(input, normalized_shape),
-                               LayerAxes(input.dims(), normalized_shape), {mean, rstd}, weight);
+  return NormalizeRowsBackward(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape),
+                               {mean, rstd}, weight);
 }
 
 std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, int64_t N, int64_t C, int64_t HxW,
                                      int64_t group, const Number& eps) {
-  return NormalizeRows(cx, input, NormalizedForm::Group(N, C, HxW, group),
-                       GroupAxes(N, C, HxW, group), weight, bias, eps);
+  return NormalizeRows(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
 }
 
 std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_out, Value input,
                                               Value mean, Value rstd, std::optional<Value> weight,
                                               int64_t N, int64_t C, int64_t HxW, int64_t group,
                                               const std::vector<bool>& /*output_mask*/) {
-  return NormalizeRowsBackward(cx, grad_out, input, NormalizedForm::Group(N, C, HxW, group),
-                               GroupAxes(N, C, HxW, group), {mean, rstd}, weight);
+  return NormalizeRowsBackward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd},
+                               weight);
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -13,13 +13,6 @@ struct NormalizedForm {
   int64_t rows, groups, channels, length;
   bool by_element;
 
-  /// Each of [rows, columns].
-  static NormalizedForm Layer(int64_t rows, int64_t columns) { return {rows, 1, 1, columns, true}; }
-  /// Each group of [rows, channels, pixels].
-  static NormalizedForm Group(int64_t rows, int64_t channels, int64_t pixels, int64_t groups) {
-    return {rows, groups, channels / groups, pixels, false};
-  }
-
   int64_t num_groups() const { return rows * groups; }
   int64_t group_size() const { return channels * length; }
   int64_t num_parameters() const { return by_element ? length : groups * channels; }

@@ -1,6 +1,5 @@
 #include "ops/normalization_library.h"
 
-#include <algorithm>
 #include <array>
 
 #include "lazy/cpu_handler.h"
@@ -25,6 +24,8 @@ class Call {
     const auto words = FfiAttributes(frame.attrs).List("form");
     form_ = {words[0], words[1], words[2], words[3], words[4] != 0};
     has_ = {words[5] != 0, words[6] != 0, words[7] != 0};
+    num_parts_ = runtime::FfiParts(frame, form_.num_groups() * form_.group_size(), 1 << 15,
+                                   form_.num_groups());
   }
 
   const NormalizedForm& form() const { return form_; }
@@ -39,17 +40,11 @@ class Call {
     return exists ? static_cast<float*>(Data(frame_.rets.rets[result_++])) : nullptr;
   }
 
-  /// How many threads are worth it.
-  int64_t num_parts() const {
-    constexpr int64_t kLeast = 1 << 15;
-    const int64_t elements = form_.num_groups() * form_.group_size();
-    return std::clamp<int64_t>(std::min(elements / kLeast, form_.num_groups()), 1,
-                               runtime::FfiThreads(frame_));
-  }
+  int64_t num_parts() const { return num_parts_; }
   /// Calls work(part, its first group, the one behind its last).
   template <typename Work>
   void InParts(const Work& work) const {
-    const int64_t parts = num_parts(), groups = form_.num_groups();
+    const int64_t parts = num_parts_, groups = form_.num_groups();
     runtime::RunOnFfiThreads(frame_, parts, [&](int64_t part) {
       const DefaultFloatEnvironment environment;
       work(part, groups * part / parts, groups * (part + 1) / parts);
@@ -62,6 +57,7 @@ class Call {
   const XLA_FFI_CallFrame& frame_;
   NormalizedForm form_;
   std::array<bool, 3> has_;
+  int64_t num_parts_;
   int64_t argument_ = 0, result_ = 0;
 };
 

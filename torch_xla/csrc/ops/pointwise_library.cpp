@@ -56,9 +56,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   for (int64_t i = 0; i < frame.args.size; ++i) {
     operands.push_back(FfiTensor(frame.args.args[i]).flatten());
   }
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 14;
-  const int64_t parts = std::clamp<int64_t>(result.numel() / kLeast, 1, runtime::FfiThreads(frame));
+  const int64_t parts = runtime::FfiParts(frame, result.numel(), 1 << 14);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     at::Tensor out = Part(result, 0, i, parts);

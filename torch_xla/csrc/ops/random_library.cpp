@@ -57,9 +57,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
   for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 15;
-  const int64_t parts = std::clamp<int64_t>(count / kLeast, 1, runtime::FfiThreads(frame));
+  const int64_t parts = runtime::FfiParts(frame, count, 1 << 15);
   const int64_t part = (count / parts / kWords + 1) * kWords;
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const int64_t from = i * part;

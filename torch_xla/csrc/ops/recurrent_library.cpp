@@ -186,8 +186,7 @@ struct Call {
   void ForSamples(int64_t samples, int64_t products_each, const Work& work) const {
     // Fewer do not use what a thread reads of the weights; less work is not worth a thread.
     constexpr int64_t kFew = 4, kLeast = 1 << 20;
-    const int64_t parts = std::clamp<int64_t>(
-        std::min(samples / kFew, samples * products_each / kLeast), 1, runtime::FfiThreads(frame));
+    const int64_t parts = runtime::FfiParts(frame, samples * products_each, kLeast, samples / kFew);
     runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
       const int64_t from = samples * i / parts;

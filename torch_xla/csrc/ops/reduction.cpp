@@ -47,13 +47,13 @@ Value Sum(const LoweringContext& cx, Value x, const Dims& dims) {
 }
 
 Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
+  if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
   // XLA:CPU's library (YNNPACK), which takes more elements than this, drops a NaN.
   constexpr int64_t kLeast = 1 << 14;
   if (!runtime::IsFloat(x.element()) || !runtime::IsHost(cx.platform()) ||
       x.type().num_elements() < kLeast || dims.empty()) {
     return Reduce(x, dims, op);
   }
-  if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
   // Reductions with a body of their own cannot be partitioned on the CPU.
   Value extreme = Reduce(x, dims, op);
   Value is_nan = Reduce(IsNan(x), dims, ReduceOp::kOr);

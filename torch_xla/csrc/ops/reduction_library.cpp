@@ -79,10 +79,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const Joined joined(operand.sizes(), words.subspan(2));
   const at::Tensor x = operand.view(joined.sizes);
   const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 16;
-  const int64_t parts =
-      std::clamp<int64_t>(std::min(x.numel() / kLeast, x.size(0)), 1, runtime::FfiThreads(frame));
+  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 16, x.size(0));
   at::Tensor of_parts = result;
   if (!joined.first_is_kept) {
     Dims sizes = joined.kept_sizes;
@@ -147,6 +144,7 @@ std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dim
 
 std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,
                                  ReduceOp op) {
+  if (!runtime::IsFloat(x.element())) return std::nullopt;
   return Call(cx, "extreme", x, dims, 1 << 14, 1024,
               op == ReduceOp::kMax ? Operation::kMax : Operation::kMin);
 }

@@ -27,11 +27,8 @@ constexpr const char* kBackwardTarget = "torch_xla.cpu_softmax_backward";
 template <typename Work>
 void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, int64_t at_once,
              const Work& work) {
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 14;
   const int64_t rows = x.size(0);
-  const int64_t threads =
-      std::clamp<int64_t>(std::min(x.numel() / kLeast, rows), 1, runtime::FfiThreads(frame));
+  const int64_t threads = runtime::FfiParts(frame, x.numel(), 1 << 14, rows);
   runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
     const AtenCalls calls;
     const int64_t end = rows * (thread + 1) / threads;

@@ -37,8 +37,7 @@ void TransposeAll(const XLA_FFI_CallFrame& frame) {
   // Squares of columns; less than that of a thread's is not worth it.
   constexpr int64_t kLeast = 1 << 15;
   const int64_t strips = (columns + kSquare - 1) / kSquare, all = batch * strips;
-  const int64_t parts = std::clamp<int64_t>(batch * rows * columns / kLeast, 1,
-                                            std::min(all, runtime::FfiThreads(frame)));
+  const int64_t parts = runtime::FfiParts(frame, batch * rows * columns, kLeast, all);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
     for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
       const int64_t begin = i % strips * kSquare, at = i / strips * rows * columns;

@@ -1,6 +1,5 @@
 #include "ops/unbind_library.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "lazy/cpu_handler.h"
@@ -20,10 +19,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const auto& whole = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
   const int64_t bytes = FfiAttributes(frame.attrs).List("bytes")[0];
   const int64_t count = whole.dims[0];
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 18;
-  const int64_t threads =
-      std::clamp<int64_t>(count * bytes / kLeast, 1, std::min(count, runtime::FfiThreads(frame)));
+  const int64_t threads = runtime::FfiParts(frame, count * bytes, 1 << 18, count);
   runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
     for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
       std::memcpy(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])->data,

@@ -1,5 +1,6 @@
 #include "runtime/ffi_threads.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -66,6 +67,11 @@ int64_t FfiThreads(const XLA_FFI_CallFrame& frame) {
   args.ctx = frame.ctx;
   args.num_threads = &count;
   return Succeeded(*frame.api, frame.api->XLA_FFI_ThreadPool_NumThreads(&args)) ? count : 1;
+}
+
+int64_t FfiParts(const XLA_FFI_CallFrame& frame, int64_t work, int64_t least, int64_t most) {
+  const int64_t wanted = std::min(work / least, most);
+  return wanted <= 1 ? 1 : std::min(wanted, FfiThreads(frame));
 }
 
 void RunOnFfiThreads(const XLA_FFI_CallFrame& frame, int64_t count,
