@@ -199,6 +199,7 @@ TEST(Shapes, InferenceAndCompilation) {
   EXPECT_EQ(Reshape(x, {2, 3}), x);
   EXPECT_EQ(BroadcastTo(x, {2, 3}), x);
   EXPECT_EQ(Transpose(x, {0, 1}), x);
+  EXPECT_EQ(Transpose(Transpose(x, {1, 0}), {1, 0}), x);
   EXPECT_EQ(Slice(x, {0, 0}, {2, 3}), x);
   expect(Reshape(x, {3, 1, 2}), {3, 1, 2});
   expect(Reshape(Reshape(zero, {1, 1}), {}), {});
@@ -225,6 +226,11 @@ TEST(Shapes, InferenceAndCompilation) {
   Builder v;
   Value y = F32(v, {2, 3}, {0, 1, 2, 3, 4, 5});
   EXPECT_EQ(Evaluate<float>(v, Transpose(y, {1, 0})), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  Value z = Transpose(Reshape(y, {3, 1, 2}), {2, 0, 1});
+  EXPECT_EQ(Transpose(z, {2, 0, 1}).dims(), (Dims{1, 2, 3}));
+  EXPECT_EQ(Evaluate<float>(v, Transpose(z, {2, 0, 1})), (std::vector<float>{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(Evaluate<float>(v, Transpose(Reshape(z, {3, 2}), {1, 0})),
+            (std::vector<float>{0, 4, 3, 2, 1, 5}));
   EXPECT_EQ(Evaluate<float>(v, BroadcastInDim(F32(v, {2}, {7, 8}), {3, 2}, {1})),
             (std::vector<float>{7, 8, 7, 8, 7, 8}));
   EXPECT_EQ(Evaluate<float>(v, Pad(y, Scalar(v, 9, kF32), {0, 1}, {0, 0}, {1, 0})),

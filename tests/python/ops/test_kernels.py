@@ -229,6 +229,25 @@ def test_few_rows_with_weights() -> None:
     )
 
 
+def test_weights_are_read_as_they_lie(tmp_path) -> None:
+    """Calls that take a transposed operand as it lies do not get it transposed twice."""
+    python_output(
+        """
+        import torch, torch_xla
+        weights = torch.randn(4096, 1024)
+        for x in torch.randn(4, 1024), torch.randn(64, 1024, dtype=torch.bfloat16):
+            y = torch.nn.functional.linear(x.to("xla"), weights.to("xla", x.dtype))
+            torch.testing.assert_close(
+                y.cpu(), x @ weights.to(x.dtype).t(), rtol=0.02, atol=0.5)
+        """,
+        XLA_FLAGS=f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+        XLA_PERSISTENT_CACHE_PATH="",
+    )
+    text = "".join(path.read_text() for path in tmp_path.glob("*.txt"))
+    assert "torch_xla.cpu_few_rows" in text
+    assert "torch_xla.cpu_transposition" not in text
+
+
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_few_rows_on_another_processor(capability: str) -> None:
     if "ATEN_CPU_CAPABILITY" in os.environ:

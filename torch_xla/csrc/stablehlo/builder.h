@@ -52,11 +52,12 @@ struct Region {
   std::vector<Type> results;
 };
 
-/// A value that is `operand` with dimensions swapped (transposition.h).
+/// What stablehlo.transpose makes of `operand` (transposition.h).
 struct Transposition {
   Value operand;
-  Dims swap;     // the operand's dimensions, of which the last two swap
-  Value result;  // made in memory, once it is
+  Dims permutation;
+  Dims swap;  // the operand's dimensions, of which the last two swap, if it may be made in memory
+  Value result;  // made there, once it is
 };
 
 class Builder {
@@ -134,7 +135,7 @@ class Builder {
   bool IsFused(Value x) const { return values_[x.id_].fused; }
   void SetFused(Value x, bool fused) { values_[x.id_].fused = fused; }
 
-  /// What a value is a transposition of, to be made in memory; null where it is none.
+  /// What a value is a transposition of, or a reshape of one; null where it is none.
   Transposition* FindTransposition(Value x);
   void SetTransposition(Value x, Transposition transposition);
   /// Notes that `x` is a reshape of `of`.

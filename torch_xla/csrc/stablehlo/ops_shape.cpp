@@ -119,6 +119,7 @@ Value Transpose(Value x, const Dims& permutation) {
   Dims dims(permutation.size());
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = x.dims()[permutation[i]];
   if (std::is_sorted(permutation.begin(), permutation.end())) return x;
+  if (const Value again = TransposedAgain(x, permutation); again.valid()) return again;
   Value result =
       builder.Op(kOp, {x}, Type(x.element(), dims), Cat("permutation = ", I64Array(permutation)));
   NoteTransposition(result, x, permutation);

@@ -40,21 +40,43 @@ bool IsSlow(int64_t rows, int64_t row_bytes, bool is_fused) {
   return is_fused ? Fills(rows, row_bytes, 1 << 20) > 1 : Fills(rows, row_bytes, 1 << 15) > 8;
 }
 
+/// As AsSwap(), where MadeInMemory() is to make it.
+std::optional<Dims> SlowSwap(Value x, const Dims& permutation) {
+  constexpr int64_t kElements = 1 << 15;  // fewer are in a near cache
+  if (!x.builder().joins_dimensions() || x.type().num_elements() < kElements) return std::nullopt;
+  std::optional<Dims> swap = AsSwap(x.dims(), permutation);
+  const auto width = static_cast<int64_t>(runtime::ByteWidth(x.element()));
+  if (!swap || width > 8 || !IsSlow((*swap)[1], (*swap)[2] * width, x.builder().IsFused(x))) {
+    return std::nullopt;
+  }
+  return swap;
+}
+
+/// `of` at the places that a permutation names.
+Dims Permuted(const Dims& of, const Dims& permutation) {
+  Dims permuted;
+  for (int64_t i : permutation) permuted.push_back(of[i]);
+  return permuted;
+}
+
 }  // namespace
 
 void NoteTransposition(Value result, Value x, const Dims& permutation) {
-  constexpr int64_t kElements = 1 << 15;  // fewer are in a near cache
-  if (!x.builder().joins_dimensions() || x.type().num_elements() < kElements) return;
-  const std::optional<Dims> swap = AsSwap(x.dims(), permutation);
-  const auto width = static_cast<int64_t>(runtime::ByteWidth(x.element()));
-  if (!swap || width > 8 || !IsSlow((*swap)[1], (*swap)[2] * width, x.builder().IsFused(x))) return;
-  x.builder().SetTransposition(result, {x, *swap});
+  x.builder().SetTransposition(
+      result, {x, permutation, SlowSwap(x, permutation).value_or(Dims()), Value()});
+}
+
+Value TransposedAgain(Value x, const Dims& permutation) {
+  const Transposition* first = x.builder().FindTransposition(x);
+  // A reshape of one may have other dimensions.
+  if (!first || x.dims() != Permuted(first->operand.dims(), first->permutation)) return {};
+  return Transpose(first->operand, Permuted(first->permutation, permutation));
 }
 
 Value MadeInMemory(Value x) {
   Builder& builder = x.builder();
   Transposition* made = builder.FindTransposition(x);
-  if (!made) return x;
+  if (!made || made->swap.empty()) return x;
   if (!builder.IsVisible(made->result)) {
     const Dims& swap = made->swap;
     CustomCallOptions options{.operand_layouts = {{2, 1, 0}}, .result_layouts = {{2, 1, 0}}};
