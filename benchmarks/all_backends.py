@@ -3,8 +3,9 @@
     python benchmarks/all_backends.py [--jobs mlp bert] [--backends eager xla] [--json FILE]
 
 Each backend has a process of its own; they take turns (A B C … C B A), so that all see the same
-machine and none runs beside another. Each step is waited for. "Cold" and "warm" are the first step
-of a process with an empty and with a filled folder for what is compiled. The limit is that of
+machine and none runs beside another. Each step is waited for. "Cold" and "warm" are a process
+with an empty and one with a filled folder for what is compiled: its first step, and the most memory
+that it has held once nothing is compiled any more. The limit is that of
 ``machine.py``. ``--upstream PYTHON`` names the interpreter of an environment with another
 torch_xla. A job that a backend cannot run is named, with the last line of its error.
 """
@@ -182,7 +183,8 @@ def measure(
 
     Returns:
         By backend: ``step_s`` (median), ``spread`` (of the middle half of the steps, over the
-        median), ``cpu_s``, ``memory_mb``, ``cold_s``, ``warm_s``; or ``error``.
+        median), ``cpu_s``, ``cold_mb``, ``memory_mb`` (warm), ``cold_s``, ``warm_s``; or
+        ``error``.
     """
     results: dict[str, dict[str, Any]] = {}
     workers: dict[str, Worker] = {}
@@ -192,11 +194,17 @@ def measure(
             where = backend, name, python.get(backend, sys.executable), Path(scratch, backend)
             try:
                 cold = Worker(*where)
+                cold_mb = cold.run(1)["memory_mb"]
                 cold.end()
                 workers[backend] = warm = Worker(*where)
                 took = statistics.median(warm.run(3)["times"])
                 steps[backend] = max(3, round(seconds / took))
-                results[backend] = {"cold_s": cold.first_s, "warm_s": warm.first_s, "times": []}
+                results[backend] = {
+                    "cold_s": cold.first_s,
+                    "cold_mb": cold_mb,
+                    "warm_s": warm.first_s,
+                    "times": [],
+                }
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 workers.pop(backend, None)
                 results[backend] = {"error": str(error)}
@@ -241,7 +249,8 @@ def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) ->
     parts = [
         rows("ms a step (of the limit)", cell, backends),
         rows("CPU ms a step", of("cpu_s", 1e3), running),
-        rows("peak MB", of("memory_mb", 1), running),
+        rows("peak MB, cold", of("cold_mb", 1), running),
+        rows("peak MB, warm", of("memory_mb", 1), running),
         rows("first step, cold, s", of("cold_s", 1), running),
         rows("first step, warm, s", of("warm_s", 1), running),
     ]

@@ -38,6 +38,40 @@ SOFTMAX = "lambda: torch_xla.sync() or abs(x.softmax(0).softmax(1).sum().item() 
 STEPS = steps(4096, SOFTMAX)  # 64 MiB
 
 
+def test_code_of_the_compiler_does_not_stay(tmp_path):
+    """Neither what making a client uses of the plugin's library nor what a longer compile does."""
+    result, _ = run_python(
+        """
+        import re
+
+        def mapped():  # MiB of each read-only part of the plugin's library
+            name, sizes = "", []
+            with open("/proc/self/smaps") as file:
+                for line in file:
+                    if found := re.match(r"[0-9a-f]+-[0-9a-f]+ (....) .{8,} \\d+ +(.*)", line):
+                        permissions, name = found.groups()
+                    elif line.startswith("Rss:") and "pjrt" in name and "w" not in permissions:
+                        sizes.append(int(line.split()[1]) >> 10)
+            return sizes
+
+        x = torch.randn(32, 32).to(device)
+        sizes = [mapped()]
+        for i in range(30):
+            x = (x @ x).softmax(-1).cumsum(i % 2) + i
+        x.cpu()
+        sizes.append(mapped())
+        report(sizes=sizes, compiled=met.metric_data("CompileTime")[1])
+        """,
+        tmp_path,
+        XLA_PERSISTENT_CACHE_PATH="",
+    )
+    created, compiled = result["sizes"]
+    assert len(created) >= 2
+    assert sum(created) < 16
+    assert result["compiled"] > 100e6
+    assert sum(compiled) < 32
+
+
 def test_pages_of_temporaries_do_not_fault_again(tmp_path):
     result, _ = run_python(STEPS, tmp_path)
     assert result["faulted"] < 16

@@ -1,6 +1,7 @@
 #include "runtime/client.h"
 
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "runtime/errors.h"
 #include "runtime/host_memory.h"
 #include "runtime/host_processor.h"
+#include "runtime/loaded_library.h"
 #include "runtime/platform.h"
 #include "runtime/plugin.h"
 
@@ -21,6 +23,11 @@ namespace torch_xla::runtime {
 using namespace pjrt;
 
 namespace {
+
+/// An address in it.
+const void* CodeOf(const PluginLibrary& plugin) {
+  return reinterpret_cast<const void*>(plugin.api().PJRT_Client_Create);
+}
 
 int64_t CpuDeviceCount() {
   const char* text = std::getenv("CPU_NUM_DEVICES");
@@ -335,7 +342,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   client->platform_name_.assign(name.platform_name, name.platform_name_size);
   impl.host_memory = IsHost(UpperCase(client->platform_name_));
   if (impl.host_memory && !spec.topology) {
-    KeepFreedMemory(reinterpret_cast<const void*>(plugin.api().PJRT_Client_Create));
+    KeepFreedMemory(CodeOf(plugin));
   }
   client->version_ = client->platform_name_ + " " + PlatformVersion(plugin, impl.client) +
                      " pjrt=" + plugin.ApiVersion() + " build=" + plugin.Fingerprint() +
@@ -358,6 +365,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   if (place) {
     impl.process_device_ids = ProcessDeviceIds(plugin, impl.client, *place, !spec.topology);
   }
+  GiveBackCode(CodeOf(plugin));
   return client;
 }
 
@@ -383,9 +391,12 @@ std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
   args.program = &program;
   args.compile_options = encoded.data();
   args.compile_options_size = encoded.size();
+  const auto start = std::chrono::steady_clock::now();
   if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Client_Compile, args)) {
     impl_->plugin.Throw(error, "Compiling the program failed");
   }
+  constexpr auto kLong = std::chrono::milliseconds(100);  // Giving back takes one or two.
+  if (std::chrono::steady_clock::now() - start > kLong) GiveBackCode(CodeOf(impl_->plugin));
   // Attribute names stand verbatim in text and in bytecode.
   const bool may_donate = stablehlo.find("tf.aliasing_output") != std::string_view::npos ||
                           stablehlo.find("jax.buffer_donor") != std::string_view::npos ||

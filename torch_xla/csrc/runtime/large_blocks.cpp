@@ -18,6 +18,8 @@
 #include <span>
 #include <string_view>
 
+#include "runtime/loaded_library.h"
+
 namespace torch_xla::runtime {
 namespace {
 
@@ -153,14 +155,6 @@ void Write(const link_map& library, void** slot, void* value) {
   if (read_only && mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return;
   *slot = value;
   if (read_only) mprotect(start, page, PROT_READ);
-}
-
-/// The loaded library that an address lies in; null for none.
-const link_map* LibraryOf(const void* address) {
-  Dl_info info;
-  void* library = nullptr;
-  return dladdr1(address, &info, &library, RTLD_DL_LINKMAP) ? static_cast<link_map*>(library)
-                                                            : nullptr;
 }
 
 /// Replaces what a loaded library imports.

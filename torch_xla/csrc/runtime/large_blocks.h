@@ -3,11 +3,11 @@
 
 namespace torch_xla::runtime {
 
-/// From now on what the library at `address` frees in blocks of 1 MiB and more is given to it again.
-/// glibc's malloc maps and unmaps each of 32 MiB and more by itself, and gives smaller ones back as
-/// well in the arenas of threads, whose heaps of 64 MiB go when they are empty: all pages of a
-/// program's memory would fault anew in each step. At most 64 blocks are kept, and as much is given
-/// up as the library needs once that fits none of them. Does nothing with another malloc than
+/// From now on what the library at `address` frees in blocks of 1 MiB and more is given to it
+/// again. glibc's malloc maps and unmaps each of 32 MiB and more by itself, and gives smaller ones
+/// back as well in the arenas of threads, whose heaps of 64 MiB go when they are empty: all pages
+/// of a program's memory would fault anew in each step. At most 64 blocks are kept, and as much is
+/// given up as the library needs once that fits none of them. Does nothing with another malloc than
 /// glibc's.
 void KeepLargeBlocks(const void* address);
 
