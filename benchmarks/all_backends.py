@@ -117,6 +117,10 @@ def _work(backend: str, name: str) -> None:
         cpu = (time.process_time() - cpu) / len(times)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         answer(times=times, cpu_s=cpu, memory_mb=peak)
+    if backend in ("xla", "replay", "dynamo"):
+        import torch_xla.cache
+
+        torch_xla.cache.flush()
     os._exit(0)  # Workers of loaders need not be waited for.
 
 

@@ -21,7 +21,8 @@ from torch_xla.debug import metrics
 
 
 class Entry(NamedTuple):
-    """A compiled program, or the record that tells which one a graph became."""
+    """A compiled program, the record that tells which one a graph became, or that a plugin takes
+    its programs back."""
 
     path: str
     bytes: int
@@ -60,12 +61,22 @@ def entries(path: str, check: bool = False) -> list[Entry]:
     return [Entry(*item) for item in _XLAC._xla_cache_entries(path, check)]
 
 
+def flush() -> None:
+    """Waits until all that this process has compiled is in the folder.
+
+    A thread puts it there while programs run. The end of the process waits for it, but not one by
+    ``os._exit``.
+    """
+    _XLAC._xla_flush_cache()
+
+
 def clear(path: str) -> int:
     """Removes all entries of a folder, and of the remote one that it stands for.
 
     Returns:
         Their number.
     """
+    flush()
     found = entries(path)
     if remote_cache.url_of(path):
         remote_cache.clear()
@@ -117,6 +128,7 @@ def _warm(command: Sequence[str]) -> int:
         runpy.run_path(command[0], run_name="__main__")
     finally:  # It may end with sys.exit().
         _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+        flush()
         for name in ("PersistentCacheHit", "PersistentCacheMiss", "PersistentCacheWrite"):
             print(f"{name}: {metrics.counter_value(name) or 0}", file=sys.stderr)
     return 0

@@ -115,6 +115,7 @@ def _finish() -> None:
     if _mirror is not None:
         if _XLAC._xla_is_initialized():
             _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+            _XLAC._xla_flush_cache()
         _mirror.exchange()
 
 

@@ -1,89 +1,24 @@
 #include "lazy/program.h"
 
-#include <c10/core/DefaultDtype.h>
-#include <dlfcn.h>
-#include <torch/version.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <future>
-#include <iterator>
 #include <thread>
 
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "lazy/compile_progress.h"
 #include "lazy/device.h"
-#include "lazy/disk_cache.h"
 #include "lazy/explain.h"
 #include "lazy/settings.h"
-#include "lowering/context.h"
-#include "runtime/element_type.h"
+#include "lazy/stored_programs.h"
 #include "runtime/host_memory.h"
 #include "runtime/platform.h"
 #include "stablehlo/squares.h"
 
 namespace torch_xla::lazy {
 namespace {
-
-std::string ToText(const ir::Hash128& hash) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high),
-                static_cast<unsigned long long>(hash.low));
-  return text;
-}
-
-std::string HashOf(std::string_view text) {
-  ir::Hasher hasher;
-  hasher.AddText(text);
-  return ToText(hasher.Finish());
-}
-
-/// Of the entry of a program: all that its machine code depends on.
-std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options) {
-  return "program: " + text_hash + "\n" + GetClient().CompileKey(options);
-}
-
-/// Of this library's own code, which makes a program of a graph.
-const std::string& BuildHash() {
-  static const auto& hash = *[] {
-    Dl_info info{};
-    std::string content;
-    if (dladdr(reinterpret_cast<const void*>(&CompileProgram), &info) && info.dli_fname) {
-      std::ifstream file(info.dli_fname, std::ios::binary);
-      content.assign(std::istreambuf_iterator<char>(file), {});
-    }
-    return new std::string(content.empty() ? std::string() : HashOf(content));
-  }();
-  return hash;
-}
-
-/// Of the entry that says which program a graph became; empty where that cannot be told. Lowering
-/// depends on the code that does it, and on what the environment says.
-std::string RecordKey(const ir::Hash128& graph) {
-  if (BuildHash().empty()) return {};
-  std::vector<std::string_view> variables;
-  for (char** variable = environ; *variable; ++variable) {
-    const std::string_view text = *variable;
-    if (text.starts_with("XLA_PERSISTENT_CACHE") || text.starts_with("XLA_TOPOLOGY=")) continue;
-    if (text.starts_with("XLA_") || text.starts_with("PT_XLA_")) variables.push_back(text);
-  }
-  std::sort(variables.begin(), variables.end());
-  std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildHash() +
-                    "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
-                    "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
-  // These keep what the environment said at first.
-  for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::Double}) {
-    key.append("\n").append(c10::toString(dtype)).append(" as: ");
-    key.append(runtime::MlirName(lowering::PhysicalType(dtype, Platform())));
-  }
-  for (std::string_view variable : variables) key.append("\n").append(variable);
-  return key;
-}
 
 runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
@@ -114,71 +49,9 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   return options;
 }
 
-/// Set once the plugin has refused an entry that it had made.
-std::atomic<bool> rejected{false};
-
-std::shared_ptr<DiskCache> UsableCache() {
-  return rejected.load() || !GetClient().devices_load_executables() ? nullptr : GetDiskCache();
-}
-
-void Reject(DiskCache& cache, const std::string& key, const runtime::Error& error) {
-  static auto& rejections = *new debug::Counter("CacheRejected");
-  rejections.Add();
-  cache.Remove(key);
-  if (rejected.exchange(true)) return;
-  TORCH_WARN(
-      "the plugin does not take back a program that was compiled for it: ", error.what(),
-      ". The cache of compiled programs in ", cache.settings().folder.string(),
-      " is of no use to this process, and is left alone from now on; counter CacheRejected.");
-}
-
-std::unique_ptr<runtime::Executable> Load(DiskCache& cache, const std::string& key,
-                                          const runtime::CompileOptions& options) {
-  static auto& hits = *new debug::Counter("PersistentCacheHit");
-  if (!GetClient().loads_executables()) return nullptr;
-  const std::optional<std::string> content = cache.Read(key);
-  if (!content) return nullptr;
-  try {
-    auto executable = GetClient().Deserialize(*content, options);
-    hits.Add();
-    return executable;
-  } catch (const runtime::Error& error) {
-    Reject(cache, key, error);
-    return nullptr;
-  }
-}
-
-void Store(DiskCache& cache, const std::string& key, const runtime::CompileOptions& options,
-           const runtime::Executable& executable) {
-  static auto& writes = *new debug::Counter("PersistentCacheWrite");
-  if (cache.settings().read_only) return;
-  std::string content;
-  try {
-    content = executable.Serialize();
-  } catch (const runtime::Error&) {
-    return;  // A plugin that cannot serialize has no disk cache.
-  }
-  // Some plugins refuse what they have written themselves: once in each process they are asked, and
-  // other threads wait for the answer.
-  static auto& probing = *new std::mutex;
-  static bool probed = false;
-  std::unique_lock<std::mutex> lock(probing);
-  if (probed || !GetClient().loads_executables()) lock.unlock();
-  if (rejected.load() || !cache.Write(key, content)) return;
-  writes.Add();
-  if (!lock) return;
-  probed = true;
-  try {
-    GetClient().Deserialize(content, options);
-  } catch (const runtime::Error& error) {
-    Reject(cache, key, error);
-  }
-}
-
-std::unique_ptr<runtime::Executable> Compile(const Program& program,
-                                             const runtime::CompileOptions& options) {
+ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& options) {
   static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
-  std::unique_ptr<runtime::Executable> executable;
+  ExecutablePtr executable;
   const auto start = std::chrono::steady_clock::now();
   {
     debug::ScopedTimer timer(compile_time);
@@ -191,30 +64,28 @@ std::unique_ptr<runtime::Executable> Compile(const Program& program,
   return executable;
 }
 
-std::unique_ptr<runtime::Executable> FindOrCompile(const Program& program) {
+ExecutablePtr FindOrCompile(const Program& program) {
   static auto& misses = *new debug::Counter("PersistentCacheMiss");
   const runtime::CompileOptions options = OptionsOf(program);
   const std::shared_ptr<DiskCache> cache = UsableCache();
   if (!cache) return Compile(program, options);
-  const std::string text_hash = HashOf(program.stablehlo);
+  const std::string text_hash = TextHash(program.stablehlo);
   const std::string key = ProgramKey(text_hash, options);
-  auto executable = Load(*cache, key, options);
-  if (!executable) {
-    DiskCache::Claim claim;
-    if (!program.across_processes) {
-      // Of many processes one compiles. Not where compilers talk to each other: then all do at
-      // once.
-      claim = cache->MakeClaim(key);
-      executable = Load(*cache, key, options);
-    }
-    if (!executable) {
-      misses.Add();
-      NoteDiskMiss(program.explanation, key);
-      executable = Compile(program, options);
-      if (UsableCache()) Store(*cache, key, options, *executable);
-    }
+  ExecutablePtr executable = LoadProgram(*cache, key, options);
+  DiskCache::Claim claim;
+  if (!executable && !program.across_processes) {
+    // Of many processes one compiles. Not where compilers talk to each other: then all do at once.
+    claim = cache->MakeClaim(key);
+    executable = LoadProgram(*cache, key, options);
   }
-  if (!program.record.empty() && UsableCache()) cache->Write(program.record, text_hash);
+  if (executable) {
+    if (!program.record.empty()) cache->Write(program.record, text_hash);
+    return executable;
+  }
+  misses.Add();
+  NoteDiskMiss(program.explanation, key);
+  executable = Compile(program, options);
+  StoreProgram({cache, key, options, executable, std::move(claim), program.record, text_hash});
   return executable;
 }
 
@@ -302,7 +173,7 @@ bool RestoreProgram(Program& program, const ir::Hash128& graph) {
   const std::optional<std::string> text_hash = cache->Read(key);
   if (text_hash) {
     const runtime::CompileOptions options = OptionsOf(program);
-    program.executable = Load(*cache, ProgramKey(*text_hash, options), options);
+    program.executable = LoadProgram(*cache, ProgramKey(*text_hash, options), options);
     if (program.executable) {
       program.compiled.store(true, std::memory_order_release);
       return true;

@@ -14,7 +14,7 @@
 #include "ir/hash.h"
 #include "lazy/compile_settings.h"
 #include "lazy/device_data.h"
-#include "runtime/client.h"
+#include "lazy/stored_programs.h"
 
 namespace torch_xla::lazy {
 
@@ -45,7 +45,7 @@ struct Program {
   /// Whether the next two are there, one of them; before that, with `compiling` held.
   std::atomic<bool> compiled{false};
   std::mutex compiling;
-  std::unique_ptr<runtime::Executable> executable;
+  ExecutablePtr executable;
   std::exception_ptr failure;  // of compilation: the same for every later run
   // Used by the worker of the device only:
   bool memory_noted = false;

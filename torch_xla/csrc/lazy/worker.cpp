@@ -380,6 +380,7 @@ void StopWorkers() {
   std::lock_guard<std::mutex> lock(workers_mutex);
   for (auto& [device, worker] : Workers()) worker->Drain();
   FinishCompilingAhead();
+  FinishStoring();
   // Kept, not destroyed: another thread may still trace while the interpreter ends.
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "lazy/disk_cache.h"
+#include "lazy/stored_programs.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {
@@ -15,6 +16,7 @@ void BindCache(py::module_& m) {
         lazy::InitializeDiskCache(folder, read_only);
       },
       py::arg("folder"), py::arg("read_only"), NoGil());
+  m.def("_xla_flush_cache", &lazy::FinishStoring, NoGil());
   m.def("_xla_user_cache_folder", [] { return lazy::UserCacheFolder().string(); });
   // (folder, read_only, max_bytes); None where there is no cache.
   m.def("_xla_cache_settings", []() -> std::optional<std::tuple<std::string, bool, int64_t>> {

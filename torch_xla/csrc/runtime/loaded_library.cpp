@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <utility>
 
 namespace torch_xla::runtime {
 namespace {
@@ -24,6 +26,27 @@ bool HasRelocatedCode(const link_map& library) {
   return false;
 }
 
+/// Calls `use` with the address and the description of each segment of a library, if there is one.
+template <typename Use>
+void ForEachSegment(const link_map* library, Use use) {
+  if (!library) return;
+  std::pair<const link_map*, Use&> data(library, use);
+  dl_iterate_phdr(
+      [](dl_phdr_info* loaded, size_t, void* given) {
+        auto& [wanted, use] = *static_cast<decltype(data)*>(given);
+        if (loaded->dlpi_addr != wanted->l_addr) return 0;
+        for (const ElfW(Phdr) & segment : std::span(loaded->dlpi_phdr, loaded->dlpi_phnum)) {
+          use(loaded->dlpi_addr + segment.p_vaddr, segment);
+        }
+        return 1;
+      },
+      &data);
+}
+
+constexpr std::string_view kGnu("GNU", 4);  // its end is a part of it
+
+constexpr size_t Padded(size_t size) { return (size + 3) / 4 * 4; }
+
 }  // namespace
 
 const link_map* LibraryOf(const void* address) {
@@ -33,23 +56,36 @@ const link_map* LibraryOf(const void* address) {
                                                             : nullptr;
 }
 
+std::string BuildIdOf(const void* address) {
+  std::string id;
+  ForEachSegment(LibraryOf(address), [&](uintptr_t begin, const ElfW(Phdr) & segment) {
+    // Those that are aligned otherwise hold no such note.
+    if (segment.p_type != PT_NOTE || segment.p_align != 4) return;
+    for (uintptr_t at = begin; at + sizeof(ElfW(Nhdr)) <= begin + segment.p_memsz;) {
+      const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
+      const auto* name = reinterpret_cast<const char*>(note + 1);
+      const auto* content = reinterpret_cast<const unsigned char*>(name + Padded(note->n_namesz));
+      if (note->n_type == NT_GNU_BUILD_ID && std::string_view(name, note->n_namesz) == kGnu) {
+        for (const unsigned char byte : std::span(content, note->n_descsz)) {
+          for (const int digit : {byte >> 4, byte & 15}) id += "0123456789abcdef"[digit];
+        }
+      }
+      at = reinterpret_cast<uintptr_t>(content + Padded(note->n_descsz));
+    }
+  });
+  return id;
+}
+
 void GiveBackCode(const void* address) {
   const link_map* library = LibraryOf(address);
   if (!library || HasRelocatedCode(*library)) return;
-  dl_iterate_phdr(
-      [](dl_phdr_info* loaded, size_t, void* wanted) {
-        if (loaded->dlpi_addr != static_cast<const link_map*>(wanted)->l_addr) return 0;
-        const uintptr_t page = sysconf(_SC_PAGESIZE);
-        for (const ElfW(Phdr) & segment : std::span(loaded->dlpi_phdr, loaded->dlpi_phnum)) {
-          if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W)) continue;
-          const uintptr_t begin = loaded->dlpi_addr + segment.p_vaddr;
-          const uintptr_t start = (begin + page - 1) / page * page;
-          const uintptr_t end = (begin + segment.p_memsz) / page * page;
-          if (start < end) madvise(reinterpret_cast<void*>(start), end - start, MADV_DONTNEED);
-        }
-        return 1;
-      },
-      const_cast<link_map*>(library));
+  const uintptr_t page = sysconf(_SC_PAGESIZE);
+  ForEachSegment(library, [&](uintptr_t begin, const ElfW(Phdr) & segment) {
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W)) return;
+    const uintptr_t start = (begin + page - 1) / page * page;
+    const uintptr_t end = (begin + segment.p_memsz) / page * page;
+    if (start < end) madvise(reinterpret_cast<void*>(start), end - start, MADV_DONTNEED);
+  });
 }
 
 }  // namespace torch_xla::runtime
@@ -59,6 +95,7 @@ void GiveBackCode(const void* address) {
 namespace torch_xla::runtime {
 
 const link_map* LibraryOf(const void*) { return nullptr; }
+std::string BuildIdOf(const void*) { return {}; }
 void GiveBackCode(const void*) {}
 
 }  // namespace torch_xla::runtime
