@@ -90,12 +90,15 @@ class Convolution(NamedTuple):
         return dict(zip(PARTS, (forward, gradient(0), gradient(1)), strict=True))
 
 
-# Of ``[rows, columns]``; group_norm sees 8 groups of channels in each row.
+# Of ``[rows, columns]``; group_norm and batch_norm see 64 channels in each row, of 8 groups.
 ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "softmax": lambda x: torch.softmax(x, -1),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], x[0], x[1]),
     "group_norm": lambda x: torch.nn.functional.group_norm(x.view(len(x), 64, -1), 8),
+    "batch_norm": lambda x: torch.nn.functional.batch_norm(
+        x.view(len(x), 64, -1), None, None, training=True
+    ),
     "norm": lambda x: x.norm(dim=-1),
     "sum": lambda x: x.sum(-1),
     "largest": lambda x: x.amax(-1),
@@ -118,7 +121,7 @@ class Rows(NamedTuple):
         """What is timed."""
         x = _random(device, self.rows, self.columns)
         function = ROW_FUNCTIONS[self.function]
-        if self.function not in ("softmax", "layer_norm", "group_norm"):
+        if self.function not in ("softmax", "layer_norm", "group_norm", "batch_norm"):
             return {PARTS[0]: lambda: function(x)}
         leaf, grad = x.clone().requires_grad_(), x.flip(0)
 
@@ -238,6 +241,9 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "layer norm 1024x768": Rows("layer_norm", 1024, 768),
     "group norm 8x64x1024": Rows("group_norm", 8, 64 * 1024),
     "group norm 2x64x64": Rows("group_norm", 2, 64 * 64),
+    "batch norm 16x64x1024": Rows("batch_norm", 16, 64 * 1024),
+    "batch norm 16x64x49": Rows("batch_norm", 16, 64 * 49),
+    "batch norm 64x64x4": Rows("batch_norm", 64, 64 * 4),
     "norm 4096x512": Rows("norm", 4096, 512),
     "norm 8192x32": Rows("norm", 8192, 32),
     "sum 64x65536": Rows("sum", 64, 65536),

@@ -71,6 +71,46 @@ def test_group_norm_in_parts() -> None:
         assert chosen("group_norm") == {"large"}
 
 
+def test_batch_norm_in_parts() -> None:
+    """Long channels and short ones, some of which are taken together; many rows."""
+
+    def normalize(x, weight=None, bias=None, eps=1e-5):
+        return F.batch_norm(x, None, None, weight, bias, True, 0.1, eps)
+
+    cases = [
+        (normalize, (rand(4, 20, 9, 7), rand(20), rand(20))),
+        (normalize, (rand(3, 5, 33, 41), rand(5), None, 0.1)),
+        (normalize, (rand(2, 3, 40, 41))),
+        (normalize, (rand(1, 40, 130), None, rand(40))),
+        (normalize, (rand(16, 70, 2, 2), rand(70), rand(70))),
+        (normalize, (rand(5, 300, 5), rand(300), rand(300))),
+        (normalize, (rand(700, 300), rand(300), rand(300))),
+        (normalize, (rand(150, 3, 31), rand(3))),
+        (normalize, (rand(5000, 1))),
+        (normalize, (rand(2, 40, 3, 4, 5), rand(40))),
+        (normalize, (rand(4, 20, 9, 7).double(), rand(20).double())),
+        (normalize, (rand(4, 20, 9, 7).bfloat16(), rand(20), rand(20))),
+    ]
+    cases = [(f, args if isinstance(args, tuple) else (args,)) for f, args in cases]
+    check_many(cases[:-1], rtol=1e-4, atol=1e-4, grad=True)
+    check_many(cases[-1:], rtol=0.02, atol=0.02)
+    far = [rand(n, 40, length) + 1000 for n, length in ((64, 40), (600, 4))]
+    check_many([(normalize, (x,)) for x in far], rtol=1e-3, atol=2e-3)
+    if CALLS:
+        assert chosen("batch_norm") == {"large"}
+
+
+def test_running_statistics_of_a_batch_norm_in_parts() -> None:
+    def train(x, mean, variance, weight):
+        mean, variance = mean.detach().clone(), variance.detach().clone()
+        y = F.batch_norm(x, mean, variance, weight, None, True, 0.3)
+        return y, mean, variance, F.batch_norm(x, mean, variance, weight, None, False)
+
+    shapes = (8, 30, 7, 7), (8, 30, 3, 3), (900, 30)
+    cases = [(train, (rand(*shape), rand(30), rand(30).abs(), rand(30))) for shape in shapes]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
+
+
 def test_only_some_gradients_of_a_norm_in_parts() -> None:
     def gradients(x, weight, bias, wanted):
         x, weight, bias = (
@@ -78,7 +118,8 @@ def test_only_some_gradients_of_a_norm_in_parts() -> None:
         )
         layer = F.layer_norm(x, (80,), weight, bias)
         group = F.group_norm(x.view(10, 20, 40), 4, weight[:20], bias[:20])
-        y = layer.sin().sum() + group.sin().sum()
+        batch = F.batch_norm(x.view(20, 80, 5), None, None, weight, bias, True)
+        y = layer.sin().sum() + group.sin().sum() + batch.sin().sum()
         return torch.autograd.grad(y, [(x, weight, bias)[i] for i in wanted])
 
     args = rand(100, 80), rand(80), rand(80)
@@ -89,11 +130,13 @@ def test_only_some_gradients_of_a_norm_in_parts() -> None:
 def test_norms_of_values_that_are_no_numbers() -> None:
     x = rand(128, 64)
     x[1, 3], x[5, 60], x[9, 0], x[20] = NAN, INF, -INF, 3.0
+    shapes = (128, 64), (32, 64, 4), (4, 32, 64)
     check_many(
         [
             (F.layer_norm, (x, (64,), rand(64), rand(64))),
             (F.layer_norm, (x, (64,), None, None, 0.0)),
             (F.group_norm, (x.view(16, 8, 64), 4)),
+            *((F.batch_norm, (x.view(shape), None, None, None, None, True)) for shape in shapes),
             (F.layer_norm, (torch.full((64, 64), 1e-30), (64,), None, None, 0.0)),
         ],
         rtol=1e-4,

@@ -2,7 +2,7 @@
 // array and then scale and shift; they differ in which (struct Axes). Statistics of half
 // types are computed in float. Plain reductions: XLA fuses them with what is around them,
 // and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
-// Where normalization_library.h calls ATen's kernels, layers and groups are theirs.
+// Where the table of kernels wants it they are calls (normalization_library.h).
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
@@ -124,9 +124,9 @@ Value Normalize(LoweringContext& cx, Value input, const Axes& axes, const Moment
   return ToResult(cx, y, 0);
 }
 
-std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
-                                         const std::optional<Value>& weight,
-                                         const std::optional<Value>& bias, const Number& eps) {
+std::vector<Value> Compose(LoweringContext& cx, Value input, const Axes& axes,
+                           const std::optional<Value>& weight, const std::optional<Value>& bias,
+                           const Number& eps) {
   Moments moments = ComputeMoments(input, axes, eps);
   return {Normalize(cx, input, axes, moments, weight, bias), ToResult(cx, moments.mean, 1),
           ToResult(cx, moments.inverse_std, 2)};
@@ -166,30 +166,41 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
   return gradients;
 }
 
-/// Of the axes of a layer or of groups.
 NormalizedForm FormOf(const Axes& axes) {
   const Dims& dims = axes.dims;
-  if (axes.affine != axes.moments) return {dims[0], dims[1], dims[2], dims[3], false};
-  int64_t rows = 1, length = 1;
-  for (int64_t i : axes.Without(axes.moments)) rows *= dims[i];
-  for (int64_t i : axes.moments) length *= dims[i];
-  return {rows, 1, 1, length, true};
+  auto product = [&](const Dims& of) {
+    int64_t size = 1;
+    for (int64_t i : of) size *= dims[i];
+    return size;
+  };
+  const Dims outer = axes.Without(axes.moments);
+  if (axes.affine == axes.moments) {
+    return {NormalizedGroups::kLayers, product(outer), 1, 1, product(axes.moments)};
+  }
+  if (axes.affine == outer) {
+    return {NormalizedGroups::kBatch, dims[0], 1, dims[1], product(axes.moments) / dims[0]};
+  }
+  return {NormalizedGroups::kGroups, dims[0], dims[1], dims[2], dims[3]};
 }
 
 /// By a call where that is faster.
-std::vector<Value> NormalizeRows(LoweringContext& cx, Value input, const Axes& axes,
-                                 const std::optional<Value>& weight,
-                                 const std::optional<Value>& bias, const Number& eps) {
+std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
+                                         const std::optional<Value>& weight,
+                                         const std::optional<Value>& bias, const Number& eps) {
+  if (input.type().num_elements() == 0) return Compose(cx, input, axes, weight, bias, eps);
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form, {weight, bias})) {
     return CallNormalization(cx, input, form, weight, bias, Epsilon(cx, eps));
   }
-  return NormalizeByOwnMoments(cx, input, axes, weight, bias, eps);
+  return Compose(cx, input, axes, weight, bias, eps);
 }
 
-std::vector<Value> NormalizeRowsBackward(LoweringContext& cx, Value grad_output, Value input,
-                                         const Axes& axes, const Moments& moments,
-                                         const std::optional<Value>& weight) {
+std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, Value input,
+                                        const Axes& axes, const Moments& moments,
+                                        const std::optional<Value>& weight) {
+  if (input.type().num_elements() == 0) {
+    return Backward(cx, grad_output, input, axes, moments, weight, false);
+  }
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form,
                          {grad_output, moments.mean, moments.inverse_std, weight})) {
@@ -224,15 +235,20 @@ std::vector<Value> native_batch_norm_backward(
     std::optional<Value> running_mean, std::optional<Value> running_var,
     std::optional<Value> save_mean, std::optional<Value> save_invstd, bool train, const Number& eps,
     const std::vector<bool>& /*output_mask*/) {
-  Moments moments = train ? Moments{save_mean.value(), save_invstd.value()}
-                          : RunningMoments(input, running_mean.value(), running_var.value(), eps);
-  return Backward(cx, grad_out, input, BatchAxes(input.dims()), moments, weight, !train);
+  const Axes axes = BatchAxes(input.dims());
+  if (train) {
+    const Moments moments{save_mean.value(), save_invstd.value()};
+    return BackwardOfOwnMoments(cx, grad_out, input, axes, moments, weight);
+  }
+  const Moments moments = RunningMoments(input, running_mean.value(), running_var.value(), eps);
+  return Backward(cx, grad_out, input, axes, moments, weight, true);
 }
 
 std::vector<Value> native_layer_norm(LoweringContext& cx, Value input,
                                      c10::IntArrayRef normalized_shape, std::optional<Value> weight,
                                      std::optional<Value> bias, const Number& eps) {
-  return NormalizeRows(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias, eps);
+  return NormalizeByOwnMoments(cx, input, LayerAxes(input.dims(), normalized_shape), weight, bias,
+                               eps);
 }
 
 std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_out, Value input,
@@ -240,22 +256,22 @@ std::vector<Value> native_layer_norm_backward(LoweringContext& cx, Value grad_ou
                                               Value rstd, std::optional<Value> weight,
                                               std::optional<Value> /*bias*/,
                                               const std::vector<bool>& /*output_mask*/) {
-  return NormalizeRowsBackward(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape),
-                               {mean, rstd}, weight);
+  return BackwardOfOwnMoments(cx, grad_out, input, LayerAxes(input.dims(), normalized_shape),
+                              {mean, rstd}, weight);
 }
 
 std::vector<Value> native_group_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, int64_t N, int64_t C, int64_t HxW,
                                      int64_t group, const Number& eps) {
-  return NormalizeRows(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
+  return NormalizeByOwnMoments(cx, input, GroupAxes(N, C, HxW, group), weight, bias, eps);
 }
 
 std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_out, Value input,
                                               Value mean, Value rstd, std::optional<Value> weight,
                                               int64_t N, int64_t C, int64_t HxW, int64_t group,
                                               const std::vector<bool>& /*output_mask*/) {
-  return NormalizeRowsBackward(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd},
-                               weight);
+  return BackwardOfOwnMoments(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd},
+                              weight);
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -50,21 +50,16 @@ C10_ALWAYS_INLINE void ForEach(int64_t count, const Body& body) {
   for (; i < count; ++i) body.template operator()<float>(i);
 }
 
-/// Of several values for each element: add(lanes of sums, i) for a vector or for one.
+/// Of several values for each element of some rows: add(lanes of sums, row, i) for a vector or for
+/// one.
 template <int kSums, typename Sums, typename Add>
-C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
+C10_ALWAYS_INLINE void SumRows(int64_t rows, int64_t count, Sums& sums, const Add& add) {
   // So few in a float's sum that it does not lose much.
   constexpr int64_t kBlock = 64 * kLanes, kChains = 4;
-  for (int64_t from = 0; from < count; from += kBlock) {
-    const int64_t to = std::min(count, from + kBlock);
-    Lanes chains[kChains][kSums] = {};
-    float rest[kSums] = {};
-    int64_t i = from;
-    for (; i + kChains * kLanes <= to; i += kChains * kLanes) {
-      for (int64_t chain = 0; chain < kChains; ++chain) add(chains[chain], i + chain * kLanes);
-    }
-    for (; i + kLanes <= to; i += kLanes) add(chains[0], i);
-    for (; i < to; ++i) add(rest, i);
+  Lanes chains[kChains][kSums] = {};
+  float rest[kSums] = {};
+  int64_t added = 0;
+  auto flush = [&]() C10_ALWAYS_INLINE_ATTRIBUTE {
     for (int sum = 0; sum < kSums; ++sum) {
       const Lanes lanes = (chains[0][sum] + chains[1][sum]) + (chains[2][sum] + chains[3][sum]);
       float halves[kLanes];
@@ -73,15 +68,44 @@ C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
         for (int64_t lane = 0; lane < width; ++lane) halves[lane] += halves[lane + width];
       }
       sums[sum] += halves[0] + rest[sum];
+      rest[sum] = 0;
+      for (auto& chain : chains) chain[sum] = Lanes{};
+    }
+    added = 0;
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t from = 0; from < count; from += kBlock) {
+      const int64_t to = std::min(count, from + kBlock);
+      int64_t i = from;
+      for (; i + kChains * kLanes <= to; i += kChains * kLanes) {
+        for (int64_t chain = 0; chain < kChains; ++chain)
+          add(chains[chain], row, i + chain * kLanes);
+      }
+      for (; i + kLanes <= to; i += kLanes) add(chains[0], row, i);
+      for (; i < to; ++i) add(rest, row, i);
+      added += to - from;
+      if (added >= kBlock) flush();
     }
   }
+  if (added > 0) flush();
+}
+
+template <int kSums, typename Sums, typename Add>
+C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
+  SumRows<kSums>(1, count, sums,
+                 [&](auto& to, int64_t, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE { add(to, i); });
 }
 
 /// The kind of value that `add` of Sum() is given a place for.
 template <typename T>
 using Element = std::remove_reference_t<decltype(std::declval<T>()[0])>;
 
-C10_ALWAYS_INLINE void Forward(const Normalization& call, int64_t begin, int64_t end) {
+float InverseStd(double squares, double count, double eps) {
+  return static_cast<float>(1 / std::sqrt(squares / count + eps));
+}
+
+/// Layers and groups.
+C10_ALWAYS_INLINE void OfRows(const Normalization& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
   const int64_t size = form.group_size();
   for (int64_t group = begin; group < end; ++group) {
@@ -96,11 +120,10 @@ C10_ALWAYS_INLINE void Forward(const Normalization& call, int64_t begin, int64_t
       const auto centred = Load<Element<decltype(to)>>(x + i) - mean;
       to[0] += centred * centred;
     });
-    const auto inverse_std =
-        static_cast<float>(1 / std::sqrt(squares[0] / static_cast<double>(size) + call.eps));
+    const float inverse_std = InverseStd(squares[0], static_cast<double>(size), call.eps);
     call.mean[group] = mean;
     call.inverse_std[group] = inverse_std;
-    if (form.by_element) {
+    if (form.kind == NormalizedGroups::kLayers) {
       ForEach(size, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
         T value = (Load<T>(x + i) - mean) * inverse_std;
         if (call.weight) value *= Load<T>(call.weight + i);
@@ -202,10 +225,233 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward& call, int64_t begi
   }
 }
 
+// ---------------------------------------------------------------- batches
+
+/// Whether a channel's part of a row is so short that the channels of a row are taken together.
+bool IsShort(const NormalizedForm& form) { return form.length < 2 * kLanes; }
+
+/// Batch normalization of long channels: one channel of all rows after the other.
+C10_ALWAYS_INLINE void OfBatch(const Normalization& call, int64_t begin, int64_t end) {
+  const NormalizedForm& form = call.form;
+  const int64_t length = form.length, stride = form.channels * length;
+  const auto size = static_cast<double>(form.group_size());
+  for (int64_t channel = begin; channel < end; ++channel) {
+    const float* x = call.input + channel * length;
+    double sum[1] = {}, squares[1] = {};
+    SumRows<1>(form.rows, length, sum,
+               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                 to[0] += Load<Element<decltype(to)>>(x + row * stride + i);
+               });
+    const auto mean = static_cast<float>(sum[0] / size);
+    SumRows<1>(form.rows, length, squares,
+               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                 const auto centred = Load<Element<decltype(to)>>(x + row * stride + i) - mean;
+                 to[0] += centred * centred;
+               });
+    const float inverse_std = InverseStd(squares[0], size, call.eps);
+    call.mean[channel] = mean;
+    call.inverse_std[channel] = inverse_std;
+    const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
+    const float shift = call.bias ? call.bias[channel] : 0;
+    float* y = call.output + channel * length;
+    for (int64_t row = 0; row < form.rows; ++row) {
+      ForEach(length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<T>((Load<T>(x + row * stride + i) - mean) * scale + shift, y + row * stride + i);
+      });
+    }
+  }
+}
+
+C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward& call, int64_t begin, int64_t end,
+                                     float* of_weight, float* of_bias) {
+  const NormalizedForm& form = call.form;
+  const int64_t length = form.length, stride = form.channels * length;
+  const auto size = static_cast<double>(form.group_size());
+  for (int64_t channel = begin; channel < end; ++channel) {
+    const float *grad = call.grad + channel * length, *x = call.input + channel * length;
+    const float mean = call.mean[channel], inverse_std = call.inverse_std[channel];
+    double sums[2] = {};
+    SumRows<2>(form.rows, length, sums,
+               [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                 using T = Element<decltype(to)>;
+                 const T g = Load<T>(grad + row * stride + i);
+                 to[0] += g;
+                 to[1] += g * Normalized<T>(x + row * stride + i, mean, inverse_std);
+               });
+    if (of_weight) {
+      of_weight[channel] += static_cast<float>(sums[1]);
+      of_bias[channel] += static_cast<float>(sums[0]);
+    }
+    if (!call.of_input) continue;
+    const auto shift = static_cast<float>(sums[0] / size);
+    const auto slope = static_cast<float>(sums[1] / size);
+    const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
+    for (int64_t row = 0; row < form.rows; ++row) {
+      const int64_t from = channel * length + row * stride;
+      const float *g = call.grad + from, *values = call.input + from;
+      float* result = call.of_input + from;
+      ForEach(length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const T normalized = Normalized<T>(values + i, mean, inverse_std);
+        Store<T>((Load<T>(g + i) - shift - normalized * slope) * scale, result + i);
+      });
+    }
+  }
+}
+
+/// Some channels of a row, side by side, of short ones: what is kept of each of their elements.
+class ShortChannels {
+ public:
+  static constexpr int64_t kMost = 256;  // elements
+
+  ShortChannels(const NormalizedForm& form, int64_t begin, int64_t end)
+      : form_(form), begin_(begin), end_(end) {}
+
+  /// Of which there are as many as fit, and one at least.
+  static int64_t AtATime(const NormalizedForm& form) { return kMost / form.length; }
+
+  int64_t width() const { return (end_ - begin_) * form_.length; }
+  /// Of the row's elements that they are.
+  int64_t Place(int64_t row) const { return (row * form_.channels + begin_) * form_.length; }
+
+  /// Calls use(channel, its first element).
+  template <typename Use>
+  C10_ALWAYS_INLINE void ForEachChannel(const Use& use) const {
+    for (int64_t channel = begin_; channel < end_; ++channel) {
+      use(channel, (channel - begin_) * form_.length);
+    }
+  }
+
+  /// To each of its elements.
+  template <typename Value>
+  C10_ALWAYS_INLINE void Spread(float* to, const Value& value) const {
+    ForEachChannel([&](int64_t channel, int64_t from) C10_ALWAYS_INLINE_ATTRIBUTE {
+      std::fill_n(to + from, form_.length, value(channel));
+    });
+  }
+
+  /// Over all rows and a channel's elements; `add<T>(row, i)` is what element i has of it.
+  template <typename Add>
+  C10_ALWAYS_INLINE void Sum(double* sums, const Add& add) const {
+    constexpr int64_t kRows = 64;  // so few in a float's sum that it does not lose much
+    std::fill_n(sums, end_ - begin_, 0.);
+    for (int64_t first = 0; first < form_.rows; first += kRows) {
+      float some[kMost] = {};
+      for (int64_t row = first; row < std::min(form_.rows, first + kRows); ++row) {
+        ForEach(width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+          Store<T>(Load<T>(some + i) + add.template operator()<T>(Place(row) + i, i), some + i);
+        });
+      }
+      ForEachChannel([&](int64_t channel, int64_t from) C10_ALWAYS_INLINE_ATTRIBUTE {
+        double sum = 0;
+        for (int64_t i = 0; i < form_.length; ++i) sum += some[from + i];
+        sums[channel - begin_] += sum;
+      });
+    }
+  }
+
+ private:
+  const NormalizedForm& form_;
+  const int64_t begin_, end_;
+};
+
+C10_ALWAYS_INLINE void OfShortBatch(const Normalization& call, int64_t begin, int64_t end) {
+  constexpr int64_t kMost = ShortChannels::kMost;
+  const auto size = static_cast<double>(call.form.group_size());
+  for (int64_t step = ShortChannels::AtATime(call.form); begin < end; begin += step) {
+    const ShortChannels some(call.form, begin, std::min(end, begin + step));
+    double sums[kMost];
+    float mean[kMost], scale[kMost], shift[kMost];
+    some.Sum(sums, [&]<typename T>(int64_t at, int64_t)
+                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<T>(call.input + at); });
+    some.Spread(mean, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return call.mean[channel] = static_cast<float>(sums[channel - begin] / size);
+    });
+    some.Sum(sums, [&]<typename T>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const T centred = Load<T>(call.input + at) - Load<T>(mean + i);
+      return centred * centred;
+    });
+    some.Spread(scale, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const float inverse_std = InverseStd(sums[channel - begin], size, call.eps);
+      call.inverse_std[channel] = inverse_std;
+      return call.weight ? call.weight[channel] * inverse_std : inverse_std;
+    });
+    some.Spread(shift, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return call.bias ? call.bias[channel] : 0;
+    });
+    for (int64_t row = 0; row < call.form.rows; ++row) {
+      const float* x = call.input + some.Place(row);
+      float* y = call.output + some.Place(row);
+      ForEach(some.width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<T>((Load<T>(x + i) - Load<T>(mean + i)) * Load<T>(scale + i) + Load<T>(shift + i),
+                 y + i);
+      });
+    }
+  }
+}
+
+C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward& call, int64_t begin,
+                                          int64_t end, float* of_weight, float* of_bias) {
+  constexpr int64_t kMost = ShortChannels::kMost;
+  const auto size = static_cast<double>(call.form.group_size());
+  for (int64_t step = ShortChannels::AtATime(call.form); begin < end; begin += step) {
+    const ShortChannels some(call.form, begin, std::min(end, begin + step));
+    double sums[kMost], products[kMost];
+    float mean[kMost], inverse_std[kMost], shift[kMost], slope[kMost], scale[kMost];
+    some.Spread(mean, [&](int64_t channel) { return call.mean[channel]; });
+    some.Spread(inverse_std, [&](int64_t channel) { return call.inverse_std[channel]; });
+    some.Sum(sums, [&]<typename T>(int64_t at, int64_t)
+                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<T>(call.grad + at); });
+    some.Sum(products, [&]<typename T>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return Load<T>(call.grad + at) * (Load<T>(call.input + at) - Load<T>(mean + i)) *
+             Load<T>(inverse_std + i);
+    });
+    some.ForEachChannel([&](int64_t channel, int64_t) C10_ALWAYS_INLINE_ATTRIBUTE {
+      if (!of_weight) return;
+      of_weight[channel] += static_cast<float>(products[channel - begin]);
+      of_bias[channel] += static_cast<float>(sums[channel - begin]);
+    });
+    if (!call.of_input) continue;
+    some.Spread(shift, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return static_cast<float>(sums[channel - begin] / size);
+    });
+    some.Spread(slope, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return static_cast<float>(products[channel - begin] / size) * call.inverse_std[channel];
+    });
+    some.Spread(scale, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const float weight = call.weight ? call.weight[channel] : 1;
+      return weight * call.inverse_std[channel];
+    });
+    for (int64_t row = 0; row < call.form.rows; ++row) {
+      const float *g = call.grad + some.Place(row), *x = call.input + some.Place(row);
+      float* result = call.of_input + some.Place(row);
+      ForEach(some.width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const T centred = Load<T>(x + i) - Load<T>(mean + i);
+        Store<T>((Load<T>(g + i) - Load<T>(shift + i) - centred * Load<T>(slope + i)) *
+                     Load<T>(scale + i),
+                 result + i);
+      });
+    }
+  }
+}
+
+// ---------------------------------------------------------------- for the processor
+
+C10_ALWAYS_INLINE void Forward(const Normalization& call, int64_t begin, int64_t end) {
+  if (!call.form.is_batch()) return OfRows(call, begin, end);
+  IsShort(call.form) ? OfShortBatch(call, begin, end) : OfBatch(call, begin, end);
+}
+
 C10_ALWAYS_INLINE void Backward(const NormalizationBackward& call, int64_t begin, int64_t end,
                                 float* of_weight, float* of_bias) {
-  call.form.by_element ? ByElement(call, begin, end, of_weight, of_bias)
-                       : ByChannel(call, begin, end, of_weight, of_bias);
+  switch (call.form.kind) {
+    case NormalizedGroups::kLayers:
+      return ByElement(call, begin, end, of_weight, of_bias);
+    case NormalizedGroups::kGroups:
+      return ByChannel(call, begin, end, of_weight, of_bias);
+    case NormalizedGroups::kBatch:
+      return IsShort(call.form) ? ShortBatchBackward(call, begin, end, of_weight, of_bias)
+                                : BatchBackward(call, begin, end, of_weight, of_bias);
+  }
 }
 
 using ForwardFunction = void (*)(const Normalization&, int64_t, int64_t);

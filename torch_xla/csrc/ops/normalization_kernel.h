@@ -1,21 +1,31 @@
-// Layer and group normalization of float in memory, and their gradients: what takes the moments of
-// a group, while the group is in a cache. Every function is for some groups, so that threads can
-// share an array.
+// Layer, group and batch normalization of float in memory, and their gradients: what takes the
+// moments of a group, while the group is in a cache. Every function is for some groups, so that
+// threads can share an array.
 #pragma once
 
 #include <cstdint>
 
 namespace torch_xla::lowering {
 
-/// `rows` of `groups` each, of `channels` in a group, of `length` elements. Parameters are one for
-/// each channel of a row, or, `by_element`, for each element of the one channel.
-struct NormalizedForm {
-  int64_t rows, groups, channels, length;
-  bool by_element;
+/// What has moments of its own, and what a weight is for.
+enum class NormalizedGroups : int64_t {
+  kLayers,  // a row; an element of it
+  kGroups,  // some channels of a row; a channel
+  kBatch,   // a channel of all rows; the channel
+};
 
-  int64_t num_groups() const { return rows * groups; }
-  int64_t group_size() const { return channels * length; }
-  int64_t num_parameters() const { return by_element ? length : groups * channels; }
+/// An array of `rows` of `groups` each, of `channels` in a group, of `length` elements. There is
+/// one group of one channel in a layer's row, and one of all channels in a batch's.
+struct NormalizedForm {
+  NormalizedGroups kind;
+  int64_t rows, groups, channels, length;
+
+  bool is_batch() const { return kind == NormalizedGroups::kBatch; }
+  int64_t num_groups() const { return is_batch() ? channels : rows * groups; }
+  int64_t group_size() const { return (is_batch() ? rows : channels) * length; }
+  int64_t num_parameters() const {
+    return kind == NormalizedGroups::kLayers ? length : groups * channels;
+  }
 };
 
 struct Normalization {

@@ -22,7 +22,7 @@ class Call {
  public:
   explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {
     const auto words = FfiAttributes(frame.attrs).List("form");
-    form_ = {words[0], words[1], words[2], words[3], words[4] != 0};
+    form_ = {static_cast<NormalizedGroups>(words[0]), words[1], words[2], words[3], words[4]};
     has_ = {words[5] != 0, words[6] != 0, words[7] != 0};
     num_parts_ = runtime::FfiParts(frame, form_.num_groups() * form_.group_size(), 1 << 15,
                                    form_.num_groups());
@@ -105,8 +105,9 @@ void Backward(const XLA_FFI_CallFrame& frame) {
 
 /// The form, and which operands or results there are.
 std::string Attributes(const NormalizedForm& form, const std::array<bool, 3>& has) {
-  return "form = " + stablehlo::I64Array(Dims{form.rows, form.groups, form.channels, form.length,
-                                              form.by_element, has[0], has[1], has[2]});
+  return "form = " +
+         stablehlo::I64Array(Dims{static_cast<int64_t>(form.kind), form.rows, form.groups,
+                                  form.channels, form.length, has[0], has[1], has[2]});
 }
 
 }  // namespace
@@ -119,7 +120,8 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
     if (other && !is_float(*other)) return false;
   }
   constexpr int64_t kLarge = 1 << 12;
-  return ChooseKernel(cx, form.by_element ? "layer_norm" : "group_norm",
+  static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
+  return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)],
                       {input.type().num_elements() >= kLarge ? "large" : "small"},
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
