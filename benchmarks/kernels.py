@@ -99,6 +99,7 @@ ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "batch_norm": lambda x: torch.nn.functional.batch_norm(
         x.view(len(x), 64, -1), None, None, training=True
     ),
+    "dot": lambda x: x[0] @ x[1],
     "norm": lambda x: x.norm(dim=-1),
     "sum": lambda x: x.sum(-1),
     "largest": lambda x: x.amax(-1),
@@ -244,11 +245,15 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "batch norm 16x64x1024": Rows("batch_norm", 16, 64 * 1024),
     "batch norm 16x64x49": Rows("batch_norm", 16, 64 * 49),
     "batch norm 64x64x4": Rows("batch_norm", 64, 64 * 4),
+    "dot 65536": Rows("dot", 2, 65536),
+    "dot 1000000": Rows("dot", 2, 1000000),
     "norm 4096x512": Rows("norm", 4096, 512),
     "norm 8192x32": Rows("norm", 8192, 32),
     "sum 64x65536": Rows("sum", 64, 65536),
     "sum 4096x512": Rows("sum", 4096, 512),
     "sum 1x65536": Rows("sum", 1, 65536),
+    "sum 256x3136": Rows("sum", 256, 3136),
+    "sum 128x1500": Rows("sum", 128, 1500),
     "largest 4096x512": Rows("largest", 4096, 512),
     "largest 4096x512, columns": Rows("largest of columns", 4096, 512),
     "attention 8x4x128x64": Attention(8, 4, 128, 64),

@@ -151,8 +151,12 @@ def test_softmax_in_parts() -> None:
         for x in (rand(129, 70), rand(3, 5, 600), rand(1, 9001), rand(9000, 1), rand(4, 3000) - 500)
     ]
     check_many([*cases, (torch.softmax, (rand(70, 129), 0))], rtol=1e-4, atol=1e-6, grad=True)
+    half = [(f, (x.bfloat16(), dim)) for f, (x, dim) in cases]
+    check_many(half, rtol=0.02, atol=1e-3, grad=True)
     if CALLS:
-        assert chosen("softmax") == {"f32 short some", "f32 long some"}
+        assert chosen("softmax") == {
+            f"{dtype} {length} some" for dtype in ("f32", "bf16") for length in ("short", "long")
+        }
 
 
 def test_softmax_of_values_that_are_no_numbers() -> None:
@@ -214,6 +218,16 @@ def test_extremes_over_any_dimensions_in_parts(dim) -> None:
         for x in (rand(40, 3, 50, 17), rand(1, 700, 1, 90), rand(2, 2, 2, 9001).bfloat16())
     ]
     check_many(cases)
+
+
+def test_products_of_vectors_in_parts() -> None:
+    cases = [(torch.dot, (rand(n), rand(n))) for n in (1, 4095, 4096, 70001, 300000)]
+    cases += [(torch.dot, (rand(9000).double(), rand(9000).double()))]
+    cases += [(torch.dot, (rand(20000)[::2], rand(2, 10000)[1])), (torch.vdot, (rand(5000),) * 2)]
+    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
+    check_many([(torch.dot, (torch.arange(5000), torch.arange(5000)))])
+    if CALLS:
+        assert chosen("dot") == {"large"}
 
 
 def test_norms_in_parts() -> None:

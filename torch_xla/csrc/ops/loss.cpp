@@ -300,8 +300,11 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
 Value _softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
+  // Of half types in float, and rounded once.
+  if (self.element() == cx.output_element()) {
+    if (const auto made = CallSoftmax(cx, self, dims)) return *made;
+  }
   Value x = Wide(cx, self);
-  if (const auto made = CallSoftmax(cx, x, dims)) return ToOutput(cx, *made);
   Value terms = Exponential(x - ReduceKept(x, dims, ReduceOp::kMax));
   return ToOutput(cx, terms / ReduceKept(terms, dims, ReduceOp::kAdd));
 }
@@ -310,8 +313,10 @@ Value _softmax_backward_data(LoweringContext& cx, Value grad_output, Value outpu
                              c10::ScalarType /*input_dtype*/) {
   const Dims dims = OneDim(dim, output);
   if (IsEmpty(output)) return ToOutput(cx, output);
+  if (output.element() == cx.output_element()) {
+    if (const auto made = CallSoftmaxBackward(cx, grad_output, output, dims)) return *made;
+  }
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
-  if (const auto made = CallSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *made);
   Value sum = ReduceKept(grad * y, dims, ReduceOp::kAdd);
   return ToOutput(cx, (grad - sum) * y);
 }

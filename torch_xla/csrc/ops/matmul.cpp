@@ -13,6 +13,7 @@
 #include "ops/dot.h"
 #include "ops/few_rows_library.h"
 #include "ops/matmul_library.h"
+#include "ops/reduction_library.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering {
@@ -244,12 +245,13 @@ class MatrixProduct {
 /// matrix, the node's operand number `place`, times vector.
 Value MatrixVector(LoweringContext& cx, Value matrix, Value vector, size_t place) {
   // One row times the transposed matrix.
+  const bool is_transposed = IsTransposed(cx.node().operands()[place]);
   if (HasFewRows(vector.element()) && vector.element() == cx.output_element() &&
-      !IsTransposed(cx.node().operands()[place]) &&
-      ChooseProduct(cx, vector, matrix, 1, /*transposed=*/true,
+      ChooseProduct(cx, vector, matrix, 1, !is_transposed,
                     {Kernel::kStableHlo, Kernel::kFewRows}) == Kernel::kFewRows) {
     Value row = stablehlo::Reshape(vector, {1, vector.dim(0)});
-    return stablehlo::Reshape(CallFewRows(row, matrix), {matrix.dim(0)});
+    Value weights = is_transposed ? stablehlo::Transpose(matrix, {1, 0}) : matrix;
+    return stablehlo::Reshape(CallFewRows(row, weights, is_transposed), {matrix.dim(0)});
   }
   return Product(cx, matrix, vector, {.lhs_contracting = {1}, .rhs_contracting = {0}});
 }
@@ -265,6 +267,7 @@ Value mv(LoweringContext& cx, Value self, Value vec) {
 }
 
 Value dot(LoweringContext& cx, Value self, Value tensor) {
+  if (const auto called = CallDot(cx, self, tensor)) return *called;
   return ToOutput(cx, Product(cx, self, tensor, {.lhs_contracting = {0}, .rhs_contracting = {0}}));
 }
 

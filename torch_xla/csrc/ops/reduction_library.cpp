@@ -2,6 +2,7 @@
 
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
+#include <ATen/ops/dot.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/sum.h>
@@ -22,6 +23,7 @@ namespace {
 using namespace runtime::pjrt;
 
 constexpr const char* kTarget = "torch_xla.cpu_reduction";
+constexpr const char* kDotTarget = "torch_xla.cpu_dot";
 
 enum class Operation : int64_t { kSum, kMax, kMin, kNorm };
 
@@ -79,7 +81,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const Joined joined(operand.sizes(), words.subspan(2));
   const at::Tensor x = operand.view(joined.sizes);
   const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
-  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 16, x.size(0));
+  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 18, x.size(0));
   at::Tensor of_parts = result;
   if (!joined.first_is_kept) {
     Dims sizes = joined.kept_sizes;
@@ -96,8 +98,22 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   reduce(result, of_parts, 0);
 }
 
+void HandleDot(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor x = FfiTensor(frame.args.args[0]), y = FfiTensor(frame.args.args[1]);
+  at::Tensor result = FfiTensor(frame.rets.rets[0]);
+  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 18);
+  at::Tensor of_parts = at::empty({parts}, x.options());
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const AtenCalls calls;
+    of_parts[i].copy_(at::dot(Part(x, 0, i, parts), Part(y, 0, i, parts)));
+  });
+  const AtenCalls calls;
+  at::sum_out(result, of_parts, at::IntArrayRef{0});
+}
+
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
+    lazy::RegisterWithClient<kDotTarget, lazy::CpuHandler<HandleDot>>();
 
 bool IsLast(const Dims& dims, int64_t rank) {
   return std::all_of(dims.begin(), dims.end(),
@@ -139,7 +155,17 @@ bool IsWide(Value x) {
 
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
   if (!IsWide(x)) return std::nullopt;
-  return Call(cx, "sum", x, dims, 1 << 20, 1024, Operation::kSum);
+  return Call(cx, "sum", x, dims, 1 << 17, 1024, Operation::kSum);
+}
+
+std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y) {
+  if (!IsWide(x) || x.element() != y.element()) return std::nullopt;
+  const bool is_large = x.type().num_elements() >= 1 << 12;
+  if (ChooseKernel(cx, "dot", {is_large ? "large" : "small"},
+                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  return CallLibrary(kDotTarget, {x, y}, {{x.element(), {}}})[0];
 }
 
 std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,

@@ -11,6 +11,8 @@ namespace torch_xla::lowering {
 
 /// Each gives nothing where no call is made.
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims);
+/// Of two vectors.
+std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y);
 /// kMax or kMin, NaN where there is one.
 std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op);
 /// The norms of order `p`.

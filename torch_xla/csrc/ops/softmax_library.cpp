@@ -71,7 +71,7 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
   ForRows(frame, y, y.size(0), [&](int64_t from, int64_t count) {
     at::Tensor part = result.narrow(0, from, count);
     at::_softmax_backward_data_out(part, grad.narrow(0, from, count), y.narrow(0, from, count), 1,
-                                   at::kFloat);
+                                   y.scalar_type());
   });
 }
 
@@ -81,11 +81,13 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
     lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward>>();
 
 bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
-  if (x.element() != ElementType::kF32 || x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
+  const bool is_half = x.element() == ElementType::kBF16;
+  if (!is_half && x.element() != ElementType::kF32) return false;
+  if (x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
   constexpr int64_t kLong = 1000, kMany = 1 << 20, kSome = 1 << 13;
   const int64_t elements = x.type().num_elements();
   return ChooseKernel(cx, operation,
-                      {"f32", x.dim(-1) >= kLong ? "long" : "short",
+                      {is_half ? "bf16" : "f32", x.dim(-1) >= kLong ? "long" : "short",
                        elements >= kMany   ? "many"
                        : elements >= kSome ? "some"
                                            : "few"},
