@@ -109,12 +109,12 @@ class Storing {
 
   /// Some plugins refuse what they have written themselves. It is asked once, and the answer kept.
   void Probe(const ProgramToStore& program, const std::string& content) {
-    const runtime::Client& client = GetClient();
+    runtime::Client& client = GetClient();
     if (!client.loads_executables()) return;
     const std::string known = "loads: " + client.CompileKey({});
     if (program.cache->Read(known)) return;
     try {
-      GetClient().Deserialize(content, program.options);
+      client.Deserialize(content, program.options);
       program.cache->Write(known, "yes");
     } catch (const runtime::Error& error) {
       Reject(*program.cache, program.key, error);
@@ -188,6 +188,9 @@ ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
 
 void StoreProgram(ProgramToStore program) { GetStoring().Add(std::move(program)); }
 
-void FinishStoring() { GetStoring().Finish(); }
+void FinishStoring() {
+  // A forked process has not the thread.
+  if (!runtime::Client::Forked()) GetStoring().Finish();
+}
 
 }  // namespace torch_xla::lazy

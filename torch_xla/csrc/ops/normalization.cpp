@@ -90,8 +90,8 @@ Value InverseStd(Value variance, const Number& eps) {
 }
 
 /// As an operand of a call.
-Value Epsilon(LoweringContext& cx, const Number& eps) {
-  return eps.Like(Constant(cx.builder(), 0, stablehlo::Type(ElementType::kF64, {})));
+Value AsOperand(LoweringContext& cx, const Number& number) {
+  return number.Like(Constant(cx.builder(), 0, stablehlo::Type(ElementType::kF64, {})));
 }
 
 /// The value as result `i` of the node.
@@ -101,6 +101,7 @@ Value ToResult(LoweringContext& cx, Value x, size_t i) {
 
 struct Moments {
   Value mean, inverse_std;
+  Value variance = {};  // of moments that are the input's own
 };
 
 /// Not mean(x^2) - mean(x)^2, which cancels.
@@ -109,7 +110,8 @@ Moments ComputeMoments(Value input, const Axes& axes, const Number& eps) {
   Value x = Reshape(Convert(input, element), axes.dims);
   Value mean = axes.Mean(x);
   Value centred = Subtract(x, axes.SpreadMoment(mean, element));
-  return {mean, InverseStd(axes.Mean(Multiply(centred, centred)), eps)};
+  Value variance = axes.Mean(Multiply(centred, centred));
+  return {mean, InverseStd(variance, eps), variance};
 }
 
 /// (input - mean) * inverse_std * weight + bias.
@@ -178,7 +180,8 @@ NormalizedForm FormOf(const Axes& axes) {
     return {NormalizedGroups::kLayers, product(outer), 1, 1, product(axes.moments)};
   }
   if (axes.affine == outer) {
-    return {NormalizedGroups::kBatch, dims[0], 1, dims[1], product(axes.moments) / dims[0]};
+    return {NormalizedGroups::kBatch, dims[0], 1, dims[1],
+            product(Range(2, static_cast<int64_t>(dims.size())))};
   }
   return {NormalizedGroups::kGroups, dims[0], dims[1], dims[2], dims[3]};
 }
@@ -187,10 +190,9 @@ NormalizedForm FormOf(const Axes& axes) {
 std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
                                          const std::optional<Value>& weight,
                                          const std::optional<Value>& bias, const Number& eps) {
-  if (input.type().num_elements() == 0) return Compose(cx, input, axes, weight, bias, eps);
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form, {weight, bias})) {
-    return CallNormalization(cx, input, form, weight, bias, Epsilon(cx, eps));
+    return CallNormalization(cx, input, form, weight, bias, AsOperand(cx, eps));
   }
   return Compose(cx, input, axes, weight, bias, eps);
 }
@@ -198,9 +200,6 @@ std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const
 std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, Value input,
                                         const Axes& axes, const Moments& moments,
                                         const std::optional<Value>& weight) {
-  if (input.type().num_elements() == 0) {
-    return Backward(cx, grad_output, input, axes, moments, weight, false);
-  }
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form,
                          {grad_output, moments.mean, moments.inverse_std, weight})) {
@@ -218,12 +217,45 @@ Moments RunningMoments(Value input, Value mean, Value variance, const Number& ep
 
 }  // namespace
 
+std::vector<Value> BatchNorm(LoweringContext& cx, Value input, std::optional<Value> weight,
+                             std::optional<Value> bias, std::optional<Value> running_mean,
+                             std::optional<Value> running_var, const Number& momentum,
+                             const Number& eps) {
+  const Axes axes = BatchAxes(input.dims());
+  const NormalizedForm form = FormOf(axes);
+  if (CallsNormalization(cx, input, form, {weight, bias, running_mean, running_var})) {
+    return CallNormalization(cx, input, form, weight, bias, AsOperand(cx, eps),
+                             {running_mean, running_var, AsOperand(cx, momentum)});
+  }
+  const Moments moments = ComputeMoments(input, axes, eps);
+  std::vector<Value> results{Normalize(cx, input, axes, moments, weight, bias),
+                             ToResult(cx, moments.mean, 1), ToResult(cx, moments.inverse_std, 2)};
+  auto move = [&](Value running, Value to) {
+    const ElementType element = ComputeType(running.element());
+    to = Convert(to, element);
+    const Value by = momentum.Like(to);
+    const Value rest = Subtract(stablehlo::OnesLike(to), by);
+    const Value moved = Add(Multiply(by, to), Multiply(rest, Convert(running, element)));
+    results.push_back(ToResult(cx, moved, results.size()));
+  };
+  if (running_mean) move(*running_mean, moments.mean);
+  if (running_var) {
+    // Normalization divides by the biased variance; the running one is unbiased.
+    const auto n = static_cast<double>(form.group_size());
+    const Value factor = stablehlo::FullLike(moments.variance, n / (n - 1));
+    move(*running_var, Multiply(moments.variance, factor));
+  }
+  return results;
+}
+
 std::vector<Value> native_batch_norm(LoweringContext& cx, Value input, std::optional<Value> weight,
                                      std::optional<Value> bias, std::optional<Value> running_mean,
                                      std::optional<Value> running_var, bool training,
-                                     const Number& /*momentum*/, const Number& eps) {
+                                     const Number& momentum, const Number& eps) {
+  if (training) {
+    return BatchNorm(cx, input, weight, bias, std::nullopt, std::nullopt, momentum, eps);
+  }
   const Axes axes = BatchAxes(input.dims());
-  if (training) return NormalizeByOwnMoments(cx, input, axes, weight, bias, eps);
   Moments moments = RunningMoments(input, running_mean.value(), running_var.value(), eps);
   return {Normalize(cx, input, axes, moments, weight, bias),
           Constant(cx.builder(), 0, cx.output_type(1)),
@@ -281,6 +313,35 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+/// Results like those `of` the operator, of a node that gives the new running statistics with them.
+std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
+                                              const at::Tensor& input, const OptionalTensor& weight,
+                                              const OptionalTensor& bias,
+                                              const std::array<OptionalTensor, 2>& running,
+                                              double momentum, double eps) {
+  aten::NodeBuilder builder(ir::ops::batch_norm);
+  builder.Tensor(input);
+  builder.OptionalTensor(weight);
+  builder.OptionalTensor(bias);
+  ir::OutputShapes shapes;
+  auto add = [&](const at::Tensor& like) {
+    shapes.shapes.push_back(ir::GetShape(like.scalar_type(), like.sizes()));
+  };
+  for (const at::Tensor& result : of) add(result);
+  for (const OptionalTensor& statistic : running) {
+    builder.OptionalTensor(statistic);
+    if (statistic && statistic->defined()) add(*statistic);
+  }
+  builder.Double(momentum);
+  builder.Double(eps);
+  const std::vector<at::Tensor> results = builder.List(shapes);
+  size_t next = of.size();
+  for (const OptionalTensor& statistic : running) {
+    if (statistic && statistic->defined()) statistic->copy_(results[next++]);
+  }
+  return results;
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
     const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
     const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
@@ -297,14 +358,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
   builder.Double(momentum);
   builder.Double(eps);
   auto [output, save_mean, save_invstd] = builder.Tuple<3>();
-  if (training && running_mean && running_mean->defined()) {
-    running_mean->lerp_(save_mean.to(running_mean->scalar_type()), momentum);
-  }
-  if (training && running_var && running_var->defined()) {
-    // Normalization divides by the biased variance; the running one is unbiased.
-    const double n = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
-    at::Tensor variance = save_invstd.pow(-2).sub_(eps).mul_(n / (n - 1));
-    running_var->lerp_(variance.to(running_var->scalar_type()), momentum);
+  if (training &&
+      ((running_mean && running_mean->defined()) || (running_var && running_var->defined()))) {
+    // The operator's own node has said what is refused; this one gives the running statistics, too.
+    const std::vector<at::Tensor> results =
+        WithRunningStatistics({output, save_mean, save_invstd}, input, weight, bias,
+                              {running_mean, running_var}, momentum, eps);
+    output = results[0], save_mean = results[1], save_invstd = results[2];
   }
   // As ATen on the CPU: in the input's dtype if the weights have it, and what only training saves
   // is empty.

@@ -251,6 +251,7 @@ C10_ALWAYS_INLINE void OfBatch(const Normalization& call, int64_t begin, int64_t
     const float inverse_std = InverseStd(squares[0], size, call.eps);
     call.mean[channel] = mean;
     call.inverse_std[channel] = inverse_std;
+    call.running.Update(channel, sum[0] / size, squares[0] / (size - 1));
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     const float shift = call.bias ? call.bias[channel] : 0;
     float* y = call.output + channel * length;
@@ -371,8 +372,10 @@ C10_ALWAYS_INLINE void OfShortBatch(const Normalization& call, int64_t begin, in
       return centred * centred;
     });
     some.Spread(scale, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
-      const float inverse_std = InverseStd(sums[channel - begin], size, call.eps);
+      const double squares = sums[channel - begin];
+      const float inverse_std = InverseStd(squares, size, call.eps);
       call.inverse_std[channel] = inverse_std;
+      call.running.Update(channel, call.mean[channel], squares / (size - 1));
       return call.weight ? call.weight[channel] * inverse_std : inverse_std;
     });
     some.Spread(shift, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {

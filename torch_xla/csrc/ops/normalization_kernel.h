@@ -28,11 +28,30 @@ struct NormalizedForm {
   }
 };
 
+/// Of a batch: running = momentum * that of the batch + (1 - momentum) * running, with the unbiased
+/// variance. The results may lie where the operands do.
+struct RunningStatistics {
+  const float *mean = nullptr, *variance = nullptr;
+  float *new_mean = nullptr, *new_variance = nullptr;  // or null
+  double momentum = 0;
+
+  void Update(int64_t channel, double of_mean, double of_variance) const {
+    if (new_mean) new_mean[channel] = Moved(mean[channel], of_mean);
+    if (new_variance) new_variance[channel] = Moved(variance[channel], of_variance);
+  }
+
+ private:
+  float Moved(float running, double to) const {
+    return static_cast<float>(momentum * to + (1 - momentum) * running);
+  }
+};
+
 struct Normalization {
   NormalizedForm form;
   double eps;
   const float *input, *weight, *bias;  // weight and bias: or null
   float *output, *mean, *inverse_std;
+  RunningStatistics running;
 
   /// Of groups `begin` up to `end`.
   void Run(int64_t begin, int64_t end) const;

@@ -23,7 +23,7 @@ class Call {
   explicit Call(const XLA_FFI_CallFrame& frame) : frame_(frame) {
     const auto words = FfiAttributes(frame.attrs).List("form");
     form_ = {static_cast<NormalizedGroups>(words[0]), words[1], words[2], words[3], words[4]};
-    has_ = {words[5] != 0, words[6] != 0, words[7] != 0};
+    for (size_t i = 0; i < has_.size(); ++i) has_[i] = words[5 + i] != 0;
     num_parts_ = runtime::FfiParts(frame, form_.num_groups() * form_.group_size(), 1 << 15,
                                    form_.num_groups());
   }
@@ -56,7 +56,7 @@ class Call {
 
   const XLA_FFI_CallFrame& frame_;
   NormalizedForm form_;
-  std::array<bool, 3> has_;
+  std::array<bool, 4> has_;
   int64_t num_parts_;
   int64_t argument_ = 0, result_ = 0;
 };
@@ -66,9 +66,16 @@ void Forward(const XLA_FFI_CallFrame& frame) {
   const float* input = call.Argument();
   const double eps = *call.Argument<double>();
   const float *weight = call.ArgumentIf(call.has(0)), *bias = call.ArgumentIf(call.has(1));
+  RunningStatistics running;
+  running.mean = call.ArgumentIf(call.has(2));
+  running.variance = call.ArgumentIf(call.has(3));
+  if (running.mean || running.variance) running.momentum = *call.Argument<double>();
   float *output = call.ResultIf(true), *mean = call.ResultIf(true);
-  const Normalization work{call.form(), eps,    input, weight,
-                           bias,        output, mean,  call.ResultIf(true)};
+  float* inverse_std = call.ResultIf(true);
+  running.new_mean = call.ResultIf(call.has(2));
+  running.new_variance = call.ResultIf(call.has(3));
+  const Normalization work{call.form(), eps,  input,       weight, bias,
+                           output,      mean, inverse_std, running};
   call.InParts([&](int64_t, int64_t begin, int64_t end) { work.Run(begin, end); });
 }
 
@@ -104,10 +111,10 @@ void Backward(const XLA_FFI_CallFrame& frame) {
     lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
 
 /// The form, and which operands or results there are.
-std::string Attributes(const NormalizedForm& form, const std::array<bool, 3>& has) {
-  return "form = " +
-         stablehlo::I64Array(Dims{static_cast<int64_t>(form.kind), form.rows, form.groups,
-                                  form.channels, form.length, has[0], has[1], has[2]});
+std::string Attributes(const NormalizedForm& form, const std::array<bool, 4>& has) {
+  Dims words{static_cast<int64_t>(form.kind), form.rows, form.groups, form.channels, form.length};
+  words.insert(words.end(), has.begin(), has.end());
+  return "form = " + stablehlo::I64Array(words);
 }
 
 }  // namespace
@@ -118,6 +125,10 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
   if (!is_float(input)) return false;
   for (const auto& other : others) {
     if (other && !is_float(*other)) return false;
+    // Else the composition says what is wrong.
+    if (other && other->rank() == 1 && form.is_batch() && other->dim(0) != form.channels) {
+      return false;
+    }
   }
   constexpr int64_t kLarge = 1 << 12;
   static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
@@ -128,12 +139,25 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
 
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
-                                     const std::optional<Value>& bias, Value eps) {
+                                     const std::optional<Value>& bias, Value eps,
+                                     const RunningValues& running) {
   std::vector<Value> operands{input, eps};
-  if (weight) operands.push_back(*weight);
-  if (bias) operands.push_back(*bias);
-  return CallLibrary(kTarget, operands, {cx.output_type(0), cx.output_type(1), cx.output_type(2)},
-                     Attributes(form, {weight.has_value(), bias.has_value(), false}));
+  std::vector<stablehlo::Type> types{cx.output_type(0), cx.output_type(1), cx.output_type(2)};
+  std::vector<stablehlo::OutputOperandAlias> aliases;
+  for (const auto& parameter : {weight, bias}) {
+    if (parameter) operands.push_back(*parameter);
+  }
+  for (const auto& statistic : {running.mean, running.variance}) {
+    if (!statistic) continue;
+    aliases.push_back({static_cast<int64_t>(types.size()), static_cast<int64_t>(operands.size())});
+    operands.push_back(*statistic);
+    types.push_back(statistic->type());
+  }
+  if (!aliases.empty()) operands.push_back(*running.momentum);
+  return CallLibrary(kTarget, operands, types,
+                     Attributes(form, {weight.has_value(), bias.has_value(),
+                                       running.mean.has_value(), running.variance.has_value()}),
+                     aliases);
 }
 
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
@@ -142,7 +166,7 @@ std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_out
                                              const std::optional<Value>& weight) {
   std::vector<Value> operands{grad_output, input, mean, inverse_std};
   if (weight) operands.push_back(*weight);
-  std::array<bool, 3> has;
+  std::array<bool, 4> has{};
   std::vector<stablehlo::Type> types;
   for (size_t i = 0; i < 3; ++i) {
     has[i] = static_cast<bool>(cx.node().shape(i));

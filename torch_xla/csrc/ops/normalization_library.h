@@ -14,11 +14,17 @@ namespace torch_xla::lowering {
 bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
                         const std::vector<std::optional<Value>>& others);
 
-/// Output, mean and inverse standard deviation in the shapes of the node's results; `eps` is a
-/// number of double.
+/// Running statistics of a batch norm, those that there are; `momentum` is a number of double.
+struct RunningValues {
+  std::optional<Value> mean, variance, momentum;
+};
+
+/// Output, mean and inverse standard deviation in the shapes of the node's results, and what there
+/// is of `running`; `eps` is a number of double.
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
-                                     const std::optional<Value>& bias, Value eps);
+                                     const std::optional<Value>& bias, Value eps,
+                                     const RunningValues& running = {});
 
 /// Gradients of input, weight and bias, those of them that have a shape in the node.
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
