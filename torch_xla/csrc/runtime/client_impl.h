@@ -45,6 +45,7 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
   const PluginLibrary& plugin;
   pjrt::PJRT_Client* client = nullptr;
   bool host_memory = false;
+  std::atomic<int64_t> compiling_ns = 0;  // since GiveBackCode()
   std::vector<pjrt::PJRT_Device*> devices;
   std::vector<int> device_ids;
   /// The plugin's id of the device of each process of the job, by rank; empty without others.
