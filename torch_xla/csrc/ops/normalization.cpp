@@ -126,10 +126,10 @@ Value Normalize(LoweringContext& cx, Value input, const Axes& axes, const Moment
   return ToResult(cx, y, 0);
 }
 
-std::vector<Value> Compose(LoweringContext& cx, Value input, const Axes& axes,
-                           const std::optional<Value>& weight, const std::optional<Value>& bias,
-                           const Number& eps) {
-  Moments moments = ComputeMoments(input, axes, eps);
+/// Output, and the moments that gave it.
+std::vector<Value> NormalizeBy(LoweringContext& cx, Value input, const Axes& axes,
+                               const Moments& moments, const std::optional<Value>& weight,
+                               const std::optional<Value>& bias) {
   return {Normalize(cx, input, axes, moments, weight, bias), ToResult(cx, moments.mean, 1),
           ToResult(cx, moments.inverse_std, 2)};
 }
@@ -194,7 +194,7 @@ std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const
   if (CallsNormalization(cx, input, form, {weight, bias})) {
     return CallNormalization(cx, input, form, weight, bias, AsOperand(cx, eps));
   }
-  return Compose(cx, input, axes, weight, bias, eps);
+  return NormalizeBy(cx, input, axes, ComputeMoments(input, axes, eps), weight, bias);
 }
 
 std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, Value input,
@@ -228,8 +228,7 @@ std::vector<Value> BatchNorm(LoweringContext& cx, Value input, std::optional<Val
                              {running_mean, running_var, AsOperand(cx, momentum)});
   }
   const Moments moments = ComputeMoments(input, axes, eps);
-  std::vector<Value> results{Normalize(cx, input, axes, moments, weight, bias),
-                             ToResult(cx, moments.mean, 1), ToResult(cx, moments.inverse_std, 2)};
+  std::vector<Value> results = NormalizeBy(cx, input, axes, moments, weight, bias);
   auto move = [&](Value running, Value to) {
     const ElementType element = ComputeType(running.element());
     to = Convert(to, element);
