@@ -357,7 +357,7 @@ def recompile_job(device: torch.device, wrap: Wrap) -> Job:
     ]
     workload = models.Workload(small_cnn(), models.sgd, batches[0], F.cross_entropy)
     job = training_on(workload, device, wrap, itertools.cycle(batches))
-    return job._replace(warm_up=2 * len(batches))
+    return job._replace(warm_up=3 * len(batches))
 
 
 class _Images(torch.utils.data.Dataset):

@@ -26,9 +26,12 @@ from torch_xla.utils import closures
 
 # Calls in a row that are recorded in vain before it is given up.
 _MAX_ATTEMPTS = 12
+# Calls with arguments of new sizes or values that are recorded; one more for so many replayed.
+_MAX_NEW = 64
+_REPLAYED_FOR_NEW = 8
 # Kept for each function and thread: one for each set of guards.
-_MAX_RECORDINGS = 16
-_MAX_CANDIDATES = 4
+_MAX_RECORDINGS = 64
+_MAX_CANDIDATES = 64
 _LONGEST_INTERVAL = 800
 _MAX_GRAPH = 20_000
 
@@ -257,6 +260,7 @@ class _OfThread:
         self._recordings: list[Any] = []
         self._candidates: list[Any] = []
         self._attempts = 0
+        self._new = 0
         self._learnt = False
         self._functions: list[weakref.ref[types.FunctionType]] | None = None
         check = variables.ALL["XLA_REPLAY_CHECK"]
@@ -281,13 +285,16 @@ class _OfThread:
                 closures.run_step_closures()
                 return replayed[0]
         if self.refused or not _XLAC._may_cut():
-            with self._region.again():
-                return self.function(*args, **kwargs)
+            return self._run(args, kwargs)
         return self._record(args, kwargs)
 
     def status(self) -> Status:
         state = "refused" if self.refused else "replayed" if self._recordings else "recording"
         return Status(self.name, state, self.reason, self.calls, self.replayed)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._region.again():
+            return self.function(*args, **kwargs)
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Attempt, Any]:
         outside = _XLAC._ReplaySurroundings()
@@ -330,6 +337,12 @@ class _OfThread:
             return result
         if self._recordings:
             self.reason = _difference(self._recordings[-1], args, kwargs) or "memory is shared"
+        new = not any(one.takes(args, kwargs) for one in (*self._recordings, *self._candidates))
+        if new and self._new >= _MAX_NEW + self.replayed // _REPLAYED_FOR_NEW:
+            self.reason = "its arguments are of new sizes or values too often"
+            if not self._recordings:
+                self._refuse()
+            return self._run(args, kwargs)
         regions.sync()  # Guards of tensors look at data.
         self._functions = None
         # A recording whose guards hold was not replayed for its numbers: it may learn.
@@ -337,11 +350,14 @@ class _OfThread:
         if self._candidates and not alike:
             self.reason = self._candidates[-1].difference(args, kwargs)
         attempt, result = self._trace(args, kwargs)
-        self._attempts += 1
         if attempt.refusal:
             self._relearn(attempt.calls)
         elif not self._learn(attempt.calls):
             attempt.refusal = "it ran code that it had not run before"
+        if new and not attempt.refusal:
+            self._new += 1
+        else:
+            self._attempts += 1
         before = None
         if attempt.refusal:
             self.reason = attempt.refusal
@@ -365,10 +381,13 @@ class _OfThread:
             self._attempts = 0
             self._interval = self._to_check = self._first_interval
         if self._attempts >= _MAX_ATTEMPTS:
-            self.refused = True
-            self._recordings.clear()
-            self._candidates.clear()
+            self._refuse()
         return result
+
+    def _refuse(self) -> None:
+        self.refused = True
+        self._recordings.clear()
+        self._candidates.clear()
 
     def _check(self, recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._interval = min(2 * self._interval, self._longest_interval)

@@ -52,7 +52,7 @@ class TestNumbers:
                 found.append(f(torch.ones(3, device=device)))
             return found
 
-        refused(program, device, "f's scale is 1.714")
+        refused(program, device, "f's scale is 1.857")
 
     def test_that_counts_inside(self, device):
         def program(compile, device):

@@ -8,6 +8,7 @@ from replay_testing import batches, clipped_step, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla._internal import replay
 
 mse = torch.nn.functional.mse_loss
 
@@ -57,6 +58,43 @@ class TestHooks:
             return found
 
         right(program, device)
+
+
+class TestManySizes:
+    def test_each_of_20_in_turn_has_its_recording(self, device):
+        def program(compile, device):
+            model = mlp(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            step = clipped_step(compile, model, optimizer)
+            given = [batches(device, 1, size)[0] for size in range(2, 22)]
+            return [step(x, y) for _ in range(5) for x, y in given]
+
+        found = right(program, device)
+        # What code runs is learnt in two or three calls, then each size is traced twice.
+        assert found.replayed >= 50, str(found)
+
+    def test_that_never_come_again_are_no_longer_recorded(self, device):
+        def program(compile, device):
+            @compile
+            def f(x, count):
+                return x * count
+
+            x = torch.ones(3, device=device)
+            return [f(x, i) for i in range(replay._MAX_NEW + 5)]
+
+        refused(program, device, "of new sizes or values too often")
+
+    def test_new_ones_do_not_end_what_is_replayed(self, device):
+        def program(compile, device):
+            @compile
+            def f(x, count):
+                return x * count
+
+            x = torch.ones(3, device=device)
+            numbers = [7] * 9 + list(range(10, replay._MAX_NEW + 20)) + [7] * 10
+            return [f(x, i) for i in numbers]
+
+        assert right(program, device).replayed >= 16
 
 
 class TestOptimizers:

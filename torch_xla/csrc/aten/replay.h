@@ -115,6 +115,10 @@ class ReplayPlan {
   /// Null where tensors are alike those that it was made with; else what differs, and in which
   /// of them.
   const char* Misfit(const TensorTable& table, size_t* entry) const;
+  /// Whether the tensor given at a place has these sizes, as it has to.
+  bool HasSizes(size_t given, c10::IntArrayRef sizes) const {
+    return sizes == c10::IntArrayRef(guards_[given].sizes);
+  }
 
   /// Does what the call did; nothing, and returns false, where something has become other than the
   /// guards can tell. `results` are the new tensors that it returns, `floats` its numbers.

@@ -315,6 +315,12 @@ class Recording {
     return result_.Build(made, given, cache);
   }
 
+  /// Whether the arguments are alike, and their tensors of the same sizes.
+  bool Takes(const py::tuple& args, const py::dict& kwargs) const {
+    std::vector<PyObject*> given = given_;
+    return ArgumentsMatch(args, kwargs, given);
+  }
+
   bool Holds(const py::tuple& args, const py::dict& kwargs) const {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return false;
@@ -389,10 +395,20 @@ class Recording {
     return true;
   }
 
+  bool ArgumentsMatch(const py::tuple& args, const py::dict& kwargs,
+                      std::vector<PyObject*>& given) const {
+    if (!arguments_->Match(args, kwargs, given)) return false;
+    for (size_t i = given_.size(); i < given.size(); ++i) {
+      if (!plan_->HasSizes(i, THPVariable_Unpack(given[i]).sizes())) return false;
+    }
+    return true;
+  }
+
+  // Arguments first: where a function has a recording for each of many sizes, they tell them apart.
   bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
                    std::vector<PyObject*>& given) const {
-    return !Surroundings::Now().Difference(*surroundings_) && lazy::MayCut() && objects_->Hold() &&
-           arguments_->Match(args, kwargs, given);
+    return ArgumentsMatch(args, kwargs, given) &&
+           !Surroundings::Now().Difference(*surroundings_) && lazy::MayCut() && objects_->Hold();
   }
 
   /// What a plan is given, which the objects keep alive.
@@ -531,6 +547,7 @@ void BindReplay(py::module_& m) {
                                                std::move(arguments), std::move(state),
                                                std::move(plan), num_results, result);
           }))
+      .def("takes", &Recording::Takes)
       .def("holds", &Recording::Holds)
       .def("difference", &Recording::Difference)
       .def("compare", &Recording::Compare, py::arg("other"), py::arg("donation") = true,
