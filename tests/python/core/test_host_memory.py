@@ -120,3 +120,35 @@ def test_a_block_that_fits_nothing_gives_up_as_much(tmp_path):
     assert result["kept"] >= 64
     assert result["emptied"] < 32
     assert result["large"] < 512 + 64
+
+
+def test_steps_do_not_add_to_what_is_kept(tmp_path):
+    """What the library frees of memory that it had otherwise is not kept, nor a block for each time
+    that two threads asked at once."""
+    result, _ = run_python(
+        """
+        import resource
+
+        from torch.nn.functional import cross_entropy
+
+        def resident():  # MiB
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * resource.getpagesize() >> 20
+
+        model = torch.nn.LSTM(64, 128, 2, batch_first=True).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        x = torch.randn(16, 32, 64).to(device)
+        target = torch.randint(128, (16,)).to(device)
+        sizes = []
+        for i in range(400):
+            optimizer.zero_grad()
+            cross_entropy(model(x)[0][:, -1], target).backward()
+            optimizer.step()
+            torch_xla.sync(wait=True)
+            if i in (60, 399):
+                sizes.append(resident())
+        report(grown=sizes[1] - sizes[0])
+        """,
+        tmp_path,
+    )
+    assert result["grown"] < 14

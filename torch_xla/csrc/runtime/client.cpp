@@ -246,6 +246,8 @@ std::vector<int64_t> DeviceIds(const ClientImpl& client, const CompileOptions& o
 
 // ----------------------------------------------------------------------------------- ClientImpl
 
+ClientImpl::ClientImpl(const PluginLibrary& plugin) : plugin(plugin), code(CodeOf(plugin)) {}
+
 ClientImpl::~ClientImpl() {
   if (client == nullptr) return;
   Args<PJRT_Client_Destroy_Args> args;
@@ -395,12 +397,7 @@ std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
   if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Client_Compile, args)) {
     impl_->plugin.Throw(error, "Compiling the program failed");
   }
-  constexpr std::chrono::nanoseconds kLong = std::chrono::milliseconds(100);  // it takes one or two
-  const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - start;
-  if (impl_->compiling_ns.fetch_add(time.count()) + time.count() > kLong.count()) {
-    impl_->compiling_ns = 0;
-    GiveBackCode(CodeOf(impl_->plugin));
-  }
+  impl_->code.Worked(std::chrono::steady_clock::now() - start);
   // Attribute names stand verbatim in text and in bytecode.
   const bool may_donate = stablehlo.find("tf.aliasing_output") != std::string_view::npos ||
                           stablehlo.find("jax.buffer_donor") != std::string_view::npos ||
@@ -419,9 +416,12 @@ std::unique_ptr<Executable> Client::Deserialize(std::string_view serialized,
   args.serialized_executable_size = serialized.size();
   args.overridden_serialized_compile_options = encoded.data();
   args.overridden_serialized_compile_options_size = encoded.size();
+  const auto start = std::chrono::steady_clock::now();
   if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Executable_DeserializeAndLoad, args)) {
     impl_->plugin.Throw(error, "Loading a serialized executable failed");
   }
+  // It takes less time than a compile for as much code.
+  impl_->code.Worked(4 * (std::chrono::steady_clock::now() - start));
   return std::make_unique<Executable>(impl_, args.loaded_executable, /*may_donate=*/true);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/client.h"
+#include "runtime/loaded_library.h"
 #include "runtime/plugin_library.h"
 
 namespace torch_xla::runtime {
@@ -21,7 +22,7 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
     std::atomic<int64_t> plugin_peak_then{-1};  // at the last reset
   };
 
-  explicit ClientImpl(const PluginLibrary& plugin) : plugin(plugin) {}
+  explicit ClientImpl(const PluginLibrary& plugin);
   ~ClientImpl();
   ClientImpl(const ClientImpl&) = delete;
   ClientImpl& operator=(const ClientImpl&) = delete;
@@ -45,7 +46,7 @@ struct ClientImpl : std::enable_shared_from_this<ClientImpl> {
   const PluginLibrary& plugin;
   pjrt::PJRT_Client* client = nullptr;
   bool host_memory = false;
-  std::atomic<int64_t> compiling_ns = 0;  // since GiveBackCode()
+  CompilerCode code;
   std::vector<pjrt::PJRT_Device*> devices;
   std::vector<int> device_ids;
   /// The plugin's id of the device of each process of the job, by rank; empty without others.

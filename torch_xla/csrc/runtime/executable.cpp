@@ -260,6 +260,7 @@ void Executable::Run(std::span<const std::span<Buffer* const>> arguments,
   if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_LoadedExecutable_Execute, args)) {
     plugin.Throw(error, "Executing program " + name_ + " failed");
   }
+  client_->code.Started();
   for (size_t d = 0; d < num_devices; ++d) {
     // In this order, so that donated memory is not counted twice in the peak.
     if (may_donate_) ReleaseConsumed(arguments[d]);

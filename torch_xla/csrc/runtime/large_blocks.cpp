@@ -6,15 +6,16 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string_view>
 
@@ -24,14 +25,52 @@ namespace torch_xla::runtime {
 namespace {
 
 constexpr size_t kLarge = 1 << 20;
-constexpr size_t kMapped = 32 << 20;  // KeepFreedMemory()'s threshold
-constexpr uintptr_t kAlignment = 64;  // of what the library has as memory of programs
+constexpr size_t kHuge = 32 << 20;  // worth asking for large pages
 
 // ---------------------------------------------------------------- the blocks
 
-struct Block {
-  void* data = nullptr;
-  size_t size = 0;
+/// What lies before a block, in its first page. Blocks are mappings of their own: an arena of
+/// malloc's keeps what one thread frees, and another's grows by what is needed instead.
+struct alignas(64) Block {
+  static constexpr uint64_t kMark = 0x6c62'2d61'6c78'5f74;
+
+  uint64_t mark, place;
+  size_t room;  // behind this
+
+  static size_t PageSize() {
+    static const size_t size = sysconf(_SC_PAGESIZE);
+    return size;
+  }
+
+  /// Null where the system has none.
+  static Block* Map(size_t size) {
+    const size_t bytes = (size + sizeof(Block) + PageSize() - 1) / PageSize() * PageSize();
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return nullptr;
+    if (size >= kHuge) AskForLargePages(at, bytes);
+    return new (at) Block{kMark, reinterpret_cast<uintptr_t>(at), bytes - sizeof(Block)};
+  }
+
+  /// Of memory that it may be that of; null: it is somebody else's.
+  static Block* Of(void* data) {
+    if (reinterpret_cast<uintptr_t>(data) % PageSize() != sizeof(Block)) return nullptr;
+    Block* block = static_cast<Block*>(data) - 1;  // in the same page
+    const bool ours = block->mark == kMark && block->place == reinterpret_cast<uintptr_t>(block);
+    return ours ? block : nullptr;
+  }
+
+  void* data() { return this + 1; }
+  void Unmap() { munmap(this, room + sizeof(Block)); }
+
+ private:
+  /// Fewer pages fault, and fewer have to be found again, where the system has large ones on
+  /// demand.
+  static void AskForLargePages(void* at, size_t size) {
+    constexpr uintptr_t kPage = 2 << 20;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kPage - 1) / kPage * kPage;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(at) + size) / kPage * kPage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
 };
 
 /// Does nothing while another thread is in it: in a process that was forked off one where a thread
@@ -39,55 +78,59 @@ struct Block {
 class KeptBlocks {
  public:
   /// The smallest that fits, without half of it or more being wasted. Where there is none, as much
-  /// as is needed is freed, the oldest first: what is kept must not add to it.
-  void* Take(size_t size, size_t alignment) {
+  /// as is needed is unmapped, the oldest first: what is kept must not add to it.
+  Block* Take(size_t size) {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return nullptr;
-    Block* best = nullptr;
-    for (Block& block : std::span(blocks_.data(), count_)) {
-      const bool fits = block.size >= size && block.size / 2 <= size &&
-                        reinterpret_cast<uintptr_t>(block.data) % alignment == 0;
-      if (fits && (!best || block.size < best->size)) best = &block;
-    }
-    if (!best) {
-      Free(size);
+    if (!lock) {
+      missed_ += size;
       return nullptr;
     }
-    void* data = best->data;
+    Block** best = nullptr;
+    for (Block*& block : std::span(blocks_.data(), count_)) {
+      const bool fits = block->room >= size && block->room / 2 <= size;
+      if (fits && (!best || block->room < (*best)->room)) best = &block;
+    }
+    if (!best) {
+      Unmap(size);
+      return nullptr;
+    }
+    Block* block = *best;
     std::copy(best + 1, blocks_.data() + count_, best);
     --count_;
-    return data;
+    return block;
   }
 
-  /// Whether it is kept, and not to be freed.
-  bool Keep(void* data, size_t size) {
+  /// Whether it is kept, and not to be unmapped.
+  bool Keep(Block* block) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return false;
-    if (count_ == blocks_.size()) Free(1);
-    blocks_[count_++] = {data, size};
+    Unmap(missed_.exchange(0));
+    if (count_ == blocks_.size()) Unmap(1);
+    blocks_[count_++] = block;
     return true;
   }
 
   void GiveBack() {
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock) Free(SIZE_MAX);
+    if (lock) Unmap(SIZE_MAX);
   }
 
  private:
   /// At least so many bytes, if there are.
-  void Free(size_t size) {
-    size_t freed = 0, blocks = 0;
-    for (; blocks < count_ && freed < size; ++blocks) {
-      freed += blocks_[blocks].size;
-      std::free(blocks_[blocks].data);
+  void Unmap(size_t size) {
+    size_t bytes = 0, blocks = 0;
+    for (; blocks < count_ && bytes < size; ++blocks) {
+      bytes += blocks_[blocks]->room;
+      blocks_[blocks]->Unmap();
     }
     std::copy(blocks_.data() + blocks, blocks_.data() + count_, blocks_.data());
     count_ -= blocks;
   }
 
   std::mutex mutex_;
-  std::array<Block, 64> blocks_;  // the oldest first
+  std::array<Block*, 64> blocks_;  // the oldest first
   size_t count_ = 0;
+  std::atomic<size_t> missed_ = 0;  // bytes needed while another thread was in it: to be unmapped
 };
 
 KeptBlocks& Kept() {
@@ -95,25 +138,18 @@ KeptBlocks& Kept() {
   return kept;
 }
 
-/// Fewer pages fault, and fewer have to be found again, where the system has large ones on demand.
-void AskForLargePages(void* data, size_t size) {
-  constexpr uintptr_t kPage = 2 << 20;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / kPage * kPage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
 // ---------------------------------------------------------------- what the library calls
 
 int Memalign(void** out, size_t alignment, size_t size) {
-  if (size < kLarge) return posix_memalign(out, alignment, size);
-  if (void* kept = Kept().Take(size, alignment)) {
-    *out = kept;
-    return 0;
+  if (size >= kLarge && alignment <= alignof(Block)) {
+    Block* block = Kept().Take(size);
+    if (!block) block = Block::Map(size);
+    if (block) {
+      *out = block->data();
+      return 0;
+    }
   }
-  const int error = posix_memalign(out, alignment, size);
-  if (error == 0 && size >= kMapped) AskForLargePages(*out, size);
-  return error;
+  return posix_memalign(out, alignment, size);
 }
 
 void* AlignedAlloc(size_t alignment, size_t size) {
@@ -124,11 +160,9 @@ void* AlignedAlloc(size_t alignment, size_t size) {
 }
 
 void Free(void* data) {
-  if (data && reinterpret_cast<uintptr_t>(data) % kAlignment == 0) {
-    const size_t size = malloc_usable_size(data);
-    if (size >= kLarge && Kept().Keep(data, size)) return;
-  }
-  std::free(data);
+  Block* block = Block::Of(data);
+  if (!block) return std::free(data);
+  if (!Kept().Keep(block)) block->Unmap();
 }
 
 // ---------------------------------------------------------------- how it comes to call that
@@ -157,27 +191,44 @@ void Write(const link_map& library, void** slot, void* value) {
   if (read_only) mprotect(start, page, PROT_READ);
 }
 
-/// Replaces what a loaded library imports.
+/// Replaces what a loaded library imports: calls, and addresses that it takes.
 void Rebind(const link_map& library, std::span<const Replacement> replacements) {
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
-  const ElfW(Rela)* calls = nullptr;
-  size_t size = 0;
+  struct {
+    const ElfW(Rela) * entries = nullptr;
+    size_t bytes = 0;
+  } calls, addresses;
+  size_t relative = 0;  // so many addresses, the first, have no name
   for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
     const auto address = entry->d_un.d_ptr;  // glibc has added where the library lies
+    const auto* table = reinterpret_cast<const ElfW(Rela)*>(address);
     if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
     if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(address);
-    if (entry->d_tag == DT_JMPREL) calls = reinterpret_cast<const ElfW(Rela)*>(address);
-    if (entry->d_tag == DT_PLTRELSZ) size = entry->d_un.d_val;
+    if (entry->d_tag == DT_JMPREL) calls.entries = table;
+    if (entry->d_tag == DT_PLTRELSZ) calls.bytes = entry->d_un.d_val;
+    if (entry->d_tag == DT_RELA) addresses.entries = table;
+    if (entry->d_tag == DT_RELASZ) addresses.bytes = entry->d_un.d_val;
+    if (entry->d_tag == DT_RELACOUNT) relative = entry->d_un.d_val;
   }
-  if (!symbols || !strings || !calls) return;
-  for (const ElfW(Rela) & call : std::span(calls, size / sizeof(ElfW(Rela)))) {
-    const std::string_view name = strings + symbols[ELF64_R_SYM(call.r_info)].st_name;
-    auto** slot = reinterpret_cast<void**>(library.l_addr + call.r_offset);
-    for (const Replacement& wanted : replacements) {
-      // Another malloc has other sizes and does not map large blocks.
-      if (name == wanted.name && *slot == wanted.original) Write(library, slot, wanted.replacement);
+  if (!symbols || !strings) return;
+  auto rebind = [&](std::span<const ElfW(Rela)> entries) {
+    for (const ElfW(Rela) & entry : entries) {
+      const auto symbol = ELF64_R_SYM(entry.r_info);
+      if (symbol == 0) continue;
+      const std::string_view name = strings + symbols[symbol].st_name;
+      auto** slot = reinterpret_cast<void**>(library.l_addr + entry.r_offset);
+      for (const Replacement& wanted : replacements) {
+        // Another malloc is left alone.
+        if (name == wanted.name && *slot == wanted.original) {
+          Write(library, slot, wanted.replacement);
+        }
+      }
     }
+  };
+  if (calls.entries) rebind({calls.entries, calls.bytes / sizeof(ElfW(Rela))});
+  if (addresses.entries) {
+    rebind(std::span(addresses.entries, addresses.bytes / sizeof(ElfW(Rela))).subspan(relative));
   }
 }
 

@@ -101,3 +101,28 @@ void GiveBackCode(const void*) {}
 }  // namespace torch_xla::runtime
 
 #endif
+
+namespace torch_xla::runtime {
+
+// It takes one or two milliseconds.
+void CompilerCode::Worked(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds kLong = std::chrono::milliseconds(100);
+  constexpr std::chrono::nanoseconds kShort = std::chrono::milliseconds(10);
+  constexpr int kStarts = 8;
+  const int64_t worked = worked_ns_.fetch_add(time.count()) + time.count();
+  if (worked > kLong.count()) {
+    worked_ns_ = 0;
+    starts_left_ = 0;
+    GiveBackCode(address_);
+  } else if (worked > kShort.count()) {
+    starts_left_ = kStarts;
+  }
+}
+
+void CompilerCode::CountStart() {
+  if (--starts_left_ != 0) return;
+  worked_ns_ = 0;
+  GiveBackCode(address_);
+}
+
+}  // namespace torch_xla::runtime
