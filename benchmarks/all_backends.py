@@ -71,13 +71,11 @@ def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
     return run, job.warm_up
 
 
-def _jax_step(name: str) -> Callable[[], Any]:
+def _jax_step(name: str) -> tuple[Callable[[], Any], int]:
     import jax_workloads
 
-    step = jax_workloads.make(name)
-    if step is None:
-        raise SystemExit("not written in JAX")
-    return lambda: step().block_until_ready()
+    job = jax_workloads.make(name)
+    return lambda: job.step().block_until_ready(), job.warm_up
 
 
 def _limit(name: str) -> float:
@@ -102,7 +100,7 @@ def _work(backend: str, name: str) -> None:
         for _ in sys.stdin:
             answer(times=[_limit(name)], cpu_s=0, memory_mb=0)
         return
-    step, warm_up = (_jax_step(name), 3) if backend == "jax" else _torch_step(backend, name)
+    step, warm_up = _jax_step(name) if backend == "jax" else _torch_step(backend, name)
     start = time.perf_counter()
     step()
     answer(first_s=time.perf_counter() - start)

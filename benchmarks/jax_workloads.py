@@ -1,121 +1,59 @@
-"""Some of the jobs of ``workloads.py`` in JAX, with the same weights and batches."""
+"""The jobs of ``workloads.py`` in JAX, with the same weights, batches and optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax_models
 import models
 import torch
 import workloads
+from jax_layers import Parameters, binary_cross_entropy, cross_entropy
+from torch import nn
 
-Parameters = dict[str, Any]
-Loss = Callable[[Parameters, Parameters, Any, Any, Any], tuple[Any, Parameters]]
-
-
-def _linear(p: Parameters, name: str, x: Any) -> Any:
-    y = x @ p[f"{name}.weight"].T
-    return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
+# Of parameters, buffers, inputs and targets; returns the new buffers, too.
+Loss = Callable[[Parameters, Parameters, Any, Any], tuple[Any, Parameters]]
 
 
-def _norm(p: Parameters, name: str, x: Any, epsilon: float = 1e-5) -> Any:
-    x = x - x.mean(-1, keepdims=True)
-    x = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon)
-    return x * p[f"{name}.weight"] + p[f"{name}.bias"]
+class Job(NamedTuple):
+    """One step, whose result can be waited for."""
+
+    step: Callable[[], Any]
+    warm_up: int = 3  # steps until nothing is compiled any more
 
 
-def _dropout(x: Any, key: Any, rate: float = 0.1) -> Any:
-    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
+# ---------------------------------------------------------------- losses
 
 
-def _attend(q: Any, k: Any, v: Any, heads: int, causal: bool, key: Any = None) -> Any:
-    q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (q, k, v))
-    scores = jnp.einsum("nqhd,nkhd->nhqk", q, k) * q.shape[-1] ** -0.5
-    if causal:
-        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
-    weights = jax.nn.softmax(scores)
-    if key is not None:
-        weights = _dropout(weights, key)
-    out = jnp.einsum("nhqk,nkhd->nqhd", weights, v)
-    return out.reshape(*out.shape[:2], -1)
+def _plain(forward: Callable[[Parameters, Any], Any], loss: Any = cross_entropy) -> Loss:
+    return lambda p, buffers, x, target: (loss(forward(p, x), target), buffers)
 
 
-def _cross_entropy(logits: Any, target: Any) -> Any:
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[..., None], -1).mean()
+def _images(forward: Callable[[Parameters, Parameters, Any], Any]) -> Loss:
+    """Of a net with batch norms; images are [N, C, H, W], as a loader gives them."""
+
+    def loss(p: Parameters, buffers: Parameters, x: Any, target: Any) -> tuple[Any, Parameters]:
+        buffers = dict(buffers)
+        logits = forward(p, buffers, x.transpose(0, 2, 3, 1))
+        return cross_entropy(logits, target), buffers
+
+    return loss
 
 
-def _mlp_loss(p: Parameters, buffers: Parameters, x: Any, target: Any, _: Any) -> Any:
-    for i in (0, 2, 4):
-        x = jax.nn.relu(_linear(p, str(i), x))
-    return _cross_entropy(_linear(p, "6", x), target), buffers
+def _bert_loss(p: Parameters, buffers: Parameters, x: Any, target: Any) -> tuple[Any, Parameters]:
+    key, use = jax.random.split(buffers["key"])
+    return cross_entropy(jax_models.bert(p, x, use), target), {"key": key}
 
 
-def _resnet18_loss(p: Parameters, buffers: Parameters, x: Any, target: Any, _: Any) -> Any:
-    new = dict(buffers)
-
-    def conv(name: str, x: Any, stride: int, padding: int) -> Any:
-        return jax.lax.conv_general_dilated(
-            x,
-            p[f"{name}.weight"],
-            (stride, stride),
-            [(padding, padding)] * 2,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-
-    def norm(name: str, x: Any) -> Any:
-        mean, var = x.mean((0, 1, 2)), x.var((0, 1, 2))
-        for what, value in (("mean", mean), ("var", var)):
-            key = f"{name}.running_{what}"
-            new[key] = 0.9 * buffers[key] + 0.1 * value
-        x = (x - mean) * jax.lax.rsqrt(var + 1e-5)
-        return x * p[f"{name}.weight"] + p[f"{name}.bias"]
-
-    x = jax.nn.relu(norm("1", conv("0", x, 2, 3)))
-    x = jax.lax.reduce_window(
-        x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), [(0, 0), (1, 1), (1, 1), (0, 0)]
-    )
-    for i in range(8):
-        name = str(4 + i)
-        stride = 2 if i in (2, 4, 6) else 1
-        y = jax.nn.relu(norm(f"{name}.bn1", conv(f"{name}.conv1", x, stride, 1)))
-        y = norm(f"{name}.bn2", conv(f"{name}.conv2", y, 1, 1))
-        if stride == 2:
-            x = norm(f"{name}.shortcut.1", conv(f"{name}.shortcut.0", x, 2, 0))
-        x = jax.nn.relu(x + y)
-    return _cross_entropy(_linear(p, "14", x.mean((1, 2))), target), new
+def _next_word(logits: Any, words: Any) -> Any:
+    return cross_entropy(logits[:, :-1], words[:, 1:])
 
 
-def _bert_loss(p: Parameters, buffers: Parameters, words: Any, target: Any, key: Any) -> Any:
-    keys = iter(jax.random.split(key, 1 + 3 * 4))
-    x = p["word.weight"][words] + p["position.weight"][: words.shape[1]] + p["kind.weight"][0]
-    x = _dropout(_norm(p, "norm", x, 1e-12), next(keys))
-    for i in range(4):
-        name = f"layers.{i}"
-        q, k, v = (_linear(p, f"{name}.{part}", x) for part in ("query", "key", "value"))
-        y = _linear(p, f"{name}.output", _attend(q, k, v, 4, causal=False, key=next(keys)))
-        x = _norm(p, f"{name}.norm1", x + _dropout(y, next(keys)), 1e-12)
-        y = _linear(p, f"{name}.down", jax.nn.gelu(_linear(p, f"{name}.up", x), approximate=False))
-        x = _norm(p, f"{name}.norm2", x + _dropout(y, next(keys)), 1e-12)
-    x = jax.nn.gelu(_linear(p, "transform.0", x), approximate=False)
-    logits = _norm(p, "transform.2", x) @ p["word.weight"].T + p["bias"]
-    return _cross_entropy(logits, target), buffers
-
-
-def _gpt2(p: Parameters, words: Any) -> Any:
-    x = p["word.weight"][words] + p["position.weight"][: words.shape[1]]
-    for i in range(8):
-        name = f"blocks.{i}"
-        q, k, v = jnp.split(_linear(p, f"{name}.qkv", _norm(p, f"{name}.norm1", x)), 3, -1)
-        x = x + _linear(p, f"{name}.output", _attend(q, k, v, 8, causal=True))
-        y = jax.nn.gelu(_linear(p, f"{name}.up", _norm(p, f"{name}.norm2", x)))
-        x = x + _linear(p, f"{name}.down", y)
-    return _linear(p, "head", _norm(p, "norm", x))
-
-
-def _tree(items: Any) -> Parameters:
-    return {name: jnp.asarray(x.detach().numpy()) for name, x in items}
+# ---------------------------------------------------------------- optimizers
 
 
 def _sgd_update(p: Parameters, grads: Parameters, state: Any) -> tuple[Parameters, Any]:
@@ -136,44 +74,142 @@ def _adamw_update(p: Parameters, grads: Parameters, state: Any) -> tuple[Paramet
     return jax.tree.map(updated, p, m, v), (count, m, v)
 
 
-def _training(workload: models.Workload, loss_of: Loss, images: bool) -> Callable[[], Any]:
-    p, buffers = _tree(workload.model.named_parameters()), _tree(workload.model.named_buffers())
-    inputs, target = (jnp.asarray(tensor.numpy()) for tensor in workload.batch)
-    if images:  # JAX's own order, in which convolutions are fastest
-        inputs = inputs.transpose(0, 2, 3, 1)
-        p = {name: x.transpose(2, 3, 1, 0) if x.ndim == 4 else x for name, x in p.items()}
+# ---------------------------------------------------------------- steps
+
+
+def _arrays(batch: workloads.Batch) -> list[Any]:
+    return [jnp.asarray(tensor.numpy()) for tensor in batch]
+
+
+def _tree(items: Iterable[tuple[str, torch.Tensor]]) -> Parameters:
+    return {name: jnp.array(tensor.detach().numpy()) for name, tensor in items}
+
+
+def _parameters(model: nn.Module) -> Parameters:
+    """Returns a model's parameters in the order of ``jax_layers``."""
+    p = _tree(model.named_parameters())
+    orders = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
+    for prefix, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.Conv2d)):
+            for name, tensor in module.named_parameters(prefix, recurse=False):
+                p[name] = p[name].transpose(orders[tensor.ndim])
+    return p
+
+
+def _train(
+    workload: models.Workload,
+    batches: Iterator[Any],
+    loss_of: Loss,
+    arrange: Callable[[Parameters], Parameters] = dict,
+) -> Callable[[], Any]:
+    """Returns a step of training on the next batch, with the parameters arranged for the loss."""
+    p = arrange(_parameters(workload.model))
+    buffers = _tree(workload.model.named_buffers()) | {"key": jax.random.key(0)}
     zeros = jax.tree.map(jnp.zeros_like, p)
     adamw = workload.make_optimizer is models.adamw
     update = _adamw_update if adamw else _sgd_update
     state = (jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros)) if adamw else zeros
 
-    def step(p: Any, buffers: Any, state: Any, key: Any) -> Any:
-        key, use = jax.random.split(key)
+    def step(p: Any, buffers: Any, state: Any, inputs: Any, target: Any) -> Any:
         (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(
-            p, buffers, inputs, target, use
+            p, buffers, inputs, target
         )
         p, state = update(p, grads, state)
-        return p, buffers, state, key, loss
+        return p, buffers, state, loss
 
-    jitted = jax.jit(step, donate_argnums=(0, 1, 2, 3))
-    carried = [p, buffers, state, jax.random.key(0)]
+    jitted = jax.jit(step, donate_argnums=(0, 1, 2))
+    carried = [p, buffers, state]
 
     def run() -> Any:
-        *carried[:], loss = jitted(*carried)
+        *carried[:], loss = jitted(*carried, *next(batches))
         return loss
 
     return run
 
 
-def make(name: str) -> Callable[[], Any] | None:
-    """Returns a step of the job, whose result can be waited for; None where there is none."""
-    losses: dict[str, Loss] = {"mlp": _mlp_loss, "resnet18": _resnet18_loss, "bert": _bert_loss}
+def _gpt2() -> Job:
+    model, words = workloads.gpt2_inputs()
+    p, inputs = _parameters(model), _arrays([words])
+    jitted = jax.jit(jax_models.gpt2)
+    return Job(lambda: jitted(p, *inputs))
+
+
+def _llama_decode() -> Job:
+    model = workloads.Llama()
+    p = _parameters(model)
+    shape = (workloads.DECODE_ROWS, 4, workloads.DECODE_ROOM, model.dims)
+    caches = [(jnp.zeros(shape), jnp.zeros(shape)) for _ in model.layers]
+
+    def step(p: Any, caches: Any, words: Any, place: Any) -> Any:
+        logits, caches = jax_models.llama_next(p, caches, words, place)
+        return caches, logits.argmax(-1), (place + 1) % workloads.DECODE_ROOM
+
+    jitted = jax.jit(step, donate_argnums=1)
+    carried = [caches, jnp.zeros((workloads.DECODE_ROWS, 1), int), jnp.zeros((), int)]
+
+    def run() -> Any:
+        carried[:] = jitted(p, *carried)
+        return carried[1]
+
+    return Job(run)
+
+
+def _train_small_cnn(workload: models.Workload, batches: Iterator[Any]) -> Callable[[], Any]:
+    return _train(workload, batches, _images(jax_models.small_cnn))
+
+
+def _recompile() -> Job:
+    batches = [_arrays(batch) for batch in workloads.batches_of_sizes()]
+    step = _train_small_cnn(workloads.small_cnn_workload(), itertools.cycle(batches))
+    return Job(step, 2 * len(batches))
+
+
+def _data_bound() -> Job:
+    workload = workloads.small_cnn_workload()
+    loader = iter(workloads.image_loader())  # Its worker is forked before JAX has threads.
+    # A jitted function takes NumPy's arrays without a copy; jnp.asarray makes one.
+    return Job(_train_small_cnn(workload, ([x.numpy() for x in batch] for batch in loader)))
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _trained(
+    make: Callable[[], models.Workload],
+    loss: Loss,
+    arrange: Callable[[Parameters], Parameters] = dict,
+) -> Callable[[], Job]:
+    """Returns what makes the job of a workload's training."""
+
+    def job() -> Job:
+        workload = make()
+        return Job(_train(workload, itertools.repeat(_arrays(workload.batch)), loss, arrange))
+
+    return job
+
+
+_JOBS: dict[str, Callable[[], Job]] = {
+    "mlp": _trained(models.mlp_workload, _plain(jax_models.mlp)),
+    "resnet18": _trained(models.resnet18_workload, _images(jax_models.resnet18)),
+    "bert": _trained(models.bert_workload, _bert_loss),
+    "resnet50": _trained(workloads.resnet50_workload, _images(jax_models.resnet50)),
+    "vit": _trained(workloads.vit_workload, _plain(jax_models.vit)),
+    "gpt2": _gpt2,
+    "llama": _trained(workloads.llama_workload, _plain(jax_models.llama, _next_word)),
+    "llama_decode": _llama_decode,
+    "lstm": _trained(workloads.lstm_workload, _plain(jax_models.recurrent)),
+    "dlrm": _trained(workloads.dlrm_workload, _plain(jax_models.dlrm, binary_cross_entropy)),
+    "scan48": _trained(
+        workloads.scan48_workload,
+        _plain(jax_models.scanned_gpt, _next_word),
+        jax_models.stack_blocks,
+    ),
+    "recompile": _recompile,
+    "data_bound": _data_bound,
+}
+
+
+def make(name: str) -> Job:
+    """Returns a job of ``workloads.py``."""
     torch.manual_seed(0)
-    if name in losses:
-        return _training(models.WORKLOADS[name](), losses[name], images=name == "resnet18")
-    if name == "gpt2":
-        p = _tree(workloads.Gpt(50257, 512, 8, 8).named_parameters())
-        words = jnp.asarray(torch.randint(50257, (1, 128)).numpy())
-        jitted = jax.jit(_gpt2)
-        return lambda: jitted(p, words)
-    return None
+    return _JOBS[name]()

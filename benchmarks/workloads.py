@@ -15,13 +15,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 Wrap = Callable[[nn.Module], Any]
+Batch = Sequence[torch.Tensor]
+
+DECODE_ROWS, DECODE_ROOM = 4, 128  # sequences, and places of their cache
 
 
 class Job(NamedTuple):
     """One step, what it is given, and what it keeps from step to step."""
 
     step: Callable[..., torch.Tensor]
-    batches: Iterator[Sequence[torch.Tensor]]
+    batches: Iterator[Batch]
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None
     warm_up: int = 3  # steps until nothing is compiled any more
@@ -37,7 +40,7 @@ def training_on(
     workload: models.Workload,
     device: torch.device,
     wrap: Wrap,
-    batches: Iterator[Sequence[torch.Tensor]],
+    batches: Iterator[Batch],
 ) -> Job:
     """The same, each step on the next of these batches."""
     model = workload.model.to(device).train()
@@ -287,77 +290,49 @@ def _gpt_training(model: nn.Module, vocabulary: int, rows: int, length: int) -> 
     return models.Workload(model, models.adamw, (words, words.clone()), _next_word)
 
 
-def resnet50_job(device: torch.device, wrap: Wrap) -> Job:
-    """ResNet-50 training on images of 4x3x64x64; SGD."""
+def resnet50_workload() -> models.Workload:
+    """ResNet-50 on images of 4x3x64x64; SGD."""
     batch = (torch.randn(4, 3, 64, 64), torch.randint(1000, (4,)))
-    return training(models.Workload(resnet50(), models.sgd, batch, F.cross_entropy), device, wrap)
+    return models.Workload(resnet50(), models.sgd, batch, F.cross_entropy)
 
 
-def vit_job(device: torch.device, wrap: Wrap) -> Job:
-    """A vision transformer (6 layers of 192) training on images of 8x3x64x64; AdamW."""
+def vit_workload() -> models.Workload:
+    """A vision transformer (6 layers of 192) on images of 8x3x64x64; AdamW."""
     batch = (torch.randn(8, 3, 64, 64), torch.randint(1000, (8,)))
-    return training(models.Workload(Vit(), models.adamw, batch, F.cross_entropy), device, wrap)
+    return models.Workload(Vit(), models.adamw, batch, F.cross_entropy)
 
 
-def gpt2_job(device: torch.device, wrap: Wrap) -> Job:
-    """GPT-2 (8 layers of 512, vocabulary 50,257), a forward pass of 1x128 words."""
-    return inference(Gpt(50257, 512, 8, 8), torch.randint(50257, (1, 128)), device, wrap)
+def llama_workload() -> models.Workload:
+    """Llama (6 layers of 256, vocabulary 8,192) on 4x128 words; AdamW."""
+    return _gpt_training(Llama(), 8192, 4, 128)
 
 
-def llama_job(device: torch.device, wrap: Wrap) -> Job:
-    """Llama (6 layers of 256, vocabulary 8,192) training on 4x128 words; AdamW."""
-    return training(_gpt_training(Llama(), 8192, 4, 128), device, wrap)
-
-
-def llama_decode_job(device: torch.device, wrap: Wrap) -> Job:
-    """The next word of 4 sequences, by a cache of 128 places, from Llama as above."""
-    model, rows, room = Llama().to(device).eval(), 4, 128
-    shape = (rows, 4, room, model.dims)
-    caches = [
-        (torch.zeros(shape, device=device), torch.zeros(shape, device=device)) for _ in model.layers
-    ]
-    forward = wrap(model)
-    words = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-    place = torch.zeros(1, dtype=torch.int64, device=device)
-
-    @torch.no_grad()
-    def step() -> torch.Tensor:
-        logits = forward(words, place, caches)
-        words.copy_(logits[:, -1:].argmax(-1))
-        place.add_(1).remainder_(room)
-        return words
-
-    return Job(step, itertools.repeat(()), model)
-
-
-def lstm_job(device: torch.device, wrap: Wrap) -> Job:
-    """Two LSTM layers of 128 training on 16x32x64; SGD."""
+def lstm_workload() -> models.Workload:
+    """Two LSTM layers of 128 on 16x32x64; SGD."""
     batch = (torch.randn(16, 32, 64), torch.randint(10, (16,)))
-    return training(models.Workload(Recurrent(), models.sgd, batch, F.cross_entropy), device, wrap)
+    return models.Workload(Recurrent(), models.sgd, batch, F.cross_entropy)
 
 
-def dlrm_job(device: torch.device, wrap: Wrap) -> Job:
-    """Embedding bags (8 tables of 20,000x32) and two MLPs training on 256 rows; SGD."""
+def dlrm_workload() -> models.Workload:
+    """Embedding bags (8 tables of 20,000x32) and two MLPs on 256 rows; SGD."""
     numbers = torch.cat([torch.rand(256, 13), torch.randint(20000, (256, 32)).float()], 1)
     batch = (numbers, torch.rand(256).round())
-    workload = models.Workload(Dlrm(), models.sgd, batch, F.binary_cross_entropy_with_logits)
-    return training(workload, device, wrap)
+    return models.Workload(Dlrm(), models.sgd, batch, F.binary_cross_entropy_with_logits)
 
 
-def scan48_job(device: torch.device, wrap: Wrap) -> Job:
-    """48 decoder layers of 64 training on 2x64 words; AdamW. On xla one loop: scan_layers."""
-    return training(_gpt_training(ScannedGpt(256, 64, 48, 2), 256, 2, 64), device, wrap)
+def scan48_workload() -> models.Workload:
+    """48 decoder layers of 64 on 2x64 words; AdamW. On xla one loop: scan_layers."""
+    return _gpt_training(ScannedGpt(256, 64, 48, 2), 256, 2, 64)
 
 
-def recompile_job(device: torch.device, wrap: Wrap) -> Job:
-    """The small CNN training on batches of 20 sizes, in turn: what is compiled is found again."""
-    sizes = range(8, 28)
-    batches = [
-        (torch.randn(n, 3, 32, 32).to(device), torch.randint(10, (n,)).to(device)) for n in sizes
-    ]
-    workload = models.Workload(small_cnn(), models.sgd, batches[0], F.cross_entropy)
-    job = training_on(workload, device, wrap, itertools.cycle(batches))
-    return job._replace(warm_up=3 * len(batches))
+def small_cnn_workload() -> models.Workload:
+    """The small CNN on batches that are given apart; SGD."""
+    return models.Workload(small_cnn(), models.sgd, (), F.cross_entropy)
+
+
+def batches_of_sizes() -> list[Batch]:
+    """Returns batches of 8 to 27 images for the small CNN."""
+    return [(torch.randn(n, 3, 32, 32), torch.randint(10, (n,))) for n in range(8, 28)]
 
 
 class _Images(torch.utils.data.Dataset):
@@ -372,11 +347,59 @@ class _Images(torch.utils.data.Dataset):
         return (image - 0.5) / 0.25, index % 10
 
 
-def data_bound_job(device: torch.device, wrap: Wrap) -> Job:
-    """The small CNN training on 64 images a step, from a loader with one worker."""
-    loader = torch.utils.data.DataLoader(_Images(), 64, num_workers=1, drop_last=True)
+def image_loader() -> torch.utils.data.DataLoader:
+    """Returns batches of 64 images for the small CNN, from one worker."""
+    return torch.utils.data.DataLoader(_Images(), 64, num_workers=1, drop_last=True)
 
-    def batches() -> Iterator[Sequence[torch.Tensor]]:
+
+def _trained(make: Callable[[], models.Workload]) -> Callable[[torch.device, Wrap], Job]:
+    """Returns what makes the job of a workload's training."""
+    return lambda device, wrap: training(make(), device, wrap)
+
+
+def gpt2_inputs() -> tuple[nn.Module, torch.Tensor]:
+    """GPT-2 (8 layers of 512, vocabulary 50,257) and 1x128 words."""
+    return Gpt(50257, 512, 8, 8), torch.randint(50257, (1, 128))
+
+
+def gpt2_job(device: torch.device, wrap: Wrap) -> Job:
+    """A forward pass of GPT-2, without gradients."""
+    return inference(*gpt2_inputs(), device, wrap)
+
+
+def llama_decode_job(device: torch.device, wrap: Wrap) -> Job:
+    """The next word of 4 sequences, by a cache of 128 places, from Llama as above."""
+    model = Llama().to(device).eval()
+    shape = (DECODE_ROWS, 4, DECODE_ROOM, model.dims)
+    caches = [
+        (torch.zeros(shape, device=device), torch.zeros(shape, device=device)) for _ in model.layers
+    ]
+    forward = wrap(model)
+    words = torch.zeros(DECODE_ROWS, 1, dtype=torch.int64, device=device)
+    place = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def step() -> torch.Tensor:
+        logits = forward(words, place, caches)
+        words.copy_(logits[:, -1:].argmax(-1))
+        place.add_(1).remainder_(DECODE_ROOM)
+        return words
+
+    return Job(step, itertools.repeat(()), model)
+
+
+def recompile_job(device: torch.device, wrap: Wrap) -> Job:
+    """The small CNN on batches of 20 sizes, in turn: what is compiled is found again."""
+    batches = [tuple(tensor.to(device) for tensor in batch) for batch in batches_of_sizes()]
+    job = training_on(small_cnn_workload(), device, wrap, itertools.cycle(batches))
+    return job._replace(warm_up=3 * len(batches))
+
+
+def data_bound_job(device: torch.device, wrap: Wrap) -> Job:
+    """The small CNN on 64 images a step, from a loader with one worker."""
+    loader = image_loader()
+
+    def batches() -> Iterator[Batch]:
         if device.type == "xla":
             from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
@@ -384,23 +407,19 @@ def data_bound_job(device: torch.device, wrap: Wrap) -> Job:
         for batch in loader:
             yield [tensor.to(device) for tensor in batch]
 
-    workload = models.Workload(small_cnn(), models.sgd, (), F.cross_entropy)
-    return training_on(workload, device, wrap, batches())
+    return training_on(small_cnn_workload(), device, wrap, batches())
 
 
 JOBS: dict[str, Callable[[torch.device, Wrap], Job]] = {
-    **{
-        name: lambda device, wrap, make=make: training(make(), device, wrap)
-        for name, make in models.WORKLOADS.items()
-    },
-    "resnet50": resnet50_job,
-    "vit": vit_job,
+    **{name: _trained(make) for name, make in models.WORKLOADS.items()},
+    "resnet50": _trained(resnet50_workload),
+    "vit": _trained(vit_workload),
     "gpt2": gpt2_job,
-    "llama": llama_job,
+    "llama": _trained(llama_workload),
     "llama_decode": llama_decode_job,
-    "lstm": lstm_job,
-    "dlrm": dlrm_job,
-    "scan48": scan48_job,
+    "lstm": _trained(lstm_workload),
+    "dlrm": _trained(dlrm_workload),
+    "scan48": _trained(scan48_workload),
     "recompile": recompile_job,
     "data_bound": data_bound_job,
 }
