@@ -182,7 +182,7 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
        : rows <= kFewRows ? "some"
                           : "many",
        transposed ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
-       MultipliesNatively(element) ? "native" : "converted"},
+       HasTunedProducts(element) ? "tuned" : "other", products < (1 << 22) ? "short" : "long"},
       possible);
 }
 
@@ -221,6 +221,7 @@ class MatrixProduct {
   std::optional<Value> ComputeWith(Value bias) const {
     if (kernel_ != Kernel::kLibrary || lhs_.rank() != 2) return std::nullopt;
     if (bias.element() != cx_.output_element()) return std::nullopt;
+    if (bias.element() == ElementType::kF32) return std::nullopt;  // XLA fuses that with more
     return Call(bias);
   }
 

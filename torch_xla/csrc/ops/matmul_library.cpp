@@ -74,6 +74,15 @@ bool MultipliesNatively(ElementType element) {
 #endif
 }
 
+bool HasTunedProducts(ElementType element) {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool is_intel = __builtin_cpu_is("intel");
+  return element == ElementType::kF32 ? is_intel : MultipliesNatively(element);
+#else
+  return false;
+#endif
+}
+
 bool HasMatmul(ElementType from, ElementType to) {
   switch (from) {
     case ElementType::kS8:

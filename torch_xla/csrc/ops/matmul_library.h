@@ -13,6 +13,10 @@ namespace torch_xla::lowering {
 /// Whether the processor has instructions for products of that element type, besides float's.
 bool MultipliesNatively(ElementType element);
 
+/// Whether ATen's products of an element type are made for this processor: those of what it
+/// multiplies natively, and float's on an Intel (MKL).
+bool HasTunedProducts(ElementType element);
+
 /// Whether ATen multiplies matrices `from` one element type `to` another.
 bool HasMatmul(ElementType from, ElementType to);
 

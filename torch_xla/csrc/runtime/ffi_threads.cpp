@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -35,6 +36,18 @@ struct Work {
   std::atomic<bool> failed{false};
   std::exception_ptr failure;
 };
+
+/// Until it is so, but not for long: to sleep and be woken takes as long.
+template <typename Condition>
+void Spin(Condition condition) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kLongest = std::chrono::microseconds(50);
+  for (const auto start = Clock::now(); !condition() && Clock::now() - start < kLongest;) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
 
 void Scheduled(void* data) {
   std::unique_ptr<std::shared_ptr<Work>> work(static_cast<std::shared_ptr<Work>*>(data));
@@ -89,6 +102,7 @@ void RunOnFfiThreads(const XLA_FFI_CallFrame& frame, int64_t count,
     data.release();  // NOLINT(bugprone-unused-return-value): Scheduled() takes it
   }
   work->Run();
+  Spin([&] { return work->left.load(std::memory_order_acquire) == 0; });
   for (int64_t left; (left = work->left.load(std::memory_order_acquire)) > 0;) {
     work->left.wait(left, std::memory_order_acquire);
   }
