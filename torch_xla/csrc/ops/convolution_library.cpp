@@ -99,7 +99,7 @@ struct Call {
 
   void Run(const XLA_FFI_CallFrame& frame) const {
     // Less than this is not worth a second thread.
-    constexpr int64_t kLeast = 1 << 22;
+    constexpr int64_t kLeast = 1 << 21;
     const int64_t products = part == ConvolutionPart::kForward ? result.numel() * rhs[0].numel()
                              : part == ConvolutionPart::kInputGradient
                                  ? lhs.numel() * rhs[0].numel()
