@@ -221,7 +221,7 @@ class MatrixProduct {
   std::optional<Value> ComputeWith(Value bias) const {
     if (kernel_ != Kernel::kLibrary || lhs_.rank() != 2) return std::nullopt;
     if (bias.element() != cx_.output_element()) return std::nullopt;
-    if (bias.element() == ElementType::kF32) return std::nullopt;  // XLA fuses that with more
+    if (bias.element() == ElementType::kF32) return std::nullopt;  // XLA fuses its sum
     return Call(bias);
   }
 

@@ -77,10 +77,9 @@ bool MultipliesNatively(ElementType element) {
 bool HasTunedProducts(ElementType element) {
 #if defined(__x86_64__) && defined(__linux__)
   static const bool is_intel = __builtin_cpu_is("intel");
-  return element == ElementType::kF32 ? is_intel : MultipliesNatively(element);
-#else
-  return false;
+  if (element == ElementType::kF32) return is_intel;
 #endif
+  return MultipliesNatively(element);
 }
 
 bool HasMatmul(ElementType from, ElementType to) {

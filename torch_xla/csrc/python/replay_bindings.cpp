@@ -407,8 +407,8 @@ class Recording {
   // Arguments first: where a function has a recording for each of many sizes, they tell them apart.
   bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
                    std::vector<PyObject*>& given) const {
-    return ArgumentsMatch(args, kwargs, given) &&
-           !Surroundings::Now().Difference(*surroundings_) && lazy::MayCut() && objects_->Hold();
+    return ArgumentsMatch(args, kwargs, given) && !Surroundings::Now().Difference(*surroundings_) &&
+           lazy::MayCut() && objects_->Hold();
   }
 
   /// What a plan is given, which the objects keep alive.
