@@ -10,16 +10,21 @@ import torch_xla.runtime as xr
 pytestmark = pytest.mark.skipif(xr.device_type() != "CPU", reason="the plugin's own memory")
 
 
-def steps(rows: int, step: str) -> str:
-    """Ten of `step`, which says whether it is right, of a square matrix `x` with so many rows; what
-    faulted in each."""
-    return f"""
-    import resource, time
+RESIDENT = """
+    import resource
 
     def resident():  # MiB
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize() >> 20
+"""
 
+
+def steps(rows: int, step: str) -> str:
+    """Ten of `step`, which says whether it is right, of a square matrix `x` with so many rows; what
+    faulted in each."""
+    return f"""
+    import time
+    {RESIDENT}
     def faulted():  # MiB
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize() >> 20
 
@@ -126,28 +131,23 @@ def test_steps_do_not_add_to_what_is_kept(tmp_path):
     """What the library frees of memory that it had otherwise is not kept, nor a block for each time
     that two threads asked at once."""
     result, _ = run_python(
-        """
-        import resource
+        RESIDENT
+        + """
+    from torch.nn.functional import cross_entropy
 
-        from torch.nn.functional import cross_entropy
-
-        def resident():  # MiB
-            with open("/proc/self/statm") as file:
-                return int(file.read().split()[1]) * resource.getpagesize() >> 20
-
-        model = torch.nn.LSTM(64, 128, 2, batch_first=True).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        x = torch.randn(16, 32, 64).to(device)
-        target = torch.randint(128, (16,)).to(device)
-        sizes = []
-        for i in range(400):
-            optimizer.zero_grad()
-            cross_entropy(model(x)[0][:, -1], target).backward()
-            optimizer.step()
-            torch_xla.sync(wait=True)
-            if i in (60, 399):
-                sizes.append(resident())
-        report(grown=sizes[1] - sizes[0])
+    model = torch.nn.LSTM(64, 128, 2, batch_first=True).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x = torch.randn(16, 32, 64).to(device)
+    target = torch.randint(128, (16,)).to(device)
+    sizes = []
+    for i in range(400):
+        optimizer.zero_grad()
+        cross_entropy(model(x)[0][:, -1], target).backward()
+        optimizer.step()
+        torch_xla.sync(wait=True)
+        if i in (60, 399):
+            sizes.append(resident())
+    report(grown=sizes[1] - sizes[0])
         """,
         tmp_path,
     )

@@ -60,6 +60,20 @@ class TestHooks:
         right(program, device)
 
 
+def products(numbers):
+    """A program that calls a function with each of the numbers."""
+
+    def program(compile, device):
+        @compile
+        def f(x, number):
+            return x * number
+
+        x = torch.ones(3, device=device)
+        return [f(x, number) for number in numbers]
+
+    return program
+
+
 class TestManySizes:
     def test_each_of_20_in_turn_has_its_recording(self, device):
         def program(compile, device):
@@ -74,27 +88,12 @@ class TestManySizes:
         assert found.replayed >= 50, str(found)
 
     def test_that_never_come_again_are_no_longer_recorded(self, device):
-        def program(compile, device):
-            @compile
-            def f(x, count):
-                return x * count
-
-            x = torch.ones(3, device=device)
-            return [f(x, i) for i in range(replay._MAX_NEW + 5)]
-
-        refused(program, device, "of new sizes or values too often")
+        numbers = range(replay._MAX_NEW + 5)
+        refused(products(numbers), device, "of new sizes or values too often")
 
     def test_new_ones_do_not_end_what_is_replayed(self, device):
-        def program(compile, device):
-            @compile
-            def f(x, count):
-                return x * count
-
-            x = torch.ones(3, device=device)
-            numbers = [7] * 9 + list(range(10, replay._MAX_NEW + 20)) + [7] * 10
-            return [f(x, i) for i in numbers]
-
-        assert right(program, device).replayed >= 16
+        numbers = [7] * 9 + list(range(10, replay._MAX_NEW + 20)) + [7] * 10
+        assert right(products(numbers), device).replayed >= 16
 
 
 class TestOptimizers:

@@ -102,7 +102,7 @@ void RunOnFfiThreads(const XLA_FFI_CallFrame& frame, int64_t count,
     data.release();  // NOLINT(bugprone-unused-return-value): Scheduled() takes it
   }
   work->Run();
-  Spin([&] { return work->left.load(std::memory_order_acquire) == 0; });
+  if (count > 1) Spin([&] { return work->left.load(std::memory_order_acquire) == 0; });
   for (int64_t left; (left = work->left.load(std::memory_order_acquire)) > 0;) {
     work->left.wait(left, std::memory_order_acquire);
   }

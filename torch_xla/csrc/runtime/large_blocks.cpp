@@ -51,7 +51,7 @@ struct alignas(64) Block {
     return new (at) Block{kMark, reinterpret_cast<uintptr_t>(at), bytes - sizeof(Block)};
   }
 
-  /// Of memory that it may be that of; null: it is somebody else's.
+  /// That of memory which the library frees; null where it had it otherwise.
   static Block* Of(void* data) {
     if (reinterpret_cast<uintptr_t>(data) % PageSize() != sizeof(Block)) return nullptr;
     Block* block = static_cast<Block*>(data) - 1;  // in the same page
@@ -172,20 +172,10 @@ struct Replacement {
   void *original, *replacement;
 };
 
-/// Whether the dynamic linker has made it read-only.
-bool IsReadOnly(const link_map& library, const void* address) {
-  const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(library.l_addr);
-  const auto* segments = reinterpret_cast<const ElfW(Phdr)*>(library.l_addr + header->e_phoff);
-  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - library.l_addr;
-  return std::any_of(segments, segments + header->e_phnum, [&](const ElfW(Phdr) & segment) {
-    return segment.p_type == PT_GNU_RELRO && offset - segment.p_vaddr < segment.p_memsz;
-  });
-}
-
 void Write(const link_map& library, void** slot, void* value) {
   const uintptr_t page = sysconf(_SC_PAGESIZE);
   void* start = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) / page * page);
-  const bool read_only = IsReadOnly(library, slot);
+  const bool read_only = BecameReadOnly(&library, slot);
   if (read_only && mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return;
   *slot = value;
   if (read_only) mprotect(start, page, PROT_READ);

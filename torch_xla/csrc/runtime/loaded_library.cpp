@@ -76,6 +76,15 @@ std::string BuildIdOf(const void* address) {
   return id;
 }
 
+bool BecameReadOnly(const link_map* library, const void* address) {
+  bool did = false;
+  ForEachSegment(library, [&](uintptr_t begin, const ElfW(Phdr) & segment) {
+    did |= segment.p_type == PT_GNU_RELRO &&
+           reinterpret_cast<uintptr_t>(address) - begin < segment.p_memsz;
+  });
+  return did;
+}
+
 void GiveBackCode(const void* address) {
   const link_map* library = LibraryOf(address);
   if (!library || HasRelocatedCode(*library)) return;
@@ -96,6 +105,7 @@ namespace torch_xla::runtime {
 
 const link_map* LibraryOf(const void*) { return nullptr; }
 std::string BuildIdOf(const void*) { return {}; }
+bool BecameReadOnly(const link_map*, const void*) { return false; }
 void GiveBackCode(const void*) {}
 
 }  // namespace torch_xla::runtime

@@ -16,6 +16,9 @@ const link_map* LibraryOf(const void* address);
 /// hexadecimal digits; empty where it wrote nothing.
 std::string BuildIdOf(const void* address);
 
+/// Whether the dynamic linker has made an address of the library read-only, having written it.
+bool BecameReadOnly(const link_map* library, const void* address);
+
 /// Gives the pages of the code and constants of the library at `address` back to the system, which
 /// keeps them as a part of the file and maps those that are used again. Making a client and
 /// compiling use code of XLA and LLVM by the tens of megabytes that no step uses.
