@@ -145,8 +145,9 @@ std::vector<int> ChooseAliases(const Cut& cut) {
   for (const Target& target : cut.targets) pair(target.overwrites, target.root);
   // XLA may lay these out in another way than the parameter.
   if (cut.devices->size() > 1) return aliases;
-  for (size_t root = 0; root < graph.roots.size(); ++root) {
+  for (size_t root = 0; root < graph.roots.size() && !dying.empty(); ++root) {
     for (const ir::Value& operand : graph.roots[root].node->operands()) {
+      if (taken[root]) break;  // Operations on lists have hundreds of operands.
       if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
     }
   }
