@@ -329,7 +329,7 @@ def _trace(program: Any, size: int) -> tuple[Any, ...]:
             for value, spec in zip(results, signature.output_specs, strict=True)
             if spec.kind == OutputKind.USER_OUTPUT
         ]
-        function = tracing.function(capture, offered, kept, "main")
+        function = tracing.function(capture, offered, kept, "main", portable=True)
         outputs = [_signature(tensor) for tensor in kept]
     constants = [_as_array(tensor) for tensor in function.captured]
     captured = [_signature(tensor) for tensor in function.captured]

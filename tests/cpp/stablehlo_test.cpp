@@ -52,6 +52,43 @@ TEST(Builder, GoldenModule) {
   EXPECT_EQ(executable->num_outputs(), 2u);
 }
 
+/// A function of one argument that calls `inner`, text of another.
+std::string CallerOf(const std::string& inner, FunctionForm form) {
+  Builder b;
+  b.TakeFunctions(form);
+  Value x = b.Parameter(Type(kF32, {2}));
+  return b.Finish(b.Call(b.AddFunctions(inner), std::vector<Value>{x}));
+}
+
+TEST(Builder, FunctionsOfTwoForms) {
+  auto write = [](Value (*body)(Value)) {
+    Builder b;
+    return b.Finish({body(b.Parameter(Type(kF32, {2})))});
+  };
+  const std::string plain = write([](Value x) { return Sine(x); });
+  const std::string calling = write([](Value x) { return Cosine(x); });
+  EXPECT_EQ(JoinForms(plain, plain), plain);
+  const std::string both = JoinForms(plain, calling);
+  auto has = [](const std::string& text, std::string_view word) {
+    return text.find(word) != std::string::npos;
+  };
+  // A function around it has both, too.
+  for (const std::string& text : {both, CallerOf(both, FunctionForm::kBoth)}) {
+    EXPECT_TRUE(has(text, "sine") && has(text, "torch_xla.calling")) << text;
+    const std::string without = CallerOf(text, FunctionForm::kPlain);
+    const std::string with = CallerOf(text, FunctionForm::kCalling);
+    EXPECT_TRUE(has(without, "stablehlo.sine") && !has(without, "cosine")) << without;
+    EXPECT_TRUE(has(with, "cosine") && !has(with, "stablehlo.sine")) << with;
+    EXPECT_FALSE(has(without + with, "torch_xla.calling"));
+    EXPECT_EQ(ParseFunctions(text).results, std::vector<Type>{Type(kF32, {2})});
+  }
+  // A function that calls one of both forms can have two itself.
+  const std::string outer = JoinForms(CallerOf(both, FunctionForm::kPlain), calling);
+  EXPECT_FALSE(has(CallerOf(outer, FunctionForm::kCalling), "stablehlo.sine"));
+  REQUIRE_PLUGIN();
+  EXPECT_NE(Compile(CallerOf(both, FunctionForm::kCalling)), nullptr);
+}
+
 TEST(Builder, JoinsShortDimensions) {
   Builder b;
   b.JoinDimensions(true);

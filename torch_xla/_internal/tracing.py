@@ -39,10 +39,17 @@ class Function(NamedTuple):
 
 
 def function(
-    capture: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], name: str
+    capture: Any,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    name: str,
+    portable: bool = False,
 ) -> Function:
-    """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``."""
-    return Function(*capture.function(list(inputs), list(outputs), name))
+    """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``.
+
+    Its text has a second form, which calls this process' library, but where it is ``portable``.
+    """
+    return Function(*capture.function(list(inputs), list(outputs), name, portable))
 
 
 @contextlib.contextmanager
@@ -107,9 +114,7 @@ _built: dict[Any, str] = {}
 _MAX_BUILT = 1024
 
 
-def build(
-    key: Any, make: Any, operands: Sequence[torch.Tensor], name: str = "hlo"
-) -> list[torch.Tensor]:
+def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Calls a function that ``make`` builds of values like ``operands``, once for each key."""
     signature = tuple((tuple(tensor.shape), tensor.dtype) for tensor in operands)
     text = _built.get((key, signature))
@@ -117,6 +122,6 @@ def build(
         if len(_built) >= _MAX_BUILT:
             _built.clear()
         text = _built[key, signature] = _XLAC._stablehlo_of(
-            lambda *values: make(values), list(operands), name
+            lambda *values: make(values), list(operands)
         )
     return _XLAC._stablehlo_call(text, list(operands))

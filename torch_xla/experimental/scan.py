@@ -108,7 +108,7 @@ def _forward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tensor
         captured = values[carries + xs :]
         zero = constant(values[0], 0)
         stacked = [
-            _hlo.full(values[0], 0, [count, *like.shape], like.dtype)
+            _hlo.empty(values[0], [count, *like.shape], like.dtype)
             for like in plan.out_like[carries:] + [plan.out_like[i] for i in plan.kept]
         ]
 
@@ -150,7 +150,7 @@ def _backward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tenso
         captured = values[n_carry + n_y + n_inputs :]
         zero = constant(values[0], 0)
         like = plan.grads_like
-        stacked = [_hlo.full(values[0], 0, [count, *x.shape], x.dtype) for x in like[0]]
+        stacked = [_hlo.empty(values[0], [count, *x.shape], x.dtype) for x in like[0]]
         sums = [_hlo.full(values[0], 0, list(p.shape), p.dtype) for p in like[1]]
 
         def body(turn: Any, *state: Any) -> Any:
@@ -252,6 +252,8 @@ def _plan_backward(
         torch.zeros_like(target) if grad is None else grad
         for grad, target in zip(found_grads, targets, strict=True)
     ]
+    # Of views what they look at: a weight that was transposed is no residual, but given.
+    kept = capture.bases(kept)
     dependent = capture.depend(kept)
     candidates = [tensor for tensor, ours in zip(kept, dependent, strict=True) if ours]
     names = [("carry", i) for i in range(plan.carry)] + [("x", i) for i in range(len(xs))]

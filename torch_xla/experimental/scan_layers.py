@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,11 +17,19 @@ from torch_xla.experimental.scan import scan
 _hlo = _XLAC.hlo
 
 
-def _form(layer: nn.Module) -> Any:
-    return [
-        (name, tensor.shape, tensor.dtype, tensor.requires_grad)
-        for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
-    ]
+def _state(layer: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns parameters and buffers by name; in one walk, where there are many layers."""
+    state, known = {}, set()
+    for prefix, module in layer.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and id(tensor) not in known:
+                known.add(id(tensor))
+                state[f"{prefix}.{name}" if prefix else name] = tensor
+    return state
+
+
+def _form(state: dict[str, torch.Tensor]) -> Any:
+    return [(name, x.shape, x.dtype, x.requires_grad) for name, x in state.items()]
 
 
 class _OtherDtypes(Exception):
@@ -40,15 +48,7 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        def make(values: Sequence[Any]) -> list[Any]:
-            (x,) = values
-            count, *part = x.shape
-            none = [0] * len(part)
-            slices = (_hlo.slice(x, [i, *none], [i + 1, *part]) for i in range(count))
-            return [_hlo.reshape(one, part) for one in slices]
-
-        # By this name the lowering (csrc/ops/unbind_library.h) knows it.
-        return tuple(tracing.build("unbind", make, [grad.detach()], "torch_xla_unbind"))
+        return tuple(tracing.build("unbind", lambda x: _hlo.unbind(x[0]), [grad.detach()]))
 
 
 def scan_layers(
@@ -80,22 +80,23 @@ def scan_layers(
     layers = list(layers)
     if not layers:
         return input_data
-    form = _form(layers[0])
-    for number, layer in enumerate(layers):
-        if type(layer) is not type(layers[0]) or _form(layer) != form:
+    states = [_state(layer) for layer in layers]
+    form = _form(states[0])
+    for number, (layer, state) in enumerate(zip(layers, states, strict=True)):
+        if type(layer) is not type(layers[0]) or _form(state) != form:
             raise ValueError(
                 f"scan_layers(): expected layers alike, but layer {number} has other parameters "
-                f"or another class than layer 0: {type(layer).__name__} {_form(layer)}, not "
+                f"or another class than layer 0: {type(layer).__name__} {_form(state)}, not "
                 f"{type(layers[0]).__name__} {form}"
             )
     try:
-        return _scan(layers, input_data, partition_fn, is_layer_pure)
+        return _scan(layers[0], states, input_data, partition_fn, is_layer_pure)
     except _OtherDtypes:
         results = layers[0](*(input_data if isinstance(input_data, tuple) else (input_data,)))
     if len(layers) == 1:
         return results
     try:
-        return _scan(layers[1:], results, partition_fn, is_layer_pure)
+        return _scan(layers[1], states[1:], results, partition_fn, is_layer_pure)
     except _OtherDtypes:
         raise ValueError(
             "scan_layers(): expected layers that return the dtypes that they take, but the second "
@@ -103,8 +104,13 @@ def scan_layers(
         ) from None
 
 
-def _scan(layers: list[nn.Module], input_data: Any, partition_fn: Any, is_layer_pure: bool) -> Any:
-    states = [dict((*layer.named_parameters(), *layer.named_buffers())) for layer in layers]
+def _scan(
+    layer: nn.Module,
+    states: list[dict[str, torch.Tensor]],
+    input_data: Any,
+    partition_fn: Any,
+    is_layer_pure: bool,
+) -> Any:
     stacked = {
         name: _Stack.apply(*(state[name] for state in states))  # type: ignore[no-untyped-call]
         for name in states[0]
@@ -113,7 +119,7 @@ def _scan(layers: list[nn.Module], input_data: Any, partition_fn: Any, is_layer_
 
     def one(carry: Any, state: dict[str, torch.Tensor]) -> tuple[Any, None]:
         # What a layer gives back unchanged is a new tensor, which the loop carries.
-        result = functional_call(layers[0], state, carry if as_arguments else (carry,))
+        result = functional_call(layer, state, carry if as_arguments else (carry,))
         given, returned = tree_flatten(carry), tree_flatten(result)
         if given[1] == returned[1] and any(
             isinstance(now, torch.Tensor)
@@ -126,7 +132,7 @@ def _scan(layers: list[nn.Module], input_data: Any, partition_fn: Any, is_layer_
 
     if not stacked:  # Layers without parameters: there is something to loop over.
         first = tree_flatten(input_data)[0][0]
-        turns = torch.zeros(len(layers), dtype=torch.bool, device=first.device)
+        turns = torch.zeros(len(states), dtype=torch.bool, device=first.device)
         return scan(lambda carry, _: one(carry, {}), input_data, turns)[0]
     return scan(one, input_data, stacked, partition_fn, is_layer_pure)[0]
 

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 import weakref
 
 import pytest
@@ -211,6 +212,39 @@ class TestScanLayers:
             layers = nn.ModuleList(Block(8) for _ in range(count)).to(device)
             sizes.append(xm.get_stablehlo([scan_layers(layers, x)]).count("dot_general"))
         assert sizes == [2, 2]
+
+    def test_gradients_need_no_layer_again(self, device):
+        """What is read as a view, transposed weights and inputs of products, is there as a base."""
+        layers = nn.ModuleList(Block(8) for _ in range(3)).to(device)
+        scan_layers(layers, rand(2, 3, 8).to(device)).square().sum().backward()
+        text = xm.get_stablehlo([p.grad for p in layers.parameters()])
+        assert text.count("dot_general") == 6 and text.count("rsqrt") == 1
+
+    def test_libraries_are_called_where_a_program_may(self, tmp_path):
+        found = python_output(
+            """
+            import torch, torch_xla
+            import torch_xla.core.xla_model as xm
+            from torch_xla.experimental.scan_layers import scan_layers
+
+            def make():
+                return scan_layers(layers, x.to(layers[0].weight.device))
+
+            torch.manual_seed(0)
+            layers = torch.nn.ModuleList(torch.nn.LayerNorm(64) for _ in range(3))
+            x = torch.randn(128, 64)
+            expected = layers[2](layers[1](layers[0](x)))
+            layers.to("xla")
+            print("custom_call" in xm.get_stablehlo([make()]))
+            torch.testing.assert_close(make().cpu(), expected)
+            """,
+            XLA_FLAGS=f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+            XLA_PERSISTENT_CACHE_PATH="",
+        )
+        assert found == "False"
+        programs = (path.read_text() for path in tmp_path.glob("*before_optimizations.txt"))
+        calls = any("torch_xla.cpu_normalization" in text for text in programs)
+        assert calls == (os.environ.get("XLA_CPU_KERNELS") != "0")
 
     def test_unlike_layers(self, device):
         with pytest.raises(ValueError, match="layer 1 has other parameters"):

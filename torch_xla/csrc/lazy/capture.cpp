@@ -128,6 +128,18 @@ bool Capture::IsOutside(const ir::Node& leaf) const {
   return static_cast<const DeviceData*>(leaf.payload())->id() < first_data_;
 }
 
+std::vector<ir::Value> Capture::BasesOf(std::vector<ir::Value> values) {
+  constexpr int64_t kMuchLarger = 4;
+  for (ir::Value& value : values) {
+    const int64_t most = kMuchLarger * value.shape()->numel;
+    while (&value.node->op() == &ir::ops::as_strided &&
+           value.node->operands()[0].shape()->numel <= most) {
+      value = ir::Value(value.node->operands()[0]);
+    }
+  }
+  return values;
+}
+
 std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& values) const {
   std::unordered_set<const ir::Node*> depend;
   for (const ir::Value& value : placeholders_) depend.insert(value.node.get());
@@ -270,7 +282,7 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
 
 Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
                                         const std::vector<ir::Value>& outputs,
-                                        const std::string& name) {
+                                        const std::string& name, bool portable) {
   const Walk walk = Collect(inputs, outputs);
   Function function;
   function.inputs = walk.used;
@@ -278,29 +290,39 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   for (const ir::Value& value : walk.captured) {
     function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
   }
-  const ir::Hash128 hash = HashOf(walk, inputs, outputs, name);
+  const bool calls = !portable && DevicesOf(device_)->size() == 1;
+  ir::Hasher hasher;
+  hasher.Add(HashOf(walk, inputs, outputs, name));
+  hasher.Add(calls);
+  const ir::Hash128 hash = hasher.Finish();
   if (std::optional<std::string> text = FindText(hash)) {
     function.text = *std::move(text);
     return function;
   }
-  lowering::LoweringContext cx(Platform());
-  stablehlo::Builder& builder = cx.builder();
-  // Outside of the function there are the types that the user sees.
-  auto parameter = [&](const ir::Value& value) {
-    stablehlo::Type type = cx.Physical(value.shape());
-    const auto physical = type.element;
-    type.element = lowering::NaturalType(value.shape()->dtype);
-    cx.Bind(value, stablehlo::Convert(builder.Parameter(type), physical));
+  auto lower = [&] {
+    lowering::LoweringContext cx(Platform());
+    stablehlo::Builder& builder = cx.builder();
+    // Outside of the function there are the types that the user sees.
+    auto parameter = [&](const ir::Value& value) {
+      stablehlo::Type type = cx.Physical(value.shape());
+      const auto physical = type.element;
+      type.element = lowering::NaturalType(value.shape()->dtype);
+      cx.Bind(value, stablehlo::Convert(builder.Parameter(type), physical));
+    };
+    for (size_t i : walk.used) parameter(inputs[i]);
+    for (const ir::Value& value : walk.captured) parameter(value);
+    LowerAll(cx, walk.order);
+    std::vector<stablehlo::Value> results;
+    for (const ir::Value& output : outputs) {
+      results.push_back(
+          stablehlo::Convert(cx.Lowered(output), lowering::NaturalType(output.shape()->dtype)));
+    }
+    return builder.Finish(results, name);
   };
-  for (size_t i : walk.used) parameter(inputs[i]);
-  for (const ir::Value& value : walk.captured) parameter(value);
-  LowerAll(cx, walk.order);
-  std::vector<stablehlo::Value> results;
-  for (const ir::Value& output : outputs) {
-    results.push_back(
-        stablehlo::Convert(cx.Lowered(output), lowering::NaturalType(output.shape()->dtype)));
+  function.text = lower();
+  if (const lowering::LibraryCalls allowed(calls); lowering::MayCallLibraries(Platform())) {
+    function.text = stablehlo::JoinForms(function.text, lower());
   }
-  function.text = builder.Finish(results, name);
   KeepText(hash, function.text);
   return function;
 }

@@ -34,16 +34,16 @@ class Capture {
   ir::Value Placeholder(ir::ShapeRef shape);
 
   struct Function {
-    std::string text;                 // one function, for stablehlo::Builder::AddFunctions
+    std::string text;                 // for stablehlo::Builder::AddFunctions, in both its forms
     std::vector<size_t> inputs;       // which of the inputs are its first parameters
     std::vector<ir::Value> captured;  // what its other parameters are
     std::vector<int64_t> seeds;       // of `captured`: the how-manieth draw of a seed, or -1
   };
   /// The function from `inputs` (any values) to `outputs`. Inputs that it does not need are left
   /// out. Can be called again for another part of what was traced. A function that was made before
-  /// is not lowered again.
+  /// is not lowered again. `portable`: only the form that calls no library of this process.
   Function MakeFunction(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
-                        const std::string& name);
+                        const std::string& name, bool portable);
 
   struct Compiled {
     ProgramPtr program;
@@ -56,6 +56,8 @@ class Capture {
   Compiled MakeProgram(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
                        const std::string& name);
 
+  /// What the values are views of; themselves where that is much larger, or they are none.
+  static std::vector<ir::Value> BasesOf(std::vector<ir::Value> values);
   /// Which of the values are computed from placeholders.
   std::vector<bool> DependOnPlaceholders(const std::vector<ir::Value>& values) const;
   /// Whether a tensor that was there before was written to.

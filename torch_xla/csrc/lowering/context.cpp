@@ -75,8 +75,10 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
 }
 
 LoweringContext::LoweringContext(std::string_view platform) : platform_(platform) {
+  if (!MayCallLibraries(platform)) return;
   // For XLA:CPU; and where a program is partitioned, the dimensions are.
-  builder_.JoinDimensions(MayCallLibraries(platform));
+  builder_.JoinDimensions(true);
+  builder_.TakeFunctions(stablehlo::FunctionForm::kCalling);
 }
 
 stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {

@@ -37,4 +37,15 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
   return stablehlo::CustomCall(builder, target, forms, results, options);
 }
 
+std::string BothForms(const std::vector<stablehlo::Type>& arguments, const FormBody& plain,
+                      const FormBody& calling) {
+  auto write = [&](const FormBody& body) {
+    stablehlo::Builder builder;
+    std::vector<Value> parameters;
+    for (const stablehlo::Type& type : arguments) parameters.push_back(builder.Parameter(type));
+    return builder.Finish(body(builder, parameters));
+  };
+  return stablehlo::JoinForms(write(plain), write(calling));
+}
+
 }  // namespace torch_xla::lowering

@@ -1,6 +1,7 @@
 // Calls of functions of this library from a program.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,11 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
                                const std::vector<stablehlo::Type>& results,
                                std::string attributes = "",
                                std::vector<stablehlo::OutputOperandAlias> aliases = {});
+
+/// A function, as text in both its forms (stablehlo/function_text.h).
+using FormBody =
+    std::function<std::vector<Value>(stablehlo::Builder&, const std::vector<Value>& arguments)>;
+std::string BothForms(const std::vector<stablehlo::Type>& arguments, const FormBody& plain,
+                      const FormBody& calling);
 
 }  // namespace torch_xla::lowering

@@ -11,8 +11,6 @@
 #include "aten/node_builder.h"
 #include "lazy/device.h"
 #include "lowering/elementwise.h"
-#include "lowering/kernel_choice.h"
-#include "ops/unbind_library.h"
 #include "stablehlo/builder.h"
 #include "stablehlo/function_text.h"
 
@@ -21,9 +19,6 @@ namespace torch_xla::lowering::aten {
 /// A call of the user's functions, which see the types that the user does.
 std::vector<Value> StableHloText(LoweringContext& cx, std::string_view text,
                                  const std::vector<Value>& inputs) {
-  if (text.starts_with(kUnbindModule) && MayCallLibraries(cx.platform())) {
-    return CallUnbind(inputs[0]);
-  }
   const std::string symbol = cx.builder().AddFunctions(text);
   std::vector<Value> operands = inputs;
   for (size_t i = 0; i < operands.size(); ++i) {

@@ -33,13 +33,30 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 }  // namespace
 
-std::vector<Value> CallUnbind(Value x) {
-  Dims part = x.dims();
-  part.erase(part.begin());
-  const stablehlo::Type type(x.element(), part);
-  const std::vector<stablehlo::Type> types(x.dims()[0], type);
-  const auto bytes = static_cast<int64_t>(type.num_elements() * runtime::ByteWidth(type.element));
-  return CallLibrary(kTarget, {x}, types, "bytes = " + stablehlo::I64Array(Dims{bytes}));
+std::vector<Value> Unbind(Value x) {
+  const int64_t count = x.dim(0);
+  Dims dims = x.dims();
+  dims.erase(dims.begin());
+  const stablehlo::Type part(x.element(), dims);
+  const auto bytes = static_cast<int64_t>(part.num_elements() * runtime::ByteWidth(part.element));
+  const std::string text = BothForms(
+      {x.type()},
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        std::vector<Value> parts;
+        Dims starts(x.rank(), 0), limits = x.dims();
+        for (int64_t i = 0; i < count; ++i) {
+          starts[0] = i;
+          limits[0] = i + 1;
+          parts.push_back(stablehlo::Reshape(stablehlo::Slice(arguments[0], starts, limits), dims));
+        }
+        return parts;
+      },
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        return CallLibrary(kTarget, arguments, std::vector<stablehlo::Type>(count, part),
+                           "bytes = " + stablehlo::I64Array(Dims{bytes}));
+      });
+  stablehlo::Builder& builder = x.builder();
+  return builder.Call(builder.AddFunctions(text), std::vector<Value>{x});
 }
 
 }  // namespace torch_xla::lowering

@@ -6,11 +6,7 @@
 
 namespace torch_xla::lowering {
 
-/// How the StableHLO of a function begins that returns the parts of its argument, by slices: where
-/// programs may call this library (MayCallLibraries), a call of it becomes CallUnbind.
-inline constexpr std::string_view kUnbindModule = "module @torch_xla_unbind ";
-
-/// x[0], x[1], …; `x` is not empty.
-std::vector<Value> CallUnbind(Value x);
+/// x[0], x[1], …; `x` is not empty. Slices, or a call where the program may call this library.
+std::vector<Value> Unbind(Value x);
 
 }  // namespace torch_xla::lowering

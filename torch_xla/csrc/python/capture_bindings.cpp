@@ -25,6 +25,12 @@ std::vector<ir::Value> ValuesOf(const std::vector<at::Tensor>& tensors) {
   return values;
 }
 
+std::vector<at::Tensor> TensorsOf(std::vector<ir::Value> values, int device) {
+  std::vector<at::Tensor> tensors;
+  for (ir::Value& value : values) tensors.push_back(aten::MakeTensor(std::move(value), device));
+  return tensors;
+}
+
 /// Ends before its Python object does, where the function that was traced has ended.
 struct PyCapture {
   std::unique_ptr<lazy::Capture> capture;
@@ -109,16 +115,14 @@ void BindCaptureClass(py::module_& m) {
       .def(
           "function",
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
-             const std::vector<at::Tensor>& outputs, const std::string& name) {
+             const std::vector<at::Tensor>& outputs, const std::string& name, bool portable) {
             lazy::Capture::Function function =
-                self.get().MakeFunction(ValuesOf(inputs), ValuesOf(outputs), name);
-            std::vector<at::Tensor> captured;
-            for (ir::Value& value : function.captured) {
-              captured.push_back(aten::MakeTensor(std::move(value), self.get().device()));
-            }
-            return py::make_tuple(function.text, function.inputs, captured, function.seeds);
+                self.get().MakeFunction(ValuesOf(inputs), ValuesOf(outputs), name, portable);
+            return py::make_tuple(function.text, function.inputs,
+                                  TensorsOf(std::move(function.captured), self.get().device()),
+                                  function.seeds);
           },
-          py::arg("inputs"), py::arg("outputs"), py::arg("name") = "captured")
+          py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("portable"))
       .def(
           "program",
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
@@ -129,6 +133,10 @@ void BindCaptureClass(py::module_& m) {
                              std::move(writes), self.get().device());
           },
           py::arg("inputs"), py::arg("outputs"), py::arg("writes"), py::arg("name") = "captured")
+      .def("bases",
+           [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
+             return TensorsOf(lazy::Capture::BasesOf(ValuesOf(tensors)), self.get().device());
+           })
       .def("depend",
            [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
              return self.get().DependOnPlaceholders(ValuesOf(tensors));

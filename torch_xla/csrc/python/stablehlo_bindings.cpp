@@ -9,7 +9,9 @@
 #include <variant>
 
 #include "lowering/context.h"
+#include "ops/empty_library.h"
 #include "ops/stablehlo_op.h"
+#include "ops/unbind_library.h"
 #include "python/bindings.h"
 #include "stablehlo/arithmetic.h"
 
@@ -328,6 +330,15 @@ void BindShapes(py::module_& hlo) {
       },
       py::arg("like"), py::arg("number"), py::arg("shape"), py::arg("dtype"));
   hlo.def(
+      "empty",
+      [](const Handle& like, const Dims& shape, at::ScalarType dtype) {
+        return like.With(lowering::Empty(*like.builder, {lowering::NaturalType(dtype), shape}));
+      },
+      py::arg("like"), py::arg("shape"), py::arg("dtype"));
+  hlo.def(
+      "unbind", [](const Handle& x) { return AsTuple(x.builder, lowering::Unbind(x.value)); },
+      py::arg("x"));
+  hlo.def(
       "iota",
       [](const Handle& like, const Dims& shape, at::ScalarType dtype, int64_t dim) {
         return like.With(Iota(*like.builder, {lowering::NaturalType(dtype), shape}, dim));
@@ -439,6 +450,7 @@ void BindStableHlo(py::module_& m) {
       "_stablehlo_of",
       [](const Function& function, const std::vector<at::Tensor>& like, const std::string& name) {
         auto builder = std::make_shared<Builder>();
+        builder->TakeFunctions(stablehlo::FunctionForm::kBoth);
         std::vector<stablehlo::Value> parameters;
         for (const at::Tensor& tensor : like) {
           parameters.push_back(

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "stablehlo/function_text.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::stablehlo {
@@ -465,7 +464,7 @@ std::string Builder::Function(std::string_view name, std::span<const Type> argum
 
 std::string Builder::AddFunctions(std::string_view text) {
   if (auto found = texts_.find(text); found != texts_.end()) return found->second;
-  FunctionText functions = ParseFunctions(text);
+  FunctionText functions = ParseFunctions(text, function_form_);
   for (std::string& symbol : functions.symbols) {
     symbol = UniqueSymbol(symbol);
     signatures_[symbol] = {};

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stablehlo/function_text.h"
 #include "stablehlo/type.h"
 
 namespace torch_xla::stablehlo {
@@ -106,9 +107,11 @@ class Builder {
   /// A private function; it sees none of the values outside. Returns its symbol,
   /// `name` made unique.
   std::string Function(std::string_view name, std::span<const Type> arguments, const Body& body);
-  /// Private functions that a user wrote as text (function_text.h), once for each text. Returns
-  /// the symbol of the first.
+  /// Private functions that are given as text (function_text.h), once for each text. Returns the
+  /// symbol of the first.
   std::string AddFunctions(std::string_view text);
+  /// In which form they are taken from now on.
+  void TakeFunctions(FunctionForm form) { function_form_ = form; }
   /// Calls a private function of this builder.
   std::vector<Value> Call(std::string_view symbol, std::span<const Value> operands);
 
@@ -194,6 +197,7 @@ class Builder {
                  std::vector<int>& argument_ids);
 
   bool joins_dimensions_ = false;
+  FunctionForm function_form_ = FunctionForm::kPlain;
   std::deque<Record> values_;
   std::deque<Transposition> transpositions_;
   std::vector<Block> blocks_;  // open ones, outermost first; blocks_[0] is @main's

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "stablehlo/text.h"
@@ -154,14 +155,22 @@ class Cursor {
   size_t at_ = 0;
 };
 
+/// Of a function, names the one that is its other form.
+constexpr std::string_view kCallingForm = "torch_xla.calling";
+
 /// One function: what it is called and takes and gives, and where its body's symbols are.
 struct Function {
+  struct Reference {
+    size_t at;  // in the body
+    std::string symbol;
+    int function = -1;  // of all; -1: none, as the target of a custom call
+  };
   std::string symbol;
   std::vector<std::string> parameters;
   std::vector<Type> arguments, results;
   std::string_view body;  // with its braces
-  size_t body_begin = 0;
-  std::vector<std::pair<size_t, std::string>> references;
+  std::vector<Reference> references;
+  std::optional<Reference> calling;  // its other form
 };
 
 Function ParseFunction(Cursor& cursor) {
@@ -190,13 +199,20 @@ Function ParseFunction(Cursor& cursor) {
       function.results.push_back(cursor.TensorType());
     }
   }
-  if (cursor.Take("attributes")) cursor.SkipBalanced('{', '}');
+  if (cursor.Take("attributes")) {
+    const size_t begin = cursor.at();
+    cursor.Balanced('{', '}', [&](size_t, std::string symbol) {
+      if (cursor.Since(begin).ends_with(Cat(kCallingForm, " = @", symbol))) {
+        function.calling = Function::Reference{0, std::move(symbol)};
+      }
+    });
+  }
   if (!cursor.Next('{')) cursor.Fail("expected the function's body, `{`");
-  function.body_begin = cursor.at();
+  const size_t body = cursor.at();
   cursor.Balanced('{', '}', [&](size_t at, std::string symbol) {
-    function.references.emplace_back(at, std::move(symbol));
+    function.references.push_back({at - body, std::move(symbol)});
   });
-  function.body = cursor.Since(function.body_begin);
+  function.body = cursor.Since(body);
   return function;
 }
 
@@ -209,9 +225,7 @@ std::string Signature(const Function& function) {
   return Cat(text, ") -> (", TypeNames(function.results), ") ");
 }
 
-}  // namespace
-
-FunctionText ParseFunctions(std::string_view text) {
+std::vector<Function> Parse(std::string_view text) {
   Cursor cursor(text);
   const bool module = cursor.Take("module");
   if (module) {
@@ -220,37 +234,93 @@ FunctionText ParseFunctions(std::string_view text) {
     cursor.Expect("{");
   }
   std::vector<Function> functions;
-  FunctionText result;
+  auto find = [&](const std::string& symbol) {
+    const auto found = std::ranges::find(functions, symbol, &Function::symbol);
+    return found == functions.end() ? -1 : static_cast<int>(found - functions.begin());
+  };
   do {
-    functions.push_back(ParseFunction(cursor));
-    if (std::ranges::count(result.symbols, functions.back().symbol) > 0) {
-      cursor.Fail(Cat("@", functions.back().symbol, " is defined twice"));
-    }
-    result.symbols.push_back(functions.back().symbol);
+    Function function = ParseFunction(cursor);
+    if (find(function.symbol) >= 0) cursor.Fail(Cat("@", function.symbol, " is defined twice"));
+    functions.push_back(std::move(function));
   } while (!(module ? cursor.Take("}") : cursor.AtEnd()));
   if (!cursor.AtEnd()) cursor.Fail("expected nothing more");
-  result.arguments = functions[0].arguments;
-  result.results = functions[0].results;
-  if (result.results.empty()) {
-    throw Error(Cat("StableHLO text: @", result.symbols[0], " returns nothing"));
+  if (functions[0].results.empty()) {
+    throw Error(Cat("StableHLO text: @", functions[0].symbol, " returns nothing"));
   }
-  for (size_t i = 0; i < functions.size(); ++i) {
-    const Function& function = functions[i];
+  for (Function& function : functions) {
+    for (Function::Reference& reference : function.references) {
+      reference.function = find(reference.symbol);
+    }
+    if (!function.calling) continue;
+    function.calling->function = find(function.calling->symbol);
+    if (function.calling->function < 0) function.calling.reset();
+  }
+  return functions;
+}
+
+/// The first function, in the form that is wanted, and all that it needs.
+FunctionText Write(const std::vector<Function>& functions, FunctionForm form) {
+  FunctionText result;
+  std::vector<int> needed, places(functions.size(), -1);
+  auto place = [&](int function) {
+    const auto& calling = functions[function].calling;
+    if (calling && form == FunctionForm::kCalling) function = calling->function;
+    if (places[function] < 0) {
+      places[function] = static_cast<int>(needed.size());
+      needed.push_back(function);
+      result.symbols.push_back(functions[function].symbol);
+    }
+    return places[function];
+  };
+  place(0);
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const Function& function = functions[needed[i]];
     result.pieces.push_back({"  func.func private ", static_cast<int>(i)});
     std::string pending = Signature(function);
+    if (function.calling && form == FunctionForm::kBoth) {
+      result.pieces.push_back({Cat(std::exchange(pending, {}), "attributes {", kCallingForm, " = "),
+                               place(function.calling->function)});
+      pending = "} ";
+    }
     size_t done = 0;
-    for (const auto& [at, symbol] : function.references) {
-      auto found = std::ranges::find(result.symbols, symbol);
-      if (found == result.symbols.end()) continue;  // the target of a custom call
-      const size_t offset = at - function.body_begin;
-      pending += function.body.substr(done, offset - done);
-      result.pieces.push_back(
-          {std::exchange(pending, {}), static_cast<int>(found - result.symbols.begin())});
-      done = offset + 1 + symbol.size();
+    for (const Function::Reference& reference : function.references) {
+      if (reference.function < 0) continue;
+      pending += function.body.substr(done, reference.at - done);
+      result.pieces.push_back({std::exchange(pending, {}), place(reference.function)});
+      done = reference.at + 1 + reference.symbol.size();
     }
     result.pieces.push_back({Cat(pending, function.body.substr(done), "\n"), -1});
   }
+  result.arguments = functions[needed[0]].arguments;
+  result.results = functions[needed[0]].results;
   return result;
+}
+
+}  // namespace
+
+FunctionText ParseFunctions(std::string_view text, FunctionForm form) {
+  return Write(Parse(text), form);
+}
+
+std::string JoinForms(std::string_view plain, std::string_view calling) {
+  if (plain == calling) return std::string(plain);
+  std::vector<Function> functions = Parse(plain);
+  const auto first = static_cast<int>(functions.size());
+  functions[0].calling = Function::Reference{0, "", first};
+  for (Function& function : Parse(calling)) {
+    function.symbol += "_calling";
+    for (Function::Reference& reference : function.references) {
+      if (reference.function >= 0) reference.function += first;
+    }
+    functions.push_back(std::move(function));
+  }
+  const FunctionText joined = Write(functions, FunctionForm::kBoth);
+  std::string text = "module {\n";
+  for (const FunctionText::Piece& piece : joined.pieces) {
+    text += piece.text;
+    if (piece.symbol >= 0) text += Cat("@", joined.symbols[piece.symbol]);
+  }
+  return text + "}\n";
 }
 
 }  // namespace torch_xla::stablehlo
