@@ -432,6 +432,50 @@ def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
     check_many(cases)
 
 
+def test_bags_and_gradients_of_embeddings() -> None:
+    """Of both types of integers: empty bags, paddings, rows that come often, and none."""
+    weight, scale = rand(300, 33), rand(500)
+    indices = torch.randint(300, (500,), generator=torch.Generator().manual_seed(0)) // 2
+    indices[::7] = 5
+    offsets = torch.tensor([0, 0, 40, 41, 41, 300, 500, 500])
+    bag = F.embedding_bag
+    cases = []
+    for to in (torch.int64, torch.int32):
+        i, o = indices.to(to), offsets.to(to)
+        cases += [
+            (lambda w, i, o, **options: bag(i, w, o, **options), (weight, i, o), options)
+            for options in (
+                {"mode": "sum"},
+                {"mode": "mean"},
+                {"mode": "sum", "include_last_offset": True, "padding_idx": 5},
+                {"mode": "mean", "padding_idx": 6},
+                {"mode": "max"},
+            )
+        ]
+        cases.append(
+            (
+                lambda w, s, i, o: bag(i, w, o, mode="sum", per_sample_weights=s),
+                (weight, scale, i, o),
+            )
+        )
+        cases += [
+            (
+                lambda w, i, **options: F.embedding(i, w, **options),
+                (weight, i.view(50, 10)),
+                options,
+            )
+            for options in ({}, {"padding_idx": 5}, {"scale_grad_by_freq": True})
+        ]
+    cases.append((lambda w, i: bag(i, w), (weight, indices.view(10, 50))))
+    check_many(cases, grad=True, rtol=1e-5, atol=1e-5)
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        choices = _XLAC._kernel_choices()
+        assert {
+            ("embedding_bag", "large", "library"),
+            ("embedding.gradient", "large", "library"),
+        } <= (choices)
+
+
 def test_mkl_knows_the_processor() -> None:
     """Who asks first beside another thread may have numbers that are off by 1.5e-4."""
     found = python_output(

@@ -6,6 +6,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/strided_view.h"
+#include "ops/embedding_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
@@ -201,6 +202,20 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
                                 bool include_last_offset, int64_t padding_idx) {
   const ElementType compute = ComputeType(cx.output_element());
   const int64_t columns = weight.dim(1);
+  auto results = [&](Value output, Value bag_of, Value sizes, Value best) {
+    return std::vector<Value>{
+        Convert(output, cx.output_element()), Convert(bag_of, cx.output_element(1)),
+        Resized(Convert(sizes, cx.output_element(2)), cx.output_dims(2)[0]), best};
+  };
+  Value best = Constant(cx.builder(), 0, cx.output_type(3));
+  if (mode != kBagMax) {
+    const BagCall call{
+        weight,     indices, offsets, per_sample_weights, mode == kBagMean, include_last_offset,
+        padding_idx};
+    if (const auto made = CallEmbeddingBag(cx, call)) {
+      return results((*made)[0], (*made)[1], (*made)[2], best);
+    }
+  }
   const Bags bags = FindBags(indices, offsets, include_last_offset, padding_idx);
   Value rows = Convert(Take(weight, 0, indices), compute);
   if (per_sample_weights) rows = rows * AsColumn(Convert(*per_sample_weights, compute), columns);
@@ -212,7 +227,6 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
   Value output = Put(BroadcastTo(init, type.dims), 0, target, rows, op);
   Value sizes = bags.sizes;
   if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
-  Value best = Constant(cx.builder(), 0, cx.output_type(3));
   if (mode == kBagMax) {
     // The first row that has the maximum; no row (-1) for an empty bag.
     Value empty = AsColumn(Equal(sizes, 0), columns);
@@ -224,8 +238,7 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
     best = Select(empty, -1, Convert(Take(indices, 0, first), best.element()));
     output = Select(empty, 0, output);
   }
-  return {Convert(output, cx.output_element()), Convert(bags.of, cx.output_element(1)),
-          Resized(Convert(sizes, cx.output_element(2)), cx.output_dims(2)[0]), best};
+  return results(output, bags.of, sizes, best);
 }
 
 /// The part of a scatter's source that its index has a place for.
@@ -285,10 +298,17 @@ Value PutAlong(Value x, int64_t dim, Value index, Value updates, std::optional<R
 
 namespace {
 
-/// `rows` [n, columns] added up by `index`. Scatter-add beats a one-hot product on XLA:CPU for
-/// every vocabulary (of 2, of 65: 1 and 3 ms against 2 and 20 for 4k and 16k tokens).
-Value EmbeddingGradient(Value rows, Value index, int64_t num_weights, const Number& padding_idx,
-                        bool scale_grad_by_freq) {
+/// Rows added up by their index. Scatter-add beats a one-hot product on XLA:CPU for every
+/// vocabulary (of 2, of 65: 1 and 3 ms against 2 and 20 for 4k and 16k tokens).
+Value EmbeddingGradient(const LoweringContext& cx, const AddedRows& added, int64_t num_weights,
+                        const Number& padding_idx, bool scale_grad_by_freq) {
+  Value index = added.index, rows = added.grad;
+  if (!scale_grad_by_freq) {
+    const Value padding = Reshape(padding_idx.Like(Slice(index, {0}, {1})), {});
+    if (const auto sums = CallAddRows(cx, added, num_weights, padding)) return *sums;
+  }
+  if (added.of) rows = Take(rows, 0, *added.of);
+  if (added.scale) rows = rows * AsColumn(*added.scale, rows.dim(1));
   const stablehlo::Type type(rows.element(), {num_weights, rows.dim(1)});
   if (!padding_idx.constant() || padding_idx.constant()->toLong() >= 0) {
     // Out of range, so that Put skips it.
@@ -331,7 +351,7 @@ Value embedding_dense_backward(LoweringContext& cx, Value grad_output, Value ind
   Value rows = Convert(grad_output, ComputeType(cx.output_element()));
   rows = Reshape(rows, {index.dim(0), cx.output_dims()[1]});
   return ToOutputElement(
-      cx, EmbeddingGradient(rows, index, num_weights, padding_idx, scale_grad_by_freq));
+      cx, EmbeddingGradient(cx, {rows, index}, num_weights, padding_idx, scale_grad_by_freq));
 }
 
 Value gather(LoweringContext&, Value self, int64_t dim, Value index, bool) {
@@ -509,12 +529,10 @@ Value _embedding_bag_dense_backward(LoweringContext& cx, Value grad, Value indic
     Value sizes = Slice(bag_size, {0}, {grad.dim(0)});
     grad = grad / AsColumn(Convert(Maximum(sizes, 1), type.element), columns);
   }
-  Value rows = Take(grad, 0, offset2bag);
-  if (per_sample_weights) {
-    rows = rows * AsColumn(Convert(*per_sample_weights, type.element), columns);
-  }
-  return ToOutputElement(cx, EmbeddingGradient(rows, indices, num_weights, c10::Scalar(padding_idx),
-                                               scale_grad_by_freq));
+  std::optional<Value> scale;
+  if (per_sample_weights) scale = Convert(*per_sample_weights, type.element);
+  return ToOutputElement(cx, EmbeddingGradient(cx, {grad, indices, offset2bag, scale}, num_weights,
+                                               c10::Scalar(padding_idx), scale_grad_by_freq));
 }
 
 Value _embedding_bag_per_sample_weights_backward(LoweringContext& cx, Value grad, Value weight,

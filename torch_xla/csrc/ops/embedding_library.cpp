@@ -1,0 +1,223 @@
+#include "ops/embedding_library.h"
+
+#include <c10/macros/Macros.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/cpu_vectors.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kAddTarget = "torch_xla.cpu_add_rows";
+constexpr const char* kBagTarget = "torch_xla.cpu_embedding_bag";
+
+/// Integers of 32 or 64 bits.
+class Integers {
+ public:
+  explicit Integers(const void* buffer) {
+    const auto& given = *static_cast<const XLA_FFI_Buffer*>(buffer);
+    data_ = given.data;
+    is_long_ = given.dtype == XLA_FFI_DataType_S64;
+    size_ = given.rank > 0 ? given.dims[0] : 1;
+  }
+  int64_t size() const { return size_; }
+  int64_t operator[](int64_t i) const {
+    return is_long_ ? static_cast<const int64_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
+  }
+
+ private:
+  const void* data_;
+  bool is_long_;
+  int64_t size_;
+};
+
+struct Matrix {
+  explicit Matrix(void* buffer) {
+    const auto& given = *static_cast<XLA_FFI_Buffer*>(buffer);
+    data = static_cast<float*>(given.data);
+    rows = given.dims[0];
+    columns = given.dims[1];
+  }
+  float* Row(int64_t i) const { return data + i * columns; }
+
+  float* data;
+  int64_t rows, columns;
+};
+
+/// to += from * scale, of `count` elements.
+using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
+
+C10_ALWAYS_INLINE void Add(const float* from, float scale, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i] * scale;
+}
+void AddBaseline(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+TORCH_XLA_AVX2 void AddAvx2(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+TORCH_XLA_AVX512 void AddAvx512(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+
+AddRow FindAddRow() {
+  static const AddRow add = ForThisProcessor<AddRow>(&AddBaseline, &AddAvx2, &AddAvx512);
+  return add;
+}
+
+/// A buffer that is there where the attribute says so.
+class Operands {
+ public:
+  explicit Operands(const XLA_FFI_CallFrame& frame) : args_(frame.args.args) {}
+  void* Next() { return args_[next_++]; }
+  void* NextIf(bool exists) { return exists ? Next() : nullptr; }
+
+ private:
+  void** args_;
+  size_t next_ = 0;
+};
+
+const float* Floats(void* buffer) {
+  return buffer ? static_cast<const float*>(static_cast<XLA_FFI_Buffer*>(buffer)->data) : nullptr;
+}
+
+void HandleAddRows(const XLA_FFI_CallFrame& frame) {
+  const auto has = FfiAttributes(frame.attrs).List("has");
+  Operands operands(frame);
+  const Matrix grad(operands.Next());
+  const Integers index(operands.Next());
+  const int64_t padding = Integers(operands.Next())[0];
+  std::optional<Integers> of;
+  if (has[0]) of.emplace(operands.Next());
+  const float* scale = Floats(operands.NextIf(has[1] != 0));
+  const Matrix result(frame.rets.rets[0]);
+  const AddRow add = FindAddRow();
+  // Each part has rows of its own, so that each row's sum is in the order of the indices.
+  const int64_t parts =
+      runtime::FfiParts(frame, result.rows * result.columns, 1 << 15, result.rows);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    const int64_t begin = result.rows * part / parts, end = result.rows * (part + 1) / parts;
+    std::memset(result.Row(begin), 0, (end - begin) * result.columns * sizeof(float));
+    for (int64_t k = 0; k < index.size(); ++k) {
+      const int64_t row = index[k], from = of ? (*of)[k] : k;
+      if (row < begin || row >= end || row == padding || from < 0 || from >= grad.rows) continue;
+      add(grad.Row(from), scale ? scale[k] : 1, result.Row(row), result.columns);
+    }
+  });
+}
+
+void HandleBag(const XLA_FFI_CallFrame& frame) {
+  const FfiAttributes attributes(frame.attrs);
+  const auto has = attributes.List("has");
+  const bool is_mean = attributes.List("mean")[0] != 0;
+  const int64_t padding = attributes.List("padding")[0];
+  Operands operands(frame);
+  const Matrix weight(operands.Next());
+  const Integers indices(operands.Next()), offsets(operands.Next());
+  const float* scale = Floats(operands.NextIf(has[0] != 0));
+  const Matrix output(frame.rets.rets[0]);
+  auto* const bags = static_cast<int64_t*>(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[1])->data);
+  auto* const sizes = static_cast<int64_t*>(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[2])->data);
+  const int64_t count = indices.size();
+  // What a bag begins with, whatever the offsets are.
+  auto begin_of = [&](int64_t bag) {
+    return bag < offsets.size() ? std::clamp<int64_t>(offsets[bag], 0, count) : count;
+  };
+  const AddRow add = FindAddRow();
+  std::fill_n(bags, begin_of(0), -1);
+  // The last bag goes on to the end, though an offset may follow.
+  const int64_t work = output.rows * output.columns + count * output.columns;
+  const int64_t parts = runtime::FfiParts(frame, work, 1 << 14, output.rows);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    const int64_t last = output.rows * (part + 1) / parts;
+    for (int64_t bag = output.rows * part / parts; bag < last; ++bag) {
+      float* row = output.Row(bag);
+      std::fill_n(row, output.columns, 0.0F);
+      const int64_t end = bag + 1 < output.rows ? begin_of(bag + 1) : count;
+      int64_t size = 0;
+      for (int64_t k = begin_of(bag); k < end; ++k) {
+        bags[k] = bag;
+        if (indices[k] == padding) continue;
+        ++size;
+        const int64_t from = std::clamp<int64_t>(indices[k], 0, weight.rows - 1);
+        add(weight.Row(from), scale ? scale[k] : 1, row, output.columns);
+      }
+      sizes[bag] = size;
+      if (!is_mean || size < 2) continue;
+      for (int64_t i = 0; i < output.columns; ++i) row[i] /= static_cast<float>(size);
+    }
+  });
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kAddTarget, lazy::CpuHandler<HandleAddRows>>() &&
+    lazy::RegisterWithClient<kBagTarget, lazy::CpuHandler<HandleBag>>();
+
+bool IsFloat(Value x) { return x.element() == ElementType::kF32; }
+bool IsInteger(Value x) {
+  return x.element() == ElementType::kS64 || x.element() == ElementType::kS32;
+}
+
+bool IsChosen(const LoweringContext& cx, const char* operation, int64_t elements) {
+  constexpr int64_t kLarge = 1 << 12;
+  return ChooseKernel(cx, operation, {elements >= kLarge ? "large" : "small"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
+
+std::string ListAttribute(std::string_view name, int64_t value) {
+  return stablehlo::Cat(name, " = ", stablehlo::I64Array(Dims{value}));
+}
+
+}  // namespace
+
+std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
+                                 int64_t num_weights, Value padding) {
+  const auto& [grad, index, of, scale] = rows;
+  const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
+  if (!IsFloat(grad) || !IsInteger(index) || !IsInteger(padding) || (of && !IsInteger(*of)) ||
+      (scale && !IsFloat(*scale)) || type.num_elements() == 0 || index.dim(0) == 0 ||
+      !IsChosen(cx, "embedding.gradient", type.num_elements())) {
+    return std::nullopt;
+  }
+  std::vector<Value> operands{grad, index, padding};
+  for (const auto& more : {of, scale}) {
+    if (more) operands.push_back(*more);
+  }
+  const Dims has{of.has_value(), scale.has_value()};
+  return CallLibrary(kAddTarget, operands, {type}, "has = " + stablehlo::I64Array(has))[0];
+}
+
+std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, const BagCall& call) {
+  const auto& scale = call.per_sample_weights;
+  const int64_t bags = call.offsets.dim(0) - (call.include_last_offset ? 1 : 0);
+  const int64_t columns = call.weight.dim(1), indices = call.indices.dim(0);
+  if (!IsFloat(call.weight) || !IsInteger(call.indices) || !IsInteger(call.offsets) ||
+      (scale && !IsFloat(*scale)) || bags <= 0 || indices == 0 ||
+      call.weight.type().num_elements() == 0 ||
+      !IsChosen(cx, "embedding_bag", (bags + indices) * columns)) {
+    return std::nullopt;
+  }
+  std::vector<Value> operands{call.weight, call.indices, call.offsets};
+  if (scale) operands.push_back(*scale);
+  return CallLibrary(
+      kBagTarget, operands,
+      {{ElementType::kF32, {bags, columns}},
+       {ElementType::kS64, {indices}},
+       {ElementType::kS64, {bags}}},
+      stablehlo::Cat(ListAttribute("has", scale.has_value()), ", ",
+                     ListAttribute("mean", call.is_mean), ", ",
+                     ListAttribute("padding", call.padding_idx < 0 ? -1 : call.padding_idx)));
+}
+
+}  // namespace torch_xla::lowering
