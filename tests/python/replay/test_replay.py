@@ -8,6 +8,7 @@ from replay_testing import batches, clipped_step, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla import _XLAC
 from torch_xla._internal import replay
 
 mse = torch.nn.functional.mse_loss
@@ -149,6 +150,50 @@ class TestOptimizers:
                 step(x, y)
                 grads.append(model[0].weight.grad)
             return grads
+
+        right(program, device)
+
+    def test_a_recorded_step_is_that_of_a_traced_one(self, device):
+        """It lets go of the gradients before: as many programs, and no more memory."""
+
+        def train(compile):
+            model = torch.nn.Linear(512, 512, bias=False).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+            @compile
+            def step(x):
+                optimizer.zero_grad()
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                return loss.detach()
+
+            compiled = met.counter_value("UncachedCompile") or 0
+            for _ in range(6):
+                step(torch.ones(2, 512, device=device))
+                torch_xla.sync(wait=True)
+            return met.counter_value("UncachedCompile") - compiled
+
+        before = met.counter_value("ReplayedCall") or 0
+        traced = train(lambda step: step)
+        _XLAC._xla_clear_programs()
+        assert train(torch_xla.compile(replay=True)) == traced == 2
+        assert met.counter_value("ReplayedCall") - before == 3
+
+    def test_gradients_that_somebody_keeps(self, device):
+        def program(compile, device):
+            model, kept = mlp(device), []
+
+            @compile
+            def step(x, y):
+                model.zero_grad()
+                mse(model(x), y).backward()
+
+            for x, y in batches(device, 12):
+                step(x, y)
+                kept.append(model[0].weight.grad)  # the tensor itself, and a view of another
+                kept.append(model[0].bias.grad[0])
+            return kept
 
         right(program, device)
 

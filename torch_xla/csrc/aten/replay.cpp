@@ -435,6 +435,7 @@ size_t ReplayRecorder::End(std::vector<at::Tensor> results) {
   plan_->grads_.clear();
   plan_->results_.clear();
   if (refusal_.empty()) refusal_ = FindChanges();
+  released_.resize(storages_.size());
   std::unordered_set<const lazy::Storage*> known;
   for (const lazy::StoragePtr& storage : storages_) known.insert(storage.get());
   for (const lazy::StoragePtr& storage : fresh_) known.insert(storage.get());
@@ -535,6 +536,32 @@ std::string ReplayRecorder::FindChanges() {
   return {};
 }
 
+void ReplayRecorder::ReleaseGradients(bool (*is_held)(const at::Tensor&)) {
+  if (!refusal_.empty()) return;
+  for (const ReplayPlan::GradUpdate& update : plan_->grads_) {
+    const int32_t before = before_.entries[update.entry].grad;
+    if (before < 0) continue;
+    const XLATensorImpl* impl = before_.entries[before].impl;
+    const uint32_t index = before_.entries[before].storage;
+    const auto tensor = std::find_if(grads_.begin(), grads_.end(), [&](const at::Tensor& grad) {
+      return grad.unsafeGetTensorImpl() == impl;
+    });
+    const auto held = held_.begin() + (tensor - grads_.begin());
+    lazy::Storage& storage = *storages_[index];
+    if (is_held(*tensor) || storages_[index].use_count() > 2 || storage.sharding()) continue;
+    const ir::Value value = storage.value();
+    if (value != *held) continue;
+    // Read by operations (besides the storage, `held` and us), it would be donated; that is right
+    // where it is another's, too: a momentum that began as this gradient.
+    const bool is_read = value.node->references() > 3;
+    if (is_read && std::count(ids_.begin(), ids_.end(), ids_[index]) == 1) continue;
+    released_[index] = true;
+    storage.Replace(value, lazy::MakeLeaf(c10::make_intrusive<DeviceData>(
+                               storage.shape(), device_, c10::Scalar(0), nullptr)));
+    *held = ir::Value();
+  }
+}
+
 ReplayPlanPtr ReplayRecorder::Finish(std::string* refusal) {
   lazy::SetRecorder(outer_);
   watching_ = false;
@@ -596,7 +623,9 @@ std::string ReplayRecorder::AddNumbers(const lazy::RecordedCut& cut) {
 
 std::string ReplayRecorder::AddInputs(const lazy::RecordedCut& cut) {
   std::unordered_map<uint64_t, std::vector<uint32_t>> holders;
-  for (size_t i = 0; i < ids_.size(); ++i) holders[ids_[i]].push_back(static_cast<uint32_t>(i));
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (!released_[i]) holders[ids_[i]].push_back(static_cast<uint32_t>(i));
+  }
   const std::vector<int>& aliases = cut.program->aliases;
   for (size_t i = 0; i < cut.inputs.size(); ++i) {
     ReplayInput& input = plan_->inputs_.emplace_back();
@@ -678,7 +707,9 @@ std::string ReplayRecorder::AddValues(const lazy::RecordedCut* cut) {
     }
   };
   for (const lazy::StoragePtr& storage : fresh_) add(*storage, std::nullopt);
-  for (size_t i = 0; i < storages_.size(); ++i) add(*storages_[i], static_cast<uint32_t>(i));
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    if (!released_[i]) add(*storages_[i], static_cast<uint32_t>(i));
+  }
   for (const ReplayInput& input : plan_->inputs_) {
     needed.insert(input.storages.begin(), input.storages.end());
     if (input.donated && !input.storages.empty() &&

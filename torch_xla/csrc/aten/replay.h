@@ -214,6 +214,10 @@ class ReplayRecorder {
   /// The function has returned `results`, new tensors. Returns how many tensors there are that wait
   /// for values and that nothing known leads to.
   size_t End(std::vector<at::Tensor> results);
+  /// Behind End(): lets go of what was in gradients that the call has replaced, as a step without a
+  /// recorder has, before its program runs: that makes as many, and may overwrite what it reads of
+  /// them. `is_held`: whether anybody has a tensor but one reference.
+  void ReleaseGradients(bool (*is_held)(const at::Tensor&));
   /// What waited was cut. Returns null where the call cannot be replayed, and why.
   ReplayPlanPtr Finish(std::string* refusal);
 
@@ -235,6 +239,7 @@ class ReplayRecorder {
   std::vector<at::Tensor> grads_;           // of before: they live, and their data is not donated
   std::vector<ir::Value> held_;             // that
   std::vector<lazy::StoragePtr> storages_;  // of the table
+  std::vector<bool> released_;              // of those, whether the value is gone
   std::vector<uint64_t> ids_;               // of the data that they held
   std::vector<lazy::DeviceDataPtr> fills_;  // among that: parameters rather than numbers
   std::vector<at::Tensor> results_;         // until the end

@@ -23,6 +23,7 @@
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lowering/context.h"
+#include "runtime/host_memory.h"
 #include "runtime/element_type.h"
 #include "runtime/loaded_library.h"
 
@@ -174,16 +175,20 @@ ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
                           const runtime::CompileOptions& options) {
   static auto& hits = *new debug::Counter("PersistentCacheHit");
   if (!GetClient().loads_executables()) return nullptr;
-  const std::optional<std::string> content = cache.Read(key);
+  std::optional<std::string> content = cache.Read(key);
   if (!content) return nullptr;
+  const bool is_large = content->size() > 1 << 18;
+  ExecutablePtr executable;
   try {
-    ExecutablePtr executable = GetClient().Deserialize(*content, options);
+    executable = GetClient().Deserialize(*content, options);
     hits.Add();
-    return executable;
   } catch (const runtime::Error& error) {
     Reject(cache, key, error);
-    return nullptr;
   }
+  // Of it as much again as stays was needed meanwhile, and is freed.
+  content.reset();
+  if (is_large) runtime::GiveBackFreedMemory();
+  return executable;
 }
 
 void StoreProgram(ProgramToStore program) { GetStoring().Add(std::move(program)); }

@@ -442,6 +442,13 @@ class Recording {
   std::vector<double> floats_;                // of the program
 };
 
+/// Whether anybody has the tensor but one reference and its own Python object.
+bool IsHeld(const at::Tensor& tensor) {
+  PyObject* const object = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+  if (!object) return tensor.use_count() > 1;
+  return Py_REFCNT(object) > 1 || tensor.use_count() > 2;
+}
+
 struct PyRecorder {
   std::unique_ptr<aten::ReplayRecorder> recorder;
 };
@@ -524,7 +531,9 @@ void BindReplay(py::module_& m) {
       .def("refusal", [](const PyRecorder& self) { return self.recorder->refusal(); })
       .def("end",
            [](PyRecorder& self, const std::vector<py::object>& results) {
-             return self.recorder->End(Unpack(results));
+             const size_t waiting = self.recorder->End(Unpack(results));
+             if (waiting == 0) self.recorder->ReleaseGradients(&IsHeld);
+             return waiting;
            })
       // (plan or None, why there is none).
       .def("finish",
