@@ -37,14 +37,12 @@ class _OtherDtypes(Exception):
 
 
 class _Stack(torch.autograd.Function):
-    """``torch.stack``, whose gradients are arrays of their own.
-
-    As slices of one they would be part of what uses them: a kernel for each layer.
-    """
+    """``torch.stack``, whose gradients are arrays of their own: csrc/ops/stack_library.h."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        return torch.stack(tensors)
+        tensors = tuple(tensor.detach() for tensor in tensors)
+        return tracing.build("stack", lambda parts: [_hlo.stack(parts)], tensors)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -11,7 +11,7 @@
 #include "lowering/context.h"
 #include "ops/empty_library.h"
 #include "ops/stablehlo_op.h"
-#include "ops/unbind_library.h"
+#include "ops/stack_library.h"
 #include "python/bindings.h"
 #include "stablehlo/arithmetic.h"
 
@@ -338,6 +338,13 @@ void BindShapes(py::module_& hlo) {
   hlo.def(
       "unbind", [](const Handle& x) { return AsTuple(x.builder, lowering::Unbind(x.value)); },
       py::arg("x"));
+  hlo.def(
+      "stack",
+      [](const std::vector<Handle>& parts) {
+        if (parts.empty()) throw py::value_error("stack: expected one value at least");
+        return parts[0].With(lowering::Stack(ValuesOf(parts)));
+      },
+      py::arg("parts"));
   hlo.def(
       "iota",
       [](const Handle& like, const Dims& shape, at::ScalarType dtype, int64_t dim) {

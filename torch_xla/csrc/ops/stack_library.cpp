@@ -1,0 +1,97 @@
+#include "ops/stack_library.h"
+
+#include <cstring>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kStackTarget = "torch_xla.cpu_stack";
+constexpr const char* kUnbindTarget = "torch_xla.cpu_unbind";
+
+char* Data(void* buffer) {
+  return static_cast<char*>(static_cast<const XLA_FFI_Buffer*>(buffer)->data);
+}
+
+/// Copies each part from or to its place in the whole.
+template <bool kStack>
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const int64_t bytes = FfiAttributes(frame.attrs).List("bytes")[0];
+  const int64_t count = kStack ? frame.args.size : frame.rets.size;
+  const int64_t threads = runtime::FfiParts(frame, count * bytes, 1 << 18, count);
+  runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
+    for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
+      if constexpr (kStack) {
+        std::memcpy(Data(frame.rets.rets[0]) + i * bytes, Data(frame.args.args[i]), bytes);
+      } else {
+        std::memcpy(Data(frame.rets.rets[i]), Data(frame.args.args[0]) + i * bytes, bytes);
+      }
+    }
+  });
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kStackTarget, lazy::CpuHandler<Handle<true>>>() &&
+    lazy::RegisterWithClient<kUnbindTarget, lazy::CpuHandler<Handle<false>>>();
+
+std::string BytesOf(const stablehlo::Type& part) {
+  const auto bytes = static_cast<int64_t>(part.num_elements() * runtime::ByteWidth(part.element));
+  return "bytes = " + stablehlo::I64Array(Dims{bytes});
+}
+
+}  // namespace
+
+Value Stack(const std::vector<Value>& parts) {
+  const stablehlo::Type& part = parts[0].type();
+  const auto count = static_cast<int64_t>(parts.size());
+  Dims whole = part.dims;
+  whole.insert(whole.begin(), count);
+  const std::string text = BothForms(
+      std::vector<stablehlo::Type>(parts.size(), part),
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        Dims one = whole;
+        one[0] = 1;
+        std::vector<Value> rows;
+        for (Value argument : arguments) rows.push_back(stablehlo::Reshape(argument, one));
+        return std::vector<Value>{stablehlo::Concatenate(rows, 0)};
+      },
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        return CallLibrary(kStackTarget, arguments, {{part.element, whole}}, BytesOf(part));
+      });
+  stablehlo::Builder& builder = parts[0].builder();
+  return builder.Call(builder.AddFunctions(text), parts)[0];
+}
+
+std::vector<Value> Unbind(Value x) {
+  const int64_t count = x.dim(0);
+  Dims dims = x.dims();
+  dims.erase(dims.begin());
+  const stablehlo::Type part(x.element(), dims);
+  const std::string text = BothForms(
+      {x.type()},
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        std::vector<Value> parts;
+        Dims starts(x.rank(), 0), limits = x.dims();
+        for (int64_t i = 0; i < count; ++i) {
+          starts[0] = i;
+          limits[0] = i + 1;
+          parts.push_back(stablehlo::Reshape(stablehlo::Slice(arguments[0], starts, limits), dims));
+        }
+        return parts;
+      },
+      [&](stablehlo::Builder&, const std::vector<Value>& arguments) {
+        return CallLibrary(kUnbindTarget, arguments, std::vector<stablehlo::Type>(count, part),
+                           BytesOf(part));
+      });
+  stablehlo::Builder& builder = x.builder();
+  return builder.Call(builder.AddFunctions(text), std::vector<Value>{x});
+}
+
+}  // namespace torch_xla::lowering
