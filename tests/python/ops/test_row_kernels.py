@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from op_testing import INF, NAN, check_many, rand
+from op_testing import BF16, INF, NAN, check_many, rand
 from process_testing import run_tests
 
 from torch_xla import _XLAC
@@ -22,6 +22,20 @@ def chosen(operation: str) -> set[str]:
         for name, kind, kernel in _XLAC._kernel_choices()
         if (name, kernel) == (operation, "library")
     }
+
+
+def test_safe_softmax() -> None:
+    """Rows of nothing but -inf are zeros; those with a NaN, or infinity, are not."""
+    safe = torch.ops.aten._safe_softmax
+    cases: list[tuple] = []
+    for x in (rand(3, 5), rand(40, 300), rand(16, 16, 64), rand(300, 200).to(BF16)):
+        x[1], x[2], x[0, ..., :2] = -INF, -INF, -INF
+        x[2, ..., 1] = NAN
+        cases += [(safe, (x, dim)) for dim in (-1, 0)]
+    cases.append((safe, (rand(3, 5), -1, torch.float64)))
+    cases.append((safe, (rand(0, 5), -1)))
+    cases.append((safe, (torch.tensor([INF, 1.0, -INF]), 0)))
+    check_many(cases, grad=True)
 
 
 def test_without_calls() -> None:

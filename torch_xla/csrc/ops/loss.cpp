@@ -272,6 +272,22 @@ std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad,
   return cx.Lowered(target);
 }
 
+/// `safe`: zeros where all along `dims` are -inf.
+Value Softmax(LoweringContext& cx, Value self, const Dims& dims, bool safe) {
+  // Of half types in float, and rounded once.
+  if (self.element() == cx.output_element()) {
+    if (const auto made = CallSoftmax(cx, self, dims, safe)) return *made;
+  }
+  Value x = Wide(cx, self);
+  Value terms = Exponential(x - ReduceKept(x, dims, ReduceOp::kMax));
+  Value result = terms / ReduceKept(terms, dims, ReduceOp::kAdd);
+  if (safe) {
+    Value masked = ReduceKept(Equal(self, FullLike(self, kNegInf)), dims, ReduceOp::kAnd);
+    result = Select(BroadcastTo(masked, result.dims()), 0, result);
+  }
+  return ToOutput(cx, result);
+}
+
 }  // namespace
 
 Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
@@ -298,15 +314,14 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
 }
 
 Value _softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_float*/) {
-  const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
-  // Of half types in float, and rounded once.
-  if (self.element() == cx.output_element()) {
-    if (const auto made = CallSoftmax(cx, self, dims)) return *made;
-  }
-  Value x = Wide(cx, self);
-  Value terms = Exponential(x - ReduceKept(x, dims, ReduceOp::kMax));
-  return ToOutput(cx, terms / ReduceKept(terms, dims, ReduceOp::kAdd));
+  return Softmax(cx, self, OneDim(dim, self), /*safe=*/false);
+}
+
+Value _safe_softmax(LoweringContext& cx, Value self, int64_t dim,
+                    std::optional<c10::ScalarType> /*dtype*/) {
+  if (IsEmpty(self)) return ToOutput(cx, self);
+  return Softmax(cx, self, OneDim(dim, self), /*safe=*/true);
 }
 
 Value _softmax_backward_data(LoweringContext& cx, Value grad_output, Value output, int64_t dim,

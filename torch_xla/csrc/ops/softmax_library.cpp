@@ -7,12 +7,15 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -57,11 +60,31 @@ void HandleSums(const XLA_FFI_CallFrame& frame) {
   });
 }
 
+/// Rows of nothing but -inf, whose softmax is NaN throughout, become zeros.
+template <typename T>
+void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
+  const int64_t columns = x.size(1);
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    const T* from = x.const_data_ptr<T>() + i * columns;
+    T* to = y.mutable_data_ptr<T>() + i * columns;
+    if (!std::isnan(static_cast<float>(*to))) continue;
+    constexpr float kMasked = -std::numeric_limits<float>::infinity();
+    if (std::all_of(from, from + columns, [](T value) { return value == kMasked; })) {
+      std::fill_n(to, columns, T(0));
+    }
+  }
+}
+
 void Handle(const XLA_FFI_CallFrame& frame) {
+  const bool safe = FfiAttributes(frame.attrs).List("safe")[0] != 0;
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
   ForRows(frame, x, x.size(0), [&](int64_t from, int64_t count) {
+    const at::Tensor given = x.narrow(0, from, count);
     at::Tensor part = y.narrow(0, from, count);
-    at::_softmax_out(part, x.narrow(0, from, count), 1, /*half_to_float=*/false);
+    at::_softmax_out(part, given, 1, /*half_to_float=*/false);
+    if (!safe) return;
+    x.scalar_type() == at::kFloat ? ClearMasked<float>(given, part)
+                                  : ClearMasked<at::BFloat16>(given, part);
   });
 }
 
@@ -105,9 +128,9 @@ std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dim
   return RowSums{results[0], results[1]};
 }
 
-std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe) {
   if (!Calls(cx, "softmax", x, dims)) return std::nullopt;
-  return CallLibrary(kTarget, {x}, {x.type()})[0];
+  return CallLibrary(kTarget, {x}, {x.type()}, "safe = " + stablehlo::I64Array(Dims{safe}))[0];
 }
 
 std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,

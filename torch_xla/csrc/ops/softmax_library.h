@@ -16,8 +16,9 @@ struct RowSums {
 /// For log-softmax of `x` over `dims`, which is not empty; none where a call is not the fastest.
 std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims);
 
-/// The softmax of `x` over `dims`.
-std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims);
+/// The softmax of `x` over `dims`; `safe`: zeros where all of them are -inf.
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims,
+                                 bool safe = false);
 
 /// The gradient of its argument from that of its result `output`.
 std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
