@@ -23,8 +23,8 @@
 #include "debug/metrics.h"
 #include "lazy/device.h"
 #include "lowering/context.h"
-#include "runtime/host_memory.h"
 #include "runtime/element_type.h"
+#include "runtime/host_memory.h"
 #include "runtime/loaded_library.h"
 
 namespace torch_xla::lazy {
