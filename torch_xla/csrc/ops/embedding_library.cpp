@@ -182,15 +182,16 @@ std::string ListAttribute(std::string_view name, int64_t value) {
 }  // namespace
 
 std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
-                                 int64_t num_weights, Value padding) {
+                                 int64_t num_weights, const Number& padding) {
   const auto& [grad, index, of, scale] = rows;
   const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
-  if (!IsFloat(grad) || !IsInteger(index) || !IsInteger(padding) || (of && !IsInteger(*of)) ||
+  if (!IsFloat(grad) || !IsInteger(index) || (of && !IsInteger(*of)) ||
       (scale && !IsFloat(*scale)) || type.num_elements() == 0 || index.dim(0) == 0 ||
       !IsChosen(cx, "embedding.gradient", type.num_elements())) {
     return std::nullopt;
   }
-  std::vector<Value> operands{grad, index, padding};
+  std::vector<Value> operands{
+      grad, index, stablehlo::Reshape(padding.Like(stablehlo::Slice(index, {0}, {1})), {})};
   for (const auto& more : {of, scale}) {
     if (more) operands.push_back(*more);
   }

@@ -20,7 +20,7 @@ struct AddedRows {
 
 /// [num_weights, columns] of float, zeros but for those sums; none where a call is not the fastest.
 std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
-                                 int64_t num_weights, Value padding);
+                                 int64_t num_weights, const Number& padding);
 
 /// Bags of the sum, or the mean, of rows, as PyTorch's embedding_bag has them.
 struct BagCall {

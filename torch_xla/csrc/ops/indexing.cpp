@@ -304,8 +304,7 @@ Value EmbeddingGradient(const LoweringContext& cx, const AddedRows& added, int64
                         const Number& padding_idx, bool scale_grad_by_freq) {
   Value index = added.index, rows = added.grad;
   if (!scale_grad_by_freq) {
-    const Value padding = Reshape(padding_idx.Like(Slice(index, {0}, {1})), {});
-    if (const auto sums = CallAddRows(cx, added, num_weights, padding)) return *sums;
+    if (const auto sums = CallAddRows(cx, added, num_weights, padding_idx)) return *sums;
   }
   if (added.of) rows = Take(rows, 0, *added.of);
   if (added.scale) rows = rows * AsColumn(*added.scale, rows.dim(1));
