@@ -133,6 +133,32 @@ class Rows(NamedTuple):
         return {PARTS[0]: lambda: function(x), "all gradients": gradient}
 
 
+class Bags(NamedTuple):
+    """Bags of 4 rows of a table, and the table's gradient."""
+
+    bags: int
+    rows: int
+    width: int
+
+    def flops(self) -> float:
+        """Additions of the forward."""
+        return 4.0 * self.bags * self.width
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        table = _random(device, self.rows, self.width).requires_grad_()
+        index = torch.arange(4 * self.bags, device=device).view(-1, 4) * 7919 % self.rows
+        grad = _random(device, self.bags, self.width)
+
+        def forward() -> torch.Tensor:
+            return torch.nn.functional.embedding_bag(index, table, mode="sum")
+
+        def gradient() -> tuple[torch.Tensor, ...]:
+            return torch.autograd.grad(forward(), [table], grad)
+
+        return {PARTS[0]: lambda: forward().detach(), "all gradients": gradient}
+
+
 class Linear(NamedTuple):
     """Rows with weights, without gradients; a few of them, as while a model makes the next word."""
 
@@ -256,6 +282,8 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "sum 128x1500": Rows("sum", 128, 1500),
     "largest 4096x512": Rows("largest", 4096, 512),
     "largest 4096x512, columns": Rows("largest of columns", 4096, 512),
+    "bags 256 of 20000x32": Bags(256, 20000, 32),
+    "bags 16 of 100x16": Bags(16, 100, 16),
     "attention 8x4x128x64": Attention(8, 4, 128, 64),
     "attention 4x4x256x64": Attention(4, 4, 256, 64),
     "attention 2x8x512x64": Attention(2, 8, 512, 64),
