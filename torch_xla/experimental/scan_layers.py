@@ -41,7 +41,6 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        tensors = tuple(tensor.detach() for tensor in tensors)
         return tracing.build("stack", lambda parts: [_hlo.stack(parts)], tensors)[0]
 
     @staticmethod

@@ -473,7 +473,7 @@ def test_bags_and_gradients_of_embeddings() -> None:
         assert {
             ("embedding_bag", "large", "library"),
             ("embedding.gradient", "large", "library"),
-        } <= (choices)
+        } <= choices
 
 
 def test_mkl_knows_the_processor() -> None:

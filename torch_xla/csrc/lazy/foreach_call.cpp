@@ -244,7 +244,7 @@ class Chunks {
 
   float* Result(size_t r, int64_t tensor) const {
     const int64_t place = static_cast<int64_t>(r) * tensors_ + tensor;
-    return static_cast<float*>(static_cast<XLA_FFI_Buffer*>(frame_.rets.rets[place])->data);
+    return lowering::FfiData<float>(frame_.rets.rets[place]);
   }
 
   /// Null where it is what a step makes.

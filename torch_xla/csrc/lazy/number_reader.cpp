@@ -39,7 +39,7 @@ XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
     }
     const char* from = static_cast<const char*>(packed.data);
     for (int64_t k = 0; k < packed.dims[0]; ++k, from += size) {
-      std::memcpy(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[next++])->data, from, size);
+      std::memcpy(lowering::FfiData<void>(frame->rets.rets[next++]), from, size);
     }
   }
   return nullptr;

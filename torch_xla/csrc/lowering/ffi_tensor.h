@@ -14,6 +14,11 @@ namespace torch_xla::lowering {
 
 /// A buffer of the program (an XLA_FFI_Buffer) as a CPU tensor, in place.
 at::Tensor FfiTensor(void* buffer);
+/// Where its elements are.
+template <typename T>
+T* FfiData(void* buffer) {
+  return static_cast<T*>(static_cast<runtime::pjrt::XLA_FFI_Buffer*>(buffer)->data);
+}
 
 /// The attributes of a custom call; asking for a text that is not there is an internal error.
 class FfiAttributes {

@@ -7,6 +7,7 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
+#include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
@@ -43,7 +44,7 @@ class Integers {
 struct Matrix {
   explicit Matrix(void* buffer) {
     const auto& given = *static_cast<XLA_FFI_Buffer*>(buffer);
-    data = static_cast<float*>(given.data);
+    data = FfiData<float>(buffer);
     rows = given.dims[0];
     columns = given.dims[1];
   }
@@ -74,31 +75,15 @@ AddRow FindAddRow() {
   return add;
 }
 
-/// A buffer that is there where the attribute says so.
-class Operands {
- public:
-  explicit Operands(const XLA_FFI_CallFrame& frame) : args_(frame.args.args) {}
-  void* Next() { return args_[next_++]; }
-  void* NextIf(bool exists) { return exists ? Next() : nullptr; }
-
- private:
-  void** args_;
-  size_t next_ = 0;
-};
-
-const float* Floats(void* buffer) {
-  return buffer ? static_cast<const float*>(static_cast<XLA_FFI_Buffer*>(buffer)->data) : nullptr;
-}
-
 void HandleAddRows(const XLA_FFI_CallFrame& frame) {
   const auto has = FfiAttributes(frame.attrs).List("has");
-  Operands operands(frame);
-  const Matrix grad(operands.Next());
-  const Integers index(operands.Next());
-  const int64_t padding = Integers(operands.Next())[0];
+  void** next = frame.args.args;
+  const Matrix grad(*next++);
+  const Integers index(*next++);
+  const int64_t padding = Integers(*next++)[0];
   std::optional<Integers> of;
-  if (has[0]) of.emplace(operands.Next());
-  const float* scale = Floats(operands.NextIf(has[1] != 0));
+  if (has[0]) of.emplace(*next++);
+  const float* scale = has[1] ? FfiData<const float>(*next) : nullptr;
   const Matrix result(frame.rets.rets[0]);
   const AddRow add = FindAddRow();
   // Each part has rows of its own, so that each row's sum is in the order of the indices.
@@ -117,17 +102,16 @@ void HandleAddRows(const XLA_FFI_CallFrame& frame) {
 }
 
 void HandleBag(const XLA_FFI_CallFrame& frame) {
-  const FfiAttributes attributes(frame.attrs);
-  const auto has = attributes.List("has");
-  const bool is_mean = attributes.List("mean")[0] != 0;
-  const int64_t padding = attributes.List("padding")[0];
-  Operands operands(frame);
-  const Matrix weight(operands.Next());
-  const Integers indices(operands.Next()), offsets(operands.Next());
-  const float* scale = Floats(operands.NextIf(has[0] != 0));
+  const auto form = FfiAttributes(frame.attrs).List("form");
+  const bool is_mean = form[0] != 0;
+  const int64_t padding = form[1];
+  void** const args = frame.args.args;
+  const Matrix weight(args[0]);
+  const Integers indices(args[1]), offsets(args[2]);
+  const float* scale = frame.args.size > 3 ? FfiData<const float>(args[3]) : nullptr;
   const Matrix output(frame.rets.rets[0]);
-  auto* const bags = static_cast<int64_t*>(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[1])->data);
-  auto* const sizes = static_cast<int64_t*>(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[2])->data);
+  auto* const bags = FfiData<int64_t>(frame.rets.rets[1]);
+  auto* const sizes = FfiData<int64_t>(frame.rets.rets[2]);
   const int64_t count = indices.size();
   // What a bag begins with, whatever the offsets are.
   auto begin_of = [&](int64_t bag) {
@@ -175,10 +159,6 @@ bool IsChosen(const LoweringContext& cx, const char* operation, int64_t elements
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
-std::string ListAttribute(std::string_view name, int64_t value) {
-  return stablehlo::Cat(name, " = ", stablehlo::I64Array(Dims{value}));
-}
-
 }  // namespace
 
 std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
@@ -211,14 +191,12 @@ std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, co
   }
   std::vector<Value> operands{call.weight, call.indices, call.offsets};
   if (scale) operands.push_back(*scale);
-  return CallLibrary(
-      kBagTarget, operands,
-      {{ElementType::kF32, {bags, columns}},
-       {ElementType::kS64, {indices}},
-       {ElementType::kS64, {bags}}},
-      stablehlo::Cat(ListAttribute("has", scale.has_value()), ", ",
-                     ListAttribute("mean", call.is_mean), ", ",
-                     ListAttribute("padding", call.padding_idx < 0 ? -1 : call.padding_idx)));
+  const Dims form{call.is_mean, call.padding_idx < 0 ? -1 : call.padding_idx};
+  return CallLibrary(kBagTarget, operands,
+                     {{ElementType::kF32, {bags, columns}},
+                      {ElementType::kS64, {indices}},
+                      {ElementType::kS64, {bags}}},
+                     "form = " + stablehlo::I64Array(form));
 }
 
 }  // namespace torch_xla::lowering

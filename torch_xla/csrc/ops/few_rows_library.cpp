@@ -326,15 +326,14 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
   const auto& rows = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
   const auto& out = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   const int64_t batch = rows.rank - 2;
-  FewRows<T> product{
-      .rows = static_cast<const T*>(rows.data),
-      .weights = static_cast<const T*>(static_cast<XLA_FFI_Buffer*>(frame.args.args[1])->data),
-      .out = static_cast<float*>(out.data),
-      .m = out.dims[batch],
-      .n = out.dims[batch + 1],
-      .k = rows.dims[batch + 1],
-      .out_stride = out.dims[batch + 1],
-      .by_columns = FfiAttributes(frame.attrs).List("by_columns")[0] != 0};
+  FewRows<T> product{.rows = static_cast<const T*>(rows.data),
+                     .weights = FfiData<const T>(frame.args.args[1]),
+                     .out = static_cast<float*>(out.data),
+                     .m = out.dims[batch],
+                     .n = out.dims[batch + 1],
+                     .k = rows.dims[batch + 1],
+                     .out_stride = out.dims[batch + 1],
+                     .by_columns = FfiAttributes(frame.attrs).List("by_columns")[0] != 0};
   const int64_t m = product.m, n = product.n, k = product.k;
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];

@@ -33,11 +33,11 @@ class Call {
 
   template <typename T = float>
   const T* Argument() {
-    return static_cast<const T*>(Data(frame_.args.args[argument_++]));
+    return FfiData<const T>(frame_.args.args[argument_++]);
   }
   const float* ArgumentIf(bool exists) { return exists ? Argument() : nullptr; }
   float* ResultIf(bool exists) {
-    return exists ? static_cast<float*>(Data(frame_.rets.rets[result_++])) : nullptr;
+    return exists ? FfiData<float>(frame_.rets.rets[result_++]) : nullptr;
   }
 
   int64_t num_parts() const { return num_parts_; }
@@ -52,8 +52,6 @@ class Call {
   }
 
  private:
-  static void* Data(void* buffer) { return static_cast<XLA_FFI_Buffer*>(buffer)->data; }
-
   const XLA_FFI_CallFrame& frame_;
   NormalizedForm form_;
   std::array<bool, 4> has_;

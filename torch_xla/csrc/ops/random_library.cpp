@@ -53,7 +53,7 @@ void Philox(uint64_t seed, uint64_t block, uint32_t* out, int64_t count) {
 void Handle(const XLA_FFI_CallFrame& frame) {
   const auto first = static_cast<uint64_t>(FfiAttributes(frame.attrs).List("blocks")[0]);
   uint64_t seed;
-  std::memcpy(&seed, static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->data, sizeof(seed));
+  std::memcpy(&seed, FfiData<const void>(frame.args.args[0]), sizeof(seed));
   const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
   for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];

@@ -17,8 +17,7 @@ struct RowSums {
 std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims);
 
 /// The softmax of `x` over `dims`; `safe`: zeros where all of them are -inf.
-std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims,
-                                 bool safe = false);
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe);
 
 /// The gradient of its argument from that of its result `output`.
 std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,

@@ -16,10 +16,6 @@ using namespace runtime::pjrt;
 constexpr const char* kStackTarget = "torch_xla.cpu_stack";
 constexpr const char* kUnbindTarget = "torch_xla.cpu_unbind";
 
-char* Data(void* buffer) {
-  return static_cast<char*>(static_cast<const XLA_FFI_Buffer*>(buffer)->data);
-}
-
 /// Copies each part from or to its place in the whole.
 template <bool kStack>
 void Handle(const XLA_FFI_CallFrame& frame) {
@@ -29,9 +25,11 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
     for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
       if constexpr (kStack) {
-        std::memcpy(Data(frame.rets.rets[0]) + i * bytes, Data(frame.args.args[i]), bytes);
+        std::memcpy(FfiData<char>(frame.rets.rets[0]) + i * bytes,
+                    FfiData<char>(frame.args.args[i]), bytes);
       } else {
-        std::memcpy(Data(frame.rets.rets[i]), Data(frame.args.args[0]) + i * bytes, bytes);
+        std::memcpy(FfiData<char>(frame.rets.rets[i]),
+                    FfiData<char>(frame.args.args[0]) + i * bytes, bytes);
       }
     }
   });
