@@ -74,7 +74,9 @@ def native_functions_header(ops: list[Op]) -> str:
         HEADER,
         "#pragma once\n\n#include <ATen/core/Tensor.h>\n#include <ATen/core/IListRef.h>\n"
         "#include <ATen/core/List.h>\n#include <ATen/core/Generator.h>\n\n#include <tuple>\n"
-        "#include <vector>\n\nnamespace torch_xla {\n\nstruct XLANativeFunctions {\n",
+        "#include <vector>\n\nnamespace torch_xla {\n\n"
+        "// Hidden, so that the linker misses what nobody defines.\n"
+        'struct [[gnu::visibility("hidden")]] XLANativeFunctions {\n',
     ]
     for op in ops:
         if op.function and op.options.get("autograd") != "both":

@@ -12,7 +12,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -73,7 +72,6 @@ at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
   return self.is_complex() ? self.copy_(at::_conj_physical(self)) : self;
 }
 
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 namespace {
 
 /// Whether ldexp multiplies by the powers themselves: other dtypes are composed of pow and mul.
@@ -111,7 +109,6 @@ at::Tensor& XLANativeFunctions::ldexp_out(const at::Tensor& self, const at::Tens
   builder.Out({&out}, "out");
   return out;
 }
-#endif
 
 // Python's << and >>, which have names of their own.
 #define SHIFT(name, inplace, shift)                                                               \
