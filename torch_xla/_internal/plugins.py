@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch_xla import _XLAC
-from torch_xla._internal import topologies
+from torch_xla._internal import topologies, variables
 
 
 class DevicePlugin(Protocol):
@@ -153,6 +153,22 @@ def find_plugins() -> list[PluginSpec]:
     return list(found.values())
 
 
+def _gpu_options() -> dict[str, str | bool | float]:
+    """Returns what the environment says of a GPU's allocator, as the plugins' create options."""
+    named = {
+        "PJRT_ALLOCATOR_PREALLOCATE": "preallocate",
+        "PJRT_ALLOCATOR_FRACTION": "memory_fraction",
+    }
+    options = {
+        option: variables.ALL[name].value()
+        for name, option in named.items()
+        if variables.ALL[name].is_set()
+    }
+    if variables.is_on("PJRT_ALLOCATOR_CUDA_ASYNC"):
+        options["allocator"] = "cuda_async"
+    return options
+
+
 # The platforms that register_plugins has found a plugin for.
 _registered: list[str] = []
 
@@ -162,7 +178,8 @@ def register_plugins() -> None:
     topology = topologies.requested()
     libraries = {}
     for spec in find_plugins():
-        _XLAC._xla_add_plugin(spec.platform, spec.library, spec.options)
+        of_gpu = _gpu_options() if spec.platform in ("CUDA", "ROCM") else {}
+        _XLAC._xla_add_plugin(spec.platform, spec.library, of_gpu | spec.options)
         _registered.append(spec.platform)
         libraries[spec.platform] = spec.library
     if topology:

@@ -11,16 +11,29 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._internal.device_memory import Device, device_name
 
-Stream = torch.Stream
+_DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.
 
 
-def default_stream(device: Device = None) -> torch.Stream:
+class Stream(torch.Stream):
+    """The one stream of a device.
+
+    Args:
+        device: An xla device; the current one when None.
+        priority: Not used.
+    """
+
+    def __new__(cls, device: Device = None, priority: int = 0) -> Stream:  # noqa: D102
+        # torch.Stream's own default is the accelerator that PyTorch was built for.
+        index = torch.device(device_name(device)).index
+        return super().__new__(cls, stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
+
+
+def default_stream(device: Device = None) -> Stream:
     """Returns the one stream of a device."""
-    index = torch.device(device_name(device)).index
-    return torch.Stream(stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
+    return Stream(device)
 
 
-def current_stream(device: Device = None) -> torch.Stream:
+def current_stream(device: Device = None) -> Stream:
     """Returns the one stream of a device."""
     return default_stream(device)
 
@@ -106,6 +119,3 @@ class Event:
                 "recorded"
             )
         return 1e3 * (end_event._time - self._time)
-
-
-_DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.

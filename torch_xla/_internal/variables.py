@@ -18,7 +18,8 @@ class Variable(NamedTuple):
     Attributes:
         name: Its name.
         type: ``flag`` (``1``, ``true``; ``0``, ``false``, ``off``, ``no`` or empty: off), ``int``,
-            ``seconds``, ``text``, ``path``, or the texts that it may be, with bars between them.
+            ``float``, ``seconds``, ``text``, ``path``, or the texts that it may be, with bars
+            between them.
         default: Without it, as text of that type.
         meaning: What it does, in Markdown.
         aliases: Other names for the same.
@@ -84,6 +85,25 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             ("PJRT_LIBRARY_PATH",),
         ),
         Variable("CPU_NUM_DEVICES", "int", "1", "Devices of the CPU platform, 1 to 128."),
+        Variable(
+            "PJRT_ALLOCATOR_PREALLOCATE",
+            "flag",
+            "1",
+            "A GPU's memory is taken at the start; off: as it is needed, so that several processes "
+            "and `torch.cuda` can share it.",
+        ),
+        Variable(
+            "PJRT_ALLOCATOR_FRACTION",
+            "float",
+            "0.75",
+            "How much of a GPU's memory is taken, at most where it is not taken at the start.",
+        ),
+        Variable(
+            "PJRT_ALLOCATOR_CUDA_ASYNC",
+            "flag",
+            "0",
+            "Memory of a GPU is of CUDA's own pool (`cudaMallocAsync`).",
+        ),
         Variable(
             "XLA_TOPOLOGY",
             "text",

@@ -13,6 +13,12 @@ from torch_xla import _XLAC
 from torch_xla._internal import plugins
 
 
+@pytest.fixture(autouse=True)
+def no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREALLOCATE", "FRACTION", "CUDA_ASYNC"):
+        monkeypatch.delenv(f"PJRT_ALLOCATOR_{name}", raising=False)
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of installed packages, before all others."""
@@ -146,6 +152,23 @@ def test_registration_passes_everything_on(monkeypatch):
     monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
     plugins.register_plugins()
     assert calls == [tuple(spec) for spec in plugins.find_plugins()]
+
+
+def test_the_environment_says_how_a_gpu_allocates(monkeypatch):
+    specs = [
+        plugins.PluginSpec("CUDA", "/lib/cuda.so", {"memory_fraction": 0.9}),
+        plugins.PluginSpec("CPU", "/lib/cpu.so", {}),
+    ]
+    calls = []
+    monkeypatch.setattr(plugins, "find_plugins", lambda: specs)
+    monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
+    monkeypatch.setenv("PJRT_ALLOCATOR_PREALLOCATE", "false")
+    monkeypatch.setenv("PJRT_ALLOCATOR_FRACTION", "0.5")
+    monkeypatch.setenv("PJRT_ALLOCATOR_CUDA_ASYNC", "1")
+    plugins.register_plugins()
+    # A plugin's own options hold.
+    options = {"preallocate": False, "memory_fraction": 0.9, "allocator": "cuda_async"}
+    assert calls == [("CUDA", "/lib/cuda.so", options), ("CPU", "/lib/cpu.so", {})]
 
 
 SHOW_DEVICES = "import torch_xla; print(torch_xla.real_devices())"

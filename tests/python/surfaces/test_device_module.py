@@ -23,6 +23,8 @@ def test_events(device):
 
 def test_streams(device):
     stream = torch.xla.current_stream()
+    assert stream == torch.xla.Stream() == torch.xla.Stream(device, priority=-1)
+    assert isinstance(stream, torch.xla.Stream) and stream.device == device
     with torch.xla.stream(stream), torch.xla.device_of(torch.ones(1, device=device)):
         assert torch.xla.current_device() == device.index
     with torch.xla.stream(None), torch.xla.device_of(torch.ones(1)):

@@ -31,10 +31,8 @@ ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
   } else if (src.device().is_cpu() && src.dim() == 0 && self.dim() > 0) {
     value = lazy::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
   } else {
-    // From the host, or from another device by way of the host.
-    at::Tensor cpu = IsXla(src) ? aten::ToCpu(src) : src;
-    TORCH_CHECK(cpu.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
-                " is not supported: copy to the CPU first");
+    // From the host, or from another device, be it PyTorch's own, by way of the host.
+    at::Tensor cpu = IsXla(src) ? aten::ToCpu(src) : src.cpu();
     value = lazy::MakeLeaf(lazy::ToDevice(cpu.to(self.scalar_type()), device));
   }
   return lazy::Expand(lazy::Cast(value, self.scalar_type()), self.sizes());
@@ -60,12 +58,10 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
     aten::WriteToStorage(self, src);
     return self;
   }
-  TORCH_CHECK(self.device().is_cpu(), "copying from ", src.device(), " to ", self.device(),
-              " is not supported: copy to the CPU first");
-  if (self.sizes() == src.sizes()) {
+  if (self.is_cpu() && self.sizes() == src.sizes()) {
     aten::CopyToCpu(src, self);
   } else {
-    self.copy_(aten::ToCpu(src));
+    self.copy_(IsXla(src) ? aten::ToCpu(src) : src.cpu());
   }
   return self;
 }
