@@ -1,9 +1,13 @@
 #include "lazy/compile_settings.h"
 
+#include <ATen/Context.h>
+
 #include <functional>
 #include <mutex>
 
+#include "lazy/device.h"
 #include "lowering/precision.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -26,8 +30,15 @@ ir::Hash128 CompileSettings::Hash() const {
     hasher.Add(hash(value));
   }
   if (!name.empty()) hasher.Add(hash(name));
-  hasher.Add(static_cast<uint64_t>(lowering::mat_mul_precision.load()));
+  const lowering::FloatPrecision precision = lowering::CurrentPrecision(Platform());
+  hasher.Add(static_cast<uint64_t>(precision.products) << 2 |
+             uint64_t{precision.tf32_products} << 1 | uint64_t{precision.tf32_convolutions});
+  hasher.Add(uint64_t{MustRepeat()});
   return hasher.Finish();
+}
+
+bool MustRepeat() {
+  return runtime::IsGpu(Platform()) && at::globalContext().deterministicAlgorithms();
 }
 
 void SetCompileOptions(std::vector<std::pair<std::string, std::string>> options) {

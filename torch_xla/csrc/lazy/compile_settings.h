@@ -23,6 +23,10 @@ struct CompileSettings {
 
 using CompileSettingsPtr = std::shared_ptr<const CompileSettings>;
 
+/// Whether a program must give the same bits each time, as torch.use_deterministic_algorithms says:
+/// asked of GPUs, which else may add numbers up as they come.
+bool MustRepeat();
+
 /// For all programs from now on.
 void SetCompileOptions(std::vector<std::pair<std::string, std::string>> options);
 /// For those of this thread, in place of the above; null: no longer. Returns what was before.

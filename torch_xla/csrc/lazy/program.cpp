@@ -30,6 +30,9 @@ runtime::CompileOptions OptionsOf(const Program& program) {
     // written: all weights of a step with their optimizer.
     options.overrides.emplace_back("xla_cpu_copy_insertion_use_region_analysis", "true");
   }
+  if (runtime::SkipsRounding(Platform())) {
+    options.overrides.emplace_back("xla_allow_excess_precision", "false");
+  }
   // Its search for fusions crashes at a square of a product that only a reduction takes; without
   // reductions among them these take a few times as long.
   if (runtime::IsHost(Platform()) && stablehlo::SquaresAProduct(program.stablehlo)) {
@@ -37,6 +40,7 @@ runtime::CompileOptions OptionsOf(const Program& program) {
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION");
   }
+  if (program.must_repeat) options.overrides.emplace_back("xla_gpu_deterministic_ops", "true");
   for (const auto& option : program.settings->options) options.overrides.push_back(option);
   options.across_processes = program.across_processes;
   if (program.devices->size() == 1) return options;

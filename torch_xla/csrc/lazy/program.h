@@ -36,6 +36,7 @@ struct Program {
   std::vector<int> aliases;            // per data parameter: the output it is donated to, or -1
   bool across_processes = false;       // has collectives of the devices
   CompileSettingsPtr settings = CurrentSettings();
+  bool must_repeat = MustRepeat();
   debug::Counter* runs = nullptr;  // of a program with a name
   int64_t explanation = 0;         // its number (lazy/explain.h)
   // How long it ran the last time, in nanoseconds; 0: it has not.

@@ -17,6 +17,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/precision.h"
 #include "ops/convolution_library.h"
 #include "ops/dimension_map.h"
 #include "ops/dot.h"
@@ -285,6 +286,9 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
     after = std::max<int64_t>(after, 0);
   }
   if (crops) x = Pad(x, Zero(x), low, high);
+  if (runtime::RoundsToTf32(platform_) && !CurrentPrecision(platform_).tf32_convolutions) {
+    options.precision = stablehlo::Precision::kHighest;
+  }
   return Convolution(x, kernel, numbers, options);
 }
 

@@ -99,7 +99,8 @@ Value Dot(std::string_view platform, Value lhs, Value rhs,
 }
 
 stablehlo::Precision PrecisionOn(std::string_view platform) {
-  switch (mat_mul_precision.load(std::memory_order_relaxed)) {
+  const FloatPrecision precision = CurrentPrecision(platform);
+  switch (precision.products) {
     case MatMulPrecision::kDefault:
       return stablehlo::Precision::kDefault;
     case MatMulPrecision::kHigh:
@@ -109,10 +110,10 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
     case MatMulPrecision::kPlatform:
       break;
   }
-  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to. (No
-  // test here runs on one.)
-  return runtime::RoundsToTf32(platform) ? stablehlo::Precision::kHighest
-                                         : stablehlo::Precision::kDefault;
+  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
+  return runtime::RoundsToTf32(platform) && !precision.tf32_products
+             ? stablehlo::Precision::kHighest
+             : stablehlo::Precision::kDefault;
 }
 
 namespace aten {
@@ -124,7 +125,28 @@ using stablehlo::Convert;
 using stablehlo::DotDimensionNumbers;
 using stablehlo::Multiply;
 
-/// lhs times rhs in the type that PyTorch accumulates in.
+/// How many rows `x` is of, the summed dimension apart, in each batch.
+int64_t Rows(Value x, const Dims& batch, const Dims& contracting) {
+  int64_t rows = 1;
+  for (int64_t d = 0; d < x.rank(); ++d) {
+    const auto holds = [d](const Dims& some) { return std::ranges::count(some, d) > 0; };
+    if (!holds(batch) && !holds(contracting)) rows *= x.dim(d);
+  }
+  return rows;
+}
+
+/// The type that a product comes in: the one that PyTorch accumulates in. GPUs' libraries do so by
+/// themselves, and would write twice the bytes of a half type; but products with a vector XLA
+/// multiplies out, in the type that it is asked for.
+ElementType ProductElement(const LoweringContext& cx, Value lhs, Value rhs,
+                           const DotDimensionNumbers& numbers) {
+  const bool vector = Rows(lhs, numbers.lhs_batch, numbers.lhs_contracting) == 1 ||
+                      Rows(rhs, numbers.rhs_batch, numbers.rhs_contracting) == 1;
+  const ElementType element = cx.output_element();
+  return runtime::IsGpu(cx.platform()) && !vector ? element : ComputeType(element);
+}
+
+/// lhs times rhs.
 Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
   const ElementType element = cx.output_element();
   // mm's Meta kernel lets them differ, PyTorch's other kernels do not.
@@ -133,7 +155,7 @@ Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbe
                            lhs.type().ToString() + " and " + rhs.type().ToString());
   }
   return Dot(cx.platform(), Convert(lhs, element), Convert(rhs, element), numbers,
-             PrecisionOn(cx.platform()), ComputeType(element));
+             PrecisionOn(cx.platform()), ProductElement(cx, lhs, rhs, numbers));
 }
 
 /// beta * self + alpha * product. A beta of zero keeps NaN and Inf of self out.

@@ -37,7 +37,7 @@ struct Surroundings {
       deterministic_warn_only, fill_uninitialized, checks_indices, all_special;
   c10::DispatchKeySet included, excluded;
   c10::ScalarType default_dtype, autocast_dtype, cpu_autocast_dtype;
-  lowering::MatMulPrecision lowering_precision;
+  lowering::FloatPrecision precision;
   lazy::CompileSettingsPtr settings;
   std::vector<PyObject*> function_modes;
   int64_t dispatch_modes;
@@ -63,7 +63,7 @@ struct Surroundings {
         .default_dtype = c10::get_default_dtype_as_scalartype(),
         .autocast_dtype = at::autocast::get_autocast_dtype(at::kXLA),
         .cpu_autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU),
-        .lowering_precision = lowering::mat_mul_precision.load(),
+        .precision = lowering::CurrentPrecision(lazy::Platform()),
         .settings = lazy::CurrentSettings(),
         .dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len(),
         .devices = lazy::SpmdDevices(),
@@ -89,7 +89,7 @@ struct Surroundings {
         deterministic_warn_only != o.deterministic_warn_only) {
       return "the deterministic flags";
     }
-    if (lowering_precision != o.lowering_precision) return "the precision of matrix products";
+    if (precision != o.precision) return "the precision of matrix products";
     if (settings != o.settings && !(settings->Hash() == o.settings->Hash())) {
       return "the compile options";
     }

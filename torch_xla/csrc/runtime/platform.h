@@ -24,6 +24,12 @@ inline bool LacksDouble(std::string_view platform) { return platform == "TPU"; }
 /// Products of float matrices are of TF32, if nothing else is asked for.
 inline bool RoundsToTf32(std::string_view platform) { return IsGpu(platform); }
 
+/// Its compiler leaves a float that is rounded to a smaller type, and back, as it was, unless it is
+/// told not to.
+inline bool SkipsRounding(std::string_view platform) {
+  return IsGpu(platform) || platform == "TPU";
+}
+
 /// How to get its plugin; empty where nobody knows.
 inline std::string_view InstallHint(std::string_view platform) {
   if (platform == "CPU") return "pip install fastatomstruct-xla-cpu";
