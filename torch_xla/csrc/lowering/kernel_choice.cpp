@@ -48,14 +48,15 @@ bool Matches(const Row& row, std::string_view operation, std::string_view platfo
   return true;
 }
 
-constexpr std::string_view kNames[] = {"stablehlo", "product", "elementwise", "library",
-                                       "few_rows"};
+constexpr std::string_view kNames[] = {"stablehlo", "product",  "elementwise",
+                                       "library",   "few_rows", "cudnn"};
 
 Kernel ParseKernel(std::string_view name) {
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
   if (found != std::end(kNames)) return static_cast<Kernel>(found - std::begin(kNames));
   TORCH_CHECK_VALUE(
-      false, "XLA_KERNELS: expected stablehlo, product, elementwise, library or few_rows, got ",
+      false,
+      "XLA_KERNELS: expected stablehlo, product, elementwise, library, few_rows or cudnn, got ",
       name);
 }
 
@@ -89,8 +90,8 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
   const bool calls = MayCallLibraries(cx.platform());
   auto takes = [&](const Row& row) {
     const bool is_call = row.kernel == Kernel::kLibrary || row.kernel == Kernel::kFewRows;
-    return (!is_call || calls) &&
-           std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
+    if (row.kernel == Kernel::kCudnn ? !calls_allowed : is_call && !calls) return false;
+    return std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
            Matches(row, operation, cx.platform(), kind);
   };
   for (const Row& row : Overrides()) {

@@ -19,6 +19,7 @@ enum class Kernel {
   kElementwise,  // made of elementwise operations
   kLibrary,      // a call of ATen's kernel, or one of ours, on the device's memory
   kFewRows,      // the same of ours for a few rows (ops/few_rows_library.h)
+  kCudnn,        // a call of cuDNN's kernel, which XLA's plugin makes
 };
 
 /// While it lives, programs that this thread lowers may call libraries of this process where these
@@ -34,7 +35,8 @@ class LibraryCalls {
   const bool before_;
 };
 
-/// Whether the program that this thread lowers may, on this platform; XLA_CPU_KERNELS=0 forbids it.
+/// Whether the program that this thread lowers may call those of this library, on this platform;
+/// XLA_CPU_KERNELS=0 forbids it.
 bool MayCallLibraries(std::string_view platform);
 
 /// The implementation of `operation`, one of `possible`, for the program that `cx` lowers. `kind`

@@ -1,5 +1,5 @@
-// Attention: the CPU's flash kernel where PyTorch would take it on the CPU, else its composition of
-// other operators; and what the CPU refuses.
+// Attention: the CPU's flash kernel where PyTorch would take it on the CPU, cuDNN's on a GPU, else
+// its composition of other operators; and what the CPU refuses.
 #include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/Context.h>
 #include <ATen/ops/_fused_sdp_choice.h>
@@ -15,8 +15,10 @@
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
 #include "aten/cpu_kernel.h"
+#include "lazy/device.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "ops/attention_cudnn.h"
 #include "ops/attention_library.h"
 #include "ops/dot.h"
 #include "ops/few_rows_library.h"
@@ -67,14 +69,16 @@ bool FitsMask(const at::Tensor& mask, const at::Tensor& query, const at::Tensor&
          (mask.dim() == 2 || (is(mask.size(0), query.size(0)) && is(mask.size(1), query.size(1))));
 }
 
-/// Whether the flash kernel takes it, as on the CPU.
+/// Whether a flash kernel takes it, as on the CPU.
 bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const std::optional<at::Tensor>& mask, double dropout, bool causal) {
-  if (!aten::UseCpuKernels() || !at::globalContext().userEnabledFlashSDP() || dropout != 0) {
+  const bool on_cpu = aten::UseCpuKernels();
+  if (!(on_cpu || lowering::HasCudnnAttention()) || !at::globalContext().userEnabledFlashSDP() ||
+      dropout != 0) {
     return false;
   }
   const at::ScalarType dtype = query.scalar_type();
-  if (dtype != at::kFloat && dtype != at::kBFloat16) return false;
+  if (on_cpu && dtype != at::kFloat && dtype != at::kBFloat16) return false;
   for (const at::Tensor& tensor : {query, key, value}) {
     if (!IsPlain(tensor) || tensor.dim() != 4 || tensor.scalar_type() != dtype ||
         tensor.device() != query.device() || tensor.numel() == 0 ||
@@ -84,6 +88,11 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
     }
   }
   if (key.size(2) != value.size(2)) return false;
+  if (!on_cpu) {
+    const auto element = lowering::PhysicalType(dtype, lazy::Platform());
+    return lowering::FitsCudnnAttention({element, query.size(2), key.size(2), query.size(3)},
+                                        mask && mask->defined(), causal);
+  }
   // Of short sequences the kernel's gradient is no faster than the composition's, which keeps the
   // weights (benchmarks/kernels.py).
   constexpr int64_t kLong = 256;
@@ -123,21 +132,28 @@ namespace {
 
 using stablehlo::Convert;
 
-bool CallsLibrary(const LoweringContext& cx, std::string_view operation, Value query) {
+Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query,
+              std::vector<Kernel> possible) {
   constexpr int64_t kFew = 4;
   return ChooseKernel(cx, operation,
                       {runtime::MlirName(query.element()), query.dim(2) <= kFew ? "few" : "many"},
-                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+                      possible);
 }
 
-bool CallsFlash(const LoweringContext& cx, Value query) {
-  return CallsLibrary(cx, "attention", query);
+Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool has_mask,
+                   bool is_causal) {
+  std::vector<Kernel> possible{Kernel::kStableHlo, Kernel::kLibrary};
+  const AttentionShape shape{query.element(), query.dim(2), key.dim(2), query.dim(3)};
+  if (FitsCudnnAttention(shape, has_mask, is_causal)) possible.push_back(Kernel::kCudnn);
+  return Choose(cx, "attention", query, possible);
 }
 
 /// Whether the products of a few queries take keys and values as a cache has them, which a call of
 /// the flash kernel would have to lay out anew.
 bool CallsFewRows(const LoweringContext& cx, Value query) {
-  return HasFewRows(query.element()) && CallsLibrary(cx, "attention.products", query);
+  return HasFewRows(query.element()) &&
+         Choose(cx, "attention.products", query, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+             Kernel::kLibrary;
 }
 
 /// Products of each batch's and head's matrices.
@@ -176,7 +192,12 @@ Value Weights(Value scores, Value logsumexp) {
 std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, Value value,
                                   double /*dropout_p*/, bool is_causal,
                                   std::optional<Value> attn_mask, std::optional<double> scale) {
-  if (CallsFlash(cx, query)) {
+  const Kernel kernel = ChooseFlash(cx, query, key, attn_mask.has_value(), is_causal);
+  if (kernel == Kernel::kCudnn) {
+    std::vector<Value> results = CallCudnnAttention({query, key, value}, {is_causal, scale});
+    return {results[0], Convert(results[1], cx.output_element(1))};
+  }
+  if (kernel == Kernel::kLibrary) {
     std::vector<Value> operands{query, key, value};
     if (attn_mask) operands.push_back(*attn_mask);
     return CallAttention(operands, {is_causal, scale}, {cx.output_type(0), cx.output_type(1)});
@@ -200,7 +221,12 @@ std::vector<Value> FlashAttentionBackward(LoweringContext& cx, Value grad_out, V
                                           double /*dropout_p*/, bool is_causal,
                                           std::optional<Value> attn_mask,
                                           std::optional<double> scale) {
-  if (CallsFlash(cx, query)) {
+  const Kernel kernel = ChooseFlash(cx, query, key, attn_mask.has_value(), is_causal);
+  if (kernel == Kernel::kCudnn) {
+    return CallCudnnAttentionBackward({grad_out, query, key, value, out, logsumexp},
+                                      {is_causal, scale});
+  }
+  if (kernel == Kernel::kLibrary) {
     std::vector<Value> operands{grad_out, query, key, value, out, logsumexp};
     if (attn_mask) operands.push_back(*attn_mask);
     return CallAttentionBackward(operands, {is_causal, scale},

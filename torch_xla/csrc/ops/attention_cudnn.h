@@ -1,0 +1,29 @@
+// Attention of cuDNN's flash kernel: custom calls that XLA's CUDA plugin knows itself. It keeps no
+// scores of all queries with all keys. Table lowering/kernel_table.inc says where.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ops/attention_library.h"
+
+namespace torch_xla::lowering {
+
+/// Whether the devices are GPUs that have it: of compute capability 8.0 or more.
+bool HasCudnnAttention();
+
+/// Whether it takes so many queries and keys of such a width: half types alone, without a mask.
+struct AttentionShape {
+  stablehlo::ElementType element;
+  int64_t queries, keys, width;
+};
+bool FitsCudnnAttention(const AttentionShape& shape, bool has_mask, bool is_causal);
+
+/// (query, key, value) -> output, logsumexp in float; shapes as in CallAttention.
+std::vector<Value> CallCudnnAttention(const std::vector<Value>& operands,
+                                      const AttentionCall& call);
+/// (output's gradient, query, key, value, output, logsumexp) -> gradients of query, key and value.
+std::vector<Value> CallCudnnAttentionBackward(const std::vector<Value>& operands,
+                                              const AttentionCall& call);
+
+}  // namespace torch_xla::lowering
