@@ -8,6 +8,9 @@ with an empty and one with a filled folder for what is compiled: its first step,
 that it has held once nothing is compiled any more. The limit is that of
 ``machine.py``. ``--upstream PYTHON`` names the interpreter of an environment with another
 torch_xla. A job that a backend cannot run is named, with the last line of its error.
+
+With ``--platform CUDA`` all of them run on the first GPU, whose memory is what is counted; JAX
+multiplies matrices in float32, as PyTorch does there. It has no limit.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from workloads import JOBS, Wrap
+from workloads import JOBS, LARGE_JOBS, Wrap
 
 BACKENDS = {
     "limit": "the machine's",
-    "eager": "PyTorch on the CPU",
-    "inductor": "torch.compile on the CPU",
+    "eager": "PyTorch",
+    "inductor": "torch.compile",
     "jax": "JAX, jitted",
     "xla": "this project, traced",
     "replay": "this project, torch_xla.compile(replay=True)",
@@ -40,6 +43,17 @@ BACKENDS = {
     "upstream": "another torch_xla, see --upstream",
 }
 
+
+# What the processes of a platform have in their environment beside PJRT_DEVICE. A GPU is shared.
+PLATFORMS = {
+    "CPU": {"JAX_PLATFORMS": "cpu"},
+    "CUDA": {
+        "JAX_PLATFORMS": "cuda",
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "0",
+        "PJRT_ALLOCATOR_PREALLOCATE": "0",
+    },
+}
 
 # ---------------------------------------------------------------- in the processes
 
@@ -51,14 +65,22 @@ def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
         "dynamo": lambda model: torch.compile(model, backend="openxla"),
     }
     wrap = wraps.get(backend, lambda model: model)
+    jobs = JOBS | LARGE_JOBS
     torch.manual_seed(0)
     if backend in ("eager", "inductor"):
-        job = JOBS[name](torch.device("cpu"), wrap)
-        return lambda: job.step(*next(job.batches)), job.warm_up
+        on_gpu = os.environ["PJRT_DEVICE"] == "CUDA"
+        job = jobs[name](torch.device("cuda" if on_gpu else "cpu"), wrap)
+
+        def step_to_its_end() -> Any:
+            job.step(*next(job.batches))
+            if on_gpu:
+                torch.cuda.synchronize()
+
+        return step_to_its_end, job.warm_up
     import torch_xla
     import torch_xla.core.xla_model as xm
 
-    job = JOBS[name](torch_xla.device(), wrap)
+    job = jobs[name](torch_xla.device(), wrap)
     step = torch_xla.compile(job.step, replay=True) if backend == "replay" else job.step
     torch_xla.sync(wait=True)  # The initial values are no part of the step.
 
@@ -84,6 +106,19 @@ def _limit(name: str) -> float:
     job = JOBS[name](torch.device("cpu"), lambda model: model)
     job.step(*next(job.batches))
     return machine.products(job) + machine.optimizer_bytes(job) / machine.bandwidth()
+
+
+def _peak_mb(backend: str) -> float:
+    """Returns the most memory held so far: of the device, where that has its own."""
+    if os.environ["PJRT_DEVICE"] == "CPU":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if backend in ("eager", "inductor"):
+        return torch.cuda.max_memory_allocated() / 1e6
+    if backend == "jax":
+        import jax
+
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 1e6
+    return torch.xla.max_memory_allocated() / 1e6
 
 
 def _work(backend: str, name: str) -> None:
@@ -113,8 +148,7 @@ def _work(backend: str, name: str) -> None:
             step()
             times.append(time.perf_counter() - start)
         cpu = (time.process_time() - cpu) / len(times)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        answer(times=times, cpu_s=cpu, memory_mb=peak)
+        answer(times=times, cpu_s=cpu, memory_mb=_peak_mb(backend))
     if backend in ("xla", "replay", "dynamo"):
         import torch_xla.cache
 
@@ -128,14 +162,15 @@ def _work(backend: str, name: str) -> None:
 class Worker:
     """A process of a backend that runs steps of a job."""
 
-    def __init__(self, backend: str, name: str, python: str, cache: Path) -> None:
+    def __init__(self, backend: str, name: str, python: str, cache: Path, platform: str) -> None:
         environment = {
             **os.environ,
+            **PLATFORMS[platform],
+            "PJRT_DEVICE": platform,
             "XLA_PERSISTENT_CACHE_PATH": str(cache),
             "TORCHINDUCTOR_CACHE_DIR": str(cache),
             "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PLATFORMS": "cpu",
         }
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
@@ -172,7 +207,12 @@ class Worker:
 
 
 def measure(
-    name: str, backends: list[str], python: dict[str, str], rounds: int, seconds: float
+    name: str,
+    backends: list[str],
+    python: dict[str, str],
+    rounds: int,
+    seconds: float,
+    platform: str = "CPU",
 ) -> dict[str, dict[str, Any]]:
     """Measures a job.
 
@@ -182,6 +222,7 @@ def measure(
         python: The interpreter, by backend; this one for those not named.
         rounds: How many turns each has.
         seconds: About how long a turn lasts; it has at least 3 steps.
+        platform: One of PLATFORMS.
 
     Returns:
         By backend: ``step_s`` (median), ``spread`` (of the middle half of the steps, over the
@@ -193,7 +234,8 @@ def measure(
     steps: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for backend in backends:
-            where = backend, name, python.get(backend, sys.executable), Path(scratch, backend)
+            interpreter, cache = python.get(backend, sys.executable), Path(scratch, backend)
+            where = backend, name, interpreter, cache, platform
             try:
                 cold = Worker(*where)
                 cold_mb = cold.run(1)["memory_mb"]
@@ -293,8 +335,11 @@ def main() -> None:
         epilog="\n".join(f"{name:<10}{text}" for name, text in BACKENDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
+    parser.add_argument(
+        "--jobs", nargs="+", choices=JOBS | LARGE_JOBS, default=list(JOBS), metavar="JOB"
+    )
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, metavar="BACKEND")
+    parser.add_argument("--platform", choices=PLATFORMS, default="CPU")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for a turn")
     parser.add_argument("--upstream", metavar="PYTHON", help="of an environment of torch_xla")
@@ -302,12 +347,14 @@ def main() -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw them, with matplotlib")
     args = parser.parse_args()
 
-    backends = args.backends or [b for b in BACKENDS if b != "upstream" or args.upstream]
+    missing = {"upstream"} if not args.upstream else set()
+    missing |= {"limit"} if args.platform != "CPU" else set()
+    backends = args.backends or [b for b in BACKENDS if b not in missing]
     python = {"upstream": args.upstream} if args.upstream else {}
     results: dict[str, dict[str, dict[str, Any]]] = {}
     for name in (progress := tqdm(args.jobs)):
         progress.set_postfix_str(name)
-        results[name] = measure(name, backends, python, args.rounds, args.seconds)
+        results[name] = measure(name, backends, python, args.rounds, args.seconds, args.platform)
         for backend, found in results[name].items():
             if "error" in found:
                 tqdm.write(f"{name} by {backend}: {found['error']}")

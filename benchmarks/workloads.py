@@ -30,10 +30,12 @@ class Job(NamedTuple):
     warm_up: int = 3  # steps until nothing is compiled any more
 
 
-def training(workload: models.Workload, device: torch.device, wrap: Wrap) -> Job:
+def training(
+    workload: models.Workload, device: torch.device, wrap: Wrap, bfloat16: bool = False
+) -> Job:
     """Forward, backward and the optimizer on one batch."""
     batches = itertools.repeat(tuple(tensor.to(device) for tensor in workload.batch))
-    return training_on(workload, device, wrap, batches)
+    return training_on(workload, device, wrap, batches, bfloat16)
 
 
 def training_on(
@@ -41,15 +43,17 @@ def training_on(
     device: torch.device,
     wrap: Wrap,
     batches: Iterator[Batch],
+    bfloat16: bool = False,
 ) -> Job:
-    """The same, each step on the next of these batches."""
+    """The same, each step on the next of these batches; in bfloat16 by autocast."""
     model = workload.model.to(device).train()
     optimizer = workload.make_optimizer(list(model.parameters()))
     forward = wrap(model)
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = workload.loss(forward(inputs), targets)
+        with torch.autocast(device.type, torch.bfloat16, bfloat16):
+            loss = workload.loss(forward(inputs), targets)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -352,9 +356,22 @@ def image_loader() -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(_Images(), 64, num_workers=1, drop_last=True)
 
 
-def _trained(make: Callable[[], models.Workload]) -> Callable[[torch.device, Wrap], Job]:
+def resnet50_large_workload() -> models.Workload:
+    """ResNet-50 on images of 64x3x224x224; SGD."""
+    batch = (torch.randn(64, 3, 224, 224), torch.randint(1000, (64,)))
+    return models.Workload(resnet50(), models.sgd, batch, F.cross_entropy)
+
+
+def gpt2_large_workload() -> models.Workload:
+    """GPT-2 (12 layers of 768, vocabulary 50,304) on 8x1024 words; AdamW."""
+    return _gpt_training(Gpt(50304, 768, 12, 12, 1024), 50304, 8, 1024)
+
+
+def _trained(
+    make: Callable[[], models.Workload], bfloat16: bool = False
+) -> Callable[[torch.device, Wrap], Job]:
     """Returns what makes the job of a workload's training."""
-    return lambda device, wrap: training(make(), device, wrap)
+    return lambda device, wrap: training(make(), device, wrap, bfloat16)
 
 
 def gpt2_inputs() -> tuple[nn.Module, torch.Tensor]:
@@ -422,4 +439,11 @@ JOBS: dict[str, Callable[[torch.device, Wrap], Job]] = {
     "scan48": _trained(scan48_workload),
     "recompile": recompile_job,
     "data_bound": data_bound_job,
+}
+
+# Of a size for accelerators.
+LARGE_JOBS: dict[str, Callable[[torch.device, Wrap], Job]] = {
+    "resnet50_large": _trained(resnet50_large_workload, bfloat16=True),
+    "gpt2_large": _trained(gpt2_large_workload, bfloat16=True),
+    "gpt2_large_f32": _trained(gpt2_large_workload),
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,11 +21,19 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# ruff: noqa: E402 - PyTorch and the plugin read the environment when they are imported.
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
+# PyTorch's database asks for GPUs, and a process that has must not be forked; a child has its own
+# CUDA for the xla device alone. Each takes what it needs of the GPU's memory.
+GPUS = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+os.environ.update(
+    CUDA_VISIBLE_DEVICES="", PYTORCH_NVML_BASED_CUDA_CHECK="1", PJRT_ALLOCATOR_PREALLOCATE="0"
+)
 
 import torch
 import yaml
@@ -41,6 +50,8 @@ from opinfo_exceptions import (
 from opinfo_testing import check_op
 from process_testing import fork_child
 from tqdm import tqdm
+
+import torch_xla
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS_BAR, FALLBACK_BAR = 0.98, 0.05
@@ -74,6 +85,16 @@ def how(report: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- running
 
 
+@contextlib.contextmanager
+def _gpus() -> Iterator[None]:
+    """Within it CUDA finds the GPUs that the parent was given."""
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+    if GPUS is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = GPUS
+    yield
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @dataclasses.dataclass
 class Job:
     op: str
@@ -86,6 +107,8 @@ class Job:
 
 def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All that is asked of one operator; in a child process."""
+    with _gpus():
+        torch_xla.devices()  # makes the client
     torch.set_num_threads(1)
     reports = []
     for dtype, checks in plan(OPS[op]).items():

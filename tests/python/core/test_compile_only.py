@@ -149,6 +149,46 @@ def test_programs_compile(chip, name):
     assert ": 1 programs, 0 modules, 0 refused;" in result.stdout
 
 
+GPU = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+def precision(tensor):
+    text = xm.get_stablehlo([tensor])
+    return "HIGHEST" if "precision HIGHEST" in text else "DEFAULT"
+
+x, image, kernel = (torch.ones(*s).to("xla") for s in ((4, 4), (1, 2, 8, 8), (2, 2, 3, 3)))
+print(precision(x @ x), precision(torch.conv2d(image, kernel)))
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.allow_tf32 = False
+print(precision(x @ x), precision(torch.conv2d(image, kernel)))
+
+q, k, v = (torch.ones(2, 4, 32, 64).bfloat16().to("xla").requires_grad_() for _ in range(3))
+attention = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+attention.sum().backward()
+kept = [q.grad, k.grad, v.grad, x.to(torch.float8_e5m2).float(), x.bfloat16().float()]
+torch.use_deterministic_algorithms(True)
+torch_xla.sync(wait=True)
+"""
+
+
+def test_programs_for_a_gpu(tmp_path):
+    """What PyTorch says of its GPUs' numbers holds: TF32, rounding, order; attention is cuDNN's."""
+    needs("CUDA")
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    result = run("-c", GPU, XLA_TOPOLOGY="h100:1", XLA_FLAGS=flags)
+    assert result.stdout.splitlines() == ["HIGHEST DEFAULT", "DEFAULT HIGHEST"], result.stderr
+    (optimized,) = tmp_path.glob("*gpu_after_optimizations.txt")
+    program = optimized.read_text()
+    for call in ("__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"):
+        assert f'custom_call_target="{call}"' in program
+    assert re.search(r"f8e5m2\[4,4\]\S* convert", program)
+    assert re.search(r"bf16\[4,4\]\S* convert", program)
+    (options,) = tmp_path.glob("*debug_options")
+    assert "xla_gpu_deterministic_ops: true" in options.read_text()
+
+
 REPLICAS = """
 import torch
 import torch_xla
