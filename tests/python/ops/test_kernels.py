@@ -28,10 +28,19 @@ SHAPES = [
     ((4, 192, 2, 2), (131, 192, 1, 1), {"padding": 1}),  # few pixels, one weight a channel
     ((8, 64, 7), (128, 64, 1), {}),
     ((4, 64, 1, 2, 3), (192, 64, 1, 1, 1), {}),
+    # To few channels: the gradient is folded.
+    ((5, 3, 40, 41), (16, 3, 5, 3), {"stride": (2, 3), "padding": (2, 1)}),
+    ((3, 2, 33, 30), (24, 2, 3, 3), {"dilation": (3, 2), "padding": (4, 0)}),
+    ((17, 16, 16, 16), (32, 16, 3, 3), {"stride": 2, "padding": 1}),
+    ((6, 32, 24, 24), (48, 32, 1, 1), {"stride": 2}),
+    ((9, 5, 100), (20, 5, 7), {"stride": 4, "padding": 9}),
+    ((2, 1, 3, 300), (8, 1, 3, 9), {"padding": (5, 12)}),  # a row sees nothing of the image
 ]
 TRANSPOSED = [
     ((4, 32, 8, 8), (32, 16, 4, 4), {"stride": 2, "padding": 1}),
     ((1, 32, 9, 9), (32, 24, 3, 3), {"stride": 2, "output_padding": 1}),
+    ((3, 32, 20, 20), (32, 3, 4, 4), {"stride": 2, "padding": 1}),
+    ((3, 16, 20, 20), (16, 1, 5, 5), {"stride": 3, "output_padding": 2}),
 ]
 
 

@@ -13,6 +13,7 @@
 #include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
+#include "ops/convolution_fold.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -108,9 +109,15 @@ struct Call {
     const Cut cut = BestCut(threads);
     const int64_t count = runtime::FfiParts(frame, products, kLeast, cut.extent);
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
+    const bool folds = part == ConvolutionPart::kInputGradient && groups == 1 && sums.empty() &&
+                       PrefersFold(lhs, rhs, stride);
     runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
       const AtenCalls calls;
       at::Tensor out = Part(result, cut.result, i, count);
+      if (folds) {
+        FoldInputGradient(Part(lhs, cut.lhs, i, count), rhs, out, stride, padding, dilation);
+        return;
+      }
       // Only its sizes count, but those of a view that is not contiguous would be copied.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
       std::optional<at::Tensor> bias_part;

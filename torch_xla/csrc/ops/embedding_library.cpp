@@ -153,10 +153,9 @@ bool IsInteger(Value x) {
   return x.element() == ElementType::kS64 || x.element() == ElementType::kS32;
 }
 
-bool IsChosen(const LoweringContext& cx, const char* operation, int64_t elements) {
-  constexpr int64_t kLarge = 1 << 12;
-  return ChooseKernel(cx, operation, {elements >= kLarge ? "large" : "small"},
-                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+bool IsChosen(const LoweringContext& cx, const char* operation) {
+  return ChooseKernel(cx, operation, {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+         Kernel::kLibrary;
 }
 
 }  // namespace
@@ -167,7 +166,7 @@ std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& row
   const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
   if (!IsFloat(grad) || !IsInteger(index) || (of && !IsInteger(*of)) ||
       (scale && !IsFloat(*scale)) || type.num_elements() == 0 || index.dim(0) == 0 ||
-      !IsChosen(cx, "embedding.gradient", type.num_elements())) {
+      !IsChosen(cx, "embedding.gradient")) {
     return std::nullopt;
   }
   std::vector<Value> operands{
@@ -185,8 +184,7 @@ std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, co
   const int64_t columns = call.weight.dim(1), indices = call.indices.dim(0);
   if (!IsFloat(call.weight) || !IsInteger(call.indices) || !IsInteger(call.offsets) ||
       (scale && !IsFloat(*scale)) || bags <= 0 || indices == 0 ||
-      call.weight.type().num_elements() == 0 ||
-      !IsChosen(cx, "embedding_bag", (bags + indices) * columns)) {
+      call.weight.type().num_elements() == 0 || !IsChosen(cx, "embedding_bag")) {
     return std::nullopt;
   }
   std::vector<Value> operands{call.weight, call.indices, call.offsets};
