@@ -3,7 +3,8 @@
     python benchmarks/all_backends.py [--jobs mlp bert] [--backends eager xla] [--json FILE]
 
 Each backend has a process of its own; they take turns (A B C … C B A), so that all see the same
-machine and none runs beside another. Each step is waited for. "Cold" and "warm" are a process
+machine and none runs beside another. Each step is waited for, or with ``--together N`` so many at
+once, as a training loop that reads its loss now and then does. "Cold" and "warm" are a process
 with an empty and one with a filled folder for what is compiled: its first step, and the most memory
 that it has held once nothing is compiled any more. The limit is that of
 ``machine.py``. ``--upstream PYTHON`` names the interpreter of an environment with another
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -58,8 +59,15 @@ PLATFORMS = {
 # ---------------------------------------------------------------- in the processes
 
 
-def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
-    """Returns what runs a step to its end, and after how many all is compiled."""
+class Steps(NamedTuple):
+    """What launches a step, what waits for its end, and after how many all is compiled."""
+
+    launch: Callable[[], Any]
+    wait: Callable[[], Any]
+    warm_up: int
+
+
+def _torch_steps(backend: str, name: str) -> Steps:
     wraps: dict[str, Wrap] = {
         "inductor": torch.compile,
         "dynamo": lambda model: torch.compile(model, backend="openxla"),
@@ -71,12 +79,8 @@ def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
         on_gpu = os.environ["PJRT_DEVICE"] == "CUDA"
         job = jobs[name](torch.device("cuda" if on_gpu else "cpu"), wrap)
 
-        def step_to_its_end() -> Any:
-            job.step(*next(job.batches))
-            if on_gpu:
-                torch.cuda.synchronize()
-
-        return step_to_its_end, job.warm_up
+        wait = torch.cuda.synchronize if on_gpu else lambda: None
+        return Steps(lambda: job.step(*next(job.batches)), wait, job.warm_up)
     import torch_xla
     import torch_xla.core.xla_model as xm
 
@@ -84,20 +88,24 @@ def _torch_step(backend: str, name: str) -> tuple[Callable[[], Any], int]:
     step = torch_xla.compile(job.step, replay=True) if backend == "replay" else job.step
     torch_xla.sync(wait=True)  # The initial values are no part of the step.
 
-    def run() -> Any:
+    def launch() -> Any:
         result = step(*next(job.batches))
         torch_xla.sync()
-        xm.wait_device_ops()
         return result
 
-    return run, job.warm_up
+    return Steps(launch, xm.wait_device_ops, job.warm_up)
 
 
-def _jax_step(name: str) -> tuple[Callable[[], Any], int]:
+def _jax_steps(name: str) -> Steps:
     import jax_workloads
 
     job = jax_workloads.make(name)
-    return lambda: job.step().block_until_ready(), job.warm_up
+    last: list[Any] = [None]
+
+    def launch() -> None:
+        last[0] = job.step()
+
+    return Steps(launch, lambda: last[0].block_until_ready(), job.warm_up)
 
 
 def _limit(name: str) -> float:
@@ -121,7 +129,7 @@ def _peak_mb(backend: str) -> float:
     return torch.xla.max_memory_allocated() / 1e6
 
 
-def _work(backend: str, name: str) -> None:
+def _work(backend: str, name: str, together: int) -> None:
     """Answers each line of its input, a number of steps, by their times."""
     # What libraries print is no answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -135,19 +143,23 @@ def _work(backend: str, name: str) -> None:
         for _ in sys.stdin:
             answer(times=[_limit(name)], cpu_s=0, memory_mb=0)
         return
-    step, warm_up = _jax_step(name) if backend == "jax" else _torch_step(backend, name)
-    start = time.perf_counter()
-    step()
-    answer(first_s=time.perf_counter() - start)
+    steps = _jax_steps(name) if backend == "jax" else _torch_steps(backend, name)
+
+    def run(count: int) -> float:
+        """Seconds a step."""
+        start = time.perf_counter()
+        for _ in range(count):
+            steps.launch()
+        steps.wait()
+        return (time.perf_counter() - start) / count
+
+    answer(first_s=run(1))
     for i, line in enumerate(sys.stdin):
-        for _ in range(warm_up if i == 0 else 0):
-            step()
-        times, cpu = [], time.process_time()
-        for _ in range(int(line)):
-            start = time.perf_counter()
-            step()
-            times.append(time.perf_counter() - start)
-        cpu = (time.process_time() - cpu) / len(times)
+        for _ in range(steps.warm_up if i == 0 else 0):
+            run(1)
+        cpu = time.process_time()
+        times = [run(together) for _ in range(-(-int(line) // together))]
+        cpu = (time.process_time() - cpu) / (len(times) * together)
         answer(times=times, cpu_s=cpu, memory_mb=_peak_mb(backend))
     if backend in ("xla", "replay", "dynamo"):
         import torch_xla.cache
@@ -162,7 +174,9 @@ def _work(backend: str, name: str) -> None:
 class Worker:
     """A process of a backend that runs steps of a job."""
 
-    def __init__(self, backend: str, name: str, python: str, cache: Path, platform: str) -> None:
+    def __init__(
+        self, backend: str, name: str, python: str, cache: Path, platform: str, together: int
+    ) -> None:
         environment = {
             **os.environ,
             **PLATFORMS[platform],
@@ -174,7 +188,7 @@ class Worker:
         }
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            [python, __file__, "--worker", backend, name],
+            [python, __file__, "--worker", backend, name, str(together)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -213,6 +227,7 @@ def measure(
     rounds: int,
     seconds: float,
     platform: str = "CPU",
+    together: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Measures a job.
 
@@ -223,6 +238,7 @@ def measure(
         rounds: How many turns each has.
         seconds: About how long a turn lasts; it has at least 3 steps.
         platform: One of PLATFORMS.
+        together: How many steps are waited for at once.
 
     Returns:
         By backend: ``step_s`` (median), ``spread`` (of the middle half of the steps, over the
@@ -235,7 +251,7 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch:
         for backend in backends:
             interpreter, cache = python.get(backend, sys.executable), Path(scratch, backend)
-            where = backend, name, interpreter, cache, platform
+            where = backend, name, interpreter, cache, platform, together
             try:
                 cold = Worker(*where)
                 cold_mb = cold.run(1)["memory_mb"]
@@ -340,6 +356,7 @@ def main() -> None:
     )
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, metavar="BACKEND")
     parser.add_argument("--platform", choices=PLATFORMS, default="CPU")
+    parser.add_argument("--together", type=int, default=1, help="steps that are waited for at once")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for a turn")
     parser.add_argument("--upstream", metavar="PYTHON", help="of an environment of torch_xla")
@@ -354,7 +371,9 @@ def main() -> None:
     results: dict[str, dict[str, dict[str, Any]]] = {}
     for name in (progress := tqdm(args.jobs)):
         progress.set_postfix_str(name)
-        results[name] = measure(name, backends, python, args.rounds, args.seconds, args.platform)
+        results[name] = measure(
+            name, backends, python, args.rounds, args.seconds, args.platform, args.together
+        )
         for backend, found in results[name].items():
             if "error" in found:
                 tqdm.write(f"{name} by {backend}: {found['error']}")
@@ -367,6 +386,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        _work(*sys.argv[2:4])
+        _work(*sys.argv[2:4], together=int(sys.argv[4]))
     else:
         main()

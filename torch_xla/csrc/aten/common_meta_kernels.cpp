@@ -14,6 +14,7 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub_meta_dispatch.h>
 #include <ATen/ops/sum_meta_dispatch.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
 namespace torch_xla {
@@ -254,6 +255,11 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::empty(sizes, input.options());
 }
 
+at::Tensor safe_softmax(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
+  c10::maybe_wrap_dim(dim, self.dim());
+  return LikeOf(self, dtype.value_or(self.scalar_type()));
+}
+
 TwoTensors flash_attention(const at::Tensor& query, const at::Tensor&, const at::Tensor&, double,
                            bool, const std::optional<at::Tensor>&, std::optional<double>) {
   return {Like(query), at::empty(query.sizes().slice(0, 3), StatisticsOf(query))};
@@ -309,6 +315,7 @@ TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
   m.def("searchsorted.Tensor", TORCH_FN(searchsorted));
   m.def("bucketize.Tensor", TORCH_FN(bucketize));
   m.def("convolution", TORCH_FN(convolution));
+  m.def("_safe_softmax", TORCH_FN(safe_softmax));
   m.def("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash_attention));
 }
 

@@ -8,6 +8,7 @@
 
 #include "lazy/device.h"
 #include "runtime/client.h"
+#include "runtime/platform.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -21,7 +22,7 @@ std::atomic<bool> has_attention{false};
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
     constexpr double kLeastCapability = 8.0;
-    bool all = client.platform() == "CUDA";
+    bool all = runtime::HasCudnn(client.platform());
     for (const runtime::DeviceInfo& device : client.devices()) {
       const auto found = device.attributes.find("compute_capability");
       const auto* text =

@@ -30,6 +30,9 @@ inline bool SkipsRounding(std::string_view platform) {
   return IsGpu(platform) || platform == "TPU";
 }
 
+/// Its plugin has the custom calls of cuDNN.
+inline bool HasCudnn(std::string_view platform) { return platform == "CUDA"; }
+
 /// How to get its plugin; empty where nobody knows.
 inline std::string_view InstallHint(std::string_view platform) {
   if (platform == "CPU") return "pip install fastatomstruct-xla-cpu";
