@@ -5,6 +5,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torch_xla::lowering {
 namespace {
