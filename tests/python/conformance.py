@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import json
 import os
@@ -21,19 +20,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # ruff: noqa: E402 - PyTorch and the plugin read the environment when they are imported.
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
-# PyTorch's database asks for GPUs, and a process that has must not be forked; a child has its own
-# CUDA for the xla device alone. Each takes what it needs of the GPU's memory.
-GPUS = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-os.environ.update(
-    CUDA_VISIBLE_DEVICES="", PYTORCH_NVML_BASED_CUDA_CHECK="1", PJRT_ALLOCATOR_PREALLOCATE="0"
-)
+GPUS = os.environ.get("CUDA_VISIBLE_DEVICES")
+if __name__ == "__main__":
+    # PyTorch's database asks for GPUs, and a process that has must not be forked; a child has its
+    # own CUDA for the xla device alone. Each takes what it needs of the GPU's memory.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    os.environ["PJRT_ALLOCATOR_PREALLOCATE"] = "0"
 
 import torch
 import yaml
@@ -85,13 +84,12 @@ def how(report: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- running
 
 
-@contextlib.contextmanager
-def _gpus() -> Iterator[None]:
-    """Within it CUDA finds the GPUs that the parent was given."""
+def _make_client() -> None:
+    """Lets it find the GPUs that the parent was given; PyTorch itself finds none."""
     del os.environ["CUDA_VISIBLE_DEVICES"]
     if GPUS is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = GPUS
-    yield
+    torch_xla.devices()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -107,8 +105,7 @@ class Job:
 
 def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All that is asked of one operator; in a child process."""
-    with _gpus():
-        torch_xla.devices()  # makes the client
+    _make_client()
     torch.set_num_threads(1)
     reports = []
     for dtype, checks in plan(OPS[op]).items():

@@ -13,7 +13,8 @@ def set_mat_mul_precision(precision: str) -> None:
     Args:
         precision: ``"default"`` (the fastest: one pass in bfloat16 on a TPU, TF32 on a GPU),
             ``"high"`` or ``"highest"`` (float32). CPUs know the last one only. Until this is
-            called GPUs use ``"highest"``, as PyTorch does, and others ``"default"``.
+            called GPUs do as ``torch.set_float32_matmul_precision`` says, which is ``"highest"`` at
+            first, and others ``"default"``.
 
     Raises:
         ValueError: ``precision`` is none of these.
@@ -31,4 +32,4 @@ def get_mat_mul_precision() -> str:
     precision = _XLAC._xla_get_mat_mul_precision()
     if precision != "platform":
         return precision
-    return "highest" if _XLAC._xla_platform() in ("CUDA", "ROCM") else "default"
+    return "default" if _XLAC._xla_rounds_products() else "highest"

@@ -32,7 +32,7 @@ ir::Hash128 CompileSettings::Hash() const {
   if (!name.empty()) hasher.Add(hash(name));
   const lowering::FloatPrecision precision = lowering::CurrentPrecision(Platform());
   hasher.Add(static_cast<uint64_t>(precision.products) << 2 |
-             uint64_t{precision.tf32_products} << 1 | uint64_t{precision.tf32_convolutions});
+             uint64_t{precision.rounds_products} << 1 | uint64_t{precision.rounds_convolutions});
   hasher.Add(uint64_t{MustRepeat()});
   return hasher.Finish();
 }

@@ -12,11 +12,11 @@ enum class MatMulPrecision : uint8_t { kPlatform, kDefault, kHigh, kHighest };
 
 inline std::atomic<MatMulPrecision> mat_mul_precision{MatMulPrecision::kPlatform};
 
-/// All that programs are lowered by. `tf32_…`: whether GPUs may round to TF32, as
-/// torch.backends.cuda and torch.set_float32_matmul_precision say; other platforms do not ask.
+/// All that programs are lowered by. `rounds_…`: whether the platform may round as it thinks best.
+/// GPUs, to TF32, where torch.set_float32_matmul_precision and torch.backends say so.
 struct FloatPrecision {
   MatMulPrecision products = MatMulPrecision::kPlatform;
-  bool tf32_products = false, tf32_convolutions = false;
+  bool rounds_products = true, rounds_convolutions = true;
 
   bool operator==(const FloatPrecision&) const = default;
 };

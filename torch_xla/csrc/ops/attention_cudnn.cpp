@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lazy/device.h"
+#include "lowering/row_major.h"
 #include "runtime/client.h"
 #include "runtime/platform.h"
 #include "stablehlo/text.h"
@@ -73,16 +74,9 @@ std::vector<Value> Call(const char* target, const std::vector<Value>& operands,
   stablehlo::CustomCallOptions options{.api_version = kOpaqueConfig,
                                        .backend_config = std::move(config)};
   results.emplace_back(stablehlo::ElementType::kU8, Dims{0});  // what it computes in
-  auto row_major = [](int64_t rank) {
-    Dims layout;
-    while (rank > 0) layout.push_back(--rank);
-    return layout;
-  };
-  for (Value operand : operands) options.operand_layouts.push_back(row_major(operand.rank()));
-  // Results have the heads before the lengths, and lie in memory as the operands.
+  for (Value operand : operands) options.operand_layouts.push_back(RowMajor(operand.rank()));
   for (const Type& type : results) {
-    const auto rank = static_cast<int64_t>(type.dims.size());
-    options.result_layouts.push_back(rank == 4 ? Dims{3, 1, 2, 0} : row_major(rank));
+    options.result_layouts.push_back(type.rank() == 4 ? HeadsInside() : RowMajor(type.rank()));
   }
   std::vector<Value> found =
       stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);

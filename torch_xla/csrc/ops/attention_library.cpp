@@ -19,13 +19,6 @@ using namespace runtime::pjrt;
 constexpr const char* kTarget = "torch_xla.cpu_attention";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_attention_backward";
 
-/// Minor to major, of [N, heads, length, width]: by lengths before heads, as the products that make
-/// these arrays and take them have it, so that none is copied.
-const Dims& HeadsInside() {
-  static const Dims layout{3, 1, 2, 0};
-  return layout;
-}
-
 at::Tensor FromHeadsInside(void* buffer) {
   const at::Tensor tensor = FfiTensor(buffer);
   const auto sizes = tensor.sizes();

@@ -9,6 +9,13 @@
 
 namespace torch_xla::lowering {
 
+/// Minor to major, of [N, heads, length, width]: by lengths before heads, as the products that make
+/// these arrays and take them have it, so that none is copied.
+inline const Dims& HeadsInside() {
+  static const Dims layout{3, 1, 2, 0};
+  return layout;
+}
+
 struct AttentionCall {
   bool is_causal;
   std::optional<double> scale;

@@ -286,7 +286,7 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
     after = std::max<int64_t>(after, 0);
   }
   if (crops) x = Pad(x, Zero(x), low, high);
-  if (runtime::RoundsToTf32(platform_) && !CurrentPrecision(platform_).tf32_convolutions) {
+  if (!CurrentPrecision(platform_).rounds_convolutions) {
     options.precision = stablehlo::Precision::kHighest;
   }
   return Convolution(x, kernel, numbers, options);

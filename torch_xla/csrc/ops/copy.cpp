@@ -22,6 +22,11 @@ using aten::GetIrValue;
 using aten::IsXla;
 using aten::MakeTensor;
 
+/// By way of the host tensors get from one device to another, be it PyTorch's own.
+at::Tensor OnHost(const at::Tensor& tensor) {
+  return IsXla(tensor) ? aten::ToCpu(tensor) : tensor.cpu();
+}
+
 /// The value of `src` on the device of `self`, of the dtype and sizes of `self`.
 ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
   const int device = GetImpl(self)->root()->device();
@@ -31,9 +36,7 @@ ir::Value ValueFor(const at::Tensor& self, const at::Tensor& src) {
   } else if (src.device().is_cpu() && src.dim() == 0 && self.dim() > 0) {
     value = lazy::MakeScalar(at::_local_scalar_dense(src), src.scalar_type(), false);
   } else {
-    // From the host, or from another device, be it PyTorch's own, by way of the host.
-    at::Tensor cpu = IsXla(src) ? aten::ToCpu(src) : src.cpu();
-    value = lazy::MakeLeaf(lazy::ToDevice(cpu.to(self.scalar_type()), device));
+    value = lazy::MakeLeaf(lazy::ToDevice(OnHost(src).to(self.scalar_type()), device));
   }
   return lazy::Expand(lazy::Cast(value, self.scalar_type()), self.sizes());
 }
@@ -61,7 +64,7 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
   if (self.is_cpu() && self.sizes() == src.sizes()) {
     aten::CopyToCpu(src, self);
   } else {
-    self.copy_(IsXla(src) ? aten::ToCpu(src) : src.cpu());
+    self.copy_(OnHost(src));
   }
   return self;
 }

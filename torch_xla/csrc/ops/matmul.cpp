@@ -49,6 +49,11 @@ Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& 
                            summed, ReduceOp::kAdd);
 }
 
+/// Whether a product keeps the dimension: it is neither summed over nor one of the batch.
+bool IsKept(int64_t dim, const Dims& batch, const Dims& contracting) {
+  return std::ranges::count(batch, dim) == 0 && std::ranges::count(contracting, dim) == 0;
+}
+
 /// The product without batch dimensions of size one. XLA:CPU drops these itself, but after it has
 /// seen that it can multiply bfloat16 in batches; for some of what is left it has no product.
 Value WithoutUnitBatches(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers,
@@ -67,8 +72,7 @@ Value WithoutUnitBatches(Value lhs, Value rhs, const stablehlo::DotDimensionNumb
     for (int64_t d = 0; d < v.rank(); ++d) {
       place[d] = static_cast<int64_t>(dims.size());
       if (!dropped[d]) dims.push_back(v.dim(d));
-      const auto holds = [d](const Dims& some) { return std::ranges::count(some, d) > 0; };
-      if (!holds(batch) && !holds(contracting)) result_dims.push_back(v.dim(d));
+      if (IsKept(d, batch, contracting)) result_dims.push_back(v.dim(d));
     }
     for (int64_t d : batch) {
       if (!dropped[d]) new_batch.push_back(place[d]);
@@ -111,9 +115,8 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
       break;
   }
   // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
-  return runtime::RoundsToTf32(platform) && !precision.tf32_products
-             ? stablehlo::Precision::kHighest
-             : stablehlo::Precision::kDefault;
+  return precision.rounds_products ? stablehlo::Precision::kDefault
+                                   : stablehlo::Precision::kHighest;
 }
 
 namespace aten {
@@ -129,8 +132,7 @@ using stablehlo::Multiply;
 int64_t Rows(Value x, const Dims& batch, const Dims& contracting) {
   int64_t rows = 1;
   for (int64_t d = 0; d < x.rank(); ++d) {
-    const auto holds = [d](const Dims& some) { return std::ranges::count(some, d) > 0; };
-    if (!holds(batch) && !holds(contracting)) rows *= x.dim(d);
+    if (IsKept(d, batch, contracting)) rows *= x.dim(d);
   }
   return rows;
 }

@@ -218,6 +218,8 @@ void BindCapture(py::module_& m) {
     constexpr const char* kNames[] = {"platform", "default", "high", "highest"};
     return kNames[static_cast<int>(lowering::mat_mul_precision.load())];
   });
+  m.def("_xla_rounds_products",
+        [] { return lowering::CurrentPrecision(lazy::Platform()).rounds_products; });
 }
 
 }  // namespace torch_xla::python
