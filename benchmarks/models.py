@@ -86,13 +86,13 @@ class BertLayer(nn.Module):
         self.down = nn.Linear(4 * width, width)
         self.norm2 = nn.LayerNorm(width, eps=1e-12)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         q, k, v = (
             layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
         attention = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0
+            q, k, v, mask, dropout_p=self.dropout if self.training else 0.0
         )
         attention = self.output(attention.transpose(1, 2).flatten(2))
         x = self.norm1(x + F.dropout(attention, self.dropout, self.training))
@@ -101,7 +101,10 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT with the masked-word head, tied to the embedding: [N, T] to [N, T, vocabulary]."""
+    """BERT with the masked-word head, tied to the embedding: [N, T] to [N, T, vocabulary].
+
+    Words equal to `padding` are attended to by none.
+    """
 
     def __init__(
         self,
@@ -111,9 +114,11 @@ class Bert(nn.Module):
         heads: int = 4,
         length: int = 512,
         dropout: float = 0.1,
+        padding: int | None = None,
     ) -> None:
         super().__init__()
         self.dropout = dropout
+        self.padding = padding
         self.word = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(length, width)
         self.kind = nn.Embedding(2, width)
@@ -128,7 +133,10 @@ class Bert(nn.Module):
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(words.shape[1], device=words.device)
         x = self.word(words) + self.position(positions) + self.kind(torch.zeros_like(words))
-        x = self.layers(F.dropout(self.norm(x), self.dropout, self.training))
+        x = F.dropout(self.norm(x), self.dropout, self.training)
+        mask = None if self.padding is None else (words != self.padding)[:, None, None]
+        for layer in self.layers:
+            x = layer(x, mask)
         return F.linear(self.transform(x), self.word.weight, self.bias)
 
 
@@ -159,12 +167,14 @@ def resnet18_workload() -> Workload:
 
 def bert_workload() -> Workload:
     """BERT with 4 layers of width 256 on 8 sequences of 128 words; AdamW."""
-    words = torch.randint(30522, (8, 128))
+    return bert_training(Bert(), torch.randint(30522, (8, 128)))
 
+
+def bert_training(model: Bert, words: torch.Tensor) -> Workload:
     def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
-    return Workload(Bert(), adamw, (words, words.clone()), loss)
+    return Workload(model, adamw, (words, words.clone()), loss)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {

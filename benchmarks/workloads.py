@@ -238,8 +238,9 @@ class Llama(nn.Module):
         rate = 10000 ** (-torch.arange(0, self.dims, 2, device=words.device) / self.dims)
         angle = (place[:, None] * rate).repeat(1, 2)
         x = self.word(words)
+        rotation = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         for i, layer in enumerate(self.layers):
-            x = layer(x, (angle.cos(), angle.sin()), caches[i] if caches else None, place)
+            x = layer(x, rotation, caches[i] if caches else None, place)
         return self.head(self.norm(x))
 
 
@@ -367,6 +368,15 @@ def gpt2_large_workload() -> models.Workload:
     return _gpt_training(Gpt(50304, 768, 12, 12, 1024), 50304, 8, 1024)
 
 
+def bert_large_workload(dropout: float = 0) -> models.Workload:
+    """BERT (12 layers of 768) on 32 sequences of 200 to 512 words, padded; AdamW."""
+    words = torch.randint(1, 30522, (32, 512))
+    for row, length in enumerate(torch.linspace(200, 512, 32).int()):
+        words[row, length:] = 0
+    model = models.Bert(width=768, layers=12, heads=12, dropout=dropout, padding=0)
+    return models.bert_training(model, words)
+
+
 def _trained(
     make: Callable[[], models.Workload], bfloat16: bool = False
 ) -> Callable[[torch.device, Wrap], Job]:
@@ -386,20 +396,31 @@ def gpt2_job(device: torch.device, wrap: Wrap) -> Job:
 
 def llama_decode_job(device: torch.device, wrap: Wrap) -> Job:
     """The next word of 4 sequences, by a cache of 128 places, from Llama as above."""
-    model = Llama().to(device).eval()
-    shape = (DECODE_ROWS, 4, DECODE_ROOM, model.dims)
+    return _decoding(Llama(), DECODE_ROWS, DECODE_ROOM, device, wrap)
+
+
+def llama_decode_large_job(device: torch.device, wrap: Wrap) -> Job:
+    """That of 8, by 1024 places, from 16 layers of 2048 in bfloat16."""
+    return _decoding(Llama(32000, 2048, 16, 16).bfloat16(), 8, 1024, device, wrap)
+
+
+def _decoding(model: Llama, rows: int, room: int, device: torch.device, wrap: Wrap) -> Job:
+    model = model.to(device).eval()
+    weights = model.head.weight
+    heads = model.layers[0].heads
     caches = [
-        (torch.zeros(shape, device=device), torch.zeros(shape, device=device)) for _ in model.layers
+        tuple(weights.new_zeros(rows, heads, room, model.dims) for _ in range(2))
+        for _ in model.layers
     ]
     forward = wrap(model)
-    words = torch.zeros(DECODE_ROWS, 1, dtype=torch.int64, device=device)
+    words = torch.zeros(rows, 1, dtype=torch.int64, device=device)
     place = torch.zeros(1, dtype=torch.int64, device=device)
 
     @torch.no_grad()
     def step() -> torch.Tensor:
         logits = forward(words, place, caches)
         words.copy_(logits[:, -1:].argmax(-1))
-        place.add_(1).remainder_(DECODE_ROOM)
+        place.add_(1).remainder_(room)
         return words
 
     return Job(step, itertools.repeat(()), model)
@@ -446,4 +467,7 @@ LARGE_JOBS: dict[str, Callable[[torch.device, Wrap], Job]] = {
     "resnet50_large": _trained(resnet50_large_workload, bfloat16=True),
     "gpt2_large": _trained(gpt2_large_workload, bfloat16=True),
     "gpt2_large_f32": _trained(gpt2_large_workload),
+    "bert_large": _trained(bert_large_workload, bfloat16=True),
+    "bert_large_dropout": _trained(lambda: bert_large_workload(0.1), bfloat16=True),
+    "llama_decode_large": llama_decode_large_job,
 }

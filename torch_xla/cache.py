@@ -10,6 +10,7 @@ import argparse
 import builtins
 import os
 import runpy
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -73,6 +74,8 @@ def flush() -> None:
 def clear(path: str) -> int:
     """Removes all entries of a folder, and of the remote one that it stands for.
 
+    What a GPU's compiler found out about its kernels goes with them.
+
     Returns:
         Their number.
     """
@@ -83,6 +86,7 @@ def clear(path: str) -> int:
     else:
         for entry in found:
             os.unlink(entry.path)
+    shutil.rmtree(os.path.join(path, "tunings"), ignore_errors=True)
     return len(found)
 
 

@@ -165,8 +165,10 @@ torch.backends.cudnn.allow_tf32 = False
 print(precision(x @ x), precision(torch.conv2d(image, kernel)))
 
 q, k, v = (torch.ones(2, 4, 32, 64).bfloat16().to("xla").requires_grad_() for _ in range(3))
-attention = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-attention.sum().backward()
+attend = torch.nn.functional.scaled_dot_product_attention
+mask = torch.ones(2, 1, 1, 32, dtype=torch.bool).to("xla")
+grouped = attend(q, k[:, :2], v[:, :2], mask, enable_gqa=True)
+(attend(q, k, v, is_causal=True) + grouped).sum().backward()
 kept = [q.grad, k.grad, v.grad, x.to(torch.float8_e5m2).float(), x.bfloat16().float()]
 torch.use_deterministic_algorithms(True)
 torch_xla.sync(wait=True)
@@ -181,8 +183,8 @@ def test_programs_for_a_gpu(tmp_path):
     assert result.stdout.splitlines() == ["HIGHEST DEFAULT", "DEFAULT HIGHEST"], result.stderr
     (optimized,) = tmp_path.glob("*gpu_after_optimizations.txt")
     program = optimized.read_text()
-    for call in ("__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"):
-        assert f'custom_call_target="{call}"' in program
+    for call in ("Softmax", "SoftmaxBackward", "ScaleBiasSoftmax", "ScaleBiasSoftmaxBackward"):
+        assert f'custom_call_target="__cudnn$fmha{call}"' in program
     assert re.search(r"f8e5m2\[4,4\]\S* convert", program)
     assert re.search(r"bf16\[4,4\]\S* convert", program)
     (options,) = tmp_path.glob("*debug_options")

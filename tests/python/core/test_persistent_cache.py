@@ -370,8 +370,10 @@ def test_command_line(tmp_path, capsys):
     status, out = main("verify")
     assert status == 1
     assert f"damaged: {entry}\n" in out
+    (folder / "tunings").mkdir()  # as a GPU's compiler makes it
     assert main("clear") == (0, f"removed {everything} entries\n")
     assert main("ls") == (0, "")
+    assert not list(folder.glob("tunings"))
 
 
 def test_commands_need_a_cache():

@@ -51,6 +51,7 @@ def cases(dtype: torch.dtype = torch.float32) -> list[tuple[Any, ...]]:
         (attend, (*small, nothing)),
         (lambda q, k, v: attend(q, k, v, numbers.to(q.device)), small),
         (attend, (*small, blocked[None, None].expand(2, 1, 5, 7).contiguous())),
+        (attend, (small[0], small[1][:, :1], small[2][:, :1]), {"enable_gqa": True}),
         (lambda x: attend(*x.view(2, 6, 3, 3, 4).permute(3, 0, 2, 1, 4)), (rand(2, 6, 36),)),
     ]
 
@@ -70,6 +71,7 @@ def test_gradients() -> None:
     long = [
         (attend, (q, k, v)),
         (attend, (q, k, v, mask)),
+        (attend, (q, k[:, :1], v[:, :1], mask), {"enable_gqa": True}),
         (attend, heads(2, 2, 260, 260, 4), {"is_causal": True, "scale": 0.2}),
         (lambda x: attend(*x.view(2, 256, 3, 3, 4).permute(3, 0, 2, 1, 4)), (rand(2, 256, 36),)),
     ]

@@ -211,7 +211,7 @@ void DiskCache::Evict() {
   for (const auto& file : fs::directory_iterator(settings_.folder, error)) {
     const fs::path& path = file.path();
     struct stat status{};
-    if (stat(path.c_str(), &status) != 0) continue;
+    if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (path.extension() == kTemporary) {
       // Of a process that has ended in the middle.
       if (Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr))) unlink(path.c_str());
@@ -329,6 +329,7 @@ std::vector<DiskCache::Entry> DiskCache::List(const fs::path& folder, bool check
     const File file(item.path(), O_RDONLY);
     struct stat status{};
     if (!file || fstat(file.get(), &status) != 0) continue;  // Evicted meanwhile.
+    if (!S_ISREG(status.st_mode)) continue;
     Entry entry{item.path(), status.st_size, Seconds(status.st_mtim), {}};
     if (check) {
       if (auto parts = ReadEntry(file)) entry.key = std::move(parts->key);

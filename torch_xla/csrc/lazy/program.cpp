@@ -1,7 +1,12 @@
 #include "lazy/program.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <thread>
@@ -53,6 +58,26 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   return options;
 }
 
+/// With a folder of what XLA found out when it tried kernels out for a fusion: other programs have
+/// the same ones. It is no part of a program's key.
+runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskCache& cache) {
+  constexpr const char* kFolder = "xla_gpu_per_fusion_autotune_cache_dir";
+  const char* flags = std::getenv("XLA_FLAGS");
+  if (!runtime::IsGpu(Platform()) || (flags && std::strstr(flags, kFolder))) return options;
+  const std::filesystem::path folder = cache.settings().folder / "tunings";
+  if (cache.settings().read_only) {
+    options.overrides.emplace_back("xla_gpu_experimental_autotune_cache_mode",
+                                   "AUTOTUNE_CACHE_MODE_READ");
+  } else {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+  }
+  // XLA compiles nothing where it cannot have the folder.
+  const int needed = cache.settings().read_only ? R_OK | X_OK : R_OK | W_OK | X_OK;
+  if (access(folder.c_str(), needed) == 0) options.overrides.emplace_back(kFolder, folder.string());
+  return options;
+}
+
 ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& options) {
   static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
   ExecutablePtr executable;
@@ -88,7 +113,7 @@ ExecutablePtr FindOrCompile(const Program& program) {
   }
   misses.Add();
   NoteDiskMiss(program.explanation, key);
-  executable = Compile(program, options);
+  executable = Compile(program, WithTunings(options, *cache));
   StoreProgram({cache, key, options, executable, std::move(claim), program.record, text_hash});
   return executable;
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 
 #include <limits>
@@ -65,7 +66,7 @@ bool FitsMask(const at::Tensor& mask, const at::Tensor& query, const at::Tensor&
     return false;
   }
   auto is = [](int64_t size, int64_t all) { return size == 1 || size == all; };
-  return mask.size(-1) == key.size(2) && mask.size(-2) == query.size(2) &&
+  return mask.size(-1) == key.size(2) && is(mask.size(-2), query.size(2)) &&
          (mask.dim() == 2 || (is(mask.size(0), query.size(0)) && is(mask.size(1), query.size(1))));
 }
 
@@ -88,18 +89,29 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
     }
   }
   if (key.size(2) != value.size(2)) return false;
+  const bool has_mask = mask && mask->defined();
+  if (has_mask && (causal || !FitsMask(*mask, query, key))) return false;
   if (!on_cpu) {
     const auto element = lowering::PhysicalType(dtype, lazy::Platform());
     return lowering::FitsCudnnAttention({element, query.size(2), key.size(2), query.size(3)},
-                                        mask && mask->defined(), causal);
+                                        causal);
   }
+  if (has_mask && mask->size(-2) != query.size(2)) return false;
   // Of short sequences the kernel's gradient is no faster than the composition's, which keeps the
   // weights (benchmarks/kernels.py).
   constexpr int64_t kLong = 256;
   const bool needs_grad = at::GradMode::is_enabled() &&
                           (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  if (needs_grad && key.size(2) < kLong) return false;
-  return !mask || !mask->defined() || (!causal && FitsMask(*mask, query, key));
+  return !needs_grad || key.size(2) >= kLong;
+}
+
+/// How many heads of queries share one of keys and values; 1 where that is not a whole number.
+int64_t GroupSize(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  constexpr int64_t kHeads = 1;
+  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return 1;
+  const int64_t heads = key.size(kHeads);
+  const bool divides = heads > 0 && heads == value.size(kHeads) && query.size(kHeads) % heads == 0;
+  return divides ? query.size(kHeads) / heads : 1;
 }
 
 }  // namespace
@@ -110,6 +122,13 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
                                                   double dropout_p, bool is_causal,
                                                   std::optional<double> scale, bool enable_gqa) {
   const bool has_mask = attn_mask && attn_mask->defined();
+  const int64_t group = enable_gqa ? GroupSize(query, key, value) : 1;
+  if (group > 1) {
+    // As the composition does; the flash kernels have a head of keys for each of queries.
+    return at::scaled_dot_product_attention(query, key.repeat_interleave(group, 1),
+                                            value.repeat_interleave(group, 1), attn_mask, dropout_p,
+                                            is_causal, scale);
+  }
   if (TakesFlash(query, key, value, attn_mask, dropout_p, is_causal)) {
     std::optional<at::Tensor> mask = attn_mask;
     if (has_mask && attn_mask->scalar_type() == at::kBool) {
@@ -140,11 +159,10 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query
                       possible);
 }
 
-Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool has_mask,
-                   bool is_causal) {
+Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_causal) {
   std::vector<Kernel> possible{Kernel::kStableHlo, Kernel::kLibrary};
   const AttentionShape shape{query.element(), query.dim(2), key.dim(2), query.dim(3)};
-  if (FitsCudnnAttention(shape, has_mask, is_causal)) possible.push_back(Kernel::kCudnn);
+  if (FitsCudnnAttention(shape, is_causal)) possible.push_back(Kernel::kCudnn);
   return Choose(cx, "attention", query, possible);
 }
 
@@ -192,14 +210,14 @@ Value Weights(Value scores, Value logsumexp) {
 std::vector<Value> FlashAttention(LoweringContext& cx, Value query, Value key, Value value,
                                   double /*dropout_p*/, bool is_causal,
                                   std::optional<Value> attn_mask, std::optional<double> scale) {
-  const Kernel kernel = ChooseFlash(cx, query, key, attn_mask.has_value(), is_causal);
+  const Kernel kernel = ChooseFlash(cx, query, key, is_causal);
+  std::vector<Value> operands{query, key, value};
+  if (attn_mask) operands.push_back(*attn_mask);
   if (kernel == Kernel::kCudnn) {
-    std::vector<Value> results = CallCudnnAttention({query, key, value}, {is_causal, scale});
+    std::vector<Value> results = CallCudnnAttention(operands, {is_causal, scale});
     return {results[0], Convert(results[1], cx.output_element(1))};
   }
   if (kernel == Kernel::kLibrary) {
-    std::vector<Value> operands{query, key, value};
-    if (attn_mask) operands.push_back(*attn_mask);
     return CallAttention(operands, {is_causal, scale}, {cx.output_type(0), cx.output_type(1)});
   }
   const bool few = CallsFewRows(cx, query);
@@ -221,14 +239,11 @@ std::vector<Value> FlashAttentionBackward(LoweringContext& cx, Value grad_out, V
                                           double /*dropout_p*/, bool is_causal,
                                           std::optional<Value> attn_mask,
                                           std::optional<double> scale) {
-  const Kernel kernel = ChooseFlash(cx, query, key, attn_mask.has_value(), is_causal);
-  if (kernel == Kernel::kCudnn) {
-    return CallCudnnAttentionBackward({grad_out, query, key, value, out, logsumexp},
-                                      {is_causal, scale});
-  }
+  const Kernel kernel = ChooseFlash(cx, query, key, is_causal);
+  std::vector<Value> operands{grad_out, query, key, value, out, logsumexp};
+  if (attn_mask) operands.push_back(*attn_mask);
+  if (kernel == Kernel::kCudnn) return CallCudnnAttentionBackward(operands, {is_causal, scale});
   if (kernel == Kernel::kLibrary) {
-    std::vector<Value> operands{grad_out, query, key, value, out, logsumexp};
-    if (attn_mask) operands.push_back(*attn_mask);
     return CallAttentionBackward(operands, {is_causal, scale},
                                  {cx.output_type(0), cx.output_type(1), cx.output_type(2)});
   }

@@ -12,17 +12,19 @@ namespace torch_xla::lowering {
 /// Whether the devices are GPUs that have it: of compute capability 8.0 or more.
 bool HasCudnnAttention();
 
-/// Whether it takes so many queries and keys of such a width: half types alone, without a mask.
+/// Whether it takes so many queries and keys of such a width: half types alone.
 struct AttentionShape {
   stablehlo::ElementType element;
   int64_t queries, keys, width;
 };
-bool FitsCudnnAttention(const AttentionShape& shape, bool has_mask, bool is_causal);
+bool FitsCudnnAttention(const AttentionShape& shape, bool is_causal);
 
-/// (query, key, value) -> output, logsumexp in float; shapes as in CallAttention.
+/// (query, key, value, mask if there is one) -> output, logsumexp in float; shapes as in
+/// CallAttention. A query that may attend to nothing gets zeros, as its gradients do.
 std::vector<Value> CallCudnnAttention(const std::vector<Value>& operands,
                                       const AttentionCall& call);
-/// (output's gradient, query, key, value, output, logsumexp) -> gradients of query, key and value.
+/// (output's gradient, query, key, value, output, logsumexp, mask if there is one) -> gradients of
+/// query, key and value.
 std::vector<Value> CallCudnnAttentionBackward(const std::vector<Value>& operands,
                                               const AttentionCall& call);
 
