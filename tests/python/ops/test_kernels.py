@@ -441,6 +441,60 @@ def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
     check_many(cases)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_remainders_in_parts(dtype) -> None:
+    """Exact, those of quotients, too, that no number of the type is as large as."""
+    large = 1e38 if dtype == torch.float32 else 1e300
+    x = (rand(40000) * 10 ** (rand(40000) * 5)).to(dtype)
+    y = rand(40000).to(dtype)
+    numbers = [0.0, -0.0, 1.5, -1.5, INF, -INF, NAN, large, -large, 1e-30]
+    pairs = torch.cartesian_prod(*(torch.tensor(numbers, dtype=dtype),) * 2)
+    x[: len(pairs)], y[: len(pairs)] = pairs.t()
+
+    # Else the CPU's own vectors give NaN, what is left of a vector does not.
+    fits = ~((x / y).abs() > torch.finfo(dtype).max / 2)
+
+    def exact(x, y, fits):
+        results = torch.fmod(x, y), torch.remainder(x, y)
+        return tuple(torch.where(fits, result, 0) for result in results)
+
+    by_number = (x.clamp(-1e30, 1e30), torch.tensor(0.7, dtype=dtype), fits)
+    check_many([(exact, (x, y, fits)), (exact, by_number)], rtol=0, atol=0)
+    a, b = torch.full((5000,), large, dtype=dtype), torch.full((5000,), -1.5e-5, dtype=dtype)
+    for function in (torch.fmod, torch.remainder):
+        result = function(a.to("xla"), b.to("xla")).cpu()
+        expected = function(a[0], b[0]) if dtype == torch.float64 else None
+        assert bool((result.abs() < 1.5e-5).all())
+        assert expected is None or torch.equal(result, expected.expand(5000)) or expected.isnan()
+    sign = torch.remainder(a.to("xla"), b.to("xla")).cpu()
+    assert bool((sign <= 0).all())
+
+
+def test_samples_and_polygamma_are_the_cpu_s() -> None:
+    image, grid = rand(2, 3, 9, 8), rand(2, 7, 6, 2)
+    cases = [
+        (F.grid_sample, (image, grid), {"mode": mode, "padding_mode": pad, "align_corners": align})
+        for mode in ("bilinear", "nearest", "bicubic")
+        for pad in ("zeros", "border", "reflection")
+        for align in (False, True)
+    ]
+    check_many(cases, grad=True, rtol=1e-4, atol=1e-5)
+    x = rand(50).abs() + 0.1
+    check_many([(torch.polygamma, (n, x)) for n in (0, 1, 2, 5)], rtol=1e-5, atol=0)
+    check_many([(torch.digamma, (x,))], grad=True, rtol=1e-4, atol=1e-6)
+
+
+def test_one_hot(device: torch.device) -> None:
+    words = torch.tensor([[0, 3, 1], [2, 2, 0]])
+    cases = [(F.one_hot, (words, n)) for n in (-1, 4, 7)] + [(F.one_hot, (words[0, 1], 5))]
+    cases += [(F.one_hot, (torch.zeros(0, 3, dtype=torch.int64), 4))]
+    check_many(cases)
+    for bad, classes in ((words, 3), (words - 1, 4), (words, 0), (words[:0], -1), (words.int(), 9)):
+        for where in ("cpu", device):
+            with pytest.raises(RuntimeError):
+                F.one_hot(bad.to(where), classes)
+
+
 def test_bags_and_gradients_of_embeddings() -> None:
     """Of both types of integers: empty bags, paddings, rows that come often, and none."""
     weight, scale = rand(300, 33), rand(500)

@@ -114,6 +114,38 @@ def test_batch_norm_in_parts() -> None:
         assert chosen("batch_norm") == {"large"}
 
 
+def test_norms_of_bfloat16_in_parts() -> None:
+    """In float from one end to the other: as far from double precision as rounding the result."""
+
+    def halves(*shapes):
+        return [rand(*shape).bfloat16() for shape in shapes]
+
+    def layer(x, weight, bias):
+        return F.layer_norm(x, weight.shape, weight, bias)
+
+    def group(x, weight, bias):
+        return F.group_norm(x, 4, weight, bias)
+
+    def batch(x, weight, bias):
+        return F.batch_norm(x, None, None, weight, bias, True)
+
+    cases = [(layer, halves((300, n), (n,), (n,))) for n in (37, 64, 129)]
+    cases += [(layer, [*halves((300, 37)), rand(37), rand(37)])]  # parameters of float
+    cases += [(group, halves((8, 12, 9, 7), (12,), (12,)))]
+    cases += [(batch, halves(shape, (30,), (30,))) for shape in ((8, 30, 7, 7), (900, 30))]
+    strange = rand(70, 64).bfloat16()
+    strange[0, 0], strange[1, 3], strange[2, 63] = NAN, INF, -INF
+    check_many([*cases, (layer, [strange, *halves((64,), (64,))])], rtol=0.02, atol=0.02)
+    for function, args in cases:
+        check_many([(function, args)], rtol=0.02, atol=0.05, grad=True)
+
+    def train(x, mean, variance):
+        mean, variance = mean.clone(), variance.clone()
+        return F.batch_norm(x, mean, variance, None, None, True, 0.3), mean, variance
+
+    check_many([(train, halves((8, 30, 7, 7), (30,), (30,)))], rtol=0.02, atol=0.02)
+
+
 def test_running_statistics_of_a_batch_norm_in_parts() -> None:
     def train(x, mean, variance, weight):
         mean, variance = mean.detach().clone(), variance.detach().clone()
@@ -296,3 +328,46 @@ def test_log_softmax_calls_the_library_where_the_program_runs_here() -> None:
     program = exported_program_to_stablehlo(torch.export.export(torch.nn.LogSoftmax(-1), (rows,)))
     assert "torch_xla.cpu_row_sums" not in program.get_stablehlo_text()
     torch.testing.assert_close(program(rows).cpu(), first)
+
+
+def test_sums_of_bfloat16_in_parts() -> None:
+    """One rounding, at the end: the CPU's are the judge, and the same in float."""
+    cases: list[tuple] = []
+    for shape, dims in (
+        ((300, 100), -1),
+        ((3, 70000), 1),
+        ((1, 40001), None),
+        ((7, 5, 999), (1, 2)),
+        ((5, 6, 1, 4000), (3,)),
+        ((33, 4096), 0),  # not the last
+    ):
+        x = rand(*shape).abs().bfloat16()
+        for function in (torch.sum, torch.mean):
+            for dtype in (None, torch.float32, torch.float64):
+                cases.append((function, (x, dims), {"dtype": dtype}))
+    check_many(cases[0::3], rtol=0.008, atol=0)
+    check_many(cases[1::3] + cases[2::3], rtol=2e-6, atol=0)
+    strange = rand(4, 5000).bfloat16()
+    strange[0, 4999], strange[1, 7], strange[2, :2] = NAN, INF, torch.tensor([INF, -INF])
+    check_many([(torch.sum, (strange, -1))])
+
+
+def test_norms_of_lists_in_parts() -> None:
+    sizes = ((3,), (64, 64), (), (5, 1, 7), (1000, 77), (1,), (200000,))
+
+    def norms(*arrays, ord=2):
+        return tuple(torch._foreach_norm(list(arrays), ord))
+
+    for dtype in (torch.float32, torch.float64, torch.float16, BF16):
+        arrays = [rand(*size).to(dtype) for size in sizes]
+        tolerance = 0.01 if dtype in (torch.float16, BF16) else 1e-4
+        check_many([(norms, arrays)], rtol=tolerance, atol=0)
+    small = [rand(*size) for size in sizes[:4]]
+    check_many([(norms, small)], grad=True)
+    cases = [(norms, small, {"ord": p}) for p in (1, INF, 3)]
+    cases += [(norms, [torch.tensor([1, NAN]), torch.tensor([3e30, 4e30]), torch.zeros(2, 0)])]
+    cases += [(norms, [torch.tensor([1, NAN]), torch.tensor([INF, 1]), torch.tensor([-INF])])]
+    cases += [(norms, [rand(4), rand(4).double()])]
+    check_many(cases)
+    if CALLS:
+        assert "" in chosen("norms")

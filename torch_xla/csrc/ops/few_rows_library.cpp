@@ -1,8 +1,5 @@
 #include "ops/few_rows_library.h"
 
-#include <c10/macros/Macros.h>
-#include <c10/util/BFloat16.h>
-
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -11,13 +8,13 @@
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
 #include "lowering/ffi_tensor.h"
+#include "lowering/float_vectors.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
-#pragma GCC diagnostic ignored "-Wpsabi"  // of functions that are inlined
 #endif
 
 namespace torch_xla::lowering {
@@ -27,38 +24,11 @@ using namespace runtime::pjrt;
 
 constexpr const char* kTarget = "torch_xla.cpu_few_rows";
 
-template <typename T, int kLanes>
-struct VectorOf {
-  using Type __attribute__((vector_size(kLanes * sizeof(T)), aligned(alignof(T)), may_alias)) = T;
-};
-template <typename T, int kLanes>
-using Vector = typename VectorOf<T, kLanes>::Type;
-template <int kLanes>
-using Lanes = Vector<float, kLanes>;
-
-template <int kLanes>
-C10_ALWAYS_INLINE Lanes<kLanes> Load(const float* from) {
-  return *reinterpret_cast<const Lanes<kLanes>*>(from);
-}
-
-/// A bfloat16 is the upper half of a float.
-template <int kLanes>
-C10_ALWAYS_INLINE Lanes<kLanes> Load(const c10::BFloat16* from) {
-  const auto halves = *reinterpret_cast<const Vector<uint16_t, kLanes>*>(from);
-  return reinterpret_cast<Lanes<kLanes>>(__builtin_convertvector(halves, Vector<uint32_t, kLanes>)
-                                         << 16);
-}
-
 template <int kLanes, typename T>
 C10_ALWAYS_INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
   alignas(kLanes * sizeof(T)) unsigned char some[kLanes * sizeof(T)] = {};
   std::memcpy(some, from, count * sizeof(T));
-  return Load<kLanes>(reinterpret_cast<const T*>(some));
-}
-
-C10_ALWAYS_INLINE float ToFloat(float x) { return x; }
-C10_ALWAYS_INLINE float ToFloat(c10::BFloat16 x) {
-  return __builtin_bit_cast(float, uint32_t{x.x} << 16);
+  return Load<Lanes<kLanes>>(reinterpret_cast<const T*>(some));
 }
 
 /// Sums of lanes, four of them left.
@@ -88,11 +58,11 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
   int64_t l = 0;
   for (; l + kLanes <= k; l += kLanes) {
     Lanes<kLanes> xs[kRows];
-    for (int i = 0; i < kRows; ++i) xs[i] = Load<kLanes>(rows + i * k + l);
+    for (int i = 0; i < kRows; ++i) xs[i] = Load<Lanes<kLanes>>(rows + i * k + l);
     for (int j = 0; j < kColumns; ++j) {
       // As the weights lie: rows are too short for the processor to see where it goes.
       __builtin_prefetch(weights + kColumns * l + j * kLanes + kAhead<T>);
-      const auto w = Load<kLanes>(weights + j * k + l);
+      const auto w = Load<Lanes<kLanes>>(weights + j * k + l);
       for (int i = 0; i < kRows; ++i) sums[j][i] += w * xs[i];
     }
   }
@@ -115,7 +85,7 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
           __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
       Lanes<4> sum =
           __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-      if (product.accumulate) sum += Load<4>(out);
+      if (product.accumulate) sum += Load<Lanes<4>>(out);
       std::memcpy(out, &sum, sizeof(sum));
     } else {
       static_assert(kColumns == 1);
@@ -166,13 +136,14 @@ C10_ALWAYS_INLINE void AddPanel(const float* rows, int64_t row_stride, const flo
   if (!starts) {
     for (int i = 0; i < kRows; ++i) {
       for (int v = 0; v < kVectors; ++v) {
-        sums[i][v] = Load<kLanes>(out + i * out_stride + v * kLanes);
+        sums[i][v] = Load<Lanes<kLanes>>(out + i * out_stride + v * kLanes);
       }
     }
   }
   for (int64_t l = 0; l < depth; ++l) {
     Lanes<kLanes> w[kVectors];
-    for (int v = 0; v < kVectors; ++v) w[v] = Load<kLanes>(panel + (l * kVectors + v) * kLanes);
+    for (int v = 0; v < kVectors; ++v)
+      w[v] = Load<Lanes<kLanes>>(panel + (l * kVectors + v) * kLanes);
     for (int i = 0; i < kRows; ++i) {
       for (int v = 0; v < kVectors; ++v) sums[i][v] += w[v] * rows[i * row_stride + l];
     }
@@ -211,7 +182,8 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
         for (int j = 0; j < kLanes; ++j) {
           const T* from = product.weights + (column + v * kLanes + j) * product.k + begin + l;
           __builtin_prefetch(from + kPanelDepth, 0, 2);
-          block[j] = l + kLanes <= depth ? Load<kLanes>(from) : LoadFirst<kLanes>(from, depth - l);
+          block[j] =
+              l + kLanes <= depth ? Load<Lanes<kLanes>>(from) : LoadFirst<kLanes>(from, depth - l);
         }
         Transpose<kLanes>(block, std::make_integer_sequence<int, kLanes>());
         for (int j = 0; j < kLanes; ++j) {
@@ -229,7 +201,8 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
         const int64_t count = std::min(kFewRows, product.m - row);
         for (int64_t i = 0; i < count; ++i) {
           const T* from = product.rows + (row + i) * product.k + begin;
-          for (int64_t l = 0; l < depth; ++l) converted[i * kPanelDepth + l] = ToFloat(from[l]);
+          for (int64_t l = 0; l < depth; ++l)
+            converted[i * kPanelDepth + l] = Load<float>(from + l);
         }
         AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, count, panel, depth,
                                               out + row * product.out_stride, product.out_stride,
@@ -248,14 +221,14 @@ C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t be
   for (int64_t column = begin; column + kLanes <= end; column += kLanes) {
     Lanes<kLanes> w[kDepth];
     for (int t = 0; t < kDepth; ++t) {
-      w[t] = Load<kLanes>(weights + t * product.n + column);
+      w[t] = Load<Lanes<kLanes>>(weights + t * product.n + column);
       if constexpr (kDepth > 1) __builtin_prefetch(weights + t * product.n + column + ahead);
     }
     for (int64_t row = 0; row < product.m; ++row) {
       const T* x = product.rows + row * product.k + l;
       float* out = product.out + row * product.out_stride + column;
-      Lanes<kLanes> sum = starts ? Lanes<kLanes>{} : Load<kLanes>(out);
-      for (int t = 0; t < kDepth; ++t) sum += w[t] * ToFloat(x[t]);
+      Lanes<kLanes> sum = starts ? Lanes<kLanes>{} : Load<Lanes<kLanes>>(out);
+      for (int t = 0; t < kDepth; ++t) sum += w[t] * Load<float>(x + t);
       std::memcpy(out, &sum, sizeof(sum));
     }
   }
@@ -265,7 +238,7 @@ C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t be
       float& out = product.out[row * product.out_stride + column];
       float sum = starts ? 0 : out;
       for (int t = 0; t < kDepth; ++t)
-        sum += ToFloat(weights[t * product.n + column]) * ToFloat(x[t]);
+        sum += Load<float>(weights + t * product.n + column) * Load<float>(x + t);
       out = sum;
     }
   }

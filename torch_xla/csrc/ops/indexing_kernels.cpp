@@ -1,9 +1,11 @@
 // Indexing with tensors. Integer indices are lowered; a boolean mask is data-dependent:
 // where it selects what to write it becomes a select, else its count is read.
+#include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/ops/_embedding_bag_dense_backward.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
@@ -174,6 +176,17 @@ at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::T
   const at::Tensor tensor = at_least_1d(self), selected = at_least_1d(mask);
   auto expanded = at::expand_outplace(tensor, selected);
   return std::get<0>(expanded)->index({*std::get<1>(expanded)});
+}
+
+at::Tensor autograd::one_hot(const at::Tensor& self, int64_t num_classes) {
+  // What is special about it PyTorch's composition says. It writes zeros, and then scatters.
+  if (self.scalar_type() != at::kLong || self.numel() == 0) {
+    return at::compositeimplicitautograd::one_hot(self, num_classes);
+  }
+  if (num_classes == -1) num_classes = self.max().item().toLong() + 1;
+  TORCH_CHECK(num_classes > 0, "num_classes should be positive");
+  aten::CheckIndex("aten::one_hot", self, 0, num_classes, {}, aten::kRuntimeError);
+  return self.unsqueeze(-1).eq(at::arange(num_classes, self.options())).to(at::kLong);
 }
 
 at::Tensor XLANativeFunctions::repeat_interleave_Tensor(const at::Tensor& repeats,

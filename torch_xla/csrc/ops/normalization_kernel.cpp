@@ -1,116 +1,36 @@
 #include "ops/normalization_kernel.h"
 
-#include <c10/macros/Macros.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <type_traits>
-#include <utility>
 
 #include "lowering/cpu_vectors.h"
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wpsabi"  // of functions that are inlined
-#endif
+#include "lowering/float_loops.h"
 
 namespace torch_xla::lowering {
 namespace {
 
-constexpr int64_t kLanes = 16;
-using Lanes __attribute__((vector_size(kLanes * sizeof(float)))) = float;
-
-/// T is float or Lanes: one element, or some of them, wherever they lie.
-template <typename T>
-C10_ALWAYS_INLINE T Load(const float* from) {
-  T x;
-  std::memcpy(&x, from, sizeof(x));
-  return x;
-}
-template <typename T>
-C10_ALWAYS_INLINE void Store(const T& x, float* to) {
-  std::memcpy(to, &x, sizeof(x));
+template <typename V, typename T>
+C10_ALWAYS_INLINE V Normalized(const T* x, float mean, float inverse_std) {
+  return (Load<V>(x) - mean) * inverse_std;
 }
 
-template <typename T>
-C10_ALWAYS_INLINE T Normalized(const float* x, float mean, float inverse_std) {
-  return (Load<T>(x) - mean) * inverse_std;
+template <typename V, typename T>
+C10_ALWAYS_INLINE V Scaled(const T* x, const float* weights, int64_t i) {
+  return weights ? Load<V>(x) * Load<V>(weights + i) : Load<V>(x);
 }
-
-template <typename T>
-C10_ALWAYS_INLINE T Scaled(const float* x, const float* weights, int64_t i) {
-  return weights ? Load<T>(x) * Load<T>(weights + i) : Load<T>(x);
-}
-
-/// Calls body<T>(i) for elements i and on of a vector or, those left, for one.
-template <typename Body>
-C10_ALWAYS_INLINE void ForEach(int64_t count, const Body& body) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) body.template operator()<Lanes>(i);
-  for (; i < count; ++i) body.template operator()<float>(i);
-}
-
-/// Of several values for each element of some rows: add(lanes of sums, row, i) for a vector or for
-/// one.
-template <int kSums, typename Sums, typename Add>
-C10_ALWAYS_INLINE void SumRows(int64_t rows, int64_t count, Sums& sums, const Add& add) {
-  // So few in a float's sum that it does not lose much.
-  constexpr int64_t kBlock = 64 * kLanes, kChains = 4;
-  Lanes chains[kChains][kSums] = {};
-  float rest[kSums] = {};
-  int64_t added = 0;
-  auto flush = [&]() C10_ALWAYS_INLINE_ATTRIBUTE {
-    for (int sum = 0; sum < kSums; ++sum) {
-      const Lanes lanes = (chains[0][sum] + chains[1][sum]) + (chains[2][sum] + chains[3][sum]);
-      float halves[kLanes];
-      std::memcpy(halves, &lanes, sizeof(lanes));
-      for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-        for (int64_t lane = 0; lane < width; ++lane) halves[lane] += halves[lane + width];
-      }
-      sums[sum] += halves[0] + rest[sum];
-      rest[sum] = 0;
-      for (auto& chain : chains) chain[sum] = Lanes{};
-    }
-    added = 0;
-  };
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t from = 0; from < count; from += kBlock) {
-      const int64_t to = std::min(count, from + kBlock);
-      int64_t i = from;
-      for (; i + kChains * kLanes <= to; i += kChains * kLanes) {
-        for (int64_t chain = 0; chain < kChains; ++chain)
-          add(chains[chain], row, i + chain * kLanes);
-      }
-      for (; i + kLanes <= to; i += kLanes) add(chains[0], row, i);
-      for (; i < to; ++i) add(rest, row, i);
-      added += to - from;
-      if (added >= kBlock) flush();
-    }
-  }
-  if (added > 0) flush();
-}
-
-template <int kSums, typename Sums, typename Add>
-C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
-  SumRows<kSums>(1, count, sums,
-                 [&](auto& to, int64_t, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE { add(to, i); });
-}
-
-/// The kind of value that `add` of Sum() is given a place for.
-template <typename T>
-using Element = std::remove_reference_t<decltype(std::declval<T>()[0])>;
 
 float InverseStd(double squares, double count, double eps) {
   return static_cast<float>(1 / std::sqrt(squares / count + eps));
 }
 
 /// Layers and groups.
-C10_ALWAYS_INLINE void OfRows(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
   const int64_t size = form.group_size();
   for (int64_t group = begin; group < end; ++group) {
-    const float* x = call.input + group * size;
-    float* y = call.output + group * size;
+    const T* x = call.input + group * size;
+    T* y = call.output + group * size;
     double sum[1] = {}, squares[1] = {};
     Sum<1>(size, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
       to[0] += Load<Element<decltype(to)>>(x + i);
@@ -124,11 +44,11 @@ C10_ALWAYS_INLINE void OfRows(const Normalization& call, int64_t begin, int64_t 
     call.mean[group] = mean;
     call.inverse_std[group] = inverse_std;
     if (form.kind == NormalizedGroups::kLayers) {
-      ForEach(size, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        T value = (Load<T>(x + i) - mean) * inverse_std;
-        if (call.weight) value *= Load<T>(call.weight + i);
-        if (call.bias) value += Load<T>(call.bias + i);
-        Store<T>(value, y + i);
+      ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        V value = (Load<V>(x + i) - mean) * inverse_std;
+        if (call.weight) value *= Load<V>(call.weight + i);
+        if (call.bias) value += Load<V>(call.bias + i);
+        Store<V>(value, y + i);
       });
       continue;
     }
@@ -136,8 +56,8 @@ C10_ALWAYS_INLINE void OfRows(const Normalization& call, int64_t begin, int64_t 
       const int64_t parameter = group % form.groups * form.channels + channel;
       const float scale = call.weight ? call.weight[parameter] * inverse_std : inverse_std;
       const float shift = call.bias ? call.bias[parameter] : 0;
-      ForEach(form.length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<T>((Load<T>(x + i) - mean) * scale + shift, y + i);
+      ForEach(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<V>((Load<V>(x + i) - mean) * scale + shift, y + i);
       });
       x += form.length, y += form.length;
     }
@@ -145,35 +65,36 @@ C10_ALWAYS_INLINE void OfRows(const Normalization& call, int64_t begin, int64_t 
 }
 
 /// Gradients of groups whose parameters are one for each element.
-C10_ALWAYS_INLINE void ByElement(const NormalizationBackward& call, int64_t begin, int64_t end,
+template <typename T>
+C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
   const int64_t size = call.form.length;
   const float* weight = call.weight;
   for (int64_t group = begin; group < end; ++group) {
-    const float *grad = call.grad + group * size, *x = call.input + group * size;
+    const T *grad = call.grad + group * size, *x = call.input + group * size;
     const float mean = call.mean[group], inverse_std = call.inverse_std[group];
     if (of_weight) {
-      ForEach(size, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<T>(
-            Load<T>(of_weight + i) + Load<T>(grad + i) * Normalized<T>(x + i, mean, inverse_std),
+      ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<V>(
+            Load<V>(of_weight + i) + Load<V>(grad + i) * Normalized<V>(x + i, mean, inverse_std),
             of_weight + i);
-        Store<T>(Load<T>(of_bias + i) + Load<T>(grad + i), of_bias + i);
+        Store<V>(Load<V>(of_bias + i) + Load<V>(grad + i), of_bias + i);
       });
     }
     if (!call.of_input) continue;
     double sums[2] = {};
     Sum<2>(size, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      using T = Element<decltype(to)>;
-      const T g = Scaled<T>(grad + i, weight, i);
+      using V = Element<decltype(to)>;
+      const V g = Scaled<V>(grad + i, weight, i);
       to[0] += g;
-      to[1] += g * Normalized<T>(x + i, mean, inverse_std);
+      to[1] += g * Normalized<V>(x + i, mean, inverse_std);
     });
     const auto shift = static_cast<float>(sums[0] / static_cast<double>(size));
     const auto slope = static_cast<float>(sums[1] / static_cast<double>(size));
-    float* result = call.of_input + group * size;
-    ForEach(size, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      Store<T>((Scaled<T>(grad + i, weight, i) - shift -
-                Normalized<T>(x + i, mean, inverse_std) * slope) *
+    T* result = call.of_input + group * size;
+    ForEach(size, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      Store<V>((Scaled<V>(grad + i, weight, i) - shift -
+                Normalized<V>(x + i, mean, inverse_std) * slope) *
                    inverse_std,
                result + i);
     });
@@ -181,12 +102,13 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward& call, int64_t begi
 }
 
 /// Gradients of groups whose parameters are one for each channel.
-C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward& call, int64_t begin, int64_t end,
+template <typename T>
+C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
   const NormalizedForm& form = call.form;
   const int64_t size = form.group_size();
   for (int64_t group = begin; group < end; ++group) {
-    const float *grad = call.grad + group * size, *x = call.input + group * size;
+    const T *grad = call.grad + group * size, *x = call.input + group * size;
     const float mean = call.mean[group], inverse_std = call.inverse_std[group];
     const int64_t parameter = group % form.groups * form.channels;
     auto weight = [&](int64_t channel) {
@@ -194,12 +116,12 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward& call, int64_t begi
     };
     double shift = 0, slope = 0;
     for (int64_t channel = 0; channel < form.channels; ++channel) {
-      const float *g = grad + channel * form.length, *values = x + channel * form.length;
+      const T *g = grad + channel * form.length, *values = x + channel * form.length;
       double sums[2] = {};
       Sum<2>(form.length, sums, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        using T = Element<decltype(to)>;
-        to[0] += Load<T>(g + i);
-        to[1] += Load<T>(g + i) * Normalized<T>(values + i, mean, inverse_std);
+        using V = Element<decltype(to)>;
+        to[0] += Load<V>(g + i);
+        to[1] += Load<V>(g + i) * Normalized<V>(values + i, mean, inverse_std);
       });
       shift += weight(channel) * sums[0];
       slope += weight(channel) * sums[1];
@@ -214,11 +136,11 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward& call, int64_t begi
     for (int64_t channel = 0; channel < form.channels; ++channel) {
       const int64_t from = channel * form.length;
       const float scale = weight(channel);
-      const float *g = grad + from, *values = x + from;
-      float* result = call.of_input + group * size + from;
-      ForEach(form.length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        const T normalized = Normalized<T>(values + i, mean, inverse_std);
-        Store<T>((Load<T>(g + i) * scale - by_mean - normalized * by_std) * inverse_std,
+      const T *g = grad + from, *values = x + from;
+      T* result = call.of_input + group * size + from;
+      ForEach(form.length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const V normalized = Normalized<V>(values + i, mean, inverse_std);
+        Store<V>((Load<V>(g + i) * scale - by_mean - normalized * by_std) * inverse_std,
                  result + i);
       });
     }
@@ -228,15 +150,16 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward& call, int64_t begi
 // ---------------------------------------------------------------- batches
 
 /// Whether a channel's part of a row is so short that the channels of a row are taken together.
-bool IsShort(const NormalizedForm& form) { return form.length < 2 * kLanes; }
+bool IsShort(const NormalizedForm& form) { return form.length < 2 * kFloatLanes; }
 
 /// Batch normalization of long channels: one channel of all rows after the other.
-C10_ALWAYS_INLINE void OfBatch(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
   const int64_t length = form.length, stride = form.channels * length;
   const auto size = static_cast<double>(form.group_size());
   for (int64_t channel = begin; channel < end; ++channel) {
-    const float* x = call.input + channel * length;
+    const T* x = call.input + channel * length;
     double sum[1] = {}, squares[1] = {};
     SumRows<1>(form.rows, length, sum,
                [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -254,30 +177,31 @@ C10_ALWAYS_INLINE void OfBatch(const Normalization& call, int64_t begin, int64_t
     call.running.Update(channel, sum[0] / size, squares[0] / (size - 1));
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     const float shift = call.bias ? call.bias[channel] : 0;
-    float* y = call.output + channel * length;
+    T* y = call.output + channel * length;
     for (int64_t row = 0; row < form.rows; ++row) {
-      ForEach(length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<T>((Load<T>(x + row * stride + i) - mean) * scale + shift, y + row * stride + i);
+      ForEach(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<V>((Load<V>(x + row * stride + i) - mean) * scale + shift, y + row * stride + i);
       });
     }
   }
 }
 
-C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward& call, int64_t begin, int64_t end,
-                                     float* of_weight, float* of_bias) {
+template <typename T>
+C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64_t begin,
+                                     int64_t end, float* of_weight, float* of_bias) {
   const NormalizedForm& form = call.form;
   const int64_t length = form.length, stride = form.channels * length;
   const auto size = static_cast<double>(form.group_size());
   for (int64_t channel = begin; channel < end; ++channel) {
-    const float *grad = call.grad + channel * length, *x = call.input + channel * length;
+    const T *grad = call.grad + channel * length, *x = call.input + channel * length;
     const float mean = call.mean[channel], inverse_std = call.inverse_std[channel];
     double sums[2] = {};
     SumRows<2>(form.rows, length, sums,
                [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-                 using T = Element<decltype(to)>;
-                 const T g = Load<T>(grad + row * stride + i);
+                 using V = Element<decltype(to)>;
+                 const V g = Load<V>(grad + row * stride + i);
                  to[0] += g;
-                 to[1] += g * Normalized<T>(x + row * stride + i, mean, inverse_std);
+                 to[1] += g * Normalized<V>(x + row * stride + i, mean, inverse_std);
                });
     if (of_weight) {
       of_weight[channel] += static_cast<float>(sums[1]);
@@ -289,11 +213,11 @@ C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward& call, int64_t 
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     for (int64_t row = 0; row < form.rows; ++row) {
       const int64_t from = channel * length + row * stride;
-      const float *g = call.grad + from, *values = call.input + from;
-      float* result = call.of_input + from;
-      ForEach(length, [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        const T normalized = Normalized<T>(values + i, mean, inverse_std);
-        Store<T>((Load<T>(g + i) - shift - normalized * slope) * scale, result + i);
+      const T *g = call.grad + from, *values = call.input + from;
+      T* result = call.of_input + from;
+      ForEach(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const V normalized = Normalized<V>(values + i, mean, inverse_std);
+        Store<V>((Load<V>(g + i) - shift - normalized * slope) * scale, result + i);
       });
     }
   }
@@ -338,8 +262,8 @@ class ShortChannels {
     for (int64_t first = 0; first < form_.rows; first += kRows) {
       float some[kMost] = {};
       for (int64_t row = first; row < std::min(form_.rows, first + kRows); ++row) {
-        ForEach(width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-          Store<T>(Load<T>(some + i) + add.template operator()<T>(Place(row) + i, i), some + i);
+        ForEach(width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+          Store<V>(Load<V>(some + i) + add.template operator()<V>(Place(row) + i, i), some + i);
         });
       }
       ForEachChannel([&](int64_t channel, int64_t from) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -355,20 +279,21 @@ class ShortChannels {
   const int64_t begin_, end_;
 };
 
-C10_ALWAYS_INLINE void OfShortBatch(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+C10_ALWAYS_INLINE void OfShortBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
   constexpr int64_t kMost = ShortChannels::kMost;
   const auto size = static_cast<double>(call.form.group_size());
   for (int64_t step = ShortChannels::AtATime(call.form); begin < end; begin += step) {
     const ShortChannels some(call.form, begin, std::min(end, begin + step));
     double sums[kMost];
     float mean[kMost], scale[kMost], shift[kMost];
-    some.Sum(sums, [&]<typename T>(int64_t at, int64_t)
-                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<T>(call.input + at); });
+    some.Sum(sums, [&]<typename V>(int64_t at, int64_t)
+                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<V>(call.input + at); });
     some.Spread(mean, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
       return call.mean[channel] = static_cast<float>(sums[channel - begin] / size);
     });
-    some.Sum(sums, [&]<typename T>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      const T centred = Load<T>(call.input + at) - Load<T>(mean + i);
+    some.Sum(sums, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const V centred = Load<V>(call.input + at) - Load<V>(mean + i);
       return centred * centred;
     });
     some.Spread(scale, [&](int64_t channel) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -382,17 +307,18 @@ C10_ALWAYS_INLINE void OfShortBatch(const Normalization& call, int64_t begin, in
       return call.bias ? call.bias[channel] : 0;
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
-      const float* x = call.input + some.Place(row);
-      float* y = call.output + some.Place(row);
-      ForEach(some.width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<T>((Load<T>(x + i) - Load<T>(mean + i)) * Load<T>(scale + i) + Load<T>(shift + i),
+      const T* x = call.input + some.Place(row);
+      T* y = call.output + some.Place(row);
+      ForEach(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        Store<V>((Load<V>(x + i) - Load<V>(mean + i)) * Load<V>(scale + i) + Load<V>(shift + i),
                  y + i);
       });
     }
   }
 }
 
-C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward& call, int64_t begin,
+template <typename T>
+C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, int64_t begin,
                                           int64_t end, float* of_weight, float* of_bias) {
   constexpr int64_t kMost = ShortChannels::kMost;
   const auto size = static_cast<double>(call.form.group_size());
@@ -402,11 +328,11 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward& call, int
     float mean[kMost], inverse_std[kMost], shift[kMost], slope[kMost], scale[kMost];
     some.Spread(mean, [&](int64_t channel) { return call.mean[channel]; });
     some.Spread(inverse_std, [&](int64_t channel) { return call.inverse_std[channel]; });
-    some.Sum(sums, [&]<typename T>(int64_t at, int64_t)
-                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<T>(call.grad + at); });
-    some.Sum(products, [&]<typename T>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      return Load<T>(call.grad + at) * (Load<T>(call.input + at) - Load<T>(mean + i)) *
-             Load<T>(inverse_std + i);
+    some.Sum(sums, [&]<typename V>(int64_t at, int64_t)
+                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<V>(call.grad + at); });
+    some.Sum(products, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      return Load<V>(call.grad + at) * (Load<V>(call.input + at) - Load<V>(mean + i)) *
+             Load<V>(inverse_std + i);
     });
     some.ForEachChannel([&](int64_t channel, int64_t) C10_ALWAYS_INLINE_ATTRIBUTE {
       if (!of_weight) return;
@@ -425,12 +351,12 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward& call, int
       return weight * call.inverse_std[channel];
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
-      const float *g = call.grad + some.Place(row), *x = call.input + some.Place(row);
-      float* result = call.of_input + some.Place(row);
-      ForEach(some.width(), [&]<typename T>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        const T centred = Load<T>(x + i) - Load<T>(mean + i);
-        Store<T>((Load<T>(g + i) - Load<T>(shift + i) - centred * Load<T>(slope + i)) *
-                     Load<T>(scale + i),
+      const T *g = call.grad + some.Place(row), *x = call.input + some.Place(row);
+      T* result = call.of_input + some.Place(row);
+      ForEach(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const V centred = Load<V>(x + i) - Load<V>(mean + i);
+        Store<V>((Load<V>(g + i) - Load<V>(shift + i) - centred * Load<V>(slope + i)) *
+                     Load<V>(scale + i),
                  result + i);
       });
     }
@@ -439,12 +365,14 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward& call, int
 
 // ---------------------------------------------------------------- for the processor
 
-C10_ALWAYS_INLINE void Forward(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+C10_ALWAYS_INLINE void Forward(const Normalization<T>& call, int64_t begin, int64_t end) {
   if (!call.form.is_batch()) return OfRows(call, begin, end);
   IsShort(call.form) ? OfShortBatch(call, begin, end) : OfBatch(call, begin, end);
 }
 
-C10_ALWAYS_INLINE void Backward(const NormalizationBackward& call, int64_t begin, int64_t end,
+template <typename T>
+C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                 float* of_weight, float* of_bias) {
   switch (call.form.kind) {
     case NormalizedGroups::kLayers:
@@ -457,40 +385,59 @@ C10_ALWAYS_INLINE void Backward(const NormalizationBackward& call, int64_t begin
   }
 }
 
-using ForwardFunction = void (*)(const Normalization&, int64_t, int64_t);
-using BackwardFunction = void (*)(const NormalizationBackward&, int64_t, int64_t, float*, float*);
+template <typename T>
+using ForwardFunction = void (*)(const Normalization<T>&, int64_t, int64_t);
+template <typename T>
+using BackwardFunction = void (*)(const NormalizationBackward<T>&, int64_t, int64_t, float*,
+                                  float*);
 
-void Baseline(const Normalization& call, int64_t begin, int64_t end) { Forward(call, begin, end); }
-TORCH_XLA_AVX2 void Avx2(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+void Baseline(const Normalization<T>& call, int64_t begin, int64_t end) {
   Forward(call, begin, end);
 }
-TORCH_XLA_AVX512 void Avx512(const Normalization& call, int64_t begin, int64_t end) {
+template <typename T>
+TORCH_XLA_AVX2 void Avx2(const Normalization<T>& call, int64_t begin, int64_t end) {
+  Forward(call, begin, end);
+}
+template <typename T>
+TORCH_XLA_AVX512 void Avx512(const Normalization<T>& call, int64_t begin, int64_t end) {
   Forward(call, begin, end);
 }
 
-void Baseline(const NormalizationBackward& call, int64_t begin, int64_t end, float* w, float* b) {
+template <typename T>
+void Baseline(const NormalizationBackward<T>& call, int64_t begin, int64_t end, float* w,
+              float* b) {
   Backward(call, begin, end, w, b);
 }
-TORCH_XLA_AVX2 void Avx2(const NormalizationBackward& call, int64_t begin, int64_t end, float* w,
+template <typename T>
+TORCH_XLA_AVX2 void Avx2(const NormalizationBackward<T>& call, int64_t begin, int64_t end, float* w,
                          float* b) {
   Backward(call, begin, end, w, b);
 }
-TORCH_XLA_AVX512 void Avx512(const NormalizationBackward& call, int64_t begin, int64_t end,
+template <typename T>
+TORCH_XLA_AVX512 void Avx512(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                              float* w, float* b) {
   Backward(call, begin, end, w, b);
 }
 
 }  // namespace
 
-void Normalization::Run(int64_t begin, int64_t end) const {
-  static const auto best = ForThisProcessor<ForwardFunction>(&Baseline, &Avx2, &Avx512);
+template <typename T>
+void Normalization<T>::Run(int64_t begin, int64_t end) const {
+  static const auto best = ForThisProcessor<ForwardFunction<T>>(&Baseline, &Avx2, &Avx512);
   best(*this, begin, end);
 }
 
-void NormalizationBackward::Run(int64_t begin, int64_t end, float* of_weight,
-                                float* of_bias) const {
-  static const auto best = ForThisProcessor<BackwardFunction>(&Baseline, &Avx2, &Avx512);
+template <typename T>
+void NormalizationBackward<T>::Run(int64_t begin, int64_t end, float* of_weight,
+                                   float* of_bias) const {
+  static const auto best = ForThisProcessor<BackwardFunction<T>>(&Baseline, &Avx2, &Avx512);
   best(*this, begin, end, of_weight, of_bias);
 }
+
+template struct Normalization<float>;
+template struct Normalization<c10::BFloat16>;
+template struct NormalizationBackward<float>;
+template struct NormalizationBackward<c10::BFloat16>;
 
 }  // namespace torch_xla::lowering

@@ -1,6 +1,6 @@
-// Layer, group and batch normalization of float in memory, and their gradients: what takes the
-// moments of a group, while the group is in a cache. Every function is for some groups, so that
-// threads can share an array.
+// Layer, group and batch normalization of float or bfloat16 in memory, with parameters and moments
+// of float, and their gradients: what takes the moments of a group, while the group is in a cache.
+// Every function is for some groups, so that threads can share an array.
 #pragma once
 
 #include <cstdint>
@@ -46,21 +46,26 @@ struct RunningStatistics {
   }
 };
 
+template <typename T>
 struct Normalization {
   NormalizedForm form;
   double eps;
-  const float *input, *weight, *bias;  // weight and bias: or null
-  float *output, *mean, *inverse_std;
+  const T* input;
+  const float *weight, *bias;  // or null
+  T* output;
+  float *mean, *inverse_std;
   RunningStatistics running;
 
   /// Of groups `begin` up to `end`.
   void Run(int64_t begin, int64_t end) const;
 };
 
+template <typename T>
 struct NormalizationBackward {
   NormalizedForm form;
-  const float *grad, *input, *mean, *inverse_std, *weight;  // weight: or null
-  float* of_input;                                          // or null
+  const T *grad, *input;
+  const float *mean, *inverse_std, *weight;  // weight: or null
+  T* of_input;                               // or null
 
   /// Of groups `begin` up to `end`, whose part of the parameters' gradients is added to `of_weight`
   /// and `of_bias`, both or neither null.

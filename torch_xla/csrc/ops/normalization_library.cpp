@@ -13,6 +13,7 @@ namespace torch_xla::lowering {
 namespace {
 
 using namespace runtime::pjrt;
+using stablehlo::Convert;
 
 constexpr const char* kTarget = "torch_xla.cpu_normalization";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_normalization_backward";
@@ -36,8 +37,9 @@ class Call {
     return FfiData<const T>(frame_.args.args[argument_++]);
   }
   const float* ArgumentIf(bool exists) { return exists ? Argument() : nullptr; }
-  float* ResultIf(bool exists) {
-    return exists ? FfiData<float>(frame_.rets.rets[result_++]) : nullptr;
+  template <typename T = float>
+  T* ResultIf(bool exists) {
+    return exists ? FfiData<T>(frame_.rets.rets[result_++]) : nullptr;
   }
 
   int64_t num_parts() const { return num_parts_; }
@@ -59,31 +61,33 @@ class Call {
   int64_t argument_ = 0, result_ = 0;
 };
 
+template <typename T>
 void Forward(const XLA_FFI_CallFrame& frame) {
   Call call(frame);
-  const float* input = call.Argument();
+  const T* input = call.Argument<T>();
   const double eps = *call.Argument<double>();
   const float *weight = call.ArgumentIf(call.has(0)), *bias = call.ArgumentIf(call.has(1));
   RunningStatistics running;
   running.mean = call.ArgumentIf(call.has(2));
   running.variance = call.ArgumentIf(call.has(3));
   if (running.mean || running.variance) running.momentum = *call.Argument<double>();
-  float *output = call.ResultIf(true), *mean = call.ResultIf(true);
-  float* inverse_std = call.ResultIf(true);
+  T* output = call.ResultIf<T>(true);
+  float *mean = call.ResultIf(true), *inverse_std = call.ResultIf(true);
   running.new_mean = call.ResultIf(call.has(2));
   running.new_variance = call.ResultIf(call.has(3));
-  const Normalization work{call.form(), eps,  input,       weight, bias,
-                           output,      mean, inverse_std, running};
+  const Normalization<T> work{call.form(), eps,  input,       weight, bias,
+                              output,      mean, inverse_std, running};
   call.InParts([&](int64_t, int64_t begin, int64_t end) { work.Run(begin, end); });
 }
 
+template <typename T>
 void Backward(const XLA_FFI_CallFrame& frame) {
   Call call(frame);
-  const float *grad = call.Argument(), *input = call.Argument();
+  const T *grad = call.Argument<T>(), *input = call.Argument<T>();
   const float *mean = call.Argument(), *inverse_std = call.Argument();
   const float* weight = call.ArgumentIf(frame.args.size > 4);
-  const NormalizationBackward work{
-      call.form(), grad, input, mean, inverse_std, weight, call.ResultIf(call.has(0))};
+  const NormalizationBackward<T> work{
+      call.form(), grad, input, mean, inverse_std, weight, call.ResultIf<T>(call.has(0))};
   const std::array<float*, 2> results{call.ResultIf(call.has(1)), call.ResultIf(call.has(2))};
   const bool of_parameters = results[0] || results[1];
   const int64_t count = of_parameters ? call.form().num_parameters() : 0;
@@ -104,9 +108,19 @@ void Backward(const XLA_FFI_CallFrame& frame) {
   }
 }
 
+bool OfFloats(const XLA_FFI_CallFrame& frame) {
+  return static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
+}
+void ForwardOf(const XLA_FFI_CallFrame& frame) {
+  OfFloats(frame) ? Forward<float>(frame) : Forward<c10::BFloat16>(frame);
+}
+void BackwardOf(const XLA_FFI_CallFrame& frame) {
+  OfFloats(frame) ? Backward<float>(frame) : Backward<c10::BFloat16>(frame);
+}
+
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Forward>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<ForwardOf>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<BackwardOf>>();
 
 /// The form, and which operands or results there are.
 std::string Attributes(const NormalizedForm& form, const std::array<bool, 4>& has) {
@@ -115,14 +129,18 @@ std::string Attributes(const NormalizedForm& form, const std::array<bool, 4>& ha
   return "form = " + stablehlo::I64Array(words);
 }
 
+stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
+
 }  // namespace
 
 bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
                         const std::vector<std::optional<Value>>& others) {
-  auto is_float = [](const Value& value) { return value.element() == ElementType::kF32; };
-  if (!is_float(input)) return false;
+  auto fits = [&](const Value& value) {
+    return value.element() == ElementType::kF32 || value.element() == input.element();
+  };
+  if (input.element() != ElementType::kF32 && input.element() != ElementType::kBF16) return false;
   for (const auto& other : others) {
-    if (other && !is_float(*other)) return false;
+    if (other && !fits(*other)) return false;
     // Else the composition says what is wrong.
     if (other && other->rank() == 1 && form.is_batch() && other->dim(0) != form.channels) {
       return false;
@@ -140,41 +158,49 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
                                      const std::optional<Value>& bias, Value eps,
                                      const RunningValues& running) {
   std::vector<Value> operands{input, eps};
-  std::vector<stablehlo::Type> types{cx.output_type(0), cx.output_type(1), cx.output_type(2)};
+  std::vector<stablehlo::Type> types{cx.output_type(0), InFloat(cx.output_type(1)),
+                                     InFloat(cx.output_type(2))};
   std::vector<stablehlo::OutputOperandAlias> aliases;
   for (const auto& parameter : {weight, bias}) {
-    if (parameter) operands.push_back(*parameter);
+    if (parameter) operands.push_back(Convert(*parameter, ElementType::kF32));
   }
   for (const auto& statistic : {running.mean, running.variance}) {
     if (!statistic) continue;
     aliases.push_back({static_cast<int64_t>(types.size()), static_cast<int64_t>(operands.size())});
-    operands.push_back(*statistic);
-    types.push_back(statistic->type());
+    operands.push_back(Convert(*statistic, ElementType::kF32));
+    types.push_back(operands.back().type());
   }
   if (!aliases.empty()) operands.push_back(*running.momentum);
-  return CallLibrary(kTarget, operands, types,
-                     Attributes(form, {weight.has_value(), bias.has_value(),
-                                       running.mean.has_value(), running.variance.has_value()}),
-                     aliases);
+  std::vector<Value> results =
+      CallLibrary(kTarget, operands, types,
+                  Attributes(form, {weight.has_value(), bias.has_value(), running.mean.has_value(),
+                                    running.variance.has_value()}),
+                  aliases);
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i] = Convert(results[i], cx.output_element(i));
+  return results;
 }
 
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
                                              Value mean, Value inverse_std,
                                              const NormalizedForm& form,
                                              const std::optional<Value>& weight) {
-  std::vector<Value> operands{grad_output, input, mean, inverse_std};
-  if (weight) operands.push_back(*weight);
+  std::vector<Value> operands{Convert(grad_output, input.element()), input};
+  for (Value moment : {mean, inverse_std}) {
+    operands.push_back(Convert(moment, ElementType::kF32));
+  }
+  if (weight) operands.push_back(Convert(*weight, ElementType::kF32));
   std::array<bool, 4> has{};
   std::vector<stablehlo::Type> types;
   for (size_t i = 0; i < 3; ++i) {
     has[i] = static_cast<bool>(cx.node().shape(i));
-    if (has[i]) types.push_back(cx.output_type(i));
+    if (has[i]) types.push_back(i == 0 ? cx.output_type(i) : InFloat(cx.output_type(i)));
   }
   const std::vector<Value> results =
       CallLibrary(kBackwardTarget, operands, types, Attributes(form, has));
   std::vector<Value> gradients(3);
   for (size_t i = 0, next = 0; i < 3; ++i) {
-    if (has[i]) gradients[i] = results[next++];
+    if (has[i]) gradients[i] = Convert(results[next++], cx.output_element(i));
   }
   return gradients;
 }

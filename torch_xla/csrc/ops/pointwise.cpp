@@ -257,12 +257,14 @@ Value atan2(LoweringContext& cx, Value self, Value other) {
 // C's fmod: the sign of the dividend.
 Value Fmod(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
+  if (const auto called = CallPointwise(cx, {a, b})) return ToOutput(cx, *called);
   return ToOutput(cx, SafeRemainder(a, b));
 }
 
 // Python's %: the sign of the divisor.
 Value Remainder(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
+  if (const auto called = CallPointwise(cx, {a, b})) return ToOutput(cx, *called);
   Value remainder = SafeRemainder(a, b);
   if (runtime::IsUnsigned(a.element())) return ToOutput(cx, remainder);
   Value adjust = And(NotEqual(remainder, 0), SignsDiffer(remainder, b));

@@ -5,10 +5,13 @@
 #include <ATen/ops/atan.h>
 #include <ATen/ops/atan2.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/fmod.h>
+#include <ATen/ops/remainder.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tan.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "lazy/cpu_handler.h"
@@ -28,17 +31,44 @@ constexpr const char* kTarget = "torch_xla.cpu_pointwise";
 using Unary = at::Tensor& (*)(at::Tensor&, const at::Tensor&);
 using Binary = at::Tensor& (*)(at::Tensor&, const at::Tensor&, const at::Tensor&);
 
+/// ATen's vectors give NaN where a quotient is beyond the largest number.
+template <typename T>
+void MendRemainders(at::Tensor& result, const at::Tensor& a, const at::Tensor& b, bool is_floored) {
+  T* out = result.mutable_data_ptr<T>();
+  const T *x = a.const_data_ptr<T>(), *y = b.const_data_ptr<T>();
+  for (int64_t i = 0, size = result.numel(); i < size; ++i) {
+    if (!std::isnan(out[i])) continue;
+    out[i] = std::fmod(x[i], y[i]);
+    if (is_floored && out[i] != 0 && std::signbit(out[i]) != std::signbit(y[i])) out[i] += y[i];
+  }
+}
+
+template <Binary kFunction, bool kIsFloored>
+at::Tensor& Remainders(at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  kFunction(result, a, b);
+  if (result.scalar_type() == at::kFloat) {
+    MendRemainders<float>(result, a, b, kIsFloored);
+  } else {
+    MendRemainders<double>(result, a, b, kIsFloored);
+  }
+  return result;
+}
+
 struct Function {
   std::string_view name;
   Unary unary = nullptr;
   Binary binary = nullptr;
 };
 
-// Not fmod and remainder, which give NaN there for quotients that are large.
 constexpr Function kFunctions[] = {
-    {"aten::acos", at::acos_out}, {"aten::asin", at::asin_out},
-    {"aten::atan", at::atan_out}, {"aten::atan2", nullptr, at::atan2_out},
-    {"aten::cos", at::cos_out},   {"aten::sin", at::sin_out},
+    {"aten::acos", at::acos_out},
+    {"aten::asin", at::asin_out},
+    {"aten::atan", at::atan_out},
+    {"aten::atan2", nullptr, at::atan2_out},
+    {"aten::cos", at::cos_out},
+    {"aten::fmod", nullptr, Remainders<at::fmod_out, false>},
+    {"aten::remainder", nullptr, Remainders<at::remainder_out, true>},
+    {"aten::sin", at::sin_out},
     {"aten::tan", at::tan_out},
 };
 

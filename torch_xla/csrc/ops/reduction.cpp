@@ -104,8 +104,16 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
   return Finish(cx, Reduce(Convert(x, ElementType::kPred), dims, op));
 }
 
+/// In the type that it is added up in.
+Value Added(LoweringContext& cx, Value x, const Dims& dims) {
+  if (x.element() == ElementType::kBF16 && ComputeType(cx.output_element()) == ElementType::kF32) {
+    if (const std::optional<Value> called = CallSum(cx, x, dims)) return *called;
+  }
+  return Sum(cx, Accumulable(cx, x), dims);
+}
+
 Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
-  return Finish(cx, Sum(cx, Accumulable(cx, x), dims) / Count(x, dims));
+  return Finish(cx, Added(cx, x, dims) / Count(x, dims));
 }
 
 /// PyTorch has no result of complex numbers but the empty one.
@@ -376,12 +384,12 @@ std::vector<Value> std_mean_correction(LoweringContext& cx, Value self, DimList 
 }
 
 Value sum(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
-  return Finish(cx, Sum(cx, Accumulable(cx, self), AllDims(self)));
+  return Finish(cx, Added(cx, self, AllDims(self)));
 }
 
 Value sum_dim_IntList(LoweringContext& cx, Value self, DimList dim, bool /*keepdim*/,
                       std::optional<c10::ScalarType> /*dtype*/) {
-  return Finish(cx, Sum(cx, Accumulable(cx, self), Wrapped(dim, self)));
+  return Finish(cx, Added(cx, self, Wrapped(dim, self)));
 }
 
 Value var_correction(LoweringContext& cx, Value self, DimList dim, std::optional<Value> correction,

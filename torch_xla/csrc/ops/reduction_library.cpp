@@ -9,9 +9,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
+#include "lowering/cpu_vectors.h"
+#include "lowering/elementwise.h"
+#include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "runtime/ffi_threads.h"
@@ -73,12 +77,51 @@ struct Joined {
   }
 };
 
+C10_ALWAYS_INLINE double Add(const c10::BFloat16* x, int64_t count) {
+  double sum[1] = {};
+  Sum<1>(count, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    to[0] += Load<Element<decltype(to)>>(x + i);
+  });
+  return sum[0];
+}
+double Baseline(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
+TORCH_XLA_AVX2 double Avx2(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
+TORCH_XLA_AVX512 double Avx512(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
+
+/// Sums in float of the elements of each row: ATen's of two parts would have been rounded.
+void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* results,
+                 int64_t rows) {
+  static const auto sum =
+      ForThisProcessor<double (*)(const c10::BFloat16*, int64_t)>(&Baseline, &Avx2, &Avx512);
+  const auto* elements = x.const_data_ptr<c10::BFloat16>();
+  const int64_t length = x.numel() / rows, parts = runtime::FfiParts(frame, x.numel(), 1 << 16);
+  // Rows are cut where there are too few to share out.
+  const int64_t cuts = rows < 4 * parts ? parts : 1;
+  std::vector<double> sums(rows * cuts);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    const int64_t count = rows * cuts;
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+      const int64_t begin = length * (i % cuts) / cuts, end = length * (i % cuts + 1) / cuts;
+      sums[i] = sum(elements + i / cuts * length + begin, end - begin);
+    }
+  });
+  for (int64_t row = 0; row < rows; ++row) {
+    results[row] = static_cast<float>(
+        std::accumulate(sums.begin() + row * cuts, sums.begin() + (row + 1) * cuts, 0.));
+  }
+}
+
 /// Cut along the first dimension; where that is reduced, so are the results of its parts.
 void Handle(const XLA_FFI_CallFrame& frame) {
   const auto words = FfiAttributes(frame.attrs).List("reduction");
   const Reducer reduce{static_cast<Operation>(words[0]), std::bit_cast<double>(words[1])};
   const at::Tensor operand = FfiTensor(frame.args.args[0]);
   const Joined joined(operand.sizes(), words.subspan(2));
+  if (operand.scalar_type() == at::kBFloat16 && reduce.operation == Operation::kSum) {
+    return SumBFloat16(frame, operand, FfiData<float>(frame.rets.rets[0]),
+                       joined.first_is_kept ? joined.sizes[0] : 1);
+  }
   const at::Tensor x = operand.view(joined.sizes);
   const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
   const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 18, x.size(0));
@@ -143,7 +186,8 @@ std::optional<Value> Call(const LoweringContext& cx, std::string_view name, Valu
   }
   Dims words{static_cast<int64_t>(operation), std::bit_cast<int64_t>(p)};
   words.insert(words.end(), dims.begin(), dims.end());
-  return CallLibrary(kTarget, {x}, {{x.element(), kept}},
+  const ElementType element = operation == Operation::kSum ? ComputeType(x.element()) : x.element();
+  return CallLibrary(kTarget, {x}, {{element, kept}},
                      "reduction = " + stablehlo::I64Array(words))[0];
 }
 
@@ -154,6 +198,9 @@ bool IsWide(Value x) {
 }  // namespace
 
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
+  // XLA converts bfloat16 one element after the other.
+  const bool is_half = x.element() == ElementType::kBF16 && IsLast(dims, x.rank());
+  if (is_half) return Call(cx, "sum", x, dims, 1 << 14, 64, Operation::kSum);
   if (!IsWide(x)) return std::nullopt;
   return Call(cx, "sum", x, dims, 1 << 17, 1024, Operation::kSum);
 }
