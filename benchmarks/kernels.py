@@ -101,6 +101,8 @@ ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     ),
     "dot": lambda x: x[0] @ x[1],
     "norm": lambda x: x.norm(dim=-1),
+    "norms": lambda x: torch.stack(torch._foreach_norm(list(x))),
+    "remainder": lambda x: torch.remainder(x, x.flip(0)),
     "sum": lambda x: x.sum(-1),
     "largest": lambda x: x.amax(-1),
     "largest of columns": lambda x: x.amax(0),
@@ -113,6 +115,7 @@ class Rows(NamedTuple):
     function: str
     rows: int
     columns: int
+    dtype: torch.dtype = torch.float32
 
     def flops(self) -> float:
         """About three operations an element."""
@@ -120,7 +123,7 @@ class Rows(NamedTuple):
 
     def calls(self, device: torch.device) -> dict[str, Call]:
         """What is timed."""
-        x = _random(device, self.rows, self.columns)
+        x = _random(device, self.rows, self.columns).to(self.dtype)
         function = ROW_FUNCTIONS[self.function]
         if self.function not in ("softmax", "layer_norm", "group_norm", "batch_norm"):
             return {PARTS[0]: lambda: function(x)}
@@ -266,6 +269,7 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "softmax 128x128": Rows("softmax", 128, 128),
     "layer norm 64x64": Rows("layer_norm", 64, 64),
     "layer norm 1024x768": Rows("layer_norm", 1024, 768),
+    "layer norm 2048x1024, bf16": Rows("layer_norm", 2048, 1024, torch.bfloat16),
     "group norm 8x64x1024": Rows("group_norm", 8, 64 * 1024),
     "group norm 2x64x64": Rows("group_norm", 2, 64 * 64),
     "batch norm 16x64x1024": Rows("batch_norm", 16, 64 * 1024),
@@ -275,6 +279,9 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "dot 1000000": Rows("dot", 2, 1000000),
     "norm 4096x512": Rows("norm", 4096, 512),
     "norm 8192x32": Rows("norm", 8192, 32),
+    "norms of 300 arrays of 4096": Rows("norms", 300, 4096),
+    "remainder 1000x1000": Rows("remainder", 1000, 1000),
+    "sum 1024x4096, bf16": Rows("sum", 1024, 4096, torch.bfloat16),
     "sum 64x65536": Rows("sum", 64, 65536),
     "sum 4096x512": Rows("sum", 4096, 512),
     "sum 1x65536": Rows("sum", 1, 65536),

@@ -85,12 +85,16 @@ def how(report: dict[str, Any]) -> str:
 
 
 def _make_client() -> None:
-    """Lets it find the GPUs that the parent was given; PyTorch itself finds none."""
+    """Lets it find the GPUs that the parent was given; PyTorch's own code is told of none.
+
+    They stay in the environment: CUDA's libraries look there when they are first needed.
+    """
     del os.environ["CUDA_VISIBLE_DEVICES"]
     if GPUS is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = GPUS
+    torch.cuda.is_available = lambda: False
+    torch.cuda.device_count = lambda: 0
     torch_xla.devices()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @dataclasses.dataclass

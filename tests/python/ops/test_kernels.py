@@ -470,6 +470,24 @@ def test_remainders_in_parts(dtype) -> None:
     assert bool((sign <= 0).all())
 
 
+def test_max_pool_gradients_in_parts() -> None:
+    """Windows that overlap, of several planes for each thread, and one plane."""
+    cases = [
+        (F.max_pool2d, (rand(8, 16, 23, 22), 3, 2, 1)),
+        (F.max_pool2d, (rand(2, 3, 40, 41), (2, 5), 1, 0, (3, 2))),
+        (F.max_pool2d, (rand(1, 300, 301), 4, 3, 0, 1, True)),
+        (F.max_pool2d, (rand(4, 5, 9, 9).double(), 3)),
+        (F.max_pool2d, (rand(4, 5, 9, 9).bfloat16(), 2)),
+        (F.max_pool3d, (rand(2, 6, 9, 10, 11), 3, 2, 1)),
+        (F.max_pool1d, (rand(3, 5, 200), 3, 1)),
+        (F.adaptive_max_pool2d, (rand(3, 5, 20, 21), (4, 5))),
+    ]
+    for case in cases:
+        check_many([case], grad=True)
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        assert ("max_pool.gradient", "", "library") in _XLAC._kernel_choices()
+
+
 def test_samples_and_polygamma_are_the_cpu_s() -> None:
     image, grid = rand(2, 3, 9, 8), rand(2, 7, 6, 2)
     cases = [

@@ -13,6 +13,7 @@
 #include "lowering/elementwise.h"
 #include "ops/dimension_map.h"
 #include "ops/indexing.h"
+#include "ops/pooling_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
@@ -429,6 +430,9 @@ Value MaxPoolWithIndicesBackward(LoweringContext& cx, int64_t pooled, Value grad
                                  c10::IntArrayRef kernel_size, c10::IntArrayRef stride,
                                  c10::IntArrayRef padding, c10::IntArrayRef dilation,
                                  bool /*ceil_mode*/, Value indices) {
+  if (const auto called = CallMaxPoolBackward(cx, grad_output, indices, self.dims(), pooled)) {
+    return *called;
+  }
   return MaxPoolBackward(
       cx, grad_output, indices,
       Windows(pooled, self.dims(), grad_output.dims(), kernel_size, stride, padding, dilation));

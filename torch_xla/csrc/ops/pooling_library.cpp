@@ -1,0 +1,78 @@
+#include "ops/pooling_library.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "runtime/ffi_threads.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_max_pool_backward";
+
+template <typename T>
+void Scatter(const XLA_FFI_CallFrame& frame) {
+  const auto sizes = FfiAttributes(frame.attrs).List("sizes");
+  const int64_t planes = sizes[0], inputs = sizes[1], outputs = sizes[2];
+  const auto* grads = FfiData<const T>(frame.args.args[0]);
+  const auto* indices = FfiData<const int32_t>(frame.args.args[1]);
+  T* result = FfiData<T>(frame.rets.rets[0]);
+  const int64_t parts = runtime::FfiParts(frame, planes * inputs, 1 << 15, planes);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    for (int64_t i = planes * part / parts; i < planes * (part + 1) / parts; ++i) {
+      T* plane = result + i * inputs;
+      std::fill_n(plane, inputs, T{0});
+      for (int64_t j = i * outputs; j < (i + 1) * outputs; ++j) {
+        const int64_t index = indices[j];
+        if (index >= 0 && index < inputs) plane[index] += grads[j];
+      }
+    }
+  });
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const bool is_float =
+      static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
+  is_float ? Scatter<float>(frame) : Scatter<double>(frame);
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+
+/// Of the dimensions that are pooled, or those before them.
+int64_t Product(const Dims& dims, int64_t from, int64_t to) {
+  int64_t product = 1;
+  for (int64_t i = from; i < to; ++i) product *= dims[i];
+  return product;
+}
+
+}  // namespace
+
+std::optional<Value> CallMaxPoolBackward(const LoweringContext& cx, Value grad_output,
+                                         Value indices, const Dims& dims, int64_t pooled) {
+  const ElementType element = grad_output.element();
+  const auto rank = static_cast<int64_t>(dims.size());
+  const int64_t planes = Product(dims, 0, rank - pooled);
+  const int64_t inputs = Product(dims, rank - pooled, rank);
+  if ((element != ElementType::kF32 && element != ElementType::kF64) ||
+      inputs > std::numeric_limits<int32_t>::max() ||
+      ChooseKernel(cx, "max_pool.gradient", {}, {Kernel::kStableHlo, Kernel::kLibrary}) !=
+          Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  const int64_t outputs = Product(grad_output.dims(), rank - pooled, rank);
+  // As the forward pass had them.
+  indices = stablehlo::Convert(indices, ElementType::kS32);
+  return CallLibrary(kTarget, {grad_output, indices}, {{element, dims}},
+                     "sizes = " + stablehlo::I64Array(Dims{planes, inputs, outputs}))[0];
+}
+
+}  // namespace torch_xla::lowering
