@@ -1,5 +1,6 @@
-// Layer, group and batch normalization of float by calls of ours (normalization_kernel.h); XLA
-// writes to memory what it takes the variance of. Table lowering/kernel_table.inc says where.
+// Layer, group and batch normalization of float and bfloat16 by calls of ours
+// (normalization_kernel.h); XLA writes to memory what it takes the variance of. Table
+// lowering/kernel_table.inc says where.
 #pragma once
 
 #include <optional>
