@@ -163,7 +163,7 @@ def _lower_thunk(op: Op) -> str:
     """Decodes a node into the typed arguments of its Lower function."""
     head = f"void Lower_{op.symbol}(LoweringContext& cx, const ir::Node& node) {{\n"
     if op.cpu:
-        takes = "HasCpuKernels(cx.platform())"
+        takes = "MayCallLibraries(cx.platform())"
         if op.cpu.condition:
             takes += f" && aten::{op.cpu.condition}(cx.Lowered(node.operands()[0]))"
         body = _lower_body(op, op.cpu).replace("\n  ", "\n    ")
@@ -182,8 +182,8 @@ def op_specs_shard(ops: list[Op], shard: int, shards: int) -> str:
     lines = [
         HEADER,
         '#include "XLAOps.h"\n#include "XLALowerings.h"\n#include "lowering/arg_reader.h"\n'
-        '#include "lowering/cpu_kernel.h"\n'
-        '#include "lowering/elementwise.h"\n#include "lowering/foreach.h"\n'
+        '#include "lowering/cpu_kernel.h"\n#include "lowering/elementwise.h"\n'
+        '#include "lowering/foreach.h"\n#include "lowering/kernel_choice.h"\n'
         '#include "stablehlo/arithmetic.h"\n\n'
         "namespace torch_xla {\n\n"
         "namespace lowering {\nnamespace {\n\n",

@@ -151,4 +151,4 @@ def test_steps_do_not_add_to_what_is_kept(tmp_path):
         """,
         tmp_path,
     )
-    assert result["grown"] < 14
+    assert result["grown"] < 18

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "XLALowerings.h"
+#include "lowering/cpu_kernel.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
 #include "ops/indexing.h"
 #include "stablehlo/arithmetic.h"
 
@@ -130,13 +132,23 @@ Value Combine(Value a, Value b) {
   return Reshape(product, {a.dim(0) * b.dim(0), a.dim(1)});
 }
 
-/// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
-Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, bool align_corners,
-                   bool backward) {
+void CheckModes(int64_t mode, int64_t padding) {
   if (mode < 0 || mode > 2 || padding < 0 || padding > 2) {
     throw stablehlo::Error("expected interpolation_mode and padding_mode 0, 1 or 2, got " +
                            std::to_string(mode) + " and " + std::to_string(padding));
   }
+}
+
+/// Whether it is ATen's kernel that samples.
+bool CallsKernel(const LoweringContext& cx, Value input) {
+  return (input.element() == ElementType::kF32 || input.element() == ElementType::kF64) &&
+         ChooseKernel(cx, "grid_sampler", {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+             Kernel::kLibrary;
+}
+
+/// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
+Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, bool align_corners,
+                   bool backward) {
   const auto rank = static_cast<int64_t>(dims.size()) - 2;
   const int64_t places = grid.type().num_elements() / rank;
   Value flat = Reshape(grid, {places, rank});
@@ -201,6 +213,8 @@ Value GridSampler(LoweringContext& cx, Value input, Value grid, int64_t interpol
   const ElementType element = ComputeType(cx.output_element());
   const Dims dims = cx.output_dims();
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
+  CheckModes(interpolation_mode, padding_mode);
+  if (CallsKernel(cx, input)) return CpuKernel(cx)[0];
   const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
                                      padding_mode, align_corners, /*backward=*/false);
   Value read = Take(ToRows(Convert(input, element)), 0, corners.row);
@@ -221,6 +235,8 @@ std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, V
     if (of_grid) gradients[1] = Constant(cx.builder(), 0, cx.output_type(1));
     return gradients;
   }
+  CheckModes(interpolation_mode, padding_mode);
+  if (CallsKernel(cx, input)) return CpuKernel(cx);
   const Corners corners = AllCorners(Convert(grid, element), input.dims(), interpolation_mode,
                                      padding_mode, align_corners, /*backward=*/true);
   Value rows = ToRows(Convert(input, element)), grad = ToRows(Convert(grad_output, element));

@@ -6,6 +6,7 @@
 #include <ATen/ops/atan2.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/fmod.h>
+#include <ATen/ops/polygamma.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tan.h>
@@ -54,6 +55,10 @@ at::Tensor& Remainders(at::Tensor& result, const at::Tensor& a, const at::Tensor
   return result;
 }
 
+at::Tensor& Trigamma(at::Tensor& result, const at::Tensor& x) {
+  return at::polygamma_out(result, 1, x);
+}
+
 struct Function {
   std::string_view name;
   Unary unary = nullptr;
@@ -67,6 +72,7 @@ constexpr Function kFunctions[] = {
     {"aten::atan2", nullptr, at::atan2_out},
     {"aten::cos", at::cos_out},
     {"aten::fmod", nullptr, Remainders<at::fmod_out, false>},
+    {"aten::polygamma", Trigamma},
     {"aten::remainder", nullptr, Remainders<at::remainder_out, true>},
     {"aten::sin", at::sin_out},
     {"aten::tan", at::tan_out},

@@ -9,6 +9,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "ops/cephes_tables.h"
+#include "ops/pointwise_library.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -451,9 +452,20 @@ Value special_zeta(LoweringContext& cx, Value self, Value other) {
   return ToOutput(cx, HurwitzZeta(cx, x, q));
 }
 
-Value polygamma(LoweringContext& cx, int64_t n, Value self) {
-  if (n == 0) return digamma(cx, self);
+Value polygamma(LoweringContext& cx, const Number& number, Value self) {
   auto [x] = ToCompute(cx, self);
+  if (!number.constant()) {
+    Value zeta = HurwitzZeta(cx, number.Like(x) + 1, x);
+    Value n = number.Like(zeta), odd = Equal(stablehlo::Remainder(n, FullLike(n, 2)), 1);
+    Value factorial = Exponential(stablehlo::Lgamma(n + 1));
+    Value value = zeta * Select(odd, factorial, -factorial);
+    return ToOutput(cx, Select(Equal(n, 0), Convert(digamma(cx, self), n.element()), value));
+  }
+  const int64_t n = number.constant()->toLong();
+  if (n == 0) return digamma(cx, self);
+  if (n == 1) {
+    if (const auto called = CallPointwise(cx, {x})) return ToOutput(cx, *called);
+  }
   const double factorial = std::tgamma(static_cast<double>(n) + 1);
   return ToOutput(cx, HurwitzZeta(cx, FullLike(x, n + 1), x) * (n % 2 ? factorial : -factorial));
 }
