@@ -97,15 +97,21 @@ void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* res
   const int64_t length = x.numel() / rows, parts = runtime::FfiParts(frame, x.numel(), 1 << 16);
   // Rows are cut where there are too few to share out.
   const int64_t cuts = rows < 4 * parts ? parts : 1;
-  std::vector<double> sums(rows * cuts);
+  std::vector<double> sums(cuts > 1 ? rows * cuts : 0);
   runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
     const DefaultFloatEnvironment environment;
     const int64_t count = rows * cuts;
     for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
       const int64_t begin = length * (i % cuts) / cuts, end = length * (i % cuts + 1) / cuts;
-      sums[i] = sum(elements + i / cuts * length + begin, end - begin);
+      const double of_part = sum(elements + i / cuts * length + begin, end - begin);
+      if (cuts > 1) {
+        sums[i] = of_part;
+      } else {
+        results[i] = static_cast<float>(of_part);
+      }
     }
   });
+  if (cuts == 1) return;
   for (int64_t row = 0; row < rows; ++row) {
     results[row] = static_cast<float>(
         std::accumulate(sums.begin() + row * cuts, sums.begin() + (row + 1) * cuts, 0.));
