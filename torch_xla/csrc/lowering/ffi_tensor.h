@@ -20,6 +20,12 @@ T* FfiData(void* buffer) {
   return static_cast<T*>(static_cast<runtime::pjrt::XLA_FFI_Buffer*>(buffer)->data);
 }
 
+/// Whether its elements are of float; handlers of two types are made for float and another.
+inline bool IsFfiFloat(void* buffer) {
+  return static_cast<runtime::pjrt::XLA_FFI_Buffer*>(buffer)->dtype ==
+         runtime::pjrt::XLA_FFI_DataType_F32;
+}
+
 /// The attributes of a custom call; asking for a text that is not there is an internal error.
 class FfiAttributes {
  public:

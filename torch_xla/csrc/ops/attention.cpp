@@ -153,10 +153,9 @@ using stablehlo::Convert;
 
 Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query,
               std::vector<Kernel> possible) {
-  constexpr int64_t kFew = 4;
-  return ChooseKernel(cx, operation,
-                      {runtime::MlirName(query.element()), query.dim(2) <= kFew ? "few" : "many"},
-                      possible);
+  return ChooseKernel(
+      cx, operation,
+      {runtime::MlirName(query.element()), query.dim(2) <= kFewQueries ? "few" : "many"}, possible);
 }
 
 Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_causal) {

@@ -16,6 +16,9 @@ inline const Dims& HeadsInside() {
   return layout;
 }
 
+/// So few queries take keys and values as a cache has them.
+inline constexpr int64_t kFewQueries = 4;
+
 struct AttentionCall {
   bool is_causal;
   std::optional<double> scale;

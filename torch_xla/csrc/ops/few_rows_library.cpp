@@ -327,9 +327,7 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  const bool is_float =
-      static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
-  is_float ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);
+  IsFfiFloat(frame.args.args[0]) ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);
 }
 
 [[maybe_unused]] const bool registered =

@@ -108,14 +108,11 @@ void Backward(const XLA_FFI_CallFrame& frame) {
   }
 }
 
-bool OfFloats(const XLA_FFI_CallFrame& frame) {
-  return static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
-}
 void ForwardOf(const XLA_FFI_CallFrame& frame) {
-  OfFloats(frame) ? Forward<float>(frame) : Forward<c10::BFloat16>(frame);
+  IsFfiFloat(frame.args.args[0]) ? Forward<float>(frame) : Forward<c10::BFloat16>(frame);
 }
 void BackwardOf(const XLA_FFI_CallFrame& frame) {
-  OfFloats(frame) ? Backward<float>(frame) : Backward<c10::BFloat16>(frame);
+  IsFfiFloat(frame.args.args[0]) ? Backward<float>(frame) : Backward<c10::BFloat16>(frame);
 }
 
 [[maybe_unused]] const bool registered =

@@ -89,9 +89,7 @@ void Norms(const XLA_FFI_CallFrame& frame) {
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  const bool is_float =
-      static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
-  is_float ? Norms<float>(frame) : Norms<c10::BFloat16>(frame);
+  IsFfiFloat(frame.args.args[0]) ? Norms<float>(frame) : Norms<c10::BFloat16>(frame);
 }
 
 [[maybe_unused]] const bool registered =

@@ -39,9 +39,7 @@ void Scatter(const XLA_FFI_CallFrame& frame) {
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  const bool is_float =
-      static_cast<XLA_FFI_Buffer*>(frame.args.args[0])->dtype == XLA_FFI_DataType_F32;
-  is_float ? Scatter<float>(frame) : Scatter<double>(frame);
+  IsFfiFloat(frame.args.args[0]) ? Scatter<float>(frame) : Scatter<double>(frame);
 }
 
 [[maybe_unused]] const bool registered =
