@@ -238,7 +238,7 @@ def test_few_rows_with_weights() -> None:
     chosen = {
         (kernel, " ".join(kind.split()[:4]))
         for name, kind, kernel in _XLAC._kernel_choices()
-        if name == "matmul" and not kind.endswith("long")
+        if name == "matmul" and "long" not in kind.split()
     }
     taken = {
         f"{kind} {size}"
@@ -256,7 +256,10 @@ def test_few_rows_with_weights() -> None:
 
 
 def test_long_products_of_float() -> None:
-    """By MKL on an Intel, whose threads share out the longer dimension; as they lie in memory."""
+    """By MKL on an Intel, whose threads share out the longer dimension; as they lie in memory.
+
+    Elsewhere where the first lies transposed, as gradients of weights have it.
+    """
     left, right = rand(192, 160), rand(160, 144)
     cases = [
         (torch.mm, (left, right)),
@@ -267,13 +270,17 @@ def test_long_products_of_float() -> None:
     ]
     check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
     chosen = {
-        (" ".join(kind.split()[-2:]), kernel)
+        (" ".join(kind.split()[-3:]), kernel)
         for name, kind, kernel in _XLAC._kernel_choices()
-        if name == "matmul" and kind.startswith("f32 many") and kind.endswith("long")
+        if name == "matmul" and kind.startswith("f32 many plain") and "long" in kind.split()
     }
     with open("/proc/cpuinfo") as file:
         is_intel = "GenuineIntel" in file.read()
-    assert chosen == {("tuned long", "library") if is_intel else ("other long", "stablehlo")}
+    made_for = "tuned" if is_intel else "other"
+    assert chosen == {
+        (f"{made_for} long plain", "library" if is_intel else "stablehlo"),
+        (f"{made_for} long transposed", "library"),
+    }
 
 
 def test_weights_are_read_as_they_lie(tmp_path) -> None:
@@ -592,6 +599,31 @@ def test_mkl_knows_the_processor() -> None:
     if not found:
         pytest.skip("another MKL, or none")
     assert int(found) >= 0
+
+
+def test_cross_entropy_is_calls() -> None:
+    """Of rows of few columns and of many, of few and of many rows."""
+    kinds, cases = [], []
+    for rows, columns in (6, 7), (300, 31), (300, 32), (5, 1500), (90, 1000):
+        x, target = rand(rows, columns) * 9, torch.randint(columns, (rows,))
+        target[1] = -100
+        plain = (F.cross_entropy, (x, target), {})
+        weighted = {"label_smoothing": 0.0, "reduction": "sum", "ignore_index": int(target[0])}
+        cases += [plain, (F.cross_entropy, (x, target.clamp(0), rand(columns).abs()), weighted)]
+        kinds += [(F.log_softmax, (x, 1), {}), (F.cross_entropy, (x, target), {"reduction": "none"})]
+        kinds.append((F.log_softmax, (x, 0), {}))  # not along the last dimension
+    check_many(cases + kinds, rtol=2e-5, atol=1e-5)
+    check_many([case for case in cases[::2] + kinds], rtol=2e-5, atol=1e-5, grad=True)
+    edges = torch.zeros(8, 9)
+    edges[0], edges[1, 2], edges[2, 3], edges[3, :4], edges[4] = -INF, NAN, INF, -INF, 3e38
+    check_many([(F.log_softmax, (x, 1), {}) for x in (edges, edges.repeat(1, 4))], atol=1e-6)
+    lost = torch.full((8,), -100)
+    check_many([(F.cross_entropy, (edges[5:], lost[5:]), {})], grad=True)
+    chosen = {kernel for name, _, kernel in _XLAC._kernel_choices() if name == "cross_entropy"}
+    assert chosen == {"library"}
+    x, target = rand(6, 7).to("xla"), torch.arange(6).to("xla")
+    text = xm.get_stablehlo([F.cross_entropy(x, target)])
+    assert "custom_call" not in text  # the form that is exported
 
 
 def test_short_dimensions_are_joined() -> None:

@@ -7,6 +7,7 @@
 #include "XLAOps.h"
 #include "lowering/elementwise.h"
 #include "ops/indexing.h"
+#include "ops/loss_library.h"
 #include "ops/reduction.h"
 #include "ops/softmax_library.h"
 #include "stablehlo/arithmetic.h"
@@ -88,6 +89,9 @@ Value PickClass(Value x, Value target) {
 std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
                               std::optional<Value> weight, int64_t reduction,
                               const Number& ignore_index) {
+  if (auto called = CallNllLoss(cx, self, {target, weight, reduction, ignore_index})) {
+    return *called;
+  }
   Value ignored = IsClass(target, ignore_index);
   Value w = weight ? PickClass(Wide(cx, *weight), target)
                    : Constant(cx.builder(), 1, {ComputeType(cx.output_element()), target.dims()});
@@ -108,6 +112,10 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
 Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value target,
                   std::optional<Value> weight, int64_t reduction, const Number& ignore_index,
                   Value total_weight) {
+  const NllCall call{target, weight, reduction, ignore_index};
+  if (const auto called = CallNllLossBackward(cx, grad_output, self, call, total_weight)) {
+    return *called;
+  }
   const int64_t class_dim = ClassDim(self);
   auto per_sample = [&](Value x) {  // with a class dimension of size 1
     if (x.rank() == 0 && target.rank() > 0) return x;
@@ -294,6 +302,7 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
   const Dims dims = OneDim(dim, self);
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
+  if (const auto called = CallLogSoftmax(cx, x, dims)) return ToOutput(cx, *called);
   if (const auto sums = CallRowSums(cx, x, dims)) {
     x = x - KeepDims(sums->maximum, x.dims(), dims);
     return ToOutput(cx, x - KeepDims(sums->log_sum, x.dims(), dims));
@@ -307,6 +316,7 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
   const Dims dims = OneDim(dim, output);
   if (IsEmpty(output)) return ToOutput(cx, output);  // of any dtype, unlike the formula
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
+  if (const auto called = CallLogSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *called);
   const std::optional<Value> target = OnlyClass(cx, cx.node().operands()[0], dims);
   Value sum = target ? KeepDims(PickClass(grad, *target), grad.dims(), dims)
                      : ReduceKept(grad, dims, ReduceOp::kAdd);

@@ -192,21 +192,28 @@ bool IsOne(const ir::Value& value) {
          ir::AttributeReader(node.attributes()).Scalar().equal(1);
 }
 
-/// The implementation, one of `possible`, of lhs times rhs, which is `transposed` or plain in
-/// memory and has `rows` times one of its columns to compute.
-Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t rows, bool transposed,
-                     const std::vector<Kernel>& possible) {
+/// Whether the matrices of a product lie transposed in memory.
+struct Transpositions {
+  bool lhs, rhs;
+};
+
+/// The implementation, one of `possible`, of lhs times rhs, which has `rows` times one column of
+/// rhs to compute.
+Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t rows,
+                     Transpositions transposed, const std::vector<Kernel>& possible) {
   if (lhs.element() != rhs.element()) return Kernel::kStableHlo;
   const ElementType element = lhs.element();
   const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
+  const int64_t long_ones = transposed.lhs ? 1 << 21 : 1 << 22;
   return ChooseKernel(
       cx, "matmul",
       {runtime::MlirName(element),
        rows <= 4          ? "few"
        : rows <= kFewRows ? "some"
                           : "many",
-       transposed ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
-       HasTunedProducts(element) ? "tuned" : "other", products < (1 << 22) ? "short" : "long"},
+       transposed.rhs ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
+       HasTunedProducts(element) ? "tuned" : "other", products < long_ones ? "short" : "long",
+       transposed.lhs ? "transposed" : "plain"},
       possible);
 }
 
@@ -218,21 +225,21 @@ class MatrixProduct {
       : cx_(cx),
         lhs_(lhs),
         rhs_(rhs),
-        lhs_transposed_(IsTransposed(cx.node().operands()[place])),
-        rhs_transposed_(IsTransposed(cx.node().operands()[place + 1])) {
+        transposed_{IsTransposed(cx.node().operands()[place]),
+                    IsTransposed(cx.node().operands()[place + 1])} {
     std::vector<Kernel> possible = {Kernel::kStableHlo};
     const ElementType element = cx.output_element();
     if (HasFewRows(element) && lhs.element() == element && lhs.rank() == 2) {
       possible.push_back(Kernel::kFewRows);
     }
     if (HasMatmul(lhs.element(), element)) possible.push_back(Kernel::kLibrary);
-    kernel_ = ChooseProduct(cx, lhs, rhs, lhs.dim(lhs.rank() - 2), rhs_transposed_, possible);
+    kernel_ = ChooseProduct(cx, lhs, rhs, lhs.dim(lhs.rank() - 2), transposed_, possible);
   }
 
   /// In the type that PyTorch accumulates in, or rounded to the output's.
   Value Compute() const {
     if (kernel_ == Kernel::kFewRows) {
-      return rhs_transposed_ ? CallFewRows(lhs_, Transposed(rhs_)) : CallFewRows(lhs_, rhs_, true);
+      return transposed_.rhs ? CallFewRows(lhs_, Transposed(rhs_)) : CallFewRows(lhs_, rhs_, true);
     }
     if (kernel_ == Kernel::kLibrary) return Call(std::nullopt);
     const int64_t batch = lhs_.rank() - 2;
@@ -251,7 +258,7 @@ class MatrixProduct {
 
  private:
   Value Call(std::optional<Value> bias) const {
-    return CallMatmul(Operand(lhs_, lhs_transposed_), Operand(rhs_, rhs_transposed_),
+    return CallMatmul(Operand(lhs_, transposed_.lhs), Operand(rhs_, transposed_.rhs),
                       cx_.output_element(), bias);
   }
   static Value Transposed(Value matrix) {
@@ -263,7 +270,7 @@ class MatrixProduct {
 
   LoweringContext& cx_;
   Value lhs_, rhs_;
-  bool lhs_transposed_, rhs_transposed_;
+  Transpositions transposed_;
   Kernel kernel_ = Kernel::kStableHlo;
 };
 
@@ -272,7 +279,7 @@ Value MatrixVector(LoweringContext& cx, Value matrix, Value vector, size_t place
   // One row times the transposed matrix.
   const bool is_transposed = IsTransposed(cx.node().operands()[place]);
   if (HasFewRows(vector.element()) && vector.element() == cx.output_element() &&
-      ChooseProduct(cx, vector, matrix, 1, !is_transposed,
+      ChooseProduct(cx, vector, matrix, 1, {.lhs = false, .rhs = !is_transposed},
                     {Kernel::kStableHlo, Kernel::kFewRows}) == Kernel::kFewRows) {
     Value row = stablehlo::Reshape(vector, {1, vector.dim(0)});
     Value weights = is_transposed ? stablehlo::Transpose(matrix, {1, 0}) : matrix;

@@ -1,14 +1,17 @@
 #include "ops/softmax_library.h"
 
 #include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
@@ -23,6 +26,8 @@ namespace {
 using namespace runtime::pjrt;
 
 constexpr const char* kSumsTarget = "torch_xla.cpu_row_sums";
+constexpr const char* kLogTarget = "torch_xla.cpu_log_softmax";
+constexpr const char* kLogBackwardTarget = "torch_xla.cpu_log_softmax_backward";
 constexpr const char* kTarget = "torch_xla.cpu_softmax";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_softmax_backward";
 
@@ -88,20 +93,72 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   });
 }
 
+/// ATen's kernels of log-softmax take rows one by one, 80 ns each: of fewer columns it is faster to
+/// take the exponentials of all at once.
+constexpr int64_t kFewColumns = 32;
+
+void LogSoftmax(const at::Tensor& x, at::Tensor y) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (columns >= kFewColumns) {
+    at::_log_softmax_out(y, x, 1, /*half_to_float=*/false);
+    return;
+  }
+  const auto* from = x.const_data_ptr<float>();
+  auto* const to = y.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < rows * columns; i += columns) {
+    const float largest = *std::max_element(from + i, from + i + columns);
+    for (int64_t k = i; k < i + columns; ++k) to[k] = from[k] - largest;
+  }
+  const at::Tensor terms = y.exp();
+  const auto* term = terms.const_data_ptr<float>();
+  for (int64_t i = 0; i < rows * columns; i += columns) {
+    const float log_sum = std::log(std::accumulate(term + i, term + i + columns, 0.0F));
+    for (int64_t k = i; k < i + columns; ++k) to[k] -= log_sum;
+  }
+}
+
+void LogSoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor result) {
+  const int64_t rows = y.size(0), columns = y.size(1);
+  if (columns >= kFewColumns) {
+    at::_log_softmax_backward_data_out(result, grad, y, 1, y.scalar_type());
+    return;
+  }
+  at::exp_out(result, y);
+  const auto* from = grad.const_data_ptr<float>();
+  auto* const to = result.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < rows * columns; i += columns) {
+    const float sum = std::accumulate(from + i, from + i + columns, 0.0F);
+    for (int64_t k = i; k < i + columns; ++k) to[k] = from[k] - to[k] * sum;
+  }
+}
+
+void SoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor result) {
+  at::_softmax_backward_data_out(result, grad, y, 1, y.scalar_type());
+}
+
+void HandleLog(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
+  ForRows(frame, x, x.size(0), [&](int64_t from, int64_t count) {
+    LogSoftmax(x.narrow(0, from, count), y.narrow(0, from, count));
+  });
+}
+
+template <auto kCompute>
 void HandleBackward(const XLA_FFI_CallFrame& frame) {
   const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
   const at::Tensor result = Rows(frame.rets.rets[0]);
   ForRows(frame, y, y.size(0), [&](int64_t from, int64_t count) {
-    at::Tensor part = result.narrow(0, from, count);
-    at::_softmax_backward_data_out(part, grad.narrow(0, from, count), y.narrow(0, from, count), 1,
-                                   y.scalar_type());
+    kCompute(grad.narrow(0, from, count), y.narrow(0, from, count), result.narrow(0, from, count));
   });
 }
 
 [[maybe_unused]] const bool registered =
     lazy::RegisterWithClient<kSumsTarget, lazy::CpuHandler<HandleSums>>() &&
+    lazy::RegisterWithClient<kLogTarget, lazy::CpuHandler<HandleLog>>() &&
+    lazy::RegisterWithClient<kLogBackwardTarget,
+                             lazy::CpuHandler<HandleBackward<&LogSoftmaxBackward>>>() &&
     lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward>>();
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward<&SoftmaxBackward>>>();
 
 bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
   const bool is_half = x.element() == ElementType::kBF16;
@@ -126,6 +183,24 @@ std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dim
   const stablehlo::Type type(x.element(), rows);
   const auto results = CallLibrary(kSumsTarget, {x}, {type, type});
   return RowSums{results[0], results[1]};
+}
+
+bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {
+  return x.element() == ElementType::kF32 && x.type().num_elements() > 0 &&
+         Calls(cx, "cross_entropy", x, dims);
+}
+
+std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (!CallsCrossEntropy(cx, x, dims)) return std::nullopt;
+  return CallLibrary(kLogTarget, {x}, {x.type()})[0];
+}
+
+std::optional<Value> CallLogSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                            const Dims& dims) {
+  if (grad.element() != output.element() || !CallsCrossEntropy(cx, output, dims)) {
+    return std::nullopt;
+  }
+  return CallLibrary(kLogBackwardTarget, {grad, output}, {output.type()})[0];
 }
 
 std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe) {

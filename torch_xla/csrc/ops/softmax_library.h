@@ -16,6 +16,14 @@ struct RowSums {
 /// For log-softmax of `x` over `dims`, which is not empty; none where a call is not the fastest.
 std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims);
 
+/// Whether log-softmax over `dims`, and what cross entropy makes of it, are calls of their own.
+bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims);
+
+/// Log-softmax as a whole, and the gradient of its argument from that of its result `output`.
+std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims);
+std::optional<Value> CallLogSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                            const Dims& dims);
+
 /// The softmax of `x` over `dims`; `safe`: zeros where all of them are -inf.
 std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe);
 

@@ -1,0 +1,133 @@
+#include "ops/loss_library.h"
+
+#include <ATen/core/Reduction.h>
+
+#include <algorithm>
+
+#include "lazy/cpu_handler.h"
+#include "lowering/ffi_tensor.h"
+#include "lowering/library_call.h"
+#include "ops/softmax_library.h"
+#include "stablehlo/text.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+constexpr const char* kTarget = "torch_xla.cpu_nll_loss";
+constexpr const char* kBackwardTarget = "torch_xla.cpu_nll_loss_backward";
+
+/// The operands that both calls have: `target` and what is ignored, and the weights behind all
+/// others, if there are any.
+class Targets {
+ public:
+  Targets(const XLA_FFI_CallFrame& frame, int64_t rows, int64_t columns)
+      : rows_(rows), columns_(columns) {
+    void** const args = frame.args.args;
+    classes_ = FfiData<const int64_t>(args[0]);
+    ignored_ = *FfiData<const int64_t>(args[1]);
+    const auto form = FfiAttributes(frame.attrs).List("form");
+    reduction_ = form[0];
+    if (form[1]) weights_ = FfiData<const float>(args[frame.args.size - 1]);
+  }
+  int64_t rows() const { return rows_; }
+  bool IsKept() const { return reduction_ == at::Reduction::None; }
+  bool IsMean() const { return reduction_ == at::Reduction::Mean; }
+  bool Counts(int64_t row) const { return classes_[row] != ignored_; }
+  int64_t ClassOf(int64_t row) const { return std::clamp<int64_t>(classes_[row], 0, columns_ - 1); }
+  float WeightOf(int64_t row) const { return weights_ ? weights_[ClassOf(row)] : 1; }
+  /// Where the row's class is in an array of [rows, columns].
+  int64_t PlaceOf(int64_t row) const { return row * columns_ + ClassOf(row); }
+
+ private:
+  int64_t rows_, columns_;
+  const int64_t* classes_;
+  int64_t ignored_, reduction_;
+  const float* weights_ = nullptr;
+};
+
+Targets TargetsOf(const XLA_FFI_CallFrame& frame, void* matrix) {
+  const auto& given = *static_cast<XLA_FFI_Buffer*>(matrix);
+  return {frame, given.dims[0], given.dims[1]};
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  const DefaultFloatEnvironment environment;
+  const Targets targets = TargetsOf(frame, frame.args.args[2]);
+  const auto* logarithms = FfiData<const float>(frame.args.args[2]);
+  auto* loss = FfiData<float>(frame.rets.rets[0]);
+  double sum = 0, total = 0;
+  for (int64_t row = 0; row < targets.rows(); ++row) {
+    float one = 0;
+    if (targets.Counts(row)) {
+      const float weight = targets.WeightOf(row);
+      one = -logarithms[targets.PlaceOf(row)] * weight;
+      total += weight;
+    }
+    if (targets.IsKept()) loss[row] = one;
+    sum += one;
+  }
+  // PyTorch leaves the total at 0 where it does not reduce.
+  *FfiData<float>(frame.rets.rets[1]) = targets.IsKept() ? 0 : static_cast<float>(total);
+  if (!targets.IsKept()) *loss = static_cast<float>(targets.IsMean() ? sum / total : sum);
+}
+
+void HandleBackward(const XLA_FFI_CallFrame& frame) {
+  const DefaultFloatEnvironment environment;
+  const Targets targets = TargetsOf(frame, frame.rets.rets[0]);
+  const auto* grad = FfiData<const float>(frame.args.args[2]);
+  const float total = *FfiData<const float>(frame.args.args[3]);
+  auto* result = FfiData<float>(frame.rets.rets[0]);
+  const at::Tensor zeroed = FfiTensor(frame.rets.rets[0]);
+  std::fill_n(result, zeroed.numel(), 0.0F);
+  for (int64_t row = 0; row < targets.rows(); ++row) {
+    if (!targets.Counts(row)) continue;
+    const float own = targets.IsKept() ? grad[row] : targets.IsMean() ? *grad / total : *grad;
+    result[targets.PlaceOf(row)] = -own * targets.WeightOf(row);
+  }
+}
+
+[[maybe_unused]] const bool registered =
+    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward>>();
+
+bool Calls(const LoweringContext& cx, Value self, const NllCall& call) {
+  return self.rank() == 2 && call.target.element() == ElementType::kS64 &&
+         (!call.weight || call.weight->element() == ElementType::kF32) &&
+         CallsCrossEntropy(cx, self, {1});
+}
+
+std::vector<Value> Operands(const NllCall& call, std::initializer_list<Value> others) {
+  Value first = stablehlo::Slice(call.target, {0}, {1});
+  std::vector<Value> operands{call.target, stablehlo::Reshape(call.ignore_index.Like(first), {})};
+  operands.insert(operands.end(), others);
+  if (call.weight) operands.push_back(*call.weight);
+  return operands;
+}
+
+std::string Form(const NllCall& call) {
+  return "form = " + stablehlo::I64Array(Dims{call.reduction, call.weight.has_value()});
+}
+
+}  // namespace
+
+std::optional<std::vector<Value>> CallNllLoss(const LoweringContext& cx, Value self,
+                                              const NllCall& call) {
+  if (!Calls(cx, self, call)) return std::nullopt;
+  const Dims dims = call.reduction == at::Reduction::None ? Dims{self.dim(0)} : Dims{};
+  return CallLibrary(kTarget, Operands(call, {self}),
+                     {{ElementType::kF32, dims}, {ElementType::kF32, {}}}, Form(call));
+}
+
+std::optional<Value> CallNllLossBackward(const LoweringContext& cx, Value grad_output, Value self,
+                                         const NllCall& call, Value total_weight) {
+  if (!Calls(cx, self, call) || grad_output.element() != ElementType::kF32 ||
+      total_weight.element() != ElementType::kF32) {
+    return std::nullopt;
+  }
+  return CallLibrary(kBackwardTarget, Operands(call, {grad_output, total_weight}), {self.type()},
+                     Form(call))[0];
+}
+
+}  // namespace torch_xla::lowering
