@@ -92,6 +92,9 @@ class Convolution(NamedTuple):
 
 # Of ``[rows, columns]``; group_norm and batch_norm see 64 channels in each row, of 8 groups.
 ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cross_entropy": lambda x: torch.nn.functional.cross_entropy(
+        x, torch.arange(len(x), device=x.device) % x.shape[1]
+    ),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "softmax": lambda x: torch.softmax(x, -1),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], x[0], x[1]),
@@ -109,8 +112,11 @@ ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+WITH_GRADIENTS = {"cross_entropy", "softmax", "layer_norm", "group_norm", "batch_norm"}
+
+
 class Rows(NamedTuple):
-    """A function of each of some rows, and its gradient where it has the rows' shape."""
+    """A function of each of some rows, and its gradient where that is another function."""
 
     function: str
     rows: int
@@ -125,13 +131,13 @@ class Rows(NamedTuple):
         """What is timed."""
         x = _random(device, self.rows, self.columns).to(self.dtype)
         function = ROW_FUNCTIONS[self.function]
-        if self.function not in ("softmax", "layer_norm", "group_norm", "batch_norm"):
+        if self.function not in WITH_GRADIENTS:
             return {PARTS[0]: lambda: function(x)}
         leaf, grad = x.clone().requires_grad_(), x.flip(0)
 
         def gradient() -> tuple[torch.Tensor, ...]:
             y = function(leaf)
-            return torch.autograd.grad(y, [leaf], grad.view_as(y))
+            return torch.autograd.grad(y, [leaf], grad.flatten()[: y.numel()].view_as(y))
 
         return {PARTS[0]: lambda: function(x), "all gradients": gradient}
 
@@ -179,6 +185,24 @@ class Linear(NamedTuple):
         x = _random(device, self.rows, self.width).to(self.dtype)
         weights = _random(device, self.outputs, self.width).to(self.dtype)
         return {PARTS[0]: lambda: torch.nn.functional.linear(x, weights)}
+
+
+class WeightGradient(NamedTuple):
+    """The gradient of weights ``[outputs, width]`` that rows were multiplied with."""
+
+    rows: int
+    width: int
+    outputs: int
+
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.rows * self.width * self.outputs
+
+    def calls(self, device: torch.device) -> dict[str, Call]:
+        """What is timed."""
+        x = _random(device, self.rows, self.width)
+        dy = _random(device, self.rows, self.outputs)
+        return {PARTS[0]: lambda: dy.t() @ x}
 
 
 class Recurrent(NamedTuple):
@@ -241,7 +265,7 @@ class Attention(NamedTuple):
         return {PARTS[0]: forward, "all gradients": gradient}
 
 
-SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
+SHAPES: dict[str, Convolution | Rows | Linear | WeightGradient | Recurrent | Attention] = {
     "stem 7x7/2": Convolution(16, 3, 64, 64, 7, 2, 3),
     "3x3 64@16": Convolution(16, 64, 16, 64, 3, 1, 1),
     "3x3/2 64>128@16": Convolution(16, 64, 16, 128, 3, 2, 1),
@@ -258,6 +282,9 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "3x3 64@16, bf16": Convolution(16, 64, 16, 64, 3, 1, 1, dtype=torch.bfloat16),
     "3x3 256@4, bf16": Convolution(16, 256, 4, 256, 3, 1, 1, dtype=torch.bfloat16),
     "1x1 64>256@16, bf16": Convolution(16, 64, 16, 256, 1, dtype=torch.bfloat16),
+    "cross entropy 128x10": Rows("cross_entropy", 128, 10),
+    "cross entropy 512x256": Rows("cross_entropy", 512, 256),
+    "cross entropy 128x1000": Rows("cross_entropy", 128, 1000),
     "log-softmax 1024x30522": Rows("log_softmax", 1024, 30522),
     "log-softmax 64x50257": Rows("log_softmax", 64, 50257),
     "log-softmax 16x32000": Rows("log_softmax", 16, 32000),
@@ -303,6 +330,11 @@ SHAPES: dict[str, Convolution | Rows | Linear | Recurrent | Attention] = {
     "rows 16x4096>1024, bf16": Linear(16, 4096, 1024, torch.bfloat16),
     "rows 256x256>1024, bf16": Linear(256, 256, 1024, torch.bfloat16),
     "rows 1024x1024>256, bf16": Linear(1024, 1024, 256, torch.bfloat16),
+    "weights 128x64>256": WeightGradient(128, 64, 256),
+    "weights 128x512>256": WeightGradient(128, 512, 256),
+    "weights 1024x256>1024": WeightGradient(1024, 256, 1024),
+    "weights 1024x1024>256": WeightGradient(1024, 1024, 256),
+    "weights 512x256>8192": WeightGradient(512, 256, 8192),
     "LSTM 32x16x64>128": Recurrent("lstm", 32, 16, 64, 128),
     "LSTM 32x64x256>512": Recurrent("lstm", 32, 64, 256, 512),
     "LSTM 100x1x128>256": Recurrent("lstm", 100, 1, 128, 256),
