@@ -610,7 +610,10 @@ def test_cross_entropy_is_calls() -> None:
         plain = (F.cross_entropy, (x, target), {})
         weighted = {"label_smoothing": 0.0, "reduction": "sum", "ignore_index": int(target[0])}
         cases += [plain, (F.cross_entropy, (x, target.clamp(0), rand(columns).abs()), weighted)]
-        kinds += [(F.log_softmax, (x, 1), {}), (F.cross_entropy, (x, target), {"reduction": "none"})]
+        kinds += [
+            (F.log_softmax, (x, 1), {}),
+            (F.cross_entropy, (x, target), {"reduction": "none"}),
+        ]
         kinds.append((F.log_softmax, (x, 0), {}))  # not along the last dimension
     check_many(cases + kinds, rtol=2e-5, atol=1e-5)
     check_many([case for case in cases[::2] + kinds], rtol=2e-5, atol=1e-5, grad=True)

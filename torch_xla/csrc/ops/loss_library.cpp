@@ -8,6 +8,7 @@
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "ops/softmax_library.h"
+#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -32,6 +33,7 @@ class Targets {
     if (form[1]) weights_ = FfiData<const float>(args[frame.args.size - 1]);
   }
   int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
   bool IsKept() const { return reduction_ == at::Reduction::None; }
   bool IsMean() const { return reduction_ == at::Reduction::Mean; }
   bool Counts(int64_t row) const { return classes_[row] != ignored_; }
@@ -74,18 +76,22 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }
 
 void HandleBackward(const XLA_FFI_CallFrame& frame) {
-  const DefaultFloatEnvironment environment;
   const Targets targets = TargetsOf(frame, frame.rets.rets[0]);
   const auto* grad = FfiData<const float>(frame.args.args[2]);
   const float total = *FfiData<const float>(frame.args.args[3]);
-  auto* result = FfiData<float>(frame.rets.rets[0]);
-  const at::Tensor zeroed = FfiTensor(frame.rets.rets[0]);
-  std::fill_n(result, zeroed.numel(), 0.0F);
-  for (int64_t row = 0; row < targets.rows(); ++row) {
-    if (!targets.Counts(row)) continue;
-    const float own = targets.IsKept() ? grad[row] : targets.IsMean() ? *grad / total : *grad;
-    result[targets.PlaceOf(row)] = -own * targets.WeightOf(row);
-  }
+  auto* const result = FfiData<float>(frame.rets.rets[0]);
+  const int64_t rows = targets.rows(), columns = targets.columns();
+  const int64_t parts = runtime::FfiParts(frame, rows * columns, 1 << 16, rows);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
+    std::fill(result + begin * columns, result + end * columns, 0.0F);
+    for (int64_t row = begin; row < end; ++row) {
+      if (!targets.Counts(row)) continue;
+      const float own = targets.IsKept() ? grad[row] : targets.IsMean() ? *grad / total : *grad;
+      result[targets.PlaceOf(row)] = -own * targets.WeightOf(row);
+    }
+  });
 }
 
 [[maybe_unused]] const bool registered =
