@@ -23,8 +23,11 @@ constexpr const char* kBackwardTarget = "torch_xla.cpu_nll_loss_backward";
 /// others, if there are any.
 class Targets {
  public:
-  Targets(const XLA_FFI_CallFrame& frame, int64_t rows, int64_t columns)
-      : rows_(rows), columns_(columns) {
+  /// `matrix` is the buffer of [rows, columns].
+  Targets(const XLA_FFI_CallFrame& frame, void* matrix) {
+    const int64_t* const dims = static_cast<XLA_FFI_Buffer*>(matrix)->dims;
+    rows_ = dims[0];
+    columns_ = dims[1];
     void** const args = frame.args.args;
     classes_ = FfiData<const int64_t>(args[0]);
     ignored_ = *FfiData<const int64_t>(args[1]);
@@ -49,14 +52,9 @@ class Targets {
   const float* weights_ = nullptr;
 };
 
-Targets TargetsOf(const XLA_FFI_CallFrame& frame, void* matrix) {
-  const auto& given = *static_cast<XLA_FFI_Buffer*>(matrix);
-  return {frame, given.dims[0], given.dims[1]};
-}
-
 void Handle(const XLA_FFI_CallFrame& frame) {
   const DefaultFloatEnvironment environment;
-  const Targets targets = TargetsOf(frame, frame.args.args[2]);
+  const Targets targets(frame, frame.args.args[2]);
   const auto* logarithms = FfiData<const float>(frame.args.args[2]);
   auto* loss = FfiData<float>(frame.rets.rets[0]);
   double sum = 0, total = 0;
@@ -76,9 +74,10 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }
 
 void HandleBackward(const XLA_FFI_CallFrame& frame) {
-  const Targets targets = TargetsOf(frame, frame.rets.rets[0]);
+  const Targets targets(frame, frame.rets.rets[0]);
   const auto* grad = FfiData<const float>(frame.args.args[2]);
   const float total = *FfiData<const float>(frame.args.args[3]);
+  const float of_all = targets.IsMean() ? *grad / total : *grad;  // where it was reduced
   auto* const result = FfiData<float>(frame.rets.rets[0]);
   const int64_t rows = targets.rows(), columns = targets.columns();
   const int64_t parts = runtime::FfiParts(frame, rows * columns, 1 << 16, rows);
@@ -88,7 +87,7 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
     std::fill(result + begin * columns, result + end * columns, 0.0F);
     for (int64_t row = begin; row < end; ++row) {
       if (!targets.Counts(row)) continue;
-      const float own = targets.IsKept() ? grad[row] : targets.IsMean() ? *grad / total : *grad;
+      const float own = targets.IsKept() ? grad[row] : of_all;
       result[targets.PlaceOf(row)] = -own * targets.WeightOf(row);
     }
   });

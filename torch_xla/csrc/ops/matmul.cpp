@@ -204,6 +204,7 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
   if (lhs.element() != rhs.element()) return Kernel::kStableHlo;
   const ElementType element = lhs.element();
   const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
+  // XLA:CPU's library takes no transposed lhs, so that the others are ahead sooner.
   const int64_t long_ones = transposed.lhs ? 1 << 21 : 1 << 22;
   return ChooseKernel(
       cx, "matmul",

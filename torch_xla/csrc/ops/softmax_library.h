@@ -1,5 +1,6 @@
-// Softmax along rows of float, and what log-softmax subtracts, by ATen's kernels on a few rows at a
-// time: XLA writes all that it reduces to memory first. Table lowering/kernel_table.inc says where.
+// Softmax and log-softmax along rows of float, or what log-softmax subtracts, by ATen's kernels on
+// a few rows at a time: XLA writes all that it reduces to memory first. Table
+// lowering/kernel_table.inc says where.
 #pragma once
 
 #include <optional>
