@@ -92,6 +92,18 @@ print(torch_xla is not None and torch_xla._XLAC._xla_is_initialized())
 """
 
 
+def test_a_first_sync_runs_what_has_been_traced() -> None:
+    """Though random numbers are all that has been asked of the device."""
+    program = """
+    import torch, torch_xla
+    x = torch.randn(3, device="xla")
+    torch_xla.sync()
+    print(torch_xla._XLAC._xla_is_initialized(), torch_xla._XLAC._get_xla_tensors_text([x]))
+    """
+    is_initialized, text = python_output(program).split(" ", 1)
+    assert is_initialized == "True" and "device_data" in text
+
+
 @pytest.mark.parametrize(
     "imports",
     ["import torch_xla", "import torch_xla; torch_xla.sync()", "torch.xla.manual_seed_all(1)"],

@@ -4,6 +4,7 @@
 
 #include "lazy/device.h"
 #include "lazy/rng.h"
+#include "lazy/storage.h"
 #include "python/bindings.h"
 #include "python/devices.h"
 #include "runtime/host_memory.h"
@@ -20,7 +21,11 @@ int Ordinal(const std::string& device) {
 std::vector<int> Ordinals(const std::vector<std::string>& devices) {
   std::vector<int> ordinals;
   for (const std::string& device : devices) ordinals.push_back(Ordinal(device));
-  if (ordinals.empty() && lazy::ClientCreated()) ordinals.push_back(lazy::CurrentDevice());
+  if (!devices.empty()) return ordinals;
+  // A process that has used no device need not start one.
+  const int current = lazy::CurrentDevice();
+  if (lazy::ClientCreated() || !lazy::Storage::Pending(current).empty())
+    ordinals.push_back(current);
   return ordinals;
 }
 
