@@ -13,11 +13,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <new>
 #include <span>
 #include <string_view>
+#include <thread>
 
 #include "runtime/loaded_library.h"
 
@@ -80,28 +82,32 @@ class KeptBlocks {
   /// The smallest that fits, without half of it or more being wasted. Where there is none, as much
   /// as is needed is unmapped, the oldest first: what is kept must not add to it.
   Block* Take(size_t size) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) {
-      missed_ += size;
-      return nullptr;
+    while (true) {
+      {
+        std::unique_lock lock(mutex_, std::try_to_lock);
+        if (!lock) {
+          missed_ += size;
+          return nullptr;
+        }
+        if (Block* block = Find(size)) {
+          patience_.Succeeded();
+          return block;
+        }
+        if (size > used_ || !patience_.Pauses()) {
+          Unmap(size);
+          return nullptr;
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    Block** best = nullptr;
-    for (Block*& block : std::span(blocks_.data(), count_)) {
-      const bool fits = block->room >= size && block->room / 2 <= size;
-      if (fits && (!best || block->room < (*best)->room)) best = &block;
-    }
-    if (!best) {
-      Unmap(size);
-      return nullptr;
-    }
-    Block* block = *best;
-    std::copy(best + 1, blocks_.data() + count_, best);
-    --count_;
-    return block;
   }
+
+  /// What others than this hold.
+  void AddUsed(const Block& block) { used_ += block.room; }
 
   /// Whether it is kept, and not to be unmapped.
   bool Keep(Block* block) {
+    used_ -= block->room;
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return false;
     Unmap(missed_.exchange(0));
@@ -116,6 +122,47 @@ class KeptBlocks {
   }
 
  private:
+  /// How long to wait for a block that is about to be freed. A plugin says that a program has run
+  /// before it frees the program's memory, and the thread that does may lose its core to the one
+  /// that is told, and runs the next: both programs' memory would be there at once, and be kept.
+  class Patience {
+   public:
+    /// Whether to look again a little later.
+    bool Pauses() {
+      constexpr int kMost = 40;  // of 50 to 100 us
+      const Clock::time_point now = Clock::now();
+      if (now >= next_) pauses_ = 0, next_ = now + rest_;
+      if (pauses_ < kMost) return ++pauses_ > 0;
+      if (pauses_++ == kMost)
+        rest_ = std::min<Clock::duration>(2 * rest_, std::chrono::milliseconds(500));
+      return false;
+    }
+    void Succeeded() {
+      if (pauses_ > 0) rest_ = kRest;
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr Clock::duration kRest = std::chrono::milliseconds(50);
+    int pauses_ = 0;
+    Clock::duration rest_ = kRest;  // longer after each time that it was in vain
+    Clock::time_point next_ = Clock::time_point::min();
+  };
+
+  /// Null where none fits.
+  Block* Find(size_t size) {
+    Block** best = nullptr;
+    for (Block*& block : std::span(blocks_.data(), count_)) {
+      const bool fits = block->room >= size && block->room / 2 <= size;
+      if (fits && (!best || block->room < (*best)->room)) best = &block;
+    }
+    if (!best) return nullptr;
+    Block* block = *best;
+    std::copy(best + 1, blocks_.data() + count_, best);
+    --count_;
+    return block;
+  }
+
   /// At least so many bytes, if there are.
   void Unmap(size_t size) {
     size_t bytes = 0, blocks = 0;
@@ -131,6 +178,8 @@ class KeptBlocks {
   std::array<Block*, 64> blocks_;  // the oldest first
   size_t count_ = 0;
   std::atomic<size_t> missed_ = 0;  // bytes needed while another thread was in it: to be unmapped
+  std::atomic<size_t> used_ = 0;    // bytes
+  Patience patience_;
 };
 
 KeptBlocks& Kept() {
@@ -145,6 +194,7 @@ int Memalign(void** out, size_t alignment, size_t size) {
     Block* block = Kept().Take(size);
     if (!block) block = Block::Map(size);
     if (block) {
+      Kept().AddUsed(*block);
       *out = block->data();
       return 0;
     }
