@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from op_testing import BF16, INF, NAN, check_many, rand
-from process_testing import run_tests
+from process_testing import python_output, run_tests
 
 from torch_xla import _XLAC
 from torch_xla.stablehlo import exported_program_to_stablehlo
@@ -112,6 +112,72 @@ def test_batch_norm_in_parts() -> None:
     check_many([(normalize, (x,)) for x in far], rtol=1e-3, atol=2e-3)
     if CALLS:
         assert chosen("batch_norm") == {"large"}
+
+
+def test_relu_of_a_batch_norm() -> None:
+    """Part of its call where nothing else reads what is between."""
+
+    def normalize(x):
+        return F.batch_norm(x, None, None, None, None, True)
+
+    def residual(x, y, alpha=1.0):
+        return torch.add(normalize(x), y, alpha=alpha).relu()
+
+    def other_way(x, y):
+        return (y + normalize(x)).relu_()
+
+    def both(x, y):
+        return (normalize(x) + normalize(y.sin())).relu() * 2
+
+    def itself(x, y):
+        z = normalize(x)
+        return (z + z).relu() * y
+
+    def read(x, y):
+        z = normalize(x)
+        return z.relu() + z * y, (normalize(y) + x).relu().sin() * (normalize(x) + x)
+
+    def stacked(x, y):
+        z = normalize(x).relu()
+        for _ in range(2):
+            z = (normalize(normalize(z.sin()).relu() * 1.5) + z).relu()
+        return z.sum() + y.sum()
+
+    functions = (lambda x, _: normalize(x).relu()), residual, other_way, both, itself, read, stacked
+    shapes = (8, 30, 7, 7), (8, 30, 3, 3), (2, 3, 40, 41), (200, 30)
+    pairs = [(rand(*shape), rand(*shape)) for shape in shapes]
+    cases = [(f, pair) for f in functions for pair in pairs]
+    cases += [(residual, (*pairs[0], 0.5)), (residual, (pairs[0][0], rand(30, 1, 1)))]
+    cases += [(residual, (pairs[0][0], pairs[0][1].double()))]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
+    halves = [[x.bfloat16() for x in pair] for pair in pairs[:2]]
+    for f in functions[:3]:
+        check_many([(f, pair) for pair in halves], rtol=0.02, atol=0.05, grad=True)
+    strange = pairs[0][0].clone()
+    strange[0, :3, 0, 0] = torch.tensor([NAN, INF, -INF])
+    check_many([(f, (strange, pairs[0][1])) for f in functions[:3]], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not CALLS, reason="there are no calls")
+@pytest.mark.parametrize("result, fused", [("z.relu()", True), ("z.relu() + z", False)])
+def test_relu_of_a_batch_norm_is_no_kernel(result: str, fused: bool, tmp_path) -> None:
+    python_output(
+        f"""
+        import torch, torch_xla
+        from torch.nn.functional import batch_norm
+        def rectified(x):
+            z = batch_norm(x, None, None, None, None, True)
+            return {result}
+        x = torch.randn(8, 30, 7, 7, device="xla", requires_grad=True)
+        torch_xla.sync()
+        torch.autograd.grad(rectified(x), [x], torch.ones_like(x))[0].cpu()
+        """,
+        XLA_FLAGS=f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+        XLA_PERSISTENT_CACHE_PATH="",
+    )
+    texts = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
+    (text,) = [text for text in texts if "torch_xla.cpu_normalization_backward" in text]
+    assert ("compare" not in text) == fused
 
 
 def test_norms_of_bfloat16_in_parts() -> None:

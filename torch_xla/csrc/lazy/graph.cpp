@@ -88,6 +88,17 @@ void AddShardings(const Graph& graph, size_t num_devices,
   }
 }
 
+/// Those that are no parameters.
+std::vector<const ir::Node*> ComputedNodes(const Graph& graph) {
+  std::vector<const ir::Node*> nodes;
+  size_t next_data = 0;
+  for (size_t position = 0; position < graph.order.size(); ++position) {
+    graph.IsParameter(position, next_data) ? void(++next_data)
+                                           : nodes.push_back(graph.order[position]);
+  }
+  return nodes;
+}
+
 }  // namespace
 
 stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
@@ -191,6 +202,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     return stablehlo::Convert(number, element);
   };
+  cx.SetGraph(ComputedNodes(graph), graph.roots);
   const LoweringPlan plan = PlanLowering(graph, cx);
   for (const auto [position, chain] : plan.steps) {
     const ir::Node* node = graph.order[position];
@@ -211,7 +223,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     } else if (&node->op() == &ir::ops::scalar) {
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
-    } else {
+    } else if (!cx.IsLowered(*node)) {  // with what it reads
       auto number = std::lower_bound(
           graph.numbers.begin(), graph.numbers.end(), position,
           [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });

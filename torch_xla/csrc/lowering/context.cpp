@@ -115,9 +115,33 @@ Value LoweringContext::Lowered(const ir::Value& value) const {
   return values_.at(value.node.get())[value.index];
 }
 
-bool LoweringContext::IsLowered(const ir::Value& value) const {
-  auto it = values_.find(value.node.get());
-  return it != values_.end() && it->second.size() > value.index && it->second[value.index].valid();
+bool LoweringContext::IsLowered(const ir::Node& node, size_t result) const {
+  auto it = values_.find(&node);
+  return it != values_.end() && it->second.size() > result && it->second[result].valid();
+}
+
+void LoweringContext::SetGraph(std::vector<const ir::Node*> nodes,
+                               std::span<const ir::Value> roots) {
+  nodes_ = std::move(nodes);
+  roots_ = roots;
+}
+
+const ir::Node* LoweringContext::SoleReader(const ir::Node& node) {
+  if (readers_.empty()) {  // few graphs have what asks
+    auto add = [&](const ir::Value& value, const ir::Node* reader) {
+      if (value.index > 0) return;
+      const auto [it, is_first] = readers_.emplace(value.node.get(), reader);
+      if (!is_first) it->second = nullptr;
+    };
+    for (const ir::Node* reader : nodes_) {
+      for (const ir::Value& operand : reader->operands()) {
+        if (operand) add(operand, reader);
+      }
+    }
+    for (const ir::Value& root : roots_) add(root, nullptr);
+  }
+  const auto found = readers_.find(&node);
+  return found == readers_.end() ? nullptr : found->second;
 }
 
 void LoweringContext::SetOutputs(const ir::Node& node, Value value) {

@@ -7,6 +7,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <optional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -55,8 +56,15 @@ class LoweringContext {
   /// The lowered form of an operand.
   Value Lowered(const ir::Value& value) const;
   /// Whether it has one here: operands of what is data by now need not.
-  bool IsLowered(const ir::Value& value) const;
-  /// Records what a node became; throws when a type is not the one inferred at tracing.
+  bool IsLowered(const ir::Value& value) const { return IsLowered(*value.node, value.index); }
+  bool IsLowered(const ir::Node& node, size_t result = 0) const;
+  /// The nodes that are lowered, and the values that the program gives; for SoleReader.
+  void SetGraph(std::vector<const ir::Node*> nodes, std::span<const ir::Value> roots);
+  /// What reads the first result of `node`, where that is one operand of one node and nothing else.
+  const ir::Node* SoleReader(const ir::Node& node);
+
+  /// Records what a node became, that which is lowered or one that will be; throws when a type is
+  /// not the one inferred at tracing.
   void SetOutputs(const ir::Node& node, Value value);
   void SetOutputs(const ir::Node& node, const std::vector<Value>& values);
   /// Records a leaf (parameter) without lowering it.
@@ -79,6 +87,9 @@ class LoweringContext {
   const ir::Node* node_ = nullptr;
   std::vector<std::pair<size_t, Value>> numbers_;
   std::unordered_map<const ir::Node*, std::vector<Value>> values_;
+  std::vector<const ir::Node*> nodes_;
+  std::span<const ir::Value> roots_;
+  std::unordered_map<const ir::Node*, const ir::Node*> readers_;  // null: not one alone
 };
 
 }  // namespace torch_xla::lowering

@@ -203,6 +203,11 @@ std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, 
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form,
                          {grad_output, moments.mean, moments.inverse_std, weight})) {
+    const auto behind = form.is_batch() ? FindRectifiedGrad(cx) : std::nullopt;
+    if (behind) {
+      return CallNormalizationBackward(cx, behind->grad, input, moments.mean, moments.inverse_std,
+                                       form, weight, behind->rectified);
+    }
     return CallNormalizationBackward(cx, grad_output, input, moments.mean, moments.inverse_std,
                                      form, weight);
   }
@@ -224,8 +229,12 @@ std::vector<Value> BatchNorm(LoweringContext& cx, Value input, std::optional<Val
   const Axes axes = BatchAxes(input.dims());
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form, {weight, bias, running_mean, running_var})) {
-    return CallNormalization(cx, input, form, weight, bias, AsOperand(cx, eps),
-                             {running_mean, running_var, AsOperand(cx, momentum)});
+    const Rectifier rectifier = FindRectifier(cx);
+    std::vector<Value> results =
+        CallNormalization(cx, input, form, weight, bias, AsOperand(cx, eps),
+                          {running_mean, running_var, AsOperand(cx, momentum)}, rectifier);
+    if (rectifier.relu) cx.SetOutputs(*rectifier.relu, results[0]);
+    return results;
   }
   const Moments moments = ComputeMoments(input, axes, eps);
   std::vector<Value> results = NormalizeBy(cx, input, axes, moments, weight, bias);

@@ -152,6 +152,36 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t b
 /// Whether a channel's part of a row is so short that the channels of a row are taken together.
 bool IsShort(const NormalizedForm& form) { return form.length < 2 * kFloatLanes; }
 
+/// Elements of the output from `at` on; `normalized<V>(i)` is what element i has before a ReLU.
+template <typename T, typename Normalized>
+C10_ALWAYS_INLINE void WriteBatch(const Normalization<T>& call, int64_t at, int64_t count,
+                                  const Normalized& normalized) {
+  T* y = call.output + at;
+  if (!call.rectifies) {
+    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      Store<V>(normalized.template operator()<V>(i), y + i);
+    });
+  } else if (const T* addend = call.addend) {
+    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const V x = normalized.template operator()<V>(i) + Load<V>(addend + at + i);
+      Store<V>(x < 0 ? V{} : x, y + i);
+    });
+  } else {
+    ForEach(count, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const V x = normalized.template operator()<V>(i);
+      Store<V>(x < 0 ? V{} : x, y + i);
+    });
+  }
+}
+
+/// The gradient at `at`, behind a ReLU or not. NaN lets it pass.
+template <bool kRectified, typename V, typename T>
+C10_ALWAYS_INLINE V GradAt(const NormalizationBackward<T>& call, int64_t at) {
+  const V grad = Load<V>(call.grad + at);
+  if constexpr (kRectified) return Load<V>(call.rectified + at) <= 0 ? V{} : grad;
+  return grad;
+}
+
 /// Batch normalization of long channels: one channel of all rows after the other.
 template <typename T>
 C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
@@ -177,31 +207,33 @@ C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int6
     call.running.Update(channel, sum[0] / size, squares[0] / (size - 1));
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     const float shift = call.bias ? call.bias[channel] : 0;
-    T* y = call.output + channel * length;
     for (int64_t row = 0; row < form.rows; ++row) {
-      ForEach(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<V>((Load<V>(x + row * stride + i) - mean) * scale + shift, y + row * stride + i);
-      });
+      const T* of_row = x + row * stride;
+      WriteBatch(call, channel * length + row * stride, length,
+                 [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                   return (Load<V>(of_row + i) - mean) * scale + shift;
+                 });
     }
   }
 }
 
-template <typename T>
+template <bool kRectified, typename T>
 C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64_t begin,
                                      int64_t end, float* of_weight, float* of_bias) {
   const NormalizedForm& form = call.form;
   const int64_t length = form.length, stride = form.channels * length;
   const auto size = static_cast<double>(form.group_size());
   for (int64_t channel = begin; channel < end; ++channel) {
-    const T *grad = call.grad + channel * length, *x = call.input + channel * length;
+    const int64_t first = channel * length;
     const float mean = call.mean[channel], inverse_std = call.inverse_std[channel];
     double sums[2] = {};
     SumRows<2>(form.rows, length, sums,
                [&](auto& to, int64_t row, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
                  using V = Element<decltype(to)>;
-                 const V g = Load<V>(grad + row * stride + i);
+                 const int64_t at = first + row * stride + i;
+                 const V g = GradAt<kRectified, V>(call, at);
                  to[0] += g;
-                 to[1] += g * Normalized<V>(x + row * stride + i, mean, inverse_std);
+                 to[1] += g * Normalized<V>(call.input + at, mean, inverse_std);
                });
     if (of_weight) {
       of_weight[channel] += static_cast<float>(sums[1]);
@@ -212,12 +244,11 @@ C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64
     const auto slope = static_cast<float>(sums[1] / size);
     const float scale = call.weight ? call.weight[channel] * inverse_std : inverse_std;
     for (int64_t row = 0; row < form.rows; ++row) {
-      const int64_t from = channel * length + row * stride;
-      const T *g = call.grad + from, *values = call.input + from;
-      T* result = call.of_input + from;
+      const int64_t from = first + row * stride;
       ForEach(length, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        const V normalized = Normalized<V>(values + i, mean, inverse_std);
-        Store<V>((Load<V>(g + i) - shift - normalized * slope) * scale, result + i);
+        const V g = GradAt<kRectified, V>(call, from + i);
+        const V normalized = Normalized<V>(call.input + from + i, mean, inverse_std);
+        Store<V>((g - shift - normalized * slope) * scale, call.of_input + from + i);
       });
     }
   }
@@ -308,16 +339,16 @@ C10_ALWAYS_INLINE void OfShortBatch(const Normalization<T>& call, int64_t begin,
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
       const T* x = call.input + some.Place(row);
-      T* y = call.output + some.Place(row);
-      ForEach(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        Store<V>((Load<V>(x + i) - Load<V>(mean + i)) * Load<V>(scale + i) + Load<V>(shift + i),
-                 y + i);
-      });
+      WriteBatch(call, some.Place(row), some.width(),
+                 [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+                   const V centred = Load<V>(x + i) - Load<V>(mean + i);
+                   return centred * Load<V>(scale + i) + Load<V>(shift + i);
+                 });
     }
   }
 }
 
-template <typename T>
+template <bool kRectified, typename T>
 C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, int64_t begin,
                                           int64_t end, float* of_weight, float* of_bias) {
   constexpr int64_t kMost = ShortChannels::kMost;
@@ -329,9 +360,9 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, 
     some.Spread(mean, [&](int64_t channel) { return call.mean[channel]; });
     some.Spread(inverse_std, [&](int64_t channel) { return call.inverse_std[channel]; });
     some.Sum(sums, [&]<typename V>(int64_t at, int64_t)
-                       C10_ALWAYS_INLINE_ATTRIBUTE { return Load<V>(call.grad + at); });
+                       C10_ALWAYS_INLINE_ATTRIBUTE { return GradAt<kRectified, V>(call, at); });
     some.Sum(products, [&]<typename V>(int64_t at, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      return Load<V>(call.grad + at) * (Load<V>(call.input + at) - Load<V>(mean + i)) *
+      return GradAt<kRectified, V>(call, at) * (Load<V>(call.input + at) - Load<V>(mean + i)) *
              Load<V>(inverse_std + i);
     });
     some.ForEachChannel([&](int64_t channel, int64_t) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -351,13 +382,12 @@ C10_ALWAYS_INLINE void ShortBatchBackward(const NormalizationBackward<T>& call, 
       return weight * call.inverse_std[channel];
     });
     for (int64_t row = 0; row < call.form.rows; ++row) {
-      const T *g = call.grad + some.Place(row), *x = call.input + some.Place(row);
-      T* result = call.of_input + some.Place(row);
+      const int64_t from = some.Place(row);
       ForEach(some.width(), [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
-        const V centred = Load<V>(x + i) - Load<V>(mean + i);
-        Store<V>((Load<V>(g + i) - Load<V>(shift + i) - centred * Load<V>(slope + i)) *
-                     Load<V>(scale + i),
-                 result + i);
+        const V g = GradAt<kRectified, V>(call, from + i);
+        const V centred = Load<V>(call.input + from + i) - Load<V>(mean + i);
+        Store<V>((g - Load<V>(shift + i) - centred * Load<V>(slope + i)) * Load<V>(scale + i),
+                 call.of_input + from + i);
       });
     }
   }
@@ -371,6 +401,13 @@ C10_ALWAYS_INLINE void Forward(const Normalization<T>& call, int64_t begin, int6
   IsShort(call.form) ? OfShortBatch(call, begin, end) : OfBatch(call, begin, end);
 }
 
+template <bool kRectified, typename T>
+C10_ALWAYS_INLINE void OfBatch(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
+                               float* of_weight, float* of_bias) {
+  IsShort(call.form) ? ShortBatchBackward<kRectified>(call, begin, end, of_weight, of_bias)
+                     : BatchBackward<kRectified>(call, begin, end, of_weight, of_bias);
+}
+
 template <typename T>
 C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                 float* of_weight, float* of_bias) {
@@ -380,8 +417,8 @@ C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t be
     case NormalizedGroups::kGroups:
       return ByChannel(call, begin, end, of_weight, of_bias);
     case NormalizedGroups::kBatch:
-      return IsShort(call.form) ? ShortBatchBackward(call, begin, end, of_weight, of_bias)
-                                : BatchBackward(call, begin, end, of_weight, of_bias);
+      return call.rectified ? OfBatch<true>(call, begin, end, of_weight, of_bias)
+                            : OfBatch<false>(call, begin, end, of_weight, of_bias);
   }
 }
 

@@ -55,6 +55,9 @@ struct Normalization {
   T* output;
   float *mean, *inverse_std;
   RunningStatistics running;
+  // Of a batch: ReLU(normalized + addend), where `rectifies`.
+  bool rectifies = false;
+  const T* addend = nullptr;  // or null
 
   /// Of groups `begin` up to `end`.
   void Run(int64_t begin, int64_t end) const;
@@ -66,6 +69,8 @@ struct NormalizationBackward {
   const T *grad, *input;
   const float *mean, *inverse_std, *weight;  // weight: or null
   T* of_input;                               // or null
+  // Of a batch: the ReLU of the output, which the gradient is of; or null.
+  const T* rectified = nullptr;
 
   /// Of groups `begin` up to `end`, whose part of the parameters' gradients is added to `of_weight`
   /// and `of_bias`, both or neither null.

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "XLAOps.h"
+#include "ir/attributes.h"
 #include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
@@ -17,6 +19,9 @@ using stablehlo::Convert;
 
 constexpr const char* kTarget = "torch_xla.cpu_normalization";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_normalization_backward";
+
+/// Which operands, results or rectifiers there are; each call has an order of its own.
+using Parts = std::array<bool, 6>;
 
 /// The buffers of a call, one after the other, and what its attributes say.
 class Call {
@@ -56,7 +61,7 @@ class Call {
  private:
   const XLA_FFI_CallFrame& frame_;
   NormalizedForm form_;
-  std::array<bool, 4> has_;
+  Parts has_;
   int64_t num_parts_;
   int64_t argument_ = 0, result_ = 0;
 };
@@ -71,12 +76,14 @@ void Forward(const XLA_FFI_CallFrame& frame) {
   running.mean = call.ArgumentIf(call.has(2));
   running.variance = call.ArgumentIf(call.has(3));
   if (running.mean || running.variance) running.momentum = *call.Argument<double>();
+  const bool rectifies = call.has(4);
+  const T* addend = call.has(5) ? call.Argument<T>() : nullptr;
   T* output = call.ResultIf<T>(true);
   float *mean = call.ResultIf(true), *inverse_std = call.ResultIf(true);
   running.new_mean = call.ResultIf(call.has(2));
   running.new_variance = call.ResultIf(call.has(3));
-  const Normalization<T> work{call.form(), eps,  input,       weight, bias,
-                              output,      mean, inverse_std, running};
+  const Normalization<T> work{call.form(), eps,         input,   weight,    bias,  output,
+                              mean,        inverse_std, running, rectifies, addend};
   call.InParts([&](int64_t, int64_t begin, int64_t end) { work.Run(begin, end); });
 }
 
@@ -85,9 +92,11 @@ void Backward(const XLA_FFI_CallFrame& frame) {
   Call call(frame);
   const T *grad = call.Argument<T>(), *input = call.Argument<T>();
   const float *mean = call.Argument(), *inverse_std = call.Argument();
-  const float* weight = call.ArgumentIf(frame.args.size > 4);
+  const float* weight = call.ArgumentIf(call.has(3));
+  const T* rectified = call.has(4) ? call.Argument<T>() : nullptr;
   const NormalizationBackward<T> work{
-      call.form(), grad, input, mean, inverse_std, weight, call.ResultIf<T>(call.has(0))};
+      call.form(), grad, input, mean, inverse_std, weight, call.ResultIf<T>(call.has(0)),
+      rectified};
   const std::array<float*, 2> results{call.ResultIf(call.has(1)), call.ResultIf(call.has(2))};
   const bool of_parameters = results[0] || results[1];
   const int64_t count = of_parameters ? call.form().num_parameters() : 0;
@@ -119,14 +128,18 @@ void BackwardOf(const XLA_FFI_CallFrame& frame) {
     lazy::RegisterWithClient<kTarget, lazy::CpuHandler<ForwardOf>>() &&
     lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<BackwardOf>>();
 
-/// The form, and which operands or results there are.
-std::string Attributes(const NormalizedForm& form, const std::array<bool, 4>& has) {
+std::string Attributes(const NormalizedForm& form, const Parts& has) {
   Dims words{static_cast<int64_t>(form.kind), form.rows, form.groups, form.channels, form.length};
   words.insert(words.end(), has.begin(), has.end());
   return "form = " + stablehlo::I64Array(words);
 }
 
 stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
+
+bool IsNumber(const ir::Value& value, double number) {
+  return &value.node->op() == &ir::ops::Constant &&
+         ir::AttributeReader(value.node->attributes()).Scalar().toDouble() == number;
+}
 
 }  // namespace
 
@@ -150,10 +163,39 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
+Rectifier FindRectifier(LoweringContext& cx) {
+  const ir::Node& node = cx.node();
+  Rectifier rectifier{cx.SoleReader(node), std::nullopt};
+  // Of bfloat16 there would be a rounding less.
+  if (const ir::Node* add = rectifier.relu;
+      add && &add->op() == &ir::ops::add_Tensor && cx.output_element() == ElementType::kF32) {
+    const auto& operands = add->operands();
+    const ir::Value& addend = operands[operands[0].node.get() == &node ? 1 : 0];
+    if (!IsNumber(operands[2], 1) || addend.shape() != node.shape(0) || !cx.IsLowered(addend)) {
+      return {};
+    }
+    rectifier = {cx.SoleReader(*add), cx.Lowered(addend)};
+  }
+  if (!rectifier.relu || &rectifier.relu->op() != &ir::ops::relu) return {};
+  return rectifier;
+}
+
+std::optional<RectifiedGrad> FindRectifiedGrad(LoweringContext& cx) {
+  const ir::Value& grad_output = cx.node().operands()[0];
+  const ir::Node& gate = *grad_output.node;
+  if (&gate.op() != &ir::ops::threshold_backward || cx.SoleReader(gate) != &cx.node()) return {};
+  const ir::Value &grad = gate.operands()[0], &rectified = gate.operands()[1];
+  for (const ir::Value* value : {&grad, &rectified}) {
+    if (value->shape() != grad_output.shape() || !cx.IsLowered(*value)) return {};
+  }
+  if (!IsNumber(gate.operands()[2], 0)) return {};
+  return RectifiedGrad{cx.Lowered(grad), cx.Lowered(rectified)};
+}
+
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
                                      const std::optional<Value>& bias, Value eps,
-                                     const RunningValues& running) {
+                                     const RunningValues& running, const Rectifier& rectifier) {
   std::vector<Value> operands{input, eps};
   std::vector<stablehlo::Type> types{cx.output_type(0), InFloat(cx.output_type(1)),
                                      InFloat(cx.output_type(2))};
@@ -168,10 +210,12 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
     types.push_back(operands.back().type());
   }
   if (!aliases.empty()) operands.push_back(*running.momentum);
+  if (rectifier.addend) operands.push_back(*rectifier.addend);
   std::vector<Value> results =
       CallLibrary(kTarget, operands, types,
                   Attributes(form, {weight.has_value(), bias.has_value(), running.mean.has_value(),
-                                    running.variance.has_value()}),
+                                    running.variance.has_value(), rectifier.relu != nullptr,
+                                    rectifier.addend.has_value()}),
                   aliases);
   for (size_t i = 0; i < results.size(); ++i)
     results[i] = Convert(results[i], cx.output_element(i));
@@ -181,13 +225,15 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
                                              Value mean, Value inverse_std,
                                              const NormalizedForm& form,
-                                             const std::optional<Value>& weight) {
+                                             const std::optional<Value>& weight,
+                                             const std::optional<Value>& rectified) {
   std::vector<Value> operands{Convert(grad_output, input.element()), input};
   for (Value moment : {mean, inverse_std}) {
     operands.push_back(Convert(moment, ElementType::kF32));
   }
   if (weight) operands.push_back(Convert(*weight, ElementType::kF32));
-  std::array<bool, 4> has{};
+  if (rectified) operands.push_back(Convert(*rectified, input.element()));
+  Parts has{false, false, false, weight.has_value(), rectified.has_value()};
   std::vector<stablehlo::Type> types;
   for (size_t i = 0; i < 3; ++i) {
     has[i] = static_cast<bool>(cx.node().shape(i));

@@ -20,17 +20,34 @@ struct RunningValues {
   std::optional<Value> mean, variance, momentum;
 };
 
+/// What alone reads the output of a batch norm, and is part of its call.
+struct Rectifier {
+  const ir::Node* relu = nullptr;  // or there is none
+  std::optional<Value> addend;     // between the two
+};
+Rectifier FindRectifier(LoweringContext& cx);
+
 /// Output, mean and inverse standard deviation in the shapes of the node's results, and what there
-/// is of `running`; `eps` is a number of double.
+/// is of `running`; `eps` is a number of double. The output is that of the rectifier, if any.
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
                                      const std::optional<Value>& bias, Value eps,
-                                     const RunningValues& running = {});
+                                     const RunningValues& running = {},
+                                     const Rectifier& rectifier = {});
 
-/// Gradients of input, weight and bias, those of them that have a shape in the node.
+/// Gradients of input, weight and bias, those of them that have a shape in the node. `rectified`:
+/// the output of the rectifier that `grad_output` is of.
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
                                              Value mean, Value inverse_std,
                                              const NormalizedForm& form,
-                                             const std::optional<Value>& weight);
+                                             const std::optional<Value>& weight,
+                                             const std::optional<Value>& rectified = {});
+
+/// The two of a rectifier's gradient that nothing but this node, the gradient of a batch norm,
+/// reads.
+struct RectifiedGrad {
+  Value grad, rectified;
+};
+std::optional<RectifiedGrad> FindRectifiedGrad(LoweringContext& cx);
 
 }  // namespace torch_xla::lowering
