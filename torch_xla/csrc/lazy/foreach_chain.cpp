@@ -103,7 +103,7 @@ class Planner {
 
   void Close() {
     // Less is not worth a call.
-    constexpr size_t kMany = 16;
+    constexpr size_t kMany = 4;
     const size_t tensors = nodes_.empty() ? 0 : graph_.order[nodes_[0]]->num_outputs();
     const bool is_many = nodes_.size() * tensors >= kMany;
     if (tensors > 0 &&
