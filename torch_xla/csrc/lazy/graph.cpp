@@ -187,7 +187,6 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     integers = builder.Parameter({ElementType::kS64, packed(graph.integers.size())});
   }
   const NumberReader numbers(platform, floats, integers);
-  size_t next_data = 0;
   int64_t next_float = 0, next_integer = 0;
   auto next_number = [&](c10::ScalarType kind, c10::ScalarType dtype) {
     ElementType element = cx.Physical(dtype);
@@ -202,14 +201,17 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     return stablehlo::Convert(number, element);
   };
+  for (size_t i = 0; i < data.size(); ++i) {
+    cx.SetLeaf(*graph.order[graph.data_positions[i]], data[i]);
+  }
   cx.SetGraph(ComputedNodes(graph), graph.roots);
   const LoweringPlan plan = PlanLowering(graph, cx);
   for (const auto [position, chain] : plan.steps) {
     const ir::Node* node = graph.order[position];
     if (chain >= 0) {
       LowerChain(cx, graph, plan.chains[chain], aliases, data);
-    } else if (graph.IsParameter(position, next_data)) {
-      cx.SetLeaf(*node, data[next_data++]);
+    } else if (cx.IsLowered(*node)) {
+      continue;  // a parameter, or part of what it reads
     } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       stablehlo::Type type = cx.Physical(leaf->shape());
@@ -223,7 +225,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     } else if (&node->op() == &ir::ops::scalar) {
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
-    } else if (!cx.IsLowered(*node)) {  // with what it reads
+    } else {
       auto number = std::lower_bound(
           graph.numbers.begin(), graph.numbers.end(), position,
           [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
