@@ -20,6 +20,7 @@
 #include "runtime/buffer_type.h"
 #include "runtime/client.h"
 #include "runtime/ffi_abi.h"
+#include "runtime/host_memory.h"
 #include "runtime/key_value_store.h"
 #include "runtime/pjrt_abi.h"
 #include "runtime/plugin.h"
@@ -227,6 +228,29 @@ TEST(BufferTest, DataMayBeReusedOnReturn) {
   std::fill(values.begin(), values.end(), 2.0f);
   EXPECT_EQ(Download(*buffer), std::vector<float>(1 << 20, 1.0f));
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(BufferTest, MemoryAboutToBeFreedIsWaitedFor) {
+  Client& client = SharedClient();
+  const std::vector<float> values(3 << 20, 1.0f);
+  auto address = [](const Buffer& buffer) { return buffer.Share().get(); };
+  for (int i = 0; i < 5; ++i) {  // on a busy machine it may take too long
+    GiveBackFreedMemory();
+    auto first = Upload(client, values);
+    first->ReadyEvent().Await();
+    const void* before = address(*first);
+    std::thread free([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      first.reset();
+    });
+    const auto second = Upload(client, values);
+    free.join();
+    if (address(*second) == before) return;
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // for as long it does not wait again
+  }
+  FAIL() << "it was new each time";
+}
+#endif
 
 TEST(BufferTest, OnDoneIsCalledOnce) {
   Client& client = SharedClient();

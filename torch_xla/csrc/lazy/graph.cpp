@@ -93,8 +93,11 @@ std::vector<const ir::Node*> ComputedNodes(const Graph& graph) {
   std::vector<const ir::Node*> nodes;
   size_t next_data = 0;
   for (size_t position = 0; position < graph.order.size(); ++position) {
-    graph.IsParameter(position, next_data) ? void(++next_data)
-                                           : nodes.push_back(graph.order[position]);
+    if (graph.IsParameter(position, next_data)) {
+      ++next_data;
+    } else {
+      nodes.push_back(graph.order[position]);
+    }
   }
   return nodes;
 }

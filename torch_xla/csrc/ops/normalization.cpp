@@ -203,13 +203,10 @@ std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, 
   const NormalizedForm form = FormOf(axes);
   if (CallsNormalization(cx, input, form,
                          {grad_output, moments.mean, moments.inverse_std, weight})) {
-    const auto behind = form.is_batch() ? FindRectifiedGrad(cx) : std::nullopt;
-    if (behind) {
-      return CallNormalizationBackward(cx, behind->grad, input, moments.mean, moments.inverse_std,
-                                       form, weight, behind->rectified);
-    }
-    return CallNormalizationBackward(cx, grad_output, input, moments.mean, moments.inverse_std,
-                                     form, weight);
+    const RectifiedGrad given =
+        form.is_batch() ? FindRectifiedGrad(cx, grad_output) : RectifiedGrad{grad_output};
+    return CallNormalizationBackward(cx, given, input, moments.mean, moments.inverse_std, form,
+                                     weight);
   }
   return Backward(cx, grad_output, input, axes, moments, weight, false);
 }

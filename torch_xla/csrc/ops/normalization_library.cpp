@@ -21,7 +21,7 @@ constexpr const char* kTarget = "torch_xla.cpu_normalization";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_normalization_backward";
 
 /// Which operands, results or rectifiers there are; each call has an order of its own.
-using Parts = std::array<bool, 6>;
+using Flags = std::array<bool, 6>;
 
 /// The buffers of a call, one after the other, and what its attributes say.
 class Call {
@@ -61,7 +61,7 @@ class Call {
  private:
   const XLA_FFI_CallFrame& frame_;
   NormalizedForm form_;
-  Parts has_;
+  Flags has_;
   int64_t num_parts_;
   int64_t argument_ = 0, result_ = 0;
 };
@@ -128,7 +128,7 @@ void BackwardOf(const XLA_FFI_CallFrame& frame) {
     lazy::RegisterWithClient<kTarget, lazy::CpuHandler<ForwardOf>>() &&
     lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<BackwardOf>>();
 
-std::string Attributes(const NormalizedForm& form, const Parts& has) {
+std::string Attributes(const NormalizedForm& form, const Flags& has) {
   Dims words{static_cast<int64_t>(form.kind), form.rows, form.groups, form.channels, form.length};
   words.insert(words.end(), has.begin(), has.end());
   return "form = " + stablehlo::I64Array(words);
@@ -180,16 +180,18 @@ Rectifier FindRectifier(LoweringContext& cx) {
   return rectifier;
 }
 
-std::optional<RectifiedGrad> FindRectifiedGrad(LoweringContext& cx) {
-  const ir::Value& grad_output = cx.node().operands()[0];
-  const ir::Node& gate = *grad_output.node;
-  if (&gate.op() != &ir::ops::threshold_backward || cx.SoleReader(gate) != &cx.node()) return {};
-  const ir::Value &grad = gate.operands()[0], &rectified = gate.operands()[1];
-  for (const ir::Value* value : {&grad, &rectified}) {
-    if (value->shape() != grad_output.shape() || !cx.IsLowered(*value)) return {};
+RectifiedGrad FindRectifiedGrad(LoweringContext& cx, Value grad_output) {
+  const ir::Value& value = cx.node().operands()[0];
+  const ir::Node& gate = *value.node;
+  if (&gate.op() != &ir::ops::threshold_backward || cx.SoleReader(gate) != &cx.node() ||
+      !IsNumber(gate.operands()[2], 0)) {
+    return {grad_output};
   }
-  if (!IsNumber(gate.operands()[2], 0)) return {};
-  return RectifiedGrad{cx.Lowered(grad), cx.Lowered(rectified)};
+  const ir::Value &grad = gate.operands()[0], &rectified = gate.operands()[1];
+  for (const ir::Value* operand : {&grad, &rectified}) {
+    if (operand->shape() != value.shape() || !cx.IsLowered(*operand)) return {grad_output};
+  }
+  return {cx.Lowered(grad), cx.Lowered(rectified)};
 }
 
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
@@ -222,18 +224,18 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
   return results;
 }
 
-std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
-                                             Value mean, Value inverse_std,
+std::vector<Value> CallNormalizationBackward(LoweringContext& cx, const RectifiedGrad& grad_output,
+                                             Value input, Value mean, Value inverse_std,
                                              const NormalizedForm& form,
-                                             const std::optional<Value>& weight,
-                                             const std::optional<Value>& rectified) {
-  std::vector<Value> operands{Convert(grad_output, input.element()), input};
+                                             const std::optional<Value>& weight) {
+  const std::optional<Value>& rectified = grad_output.rectified;
+  std::vector<Value> operands{Convert(grad_output.grad, input.element()), input};
   for (Value moment : {mean, inverse_std}) {
     operands.push_back(Convert(moment, ElementType::kF32));
   }
   if (weight) operands.push_back(Convert(*weight, ElementType::kF32));
   if (rectified) operands.push_back(Convert(*rectified, input.element()));
-  Parts has{false, false, false, weight.has_value(), rectified.has_value()};
+  Flags has{false, false, false, weight.has_value(), rectified.has_value()};
   std::vector<stablehlo::Type> types;
   for (size_t i = 0; i < 3; ++i) {
     has[i] = static_cast<bool>(cx.node().shape(i));

@@ -35,19 +35,18 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
                                      const RunningValues& running = {},
                                      const Rectifier& rectifier = {});
 
-/// Gradients of input, weight and bias, those of them that have a shape in the node. `rectified`:
-/// the output of the rectifier that `grad_output` is of.
-std::vector<Value> CallNormalizationBackward(LoweringContext& cx, Value grad_output, Value input,
-                                             Value mean, Value inverse_std,
-                                             const NormalizedForm& form,
-                                             const std::optional<Value>& weight,
-                                             const std::optional<Value>& rectified = {});
-
-/// The two of a rectifier's gradient that nothing but this node, the gradient of a batch norm,
-/// reads.
+/// A gradient, of the output of a batch norm's rectifier where that is given.
 struct RectifiedGrad {
-  Value grad, rectified;
+  Value grad;
+  std::optional<Value> rectified = std::nullopt;
 };
-std::optional<RectifiedGrad> FindRectifiedGrad(LoweringContext& cx);
+/// What `grad_output` of a batch norm's gradient is made of, where that alone reads it.
+RectifiedGrad FindRectifiedGrad(LoweringContext& cx, Value grad_output);
+
+/// Gradients of input, weight and bias, those of them that have a shape in the node.
+std::vector<Value> CallNormalizationBackward(LoweringContext& cx, const RectifiedGrad& grad_output,
+                                             Value input, Value mean, Value inverse_std,
+                                             const NormalizedForm& form,
+                                             const std::optional<Value>& weight);
 
 }  // namespace torch_xla::lowering

@@ -130,12 +130,15 @@ class KeptBlocks {
     /// Whether to look again a little later.
     bool Pauses() {
       constexpr int kMost = 40;  // of 50 to 100 us
+      constexpr Clock::duration kLongestRest = std::chrono::milliseconds(500);
       const Clock::time_point now = Clock::now();
-      if (now >= next_) pauses_ = 0, next_ = now + rest_;
-      if (pauses_ < kMost) return ++pauses_ > 0;
-      if (pauses_++ == kMost)
-        rest_ = std::min<Clock::duration>(2 * rest_, std::chrono::milliseconds(500));
-      return false;
+      if (now >= next_) {
+        pauses_ = 0;
+        next_ = now + rest_;
+      }
+      if (pauses_ == kMost) return false;
+      if (++pauses_ == kMost) rest_ = std::min(2 * rest_, kLongestRest);
+      return true;
     }
     void Succeeded() {
       if (pauses_ > 0) rest_ = kRest;
