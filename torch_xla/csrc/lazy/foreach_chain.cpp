@@ -57,7 +57,6 @@ class Planner {
       const ir::Node& node = *graph_.order[position];
       if (graph_.IsParameter(position, next_data)) {
         ++next_data;
-        plan_.steps.push_back({position});
       } else if (may_call && CanCall(node, cx_)) {
         if (!nodes_.empty() && !Continues(node)) Close();
         open_[&node] = kChained;

@@ -14,7 +14,7 @@ struct ForeachChain {
   std::vector<bool> is_read;  // of each node, whether others than those of the chain read it
 };
 
-/// What to lower, in this order: a node, or a chain.
+/// What to lower, in this order: a node that is no parameter, or a chain.
 struct LoweringStep {
   uint32_t position = 0;  // in Graph::order
   int32_t chain = -1;     // in LoweringPlan::chains; -1: the node

@@ -88,20 +88,6 @@ void AddShardings(const Graph& graph, size_t num_devices,
   }
 }
 
-/// Those that are no parameters.
-std::vector<const ir::Node*> ComputedNodes(const Graph& graph) {
-  std::vector<const ir::Node*> nodes;
-  size_t next_data = 0;
-  for (size_t position = 0; position < graph.order.size(); ++position) {
-    if (graph.IsParameter(position, next_data)) {
-      ++next_data;
-    } else {
-      nodes.push_back(graph.order[position]);
-    }
-  }
-  return nodes;
-}
-
 }  // namespace
 
 stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
@@ -207,14 +193,14 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   for (size_t i = 0; i < data.size(); ++i) {
     cx.SetLeaf(*graph.order[graph.data_positions[i]], data[i]);
   }
-  cx.SetGraph(ComputedNodes(graph), graph.roots);
+  cx.SetGraph(graph.order, graph.roots);
   const LoweringPlan plan = PlanLowering(graph, cx);
   for (const auto [position, chain] : plan.steps) {
     const ir::Node* node = graph.order[position];
     if (chain >= 0) {
       LowerChain(cx, graph, plan.chains[chain], aliases, data);
     } else if (cx.IsLowered(*node)) {
-      continue;  // a parameter, or part of what it reads
+      continue;  // part of what it reads
     } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       stablehlo::Type type = cx.Physical(leaf->shape());

@@ -5,7 +5,9 @@
 
 #include <sstream>
 
+#include "XLAOps.h"
 #include "debug/environment.h"
+#include "ir/attributes.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/result_type.h"
 #include "runtime/platform.h"
@@ -120,9 +122,9 @@ bool LoweringContext::IsLowered(const ir::Node& node, size_t result) const {
   return it != values_.end() && it->second.size() > result && it->second[result].valid();
 }
 
-void LoweringContext::SetGraph(std::vector<const ir::Node*> nodes,
+void LoweringContext::SetGraph(std::span<const ir::Node* const> nodes,
                                std::span<const ir::Value> roots) {
-  nodes_ = std::move(nodes);
+  nodes_ = nodes;
   roots_ = roots;
 }
 
@@ -141,7 +143,8 @@ const ir::Node* LoweringContext::SoleReader(const ir::Node& node) {
     for (const ir::Value& root : roots_) add(root, nullptr);
   }
   const auto found = readers_.find(&node);
-  return found == readers_.end() ? nullptr : found->second;
+  const ir::Node* reader = found == readers_.end() ? nullptr : found->second;
+  return reader && IsLowered(*reader) ? nullptr : reader;
 }
 
 void LoweringContext::SetOutputs(const ir::Node& node, Value value) {
@@ -218,6 +221,12 @@ void LoweringContext::Check(const ir::Node& node, std::string_view platform) {
   } catch (const stablehlo::Error& error) {
     TORCH_CHECK(false, node.op().name, ": ", error.what());
   }
+}
+
+bool IsNumber(const ir::Value& operand, int64_t number) {
+  const ir::Node& node = *operand.node;
+  return &node.op() == &ir::ops::Constant &&
+         ir::AttributeReader(node.attributes()).Scalar().equal(number);
 }
 
 }  // namespace torch_xla::lowering

@@ -58,9 +58,11 @@ class LoweringContext {
   /// Whether it has one here: operands of what is data by now need not.
   bool IsLowered(const ir::Value& value) const { return IsLowered(*value.node, value.index); }
   bool IsLowered(const ir::Node& node, size_t result = 0) const;
-  /// The nodes that are lowered, and the values that the program gives; for SoleReader.
-  void SetGraph(std::vector<const ir::Node*> nodes, std::span<const ir::Value> roots);
-  /// What reads the first result of `node`, where that is one operand of one node and nothing else.
+  /// The nodes of the program, and the values that it gives; for SoleReader. They must outlive
+  /// this.
+  void SetGraph(std::span<const ir::Node* const> nodes, std::span<const ir::Value> roots);
+  /// What reads the first result of `node`, where that is one operand of one node that is not
+  /// lowered yet, and nothing else.
   const ir::Node* SoleReader(const ir::Node& node);
 
   /// Records what a node became, that which is lowered or one that will be; throws when a type is
@@ -87,9 +89,12 @@ class LoweringContext {
   const ir::Node* node_ = nullptr;
   std::vector<std::pair<size_t, Value>> numbers_;
   std::unordered_map<const ir::Node*, std::vector<Value>> values_;
-  std::vector<const ir::Node*> nodes_;
+  std::span<const ir::Node* const> nodes_;
   std::span<const ir::Value> roots_;
   std::unordered_map<const ir::Node*, const ir::Node*> readers_;  // null: not one alone
 };
+
+/// Whether an operand is that number in the program, not a parameter of it.
+bool IsNumber(const ir::Value& operand, int64_t number);
 
 }  // namespace torch_xla::lowering

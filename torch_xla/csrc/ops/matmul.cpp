@@ -186,12 +186,6 @@ bool IsTransposed(const ir::Value& matrix) {
          (rank == 2 || stride[0] == size[1] * size[2]);
 }
 
-bool IsOne(const ir::Value& value) {
-  const ir::Node& node = *value.node;
-  return &node.op() == &ir::ops::Constant &&
-         ir::AttributeReader(node.attributes()).Scalar().equal(1);
-}
-
 /// Whether the matrices of a product lie transposed in memory.
 struct Transpositions {
   bool lhs, rhs;
@@ -311,7 +305,7 @@ Value bmm(LoweringContext& cx, Value self, Value mat2) {
 Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
   const MatrixProduct product(cx, mat1, mat2, 1);
   const ir::Node::Operands& operands = cx.node().operands();
-  if (IsOne(operands[3]) && IsOne(operands[4])) {
+  if (IsNumber(operands[3], 1) && IsNumber(operands[4], 1)) {
     if (std::optional<Value> sum = product.ComputeWith(self)) return *sum;
   }
   return AddScaled(cx, self, product.Compute(), beta, alpha);

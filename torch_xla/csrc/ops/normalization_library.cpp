@@ -3,7 +3,6 @@
 #include <array>
 
 #include "XLAOps.h"
-#include "ir/attributes.h"
 #include "lazy/cpu_handler.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
@@ -41,7 +40,10 @@ class Call {
   const T* Argument() {
     return FfiData<const T>(frame_.args.args[argument_++]);
   }
-  const float* ArgumentIf(bool exists) { return exists ? Argument() : nullptr; }
+  template <typename T = float>
+  const T* ArgumentIf(bool exists) {
+    return exists ? Argument<T>() : nullptr;
+  }
   template <typename T = float>
   T* ResultIf(bool exists) {
     return exists ? FfiData<T>(frame_.rets.rets[result_++]) : nullptr;
@@ -77,7 +79,7 @@ void Forward(const XLA_FFI_CallFrame& frame) {
   running.variance = call.ArgumentIf(call.has(3));
   if (running.mean || running.variance) running.momentum = *call.Argument<double>();
   const bool rectifies = call.has(4);
-  const T* addend = call.has(5) ? call.Argument<T>() : nullptr;
+  const T* addend = call.ArgumentIf<T>(call.has(5));
   T* output = call.ResultIf<T>(true);
   float *mean = call.ResultIf(true), *inverse_std = call.ResultIf(true);
   running.new_mean = call.ResultIf(call.has(2));
@@ -93,7 +95,7 @@ void Backward(const XLA_FFI_CallFrame& frame) {
   const T *grad = call.Argument<T>(), *input = call.Argument<T>();
   const float *mean = call.Argument(), *inverse_std = call.Argument();
   const float* weight = call.ArgumentIf(call.has(3));
-  const T* rectified = call.has(4) ? call.Argument<T>() : nullptr;
+  const T* rectified = call.ArgumentIf<T>(call.has(4));
   const NormalizationBackward<T> work{
       call.form(), grad, input, mean, inverse_std, weight, call.ResultIf<T>(call.has(0)),
       rectified};
@@ -135,11 +137,6 @@ std::string Attributes(const NormalizedForm& form, const Flags& has) {
 }
 
 stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
-
-bool IsNumber(const ir::Value& value, double number) {
-  return &value.node->op() == &ir::ops::Constant &&
-         ir::AttributeReader(value.node->attributes()).Scalar().toDouble() == number;
-}
 
 }  // namespace
 

@@ -82,7 +82,7 @@ class KeptBlocks {
   /// The smallest that fits, without half of it or more being wasted. Where there is none, as much
   /// as is needed is unmapped, the oldest first: what is kept must not add to it.
   Block* Take(size_t size) {
-    while (true) {
+    for (bool paused = false;; paused = true) {
       {
         std::unique_lock lock(mutex_, std::try_to_lock);
         if (!lock) {
@@ -90,7 +90,7 @@ class KeptBlocks {
           return nullptr;
         }
         if (Block* block = Find(size)) {
-          patience_.Succeeded();
+          if (paused) patience_.Succeeded();
           return block;
         }
         if (size > used_ || !patience_.Pauses()) {
@@ -102,7 +102,7 @@ class KeptBlocks {
     }
   }
 
-  /// What others than this hold.
+  /// The library has it.
   void AddUsed(const Block& block) { used_ += block.room; }
 
   /// Whether it is kept, and not to be unmapped.
@@ -140,9 +140,8 @@ class KeptBlocks {
       if (++pauses_ == kMost) rest_ = std::min(2 * rest_, kLongestRest);
       return true;
     }
-    void Succeeded() {
-      if (pauses_ > 0) rest_ = kRest;
-    }
+    /// There was one, later.
+    void Succeeded() { rest_ = kRest; }
 
    private:
     using Clock = std::chrono::steady_clock;
