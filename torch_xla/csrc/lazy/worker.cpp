@@ -11,6 +11,7 @@
 #include "lazy/spin.h"
 #include "lazy/timeline.h"
 #include "lowering/context.h"
+#include "runtime/platform.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -287,8 +288,10 @@ void Worker::Execute(Execution& execution) {
   running->origin = execution.origin;
   running->program = execution.program->explanation;
   running->run_time = execution.program->run_time;
-  // Before a short program memory matters less than its start.
-  if (!IsShort(TimeOf(*running->run_time))) execution.dead.clear();
+  // Before a short program memory matters less than its start, but where results that take the
+  // places of those of the step before make it faster.
+  static const bool records_addresses = runtime::RecordsAddresses(Platform());
+  if (records_addresses || !IsShort(TimeOf(*running->run_time))) execution.dead.clear();
   try {
     Program& program = *execution.program;
     CompileProgram(program);

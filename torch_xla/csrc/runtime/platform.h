@@ -21,6 +21,10 @@ inline bool HasLongsInPairs(std::string_view platform) { return platform == "TPU
 /// From documentation: it never ran on one.
 inline bool LacksDouble(std::string_view platform) { return platform == "TPU"; }
 
+/// A program's kernels are recorded with the addresses of its arrays, and recorded anew, at some
+/// cost, where these are not those of the run before.
+inline bool RecordsAddresses(std::string_view platform) { return IsGpu(platform); }
+
 /// Products of float matrices are of TF32, if nothing else is asked for.
 inline bool RoundsToTf32(std::string_view platform) { return IsGpu(platform); }
 
