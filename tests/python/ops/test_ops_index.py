@@ -4,6 +4,8 @@ import pytest
 import torch
 from op_testing import check, check_many
 
+from torch_xla import _XLAC
+
 INT32, INT64 = torch.int32, torch.int64
 
 
@@ -404,6 +406,18 @@ def test_embedding_bag(kwargs):
             torch.cos(ramp(7)),
             grad=True,
         )
+
+
+@pytest.mark.parametrize("kwargs", BAGS, ids=str)
+def test_bags_all_as_long_are_reduced_where_they_are(kwargs):
+    """No scatter finds them; the one of the other is where bags begin by data."""
+    bag = torch.nn.functional.embedding_bag
+    weight, tokens = torch.sin(ramp(6, 4)).bfloat16(), index([1, 5, 0], [1, 1, 2])
+    check(lambda i, w: bag(i, w, **kwargs), tokens, weight)
+    i, w, o = tokens.to("xla"), weight.to("xla"), index(0, 3).to("xla")
+    for args, count in (((i, w), 0), ((i.flatten(), w, o), 1)):
+        text = _XLAC._get_xla_tensors_hlo([bag(*args, **kwargs)])
+        assert min(text.count('"stablehlo.scatter"'), 1) == count
 
 
 def test_embedding_bag_gradient_by_frequency():

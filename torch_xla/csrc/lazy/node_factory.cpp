@@ -198,23 +198,21 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
           0};
 }
 
+ir::Value MakeConstant(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
+  ir::Words words;
+  ir::AttributeWriter(words).Scalar(value);
+  return MakeNode(&ir::ops::Constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
+}
+
 ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
-  if (AllNumbersSpecial()) {
-    ir::Words words;
-    ir::AttributeWriter(words).Scalar(value);
-    return MakeNode(&ir::ops::Constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
-  }
+  if (AllNumbersSpecial()) return MakeConstant(value, dtype, wrapped);
   // alpha = 1 comes with every addition: one node serves them all.
   thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
   const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : IntegerBits(value) != 0;
   ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |
                              static_cast<uint32_t>(value.type()) << 8 | wrapped << 1 | is_one];
-  if (!constant) {
-    ir::Words words;
-    ir::AttributeWriter(words).Scalar(value);
-    constant = MakeNode(&ir::ops::Constant, {}, std::move(words), ir::GetShape(dtype, {}, wrapped));
-  }
+  if (!constant) constant = MakeConstant(value, dtype, wrapped);
   return constant;
 }
 

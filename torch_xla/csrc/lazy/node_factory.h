@@ -28,6 +28,8 @@ inline ir::Value MakeScalar(const c10::Scalar& value) {
 }
 /// Whether a number is one of those that are constants of the program.
 bool IsSpecial(const c10::Scalar& value);
+/// A number that is part of the program whatever it is: another one is another program.
+ir::Value MakeConstant(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped);
 /// A number that must not be specialised (a seed).
 ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped);
 

@@ -262,9 +262,12 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   }
   TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
               "invalid size, possible overflow?");
-  aten::AssignNumbers(
-      out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), lazy::MakeScalar(stride)}, {},
-                          ir::GetShape(dtype, {static_cast<int64_t>(size)})));
+  // What steps over integers, as the bags of rows do that are all as long, a lowering may ask for.
+  const ir::Value step_value = integral
+                                   ? lazy::MakeConstant(stride, stride.type(), /*wrapped=*/true)
+                                   : lazy::MakeScalar(stride);
+  aten::AssignNumbers(out, lazy::MakeNode(&ir::ops::arange, {lazy::MakeScalar(first), step_value},
+                                          {}, ir::GetShape(dtype, {static_cast<int64_t>(size)})));
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "XLALowerings.h"
+#include "XLAOps.h"
 #include "lowering/elementwise.h"
 #include "lowering/strided_view.h"
 #include "ops/embedding_library.h"
@@ -167,25 +168,56 @@ Value PackedPlaces(Value mask, int64_t limit) { return Select(mask, Rank(mask), 
 /// Elements of an embedding bag, in the order of `indices`.
 struct Bags {
   int64_t count = 0;
-  Value of;     // the bag of each element
-  Value valid;  // false where an element is padding
-  Value sizes;  // how many valid elements each bag has
+  int64_t length = 0;  // of each of them, where all are known to have as many elements
+  Value of;            // the bag of each element
+  Value valid;         // false where an element is padding
+  Value sizes;         // how many valid elements each bag has
+
+  /// What `op` makes of the rows [n, ...] that are valid, by bag; `init`, its identity, of none.
+  Value Reduced(Value rows, Value init, ReduceOp op) const {
+    Dims dims = rows.dims();
+    dims[0] = count;
+    if (length == 0) {  // Put skips what is out of range.
+      return Put(BroadcastTo(init, dims), 0, Select(valid, of, count), rows, op);
+    }
+    Value mask = BroadcastInDim(valid, rows.dims(), {0});
+    dims.insert(dims.begin() + 1, length);
+    return Reduce(Reshape(Select(mask, rows, BroadcastTo(init, rows.dims())), dims), {1}, op);
+  }
 };
 
-Bags FindBags(Value indices, Value offsets, bool include_last_offset, int64_t padding_idx) {
+/// How many elements each bag has, where its offsets are 0, length, 2 * length ... by the program
+/// itself, as embedding_bag makes them of a matrix of indices; else 0.
+int64_t LengthOfBags(const ir::Value& offsets, int64_t bags, int64_t elements) {
+  if (bags == 0 || elements == 0 || elements % bags != 0) return 0;
+  const ir::Node& node = *offsets.node;
+  const int64_t length = elements / bags;
+  return &node.op() == &ir::ops::arange && IsNumber(node.operands()[0], 0) &&
+                 IsNumber(node.operands()[1], length)
+             ? length
+             : 0;
+}
+
+Bags FindBags(LoweringContext& cx, Value indices, Value offsets, bool include_last_offset,
+              int64_t padding_idx) {
   Bags bags;
   bags.count = offsets.dim(0) - (include_last_offset ? 1 : 0);
   const stablehlo::Type places(IndexElement(indices.dim(0)), indices.dims());
-  // How many bags begin at or before an element; one that begins at the end has none.
-  Value starts = Slice(offsets, {0}, {bags.count});
-  Value begins =
-      Put(Constant(indices.builder(), 0, places), 0, starts,
-          Constant(indices.builder(), 1, {places.element, starts.dims()}), ReduceOp::kAdd);
-  bags.of = Scan(begins, 0, ReduceOp::kAdd) - 1;
+  bags.length = LengthOfBags(cx.node().operands()[2], bags.count, indices.dim(0));
+  if (bags.length > 0) {
+    bags.of = Iota(indices.builder(), places, 0) / bags.length;
+  } else {
+    // How many bags begin at or before an element; one that begins at the end has none.
+    Value starts = Slice(offsets, {0}, {bags.count});
+    Value begins =
+        Put(Constant(indices.builder(), 0, places), 0, starts,
+            Constant(indices.builder(), 1, {places.element, starts.dims()}), ReduceOp::kAdd);
+    bags.of = Scan(begins, 0, ReduceOp::kAdd) - 1;
+  }
   bags.valid = padding_idx < 0 ? FullLike(Convert(indices, ElementType::kPred), true)
                                : NotEqual(indices, padding_idx);
-  bags.sizes = Put(Constant(indices.builder(), 0, {places.element, {bags.count}}), 0, bags.of,
-                   Convert(bags.valid, places.element), ReduceOp::kAdd);
+  Value ones = Convert(bags.valid, places.element);
+  bags.sizes = bags.Reduced(ones, ScalarLike(ones, 0), ReduceOp::kAdd);
   return bags;
 }
 
@@ -216,15 +248,11 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
       return results((*made)[0], (*made)[1], (*made)[2], best);
     }
   }
-  const Bags bags = FindBags(indices, offsets, include_last_offset, padding_idx);
+  const Bags bags = FindBags(cx, indices, offsets, include_last_offset, padding_idx);
   Value rows = Convert(Take(weight, 0, indices), compute);
   if (per_sample_weights) rows = rows * AsColumn(Convert(*per_sample_weights, compute), columns);
-  Value target = Select(bags.valid, bags.of, bags.count);  // Put skips what is out of range
   const ReduceOp op = mode == kBagMax ? ReduceOp::kMax : ReduceOp::kAdd;
-  const stablehlo::Type type(compute, {bags.count, columns});
-  Value init =
-      mode == kBagMax ? ReduceIdentity(cx.builder(), op, compute) : Scalar(rows, 0, compute);
-  Value output = Put(BroadcastTo(init, type.dims), 0, target, rows, op);
+  Value output = bags.Reduced(rows, ReduceIdentity(cx.builder(), op, compute), op);
   Value sizes = bags.sizes;
   if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
   if (mode == kBagMax) {
@@ -233,8 +261,7 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
     const int64_t end = indices.dim(0);
     Value hit = Or(Equal(rows, Take(output, 0, bags.of)), IsNan(rows));
     Value place = Iota(cx.builder(), {sizes.element(), rows.dims()}, 0);
-    Value first = Put(Constant(cx.builder(), end, {sizes.element(), type.dims}), 0, target,
-                      Select(hit, place, end), ReduceOp::kMin);
+    Value first = bags.Reduced(Select(hit, place, end), ScalarLike(place, end), ReduceOp::kMin);
     best = Select(empty, -1, Convert(Take(indices, 0, first), best.element()));
     output = Select(empty, 0, output);
   }
