@@ -3,9 +3,9 @@
     python tests/python/conformance.py                  # everything: `make conformance`
     python tests/python/conformance.py -k linalg -v     # what matches, with all failures
 
-Each operator runs in a process of its own, forked from one that has imported torch: a crash or
-an endless loop of one is a line of the report. Exits with 1 when something failed that
-opinfo_exceptions.py does not excuse, when something excused passes, or below the bar.
+Each operator runs in a process of its own, forked from one that has imported torch (on a GPU a new
+one): a crash or an endless loop of one is a line of the report. Exits with 1 when something failed
+that opinfo_exceptions.py does not excuse, when something excused passes, or below the bar.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import selectors
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,8 +29,8 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 os.environ["XLA_PERSISTENT_CACHE_PATH"] = ""  # 180,000 small programs.
 GPUS = os.environ.get("CUDA_VISIBLE_DEVICES")
 if __name__ == "__main__":
-    # PyTorch's database asks for GPUs, and a process that has must not be forked; a child has its
-    # own CUDA for the xla device alone. Each takes what it needs of the GPU's memory.
+    # PyTorch's database asks for GPUs, which are the xla device's alone. Each process takes what it
+    # needs of their memory.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ["PJRT_ALLOCATOR_PREALLOCATE"] = "0"
@@ -84,14 +85,19 @@ def how(report: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- running
 
 
+def _show_gpus() -> None:
+    """Has the environment name the GPUs that this process was given."""
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+    if GPUS is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = GPUS
+
+
 def _make_client() -> None:
     """Lets it find the GPUs that the parent was given; PyTorch's own code is told of none.
 
     They stay in the environment: CUDA's libraries look there when they are first needed.
     """
-    del os.environ["CUDA_VISIBLE_DEVICES"]
-    if GPUS is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = GPUS
+    _show_gpus()
     torch.cuda.is_available = lambda: False
     torch.cuda.device_count = lambda: 0
     torch_xla.devices()
@@ -108,7 +114,18 @@ class Job:
 
 
 def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All that is asked of one operator; in a child process."""
+    """All that is asked of one operator; in a child process.
+
+    On a GPU in one of its own: cuBLAS and cuDNN, which importing PyTorch loads, crash in a process
+    that was forked since.
+    """
+    if not args.here and os.environ["PJRT_DEVICE"] != "CPU":
+        _show_gpus()
+        command = [sys.executable, __file__, *sys.argv[1:], "--here", op]
+        child = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, timeout=args.timeout, text=True
+        )
+        return json.loads(child.stdout.splitlines()[-1])
     _make_client()
     torch.set_num_threads(1)
     reports = []
@@ -348,8 +365,12 @@ def main() -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("-v", "--verbose", action="store_true", help="every failure")
+    parser.add_argument("--here", metavar="OP", help="this one, and prints its reports in JSON")
     parser.set_defaults(work=_work)
     args = parser.parse_args()
+    if args.here:
+        print(json.dumps(_work(args.here, args)))
+        return 0
     ops = args.ops or [name for name, op in OPS.items() if args.k in name and op.dtypes]
     complete = args.limit is None and args.dtypes is None and args.checks == list(CHECKS)
     start = time.monotonic()
