@@ -425,13 +425,13 @@ def meta_shard(ops: list[Op], shard: int, shards: int) -> str:
     lines = [
         HEADER,
         *(f"#include <ATen/ops/{name}_meta_dispatch.h>\n" for name in names),
-        "#include <torch/library.h>\n\nnamespace torch_xla {\n\n"
-        "TORCH_LIBRARY_FRAGMENT(xla_meta, m) {\n",
+        '\n#include "lazy/meta_kernels.h"\n\nnamespace torch_xla {\n\n'
+        "static const lazy::MetaKernels kernels{\n",
     ]
     for op, pointer in mine:
         function = f"static_cast<{pointer}>(&at::meta::{op.schema.name.name})"
-        lines.append(f'  m.def("{op.schema_name}", {function});\n')
-    lines.append("}\n\n}  // namespace torch_xla\n")
+        lines.append(f'    {{"{op.schema_name}", {function}}},\n')
+    lines.append("};\n\n}  // namespace torch_xla\n")
     return "".join(lines)
 
 

@@ -15,7 +15,8 @@
 #include <ATen/ops/sub_meta_dispatch.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 #include <c10/core/WrapDimMinimal.h>
-#include <torch/library.h>
+
+#include "lazy/meta_kernels.h"
 
 namespace torch_xla {
 namespace {
@@ -265,59 +266,61 @@ TwoTensors flash_attention(const at::Tensor& query, const at::Tensor&, const at:
   return {Like(query), at::empty(query.sizes().slice(0, 3), StatisticsOf(query))};
 }
 
-TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
-  for (const char* name : {"relu", "hardswish"}) m.def(name, TORCH_FN(Like<>));
-  for (const char* name : {"isnan", "isinf", "logical_not"}) m.def(name, TORCH_FN(Bools));
-  for (const char* name : {"logical_and", "logical_or", "logical_xor"}) {
-    m.def(name, TORCH_FN(logical));
-  }
-  m.def("abs", TORCH_FN(RealLike));
-  m.def("hardtanh", TORCH_FN((Like<const at::Scalar&, const at::Scalar&>)));
-  m.def("log_sigmoid_forward", TORCH_FN(log_sigmoid_forward));
-  m.def("roll", TORCH_FN((Like<c10::IntArrayRef, c10::IntArrayRef>)));
-  m.def("_prelu_kernel", TORCH_FN((Like<const at::Tensor&>)));
-  m.def("floor_divide", TORCH_FN(floor_divide));
-  m.def("fmod.Scalar", TORCH_FN(fmod_Scalar));
-  m.def("remainder.Scalar", TORCH_FN(remainder_Scalar));
-  m.def("remainder.Scalar_Tensor", TORCH_FN(remainder_Scalar_Tensor));
-  m.def("rsub.Tensor", TORCH_FN(rsub_Tensor));
-  m.def("rsub.Scalar", TORCH_FN(rsub_Scalar));
-  m.def("masked_fill.Tensor", TORCH_FN(masked_fill_Tensor));
-  m.def("masked_fill.Scalar", TORCH_FN(masked_fill_Scalar));
-  m.def("where.self", TORCH_FN(where_self));
-  m.def("dot", TORCH_FN(dot));
-  m.def("mv", TORCH_FN(mv));
-  m.def("mean", TORCH_FN(mean));
-  m.def("logsumexp", TORCH_FN(logsumexp));
-  for (const char* name : {"var.correction", "std.correction"}) m.def(name, TORCH_FN(Variance));
-  for (const char* name : {"var_mean.correction", "std_mean.correction"}) {
-    m.def(name, TORCH_FN(VarianceAndMean));
-  }
-  m.def("native_layer_norm", TORCH_FN(native_layer_norm));
-  m.def("native_group_norm", TORCH_FN(native_group_norm));
-  m.def("native_batch_norm", TORCH_FN(native_batch_norm));
-  m.def("grid_sampler_2d", TORCH_FN(grid_sampler_2d));
-  for (const char* name : {"complex", "polar"}) m.def(name, TORCH_FN(complex));
-  m.def("nan_to_num",
-        TORCH_FN((Like<std::optional<double>, std::optional<double>, std::optional<double>>)));
-  m.def("flip", TORCH_FN((Like<c10::IntArrayRef>)));
-  m.def("angle", TORCH_FN(angle));
-  m.def("repeat", TORCH_FN(repeat));
-  m.def("reflection_pad2d", TORCH_FN(reflection_pad2d));
-  m.def("_fft_c2c", TORCH_FN((Like<c10::IntArrayRef, int64_t, bool>)));
-  m.def("_fft_r2c", TORCH_FN(fft_r2c));
-  m.def("_fft_c2r", TORCH_FN(fft_c2r));
-  m.def("masked_scatter", TORCH_FN(masked_scatter));
-  m.def("embedding", TORCH_FN(embedding));
-  m.def("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
-  m.def("index_put",
-        TORCH_FN((Like<const c10::List<std::optional<at::Tensor>>&, const at::Tensor&, bool>)));
-  m.def("searchsorted.Tensor", TORCH_FN(searchsorted));
-  m.def("bucketize.Tensor", TORCH_FN(bucketize));
-  m.def("convolution", TORCH_FN(convolution));
-  m.def("_safe_softmax", TORCH_FN(safe_softmax));
-  m.def("_scaled_dot_product_flash_attention_for_cpu", TORCH_FN(flash_attention));
-}
+const lazy::MetaKernels kernels{
+    {"relu", &Like<>},
+    {"hardswish", &Like<>},
+    {"isnan", &Bools},
+    {"isinf", &Bools},
+    {"logical_not", &Bools},
+    {"logical_and", &logical},
+    {"logical_or", &logical},
+    {"logical_xor", &logical},
+    {"abs", &RealLike},
+    {"hardtanh", &Like<const at::Scalar&, const at::Scalar&>},
+    {"log_sigmoid_forward", &log_sigmoid_forward},
+    {"roll", &Like<c10::IntArrayRef, c10::IntArrayRef>},
+    {"_prelu_kernel", &Like<const at::Tensor&>},
+    {"floor_divide", &floor_divide},
+    {"fmod.Scalar", &fmod_Scalar},
+    {"remainder.Scalar", &remainder_Scalar},
+    {"remainder.Scalar_Tensor", &remainder_Scalar_Tensor},
+    {"rsub.Tensor", &rsub_Tensor},
+    {"rsub.Scalar", &rsub_Scalar},
+    {"masked_fill.Tensor", &masked_fill_Tensor},
+    {"masked_fill.Scalar", &masked_fill_Scalar},
+    {"where.self", &where_self},
+    {"dot", &dot},
+    {"mv", &mv},
+    {"mean", &mean},
+    {"logsumexp", &logsumexp},
+    {"var.correction", &Variance},
+    {"std.correction", &Variance},
+    {"var_mean.correction", &VarianceAndMean},
+    {"std_mean.correction", &VarianceAndMean},
+    {"native_layer_norm", &native_layer_norm},
+    {"native_group_norm", &native_group_norm},
+    {"native_batch_norm", &native_batch_norm},
+    {"grid_sampler_2d", &grid_sampler_2d},
+    {"complex", &complex},
+    {"polar", &complex},
+    {"nan_to_num", &Like<std::optional<double>, std::optional<double>, std::optional<double>>},
+    {"flip", &Like<c10::IntArrayRef>},
+    {"angle", &angle},
+    {"repeat", &repeat},
+    {"reflection_pad2d", &reflection_pad2d},
+    {"_fft_c2c", &Like<c10::IntArrayRef, int64_t, bool>},
+    {"_fft_r2c", &fft_r2c},
+    {"_fft_c2r", &fft_c2r},
+    {"masked_scatter", &masked_scatter},
+    {"embedding", &embedding},
+    {"embedding_dense_backward", &embedding_dense_backward},
+    {"index_put", &Like<const c10::List<std::optional<at::Tensor>>&, const at::Tensor&, bool>},
+    {"searchsorted.Tensor", &searchsorted},
+    {"bucketize.Tensor", &bucketize},
+    {"convolution", &convolution},
+    {"_safe_softmax", &safe_softmax},
+    {"_scaled_dot_product_flash_attention_for_cpu", &flash_attention},
+};
 
 }  // namespace
 }  // namespace torch_xla

@@ -1,10 +1,11 @@
 // Meta kernels that PyTorch lacks, or that differ from the CPU's, for operators whose result shapes
 // follow from their arguments.
+#include "lazy/meta_kernels.h"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_lstsq.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 namespace torch_xla {
 namespace {
@@ -63,15 +64,13 @@ TwoTensors fake_quantize_per_channel(const at::Tensor& self, const at::Tensor& s
   return WithMask(self, quant_min, quant_max);
 }
 
-// Not the Meta kernels of `aten`, which belong to every program: InferShapes looks here first.
-TORCH_LIBRARY_FRAGMENT(xla_meta, m) {
-  m.def("geqrf", TORCH_FN(geqrf));
-  m.def("linalg_lstsq", TORCH_FN(linalg_lstsq));
-  m.def("fake_quantize_per_tensor_affine_cachemask", TORCH_FN(fake_quantize_per_tensor));
-  m.def("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-        TORCH_FN(fake_quantize_tensor_qparams));
-  m.def("fake_quantize_per_channel_affine_cachemask", TORCH_FN(fake_quantize_per_channel));
-}
+const lazy::MetaKernels kernels{
+    {"geqrf", &geqrf},
+    {"linalg_lstsq", &linalg_lstsq},
+    {"fake_quantize_per_tensor_affine_cachemask", &fake_quantize_per_tensor},
+    {"_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", &fake_quantize_tensor_qparams},
+    {"fake_quantize_per_channel_affine_cachemask", &fake_quantize_per_channel},
+};
 
 }  // namespace
 }  // namespace torch_xla

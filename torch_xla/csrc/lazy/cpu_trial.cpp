@@ -266,7 +266,7 @@ std::optional<int64_t> ResultElements(const c10::OperatorHandle& op, const Stack
                                       const Scale& scale) {
   try {
     Stack stack = OnMeta(arguments, scale);
-    CallBelow(MetaKernel(op), stack);
+    CallMeta(op, stack);
     int64_t elements = 0;
     for (ir::ShapeRef shape : ShapesOf(stack).shapes) elements += shape ? shape->numel : 0;
     return elements;

@@ -8,7 +8,7 @@ ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& ope
                              const ir::Words& attributes) {
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.name, op.overload);
   torch::jit::Stack stack = MetaArguments(op, operands, attributes);
-  CallBelow(MetaKernel(handle), stack);
+  CallMeta(handle, stack);
   return ShapesOf(stack);
 }
 

@@ -7,6 +7,7 @@
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "lazy/argument_decoder.h"
+#include "lazy/meta_kernels.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -41,6 +42,15 @@ struct MetaOperands {
     return number;
   }
   c10::Scalar Scalar() { return ScalarOf(operands[next++]); }
+};
+
+/// Kernels that are called meanwhile are below autograd, autocast and Python modes: one that
+/// watches the user's calls must not see ours.
+struct Below {
+  at::AutoDispatchBelowAutograd autograd;
+  c10::impl::ExcludeDispatchKeyGuard modes{
+      c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
 };
 
 ir::ShapeRef ShapeOf(const at::Tensor& tensor) {
@@ -83,20 +93,18 @@ torch::jit::Stack WithTensors(const torch::jit::Stack& arguments,
   return stack;
 }
 
-c10::OperatorHandle MetaKernel(const c10::OperatorHandle& op) {
-  const auto& [name, overload] = op.operator_name();
-  auto own = c10::Dispatcher::singleton().findSchema(
-      {"xla_meta" + name.substr(name.find("::")), overload});
-  return own ? *own : op;
+void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const Below below;
+  op.callBoxed(stack);
 }
 
-void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  at::AutoDispatchBelowAutograd below_autograd;
-  // A Python mode that watches the user's calls must not see ours.
-  c10::impl::ExcludeDispatchKeyGuard no_modes(
-      c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  op.callBoxed(stack);
+void CallMeta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const Below below;
+  if (const c10::KernelFunction* kernel = FindMetaKernel(op.operator_name())) {
+    kernel->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } else {
+    op.callBoxed(stack);
+  }
 }
 
 ir::OutputShapes ShapesOf(const torch::jit::Stack& results) {

@@ -17,12 +17,12 @@ torch::jit::Stack MetaArguments(const ir::OpSpec& op, const ir::Node::Operands& 
 torch::jit::Stack WithTensors(const torch::jit::Stack& arguments,
                               c10::function_ref<at::Tensor(const at::Tensor&)> replace);
 
-/// What knows the results' shapes: a kernel of our own ("xla_meta::geqrf" for "aten::geqrf"), or
-/// the operator.
-c10::OperatorHandle MetaKernel(const c10::OperatorHandle& op);
-
 /// Calls the operator's kernel below autograd, autocast and Python modes.
 void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
+/// The same for arguments on Meta, with the kernel of our own (lazy/meta_kernels.h) where there is
+/// one.
+void CallMeta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 /// The shapes of what a call has left on the stack. An undefined result gives a null shape.
 ir::OutputShapes ShapesOf(const torch::jit::Stack& results);

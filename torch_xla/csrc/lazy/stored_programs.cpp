@@ -177,7 +177,7 @@ ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
   if (!GetClient().loads_executables()) return nullptr;
   std::optional<std::string> content = cache.Read(key);
   if (!content) return nullptr;
-  const bool is_large = content->size() > 1 << 18;
+  const bool is_large = content->size() > 1 << 15;
   ExecutablePtr executable;
   try {
     executable = GetClient().Deserialize(*content, options);
