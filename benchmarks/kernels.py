@@ -107,6 +107,8 @@ ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "norms": lambda x: torch.stack(torch._foreach_norm(list(x))),
     "remainder": lambda x: torch.remainder(x, x.flip(0)),
     "sum": lambda x: x.sum(-1),
+    "product": lambda x: x.prod(-1),
+    "rsqrt": lambda x: x.rsqrt(),
     "largest": lambda x: x.amax(-1),
     "largest of columns": lambda x: x.amax(0),
 }
@@ -309,6 +311,8 @@ SHAPES: dict[str, Convolution | Rows | Linear | WeightGradient | Recurrent | Att
     "norms of 300 arrays of 4096": Rows("norms", 300, 4096),
     "remainder 1000x1000": Rows("remainder", 1000, 1000),
     "sum 1024x4096, bf16": Rows("sum", 1024, 4096, torch.bfloat16),
+    "product 1024x4096": Rows("product", 1024, 4096),
+    "rsqrt 1000x1000": Rows("rsqrt", 1000, 1000),
     "sum 64x65536": Rows("sum", 64, 65536),
     "sum 4096x512": Rows("sum", 4096, 512),
     "sum 1x65536": Rows("sum", 1, 65536),

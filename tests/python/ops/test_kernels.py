@@ -25,6 +25,9 @@ SHAPES = [
     ((8, 16, 12, 12), (32, 4, 3, 3), {"padding": 1, "groups": 4}),
     ((4, 16, 200), (64, 16, 9), {"stride": 2, "padding": 4}),
     ((2, 8, 9, 10, 11), (16, 8, 3, 3, 3), {"padding": 1}),
+    # An image for each thread, of which ATen would take a slow product.
+    ((2, 32, 5, 8, 9), (48, 32, 3, 3, 3), {"padding": 1}),
+    ((2, 48, 14, 15), (32, 48, 3, 3), {"padding": (1, 0)}),
     ((4, 192, 2, 2), (131, 192, 1, 1), {"padding": 1}),  # few pixels, one weight a channel
     ((8, 64, 7), (128, 64, 1), {}),
     ((4, 64, 1, 2, 3), (192, 64, 1, 1, 1), {}),
@@ -454,7 +457,7 @@ def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
     x[:9] = torch.tensor([0.0, -0.0, INF, -INF, NAN, 1e6, -3e9, 1e38, 1e-40], dtype=dtype)
     y = rand(40000).to(dtype)
     y[9:14] = torch.tensor([0.0, -0.0, INF, -INF, NAN], dtype=dtype)
-    names = ("sin", "cos", "tan", "asin", "acos", "atan")
+    names = ("sin", "cos", "tan", "asin", "acos", "atan", "rsqrt")
     cases = [(getattr(torch, name), (given,)) for name in names for given in (x, y)]
     cases.append((torch.atan2, (x, y)))
     check_many(cases, rtol=0, atol=0)

@@ -490,6 +490,9 @@ def test_randperm(device, dtype):
     x = x.cpu()
     assert torch.equal(x.sort().values, torch.arange(1000).to(dtype))
     assert abs(stats.spearmanr(x.numpy(), range(1000)).statistic) < 4 / math.sqrt(1000)
+    # The index is a part of the key that is sorted.
+    for n in (1023, 1024, 1025, 100_000):
+        assert torch.equal(torch.randperm(n, device=device).cpu().sort().values, torch.arange(n))
     assert torch.randperm(0, device=device).shape == (0,)
     assert torch.randperm(1, device=device).tolist() == [0]
 

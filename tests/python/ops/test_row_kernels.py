@@ -293,6 +293,19 @@ def test_reductions_in_parts() -> None:
         assert "last long large" in chosen("extreme")
 
 
+def test_products_in_parts() -> None:
+    """Of all, and of one dimension; the CPU's call takes the last alone."""
+    near_one = 1 + rand(40, 3, 700) * 1e-3
+    cases = [(torch.prod, (near_one, dim)) for dim in (0, 1, -1)]
+    cases += [(torch.prod, (x,)) for x in (near_one, near_one.double(), near_one.bfloat16())]
+    check_many(cases, rtol=1e-4, atol=1e-5)
+    x = 1 + rand(300, 90) * 1e-3
+    x[0, 3], x[1, 4], x[2, 5], x[2, 6], x[3, 7] = NAN, INF, INF, 0, 0
+    check_many([(torch.prod, (x, -1)), (torch.prod, (torch.arange(1, 20001) % 3 + 1,))], 1e-4)
+    if CALLS:
+        assert chosen("product") == {"last long large"}
+
+
 SPECIAL_SHAPES = [(1100, 100), (32, 40, 64), (2, 3, 1, 9000)]
 
 

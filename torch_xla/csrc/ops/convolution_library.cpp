@@ -57,20 +57,36 @@ struct Call {
   at::IntArrayRef stride, padding, dilation;
   int64_t groups;
 
+  /// Whether each thread may have images of its own: there are as many, and ATen does not take its
+  /// slow products for so few small ones. These are its conditions for one group.
+  bool HasImagesFor(int64_t threads) const {
+    if (lhs.size(0) < threads) return false;
+    const at::Tensor& maps = part == ConvolutionPart::kInputGradient ? result : lhs;
+    const at::Tensor& weight = part == ConvolutionPart::kWeightGradient ? result : rhs;
+    const int64_t images = lhs.size(0) / threads;
+    if (images > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3)) return true;
+    constexpr int64_t kLarge = 20480;
+    const auto sizes = maps.sizes().slice(1, std::min<size_t>(3, maps.dim() - 1));
+    return c10::multiply_integers(sizes) > kLarge;
+  }
+
   /// Such that no large tensor is read by each part, nor copied to be cut: weights can be cut along
   /// the first dimension, maps along the batch.
   Cut BestCut(int64_t threads) const {
-    const bool heavy = rhs.numel() > lhs.numel();  // weights, but for their gradient
+    const bool whole = groups == 1 && !HasImagesFor(threads);
+    const bool heavy = groups == 1 && rhs.numel() > lhs.numel();  // weights, but for their gradient
+    // oneDNN takes a vector of channels at a time.
+    auto channels = [](int64_t count) { return std::max<int64_t>(count / 16, 1); };
     switch (part) {
       case ConvolutionPart::kForward:
-        if (groups == 1 && (heavy || lhs.size(0) < threads)) return {-1, 0, 1, rhs.size(0)};
+        if (heavy || whole) return {-1, 0, 1, channels(rhs.size(0))};
         return {0, -1, 0, lhs.size(0)};
       case ConvolutionPart::kInputGradient:
-        if (groups == 1 && (heavy || lhs.size(0) < threads)) return {1, 0, -1, rhs.size(0)};
+        if (heavy || whole) return {1, 0, -1, channels(rhs.size(0))};
         return {0, -1, 0, lhs.size(0)};
       case ConvolutionPart::kWeightGradient:
-        if (groups == 1 && (result.numel() > rhs.numel() || lhs.size(0) < threads)) {
-          return {-1, 1, 0, rhs.size(1)};
+        if (whole || (groups == 1 && result.numel() > rhs.numel())) {
+          return {-1, 1, 0, channels(rhs.size(1))};
         }
         return {0, 0, -1, lhs.size(0)};
     }

@@ -245,6 +245,7 @@ Value acos(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stableh
 Value asin(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Asin); }
 Value atan(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Atan); }
 Value cos(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Cosine); }
+Value rsqrt(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Rsqrt); }
 Value sin(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Sine); }
 Value tan(LoweringContext& cx, Value self) { return ByLibrary(cx, self, stablehlo::Tan); }
 

@@ -8,7 +8,9 @@
 #include <ATen/ops/fmod.h>
 #include <ATen/ops/polygamma.h>
 #include <ATen/ops/remainder.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/tan.h>
 
 #include <algorithm>
@@ -35,6 +37,7 @@ using Binary = at::Tensor& (*)(at::Tensor&, const at::Tensor&, const at::Tensor&
 /// ATen's vectors give NaN where a quotient is beyond the largest number.
 template <typename T>
 void MendRemainders(at::Tensor& result, const at::Tensor& a, const at::Tensor& b, bool is_floored) {
+  if (!std::isnan(at::sum(result).item<T>())) return;  // The sum would be.
   T* out = result.mutable_data_ptr<T>();
   const T *x = a.const_data_ptr<T>(), *y = b.const_data_ptr<T>();
   for (int64_t i = 0, size = result.numel(); i < size; ++i) {
@@ -74,6 +77,7 @@ constexpr Function kFunctions[] = {
     {"aten::fmod", nullptr, Remainders<at::fmod_out, false>},
     {"aten::polygamma", Trigamma},
     {"aten::remainder", nullptr, Remainders<at::remainder_out, true>},
+    {"aten::rsqrt", at::rsqrt_out},
     {"aten::sin", at::sin_out},
     {"aten::tan", at::tan_out},
 };

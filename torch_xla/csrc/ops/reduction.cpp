@@ -95,9 +95,11 @@ Value Accumulable(LoweringContext& cx, Value x) {
   return Convert(x, ComputeType(cx.output_element()));
 }
 
-/// Converts before it reduces, as the argument `dtype` of sum, prod, … asks for.
-Value Reduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
-  return Finish(cx, Reduce(Accumulable(cx, x), dims, op));
+/// Converts before it multiplies, as the argument `dtype` asks for.
+Value Product(LoweringContext& cx, Value x, const Dims& dims) {
+  x = Accumulable(cx, x);
+  const std::optional<Value> called = CallProduct(cx, x, dims);
+  return Finish(cx, called ? *called : Reduce(x, dims, ReduceOp::kMul));
 }
 
 Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
@@ -364,12 +366,12 @@ std::vector<Value> min_dim(LoweringContext& cx, Value self, int64_t dim, bool /*
 }
 
 Value prod(LoweringContext& cx, Value self, std::optional<c10::ScalarType> /*dtype*/) {
-  return Reduced(cx, self, AllDims(self), ReduceOp::kMul);
+  return Product(cx, self, AllDims(self));
 }
 
 Value prod_dim_int(LoweringContext& cx, Value self, int64_t dim, bool /*keepdim*/,
                    std::optional<c10::ScalarType> /*dtype*/) {
-  return Reduced(cx, self, OneDim(dim, self), ReduceOp::kMul);
+  return Product(cx, self, OneDim(dim, self));
 }
 
 Value std_correction(LoweringContext& cx, Value self, DimList dim, std::optional<Value> correction,

@@ -5,6 +5,7 @@
 #include <ATen/ops/dot.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/prod.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ using namespace runtime::pjrt;
 constexpr const char* kTarget = "torch_xla.cpu_reduction";
 constexpr const char* kDotTarget = "torch_xla.cpu_dot";
 
-enum class Operation : int64_t { kSum, kMax, kMin, kNorm };
+enum class Operation : int64_t { kSum, kProduct, kMax, kMin, kNorm };
 
 struct Reducer {
   Operation operation;
@@ -39,6 +40,9 @@ struct Reducer {
     switch (operation) {
       case Operation::kSum:
         at::sum_out(result, x, dims);
+        return;
+      case Operation::kProduct:
+        at::prod_out(result, x, dims[0]);
         return;
       case Operation::kMax:
         at::amax_out(result, x, dims);
@@ -209,6 +213,12 @@ std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dim
   if (is_half) return Call(cx, "sum", x, dims, 1 << 14, 64, Operation::kSum);
   if (!IsWide(x)) return std::nullopt;
   return Call(cx, "sum", x, dims, 1 << 17, 1024, Operation::kSum);
+}
+
+std::optional<Value> CallProduct(const LoweringContext& cx, Value x, const Dims& dims) {
+  // ATen's takes one dimension; those at the end are one.
+  if (!IsWide(x) || !IsLast(dims, x.rank())) return std::nullopt;
+  return Call(cx, "product", x, dims, 1 << 14, 64, Operation::kProduct);
 }
 
 std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y) {

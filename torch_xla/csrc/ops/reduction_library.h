@@ -12,6 +12,7 @@ namespace torch_xla::lowering {
 /// Each gives nothing where no call is made.
 /// In float, of bfloat16.
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims);
+std::optional<Value> CallProduct(const LoweringContext& cx, Value x, const Dims& dims);
 /// Of two vectors.
 std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y);
 /// kMax or kMin, NaN where there is one.
