@@ -263,7 +263,8 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
 
 Value randperm(LoweringContext& cx, Value seed) {
   const Dims dims = cx.output_dims();
-  // The index is the last bits of a random key: one array is sorted in a fifth of the time of two.
+  // The index is the last bits of a random key: XLA:CPU sorts one array in a twelfth of the time
+  // of two. Where the other bits are equal, which is rare, the lesser index comes first.
   const uint64_t mask = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(dims[0], 1))) - 1;
   Value bits = Stream(cx, seed).Bits(ElementType::kU64, dims);
   Value index = Iota(cx.builder(), bits.type(), 0);
