@@ -122,8 +122,10 @@ def _work(op: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if not args.here and os.environ["PJRT_DEVICE"] != "CPU":
         _show_gpus()
         command = [sys.executable, __file__, *sys.argv[1:], "--here", op]
+        # Before this process is ended, which would leave that one behind.
+        timeout = 0.95 * args.timeout
         child = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, timeout=args.timeout, text=True
+            command, check=True, stdout=subprocess.PIPE, timeout=timeout, text=True
         )
         return json.loads(child.stdout.splitlines()[-1])
     _make_client()
