@@ -187,12 +187,15 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        carry, xs = plan.carry, plan.num_xs
-        results = _forward(plan, [*tensors[: carry + xs], *plan.forward.captured])
+        carry = plan.carry
+        results = _forward(plan, [*tensors[: carry + plan.num_xs], *plan.forward.captured])
         ctx.plan = plan
         visible = plan.carry + plan.ys
-        residuals = results[visible:]
-        ctx.save_for_backward(*tensors[carry : carry + xs], *residuals)
+        kept = results[len(results) - len(plan.kept) :]
+        stacks = {("x", i): tensors[carry + i] for i in range(plan.num_xs)}
+        stacks |= {("residual", i): tensor for i, tensor in enumerate(results[visible:])}
+        stacks |= {("carry", i): t for i, t in zip(plan.kept, kept, strict=True)}
+        ctx.save_for_backward(*(stacks[key] for key in plan.order))
         outputs = tuple(results[:visible])
         with_gradients = {*plan.carry_grads, *(carry + y for y in plan.y_grads)}
         ctx.mark_non_differentiable(
@@ -203,16 +206,9 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         plan = ctx.plan
-        saved = ctx.saved_tensors
-        xs, residuals = saved[: plan.num_xs], saved[plan.num_xs :]
-        kept = residuals[len(residuals) - len(plan.kept) :]
-        residuals = residuals[: len(residuals) - len(plan.kept)]
         wanted = [grads[i] for i in plan.carry_grads]
         wanted += [grads[plan.carry + y] for y in plan.y_grads]
-        stacks = {("carry", i): tensor for i, tensor in zip(plan.kept, kept, strict=True)}
-        stacks |= {("x", i): tensor for i, tensor in enumerate(xs)}
-        stacks |= {("residual", i): tensor for i, tensor in enumerate(residuals)}
-        operands = [*wanted, *(stacks[k] for k in plan.order), *plan.backward.captured]
+        operands = [*wanted, *ctx.saved_tensors, *plan.backward.captured]
         results = _backward(plan, [tensor.detach() for tensor in operands])
         found: list[torch.Tensor | None] = [None] * (plan.carry + plan.num_xs)
         for place, gradient in zip(plan.carry_grads, results, strict=False):
@@ -233,7 +229,6 @@ def _plan_backward(
     arguments: tuple[list[torch.Tensor], list[torch.Tensor]],
     outputs: list[torch.Tensor],
     kept: list[torch.Tensor],
-    asked: list[torch.Tensor],
 ) -> list[torch.Tensor]:
     """Makes the backward function; returns the residuals that the forward one has to give."""
     carry, xs = arguments
@@ -241,7 +236,7 @@ def _plan_backward(
         i for i in range(plan.carry) if carry[i].requires_grad and outputs[i].requires_grad
     ]
     plan.y_grads = [i for i in range(plan.ys) if outputs[plan.carry + i].requires_grad]
-    plan.x_grads = [i for i, x in enumerate(xs) if x.requires_grad and asked[i]]
+    plan.x_grads = [i for i, x in enumerate(xs) if x.requires_grad]
     sources = [outputs[i] for i in plan.carry_grads]
     sources += [outputs[plan.carry + i] for i in plan.y_grads]
     cotangents = [capture.placeholder(tensor) for tensor in sources]
@@ -325,11 +320,18 @@ def scan(
     with tracing.trace(_SCAN, device) as capture:
         carry = [capture.placeholder(tensor) for tensor in carry_leaves]
         sliced = [capture.placeholder(tracing.like(t.shape[1:], t.dtype)) for t in x_leaves]
-        for tensor in (*carry, *sliced):
+        for tensor in carry:
             tensor.requires_grad_(gradients and _needs_gradient(tensor))
+        for tensor, x in zip(sliced, x_leaves, strict=True):
+            tensor.requires_grad_(gradients and x.requires_grad)
         since = autograd_edges.now()
         with torch.autograd.graph.saved_tensors_hooks(residuals.pack, residuals.unpack):
-            returned = fn(tree_unflatten(carry, carry_spec), tree_unflatten(sliced, x_spec))
+            # What it is given it may change in place.
+            given = [tensor.clone() for tensor in (*carry, *sliced)]
+            returned = fn(
+                tree_unflatten(given[: len(carry)], carry_spec),
+                tree_unflatten(given[len(carry) :], x_spec),
+            )
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise TypeError(
                 f"{_SCAN}: expected `fn` to return a carry and a y, got {type(returned).__name__}"
@@ -347,8 +349,7 @@ def scan(
             plan.params = autograd_edges.leaves_outside(_SCAN, outputs, [*carry, *sliced], since)
             gradients = bool(plan.params) or any(tensor.requires_grad for tensor in inputs)
         if gradients:
-            asked = [tensor.requires_grad for tensor in x_leaves]
-            kept = _plan_backward(plan, capture, (carry, sliced), outputs, residuals.tensors, asked)
+            kept = _plan_backward(plan, capture, (carry, sliced), outputs, residuals.tensors)
         results = [*outputs, *kept]
         plan.out_like = [tracing.like(tensor.shape, tensor.dtype) for tensor in results]
         plan.forward = tracing.function(capture, [*carry, *sliced], results, "scan")

@@ -1,5 +1,6 @@
 """Loops and branches that are part of the program."""
 
+import copy
 import functools
 import gc
 import os
@@ -19,7 +20,7 @@ from torch_xla.experimental import associative_scan, cond, map
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.gradient_accumulation import gradient_accumulation
 from torch_xla.experimental.scan import scan
-from torch_xla.experimental.scan_layers import scan_layers
+from torch_xla.experimental.scan_layers import StackedLayers, scan_layers
 from torch_xla.utils.checkpoint import checkpoint
 
 
@@ -150,6 +151,19 @@ class TestScan:
         with pytest.raises(RuntimeError, match="changes a tensor from outside"):
             scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
 
+    def test_changes_of_what_it_is_given(self, device):
+        def fn(carry, x):
+            carry += x.mul_(2)
+            return carry, x
+
+        init, xs = rand(2).to(device).requires_grad_(), rand(3, 2, seed=1).to(device)
+        last, ys = scan(fn, init, xs)
+        last.sum().backward()
+        torch.testing.assert_close(ys.cpu(), 2 * rand(3, 2, seed=1))
+        torch.testing.assert_close(xs.cpu(), rand(3, 2, seed=1))
+        torch.testing.assert_close(last.cpu(), (rand(2) + ys.cpu().sum(0)))
+        assert init.grad.tolist() == [1, 1]
+
     def test_computed_tensor_from_outside_with_gradient(self, device):
         w = (rand(2).to(device).requires_grad_() * 2).exp()
         with pytest.raises(ValueError, match="pass it as an argument"):
@@ -225,7 +239,7 @@ class TestScanLayers:
             """
             import torch, torch_xla
             import torch_xla.core.xla_model as xm
-            from torch_xla.experimental.scan_layers import scan_layers
+            from torch_xla.experimental.scan_layers import StackedLayers, scan_layers
 
             def make():
                 return scan_layers(layers, x.to(layers[0].weight.device))
@@ -280,6 +294,77 @@ class TestScanLayers:
         found, expected = train(scan_layers), train(one_by_one)
         assert found[0].dtype == (torch.float32 if residual else torch.bfloat16)
         torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
+
+
+class Normed(nn.Module):
+    """A layer whose buffers change as it runs; its two linear layers have one weight."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.down.weight = self.up.weight
+
+    def forward(self, x):
+        return x + self.down(self.up(self.norm(x)).tanh())
+
+
+class TestStackedLayers:
+    @pytest.mark.parametrize("kind", [Block, Normed])
+    @pytest.mark.parametrize(("on", "stacked"), [("xla", True), ("cpu", True), ("xla", False)])
+    def test_training(self, kind, on, stacked):
+        """Of stacked layers, and of scan_layers, whose layers' buffers change as well."""
+        torch.manual_seed(0)
+        layers = nn.Sequential(*(kind(8) for _ in range(3)))
+
+        def train(model, apply, on):
+            model.to(on)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            for i in range(3):
+                optimizer.zero_grad()
+                apply(rand(3, 8, seed=i).to(on)).square().mean().backward()
+                optimizer.step()
+            return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+
+        model = StackedLayers(layers) if stacked else copy.deepcopy(layers)
+        found = train(model, model if stacked else functools.partial(scan_layers, model), on)
+        expected = train(layers, layers, "cpu")
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    def test_one_array_for_all(self, device):
+        model = StackedLayers(Block(8) for _ in range(5)).to(device)
+        assert [len(parameter) for parameter in model.parameters()] == [5] * 6
+        model(torch.ones(2, 8, device=device)).sum().backward()
+        assert "concatenate" not in xm.get_stablehlo([p.grad for p in model.parameters()])
+
+    def test_state_is_that_of_a_list(self, device):
+        layers = nn.Sequential(Normed(4), Normed(4))
+        model = nn.ModuleDict({"a": StackedLayers([Normed(4), Normed(4)])}).to(device)
+        state = {f"a.{name}": tensor for name, tensor in layers.state_dict().items()}
+        assert model.load_state_dict(state) == ([], [])
+        torch.testing.assert_close({n: t.cpu() for n, t in model.state_dict().items()}, state)
+        del state["a.1.up.bias"]
+        with pytest.raises(RuntimeError, match=r"Missing key\(s\) in state_dict: \"a.1.up.bias"):
+            model.load_state_dict(state)
+
+    def test_autocast_of_layers_that_change_the_dtype(self, device):
+        torch.manual_seed(0)
+        layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
+        model, x = StackedLayers(layers).to(device), rand(4, 8)
+        with torch.autocast("xla", torch.bfloat16):
+            y = model(x.to(device))
+        y.sum().backward()
+        layers(x).sum().backward()
+        assert y.dtype == torch.bfloat16
+        for i, parameter in enumerate(layers[1].parameters()):
+            found = list(model.parameters())[i].grad[1].cpu()
+            torch.testing.assert_close(found, parameter.grad, rtol=0.05, atol=0.05)
+
+    def test_unlike_layers_and_none(self):
+        with pytest.raises(ValueError, match="layer 1 has other parameters"):
+            StackedLayers([Block(8), Block(4)])
+        with pytest.raises(ValueError, match="at least one"):
+            StackedLayers([])
 
 
 class TestCond:
