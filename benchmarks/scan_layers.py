@@ -2,7 +2,8 @@
 
     python benchmarks/scan_layers.py [--width 64] [--layers 6 48] [--update]
 
-Prints a line for each depth and way: layer by layer, and by torch_xla.experimental.scan_layers.
+Prints a line for each depth and way: layer by layer, and as a loop over layers that are stacked in
+each step (torch_xla.experimental.scan_layers.scan_layers) or kept so (StackedLayers).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
-from torch_xla.experimental.scan_layers import scan_layers
+from torch_xla.experimental.scan_layers import StackedLayers, scan_layers
 
 
 class Decoder(nn.Module):
@@ -43,10 +44,11 @@ def seconds(name: str) -> float:
     return data[1] * 1e-9 if data else 0.0
 
 
-def measure(layers: int, width: int, scanned: bool, update: bool) -> None:
+def measure(layers: int, width: int, way: str, update: bool) -> None:
     """Prints what the first and a later step cost."""
     torch.manual_seed(0)
-    stack = nn.ModuleList(Decoder(width, 4) for _ in range(layers)).to("xla")
+    blocks = [Decoder(width, 4) for _ in range(layers)]
+    stack = (StackedLayers if way == "stacked" else nn.ModuleList)(blocks).to("xla")
     x = torch.randn(2, 16, width).to("xla")
     torch_xla.sync(wait=True)
     times = []
@@ -55,8 +57,10 @@ def measure(layers: int, width: int, scanned: bool, update: bool) -> None:
             met.clear_all()
         start = time.perf_counter()
         y = x
-        if scanned:
+        if way == "scan":
             y = scan_layers(stack, y)
+        elif way == "stacked":
+            y = stack(y)
         else:
             for layer in stack:
                 y = layer(y)
@@ -72,7 +76,6 @@ def measure(layers: int, width: int, scanned: bool, update: bool) -> None:
             (traced, time.perf_counter() - start, seconds("LowerTime"), seconds("CompileTime"))
         )
     (_, _, lower, compile), (traced, total, *_) = times[0], times[-1]
-    way = "scan" if scanned else "unrolled"
     print(
         f"{layers:3} layers {way:9} lower {lower:6.2f} s  compile {compile:6.2f} s  "
         f"trace {traced * 1e3:7.1f} ms  step {total * 1e3:7.1f} ms",
@@ -81,15 +84,15 @@ def measure(layers: int, width: int, scanned: bool, update: bool) -> None:
 
 
 def main() -> None:
-    """Measures each depth both ways."""
+    """Measures each depth in each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, nargs="+", default=[6, 48])
     parser.add_argument("--update", action="store_true", help="with plain SGD of each parameter")
     args = parser.parse_args()
     for layers in args.layers:
-        for scanned in (True, False):
-            measure(layers, args.width, scanned, args.update)
+        for way in ("stacked", "scan", "unrolled"):
+            measure(layers, args.width, way, args.update)
 
 
 if __name__ == "__main__":
