@@ -402,14 +402,14 @@ def registration_shard(ops: list[Op], shard: int, shards: int) -> str:
     mine = _shard(_registrations(ops), lambda entry: entry[0], shard, shards)
     lines = [
         HEADER,
-        '#include <torch/library.h>\n\n#include "XLANativeFunctions.h"\n'
-        '#include "aten/assign.h"\n#include "debug/metrics.h"\n\n'
+        '#include "XLANativeFunctions.h"\n#include "aten/assign.h"\n'
+        '#include "aten/registration.h"\n#include "debug/metrics.h"\n\n'
         "namespace torch_xla {\nnamespace {\n\n",
     ]
     lines += [wrapper + "\n" for *_, wrapper in mine if wrapper]
-    lines.append("}  // namespace\n\nTORCH_LIBRARY_IMPL(aten, XLA, m) {\n")
-    lines += [f'  m.impl("{name}", &{function});\n' for _, name, function, _ in mine]
-    lines.append("}\n\n}  // namespace torch_xla\n")
+    lines.append("const aten::Kernels kernels{\n")
+    lines += [f'    {{"{name}", &{function}}},\n' for _, name, function, _ in mine]
+    lines.append("};\n\n}  // namespace\n}  // namespace torch_xla\n")
     return "".join(lines)
 
 
