@@ -1,6 +1,7 @@
 #include "lazy/auto_step.h"
 
 #include <c10/core/GradMode.h>
+#include <sys/mman.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -126,7 +127,13 @@ StepFinder::Entry* StepFinder::Start() {
   if (!enabled) return nullptr;
   std::lock_guard lock(mutex_);
   if (held_ > 0) return nullptr;
-  if (!memory_) memory_ = new Entry[kRing];
+  // Zeros, which take no memory until they are written: most loops are found long before all are.
+  if (!memory_) {
+    void* pages = mmap(nullptr, kRing * sizeof(Entry), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return nullptr;
+    memory_ = static_cast<Entry*>(pages);
+  }
   ring_.store(memory_, std::memory_order_release);
   return memory_;
 }
