@@ -58,6 +58,20 @@ def test_convolutions_in_parts() -> None:
         check_many([case], rtol=1e-4, atol=1e-3, grad=True)
 
 
+def test_gradients_that_are_folded() -> None:
+    """Of few pixels and taps, of more than vectors have, and of what is left behind them."""
+    sizes = [(1, 1), (1, 3), (2, 2), (3, 3), (1, 7), (5, 3), (4, 4), (9, 5), (8, 8), (7, 11)]
+    shapes = [
+        (2, (1, 2, 3, 8)[i % 4], (3, 1, 17)[i % 3], 1 + i % 3, height, width, 1 + i % 2)
+        for i, (height, width) in enumerate(sizes)
+    ]
+    cases = [
+        (F.conv2d, (rand(n, c, h, w), rand(o, c, k, k)), {"padding": k // 2, "stride": stride})
+        for n, c, o, k, h, w, stride in shapes
+    ]
+    check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
+
+
 def test_transpositions_in_parts() -> None:
     """Those that leave the cache, read by what is elementwise, by reductions and by calls."""
 

@@ -1,11 +1,17 @@
 #include "ops/convolution_fold.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+
+#include "lowering/cpu_vectors.h"
+#include "lowering/float_vectors.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")
+#endif
 
 namespace torch_xla::lowering {
 namespace {
@@ -25,28 +31,80 @@ struct Axis {
   }
 };
 
-/// Adds columns [C * taps, images * outputs] to images [C, inputs].
-void Fold(const float* columns, float* images, int64_t count, int64_t channels, const Axis& rows,
-          const Axis& row) {
+/// Of an image: weights [outputs, taps] transposed, times maps [outputs, pixels]. Both lie as the
+/// sums need them. (MKL packs them into buffers of megabytes, which each thread keeps.)
+struct Product {
+  const float* weights;
+  const float* maps;
+  float* columns;  // [taps, pixels]
+  int64_t taps, pixels, outputs;
+};
+
+template <int kLanes, int kVectors, int kTaps>
+C10_ALWAYS_INLINE void Tile(const Product& product, int64_t tap, int64_t pixel) {
+  Lanes<kLanes> sums[kTaps][kVectors] = {};
+  const float* weights = product.weights + tap;
+  const float* maps = product.maps + pixel;
+  for (int64_t o = 0; o < product.outputs; ++o, weights += product.taps, maps += product.pixels) {
+    for (int v = 0; v < kVectors; ++v) {
+      const auto map = Load<Lanes<kLanes>>(maps + v * kLanes);
+      for (int i = 0; i < kTaps; ++i) sums[i][v] += map * weights[i];
+    }
+  }
+  float* columns = product.columns + tap * product.pixels + pixel;
+  for (int i = 0; i < kTaps; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      Store(sums[i][v], columns + i * product.pixels + v * kLanes);
+    }
+  }
+}
+
+/// All taps of some pixels. The last tile may overlap the one before.
+template <int kLanes, int kVectors, int kTaps>
+C10_ALWAYS_INLINE void Taps(const Product& product, int64_t pixel) {
+  if constexpr (kTaps > 1) {
+    if (product.taps < kTaps) return Taps<kLanes, kVectors, kTaps / 2>(product, pixel);
+  }
+  for (int64_t tap = 0; tap < product.taps; tap += kTaps) {
+    Tile<kLanes, kVectors, kTaps>(product, std::min(tap, product.taps - kTaps), pixel);
+  }
+}
+
+template <int kLanes, int kVectors, int kTaps>
+C10_ALWAYS_INLINE void Multiply(const Product& product) {
+  constexpr int kPixels = kLanes * kVectors;
+  if (product.pixels < kPixels) {
+    if constexpr (kVectors > 1) return Multiply<kLanes, 1, 2 * kTaps>(product);
+    if constexpr (kLanes > 1) return Multiply<kLanes / 2, 1, kTaps>(product);
+  }
+  for (int64_t pixel = 0; pixel < product.pixels; pixel += kPixels) {
+    Taps<kLanes, kVectors, kTaps>(product, std::min(pixel, product.pixels - kPixels));
+  }
+}
+
+void Baseline(const Product& product) { Multiply<4, 2, 4>(product); }
+TORCH_XLA_AVX2 void Avx2(const Product& product) { Multiply<8, 2, 4>(product); }
+TORCH_XLA_AVX512 void Avx512(const Product& product) { Multiply<16, 2, 8>(product); }
+
+/// Adds columns [C * taps, outputs] to an image [C, inputs].
+void Fold(const float* columns, float* image, int64_t channels, const Axis& rows, const Axis& row) {
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t i = 0; i < rows.kernel; ++i) {
       const auto [top, bottom] = rows.Inside(i);
-      for (int64_t j = 0; j < row.kernel; ++j) {
+      for (int64_t j = 0; j < row.kernel; ++j, columns += rows.output * row.output) {
         const auto [left, right] = row.Inside(j);
-        for (int64_t n = 0; n < count; ++n, columns += rows.output * row.output) {
-          float* image = images + (n * channels + c) * rows.input * row.input;
-          for (int64_t y = top; y < bottom; ++y) {
-            const float* from = columns + y * row.output;
-            const int64_t start = (y * rows.stride + rows.Start(i)) * row.input + row.Start(j);
-            if (row.stride == 1) {
-              for (int64_t x = left; x < right; ++x) image[start + x] += from[x];
-            } else {
-              for (int64_t x = left; x < right; ++x) image[start + x * row.stride] += from[x];
-            }
+        for (int64_t y = top; y < bottom; ++y) {
+          const float* from = columns + y * row.output;
+          const int64_t start = (y * rows.stride + rows.Start(i)) * row.input + row.Start(j);
+          if (row.stride == 1) {
+            for (int64_t x = left; x < right; ++x) image[start + x] += from[x];
+          } else {
+            for (int64_t x = left; x < right; ++x) image[start + x * row.stride] += from[x];
           }
         }
       }
     }
+    image += rows.input * row.input;
   }
 }
 
@@ -69,23 +127,18 @@ void FoldInputGradient(const at::Tensor& dy, const at::Tensor& w, const at::Tens
   };
   const bool flat = dx.dim() == 3;
   const Axis rows = flat ? Axis{1, 1, 1, 1, 0, 1} : axis(0), row = axis(flat ? 0 : 1);
-  const int64_t channels = dx.size(1), outputs = dy.size(1), pixels = rows.output * row.output;
-  const at::Tensor weights = w.view({outputs, -1}).t();
-  // So many images at once that their columns stay in the cache.
-  constexpr int64_t kCached = int64_t{1} << 18;
-  const int64_t chunk = std::clamp<int64_t>(kCached / (weights.size(0) * pixels), 1,
-                                            std::max<int64_t>(dy.size(0), 1));
-  float* images = dx.mutable_data_ptr<float>();
-  std::fill_n(images, dx.numel(), 0.0f);
-  at::Tensor columns;
-  for (int64_t n = 0; n < dy.size(0); n += chunk) {
-    const int64_t count = std::min(chunk, dy.size(0) - n);
-    if (!columns.defined() || columns.size(1) != count * pixels) {
-      columns = at::empty({weights.size(0), count * pixels}, dy.options());
-    }
-    const at::Tensor maps = dy.narrow(0, n, count).reshape({count, outputs, pixels});
-    at::mm_out(columns, weights, maps.transpose(0, 1).reshape({outputs, count * pixels}));
-    Fold(columns.const_data_ptr<float>(), images + n * dx[0].numel(), count, channels, rows, row);
+  static const auto multiply =
+      ForThisProcessor<void (*)(const Product&)>(&Baseline, &Avx2, &Avx512);
+  const int64_t channels = dx.size(1), inputs = channels * rows.input * row.input;
+  const int64_t outputs = dy.size(1), pixels = rows.output * row.output;
+  const int64_t taps = w[0].numel();
+  const auto columns = std::make_unique_for_overwrite<float[]>(taps * pixels);
+  float* image = dx.mutable_data_ptr<float>();
+  std::fill_n(image, dx.numel(), 0.0f);
+  const float* maps = dy.const_data_ptr<float>();
+  for (int64_t n = 0; n < dy.size(0); ++n, maps += outputs * pixels, image += inputs) {
+    multiply({w.const_data_ptr<float>(), maps, columns.get(), taps, pixels, outputs});
+    Fold(columns.get(), image, channels, rows, row);
   }
 }
 
