@@ -247,7 +247,8 @@ def _plan_backward(
         torch.zeros_like(target) if grad is None else grad
         for grad, target in zip(found_grads, targets, strict=True)
     ]
-    # Of views what they look at: a weight that was transposed is no residual, but given.
+    # Of views and multiples what they are of: a weight that was transposed is no residual, but
+    # given, and attention's scaled queries and keys lie in one product, which is kept.
     kept = capture.bases(kept)
     dependent = capture.depend(kept)
     candidates = [tensor for tensor, ours in zip(kept, dependent, strict=True) if ours]

@@ -111,13 +111,13 @@ def scan_layers(
             for state, row in zip(states[first:], rows.unbind(), strict=True):
                 state[name].copy_(row)
 
-    return _run(layers[0], len(layers), states[0], stacked, changed, input_data)
+    return _run(layers[0], len(layers), lambda: states[0], stacked, changed, input_data)
 
 
 def _run(
     layer: nn.Module,
     count: int,
-    first: _State,
+    first: Callable[[], _State],
     stacked: Callable[[int], _State],
     changed: Callable[[int, _State], None],
     input_data: Any,
@@ -127,7 +127,7 @@ def _run(
     Args:
         layer: It.
         count: How many times.
-        first: Its state, the first time.
+        first: What gives its state, the first time.
         stacked: What gives the states from a turn on.
         changed: What puts buffers that it changed in place back, from a turn on.
         input_data: What the first is called with.
@@ -135,7 +135,7 @@ def _run(
     try:
         return _loop(layer, count, stacked(0), lambda buffers: changed(0, buffers), input_data)
     except _OtherDtypes:
-        results = _call(layer, first, input_data)
+        results = _call(layer, first(), input_data)
     if count == 1:
         return results
     try:
@@ -244,7 +244,7 @@ class StackedLayers(nn.Module):
             return _run(
                 self.layer,
                 self.count,
-                {name: tensor[0] for name, tensor in state.items()},
+                lambda: {name: tensor[0] for name, tensor in state.items()},
                 stacked,
                 changed,
                 input_data,

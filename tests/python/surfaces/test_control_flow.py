@@ -151,6 +151,26 @@ class TestScan:
         with pytest.raises(RuntimeError, match="changes a tensor from outside"):
             scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
 
+    def test_multiples_are_computed_again(self, device):
+        def fn(carry, x):
+            y = (carry + x).tanh() * 0.5
+            return carry + y * y.exp(), None
+
+        def gradient(on, apply):
+            init = rand(3).to(on).requires_grad_()
+            apply(fn, init, rand(5, 3, seed=1).to(on))[0].sum().backward()
+            return init.grad
+
+        def plain(fn, carry, xs):
+            for x in xs:
+                carry, _ = fn(carry, x)
+            return carry, None
+
+        found = gradient(device, scan)
+        # The tangent and the exponential are kept.
+        assert xm.get_stablehlo([found]).count("dynamic_update_slice") == 2
+        torch.testing.assert_close(found.cpu(), gradient("cpu", plain))
+
     def test_changes_of_what_it_is_given(self, device):
         def fn(carry, x):
             carry += x.mul_(2)

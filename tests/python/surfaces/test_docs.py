@@ -31,6 +31,8 @@ loss_fn = nn.NLLLoss()
 batches = [(torch.randn(2, 6), torch.tensor([0, 2])) for _ in range(3)]
 """
 SETUP = {
+    "control_flow.md": "import torch\nfrom torch import nn\n"
+    "model = nn.Module()\nmodel.blocks = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))",
     "README.md": MODEL + "lr, momentum, train_loader = 0.1, 0.9, batches",
     "custom_ops.md": "import numpy as np\n"
     "def my_c_kernel(x, scale): return np.tanh(x * scale)\n"
@@ -64,6 +66,7 @@ torch_xla.sync()
 }
 # What is called or compared afterwards.
 AFTER = {
+    "control_flow.md": "assert model.blocks(torch.ones(2, 3)).shape == (2, 3)",
     "custom_ops.md": """
 x, gate = torch.randn(2, 3), torch.randn(2, 3)
 on = x.to("xla"), gate.to("xla")

@@ -75,6 +75,14 @@ void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>&
   }
 }
 
+/// Of its first operand.
+bool IsViewOrMultiple(const ir::Node& node) {
+  if (&node.op() == &ir::ops::as_strided) return true;
+  return &node.op() == &ir::ops::mul_Tensor &&
+         &node.operands()[1].node->op() == &ir::ops::scalar &&
+         node.operands()[0].shape() == node.shape();
+}
+
 }  // namespace
 
 /// What lies between inputs and outputs.
@@ -132,8 +140,7 @@ std::vector<ir::Value> Capture::BasesOf(std::vector<ir::Value> values) {
   constexpr int64_t kMuchLarger = 4;
   for (ir::Value& value : values) {
     const int64_t most = kMuchLarger * value.shape()->numel;
-    while (&value.node->op() == &ir::ops::as_strided &&
-           value.node->operands()[0].shape()->numel <= most) {
+    while (IsViewOrMultiple(*value.node) && value.node->operands()[0].shape()->numel <= most) {
       value = ir::Value(value.node->operands()[0]);
     }
   }

@@ -56,7 +56,8 @@ class Capture {
   Compiled MakeProgram(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
                        const std::string& name);
 
-  /// What the values are views of; themselves where that is much larger, or they are none.
+  /// What the values are views or multiples of; themselves where that is much larger, or they are
+  /// none.
   static std::vector<ir::Value> BasesOf(std::vector<ir::Value> values);
   /// Which of the values are computed from placeholders.
   std::vector<bool> DependOnPlaceholders(const std::vector<ir::Value>& values) const;
