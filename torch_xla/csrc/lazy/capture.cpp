@@ -78,8 +78,7 @@ void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>&
 /// Of its first operand.
 bool IsViewOrMultiple(const ir::Node& node) {
   if (&node.op() == &ir::ops::as_strided) return true;
-  return &node.op() == &ir::ops::mul_Tensor &&
-         &node.operands()[1].node->op() == &ir::ops::scalar &&
+  return &node.op() == &ir::ops::mul_Tensor && &node.operands()[1].node->op() == &ir::ops::scalar &&
          node.operands()[0].shape() == node.shape();
 }
 
