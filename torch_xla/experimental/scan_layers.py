@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from torch_xla import _XLAC
 from torch_xla._internal import tracing
@@ -155,7 +155,7 @@ def _loop(
     input_data: Any,
 ) -> Any:
     def one(carry: Any, state: _State) -> tuple[Any, _State]:
-        before = {name: tensor.detach().clone() for name, tensor in state.items()}
+        unchanged = {name: tensor.detach().clone() for name, tensor in state.items()}
         result = _call(layer, state, carry)
         given, returned = tree_flatten(carry), tree_flatten(result)
         if given[1] == returned[1] and any(
@@ -165,10 +165,8 @@ def _loop(
             for before, now in zip(given[0], returned[0], strict=True)
         ):
             raise _OtherDtypes
-        # What a layer gives back unchanged is a new tensor, which the loop carries.
-        result = tree_map(lambda x: x, result)
         same = _XLAC._xla_same_value
-        return result, {n: x.detach() for n, x in state.items() if not same(x, before[n])}
+        return result, {n: x.detach() for n, x in state.items() if not same(x, unchanged[n])}
 
     if not stacked:  # Layers without parameters: there is something to loop over.
         first = tree_flatten(input_data)[0][0]
