@@ -72,6 +72,33 @@ def test_gradients_that_are_folded() -> None:
     check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
 
 
+def test_convolutions_of_few_pixels() -> None:
+    """To 64 in all images together, and to 128 for the gradient of many weights."""
+    sizes = [
+        # images, channels, outputs, image, kernel, options
+        (4, 70, 67, (4, 4), (3, 3), {"padding": 1}),
+        (16, 96, 131, (2, 2), (3, 3), {"padding": 1}),  # most of what it sees is padding
+        (3, 130, 65, (3, 5), (3, 2), {"padding": (2, 0)}),
+        (4, 260, 140, (4, 4), (1, 1), {"stride": 2}),
+        (1, 64, 33, (7, 7), (5, 5), {"padding": 2, "stride": (1, 2)}),
+        (2, 33, 64, (5, 4), (3, 3), {"padding": 3, "dilation": (3, 2)}),
+        (5, 320, 9, (1, 1), (1, 1), {}),
+        (1, 64, 16, (1, 1), (3, 3), {"padding": 1}),
+        (8, 128, 257, (4, 4), (3, 3), {"padding": 1}),  # 128 pixels
+        (7, 36, 40, (9,), (4,), {"padding": 2}),
+        (2, 12, 8, (6, 5), (2, 2), {"stride": 2}),
+        (64, 100, 3, (1, 1), (1, 1), {"padding": 0}),
+    ]
+    forward = {1: F.conv1d, 2: F.conv2d}
+    cases = [
+        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
+        for n, c, o, image, kernel, options in sizes
+    ]
+    cases += [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
+    cases += [(F.conv_transpose2d, (rand(4, 96, 3, 3), rand(96, 40, 2, 2)), {"stride": 2})]
+    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
+
+
 def test_transpositions_in_parts() -> None:
     """Those that leave the cache, read by what is elementwise, by reductions and by calls."""
 
@@ -320,10 +347,12 @@ def test_weights_are_read_as_they_lie(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_few_rows_on_another_processor(capability: str) -> None:
+def test_products_on_another_processor(capability: str) -> None:
     if "ATEN_CPU_CAPABILITY" in os.environ:
         pytest.skip("this run is that")
     tests = (
+        f"{__file__}::test_convolutions_of_few_pixels",
+        f"{__file__}::test_gradients_that_are_folded",
         f"{__file__}::test_few_rows_with_weights",
         f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",
     )

@@ -13,6 +13,7 @@
 #include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
+#include "ops/convolution_few_pixels.h"
 #include "ops/convolution_fold.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
@@ -114,7 +115,19 @@ struct Call {
     return of_input ? input : weight;
   }
 
+  FewPixels AsFewPixels() const {
+    const at::Tensor& x = part == ConvolutionPart::kInputGradient ? result : lhs;
+    const at::Tensor& w = part == ConvolutionPart::kWeightGradient ? result : rhs;
+    const at::Tensor& y = part == ConvolutionPart::kForward         ? result
+                          : part == ConvolutionPart::kInputGradient ? lhs
+                                                                    : rhs;
+    return {part, x, w, y, stride, padding, dilation};
+  }
+
   void Run(const XLA_FFI_CallFrame& frame) const {
+    if (const FewPixels few = AsFewPixels(); groups == 1 && few.IsPreferred()) {
+      return few.Run(frame, bias);
+    }
     // Less than this is not worth a second thread.
     constexpr int64_t kLeast = 1 << 21;
     const int64_t products = part == ConvolutionPart::kForward ? result.numel() * rhs[0].numel()

@@ -10,6 +10,7 @@
 #include "lowering/ffi_tensor.h"
 #include "lowering/float_vectors.h"
 #include "lowering/library_call.h"
+#include "lowering/product_tile.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -109,58 +110,17 @@ C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_
   }
 }
 
-/// v[i][l] becomes v[l][i], by swaps at distance kLanes / 2, ..., 1.
-template <int kLanes, int kDistance = kLanes / 2, int... kLane>
-C10_ALWAYS_INLINE void Transpose(Lanes<kLanes>* v, std::integer_sequence<int, kLane...> lanes) {
-  if constexpr (kDistance > 0) {
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & kDistance) continue;
-      const Lanes<kLanes> a = v[i], b = v[i + kDistance];
-      v[i] = __builtin_shufflevector(a, b,
-                                     (kLane & kDistance ? kLanes + kLane - kDistance : kLane)...);
-      v[i + kDistance] = __builtin_shufflevector(
-          a, b, (kLane & kDistance ? kLanes + kLane : kLane + kDistance)...);
-    }
-    Transpose<kLanes, kDistance / 2>(v, lanes);
-  }
-}
-
 /// Terms of the sums at a time, whose weights stay in the nearest cache.
 constexpr int64_t kPanelDepth = 64;
 
-/// Adds to kRows x kVectors * kLanes of the result; the weights of a term lie side by side.
-template <int kLanes, int kVectors, int kRows>
-C10_ALWAYS_INLINE void AddPanel(const float* rows, int64_t row_stride, const float* panel,
-                                int64_t depth, float* out, int64_t out_stride, bool starts) {
-  Lanes<kLanes> sums[kRows][kVectors] = {};
-  if (!starts) {
-    for (int i = 0; i < kRows; ++i) {
-      for (int v = 0; v < kVectors; ++v) {
-        sums[i][v] = Load<Lanes<kLanes>>(out + i * out_stride + v * kLanes);
-      }
-    }
-  }
-  for (int64_t l = 0; l < depth; ++l) {
-    Lanes<kLanes> w[kVectors];
-    for (int v = 0; v < kVectors; ++v)
-      w[v] = Load<Lanes<kLanes>>(panel + (l * kVectors + v) * kLanes);
-    for (int i = 0; i < kRows; ++i) {
-      for (int v = 0; v < kVectors; ++v) sums[i][v] += w[v] * rows[i * row_stride + l];
-    }
-  }
-  for (int i = 0; i < kRows; ++i) {
-    for (int v = 0; v < kVectors; ++v) {
-      std::memcpy(out + i * out_stride + v * kLanes, &sums[i][v], sizeof(sums[i][v]));
-    }
-  }
-}
-
+/// Adds to some columns of the result; the weights of a term lie side by side.
 template <int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64_t m,
                                     const float* panel, int64_t depth, float* out,
                                     int64_t out_stride, bool starts) {
   for (; m >= kRows; m -= kRows, rows += kRows * row_stride, out += kRows * out_stride) {
-    AddPanel<kLanes, kVectors, kRows>(rows, row_stride, panel, depth, out, out_stride, starts);
+    MultiplyTile<kLanes, kVectors, kRows>(rows, row_stride, 1, panel, kVectors * kLanes, depth, out,
+                                          out_stride, !starts);
   }
   if constexpr (kRows > 1) {
     AddPanelRows<kLanes, kVectors, kRows / 2>(rows, row_stride, m, panel, depth, out, out_stride,
@@ -185,7 +145,7 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
           block[j] =
               l + kLanes <= depth ? Load<Lanes<kLanes>>(from) : LoadFirst<kLanes>(from, depth - l);
         }
-        Transpose<kLanes>(block, std::make_integer_sequence<int, kLanes>());
+        Transpose<kLanes>(block);
         for (int j = 0; j < kLanes; ++j) {
           std::memcpy(panel + ((l + j) * kVectors + v) * kLanes, &block[j], sizeof(block[j]));
         }

@@ -1,0 +1,39 @@
+// A convolution as a product of matrices: the columns of what each position of its output sees.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+namespace torch_xla::lowering {
+
+/// How the positions of one dimension go with those of the kernel.
+struct Axis {
+  int64_t input, output, kernel, stride, padding, dilation;
+
+  /// Of the output's position 0, which may lie before the input.
+  int64_t Start(int64_t tap) const { return tap * dilation - padding; }
+  /// The outputs from .first to .second whose inputs for a tap are there.
+  std::pair<int64_t, int64_t> Inside(int64_t tap) const;
+};
+
+/// Of a convolution in one group, of one or two dimensions.
+struct Columns {
+  Axis rows, row;
+
+  /// Of x [N, C, input…], w [O, C, kernel…] and y [N, O, output…].
+  Columns(at::IntArrayRef x, at::IntArrayRef w, at::IntArrayRef y, at::IntArrayRef stride,
+          at::IntArrayRef padding, at::IntArrayRef dilation);
+
+  int64_t inputs() const { return rows.input * row.input; }
+  int64_t outputs() const { return rows.output * row.output; }
+  int64_t taps() const { return rows.kernel * row.kernel; }
+
+  /// Writes columns [channels * taps, outputs], whose rows are `stride` apart, of an image
+  /// [channels, inputs].
+  void Unfold(const float* image, int64_t channels, float* columns, int64_t stride) const;
+  /// Adds such columns to an image.
+  void Fold(const float* columns, int64_t stride, float* image, int64_t channels) const;
+};
+
+}  // namespace torch_xla::lowering
