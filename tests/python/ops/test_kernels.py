@@ -99,6 +99,31 @@ def test_convolutions_of_few_pixels() -> None:
     check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
 
 
+def test_small_convolutions() -> None:
+    """All weights on each thread, which takes a few images at a time."""
+    sizes = [
+        # images, channels, outputs, image, kernel, options
+        (17, 3, 16, (12, 13), (3, 3), {"padding": 1, "stride": 2}),
+        (33, 5, 7, (9, 10), (3, 2), {"padding": (2, 1), "stride": (1, 3)}),
+        (70, 16, 33, (8, 8), (3, 3), {"padding": 1}),
+        (20, 8, 24, (11, 9), (5, 5), {"padding": 4, "dilation": (2, 1), "stride": (2, 2)}),
+        (12, 40, 20, (10, 10), (1, 1), {}),
+        (9, 33, 20, (15, 9), (1, 1), {"stride": 2}),
+        (30, 6, 10, (50,), (7,), {"padding": 3, "stride": 4}),
+        (6, 1, 4, (33, 40), (2, 3), {"dilation": 5}),
+        (40, 2, 3, (5, 5), (5, 5), {"padding": 4}),
+        (10, 4, 4, (9, 9), (3, 3), {"stride": 3, "padding": 3}),  # rows of padding alone
+        (10, 3, 4, (20, 20), (1, 1), {"stride": 7, "padding": 1}),
+    ]
+    forward = {1: F.conv1d, 2: F.conv2d}
+    cases = [
+        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
+        for n, c, o, image, kernel, options in sizes
+    ]
+    cases += [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
+    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
+
+
 def test_transpositions_in_parts() -> None:
     """Those that leave the cache, read by what is elementwise, by reductions and by calls."""
 
@@ -352,6 +377,7 @@ def test_products_on_another_processor(capability: str) -> None:
         pytest.skip("this run is that")
     tests = (
         f"{__file__}::test_convolutions_of_few_pixels",
+        f"{__file__}::test_small_convolutions",
         f"{__file__}::test_gradients_that_are_folded",
         f"{__file__}::test_few_rows_with_weights",
         f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <utility>
+#include <cstdint>
 
 namespace torch_xla::lowering {
 
@@ -11,10 +11,8 @@ namespace torch_xla::lowering {
 struct Axis {
   int64_t input, output, kernel, stride, padding, dilation;
 
-  /// Of the output's position 0, which may lie before the input.
-  int64_t Start(int64_t tap) const { return tap * dilation - padding; }
-  /// The outputs from .first to .second whose inputs for a tap are there.
-  std::pair<int64_t, int64_t> Inside(int64_t tap) const;
+  /// How many positions, from the first of the padding on, the outputs see.
+  int64_t seen() const { return (output - 1) * stride + (kernel - 1) * dilation + 1; }
 };
 
 /// Of a convolution in one group, of one or two dimensions.
@@ -27,12 +25,14 @@ struct Columns {
 
   int64_t inputs() const { return rows.input * row.input; }
   int64_t outputs() const { return rows.output * row.output; }
+  /// Whether an output sees the input of its place, and no other.
+  bool is_same() const;
   int64_t taps() const { return rows.kernel * row.kernel; }
 
   /// Writes columns [channels * taps, outputs], whose rows are `stride` apart, of an image
   /// [channels, inputs].
   void Unfold(const float* image, int64_t channels, float* columns, int64_t stride) const;
-  /// Adds such columns to an image.
+  /// Writes the image of which such columns are the gradients.
   void Fold(const float* columns, int64_t stride, float* image, int64_t channels) const;
 };
 

@@ -13,8 +13,7 @@
 #include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
-#include "ops/convolution_few_pixels.h"
-#include "ops/convolution_fold.h"
+#include "ops/convolution_product.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
@@ -115,7 +114,7 @@ struct Call {
     return of_input ? input : weight;
   }
 
-  FewPixels AsFewPixels() const {
+  ConvolutionProduct AsProduct() const {
     const at::Tensor& x = part == ConvolutionPart::kInputGradient ? result : lhs;
     const at::Tensor& w = part == ConvolutionPart::kWeightGradient ? result : rhs;
     const at::Tensor& y = part == ConvolutionPart::kForward         ? result
@@ -125,9 +124,7 @@ struct Call {
   }
 
   void Run(const XLA_FFI_CallFrame& frame) const {
-    if (const FewPixels few = AsFewPixels(); groups == 1 && few.IsPreferred()) {
-      return few.Run(frame, bias);
-    }
+    if (groups == 1 && RunProducts(AsProduct(), frame, bias)) return;
     // Less than this is not worth a second thread.
     constexpr int64_t kLeast = 1 << 21;
     const int64_t products = part == ConvolutionPart::kForward ? result.numel() * rhs[0].numel()
@@ -138,15 +135,9 @@ struct Call {
     const Cut cut = BestCut(threads);
     const int64_t count = runtime::FfiParts(frame, products, kLeast, cut.extent);
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
-    const bool folds = part == ConvolutionPart::kInputGradient && groups == 1 && sums.empty() &&
-                       PrefersFold(lhs, rhs, stride);
     runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
       const AtenCalls calls;
       at::Tensor out = Part(result, cut.result, i, count);
-      if (folds) {
-        FoldInputGradient(Part(lhs, cut.lhs, i, count), rhs, out, stride, padding, dilation);
-        return;
-      }
       // Only its sizes count, but those of a view that is not contiguous would be copied.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
       std::optional<at::Tensor> bias_part;

@@ -1,0 +1,318 @@
+#include "ops/convolution_product.h"
+
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "lowering/ffi_tensor.h"
+#include "lowering/small_product.h"
+#include "ops/convolution_columns.h"
+#include "runtime/ffi_threads.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using namespace runtime::pjrt;
+
+using Floats = std::unique_ptr<float[]>;
+
+Floats Scratch(int64_t count) { return std::make_unique_for_overwrite<float[]>(count); }
+
+int64_t RoundedUp(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+
+/// Some rows at a time, and of these some terms, so that what is read and written again stays in
+/// the nearest caches.
+void MultiplyInBlocks(const SmallProduct& product, int64_t rows, int64_t terms) {
+  for (int64_t row = 0; row < product.rows; row += rows) {
+    for (int64_t term = 0; term < product.terms; term += terms) {
+      SmallProduct block = product;
+      block.a += row * product.a_row + term * product.a_term;
+      block.b += term * product.b_term;
+      block.c += row * product.c_row;
+      block.rows = std::min(rows, product.rows - row);
+      block.terms = std::min(terms, product.terms - term);
+      block.adds = term > 0;
+      Multiply(block);
+    }
+  }
+}
+
+/// Some images of a convolution. Matrices of their pixels have rows of `width`.
+class Images {
+ public:
+  Images(const ConvolutionProduct& call, int64_t first, int64_t count)
+      : columns(call.x.sizes(), call.w.sizes(), call.y.sizes(), call.stride, call.padding,
+                call.dilation),
+        inputs(call.x.size(1)),
+        outputs(call.y.size(1)),
+        taps(columns.taps()),
+        weights(inputs * taps),
+        count(count),
+        pixels(count * columns.outputs()),
+        width(RoundedUp(pixels, ProductLanes())),
+        x(call.x.const_data_ptr<float>() + first * inputs * columns.inputs()),
+        w(call.w.const_data_ptr<float>()),
+        y(call.y.const_data_ptr<float>() + first * outputs * columns.outputs()) {}
+
+  /// What all outputs see, [weights, width]: the rows of some channels.
+  void Unfold(int64_t begin, int64_t end, float* seen) const {
+    for (int64_t n = 0; n < count; ++n) {
+      columns.Unfold(x + (n * inputs + begin) * columns.inputs(), end - begin,
+                     seen + begin * taps * width + n * columns.outputs(), width);
+    }
+    for (int64_t k = begin * taps; k < end * taps; ++k) {
+      std::fill(seen + k * width + pixels, seen + (k + 1) * width, 0.0F);
+    }
+  }
+
+  /// The outputs' gradients, [outputs, width].
+  Floats Joined() const {
+    Floats joined = Scratch(outputs * width);
+    for (int64_t o = 0; o < outputs; ++o) {
+      float* to = joined.get() + o * width;
+      for (int64_t n = 0; n < count; ++n, to += columns.outputs()) {
+        std::copy_n(y + (n * outputs + o) * columns.outputs(), columns.outputs(), to);
+      }
+      std::fill(to, joined.get() + (o + 1) * width, 0.0F);
+    }
+    return joined;
+  }
+
+  /// Writes some outputs.
+  void Forward(int64_t begin, int64_t end, const float* seen, const float* bias) const {
+    const Floats made = Scratch((end - begin) * width);
+    MultiplyInBlocks({.a = w + begin * weights,
+                      .a_row = weights,
+                      .a_term = 1,
+                      .b = seen,
+                      .b_term = width,
+                      .c = made.get(),
+                      .c_row = width,
+                      .rows = end - begin,
+                      .columns = width,
+                      .terms = weights},
+                     /*rows=*/64, /*terms=*/128);
+    for (int64_t o = begin; o < end; ++o) {
+      const float* from = made.get() + (o - begin) * width;
+      const float more = bias ? bias[o] : 0;
+      for (int64_t n = 0; n < count; ++n, from += columns.outputs()) {
+        float* to = const_cast<float*>(y) + (n * outputs + o) * columns.outputs();
+        for (int64_t i = 0; i < columns.outputs(); ++i) to[i] = from[i] + more;
+      }
+    }
+  }
+
+  /// Writes the gradient of some channels.
+  void InputGradient(int64_t begin, int64_t end, const float* joined) const {
+    const int64_t rows = (end - begin) * taps;
+    const Floats made = Scratch(rows * width);
+    MultiplyInBlocks({.a = w + begin * taps,
+                      .a_row = 1,
+                      .a_term = weights,
+                      .b = joined,
+                      .b_term = width,
+                      .c = made.get(),
+                      .c_row = width,
+                      .rows = rows,
+                      .columns = width,
+                      .terms = outputs},
+                     /*rows=*/128, /*terms=*/64);
+    for (int64_t n = 0; n < count; ++n) {
+      columns.Fold(made.get() + n * columns.outputs(), width,
+                   const_cast<float*>(x) + (n * inputs + begin) * columns.inputs(), end - begin);
+    }
+  }
+
+  const Columns columns;
+  const int64_t inputs, outputs, taps;
+  const int64_t weights;  // of an output
+  const int64_t count, pixels, width;
+
+ private:
+  const float *x, *w, *y;  // of which one is written
+};
+
+/// What outputs see, transposed: panels of `columns` of which there are as many rows in `seen`.
+class Panels {
+ public:
+  Panels(int64_t columns, int64_t terms)
+      : columns_(columns),
+        terms_(terms),
+        size_(PanelWidth() * terms),
+        data_(Scratch(count() * size_)) {}
+
+  int64_t count() const { return (columns_ + PanelWidth() - 1) / PanelWidth(); }
+
+  void Pack(int64_t begin, int64_t end, const float* seen, int64_t width) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      PackPanel(seen + PanelBegin(panel, columns_) * width, width, terms_,
+                data_.get() + panel * size_);
+    }
+  }
+
+  /// Writes, or adds, the gradients of some outputs' weights, [rows, columns].
+  void WeightGradient(const float* joined, int64_t width, int64_t rows, float* to,
+                      bool adds) const {
+    // Panels that stay in the second cache.
+    const int64_t some = std::max<int64_t>(1, (1 << 15) / size_);
+    for (int64_t panel = 0; panel < count(); panel += some) {
+      const int64_t column = PanelBegin(panel, columns_);
+      Multiply({.a = joined,
+                .a_row = width,
+                .a_term = 1,
+                .b = data_.get() + panel * size_,
+                .b_term = PanelWidth(),
+                .c = to + column,
+                .c_row = columns_,
+                .rows = rows,
+                .columns = std::min(columns_ - column, some * PanelWidth()),
+                .terms = terms_,
+                .adds = adds,
+                .b_panel = size_});
+    }
+  }
+
+ private:
+  const int64_t columns_, terms_, size_;
+  const Floats data_;
+};
+
+/// Calls work(part, begin, end) for parts of `count` things, each of `cost` multiplications, copies
+/// or the like, on XLA's threads. Returns how many.
+template <typename Work>
+int64_t InParts(const XLA_FFI_CallFrame& frame, int64_t count, int64_t cost, int64_t least,
+                Work work) {
+  const int64_t parts = runtime::FfiParts(frame, count * cost, least, count);
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+    const DefaultFloatEnvironment environment;
+    work(part, count * part / parts, count * (part + 1) / parts);
+  });
+  return parts;
+}
+
+// What is worth a second thread.
+constexpr int64_t kProducts = 1 << 20, kCopies = 1 << 14;
+
+/// All images at once, and of the weights a part on each thread.
+void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
+                  const float* bias) {
+  const Images all(call, 0, call.x.size(0));
+  if (call.part == ConvolutionPart::kInputGradient) {
+    const Floats joined = all.Joined();
+    InParts(
+        frame, all.inputs, all.taps * all.outputs * all.width, kProducts,
+        [&](int64_t, int64_t begin, int64_t end) { all.InputGradient(begin, end, joined.get()); });
+    return;
+  }
+  const Floats seen = Scratch(all.weights * all.width);
+  InParts(frame, all.inputs, all.taps * all.width, kCopies,
+          [&](int64_t, int64_t begin, int64_t end) { all.Unfold(begin, end, seen.get()); });
+  if (call.part == ConvolutionPart::kForward) {
+    InParts(
+        frame, all.outputs, all.weights * all.width, kProducts,
+        [&](int64_t, int64_t begin, int64_t end) { all.Forward(begin, end, seen.get(), bias); });
+    return;
+  }
+  Panels panels(all.weights, all.pixels);
+  InParts(
+      frame, panels.count(), PanelWidth() * all.pixels, kCopies,
+      [&](int64_t, int64_t begin, int64_t end) { panels.Pack(begin, end, seen.get(), all.width); });
+  const Floats joined = all.Joined();
+  InParts(frame, all.outputs, all.weights * all.pixels, kProducts,
+          [&](int64_t, int64_t begin, int64_t end) {
+            panels.WeightGradient(joined.get() + begin * all.width, all.width, end - begin,
+                                  call.w.mutable_data_ptr<float>() + begin * all.weights,
+                                  /*adds=*/false);
+          });
+}
+
+/// All weights, and on each thread some images, a few at a time.
+void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
+                 const float* bias) {
+  constexpr int64_t kPixels = 128;
+  const int64_t outputs = call.w.size(0), weights = call.w[0].numel();
+  const int64_t pixels = call.y[0][0].numel(), some = std::max<int64_t>(1, kPixels / pixels);
+  const int64_t width = RoundedUp(some * pixels, ProductLanes());
+  const int64_t rows = RoundedUp(weights, PanelWidth());
+  const bool sees = call.part != ConvolutionPart::kInputGradient;
+  std::vector<Floats> sums(runtime::FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
+  const int64_t parts = InParts(
+      frame, call.x.size(0), call.w.numel() * pixels, kProducts,
+      [&](int64_t part, int64_t begin, int64_t end) {
+        const Floats seen = sees ? Scratch(rows * width) : nullptr;
+        if (seen) std::fill(seen.get() + weights * width, seen.get() + rows * width, 0.0F);
+        for (int64_t first = begin; first < end; first += some) {
+          const Images images(call, first, std::min(some, end - first));
+          if (seen) images.Unfold(0, images.inputs, seen.get());
+          if (call.part == ConvolutionPart::kForward) {
+            images.Forward(0, outputs, seen.get(), bias);
+          } else if (call.part == ConvolutionPart::kInputGradient) {
+            images.InputGradient(0, images.inputs, images.Joined().get());
+          } else {
+            if (!sums[part]) sums[part] = Scratch(outputs * rows);
+            Panels panels(rows, images.pixels);
+            panels.Pack(0, panels.count(), seen.get(), images.width);
+            panels.WeightGradient(images.Joined().get(), images.width, outputs, sums[part].get(),
+                                  /*adds=*/first > begin);
+          }
+        }
+      });
+  if (call.part != ConvolutionPart::kWeightGradient) return;
+  float* to = call.w.mutable_data_ptr<float>();
+  for (int64_t o = 0; o < outputs; ++o) {
+    for (int64_t k = 0; k < weights; ++k) {
+      float sum = 0;
+      for (int64_t part = 0; part < parts; ++part) sum += sums[part][o * rows + k];
+      *to++ = sum;
+    }
+  }
+}
+
+bool IsByWeights(const ConvolutionProduct& call) {
+  // A gradient of many weights is worth it for more pixels: none is brought back from blocks.
+  constexpr int64_t kPixels = 64, kMorePixels = 128, kMany = 1 << 18, kLeast = 1 << 10;
+  const int64_t weights = call.w.numel(), pixels = call.y.size(0) * call.y[0][0].numel();
+  const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany;
+  return weights >= kLeast && call.w[0].numel() >= PanelWidth() &&
+         pixels <= (is_worth_more ? kMorePixels : kPixels);
+}
+
+bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) {
+  constexpr int64_t kProductsToMost = 1 << 24, kWeights = 1 << 16;
+  // Of an image, which stay in the caches.
+  constexpr int64_t kColumns = 1 << 18, kColumnsOfGradient = 1 << 20;
+  // Channels to which oneDNN's gradient is up to six times slower.
+  constexpr int64_t kFew = 8, kFewStrided = 32, kTaps = 9, kFewPixels = 64;
+  const int64_t images = call.y.size(0), pixels = call.y[0][0].numel();
+  const int64_t products = images * pixels * call.w.numel();
+  // An image is on one thread.
+  const int64_t parts = runtime::FfiParts(frame, products, kProducts);
+  if (images < parts) return false;
+  const int64_t columns = call.w[0].numel() * pixels;
+  if (call.w.numel() <= kWeights && columns <= kColumns && products <= kProductsToMost) return true;
+  const int64_t channels = call.w.size(1), taps = call.w[0][0].numel();
+  return call.part == ConvolutionPart::kInputGradient && columns <= kColumnsOfGradient &&
+         pixels >= (taps == 1 ? kFewPixels : 1) &&
+         (channels <= kFew ||
+          (c10::multiply_integers(call.stride) > 1 && channels <= kFewStrided && taps <= kTaps));
+}
+
+}  // namespace
+
+bool RunProducts(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
+                 const std::optional<at::Tensor>& bias) {
+  if (call.w.scalar_type() != at::kFloat || call.w.dim() < 3 || call.w.dim() > 4) return false;
+  const float* addend = bias ? bias->const_data_ptr<float>() : nullptr;
+  if (IsByWeights(call)) {
+    RunByWeights(call, frame, addend);
+  } else if (IsByImages(call, frame)) {
+    RunByImages(call, frame, addend);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace torch_xla::lowering
