@@ -32,11 +32,11 @@ C10_ALWAYS_INLINE void Rows(const SmallProduct& product, const float* b, int64_t
 template <bool kByTerm, int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void Columns(const SmallProduct& product, int64_t row, int64_t end) {
   constexpr int kWidth = kLanes * kVectors;
-  if (product.columns < kWidth) {
+  if constexpr (kVectors > 1) {
     // Eight sums hide what each takes.
-    if constexpr (kVectors > 1)
+    if (product.columns < kWidth) {
       return Columns<kByTerm, kLanes, 1, std::max(kRows, 8)>(product, row, end);
-    if constexpr (kLanes > 1) return Columns<kByTerm, kLanes / 2, 1, kRows>(product, row, end);
+    }
   }
   int64_t column = 0;
   for (int64_t panel = 0; column < product.columns; column += kWidth, ++panel) {

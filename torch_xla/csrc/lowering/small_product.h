@@ -7,8 +7,9 @@
 
 namespace torch_xla::lowering {
 
-/// c [rows, columns] = a [rows, terms] b [terms, columns]. Element (i, l) of a is at
-/// i * a_row + l * a_term, one of which is 1; columns of b and c are side by side.
+/// c [rows, columns] = a [rows, terms] b [terms, columns], of ProductLanes() columns at least.
+/// Element (i, l) of a is at i * a_row + l * a_term, one of which is 1; columns of b and c are side
+/// by side.
 struct SmallProduct {
   const float* a;
   int64_t a_row, a_term;

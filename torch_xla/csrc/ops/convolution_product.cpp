@@ -52,9 +52,9 @@ class Images {
         count(count),
         pixels(count * columns.outputs()),
         width(RoundedUp(pixels, ProductLanes())),
-        x(call.x.const_data_ptr<float>() + first * inputs * columns.inputs()),
+        x(call.x.mutable_data_ptr<float>() + first * inputs * columns.inputs()),
         w(call.w.const_data_ptr<float>()),
-        y(call.y.const_data_ptr<float>() + first * outputs * columns.outputs()) {}
+        y(call.y.mutable_data_ptr<float>() + first * outputs * columns.outputs()) {}
 
   /// What all outputs see, [weights, width]: the rows of some channels.
   void Unfold(int64_t begin, int64_t end, float* seen) const {
@@ -98,7 +98,7 @@ class Images {
       const float* from = made.get() + (o - begin) * width;
       const float more = bias ? bias[o] : 0;
       for (int64_t n = 0; n < count; ++n, from += columns.outputs()) {
-        float* to = const_cast<float*>(y) + (n * outputs + o) * columns.outputs();
+        float* to = y + (n * outputs + o) * columns.outputs();
         for (int64_t i = 0; i < columns.outputs(); ++i) to[i] = from[i] + more;
       }
     }
@@ -121,7 +121,7 @@ class Images {
                      /*rows=*/128, /*terms=*/64);
     for (int64_t n = 0; n < count; ++n) {
       columns.Fold(made.get() + n * columns.outputs(), width,
-                   const_cast<float*>(x) + (n * inputs + begin) * columns.inputs(), end - begin);
+                   x + (n * inputs + begin) * columns.inputs(), end - begin);
     }
   }
 
@@ -131,7 +131,9 @@ class Images {
   const int64_t count, pixels, width;
 
  private:
-  const float *x, *w, *y;  // of which one is written
+  float* const x;
+  const float* const w;
+  float* const y;
 };
 
 /// What outputs see, transposed: panels of `columns` of which there are as many rows in `seen`.
