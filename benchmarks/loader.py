@@ -57,8 +57,7 @@ class Batches(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Batch:
         # From when the last one was due, so that what it takes to send it is not added.
-        now = time.perf_counter()
-        self.due = max(now, self.due + self.seconds) if now < self.due + self.seconds else now
+        self.due = max(time.perf_counter(), self.due + self.seconds)
         while self.is_busy and time.perf_counter() < self.due:
             self.batch[0].flatten()[:4096].exp()
         batch = tuple(tensor.clone() for tensor in self.batch)

@@ -72,6 +72,16 @@ def test_gradients_that_are_folded() -> None:
     check_many(cases, rtol=1e-4, atol=1e-4, grad=True)
 
 
+def with_biases(sizes):
+    """Convolutions with a bias, and a third of them without."""
+    forward = {1: F.conv1d, 2: F.conv2d}
+    cases = [
+        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
+        for n, c, o, image, kernel, options in sizes
+    ]
+    return cases + [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
+
+
 def test_convolutions_of_few_pixels() -> None:
     """To 64 in all images together, and to 128 for the gradient of many weights."""
     sizes = [
@@ -89,12 +99,7 @@ def test_convolutions_of_few_pixels() -> None:
         (2, 12, 8, (6, 5), (2, 2), {"stride": 2}),
         (64, 100, 3, (1, 1), (1, 1), {"padding": 0}),
     ]
-    forward = {1: F.conv1d, 2: F.conv2d}
-    cases = [
-        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
-        for n, c, o, image, kernel, options in sizes
-    ]
-    cases += [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
+    cases = with_biases(sizes)
     cases += [(F.conv_transpose2d, (rand(4, 96, 3, 3), rand(96, 40, 2, 2)), {"stride": 2})]
     check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
 
@@ -115,13 +120,7 @@ def test_small_convolutions() -> None:
         (10, 4, 4, (9, 9), (3, 3), {"stride": 3, "padding": 3}),  # rows of padding alone
         (10, 3, 4, (20, 20), (1, 1), {"stride": 7, "padding": 1}),
     ]
-    forward = {1: F.conv1d, 2: F.conv2d}
-    cases = [
-        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
-        for n, c, o, image, kernel, options in sizes
-    ]
-    cases += [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
-    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
+    check_many(with_biases(sizes), rtol=1e-4, atol=1e-3, grad=True)
 
 
 def test_transpositions_in_parts() -> None:

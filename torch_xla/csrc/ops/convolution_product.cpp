@@ -39,6 +39,13 @@ void MultiplyInBlocks(const SmallProduct& product, int64_t rows, int64_t terms) 
   }
 }
 
+/// Of an output.
+int64_t WeightsOf(const ConvolutionProduct& call) { return call.w.numel() / call.w.size(0); }
+/// Of an image of the output.
+int64_t PixelsOf(const ConvolutionProduct& call) {
+  return call.y.numel() / (call.y.size(0) * call.y.size(1));
+}
+
 /// Some images of a convolution. Matrices of their pixels have rows of `width`.
 class Images {
  public:
@@ -52,14 +59,14 @@ class Images {
         count(count),
         pixels(count * columns.outputs()),
         width(RoundedUp(pixels, ProductLanes())),
-        x(call.x.mutable_data_ptr<float>() + first * inputs * columns.inputs()),
-        w(call.w.const_data_ptr<float>()),
-        y(call.y.mutable_data_ptr<float>() + first * outputs * columns.outputs()) {}
+        x_(call.x.mutable_data_ptr<float>() + first * inputs * columns.inputs()),
+        w_(call.w.const_data_ptr<float>()),
+        y_(call.y.mutable_data_ptr<float>() + first * outputs * columns.outputs()) {}
 
   /// What all outputs see, [weights, width]: the rows of some channels.
   void Unfold(int64_t begin, int64_t end, float* seen) const {
     for (int64_t n = 0; n < count; ++n) {
-      columns.Unfold(x + (n * inputs + begin) * columns.inputs(), end - begin,
+      columns.Unfold(x_ + (n * inputs + begin) * columns.inputs(), end - begin,
                      seen + begin * taps * width + n * columns.outputs(), width);
     }
     for (int64_t k = begin * taps; k < end * taps; ++k) {
@@ -73,7 +80,7 @@ class Images {
     for (int64_t o = 0; o < outputs; ++o) {
       float* to = joined.get() + o * width;
       for (int64_t n = 0; n < count; ++n, to += columns.outputs()) {
-        std::copy_n(y + (n * outputs + o) * columns.outputs(), columns.outputs(), to);
+        std::copy_n(y_ + (n * outputs + o) * columns.outputs(), columns.outputs(), to);
       }
       std::fill(to, joined.get() + (o + 1) * width, 0.0F);
     }
@@ -83,7 +90,7 @@ class Images {
   /// Writes some outputs.
   void Forward(int64_t begin, int64_t end, const float* seen, const float* bias) const {
     const Floats made = Scratch((end - begin) * width);
-    MultiplyInBlocks({.a = w + begin * weights,
+    MultiplyInBlocks({.a = w_ + begin * weights,
                       .a_row = weights,
                       .a_term = 1,
                       .b = seen,
@@ -98,7 +105,7 @@ class Images {
       const float* from = made.get() + (o - begin) * width;
       const float more = bias ? bias[o] : 0;
       for (int64_t n = 0; n < count; ++n, from += columns.outputs()) {
-        float* to = y + (n * outputs + o) * columns.outputs();
+        float* to = y_ + (n * outputs + o) * columns.outputs();
         for (int64_t i = 0; i < columns.outputs(); ++i) to[i] = from[i] + more;
       }
     }
@@ -108,7 +115,7 @@ class Images {
   void InputGradient(int64_t begin, int64_t end, const float* joined) const {
     const int64_t rows = (end - begin) * taps;
     const Floats made = Scratch(rows * width);
-    MultiplyInBlocks({.a = w + begin * taps,
+    MultiplyInBlocks({.a = w_ + begin * taps,
                       .a_row = 1,
                       .a_term = weights,
                       .b = joined,
@@ -121,7 +128,7 @@ class Images {
                      /*rows=*/128, /*terms=*/64);
     for (int64_t n = 0; n < count; ++n) {
       columns.Fold(made.get() + n * columns.outputs(), width,
-                   x + (n * inputs + begin) * columns.inputs(), end - begin);
+                   x_ + (n * inputs + begin) * columns.inputs(), end - begin);
     }
   }
 
@@ -131,9 +138,9 @@ class Images {
   const int64_t count, pixels, width;
 
  private:
-  float* const x;
-  const float* const w;
-  float* const y;
+  float* const x_;
+  const float* const w_;
+  float* const y_;
 };
 
 /// What outputs see, transposed: panels of `columns` of which there are as many rows in `seen`.
@@ -234,8 +241,8 @@ void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame
 void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                  const float* bias) {
   constexpr int64_t kPixels = 128;
-  const int64_t outputs = call.w.size(0), weights = call.w[0].numel();
-  const int64_t pixels = call.y[0][0].numel(), some = std::max<int64_t>(1, kPixels / pixels);
+  const int64_t outputs = call.w.size(0), weights = WeightsOf(call), pixels = PixelsOf(call);
+  const int64_t some = std::max<int64_t>(1, kPixels / pixels);
   const int64_t width = RoundedUp(some * pixels, ProductLanes());
   const int64_t rows = RoundedUp(weights, PanelWidth());
   const bool sees = call.part != ConvolutionPart::kInputGradient;
@@ -275,9 +282,9 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
 bool IsByWeights(const ConvolutionProduct& call) {
   // A gradient of many weights is worth it for more pixels: none is brought back from blocks.
   constexpr int64_t kPixels = 64, kMorePixels = 128, kMany = 1 << 18, kLeast = 1 << 10;
-  const int64_t weights = call.w.numel(), pixels = call.y.size(0) * call.y[0][0].numel();
+  const int64_t weights = call.w.numel(), pixels = call.y.size(0) * PixelsOf(call);
   const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany;
-  return weights >= kLeast && call.w[0].numel() >= PanelWidth() &&
+  return weights >= kLeast && WeightsOf(call) >= PanelWidth() &&
          pixels <= (is_worth_more ? kMorePixels : kPixels);
 }
 
@@ -287,14 +294,14 @@ bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) 
   constexpr int64_t kColumns = 1 << 18, kColumnsOfGradient = 1 << 20;
   // Channels to which oneDNN's gradient is up to six times slower.
   constexpr int64_t kFew = 8, kFewStrided = 32, kTaps = 9, kFewPixels = 64;
-  const int64_t images = call.y.size(0), pixels = call.y[0][0].numel();
+  const int64_t images = call.y.size(0), pixels = PixelsOf(call);
   const int64_t products = images * pixels * call.w.numel();
   // An image is on one thread.
   const int64_t parts = runtime::FfiParts(frame, products, kProducts);
   if (images < parts) return false;
-  const int64_t columns = call.w[0].numel() * pixels;
+  const int64_t columns = WeightsOf(call) * pixels;
   if (call.w.numel() <= kWeights && columns <= kColumns && products <= kProductsToMost) return true;
-  const int64_t channels = call.w.size(1), taps = call.w[0][0].numel();
+  const int64_t channels = call.w.size(1), taps = WeightsOf(call) / channels;
   return call.part == ConvolutionPart::kInputGradient && columns <= kColumnsOfGradient &&
          pixels >= (taps == 1 ? kFewPixels : 1) &&
          (channels <= kFew ||
