@@ -294,6 +294,8 @@ def test_few_rows_with_weights() -> None:
     x = rand(3, 20)
     x[0, 3], x[1, 19], x[2, 0] = INF, -INF, NAN
     check_many([(F.linear, (x, rand(9, 20))), (F.linear, (rand(4, 0), rand(5, 0)))])
+    denormal = rand(2, 64) * 1e-20, rand(4096, 64) * 1e-20
+    check_many([(F.linear, denormal)], rtol=1e-3, atol=1e-42)
     half = [
         (F.linear, (rand(*rows, dtype=BF16), rand(out, rows[1], dtype=BF16), rand(out, dtype=BF16)))
         for rows, out in (((1, 48), 64), ((5, 7), 6), ((4, 300), 1030), ((19, 83), 61))

@@ -12,8 +12,8 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lazy {
@@ -336,12 +336,9 @@ void Handle(const XLA_FFI_CallFrame& frame) {
     begins.push_back(begins.back() + CountOf(*static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])));
   }
   const int64_t elements = begins.back();
-  const int64_t parts =
-      runtime::FfiParts(frame, elements * static_cast<int64_t>(steps.size()), 1 << 17);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const lowering::DefaultFloatEnvironment environment;
+  const auto num_steps = static_cast<int64_t>(steps.size());
+  lowering::InParts(frame, elements, num_steps, 1 << 17, [&](int64_t, int64_t begin, int64_t end) {
     Chunks chunks(frame, steps, results, tensors);
-    const int64_t begin = elements * part / parts, end = elements * (part + 1) / parts;
     auto tensor = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
     for (; tensor < tensors && begins[tensor] < end; ++tensor) {
       chunks.Run(tensor, std::max(begin, begins[tensor]) - begins[tensor],

@@ -7,10 +7,10 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -87,11 +87,7 @@ void HandleAddRows(const XLA_FFI_CallFrame& frame) {
   const Matrix result(frame.rets.rets[0]);
   const AddRow add = FindAddRow();
   // Each part has rows of its own, so that each row's sum is in the order of the indices.
-  const int64_t parts =
-      runtime::FfiParts(frame, result.rows * result.columns, 1 << 15, result.rows);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    const int64_t begin = result.rows * part / parts, end = result.rows * (part + 1) / parts;
+  InParts(frame, result.rows, result.columns, 1 << 15, [&](int64_t, int64_t begin, int64_t end) {
     std::memset(result.Row(begin), 0, (end - begin) * result.columns * sizeof(float));
     for (int64_t k = 0; k < index.size(); ++k) {
       const int64_t row = index[k], from = of ? (*of)[k] : k;
@@ -120,12 +116,9 @@ void HandleBag(const XLA_FFI_CallFrame& frame) {
   const AddRow add = FindAddRow();
   std::fill_n(bags, begin_of(0), -1);
   // The last bag goes on to the end, though an offset may follow.
-  const int64_t work = output.rows * output.columns + count * output.columns;
-  const int64_t parts = runtime::FfiParts(frame, work, 1 << 14, output.rows);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    const int64_t last = output.rows * (part + 1) / parts;
-    for (int64_t bag = output.rows * part / parts; bag < last; ++bag) {
+  const int64_t cost = (1 + count / std::max<int64_t>(output.rows, 1)) * output.columns;
+  InParts(frame, output.rows, cost, 1 << 14, [&](int64_t, int64_t first, int64_t last) {
+    for (int64_t bag = first; bag < last; ++bag) {
       float* row = output.Row(bag);
       std::fill_n(row, output.columns, 0.0F);
       const int64_t end = bag + 1 < output.rows ? begin_of(bag + 1) : count;

@@ -7,11 +7,11 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/float_vectors.h"
 #include "lowering/library_call.h"
 #include "lowering/product_tile.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -271,11 +271,9 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
   if (columns * m == 0) return;
-  const int64_t parts = runtime::FfiParts(frame, columns * k * (1 + m / 4), 1 << 17);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+  InParts(frame, columns, k * (1 + m / 4), 1 << 17, [&](int64_t, int64_t column, int64_t end) {
     FewRows<T> some = product;
-    const int64_t end = columns * (part + 1) / parts;
-    for (int64_t column = columns * part / parts; column < end;) {
+    while (column < end) {
       const int64_t at = column / n, first = column % n, last = std::min(n, first + end - column);
       some.rows = product.rows + at * m * k;
       some.weights = product.weights + at * n * k;

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "ops/softmax_library.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -80,10 +80,7 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
   const float of_all = targets.IsMean() ? *grad / total : *grad;  // where it was reduced
   auto* const result = FfiData<float>(frame.rets.rets[0]);
   const int64_t rows = targets.rows(), columns = targets.columns();
-  const int64_t parts = runtime::FfiParts(frame, rows * columns, 1 << 16, rows);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    const int64_t begin = rows * part / parts, end = rows * (part + 1) / parts;
+  InParts(frame, rows, columns, 1 << 16, [&](int64_t, int64_t begin, int64_t end) {
     std::fill(result + begin * columns, result + end * columns, 0.0F);
     for (int64_t row = begin; row < end; ++row) {
       if (!targets.Counts(row)) continue;

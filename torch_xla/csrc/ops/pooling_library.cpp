@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -24,10 +24,8 @@ void Scatter(const XLA_FFI_CallFrame& frame) {
   const auto* grads = FfiData<const T>(frame.args.args[0]);
   const auto* indices = FfiData<const int32_t>(frame.args.args[1]);
   T* result = FfiData<T>(frame.rets.rets[0]);
-  const int64_t parts = runtime::FfiParts(frame, planes * inputs, 1 << 15, planes);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    for (int64_t i = planes * part / parts; i < planes * (part + 1) / parts; ++i) {
+  InParts(frame, planes, inputs, 1 << 15, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       T* plane = result + i * inputs;
       std::fill_n(plane, inputs, T{0});
       for (int64_t j = i * outputs; j < (i + 1) * outputs; ++j) {

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "lazy/cpu_handler.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -21,9 +21,8 @@ template <bool kStack>
 void Handle(const XLA_FFI_CallFrame& frame) {
   const int64_t bytes = FfiAttributes(frame.attrs).List("bytes")[0];
   const int64_t count = kStack ? frame.args.size : frame.rets.size;
-  const int64_t threads = runtime::FfiParts(frame, count * bytes, 1 << 18, count);
-  runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
-    for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
+  InParts(frame, count, bytes, 1 << 18, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       if constexpr (kStack) {
         std::memcpy(FfiData<char>(frame.rets.rets[0]) + i * bytes,
                     FfiData<char>(frame.args.args[i]), bytes);

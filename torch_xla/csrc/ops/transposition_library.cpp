@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "lazy/cpu_handler.h"
-#include "runtime/ffi_threads.h"
+#include "lowering/ffi_parts.h"
 #include "stablehlo/transposition.h"
 
 namespace torch_xla::lowering {
@@ -37,9 +37,8 @@ void TransposeAll(const XLA_FFI_CallFrame& frame) {
   // Squares of columns; less than that of a thread's is not worth it.
   constexpr int64_t kLeast = 1 << 15;
   const int64_t strips = (columns + kSquare - 1) / kSquare, all = batch * strips;
-  const int64_t parts = runtime::FfiParts(frame, batch * rows * columns, kLeast, all);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) {
+  InParts(frame, all, rows * kSquare, kLeast, [&](int64_t, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
       const int64_t begin = i % strips * kSquare, at = i / strips * rows * columns;
       Transpose(static_cast<const T*>(operand.data) + at, static_cast<T*>(result.data) + at, rows,
                 columns, begin, std::min(columns, begin + kSquare));
