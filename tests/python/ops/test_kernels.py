@@ -76,7 +76,11 @@ def with_biases(sizes):
     """Convolutions with a bias, and a third of them without."""
     forward = {1: F.conv1d, 2: F.conv2d}
     cases = [
-        (forward[len(image)], (rand(n, c, *image), rand(o, c, *kernel), rand(o)), options)
+        (
+            forward[len(image)],
+            (rand(n, c * options.get("groups", 1), *image), rand(o, c, *kernel), rand(o)),
+            options,
+        )
         for n, c, o, image, kernel, options in sizes
     ]
     return cases + [(f, (x, w), options) for f, (x, w, _), options in cases[::3]]
@@ -121,6 +125,64 @@ def test_small_convolutions() -> None:
         (10, 3, 4, (20, 20), (1, 1), {"stride": 7, "padding": 1}),
     ]
     check_many(with_biases(sizes), rtol=1e-4, atol=1e-3, grad=True)
+
+
+def test_convolutions_by_tiles() -> None:
+    """Winograd's: each thread has tiles, or where there are few of these, channels."""
+    sizes = [
+        # images, channels, outputs, image, kernel, options
+        (2, 33, 17, (11, 30), (3, 3), {"padding": 1}),
+        (1, 16, 16, (65, 40), (3, 3), {}),
+        (4, 64, 48, (9, 9), (3, 3), {"padding": 2}),
+        (16, 20, 16, (15, 16), (3, 3), {"padding": 1}),  # strips of several images
+        (2, 130, 70, (6, 5), (3, 3), {"padding": 1}),  # channels, as all from here
+        (3, 100, 161, (7, 8), (3, 3), {"padding": 1}),
+        (20, 160, 300, (3, 3), (3, 3), {"padding": 2}),
+    ]
+    check_many(with_biases(sizes), rtol=1e-4, atol=1e-3, grad=True)
+
+
+def test_convolutions_in_small_groups() -> None:
+    sizes = [
+        # images, channels of a group, outputs, image, kernel, options
+        (3, 1, 20, (28, 27), (3, 3), {"padding": 1, "groups": 20}),
+        (2, 1, 18, (13, 30), (7, 7), {"padding": 3, "groups": 18}),
+        (2, 1, 36, (14, 14), (3, 3), {"padding": 1, "stride": 2, "groups": 12}),
+        (3, 4, 12, (9, 11), (3, 3), {"padding": 1, "groups": 3}),
+        (2, 2, 24, (20, 9), (5, 4), {"padding": (5, 0), "stride": (3, 1), "groups": 6}),
+        (2, 2, 10, (17, 17), (2, 3), {"dilation": (4, 3), "padding": 1, "groups": 2}),
+        (4, 1, 9, (50,), (4,), {"padding": 2, "groups": 9}),
+        (4, 2, 9, (31,), (5,), {"padding": 1, "stride": 2, "groups": 3}),
+        (1, 1, 6, (5, 5), (1, 1), {"stride": 3, "groups": 6}),
+    ]
+    check_many(with_biases(sizes), rtol=1e-4, atol=1e-3, grad=True)
+
+
+def test_convolutions_of_what_is_not_finite() -> None:
+    """Tiles and planes take up more than an output sees: it must not show."""
+
+    def spoiled(tensor, *positions):
+        for position, value in positions:
+            tensor[position] = value
+        return tensor
+
+    inf, nan = float("inf"), float("nan")
+    x = spoiled(
+        rand(2, 20, 18, 18), ((0, 3, 4, 5), inf), ((1, 0, 0, 0), nan), ((1, 7, 17, 9), -inf)
+    )
+    w = spoiled(rand(24, 20, 3, 3), ((2, 5, 1, 1), inf))
+    dense = (F.conv2d, [(x, rand(24, 20, 3, 3)), (rand(2, 20, 18, 18), w)])
+    small = rand(20, 1, 3, 3)
+    planes = (
+        F.conv2d,
+        [(x, small), (rand(2, 20, 18, 18), spoiled(small.clone(), ((4, 0, 2, 0), inf)))],
+    )
+    cases = [
+        (function, pair, {"groups": groups, "stride": stride})
+        for (function, pairs), groups, stride in ((dense, 1, 1), (planes, 20, 1), (planes, 20, 2))
+        for pair in pairs
+    ]
+    check_many(cases, rtol=1e-4, atol=1e-3, grad=True)
 
 
 def test_transpositions_in_parts() -> None:
@@ -379,6 +441,8 @@ def test_products_on_another_processor(capability: str) -> None:
     tests = (
         f"{__file__}::test_convolutions_of_few_pixels",
         f"{__file__}::test_small_convolutions",
+        f"{__file__}::test_convolutions_by_tiles",
+        f"{__file__}::test_convolutions_in_small_groups",
         f"{__file__}::test_gradients_that_are_folded",
         f"{__file__}::test_few_rows_with_weights",
         f"{os.path.dirname(__file__)}/test_attention.py::test_few_queries",

@@ -4,8 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace torch_xla::lowering {
+
+/// What a product reads or writes, not initialized.
+using Floats = std::unique_ptr<float[]>;
+inline Floats Scratch(int64_t count) { return std::make_unique_for_overwrite<float[]>(count); }
 
 /// c [rows, columns] = a [rows, terms] b [terms, columns], of ProductLanes() columns at least.
 /// Element (i, l) of a is at i * a_row + l * a_term, one of which is 1; columns of b and c are side
@@ -28,8 +33,11 @@ void Multiply(const SmallProduct& product);
 
 /// Floats in a vector of this processor.
 int64_t ProductLanes();
+/// Vectors that so many floats take.
+inline int64_t InVectors(int64_t count) { return (count + ProductLanes() - 1) / ProductLanes(); }
 
 inline int64_t PanelWidth() { return 2 * ProductLanes(); }
+inline int64_t InPanels(int64_t columns) { return (columns + PanelWidth() - 1) / PanelWidth(); }
 /// The first of the columns, at least PanelWidth(), in a panel: the last overlaps the one before.
 inline int64_t PanelBegin(int64_t panel, int64_t columns) {
   const int64_t begin = panel * PanelWidth(), last = columns - PanelWidth();

@@ -5,15 +5,9 @@
 
 #include <cstdint>
 
+#include "ops/convolution_plane.h"
+
 namespace torch_xla::lowering {
-
-/// How the positions of one dimension go with those of the kernel.
-struct Axis {
-  int64_t input, output, kernel, stride, padding, dilation;
-
-  /// How many positions, from the first of the padding on, the outputs see.
-  int64_t seen() const { return (output - 1) * stride + (kernel - 1) * dilation + 1; }
-};
 
 /// Of a convolution in one group, of one or two dimensions.
 struct Columns {

@@ -13,6 +13,7 @@
 #include "lowering/aten_calls.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
+#include "ops/convolution_groups.h"
 #include "ops/convolution_product.h"
 #include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
@@ -123,8 +124,14 @@ struct Call {
     return {part, x, w, y, stride, padding, dilation};
   }
 
+  bool RunWithoutAten(const XLA_FFI_CallFrame& frame) const {
+    const float* addend = bias ? bias->const_data_ptr<float>() : nullptr;
+    return groups == 1 ? RunProducts(AsProduct(), frame, addend)
+                       : RunGroups(AsProduct(), groups, frame, addend);
+  }
+
   void Run(const XLA_FFI_CallFrame& frame) const {
-    if (groups == 1 && RunProducts(AsProduct(), frame, bias)) return;
+    if (lhs.scalar_type() == at::kFloat && RunWithoutAten(frame)) return;
     // Less than this is not worth a second thread.
     constexpr int64_t kLeast = 1 << 21;
     const int64_t products = part == ConvolutionPart::kForward ? result.numel() * rhs[0].numel()

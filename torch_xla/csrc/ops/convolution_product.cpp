@@ -3,24 +3,21 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
-#include "lowering/ffi_tensor.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/small_product.h"
 #include "ops/convolution_columns.h"
-#include "runtime/ffi_threads.h"
+#include "ops/convolution_winograd.h"
 
 namespace torch_xla::lowering {
 namespace {
 
 using namespace runtime::pjrt;
 
-using Floats = std::unique_ptr<float[]>;
-
-Floats Scratch(int64_t count) { return std::make_unique_for_overwrite<float[]>(count); }
-
-int64_t RoundedUp(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+/// How far rows of so many floats are apart: an odd number of vectors, or they would share few
+/// places of the caches.
+int64_t RowOf(int64_t count) { return (InVectors(count) | 1) * ProductLanes(); }
 
 /// Some rows at a time, and of these some terms, so that what is read and written again stays in
 /// the nearest caches.
@@ -46,7 +43,7 @@ int64_t PixelsOf(const ConvolutionProduct& call) {
   return call.y.numel() / (call.y.size(0) * call.y.size(1));
 }
 
-/// Some images of a convolution. Matrices of their pixels have rows of `width`.
+/// Some images of a convolution. Matrices of their pixels have rows of `width`, `row` apart.
 class Images {
  public:
   Images(const ConvolutionProduct& call, int64_t first, int64_t count)
@@ -58,7 +55,8 @@ class Images {
         weights(inputs * taps),
         count(count),
         pixels(count * columns.outputs()),
-        width(RoundedUp(pixels, ProductLanes())),
+        width(InVectors(pixels) * ProductLanes()),
+        row(RowOf(pixels)),
         x_(call.x.mutable_data_ptr<float>() + first * inputs * columns.inputs()),
         w_(call.w.const_data_ptr<float>()),
         y_(call.y.mutable_data_ptr<float>() + first * outputs * columns.outputs()) {}
@@ -67,42 +65,42 @@ class Images {
   void Unfold(int64_t begin, int64_t end, float* seen) const {
     for (int64_t n = 0; n < count; ++n) {
       columns.Unfold(x_ + (n * inputs + begin) * columns.inputs(), end - begin,
-                     seen + begin * taps * width + n * columns.outputs(), width);
+                     seen + begin * taps * row + n * columns.outputs(), row);
     }
     for (int64_t k = begin * taps; k < end * taps; ++k) {
-      std::fill(seen + k * width + pixels, seen + (k + 1) * width, 0.0F);
+      std::fill(seen + k * row + pixels, seen + k * row + width, 0.0F);
     }
   }
 
   /// The outputs' gradients, [outputs, width].
   Floats Joined() const {
-    Floats joined = Scratch(outputs * width);
+    Floats joined = Scratch(outputs * row);
     for (int64_t o = 0; o < outputs; ++o) {
-      float* to = joined.get() + o * width;
+      float* to = joined.get() + o * row;
       for (int64_t n = 0; n < count; ++n, to += columns.outputs()) {
         std::copy_n(y_ + (n * outputs + o) * columns.outputs(), columns.outputs(), to);
       }
-      std::fill(to, joined.get() + (o + 1) * width, 0.0F);
+      std::fill(to, joined.get() + o * row + width, 0.0F);
     }
     return joined;
   }
 
   /// Writes some outputs.
   void Forward(int64_t begin, int64_t end, const float* seen, const float* bias) const {
-    const Floats made = Scratch((end - begin) * width);
+    const Floats made = Scratch((end - begin) * row);
     MultiplyInBlocks({.a = w_ + begin * weights,
                       .a_row = weights,
                       .a_term = 1,
                       .b = seen,
-                      .b_term = width,
+                      .b_term = row,
                       .c = made.get(),
-                      .c_row = width,
+                      .c_row = row,
                       .rows = end - begin,
                       .columns = width,
                       .terms = weights},
                      /*rows=*/64, /*terms=*/128);
     for (int64_t o = begin; o < end; ++o) {
-      const float* from = made.get() + (o - begin) * width;
+      const float* from = made.get() + (o - begin) * row;
       const float more = bias ? bias[o] : 0;
       for (int64_t n = 0; n < count; ++n, from += columns.outputs()) {
         float* to = y_ + (n * outputs + o) * columns.outputs();
@@ -114,20 +112,20 @@ class Images {
   /// Writes the gradient of some channels.
   void InputGradient(int64_t begin, int64_t end, const float* joined) const {
     const int64_t rows = (end - begin) * taps;
-    const Floats made = Scratch(rows * width);
+    const Floats made = Scratch(rows * row);
     MultiplyInBlocks({.a = w_ + begin * taps,
                       .a_row = 1,
                       .a_term = weights,
                       .b = joined,
-                      .b_term = width,
+                      .b_term = row,
                       .c = made.get(),
-                      .c_row = width,
+                      .c_row = row,
                       .rows = rows,
                       .columns = width,
                       .terms = outputs},
                      /*rows=*/128, /*terms=*/64);
     for (int64_t n = 0; n < count; ++n) {
-      columns.Fold(made.get() + n * columns.outputs(), width,
+      columns.Fold(made.get() + n * columns.outputs(), row,
                    x_ + (n * inputs + begin) * columns.inputs(), end - begin);
     }
   }
@@ -135,7 +133,7 @@ class Images {
   const Columns columns;
   const int64_t inputs, outputs, taps;
   const int64_t weights;  // of an output
-  const int64_t count, pixels, width;
+  const int64_t count, pixels, width, row;
 
  private:
   float* const x_;
@@ -152,24 +150,22 @@ class Panels {
         size_(PanelWidth() * terms),
         data_(Scratch(count() * size_)) {}
 
-  int64_t count() const { return (columns_ + PanelWidth() - 1) / PanelWidth(); }
+  int64_t count() const { return InPanels(columns_); }
 
-  void Pack(int64_t begin, int64_t end, const float* seen, int64_t width) {
+  void Pack(int64_t begin, int64_t end, const float* seen, int64_t row) {
     for (int64_t panel = begin; panel < end; ++panel) {
-      PackPanel(seen + PanelBegin(panel, columns_) * width, width, terms_,
-                data_.get() + panel * size_);
+      PackPanel(seen + PanelBegin(panel, columns_) * row, row, terms_, data_.get() + panel * size_);
     }
   }
 
   /// Writes, or adds, the gradients of some outputs' weights, [rows, columns].
-  void WeightGradient(const float* joined, int64_t width, int64_t rows, float* to,
-                      bool adds) const {
+  void WeightGradient(const float* joined, int64_t row, int64_t rows, float* to, bool adds) const {
     // Panels that stay in the second cache.
     const int64_t some = std::max<int64_t>(1, (1 << 15) / size_);
     for (int64_t panel = 0; panel < count(); panel += some) {
       const int64_t column = PanelBegin(panel, columns_);
       Multiply({.a = joined,
-                .a_row = width,
+                .a_row = row,
                 .a_term = 1,
                 .b = data_.get() + panel * size_,
                 .b_term = PanelWidth(),
@@ -188,19 +184,6 @@ class Panels {
   const Floats data_;
 };
 
-/// Calls work(part, begin, end) for parts of `count` things, each of `cost` multiplications, copies
-/// or the like, on XLA's threads. Returns how many.
-template <typename Work>
-int64_t InParts(const XLA_FFI_CallFrame& frame, int64_t count, int64_t cost, int64_t least,
-                Work work) {
-  const int64_t parts = runtime::FfiParts(frame, count * cost, least, count);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    work(part, count * part / parts, count * (part + 1) / parts);
-  });
-  return parts;
-}
-
 // What is worth a second thread.
 constexpr int64_t kProducts = 1 << 20, kCopies = 1 << 14;
 
@@ -215,7 +198,7 @@ void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame
         [&](int64_t, int64_t begin, int64_t end) { all.InputGradient(begin, end, joined.get()); });
     return;
   }
-  const Floats seen = Scratch(all.weights * all.width);
+  const Floats seen = Scratch(all.weights * all.row);
   InParts(frame, all.inputs, all.taps * all.width, kCopies,
           [&](int64_t, int64_t begin, int64_t end) { all.Unfold(begin, end, seen.get()); });
   if (call.part == ConvolutionPart::kForward) {
@@ -227,11 +210,11 @@ void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame
   Panels panels(all.weights, all.pixels);
   InParts(
       frame, panels.count(), PanelWidth() * all.pixels, kCopies,
-      [&](int64_t, int64_t begin, int64_t end) { panels.Pack(begin, end, seen.get(), all.width); });
+      [&](int64_t, int64_t begin, int64_t end) { panels.Pack(begin, end, seen.get(), all.row); });
   const Floats joined = all.Joined();
   InParts(frame, all.outputs, all.weights * all.pixels, kProducts,
           [&](int64_t, int64_t begin, int64_t end) {
-            panels.WeightGradient(joined.get() + begin * all.width, all.width, end - begin,
+            panels.WeightGradient(joined.get() + begin * all.row, all.row, end - begin,
                                   call.w.mutable_data_ptr<float>() + begin * all.weights,
                                   /*adds=*/false);
           });
@@ -243,15 +226,15 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   constexpr int64_t kPixels = 128;
   const int64_t outputs = call.w.size(0), weights = WeightsOf(call), pixels = PixelsOf(call);
   const int64_t some = std::max<int64_t>(1, kPixels / pixels);
-  const int64_t width = RoundedUp(some * pixels, ProductLanes());
-  const int64_t rows = RoundedUp(weights, PanelWidth());
+  const int64_t row = RowOf(some * pixels);
+  const int64_t rows = InPanels(weights) * PanelWidth();
   const bool sees = call.part != ConvolutionPart::kInputGradient;
   std::vector<Floats> sums(runtime::FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
   const int64_t parts = InParts(
       frame, call.x.size(0), call.w.numel() * pixels, kProducts,
       [&](int64_t part, int64_t begin, int64_t end) {
-        const Floats seen = sees ? Scratch(rows * width) : nullptr;
-        if (seen) std::fill(seen.get() + weights * width, seen.get() + rows * width, 0.0F);
+        const Floats seen = sees ? Scratch(rows * row) : nullptr;
+        if (seen) std::fill(seen.get() + weights * row, seen.get() + rows * row, 0.0F);
         for (int64_t first = begin; first < end; first += some) {
           const Images images(call, first, std::min(some, end - first));
           if (seen) images.Unfold(0, images.inputs, seen.get());
@@ -262,8 +245,8 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
           } else {
             if (!sums[part]) sums[part] = Scratch(outputs * rows);
             Panels panels(rows, images.pixels);
-            panels.Pack(0, panels.count(), seen.get(), images.width);
-            panels.WeightGradient(images.Joined().get(), images.width, outputs, sums[part].get(),
+            panels.Pack(0, panels.count(), seen.get(), images.row);
+            panels.WeightGradient(images.Joined().get(), images.row, outputs, sums[part].get(),
                                   /*adds=*/first > begin);
           }
         }
@@ -281,7 +264,7 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
 
 bool IsByWeights(const ConvolutionProduct& call) {
   // A gradient of many weights is worth it for more pixels: none is brought back from blocks.
-  constexpr int64_t kPixels = 64, kMorePixels = 128, kMany = 1 << 18, kLeast = 1 << 10;
+  constexpr int64_t kPixels = 64, kMorePixels = 512, kMany = 1 << 18, kLeast = 1 << 10;
   const int64_t weights = call.w.numel(), pixels = call.y.size(0) * PixelsOf(call);
   const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany;
   return weights >= kLeast && WeightsOf(call) >= PanelWidth() &&
@@ -289,9 +272,10 @@ bool IsByWeights(const ConvolutionProduct& call) {
 }
 
 bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) {
-  constexpr int64_t kProductsToMost = 1 << 24, kWeights = 1 << 16;
-  // Of an image, which stay in the caches.
-  constexpr int64_t kColumns = 1 << 18, kColumnsOfGradient = 1 << 20;
+  // What stays in the caches, of an image the columns.
+  constexpr int64_t kWeights = 1 << 18, kColumns = 1 << 18, kColumnsOfGradient = 1 << 20;
+  // The columns of a weight's gradient are transposed, too.
+  constexpr int64_t kProductsToMost = 1 << 24, kPixels = 256;
   // Channels to which oneDNN's gradient is up to six times slower.
   constexpr int64_t kFew = 8, kFewStrided = 32, kTaps = 9, kFewPixels = 64;
   const int64_t images = call.y.size(0), pixels = PixelsOf(call);
@@ -300,7 +284,11 @@ bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) 
   const int64_t parts = runtime::FfiParts(frame, products, kProducts);
   if (images < parts) return false;
   const int64_t columns = WeightsOf(call) * pixels;
-  if (call.w.numel() <= kWeights && columns <= kColumns && products <= kProductsToMost) return true;
+  if (call.w.numel() <= kWeights && columns <= kColumns &&
+      (call.part != ConvolutionPart::kWeightGradient || pixels <= kPixels ||
+       products <= kProductsToMost)) {
+    return true;
+  }
   const int64_t channels = call.w.size(1), taps = WeightsOf(call) / channels;
   return call.part == ConvolutionPart::kInputGradient && columns <= kColumnsOfGradient &&
          pixels >= (taps == 1 ? kFewPixels : 1) &&
@@ -311,16 +299,15 @@ bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) 
 }  // namespace
 
 bool RunProducts(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
-                 const std::optional<at::Tensor>& bias) {
-  if (call.w.scalar_type() != at::kFloat || call.w.dim() < 3 || call.w.dim() > 4) return false;
-  const float* addend = bias ? bias->const_data_ptr<float>() : nullptr;
+                 const float* bias) {
+  if (call.w.dim() < 3 || call.w.dim() > 4) return false;
   if (IsByWeights(call)) {
-    RunByWeights(call, frame, addend);
-  } else if (IsByImages(call, frame)) {
-    RunByImages(call, frame, addend);
-  } else {
-    return false;
+    RunByWeights(call, frame, bias);
+    return true;
   }
+  if (RunWinograd(call, frame, bias)) return true;
+  if (!IsByImages(call, frame)) return false;
+  RunByImages(call, frame, bias);
   return true;
 }
 

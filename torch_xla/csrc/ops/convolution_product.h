@@ -6,23 +6,21 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 #include "ops/convolution_library.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::lowering {
 
-/// Of x [N, C, input…], w [O, C, kernel…] and y [N, O, output…], contiguous, in one group.
+/// Of floats x [N, C, input…], w [O, C / groups, kernel…] and y [N, O, output…], contiguous.
 struct ConvolutionProduct {
   ConvolutionPart part;
   const at::Tensor &x, &w, &y;
   at::IntArrayRef stride, padding, dilation;
 };
 
-/// Writes y, or the gradient of x or of w, on XLA's threads, where that is faster so; returns
-/// whether it is. `bias` [O], of y alone, may be none.
+/// Writes y, or the gradient of x or of w, of one group, on XLA's threads, where that is faster so;
+/// returns whether it is. `bias` [O], of y alone, may be null.
 bool RunProducts(const ConvolutionProduct& call, const runtime::pjrt::XLA_FFI_CallFrame& frame,
-                 const std::optional<at::Tensor>& bias);
+                 const float* bias);
 
 }  // namespace torch_xla::lowering
