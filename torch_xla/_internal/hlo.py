@@ -264,11 +264,26 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
 
 
 # Calls of ops/*_library.cpp.
+_LIBRARY = "torch_xla.cpu_"
 _LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"
 _LIBRARY_ATTENTION = "torch_xla.cpu_attention"
 _LIBRARY_RECURRENT = "torch_xla.cpu_recurrent"
 _LIBRARY_FEW_ROWS = "torch_xla.cpu_few_rows"
 _BACKWARD = "_backward"
+
+
+def _numbers(call: Instruction, name: str) -> list[int]:
+    """An attribute of a library's call, whose attributes are text."""
+    config = bytes(call.details.get(_CONFIG, b"")).decode()
+    found = re.search(rf"\b{name} = array<i64: ([\d, -]+)>", config)
+    return [int(n) for n in found[1].split(",")] if found else []
+
+
+def _library_operands(call: Instruction, shapes: list[Shape]) -> list[Shape]:
+    """As the call sees them: elementwise operations may have joined their dimensions."""
+    numbers = iter(_numbers(call, "operand_dims"))
+    dims = [tuple(itertools.islice(numbers, rank)) for rank in numbers]
+    return [s._replace(dims=d) for s, d in zip(shapes, dims, strict=True)] if dims else shapes
 
 
 def _library_attention_flops(call: Instruction, shapes: list[Shape]) -> int:
@@ -285,20 +300,15 @@ def _library_recurrent_flops(call: Instruction, shapes: list[Shape]) -> int:
 
 
 def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
-    """Of ops/convolution_library.cpp's call, whose attributes are text."""
+    """Of ops/convolution_library.cpp's call."""
     config = bytes(call.details.get(_CONFIG, b"")).decode()
-
-    def numbers(name: str) -> list[int]:
-        found = re.search(rf"{name} = array<i64: ([\d, -]+)>", config)
-        return [int(n) for n in found[1].split(",")] if found else []
-
     if "weight gradient" in config:
         image, kernel, output = shapes[0], call.shape, shapes[1]
     elif "input gradient" in config:
         image, kernel, output = call.shape, shapes[1], shapes[0]
     else:
         image, kernel, output = shapes[0], shapes[1], call.shape
-    windows = zip(numbers("stride"), numbers("padding"), numbers("dilation"), strict=True)
+    windows = zip(*(_numbers(call, n) for n in ("stride", "padding", "dilation")), strict=True)
     pairs = [
         _taps(image.dims[d], output.dims[d], {1: [kernel.dims[d]], 2: [s], 3: [p], 5: [dilation]})
         for d, (s, p, dilation) in enumerate(windows, 2)
@@ -407,6 +417,8 @@ class Module(NamedTuple):
             shapes = {instruction.id: instruction.shape for instruction in instructions}
             for instruction in instructions:
                 operands = [shapes[i] for i in instruction.operands if i in shapes]
+                if instruction.target.startswith(_LIBRARY):
+                    operands = _library_operands(instruction, operands)
                 flops = 0
                 if instruction.opcode == "dot":
                     flops = _dot_flops(instruction, operands[0])
