@@ -1,5 +1,6 @@
-// A convolution and its gradients by ATen's kernels (oneDNN), called from the program on the
-// device's memory. Table lowering/kernel_table.inc says where.
+// A convolution and its gradients as a call from the program on the device's memory: by products,
+// tiles or planes of ours where these are faster, else by ATen's kernels (oneDNN). Table
+// lowering/kernel_table.inc says where.
 #pragma once
 
 #include <optional>
