@@ -87,7 +87,7 @@ def with_biases(sizes):
 
 
 def test_convolutions_of_few_pixels() -> None:
-    """To 64 in all images together, and to 128 for the gradient of many weights."""
+    """To 64 in all images together, and to 512 for the gradient of many weights."""
     sizes = [
         # images, channels, outputs, image, kernel, options
         (4, 70, 67, (4, 4), (3, 3), {"padding": 1}),
@@ -166,20 +166,15 @@ def test_convolutions_of_what_is_not_finite() -> None:
             tensor[position] = value
         return tensor
 
-    inf, nan = float("inf"), float("nan")
     x = spoiled(
-        rand(2, 20, 18, 18), ((0, 3, 4, 5), inf), ((1, 0, 0, 0), nan), ((1, 7, 17, 9), -inf)
+        rand(2, 20, 18, 18), ((0, 3, 4, 5), INF), ((1, 0, 0, 0), NAN), ((1, 7, 17, 9), -INF)
     )
-    w = spoiled(rand(24, 20, 3, 3), ((2, 5, 1, 1), inf))
-    dense = (F.conv2d, [(x, rand(24, 20, 3, 3)), (rand(2, 20, 18, 18), w)])
-    small = rand(20, 1, 3, 3)
-    planes = (
-        F.conv2d,
-        [(x, small), (rand(2, 20, 18, 18), spoiled(small.clone(), ((4, 0, 2, 0), inf)))],
-    )
+    small, whole = rand(20, 1, 3, 3), rand(2, 20, 18, 18)
+    dense = [(x, rand(24, 20, 3, 3)), (whole, spoiled(rand(24, 20, 3, 3), ((2, 5, 1, 1), INF)))]
+    planes = [(x, small), (whole, spoiled(small.clone(), ((4, 0, 2, 0), INF)))]
     cases = [
-        (function, pair, {"groups": groups, "stride": stride})
-        for (function, pairs), groups, stride in ((dense, 1, 1), (planes, 20, 1), (planes, 20, 2))
+        (F.conv2d, pair, {"groups": groups, "stride": stride})
+        for pairs, groups, stride in ((dense, 1, 1), (planes, 20, 1), (planes, 20, 2))
         for pair in pairs
     ]
     check_many(cases, rtol=1e-4, atol=1e-3, grad=True)

@@ -35,7 +35,7 @@ void Columns::Unfold(const float* image, int64_t channels, float* columns, int64
       for (int64_t j = 0; j < row.kernel; ++j, columns += stride) {
         const float* from = plane.Seen(i, j);
         float* to = columns;
-        for (int64_t y = 0; y < rows.output; ++y, from += plane.step(), to += row.output) {
+        for (int64_t y = 0; y < rows.output; ++y, from += row.seen_together(), to += row.output) {
           CopyRun(from, row.output, to);
         }
       }
@@ -57,7 +57,7 @@ void Columns::Fold(const float* columns, int64_t stride, float* image, int64_t c
       for (int64_t j = 0; j < row.kernel; ++j, columns += stride) {
         const float* from = columns;
         float* to = plane.Seen(i, j);
-        for (int64_t y = 0; y < rows.output; ++y, from += row.output, to += plane.step()) {
+        for (int64_t y = 0; y < rows.output; ++y, from += row.output, to += row.seen_together()) {
           for (int64_t x = 0; x < row.output; ++x) to[x] += from[x];
         }
       }

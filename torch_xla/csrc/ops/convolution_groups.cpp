@@ -164,7 +164,7 @@ struct Group {
   Group(const Axis& rows, const Axis& row, int64_t channels)
       : size(rows.input * row.input),
         made(rows.output * row.output),
-        outputs(rows.output, row.output, Plane(rows, row).step()) {
+        outputs(rows.output, row.output, row.seen_together()) {
     for (int64_t c = 0; c < channels; ++c) {
       const Plane& plane = planes.emplace_back(rows, row);
       for (int64_t i = 0; i < rows.kernel; ++i) {

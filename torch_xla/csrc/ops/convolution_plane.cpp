@@ -40,8 +40,8 @@ void Interleave(const float* a, int64_t num_a, const float* b, int64_t num_b, fl
 Plane::Plane(const Axis& rows, const Axis& row)
     : rows_(rows),
       row_(row),
-      height_((rows.seen() + rows.stride - 1) / rows.stride),
-      width_((row.seen() + row.stride - 1) / row.stride),
+      height_(rows.seen_together()),
+      width_(row.seen_together()),
       data_(std::make_unique<float[]>(size() + kBehind)) {
   const int64_t stride = row.stride;
   const int64_t end = std::min(row.seen() - row.padding, row.input);

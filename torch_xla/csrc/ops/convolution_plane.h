@@ -17,6 +17,8 @@ struct Axis {
 
   /// How many positions, from the first of the padding on, the outputs see.
   int64_t seen() const { return (output - 1) * stride + (kernel - 1) * dilation + 1; }
+  /// Of these the most that a stride takes together.
+  int64_t seen_together() const { return (seen() + stride - 1) / stride; }
 };
 
 /// Runs are short: four floats at a time, of which the last may be taken twice.
@@ -42,12 +44,12 @@ class Plane {
 
   Plane(const Axis& rows, const Axis& row);
 
-  /// What the outputs of the first row see by the tap (i, j), and how far on the next row does.
+  /// What the outputs of the first row see by the tap (i, j); what those of the next do is
+  /// row.seen_together() farther on.
   float* Seen(int64_t i, int64_t j) const {
     const int64_t x = j * row_.dilation;
     return Row(i * rows_.dilation, x % row_.stride) + x / row_.stride;
   }
-  int64_t step() const { return width_; }
 
   void Clear() { std::fill_n(data_.get(), size(), 0.0F); }
   /// Its padding is left alone.

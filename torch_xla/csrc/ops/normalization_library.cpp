@@ -4,6 +4,7 @@
 
 #include "XLAOps.h"
 #include "lazy/cpu_handler.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -53,11 +54,7 @@ class Call {
   /// Calls work(part, its first group, the one behind its last).
   template <typename Work>
   void InParts(const Work& work) const {
-    const int64_t parts = num_parts_, groups = form_.num_groups();
-    runtime::RunOnFfiThreads(frame_, parts, [&](int64_t part) {
-      const DefaultFloatEnvironment environment;
-      work(part, groups * part / parts, groups * (part + 1) / parts);
-    });
+    RunParts(frame_, num_parts_, form_.num_groups(), work);
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "lazy/cpu_handler.h"
 #include "lowering/cpu_vectors.h"
 #include "lowering/elementwise.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
@@ -70,10 +71,7 @@ void Norms(const XLA_FFI_CallFrame& frame) {
   }
   const int64_t parts = runtime::FfiParts(frame, total, 1 << 16);
   std::vector<double> sums(count * parts);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    int64_t at = total * part / parts;
-    const int64_t end = total * (part + 1) / parts;
+  RunParts(frame, parts, total, [&](int64_t part, int64_t at, int64_t end) {
     for (int64_t i = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin(); at < end; ++i) {
       const int64_t start = i == 0 ? 0 : ends[i - 1], stop = std::min(end, ends[i]);
       sums[part * count + i] =

@@ -16,6 +16,7 @@
 #include "lowering/aten_calls.h"
 #include "lowering/cpu_vectors.h"
 #include "lowering/elementwise.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
@@ -102,10 +103,8 @@ void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* res
   // Rows are cut where there are too few to share out.
   const int64_t cuts = rows < 4 * parts ? parts : 1;
   std::vector<double> sums(cuts > 1 ? rows * cuts : 0);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t part) {
-    const DefaultFloatEnvironment environment;
-    const int64_t count = rows * cuts;
-    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+  RunParts(frame, parts, rows * cuts, [&](int64_t, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
       const int64_t begin = length * (i % cuts) / cuts, end = length * (i % cuts + 1) / cuts;
       const double of_part = sum(elements + i / cuts * length + begin, end - begin);
       if (cuts > 1) {
