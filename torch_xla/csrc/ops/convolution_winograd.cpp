@@ -26,66 +26,93 @@ struct ImageStrip {
   int64_t tile;
 };
 
-/// Rows of tiles of maps [images, channels, height, width].
+/// Rows of tiles of each image.
 struct Tiling {
-  Tiling(at::IntArrayRef maps, at::IntArrayRef outputs, int64_t padding)
-      : height(maps[2]),
-        width(maps[3]),
-        padding(padding),
-        rows((outputs[2] + 1) / 2),
-        columns((outputs[3] + 1) / 2) {}
+  int64_t rows, columns;
 
-  /// Of the rows of all images, those of each image.
-  std::vector<ImageStrip> Strips(int64_t begin, int64_t end) const {
+  /// Of the rows of all images, those of each image; `map` says where their pixels are.
+  std::vector<ImageStrip> Strips(const Strip& map, int64_t begin, int64_t end) const {
     std::vector<ImageStrip> strips;
     int64_t next;
     for (int64_t row = begin; row < end; row = next) {
       next = std::min(end, (row / rows + 1) * rows);
-      strips.push_back({.strip = {.height = height,
-                                  .width = width,
-                                  .padding = padding,
-                                  .first_row = row % rows,
-                                  .rows = next - row,
-                                  .columns = columns},
-                        .image = row / rows,
-                        .tile = (row - begin) * columns});
+      strips.push_back({map, row / rows, (row - begin) * columns});
+      Strip& strip = strips.back().strip;
+      strip.first_row = row % rows;
+      strip.rows = next - row;
+      strip.columns = columns;
     }
     return strips;
   }
-
-  int64_t height, width, padding;
-  int64_t rows, columns;  // of tiles, of an image
 };
 
-/// Floats that a product reads or writes, [kTerms, rows, row].
+/// What a product reads or writes, [terms, rows, row].
 struct Matrices {
   float* data;
-  int64_t rows, row;
+  int64_t terms, rows, row;
 
   // A tile's terms would else share few places of the caches.
   static constexpr int64_t kApart = 16;
   int64_t stride() const { return rows * row + kApart; }
-  int64_t size() const { return kTerms * stride(); }
+  int64_t size() const { return terms * stride(); }
   float* At(int64_t term, int64_t i = 0) const { return data + term * stride() + i * row; }
   Terms Transformed(int64_t i, int64_t channel) const {
     return {At(0, i) + channel, stride(), row};
   }
 };
 
+/// A convolution of a stride of 1 by some of the taps: of a stride of `step` it is one of those
+/// that see, or make, pixels so far apart.
+struct Phase {
+  Strip from, to;
+  int64_t tap;  // the first
+};
+
+std::vector<Phase> PhasesOf(const ConvolutionProduct& call, int64_t step) {
+  const bool is_of_inputs = call.part == ConvolutionPart::kInputGradient;
+  auto map = [](const at::Tensor& maps) {
+    return Strip{.height = maps.size(2), .width = maps.size(3), .step = 1};
+  };
+  const int64_t kernel = call.w.size(3);
+  std::vector<Phase> phases;
+  for (int64_t y = 0; y < step; ++y) {
+    for (int64_t x = 0; x < step; ++x) {
+      Phase phase{map(is_of_inputs ? call.y : call.x), map(is_of_inputs ? call.x : call.y)};
+      Strip& pixels = is_of_inputs ? phase.to : phase.from;
+      pixels.step = step;
+      if (is_of_inputs) {
+        // Pixel r of x meets tap t of output (r + padding - t) / step.
+        const int64_t last = kernel / step - 1;
+        const int64_t top = y + call.padding[0], left = x + call.padding[1];
+        phase.to.top = y;
+        phase.to.left = x;
+        phase.from.top = top / step - last;
+        phase.from.left = left / step - last;
+        phase.tap = top % step * kernel + left % step;
+      } else {
+        phase.from.top = y - call.padding[0];
+        phase.from.left = x - call.padding[1];
+        phase.tap = y * kernel + x;
+      }
+      phases.push_back(phase);
+    }
+  }
+  return phases;
+}
+
 /// Products are over the channels of the maps `from`; those of the maps `to` are in panels of two
-/// vectors.
+/// vectors, for each phase.
 class Convolution {
  public:
-  Convolution(const ConvolutionProduct& call, const float* bias)
-      : part_(call.part),
+  Convolution(const ConvolutionProduct& call, const float* bias, const Transforms& transforms)
+      : transforms_(transforms),
+        part_(call.part),
         from_(call.part == ConvolutionPart::kInputGradient ? call.y : call.x),
         to_(call.part == ConvolutionPart::kInputGradient ? call.x : call.y),
         w_(call.w),
         bias_(bias),
-        inputs_(from_.sizes(), to_.sizes(),
-                call.part == ConvolutionPart::kInputGradient ? kKernel - 1 - call.padding[0]
-                                                             : call.padding[0]),
-        outputs_(to_.sizes(), to_.sizes(), 0),
+        phases_(PhasesOf(call, transforms.step)),
+        tiling_{TilesOf(2), TilesOf(3)},
         terms_(from_.size(1)),
         channels_(to_.size(1)),
         vectors_(InVectors(terms_)),
@@ -94,42 +121,44 @@ class Convolution {
   /// Whether each thread has tiles enough to go through all weights by itself.
   bool IsByTiles(int64_t threads) const {
     constexpr int64_t kWeightsOfTile = 32;
-    return rows() * inputs_.columns / threads * kWeightsOfTile >= terms_ * channels_;
+    return rows() * tiling_.columns / threads * kWeightsOfTile >= terms_ * channels_;
   }
 
   /// All channels, and on each thread some rows of tiles.
   bool RunByTiles(const XLA_FFI_CallFrame& frame) {
-    const int64_t weights = panels_ * PanelSize();
+    const int64_t panels = phases() * panels_, weights = panels * PanelSize();
     std::vector<Floats> sums(runtime::FfiThreads(frame));  // of the weights' gradients
     Floats shared;
     if (!is_of_weights()) {
       shared = Scratch(weights);
-      InParts(frame, panels_, PanelSize(), kCopies, [&](int64_t, int64_t begin, int64_t end) {
+      InParts(frame, panels, PanelSize(), kCopies, [&](int64_t, int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) TakeWeights(panel, shared.get());
       });
     }
     const int64_t parts =
-        InParts(frame, rows(), inputs_.columns * kTerms * terms_ * channels_, kProducts,
-                [&](int64_t part, int64_t begin, int64_t end) {
+        InParts(frame, rows(), tiling_.columns * phases() * transforms_.terms * terms_ * channels_,
+                kProducts, [&](int64_t part, int64_t begin, int64_t end) {
                   if (is_of_weights()) sums[part] = Scratch(weights);
+                  float* all = (is_of_weights() ? sums[part] : shared).get();
                   const int64_t some = RowsAtOnce(kInputs, end - begin);
                   const Floats inputs = Scratch(Tiles(nullptr, some).size());
                   const Floats made = Scratch(Made(nullptr, some).size());
                   for (int64_t row = begin; row < end; row += some) {
                     const int64_t last = std::min(end, row + some);
                     const Matrices tiles = Tiles(inputs.get(), last - row);
-                    for (const ImageStrip& at : inputs_.Strips(row, last)) {
-                      for (int64_t v = 0; v < vectors_; ++v) TakeInputs(at, v, tiles);
-                    }
-                    for (int64_t panel = 0; panel < panels_; ++panel) {
-                      MultiplyTiles(row, last, tiles, 0, panel,
-                                    Weights(panel, (is_of_weights() ? sums[part] : shared).get()),
-                                    made.get(), row > begin);
+                    for (int64_t phase = 0; phase < phases(); ++phase) {
+                      for (const ImageStrip& at : tiling_.Strips(phases_[phase].from, row, last)) {
+                        for (int64_t v = 0; v < vectors_; ++v) TakeInputs(at, v, tiles);
+                      }
+                      for (int64_t i = 0; i < panels_; ++i) {
+                        MultiplyTiles(row, last, tiles, 0, phase * panels_ + i, all, made.get(),
+                                      row > begin);
+                      }
                     }
                   }
                 });
     if (is_of_weights()) {
-      InParts(frame, panels_, parts * PanelSize(), kCopies,
+      InParts(frame, panels, parts * PanelSize(), kCopies,
               [&](int64_t, int64_t begin, int64_t end) {
                 for (int64_t part = 1; part < parts; ++part) {
                   for (int64_t i = begin * PanelSize(); i < end * PanelSize(); ++i) {
@@ -144,31 +173,37 @@ class Convolution {
 
   /// All tiles, and on each thread some channels.
   bool RunByChannels(const XLA_FFI_CallFrame& frame) {
-    const int64_t some = RowsAtOnce(kManyInputs, rows()), few = RowsAtOnce(kInputs, some);
-    const Floats inputs = Scratch(Tiles(nullptr, some).size());
-    const Floats weights = Scratch(panels_ * PanelSize());
+    const int64_t some = RowsAtOnce(kManyInputs, rows());
+    const int64_t few = RowsAtOnce(kInputs, some);
+    const int64_t size = Tiles(nullptr, some).size();
+    const Floats inputs = Scratch(phases() * size);
+    const Floats weights = Scratch(phases() * panels_ * PanelSize());
     for (int64_t row = 0; row < rows(); row += some) {
       const int64_t last = std::min(rows(), row + some);
-      const Matrices tiles = Tiles(inputs.get(), last - row);
-      const std::vector<ImageStrip> strips = inputs_.Strips(row, last);
-      const int64_t count = strips.size();
-      InParts(frame, count * vectors_, tiles.size() / (count * vectors_), kCopies,
+      auto tiles = [&](int64_t phase) { return Tiles(inputs.get() + phase * size, last - row); };
+      InParts(frame, phases() * vectors_, size / vectors_, kCopies,
               [&](int64_t, int64_t begin, int64_t end) {
                 for (int64_t i = begin; i < end; ++i) {
-                  TakeInputs(strips[i / vectors_], i % vectors_, tiles);
+                  const int64_t phase = i / vectors_;
+                  for (const ImageStrip& at : tiling_.Strips(phases_[phase].from, row, last)) {
+                    TakeInputs(at, i % vectors_, tiles(phase));
+                  }
                 }
               });
-      InParts(frame, panels_, tiles.rows * kTerms * terms_ * PanelWidth(), kProducts,
+      InParts(frame, panels_, phases() * tiles(0).size() * PanelWidth(), kProducts,
               [&](int64_t, int64_t begin, int64_t end) {
                 const Floats made = Scratch(Made(nullptr, few).size());
-                for (int64_t panel = begin; panel < end; ++panel) {
-                  const Matrices w = Weights(panel, weights.get());
-                  if (row == 0 && !is_of_weights()) TakeWeights(panel, weights.get());
-                  for (int64_t first = row; first < last; first += few) {
-                    MultiplyTiles(first, std::min(last, first + few), tiles,
-                                  (first - row) * inputs_.columns, panel, w, made.get(), first > 0);
+                for (int64_t phase = 0; phase < phases(); ++phase) {
+                  for (int64_t i = begin; i < end; ++i) {
+                    const int64_t panel = phase * panels_ + i;
+                    if (row == 0 && !is_of_weights()) TakeWeights(panel, weights.get());
+                    for (int64_t first = row; first < last; first += few) {
+                      MultiplyTiles(first, std::min(last, first + few), tiles(phase),
+                                    (first - row) * tiling_.columns, panel, weights.get(),
+                                    made.get(), first > 0);
+                    }
+                    if (last == rows() && is_of_weights()) GiveWeights(panel, weights.get());
                   }
-                  if (last == rows() && is_of_weights()) GiveWeights(panel, weights.get());
                 }
               });
     }
@@ -182,76 +217,88 @@ class Convolution {
 
   bool is_of_weights() const { return part_ == ConvolutionPart::kWeightGradient; }
   bool is_of_inputs() const { return part_ == ConvolutionPart::kInputGradient; }
-  int64_t rows() const { return from_.size(0) * inputs_.rows; }
+  int64_t phases() const { return phases_.size(); }
+  int64_t rows() const { return from_.size(0) * tiling_.rows; }
   int64_t RowsAtOnce(int64_t inputs, int64_t most) const {
     constexpr int64_t kLeast = 16, kMost = 128;
     // The sums of gradients are read and written each time.
     const int64_t tiles = std::clamp((is_of_weights() ? 2 : 1) * inputs / terms_, kLeast, kMost);
-    return std::clamp<int64_t>(tiles / inputs_.columns, 1, most);
+    return std::clamp<int64_t>(tiles / tiling_.columns, 1, most);
   }
 
+  /// In a dimension of the maps `to`, of the phase that has most pixels.
+  int64_t TilesOf(int64_t dim) const {
+    const int64_t step = phases_[0].to.step, pixels = (to_.size(dim) + step - 1) / step;
+    return (pixels + 1) / 2;
+  }
   Matrices Tiles(float* inputs, int64_t rows) const {
-    return {inputs, rows * inputs_.columns, vectors_ * ProductLanes()};
+    return {inputs, transforms_.terms, rows * tiling_.columns, vectors_ * ProductLanes()};
   }
   Matrices Made(float* made, int64_t rows) const {
-    return {made, rows * inputs_.columns, PanelWidth()};
+    return {made, transforms_.terms, rows * tiling_.columns, PanelWidth()};
   }
-  int64_t PanelSize() const { return Matrices{nullptr, terms_, PanelWidth()}.size(); }
+  Matrices PanelOf(float* weights) const {
+    return {weights, transforms_.terms, terms_, PanelWidth()};
+  }
+  int64_t PanelSize() const { return PanelOf(nullptr).size(); }
   Matrices Weights(int64_t panel, float* weights) const {
-    return {weights + panel * PanelSize(), terms_, PanelWidth()};
+    return PanelOf(weights + panel * PanelSize());
   }
+  const Phase& PhaseOf(int64_t panel) const { return phases_[panel / panels_]; }
 
   /// Calls visit(channel, column) for the vectors of a panel: what each begins with, of all and in
   /// the panel.
   template <typename Visit>
   void ForEachVector(int64_t panel, Visit visit) const {
-    const int64_t begin = panel * PanelWidth(), end = std::min(channels_, begin + PanelWidth());
+    const int64_t begin = panel % panels_ * PanelWidth();
+    const int64_t end = std::min(channels_, begin + PanelWidth());
     for (int64_t channel = begin; channel < end; channel += ProductLanes()) {
       visit(channel, channel - begin);
     }
   }
 
-  int64_t WeightAt(int64_t channel) const {
-    return channel * kTaps * (is_of_inputs() ? 1 : terms_);
+  int64_t WeightAt(int64_t panel, int64_t channel) const {
+    return channel * channel_stride() + PhaseOf(panel).tap;
   }
+  int64_t channel_stride() const { return w_.stride(is_of_inputs() ? 1 : 0); }
   Kernels KernelsAt(int64_t channel) const {
     return {.channels = ChannelsFrom(channel, channels_),
-            .channel_stride = kTaps * (is_of_inputs() ? 1 : terms_),
+            .channel_stride = channel_stride(),
             .count = terms_,
-            .stride = kTaps * (is_of_inputs() ? channels_ : 1)};
+            .stride = w_.stride(is_of_inputs() ? 0 : 1)};
   }
 
   void TakeInputs(const ImageStrip& at, int64_t vector, const Matrices& to) const {
     const int64_t channel = vector * ProductLanes();
-    TransformInputs(from_.const_data_ptr<float>() +
-                        (at.image * terms_ + channel) * at.strip.height * at.strip.width,
-                    ChannelsFrom(channel, terms_), at.strip, to.Transformed(at.tile, channel));
+    transforms_.inputs(from_.const_data_ptr<float>() +
+                           (at.image * terms_ + channel) * at.strip.height * at.strip.width,
+                       ChannelsFrom(channel, terms_), at.strip, to.Transformed(at.tile, channel));
   }
   void TakeWeights(int64_t panel, float* to) const {
     const float* weights = w_.const_data_ptr<float>();
     ForEachVector(panel, [&](int64_t channel, int64_t column) {
-      TransformWeights(weights + WeightAt(channel), KernelsAt(channel), is_of_inputs(),
-                       Weights(panel, to).Transformed(0, column));
+      transforms_.weights(weights + WeightAt(panel, channel), KernelsAt(channel), is_of_inputs(),
+                          Weights(panel, to).Transformed(0, column));
     });
   }
   void GiveWeights(int64_t panel, float* from) {
     float* weights = w_.mutable_data_ptr<float>();
     ForEachVector(panel, [&](int64_t channel, int64_t column) {
       const bool is_finite =
-          TransformWeightGradients(Weights(panel, from).Transformed(0, column), KernelsAt(channel),
-                                   weights + WeightAt(channel));
+          transforms_.weight_gradients(Weights(panel, from).Transformed(0, column),
+                                       KernelsAt(channel), weights + WeightAt(panel, channel));
       if (!is_finite) is_finite_ = false;
     });
   }
 
   /// Of a panel and rows of tiles, whose transformed inputs are in `tiles` from `first_tile` on.
   void MultiplyTiles(int64_t begin_row, int64_t end_row, const Matrices& tiles, int64_t first_tile,
-                     int64_t panel, const Matrices& w, float* scratch, bool adds) {
-    const Matrices made = Made(scratch, end_row - begin_row);
-    const int64_t vectors = std::min<int64_t>(2, InVectors(channels_ - panel * PanelWidth()));
-    const int64_t columns = vectors * ProductLanes();
+                     int64_t panel, float* weights, float* scratch, bool adds) {
+    const Matrices w = Weights(panel, weights), made = Made(scratch, end_row - begin_row);
+    const int64_t rest = channels_ - panel % panels_ * PanelWidth();
+    const int64_t columns = std::min<int64_t>(2, InVectors(rest)) * ProductLanes();
     auto each = [&](auto visit) {
-      for (const ImageStrip& at : outputs_.Strips(begin_row, end_row)) {
+      for (const ImageStrip& at : tiling_.Strips(PhaseOf(panel).to, begin_row, end_row)) {
         const int64_t map = at.strip.height * at.strip.width;
         ForEachVector(panel, [&](int64_t channel, int64_t column) {
           visit(at.strip, channel, (at.image * channels_ + channel) * map,
@@ -261,10 +308,10 @@ class Convolution {
     };
     if (is_of_weights()) {
       each([&](const Strip& strip, int64_t channel, int64_t map, const Terms& terms) {
-        TransformGradients(to_.const_data_ptr<float>() + map, ChannelsFrom(channel, channels_),
-                           strip, terms);
+        transforms_.gradients(to_.const_data_ptr<float>() + map, ChannelsFrom(channel, channels_),
+                              strip, terms);
       });
-      for (int64_t k = 0; k < kTerms; ++k) {
+      for (int64_t k = 0; k < transforms_.terms; ++k) {
         Multiply({.a = tiles.At(k, first_tile),
                   .a_row = 1,
                   .a_term = tiles.row,
@@ -279,7 +326,7 @@ class Convolution {
       }
       return;
     }
-    for (int64_t k = 0; k < kTerms; ++k) {
+    for (int64_t k = 0; k < transforms_.terms; ++k) {
       Multiply({.a = tiles.At(k, first_tile),
                 .a_row = tiles.row,
                 .a_term = 1,
@@ -291,43 +338,55 @@ class Convolution {
                 .columns = columns,
                 .terms = terms_});
     }
+    // The phases of inputs are added up.
+    const bool is_first = is_of_inputs() || panel < panels_;
     each([&](const Strip& strip, int64_t channel, int64_t map, const Terms& terms) {
-      if (!TransformOutputs(terms, bias_ ? bias_ + channel : nullptr,
-                            ChannelsFrom(channel, channels_), strip,
-                            to_.mutable_data_ptr<float>() + map)) {
+      const Addends addends{.bias = bias_ && is_first ? bias_ + channel : nullptr,
+                            .adds = !is_first};
+      if (!transforms_.outputs(terms, addends, ChannelsFrom(channel, channels_), strip,
+                               to_.mutable_data_ptr<float>() + map)) {
         is_finite_ = false;
       }
     });
   }
 
+  const Transforms& transforms_;
   const ConvolutionPart part_;
   const at::Tensor &from_, &to_, &w_;
   const float* const bias_;
-  const Tiling inputs_, outputs_;
+  const std::vector<Phase> phases_;
+  const Tiling tiling_;
   const int64_t terms_, channels_;
   const int64_t vectors_;  // of terms
   const int64_t panels_;   // of channels
   std::atomic<bool> is_finite_ = true;
 };
 
+/// Those of a convolution's kernels, or null.
+const Transforms* TransformsFor(const ConvolutionProduct& call) {
+  auto all = [](at::IntArrayRef values, int64_t wanted) {
+    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == wanted; });
+  };
+  if (call.w.dim() != 4 || !all(call.dilation, 1)) return nullptr;
+  const at::IntArrayRef kernel = call.w.sizes().slice(2);
+  if (all(kernel, 3) && all(call.stride, 1)) return &TransformsOf3x3();
+  if (all(kernel, 4) && all(call.stride, 2)) return &TransformsOf4x4();
+  return nullptr;
+}
+
 }  // namespace
 
 bool RunWinograd(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                  const float* bias) {
-  auto all = [](at::IntArrayRef values, int64_t wanted) {
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == wanted; });
-  };
-  if (call.w.dim() != 4 || !all(call.w.sizes().slice(2), kKernel) || !all(call.stride, 1) ||
-      !all(call.dilation, 1) || !all(call.padding, call.padding[0]) || call.padding[0] >= kKernel) {
-    return false;
-  }
+  const Transforms* transforms = TransformsFor(call);
+  if (!transforms) return false;
   // Fewer channels do not fill vectors; less work is not worth the transforms.
   constexpr int64_t kChannels = 16, kLeast = 1 << 20;
   if (std::min(call.w.size(0), call.w.size(1)) < kChannels ||
       call.y.numel() * call.w.numel() / call.w.size(0) < kLeast) {
     return false;
   }
-  Convolution convolution(call, bias);
+  Convolution convolution(call, bias, *transforms);
   return convolution.IsByTiles(runtime::FfiThreads(frame)) ? convolution.RunByTiles(frame)
                                                            : convolution.RunByChannels(frame);
 }

@@ -1,6 +1,7 @@
 #include "ops/winograd_tiles.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "lowering/cpu_vectors.h"
@@ -17,27 +18,28 @@ namespace {
 template <int kLanes>
 class Pixels {
  public:
-  /// `margin` rows and columns before, and as many after the tiles' outputs as tiles need.
-  Pixels(const Strip& strip, int64_t margin, int64_t after)
+  /// Those of the tiles' outputs, and `after` more rows and columns.
+  Pixels(const Strip& strip, int64_t after)
       : strip_(strip),
-        margin_(margin),
         width_(2 * strip.columns + after),
         height_(2 * strip.rows + after),
-        begin_(std::max<int64_t>(2 * strip.first_row - margin, 0)),
-        end_(std::min(2 * strip.first_row - margin + height_, strip.height)),
+        first_(2 * strip.first_row),
+        rows_(Inside(strip.top, strip.height, first_, height_)),
+        columns_(Inside(strip.left, strip.width, 0, width_)),
         data_(std::make_unique_for_overwrite<float[]>(height_ * width_ * kLanes)) {}
 
   float* Pixel(int64_t y, int64_t x) const { return data_.get() + (y * width_ + x) * kLanes; }
 
   C10_ALWAYS_INLINE void Take(const float* maps, int64_t channels) const {
     std::fill_n(data_.get(), height_ * width_ * kLanes, 0.0F);
-    const int64_t map = strip_.height * strip_.width, pixels = count();
-    const int64_t skip = (width_ - strip_.width) * kLanes;
-    maps += begin_ * strip_.width;
-    float* to = First();
-    int64_t x = 0;
-    for (int64_t first = 0; first < pixels; first += kLanes) {
-      const int64_t count = std::min<int64_t>(kLanes, pixels - first);
+    const int64_t map = strip_.height * strip_.width;
+    if (!AreWholeRows()) {
+      ForEach(channels, [&](int64_t pixel, int64_t channel, float* at) {
+        *at = maps[channel * map + pixel];
+      });
+      return;
+    }
+    ForEachBlock([&](int64_t first, int64_t count, auto each) {
       Lanes<kLanes> block[kLanes] = {};
       if (count == kLanes && channels == kLanes) {
         for (int c = 0; c < kLanes; ++c) block[c] = Load<Lanes<kLanes>>(maps + c * map + first);
@@ -47,34 +49,21 @@ class Pixels {
         }
       }
       Transpose<kLanes>(block);
-      for (int64_t i = 0; i < count; ++i) {
-        Store(block[i], to);
-        to += kLanes;
-        if (++x == strip_.width) {
-          x = 0;
-          to += skip;
-        }
-      }
-    }
+      each([&](int64_t i, float* at) { Store(block[i], at); });
+    });
   }
 
   C10_ALWAYS_INLINE void Give(float* maps, int64_t channels) const {
-    const int64_t map = strip_.height * strip_.width, pixels = count();
-    const int64_t skip = (width_ - strip_.width) * kLanes;
-    maps += begin_ * strip_.width;
-    const float* from = First();
-    int64_t x = 0;
-    for (int64_t first = 0; first < pixels; first += kLanes) {
-      const int64_t count = std::min<int64_t>(kLanes, pixels - first);
+    const int64_t map = strip_.height * strip_.width;
+    if (!AreWholeRows()) {
+      ForEach(channels, [&](int64_t pixel, int64_t channel, const float* at) {
+        maps[channel * map + pixel] = *at;
+      });
+      return;
+    }
+    ForEachBlock([&](int64_t first, int64_t count, auto each) {
       Lanes<kLanes> block[kLanes] = {};
-      for (int64_t i = 0; i < count; ++i) {
-        block[i] = Load<Lanes<kLanes>>(from);
-        from += kLanes;
-        if (++x == strip_.width) {
-          x = 0;
-          from += skip;
-        }
-      }
+      each([&](int64_t i, const float* at) { block[i] = Load<Lanes<kLanes>>(at); });
       Transpose<kLanes>(block);
       if (count == kLanes && channels == kLanes) {
         for (int c = 0; c < kLanes; ++c) Store(block[c], maps + c * map + first);
@@ -83,74 +72,196 @@ class Pixels {
           std::memcpy(maps + c * map + first, &block[c], count * sizeof(float));
         }
       }
-    }
+    });
   }
 
  private:
-  int64_t count() const { return std::max<int64_t>(end_ - begin_, 0) * strip_.width; }
-  float* First() const { return Pixel(begin_ - (2 * strip_.first_row - margin_), margin_); }
+  struct Range {
+    int64_t begin, end;
+    int64_t count() const { return std::max<int64_t>(end - begin, 0); }
+  };
+
+  /// Of `count` rows or columns those that the map has.
+  Range Inside(int64_t origin, int64_t extent, int64_t first, int64_t count) const {
+    auto steps = [&](int64_t to) {
+      return (std::max<int64_t>(to, 0) + strip_.step - 1) / strip_.step;
+    };
+    return {std::max(first, steps(-origin)), std::min(first + count, steps(extent - origin))};
+  }
+
+  bool AreWholeRows() const { return strip_.step == 1 && columns_.count() == strip_.width; }
+
+  /// Calls visit(place in the map, channel, its place here).
+  template <typename Visit>
+  C10_ALWAYS_INLINE void ForEach(int64_t channels, Visit visit) const {
+    for (int64_t y = rows_.begin; y < rows_.end; ++y) {
+      const int64_t row = (strip_.top + strip_.step * y) * strip_.width + strip_.left;
+      for (int64_t c = 0; c < channels; ++c) {
+        for (int64_t x = columns_.begin; x < columns_.end; ++x) {
+          visit(row + strip_.step * x, c, Pixel(y - first_, x) + c);
+        }
+      }
+    }
+  }
+
+  /// Calls visit(place in the map, pixels, each) for as many pixels as a vector has floats; then
+  /// each(f) calls f(number, its place here) for them.
+  template <typename Visit>
+  C10_ALWAYS_INLINE void ForEachBlock(Visit visit) const {
+    const int64_t pixels = rows_.count() * strip_.width;
+    const int64_t begin = (strip_.top + rows_.begin) * strip_.width;
+    const int64_t skip = (width_ - strip_.width) * kLanes;
+    float* at = Pixel(rows_.begin - first_, columns_.begin);
+    int64_t x = 0;
+    for (int64_t first = 0; first < pixels; first += kLanes) {
+      const int64_t count = std::min<int64_t>(kLanes, pixels - first);
+      visit(begin + first, count, [&](auto f) {
+        for (int64_t i = 0; i < count; ++i) {
+          f(i, at);
+          at += kLanes;
+          if (++x == strip_.width) {
+            x = 0;
+            at += skip;
+          }
+        }
+      });
+    }
+  }
 
   const Strip strip_;
-  const int64_t margin_, width_, height_;
-  const int64_t begin_, end_;  // rows of the map
+  const int64_t width_, height_, first_;
+  const Range rows_, columns_;
   const std::unique_ptr<float[]> data_;
 };
 
-template <typename V>
-struct Four {
-  V at[4];
+template <typename V, int n>
+using Some = std::array<V, n>;
+
+/// Of tiles with 3 x 3 kernels, in one dimension.
+struct Of3x3 {
+  static constexpr int kTaps = 3, kStep = 1;
+
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 4> Inputs(const Some<V, 4>& d) {
+    return {d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 4> Gradients(const Some<V, 2>& y) {
+    return {y[0], y[0] + y[1], y[0] - y[1], -y[1]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 2> Outputs(const Some<V, 4>& m) {
+    return {m[0] + m[1] + m[2], m[1] - m[2] - m[3]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 4> Weights(const Some<V, 3>& w) {
+    const V ends = (w[0] + w[2]) * 0.5F, middle = w[1] * 0.5F;
+    return {w[0], ends + middle, ends - middle, w[2]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 3> WeightGradients(const Some<V, 4>& m) {
+    const V half = (m[1] + m[2]) * 0.5F;
+    return {m[0] + half, (m[1] - m[2]) * 0.5F, half + m[3]};
+  }
 };
 
-/// B' v.
-template <typename V>
-C10_ALWAYS_INLINE Four<V> OfInputs(const V& a, const V& b, const V& c, const V& d) {
-  return {{a - c, b + c, c - b, b - d}};
+/// Of tiles with 2 x 2 kernels, whose taps are every second one of 4 x 4.
+struct Of4x4 {
+  static constexpr int kTaps = 2, kStep = 2;
+
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 3> Inputs(const Some<V, 3>& d) {
+    return {d[0] - d[1], d[1], d[1] - d[2]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 3> Gradients(const Some<V, 2>& y) {
+    return {y[0], y[0] + y[1], -y[1]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 2> Outputs(const Some<V, 3>& m) {
+    return {m[0] + m[1], m[1] - m[2]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 3> Weights(const Some<V, 2>& w) {
+    return {w[0], w[0] + w[1], w[1]};
+  }
+  template <typename V>
+  static C10_ALWAYS_INLINE Some<V, 2> WeightGradients(const Some<V, 3>& m) {
+    return {m[0] + m[1], m[1] + m[2]};
+  }
+};
+
+/// Inputs of a tile, in one dimension.
+template <typename Tile>
+constexpr int kInputs = Tile::kTaps + 1;
+constexpr int kOutputs = 2;
+
+/// Calls store(i, j, made) for what `kOf` makes of the rows of matrices, given by columns.
+template <auto kOf, typename Row, typename Columns, typename StoreAt>
+C10_ALWAYS_INLINE void MakeRows(const Columns& columns, StoreAt store) {
+  for (size_t i = 0; i < columns[0].size(); ++i) {
+    Row row;
+    for (size_t j = 0; j < row.size(); ++j) row[j] = columns[j][i];
+    const auto made = kOf(row);
+    for (size_t j = 0; j < made.size(); ++j) store(i, j, made[j]);
+  }
 }
 
-template <int kLanes>
+/// The same for what it makes of the columns of vectors at(i, j), and then of their rows.
+template <auto kOf, typename Row, typename At, typename StoreAt>
+C10_ALWAYS_INLINE void Make(At at, StoreAt store) {
+  constexpr size_t kSide = std::tuple_size_v<Row>;
+  std::array<decltype(kOf(Row{})), kSide> columns;
+  for (size_t j = 0; j < kSide; ++j) {
+    Row column;
+    for (size_t i = 0; i < kSide; ++i) column[i] = Load<typename Row::value_type>(at(i, j));
+    columns[j] = kOf(column);
+  }
+  MakeRows<kOf, Row>(columns, store);
+}
+
+template <typename Tile, int kLanes>
 C10_ALWAYS_INLINE void Inputs(const float* maps, int64_t channels, const Strip& strip,
                               const Terms& to) {
   using V = Lanes<kLanes>;
-  const Pixels<kLanes> pixels(strip, strip.padding, 2);
+  constexpr int kSide = kInputs<Tile>;
+  using Row = Some<V, kSide>;
+  const Pixels<kLanes> pixels(strip, kSide - kOutputs);
   pixels.Take(maps, channels);
   float* tile = to.data;
   for (int64_t y = 0; y < strip.rows; ++y) {
-    auto column = [&](int64_t x) {
-      return OfInputs(Load<V>(pixels.Pixel(2 * y, x)), Load<V>(pixels.Pixel(2 * y + 1, x)),
-                      Load<V>(pixels.Pixel(2 * y + 2, x)), Load<V>(pixels.Pixel(2 * y + 3, x)));
+    std::array<Row, kSide> columns;
+    auto take = [&](int j, int64_t x) {
+      Row inputs;
+      for (int i = 0; i < kSide; ++i) inputs[i] = Load<V>(pixels.Pixel(kOutputs * y + i, x));
+      columns[j] = Tile::template Inputs<V>(inputs);
     };
-    Four<V> a = column(0), b = column(1);
+    for (int j = kOutputs; j < kSide; ++j) take(j, j - kOutputs);
     for (int64_t x = 0; x < strip.columns; ++x, tile += to.item_stride) {
-      const Four<V> c = column(2 * x + 2), d = column(2 * x + 3);
-      for (int i = 0; i < 4; ++i) {
-        const Four<V> row = OfInputs(a.at[i], b.at[i], c.at[i], d.at[i]);
-        for (int j = 0; j < 4; ++j) Store(row.at[j], tile + (4 * i + j) * to.stride);
-      }
-      a = c;
-      b = d;
+      for (int j = kOutputs; j < kSide; ++j) columns[j - kOutputs] = columns[j];
+      for (int j = kSide - kOutputs; j < kSide; ++j) take(j, kOutputs * x + j);
+      MakeRows<&Tile::template Inputs<V>, Row>(columns, [&](int i, int j, const V& made) {
+        Store(made, tile + (kSide * i + j) * to.stride);
+      });
     }
   }
 }
 
-template <int kLanes>
+template <typename Tile, int kLanes>
 C10_ALWAYS_INLINE void Gradients(const float* maps, int64_t channels, const Strip& strip,
                                  const Terms& to) {
   using V = Lanes<kLanes>;
-  const Pixels<kLanes> pixels(strip, 0, 0);
+  using Row = Some<V, kOutputs>;
+  const Pixels<kLanes> pixels(strip, 0);
   pixels.Take(maps, channels);
-  auto of = [](const V& a, const V& b) { return Four<V>{{a, a + b, a - b, -b}}; };
   float* tile = to.data;
   for (int64_t y = 0; y < strip.rows; ++y) {
     for (int64_t x = 0; x < strip.columns; ++x, tile += to.item_stride) {
-      auto column = [&](int64_t j) {
-        return of(Load<V>(pixels.Pixel(2 * y, 2 * x + j)),
-                  Load<V>(pixels.Pixel(2 * y + 1, 2 * x + j)));
-      };
-      const Four<V> a = column(0), b = column(1);
-      for (int i = 0; i < 4; ++i) {
-        const Four<V> row = of(a.at[i], b.at[i]);
-        for (int j = 0; j < 4; ++j) Store(row.at[j], tile + (4 * i + j) * to.stride);
-      }
+      Make<&Tile::template Gradients<V>, Row>(
+          [&](int i, int j) { return pixels.Pixel(kOutputs * y + i, kOutputs * x + j); },
+          [&](int i, int j, const V& made) {
+            Store(made, tile + (kInputs<Tile> * i + j) * to.stride);
+          });
     }
   }
 }
@@ -163,31 +274,28 @@ C10_ALWAYS_INLINE bool IsZero(const Lanes<kLanes>& sum) {
   return is_zero;
 }
 
-template <int kLanes>
-C10_ALWAYS_INLINE bool Outputs(const Terms& from, const float* bias, int64_t channels,
+template <typename Tile, int kLanes>
+C10_ALWAYS_INLINE bool Outputs(const Terms& from, const Addends& addends, int64_t channels,
                                const Strip& strip, float* maps) {
   using V = Lanes<kLanes>;
-  const Pixels<kLanes> pixels(strip, 0, 0);
-  V more = {};
-  if (bias) std::memcpy(&more, bias, channels * sizeof(float));
+  constexpr int kSide = kInputs<Tile>;
+  using Row = Some<V, kSide>;
+  const Pixels<kLanes> pixels(strip, 0);
+  if (addends.adds) pixels.Take(maps, channels);
+  V bias = {};
+  if (addends.bias) std::memcpy(&bias, addends.bias, channels * sizeof(float));
   V zero = {};
   const float* tile = from.data;
   for (int64_t y = 0; y < strip.rows; ++y) {
     for (int64_t x = 0; x < strip.columns; ++x, tile += from.item_stride) {
-      V rows[2][4];
-      for (int j = 0; j < 4; ++j) {
-        auto m = [&](int i) { return Load<V>(tile + (4 * i + j) * from.stride); };
-        const V b = m(1), c = m(2);
-        rows[0][j] = m(0) + b + c;
-        rows[1][j] = b - c - m(3);
-      }
-      for (int i = 0; i < 2; ++i) {
-        const V* row = rows[i];
-        const V left = row[0] + row[1] + row[2] + more, right = row[1] - row[2] - row[3] + more;
-        zero += left * 0 + right * 0;
-        Store(left, pixels.Pixel(2 * y + i, 2 * x));
-        Store(right, pixels.Pixel(2 * y + i, 2 * x + 1));
-      }
+      Make<&Tile::template Outputs<V>, Row>(
+          [&](int i, int j) { return tile + (kSide * i + j) * from.stride; },
+          [&](int i, int j, const V& made) {
+            float* at = pixels.Pixel(kOutputs * y + i, kOutputs * x + j);
+            const V output = made + (addends.adds ? Load<V>(at) : bias);
+            zero += output * 0;
+            Store(output, at);
+          });
     }
   }
   pixels.Give(maps, channels);
@@ -195,189 +303,168 @@ C10_ALWAYS_INLINE bool Outputs(const Terms& from, const float* bias, int64_t cha
 }
 
 /// The taps of a vector of channels' kernels.
-template <int kLanes>
-using Taps = float[kTaps][kLanes];
+template <typename Tile, int kLanes>
+using Taps = float[Tile::kTaps * Tile::kTaps][kLanes];
 
 /// As many kernels as are taken or given at once: vectors of what lay elsewhere are stored long
 /// before they are loaded.
 constexpr int64_t kKernels = 8;
 
+/// Calls block(lane, tap) for blocks of `kSome` lanes and taps that lie side by side, if there are,
+/// and each(lane, tap, its place in the weights) for the rest.
+template <typename Tile, int kLanes, int kSome, typename Block, typename Each>
+C10_ALWAYS_INLINE void ForEachTap(const Kernels& kernels, Block block, Each each) {
+  constexpr int kTaps = Tile::kTaps, kCount = kTaps * kTaps;
+  const bool has_blocks = Tile::kStep == 1 && kernels.channels == kLanes;
+  const int in_blocks = has_blocks ? kCount / kSome * kSome : 0;
+  for (int tap = 0; tap < in_blocks; tap += kSome) {
+    for (int lane = 0; lane < kLanes; lane += kSome) block(lane, tap);
+  }
+  for (int64_t lane = 0; lane < kernels.channels; ++lane) {
+    for (int tap = in_blocks; tap < kCount; ++tap) {
+      const int place = Tile::kStep * (tap / kTaps * Tile::kStep * kTaps + tap % kTaps);
+      each(lane, tap, lane * kernels.channel_stride + place);
+    }
+  }
+}
+
 template <int kLanes>
-C10_ALWAYS_INLINE void TakeTaps(const float* weights, const Kernels& kernels, Taps<kLanes>& taps) {
-  constexpr int kSome = kLanes < 8 ? kLanes : 8;
-  static_assert(kTaps % kSome == 1);
-  if (kernels.channels == kLanes) {
-    for (int lane = 0; lane < kLanes; lane += kSome) {
-      for (int tap = 0; tap + kSome <= kTaps; tap += kSome) {
+constexpr int kBlock = kLanes < 8 ? kLanes : 8;
+
+template <typename Tile, int kLanes>
+C10_ALWAYS_INLINE void TakeTaps(const float* weights, const Kernels& kernels,
+                                Taps<Tile, kLanes>& taps) {
+  constexpr int kSome = kBlock<kLanes>;
+  ForEachTap<Tile, kLanes, kSome>(
+      kernels,
+      [&](int lane, int tap) {
         Lanes<kSome> block[kSome];
         for (int i = 0; i < kSome; ++i) {
           block[i] = Load<Lanes<kSome>>(weights + (lane + i) * kernels.channel_stride + tap);
         }
         Transpose<kSome>(block);
         for (int i = 0; i < kSome; ++i) Store(block[i], &taps[tap + i][lane]);
-      }
-    }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      taps[kTaps - 1][lane] = weights[lane * kernels.channel_stride + kTaps - 1];
-    }
-    return;
-  }
-  for (int64_t lane = 0; lane < kernels.channels; ++lane) {
-    for (int t = 0; t < kTaps; ++t) taps[t][lane] = weights[lane * kernels.channel_stride + t];
-  }
+      },
+      [&](int64_t lane, int tap, int64_t place) { taps[tap][lane] = weights[place]; });
 }
 
-template <int kLanes>
-C10_ALWAYS_INLINE void GiveTaps(const Taps<kLanes>& taps, const Kernels& kernels, float* weights) {
-  constexpr int kSome = kLanes < 8 ? kLanes : 8;
-  if (kernels.channels == kLanes) {
-    for (int lane = 0; lane < kLanes; lane += kSome) {
-      for (int tap = 0; tap + kSome <= kTaps; tap += kSome) {
+template <typename Tile, int kLanes>
+C10_ALWAYS_INLINE void GiveTaps(const Taps<Tile, kLanes>& taps, const Kernels& kernels,
+                                float* weights) {
+  constexpr int kSome = kBlock<kLanes>;
+  ForEachTap<Tile, kLanes, kSome>(
+      kernels,
+      [&](int lane, int tap) {
         Lanes<kSome> block[kSome];
         for (int i = 0; i < kSome; ++i) block[i] = Load<Lanes<kSome>>(&taps[tap + i][lane]);
         Transpose<kSome>(block);
         for (int i = 0; i < kSome; ++i) {
           Store(block[i], weights + (lane + i) * kernels.channel_stride + tap);
         }
-      }
-    }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      weights[lane * kernels.channel_stride + kTaps - 1] = taps[kTaps - 1][lane];
-    }
-    return;
-  }
-  for (int64_t lane = 0; lane < kernels.channels; ++lane) {
-    for (int t = 0; t < kTaps; ++t) weights[lane * kernels.channel_stride + t] = taps[t][lane];
-  }
+      },
+      [&](int64_t lane, int tap, int64_t place) { weights[place] = taps[tap][lane]; });
 }
 
-template <int kLanes>
+template <typename Tile, int kLanes>
 C10_ALWAYS_INLINE void Weights(const float* weights, const Kernels& kernels, bool flipped,
                                const Terms& to) {
   using V = Lanes<kLanes>;
-  Taps<kLanes> taps[kKernels] = {};
-  auto of = [](const V& a, const V& b, const V& c) {
-    const V ends = (a + c) * 0.5F, middle = b * 0.5F;
-    return Four<V>{{a, ends + middle, ends - middle, c}};
-  };
+  constexpr int kTaps = Tile::kTaps, kLast = kTaps * kTaps - 1;
+  using Row = Some<V, kTaps>;
+  Taps<Tile, kLanes> taps[kKernels] = {};
   for (int64_t first = 0; first < kernels.count; first += kKernels) {
     const int64_t count = std::min(kKernels, kernels.count - first);
     for (int64_t k = 0; k < count; ++k) {
-      TakeTaps<kLanes>(weights + (first + k) * kernels.stride, kernels, taps[k]);
+      TakeTaps<Tile, kLanes>(weights + (first + k) * kernels.stride, kernels, taps[k]);
     }
     for (int64_t k = 0; k < count; ++k) {
-      auto tap = [&](int i, int j) {
-        const int t = kKernel * i + j;
-        return Load<V>(taps[k][flipped ? kTaps - 1 - t : t]);
-      };
-      auto column = [&](int j) { return of(tap(0, j), tap(1, j), tap(2, j)); };
-      const Four<V> a = column(0), b = column(1), c = column(2);
       float* item = to.data + (first + k) * to.item_stride;
-      for (int i = 0; i < 4; ++i) {
-        const Four<V> row = of(a.at[i], b.at[i], c.at[i]);
-        for (int j = 0; j < 4; ++j) Store(row.at[j], item + (4 * i + j) * to.stride);
-      }
+      Make<&Tile::template Weights<V>, Row>(
+          [&](int i, int j) {
+            const int tap = kTaps * i + j;
+            return taps[k][flipped ? kLast - tap : tap];
+          },
+          [&](int i, int j, const V& made) {
+            Store(made, item + (kInputs<Tile> * i + j) * to.stride);
+          });
     }
   }
 }
 
-template <int kLanes>
+template <typename Tile, int kLanes>
 C10_ALWAYS_INLINE bool WeightGradients(const Terms& from, const Kernels& kernels, float* weights) {
   using V = Lanes<kLanes>;
-  Taps<kLanes> taps[kKernels];
+  constexpr int kSide = kInputs<Tile>;
+  using Row = Some<V, kSide>;
+  Taps<Tile, kLanes> taps[kKernels];
   V zero = {};
   for (int64_t first = 0; first < kernels.count; first += kKernels) {
     const int64_t count = std::min(kKernels, kernels.count - first);
     for (int64_t k = 0; k < count; ++k) {
       const float* item = from.data + (first + k) * from.item_stride;
-      V columns[kKernel][4];
-      for (int j = 0; j < 4; ++j) {
-        auto m = [&](int i) { return Load<V>(item + (4 * i + j) * from.stride); };
-        const V half = (m(1) + m(2)) * 0.5F;
-        columns[0][j] = m(0) + half;
-        columns[1][j] = (m(1) - m(2)) * 0.5F;
-        columns[2][j] = half + m(3);
-      }
-      for (int i = 0; i < kKernel; ++i) {
-        const V* row = columns[i];
-        const V half = (row[1] + row[2]) * 0.5F;
-        const V made[kKernel] = {row[0] + half, (row[1] - row[2]) * 0.5F, half + row[3]};
-        for (int j = 0; j < kKernel; ++j) {
-          zero += made[j] * 0;
-          Store(made[j], taps[k][kKernel * i + j]);
-        }
-      }
+      Make<&Tile::template WeightGradients<V>, Row>(
+          [&](int i, int j) { return item + (kSide * i + j) * from.stride; },
+          [&](int i, int j, const V& made) {
+            zero += made * 0;
+            Store(made, taps[k][Tile::kTaps * i + j]);
+          });
     }
     for (int64_t k = 0; k < count; ++k) {
-      GiveTaps<kLanes>(taps[k], kernels, weights + (first + k) * kernels.stride);
+      GiveTaps<Tile, kLanes>(taps[k], kernels, weights + (first + k) * kernels.stride);
     }
   }
   return IsZero<kLanes>(zero);
 }
 
-#define TORCH_XLA_EACH(Name, kLanes, target)                                                     \
-  target void Inputs##Name(const float* maps, int64_t channels, const Strip& strip,              \
-                           const Terms& to) {                                                    \
-    Inputs<kLanes>(maps, channels, strip, to);                                                   \
-  }                                                                                              \
-  target void Gradients##Name(const float* maps, int64_t channels, const Strip& strip,           \
-                              const Terms& to) {                                                 \
-    Gradients<kLanes>(maps, channels, strip, to);                                                \
-  }                                                                                              \
-  target bool Outputs##Name(const Terms& from, const float* bias, int64_t channels,              \
-                            const Strip& strip, float* maps) {                                   \
-    return Outputs<kLanes>(from, bias, channels, strip, maps);                                   \
-  }                                                                                              \
-  target void Weights##Name(const float* weights, const Kernels& kernels, bool flipped,          \
-                            const Terms& to) {                                                   \
-    Weights<kLanes>(weights, kernels, flipped, to);                                              \
-  }                                                                                              \
-  target bool WeightGradients##Name(const Terms& from, const Kernels& kernels, float* weights) { \
-    return WeightGradients<kLanes>(from, kernels, weights);                                      \
-  }
+#define TORCH_XLA_EACH(Name, kLanes, target)                                                \
+  template <typename Tile>                                                                  \
+  struct Name {                                                                             \
+    target static void Inputs(const float* maps, int64_t channels, const Strip& strip,      \
+                              const Terms& to) {                                            \
+      winograd::Inputs<Tile, kLanes>(maps, channels, strip, to);                            \
+    }                                                                                       \
+    target static void Gradients(const float* maps, int64_t channels, const Strip& strip,   \
+                                 const Terms& to) {                                         \
+      winograd::Gradients<Tile, kLanes>(maps, channels, strip, to);                         \
+    }                                                                                       \
+    target static bool Outputs(const Terms& from, const Addends& addends, int64_t channels, \
+                               const Strip& strip, float* maps) {                           \
+      return winograd::Outputs<Tile, kLanes>(from, addends, channels, strip, maps);         \
+    }                                                                                       \
+    target static void Weights(const float* weights, const Kernels& kernels, bool flipped,  \
+                               const Terms& to) {                                           \
+      winograd::Weights<Tile, kLanes>(weights, kernels, flipped, to);                       \
+    }                                                                                       \
+    target static bool WeightGradients(const Terms& from, const Kernels& kernels,           \
+                                       float* weights) {                                    \
+      return winograd::WeightGradients<Tile, kLanes>(from, kernels, weights);               \
+    }                                                                                       \
+  };
 
 TORCH_XLA_EACH(Baseline, 4, )
 TORCH_XLA_EACH(Avx2, 8, TORCH_XLA_AVX2)
 TORCH_XLA_EACH(Avx512, 16, TORCH_XLA_AVX512)
 
-struct Functions {
-  decltype(&TransformInputs) inputs;
-  decltype(&TransformGradients) gradients;
-  decltype(&TransformOutputs) outputs;
-  decltype(&TransformWeights) weights;
-  decltype(&TransformWeightGradients) weight_gradients;
-};
+template <template <typename> class Instructions, typename Tile>
+constexpr Transforms kTransforms = {.taps = Tile::kTaps,
+                                    .step = Tile::kStep,
+                                    .terms = kInputs<Tile> * kInputs<Tile>,
+                                    .inputs = &Instructions<Tile>::Inputs,
+                                    .gradients = &Instructions<Tile>::Gradients,
+                                    .outputs = &Instructions<Tile>::Outputs,
+                                    .weights = &Instructions<Tile>::Weights,
+                                    .weight_gradients = &Instructions<Tile>::WeightGradients};
 
-const Functions& Chosen() {
-  static const Functions functions = ForThisProcessor<Functions>(
-      {&InputsBaseline, &GradientsBaseline, &OutputsBaseline, &WeightsBaseline,
-       &WeightGradientsBaseline},
-      {&InputsAvx2, &GradientsAvx2, &OutputsAvx2, &WeightsAvx2, &WeightGradientsAvx2},
-      {&InputsAvx512, &GradientsAvx512, &OutputsAvx512, &WeightsAvx512, &WeightGradientsAvx512});
-  return functions;
+template <typename Tile>
+const Transforms& Chosen() {
+  static const Transforms& transforms = *ForThisProcessor(
+      &kTransforms<Baseline, Tile>, &kTransforms<Avx2, Tile>, &kTransforms<Avx512, Tile>);
+  return transforms;
 }
 
 }  // namespace
 
-void TransformInputs(const float* maps, int64_t channels, const Strip& strip, const Terms& to) {
-  Chosen().inputs(maps, channels, strip, to);
-}
-
-void TransformGradients(const float* maps, int64_t channels, const Strip& strip, const Terms& to) {
-  Chosen().gradients(maps, channels, strip, to);
-}
-
-bool TransformOutputs(const Terms& from, const float* bias, int64_t channels, const Strip& strip,
-                      float* maps) {
-  return Chosen().outputs(from, bias, channels, strip, maps);
-}
-
-void TransformWeights(const float* weights, const Kernels& kernels, bool flipped, const Terms& to) {
-  Chosen().weights(weights, kernels, flipped, to);
-}
-
-bool TransformWeightGradients(const Terms& from, const Kernels& kernels, float* weights) {
-  return Chosen().weight_gradients(from, kernels, weights);
-}
+const Transforms& TransformsOf3x3() { return Chosen<Of3x3>(); }
+const Transforms& TransformsOf4x4() { return Chosen<Of4x4>(); }
 
 }  // namespace torch_xla::lowering::winograd

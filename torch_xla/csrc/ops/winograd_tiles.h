@@ -1,60 +1,79 @@
-// The transforms of Winograd's convolution F(2 x 2, 3 x 3) (Lavin and Gray, Fast Algorithms for
-// Convolutional Neural Networks, 2015): 2 x 2 outputs of a 3 x 3 kernel by 16 multiplications, of
-// which each is a product of matrices over channels, instead of 36. With
+// The transforms of Winograd's convolutions (Lavin and Gray, Fast Algorithms for Convolutional
+// Neural Networks, 2015): 2 x 2 outputs of a 3 x 3 kernel, F(2 x 2, 3 x 3), by 16 multiplications
+// instead of 36, and of a 2 x 2 kernel, F(2 x 2, 2 x 2), by 9 instead of 16; each is a product of
+// matrices over channels. With
 //
-//   B' = 1  0 -1  0   G = 1    0   0     A' = 1  1  1  0
-//        0  1  1  0       1/2  1/2 1/2        0  1 -1 -1
-//        0 -1  1  0       1/2 -1/2 1/2
-//        0  1  0 -1       0    0   1
+//   B' = 1  0 -1  0   G = 1    0   0     A' = 1  1  1  0      B' = 1 -1  0   G = 1  0   A' = 1  1 0
+//        0  1  1  0       1/2  1/2 1/2        0  1 -1 -1  or       0  1  0       1  1        0  1
+//        -1 0 -1  1  0       1/2 -1/2 1/2                             0  1 -1       0  1 0  1  0 -1
+//        0    0   1
 //
 // outputs are A' ((G w G') * (B' x B)) A; weights' gradients G' ((B' x B) * (A dy A')) G.
+//
+// A kernel of 4 x 4 with a stride of 2 is four of 2 x 2, each of the taps that see inputs of even
+// or odd rows and columns.
 #pragma once
 
 #include <cstdint>
 
 namespace torch_xla::lowering::winograd {
 
-/// Products of a tile.
-inline constexpr int64_t kTerms = 16;
-inline constexpr int64_t kKernel = 3, kTaps = kKernel * kKernel;
-
-/// Some rows of a map's tiles.
+/// Some rows of a map's tiles. Pixel (i, j) of what tiles see, or make, is pixel
+/// (top + step * i, left + step * j) of the map, or zero where there is none.
 struct Strip {
   /// Of the map.
   int64_t height, width;
-  /// Rows and columns that are missing before the first inputs of all tiles.
-  int64_t padding;
+  int64_t step, top, left;
   int64_t first_row, rows, columns;
 
   int64_t tiles() const { return rows * columns; }
 };
 
-/// What is transformed, of vectors of ProductLanes() channels: [kTerms, tiles or weights,
-/// channels].
+/// What is transformed, of vectors of ProductLanes() channels: [terms, tiles or weights, channels].
 struct Terms {
   float* data;
   int64_t stride;       // of terms
   int64_t item_stride;  // of tiles or weights
 };
 
-/// Writes B' x B of the 4 x 4 inputs of each tile. `maps` are `channels` maps, up to a vector of
-/// them; the rest of the vector is zero.
-void TransformInputs(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
-/// Writes A dy A' of its 2 x 2 outputs' gradients.
-void TransformGradients(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
-/// Writes outputs A' m A; `bias`, [channels], may be null. Returns whether all are finite.
-bool TransformOutputs(const Terms& from, const float* bias, int64_t channels, const Strip& strip,
-                      float* maps);
-
-/// Some 3 x 3 kernels, those of a vector's channels `channel_stride` floats apart.
+/// Some kernels' first taps, those of a vector's channels `channel_stride` floats apart.
 struct Kernels {
   int64_t channels, channel_stride;
   int64_t count, stride;
 };
 
-/// Writes G w G', of the weights in reverse if `flipped`.
-void TransformWeights(const float* weights, const Kernels& kernels, bool flipped, const Terms& to);
-/// Writes G' m G. Returns whether all are finite.
-bool TransformWeightGradients(const Terms& from, const Kernels& kernels, float* weights);
+/// What outputs are made of.
+struct Addends {
+  /// A number for each channel, or null.
+  const float* bias = nullptr;
+  /// Whether to add to what the outputs are.
+  bool adds = false;
+};
+
+/// The transforms of tiles of some kernels. `maps` are `channels` maps, up to a vector of them; the
+/// rest of the vector is zero.
+struct Transforms {
+  /// Taps of a side: of a tile's kernel, and from one of them to the next in the weights.
+  int64_t taps, step;
+  /// Products of a tile.
+  int64_t terms;
+
+  /// Writes B' x B of each tile's inputs.
+  void (*inputs)(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
+  /// Writes A dy A' of its 2 x 2 outputs' gradients.
+  void (*gradients)(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
+  /// Writes outputs A' m A. Returns whether all are finite.
+  bool (*outputs)(const Terms& from, const Addends& addends, int64_t channels, const Strip& strip,
+                  float* maps);
+  /// Writes G w G', of the weights in reverse if `flipped`.
+  void (*weights)(const float* weights, const Kernels& kernels, bool flipped, const Terms& to);
+  /// Writes G' m G. Returns whether all are finite.
+  bool (*weight_gradients)(const Terms& from, const Kernels& kernels, float* weights);
+};
+
+/// Of 3 x 3 kernels with a stride of 1.
+const Transforms& TransformsOf3x3();
+/// Of every second tap of 4 x 4 kernels with a stride of 2.
+const Transforms& TransformsOf4x4();
 
 }  // namespace torch_xla::lowering::winograd
