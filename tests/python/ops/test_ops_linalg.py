@@ -317,3 +317,39 @@ def test_squares_of_products(tmp_path):
         tmp_path,
         PJRT_DEVICE="CPU",
     )
+
+
+def test_linear_of_batches() -> None:
+    """Those with a bias are a product of one matrix, as PyTorch has it on the CPU."""
+    inputs = (
+        rand(2, 5, 4),
+        rand(2, 3, 5, 4),
+        rand(5, 2, 4).transpose(0, 1),
+        rand(2, 5, 8)[..., ::2],
+        rand(4).expand(3, 2, 4),
+        rand(0, 5, 4),
+        rand(2, 5, 0),
+    )
+    cases = [(F.linear, (x, rand(3, x.shape[-1]), rand(3))) for x in inputs]
+    x, weight, bias = rand(2, 5, 4), rand(3, 4), rand(3)
+    cases += [(F.linear, (x, rand(4, 3).t(), bias)), (F.linear, (x, rand(0, 4), rand(0)))]
+    check_many(cases, grad=True, rtol=1e-5, atol=1e-5)
+    batch = lambda f: lambda x, w, b: torch.vmap(f, (0, None, None))(x, w, b)  # noqa: E731
+    tangent = lambda x, w, b: torch.func.jvp(  # noqa: E731
+        lambda w, b: F.linear(x, w, b), (w, b), (w + 1, b * 2)
+    )
+    halves = [y.bfloat16() for y in (x, weight, bias)]
+    check_many(
+        [
+            (batch(F.linear), (rand(3, 2, 5, 4), weight, bias)),
+            (tangent, (x, weight, bias)),
+            (F.linear, (x.double(), weight.double(), bias.double())),
+            (F.linear, (x.to(C64), weight.to(C64), bias.to(C64))),
+            (F.linear, halves),
+            (lambda x, *rest: F.linear(x, *rest).add_(1), (x, weight, bias)),
+        ],
+        rtol=1e-2,
+        atol=1e-2,
+    )
+    with torch.inference_mode():
+        check(F.linear, x, weight, bias, rtol=1e-5, atol=1e-5)

@@ -60,6 +60,11 @@ DTYPES = {
     "ldexp(uint16)": (torch.ldexp, X, torch.ones(2, 3, dtype=torch.uint16)),
     "ldexp(float8)": (torch.ldexp, X.to(torch.float8_e5m2), I),
     "cross_entropy(int32)": (F.cross_entropy, X, torch.zeros(2, dtype=I32)),
+    "linear(int)": (F.linear, I[None], rand(4, 3), rand(4)),
+    "linear(double)": (F.linear, X[None], rand(4, 3, dtype=F64), rand(4)),
+    "linear(columns)": (F.linear, X[None], rand(4, 5), rand(4)),
+    "linear(bias)": (F.linear, X[None], rand(4, 3), rand(3)),
+    "linear(weight)": (F.linear, X[None], rand(4, 3, 1), rand(4)),
 }
 
 

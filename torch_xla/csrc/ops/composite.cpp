@@ -3,11 +3,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ldexp_native.h>
+#include <ATen/ops/linear_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
@@ -16,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
@@ -67,6 +70,18 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 }
 
 }  // namespace
+
+at::Tensor autograd::linear(const at::Tensor& input, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
+  // As PyTorch does for all devices but this one, where it adds the bias in place.
+  const bool has_bias = bias && bias->defined() && bias->dim() == 1;
+  if (!has_bias || input.dim() < 3 || weight.dim() != 2) {
+    return at::compositeimplicitautograd::linear(input, weight, bias);
+  }
+  std::vector<c10::SymInt> sizes = input.sym_sizes().vec();
+  sizes.back() = weight.sym_size(0);
+  return at::addmm(*bias, input.flatten(0, -2), weight.t()).view_symint(sizes);
+}
 
 at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
   return self.is_complex() ? self.copy_(at::_conj_physical(self)) : self;
