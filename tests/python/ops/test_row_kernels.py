@@ -409,6 +409,53 @@ def test_log_softmax_calls_the_library_where_the_program_runs_here() -> None:
     torch.testing.assert_close(program(rows).cpu(), first)
 
 
+def test_cross_entropy_of_long_rows() -> None:
+    """Logits with the bias of their product, and without; read by something else, too."""
+    columns = 3003
+    rows = rand(6, 60, 16) * 3
+    weight, bias, target = rand(columns, 16), rand(columns), torch.arange(360) * 8
+    ignored = torch.where(target % 3 == 0, target, -100)
+
+    def loss(x, weight, bias, target, weighted=False, **options):
+        logits = F.linear(x, weight, bias).view(-1, columns)
+        weights = torch.linspace(0.5, 2, columns, device=x.device) if weighted else None
+        return F.cross_entropy(logits, target, weights, **options)
+
+    def read_twice(x, weight, bias, target):
+        logits = F.linear(x, weight, bias)
+        return logits.amax(-1), F.cross_entropy(logits.flatten(0, 1), target)
+
+    masked = rand(360, columns)
+    masked[:, 40:] = -INF
+    cases = [
+        (loss, (rows, weight, bias, target), {}),
+        (loss, (rows, weight, None, target), {"reduction": "sum"}),
+        (loss, (rows, weight, bias, ignored), {"reduction": "none"}),
+        (loss, (rows, weight, bias, ignored), {"weighted": True}),
+        (loss, (rows, weight, bias, ignored), {"label_smoothing": 0.1}),
+        (loss, (rows[0], weight, bias, target[:60]), {"ignore_index": 80}),
+        (read_twice, (rows, weight, bias, ignored)),
+        (F.cross_entropy, (masked, target % 40)),
+        (F.cross_entropy, (rand(400, columns, 3), torch.arange(1200).view(400, 3))),
+    ]
+    check_many(cases, rtol=1e-4, atol=1e-5, grad=True)
+    if os.environ.get("XLA_CPU_KERNELS") != "0":
+        assert ("log_softmax", "f32 long many", "library") in _XLAC._kernel_choices()
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF], ids=str)
+def test_cross_entropy_of_what_is_not_finite(value) -> None:
+    bias = rand(3000)
+    bias[7] = value
+    x, weight, target = rand(400, 8), rand(3000, 8), torch.arange(400) * 7
+    target[::2] = -100
+
+    def loss(x, weight, bias):
+        return F.cross_entropy(F.linear(x, weight, bias), target.to(x.device))
+
+    check_many([(loss, (x, weight, bias))], rtol=1e-4, atol=1e-5, grad=True)
+
+
 def test_sums_of_bfloat16_in_parts() -> None:
     """One rounding, at the end: the CPU's are the judge, and the same in float."""
     cases: list[tuple] = []

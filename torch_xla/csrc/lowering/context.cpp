@@ -147,6 +147,12 @@ const ir::Node* LoweringContext::SoleReader(const ir::Node& node) {
   return reader && IsLowered(*reader) ? nullptr : reader;
 }
 
+std::span<const Value> LoweringContext::Kept(const ir::Node& node) const {
+  const auto found = kept_.find(&node);
+  if (found == kept_.end() || !builder_.IsVisible(found->second[0])) return {};
+  return found->second;
+}
+
 void LoweringContext::SetOutputs(const ir::Node& node, Value value) {
   SetOutputs(node, std::vector<Value>{value});
 }

@@ -69,6 +69,11 @@ class LoweringContext {
   /// not the one inferred at tracing.
   void SetOutputs(const ir::Node& node, Value value);
   void SetOutputs(const ir::Node& node, const std::vector<Value>& values);
+  /// Notes what the node that is lowered is made of, for the lowering of those that read it.
+  void Keep(std::vector<Value> parts) { kept_[node_] = std::move(parts); }
+  /// What a node has been noted to be made of; empty where nothing is known here.
+  std::span<const Value> Kept(const ir::Node& node) const;
+
   /// Records a leaf (parameter) without lowering it.
   void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
   /// The same for one result of a node that others compute.
@@ -88,7 +93,7 @@ class LoweringContext {
   std::string platform_;
   const ir::Node* node_ = nullptr;
   std::vector<std::pair<size_t, Value>> numbers_;
-  std::unordered_map<const ir::Node*, std::vector<Value>> values_;
+  std::unordered_map<const ir::Node*, std::vector<Value>> values_, kept_;
   std::span<const ir::Node* const> nodes_;
   std::span<const ir::Value> roots_;
   std::unordered_map<const ir::Node*, const ir::Node*> readers_;  // null: not one alone

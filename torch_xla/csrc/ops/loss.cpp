@@ -5,6 +5,7 @@
 
 #include "XLALowerings.h"
 #include "XLAOps.h"
+#include "lazy/view.h"
 #include "lowering/elementwise.h"
 #include "ops/indexing.h"
 #include "ops/loss_library.h"
@@ -280,6 +281,46 @@ std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad,
   return cx.Lowered(target);
 }
 
+/// Whether a node shows all elements of its operand, in their order.
+bool IsReshape(const ir::Node& node) {
+  if (&node.op() != &ir::ops::as_strided) return false;
+  ir::AttributeReader words(node.attributes());
+  const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
+  return strides == c10::IntArrayRef(lazy::ContiguousStrides(sizes)) &&
+         node.shape(0)->numel == node.operands()[0].shape()->numel;
+}
+
+/// The node's operand, `x`, as the product that it is with a bias, if it is one.
+BiasedRows AsProduct(const LoweringContext& cx, Value x) {
+  const ir::Node* node = cx.node().operands()[0].node.get();
+  while (IsReshape(*node)) node = node->operands()[0].node.get();
+  const std::span<const Value> parts = cx.Kept(*node);
+  if (&node->op() != &ir::ops::addmm || parts.empty() || parts[0].element() != x.element() ||
+      parts[1].dim(0) != x.dim(-1)) {
+    return {x, std::nullopt};
+  }
+  return {Reshape(parts[0], x.dims()), parts[1]};
+}
+
+/// What log-softmax is made of, as values and as what they say.
+std::vector<Value> Parts(const BiasedRows& rows, const RowSums& sums) {
+  std::vector<Value> parts{sums.maximum, sums.log_sum, rows.x};
+  if (rows.bias) parts.push_back(*rows.bias);
+  return parts;
+}
+
+/// Log-softmax's gradient where that of its result, `grad`, is zero but for the classes `target`.
+std::optional<Value> CrossEntropyBackward(const LoweringContext& cx, Value grad, Value target) {
+  const ir::Node& forward = *cx.node().operands()[1].node;
+  const std::span<const Value> parts = cx.Kept(forward);
+  if (&forward.op() != &ir::ops::_log_softmax || parts.empty() || grad.rank() != 2 ||
+      grad.element() != ElementType::kF32 || target.element() != ElementType::kS64) {
+    return std::nullopt;
+  }
+  const BiasedRows rows{parts[2], parts.size() > 3 ? std::optional(parts[3]) : std::nullopt};
+  return CallCrossEntropyBackward(rows, {parts[0], parts[1]}, target, PickClass(grad, target));
+}
+
 /// `safe`: zeros where all along `dims` are -inf.
 Value Softmax(LoweringContext& cx, Value self, const Dims& dims, bool safe) {
   // Of half types in float, and rounded once.
@@ -303,7 +344,9 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
   if (const auto called = CallLogSoftmax(cx, x, dims)) return ToOutput(cx, *called);
-  if (const auto sums = CallRowSums(cx, x, dims)) {
+  const BiasedRows rows = AsProduct(cx, x);
+  if (const auto sums = CallRowSums(cx, rows, dims)) {
+    cx.Keep(Parts(rows, *sums));
     x = x - KeepDims(sums->maximum, x.dims(), dims);
     return ToOutput(cx, x - KeepDims(sums->log_sum, x.dims(), dims));
   }
@@ -318,6 +361,9 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
   if (const auto called = CallLogSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *called);
   const std::optional<Value> target = OnlyClass(cx, cx.node().operands()[0], dims);
+  if (target) {
+    if (const auto called = CrossEntropyBackward(cx, grad, *target)) return ToOutput(cx, *called);
+  }
   Value sum = target ? KeepDims(PickClass(grad, *target), grad.dims(), dims)
                      : ReduceKept(grad, dims, ReduceOp::kAdd);
   return ToOutput(cx, grad - Exponential(y) * sum);

@@ -305,10 +305,13 @@ Value bmm(LoweringContext& cx, Value self, Value mat2) {
 Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta, Value alpha) {
   const MatrixProduct product(cx, mat1, mat2, 1);
   const ir::Node::Operands& operands = cx.node().operands();
-  if (IsNumber(operands[3], 1) && IsNumber(operands[4], 1)) {
+  const bool is_sum = IsNumber(operands[3], 1) && IsNumber(operands[4], 1);
+  if (is_sum) {
     if (std::optional<Value> sum = product.ComputeWith(self)) return *sum;
   }
-  return AddScaled(cx, self, product.Compute(), beta, alpha);
+  Value made = product.Compute();
+  if (is_sum && self.dims() == Dims{made.dim(1)}) cx.Keep({made, self});
+  return AddScaled(cx, self, made, beta, alpha);
 }
 
 Value addmv(LoweringContext& cx, Value self, Value mat, Value vec, Value beta, Value alpha) {

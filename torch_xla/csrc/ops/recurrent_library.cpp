@@ -10,6 +10,7 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
+#include "lowering/float_math.h"
 #include "lowering/library_call.h"
 #include "ops/few_rows_library.h"
 #include "runtime/ffi_threads.h"
@@ -39,24 +40,6 @@ constexpr const char* kBackwardTarget = "torch_xla.cpu_recurrent_backward";
 
 // ---- Functions that compilers make vectors of; a few units in the last place off. What is inlined
 // must be compiled with the same options: builtins in place of the library's templates.
-
-/// Cody and Waite's reduction and the polynomial of Cephes' expf.
-C10_ALWAYS_INLINE float Exp(float x) {
-  x = x < -87.3f ? -87.3f : x;
-  x = x > 88.7f ? 88.7f : x;
-  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: what is added to it is rounded
-  const float n = (x * 1.44269504f + kRound) - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float y = 1.9875691500e-4f;
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1.f;
-  const auto exponent = static_cast<int32_t>(n == n ? n : 0.f);
-  return y * __builtin_bit_cast(float, (exponent + 127) << 23);
-}
 
 C10_ALWAYS_INLINE float Sigmoid(float x) { return 1.f / (1.f + Exp(-x)); }
 

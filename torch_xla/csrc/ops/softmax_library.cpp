@@ -4,7 +4,6 @@
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
-#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
 
@@ -15,9 +14,10 @@
 
 #include "lazy/cpu_handler.h"
 #include "lowering/aten_calls.h"
+#include "lowering/ffi_parts.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
+#include "ops/cross_entropy_kernel.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -26,42 +26,53 @@ namespace {
 using namespace runtime::pjrt;
 
 constexpr const char* kSumsTarget = "torch_xla.cpu_row_sums";
+constexpr const char* kCrossEntropyBackwardTarget = "torch_xla.cpu_cross_entropy_backward";
 constexpr const char* kLogTarget = "torch_xla.cpu_log_softmax";
 constexpr const char* kLogBackwardTarget = "torch_xla.cpu_log_softmax_backward";
 constexpr const char* kTarget = "torch_xla.cpu_softmax";
 constexpr const char* kBackwardTarget = "torch_xla.cpu_softmax_backward";
 
-/// Calls work(first row, how many) on XLA's threads, for `at_once` rows at most.
+/// Fewer elements are not worth a second thread.
+constexpr int64_t kLeast = 1 << 14;
+
+/// Calls work(first row, how many) on XLA's threads.
 template <typename Work>
-void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, int64_t at_once,
-             const Work& work) {
-  const int64_t rows = x.size(0);
-  const int64_t threads = runtime::FfiParts(frame, x.numel(), 1 << 14, rows);
-  runtime::RunOnFfiThreads(frame, threads, [&](int64_t thread) {
+void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& work) {
+  InParts(frame, x.size(0), x.size(1), kLeast, [&](int64_t, int64_t begin, int64_t end) {
     const AtenCalls calls;
-    const int64_t end = rows * (thread + 1) / threads;
-    for (int64_t from = rows * thread / threads; from < end; from += at_once) {
-      work(from, std::min(at_once, end - from));
-    }
+    work(begin, end - begin);
   });
 }
 
 at::Tensor Rows(void* buffer) { return FfiTensor(buffer).flatten(0, -2); }
 
+BiasedFloats FloatsOf(const XLA_FFI_CallFrame& frame, int64_t count, int64_t rows) {
+  void** const args = frame.args.args;
+  const bool has_bias = frame.args.size > count;
+  return {.x = FfiData<const float>(args[0]),
+          .bias = has_bias ? FfiData<const float>(args[count]) : nullptr,
+          .columns = FfiTensor(args[0]).numel() / rows};
+}
+
 void HandleSums(const XLA_FFI_CallFrame& frame) {
-  const at::Tensor x = Rows(frame.args.args[0]);
-  const at::Tensor maximum = FfiTensor(frame.rets.rets[0]).flatten();
-  const at::Tensor log_sum = FfiTensor(frame.rets.rets[1]).flatten();
-  // So many elements stay in a core's cache.
-  constexpr int64_t kElements = 1 << 16;
-  const int64_t at_once = std::max<int64_t>(kElements / x.size(1), 1);
-  ForRows(frame, x, at_once, [&](int64_t from, int64_t count) {
-    const at::Tensor part = x.narrow(0, from, count);
-    at::Tensor largest = maximum.narrow(0, from, count), sums = log_sum.narrow(0, from, count);
-    at::amax_out(largest, part, at::IntArrayRef{1});
-    // What is subtracted from the maximum, whose log-softmax is the largest.
-    at::amax_out(sums, at::_log_softmax(part, 1, /*half_to_float=*/false), at::IntArrayRef{1});
-    sums.neg_();
+  const int64_t count = FfiTensor(frame.rets.rets[0]).numel();
+  const BiasedFloats rows = FloatsOf(frame, 1, count);
+  InParts(frame, count, rows.columns, kLeast, [&](int64_t, int64_t begin, int64_t end) {
+    SumExponentials(rows, begin, end, FfiData<float>(frame.rets.rets[0]),
+                    FfiData<float>(frame.rets.rets[1]));
+  });
+}
+
+void HandleCrossEntropyBackward(const XLA_FFI_CallFrame& frame) {
+  void** const args = frame.args.args;
+  const int64_t count = FfiTensor(args[1]).numel();
+  const CrossEntropyGradient call{.rows = FloatsOf(frame, 5, count),
+                                  .maximum = FfiData<const float>(args[1]),
+                                  .log_sum = FfiData<const float>(args[2]),
+                                  .classes = FfiData<const int64_t>(args[3]),
+                                  .grad = FfiData<const float>(args[4])};
+  InParts(frame, count, call.rows.columns, kLeast, [&](int64_t, int64_t begin, int64_t end) {
+    WriteGradient(call, begin, end, FfiData<float>(frame.rets.rets[0]));
   });
 }
 
@@ -83,7 +94,7 @@ void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
 void Handle(const XLA_FFI_CallFrame& frame) {
   const bool safe = FfiAttributes(frame.attrs).List("safe")[0] != 0;
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
-  ForRows(frame, x, x.size(0), [&](int64_t from, int64_t count) {
+  ForRows(frame, x, [&](int64_t from, int64_t count) {
     const at::Tensor given = x.narrow(0, from, count);
     at::Tensor part = y.narrow(0, from, count);
     at::_softmax_out(part, given, 1, /*half_to_float=*/false);
@@ -138,7 +149,7 @@ void SoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor res
 
 void HandleLog(const XLA_FFI_CallFrame& frame) {
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
-  ForRows(frame, x, x.size(0), [&](int64_t from, int64_t count) {
+  ForRows(frame, x, [&](int64_t from, int64_t count) {
     LogSoftmax(x.narrow(0, from, count), y.narrow(0, from, count));
   });
 }
@@ -147,13 +158,15 @@ template <auto kCompute>
 void HandleBackward(const XLA_FFI_CallFrame& frame) {
   const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
   const at::Tensor result = Rows(frame.rets.rets[0]);
-  ForRows(frame, y, y.size(0), [&](int64_t from, int64_t count) {
+  ForRows(frame, y, [&](int64_t from, int64_t count) {
     kCompute(grad.narrow(0, from, count), y.narrow(0, from, count), result.narrow(0, from, count));
   });
 }
 
 [[maybe_unused]] const bool registered =
     lazy::RegisterWithClient<kSumsTarget, lazy::CpuHandler<HandleSums>>() &&
+    lazy::RegisterWithClient<kCrossEntropyBackwardTarget,
+                             lazy::CpuHandler<HandleCrossEntropyBackward>>() &&
     lazy::RegisterWithClient<kLogTarget, lazy::CpuHandler<HandleLog>>() &&
     lazy::RegisterWithClient<kLogBackwardTarget,
                              lazy::CpuHandler<HandleBackward<&LogSoftmaxBackward>>>() &&
@@ -176,13 +189,23 @@ bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims
 
 }  // namespace
 
-std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
-  if (!Calls(cx, "log_softmax", x, dims)) return std::nullopt;
-  Dims rows = x.dims();
-  rows.pop_back();
-  const stablehlo::Type type(x.element(), rows);
-  const auto results = CallLibrary(kSumsTarget, {x}, {type, type});
+std::optional<RowSums> CallRowSums(const LoweringContext& cx, const BiasedRows& rows,
+                                   const Dims& dims) {
+  if (!Calls(cx, "log_softmax", rows.x, dims)) return std::nullopt;
+  std::vector<Value> operands{rows.x};
+  if (rows.bias) operands.push_back(*rows.bias);
+  Dims sums = rows.x.dims();
+  sums.pop_back();
+  const stablehlo::Type type(rows.x.element(), sums);
+  const auto results = CallLibrary(kSumsTarget, operands, {type, type});
   return RowSums{results[0], results[1]};
+}
+
+Value CallCrossEntropyBackward(const BiasedRows& rows, const RowSums& sums, Value classes,
+                               Value grad) {
+  std::vector<Value> operands{rows.x, sums.maximum, sums.log_sum, classes, grad};
+  if (rows.bias) operands.push_back(*rows.bias);
+  return CallLibrary(kCrossEntropyBackwardTarget, operands, {rows.x.type()})[0];
 }
 
 bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {

@@ -1,6 +1,6 @@
-// Softmax and log-softmax along rows of float, or what log-softmax subtracts, by ATen's kernels on
-// a few rows at a time: XLA writes all that it reduces to memory first. Table
-// lowering/kernel_table.inc says where.
+// Softmax and log-softmax along rows of float by ATen's kernels on a few rows at a time, or what
+// log-softmax subtracts and cross entropy's gradient by ours: XLA writes all that it reduces to
+// memory first. Table lowering/kernel_table.inc says where.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,25 @@
 
 namespace torch_xla::lowering {
 
-/// Of each row of [rows…, columns]: the maximum, and the logarithm of the sum of exp(x - maximum).
+/// Rows [rows…, columns]: `x` and, where there is one, `bias` [columns], which is added to each.
+struct BiasedRows {
+  Value x;
+  std::optional<Value> bias;
+};
+
+/// Of each row: the maximum, and the logarithm of the sum of exp(x - maximum).
 struct RowSums {
   Value maximum, log_sum;
 };
 
-/// For log-softmax of `x` over `dims`, which is not empty; none where a call is not the fastest.
-std::optional<RowSums> CallRowSums(const LoweringContext& cx, Value x, const Dims& dims);
+/// For log-softmax over `dims`, of what is not empty; none where a call is not the fastest.
+std::optional<RowSums> CallRowSums(const LoweringContext& cx, const BiasedRows& rows,
+                                   const Dims& dims);
+
+/// The gradient of log-softmax's argument where that of its result is `grad` [rows] at the class
+/// of each of [rows, columns], and zero elsewhere.
+Value CallCrossEntropyBackward(const BiasedRows& rows, const RowSums& sums, Value classes,
+                               Value grad);
 
 /// Whether log-softmax over `dims`, and what cross entropy makes of it, are calls of their own.
 bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims);
