@@ -212,8 +212,8 @@ class Convolution {
 
  private:
   static constexpr int64_t kProducts = 1 << 20, kCopies = 1 << 14;
-  /// Transformed inputs, one of a tile's, that stay in the second cache.
-  static constexpr int64_t kInputs = 1 << 12, kManyInputs = 1 << 14;
+  /// Transformed inputs that stay in the second cache.
+  static constexpr int64_t kInputs = 1 << 16, kManyInputs = 1 << 18;
 
   bool is_of_weights() const { return part_ == ConvolutionPart::kWeightGradient; }
   bool is_of_inputs() const { return part_ == ConvolutionPart::kInputGradient; }
@@ -222,7 +222,8 @@ class Convolution {
   int64_t RowsAtOnce(int64_t inputs, int64_t most) const {
     constexpr int64_t kLeast = 16, kMost = 128;
     // The sums of gradients are read and written each time.
-    const int64_t tiles = std::clamp((is_of_weights() ? 2 : 1) * inputs / terms_, kLeast, kMost);
+    const int64_t size = transforms_.terms * terms_;
+    const int64_t tiles = std::clamp((is_of_weights() ? 2 : 1) * inputs / size, kLeast, kMost);
     return std::clamp<int64_t>(tiles / tiling_.columns, 1, most);
   }
 
