@@ -3,10 +3,16 @@
 // instead of 36, and of a 2 x 2 kernel, F(2 x 2, 2 x 2), by 9 instead of 16; each is a product of
 // matrices over channels. With
 //
-//   B' = 1  0 -1  0   G = 1    0   0     A' = 1  1  1  0      B' = 1 -1  0   G = 1  0   A' = 1  1 0
-//        0  1  1  0       1/2  1/2 1/2        0  1 -1 -1  or       0  1  0       1  1        0  1
-//        -1 0 -1  1  0       1/2 -1/2 1/2                             0  1 -1       0  1 0  1  0 -1
-//        0    0   1
+//   B' = 1  0 -1  0   G = 1    0   0     A' = 1  1  1  0
+//        0  1  1  0       1/2  1/2 1/2        0  1 -1 -1
+//        0 -1  1  0       1/2 -1/2 1/2
+//        0  1  0 -1       0    0   1
+//
+// and
+//
+//   B' = 1 -1  0      G = 1    0         A' = 1  1  0
+//        0  1  0          1    1              0  1 -1
+//        0  1 -1          0    1
 //
 // outputs are A' ((G w G') * (B' x B)) A; weights' gradients G' ((B' x B) * (A dy A')) G.
 //
@@ -25,8 +31,6 @@ struct Strip {
   int64_t height, width;
   int64_t step, top, left;
   int64_t first_row, rows, columns;
-
-  int64_t tiles() const { return rows * columns; }
 };
 
 /// What is transformed, of vectors of ProductLanes() channels: [terms, tiles or weights, channels].
