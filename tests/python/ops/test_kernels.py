@@ -138,14 +138,8 @@ def test_convolutions_by_tiles() -> None:
         (2, 130, 70, (6, 5), (3, 3), {"padding": 1}),  # channels, as all from here
         (3, 100, 161, (7, 8), (3, 3), {"padding": 1}),
         (20, 160, 300, (3, 3), (3, 3), {"padding": 2}),
-        (
-            16,
-            33,
-            40,
-            (17, 20),
-            (4, 4),
-            {"padding": 1, "stride": 2},
-        ),  # four phases, as all from here
+        # four phases
+        (16, 33, 40, (17, 20), (4, 4), {"padding": 1, "stride": 2}),
         (4, 40, 18, (27, 30), (4, 4), {"padding": (0, 3), "stride": 2}),
         (3, 100, 161, (12, 13), (4, 4), {"padding": 1, "stride": 2}),
         (2, 130, 70, (15, 10), (4, 4), {"padding": (2, 1), "stride": 2}),
@@ -190,14 +184,10 @@ def test_convolutions_of_what_is_not_finite() -> None:
     dense = [(x, rand(24, 20, 3, 3)), (whole, spoiled(rand(24, 20, 3, 3), ((2, 5, 1, 1), INF)))]
     phases = [(x, rand(28, 20, 4, 4)), (whole, spoiled(rand(28, 20, 4, 4), ((2, 5, 0, 3), INF)))]
     planes = [(x, small), (whole, spoiled(small.clone(), ((4, 0, 2, 0), INF)))]
+    kinds = (dense, 1, 1), (phases, 1, 2), (planes, 20, 1), (planes, 20, 2)
     cases = [
         (F.conv2d, pair, {"groups": groups, "stride": stride})
-        for pairs, groups, stride in (
-            (dense, 1, 1),
-            (phases, 1, 2),
-            (planes, 20, 1),
-            (planes, 20, 2),
-        )
+        for pairs, groups, stride in kinds
         for pair in pairs
     ]
     check_many(cases, rtol=1e-4, atol=1e-3, grad=True)

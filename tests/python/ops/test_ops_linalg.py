@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -334,14 +335,14 @@ def test_linear_of_batches() -> None:
     x, weight, bias = rand(2, 5, 4), rand(3, 4), rand(3)
     cases += [(F.linear, (x, rand(4, 3).t(), bias)), (F.linear, (x, rand(0, 4), rand(0)))]
     check_many(cases, grad=True, rtol=1e-5, atol=1e-5)
-    batch = lambda f: lambda x, w, b: torch.vmap(f, (0, None, None))(x, w, b)  # noqa: E731
-    tangent = lambda x, w, b: torch.func.jvp(  # noqa: E731
-        lambda w, b: F.linear(x, w, b), (w, b), (w + 1, b * 2)
-    )
+
+    def tangent(x, weight, bias):
+        return torch.func.jvp(partial(F.linear, x), (weight, bias), (weight + 1, bias * 2))
+
     halves = [y.bfloat16() for y in (x, weight, bias)]
     check_many(
         [
-            (batch(F.linear), (rand(3, 2, 5, 4), weight, bias)),
+            (torch.vmap(F.linear, (0, None, None)), (rand(3, 2, 5, 4), weight, bias)),
             (tangent, (x, weight, bias)),
             (F.linear, (x.double(), weight.double(), bias.double())),
             (F.linear, (x.to(C64), weight.to(C64), bias.to(C64))),

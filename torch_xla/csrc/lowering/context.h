@@ -73,7 +73,6 @@ class LoweringContext {
   void Keep(std::vector<Value> parts) { kept_[node_] = std::move(parts); }
   /// What a node has been noted to be made of; empty where nothing is known here.
   std::span<const Value> Kept(const ir::Node& node) const;
-
   /// Records a leaf (parameter) without lowering it.
   void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
   /// The same for one result of a node that others compute.

@@ -61,6 +61,19 @@ struct Matrices {
   }
 };
 
+/// Where the pixels of a phase begin in a dimension of the maps, and its first tap.
+struct PhaseBegin {
+  int64_t from, to, tap;
+};
+
+PhaseBegin BeginOf(const ConvolutionProduct& call, int64_t dim, int64_t phase, int64_t step) {
+  const int64_t padding = call.padding[dim];
+  if (call.part != ConvolutionPart::kInputGradient) return {phase - padding, 0, phase};
+  // Pixel r of x meets tap t of output (r + padding - t) / step.
+  const int64_t last = call.w.size(2 + dim) / step - 1;
+  return {(phase + padding) / step - last, phase, (phase + padding) % step};
+}
+
 /// A convolution of a stride of 1 by some of the taps: of a stride of `step` it is one of those
 /// that see, or make, pixels so far apart.
 struct Phase {
@@ -70,32 +83,16 @@ struct Phase {
 
 std::vector<Phase> PhasesOf(const ConvolutionProduct& call, int64_t step) {
   const bool is_of_inputs = call.part == ConvolutionPart::kInputGradient;
-  auto map = [](const at::Tensor& maps) {
-    return Strip{.height = maps.size(2), .width = maps.size(3), .step = 1};
+  auto strip = [](const at::Tensor& maps, int64_t step, int64_t top, int64_t left) {
+    return Strip{maps.size(2), maps.size(3), step, top, left};
   };
-  const int64_t kernel = call.w.size(3);
   std::vector<Phase> phases;
-  for (int64_t y = 0; y < step; ++y) {
-    for (int64_t x = 0; x < step; ++x) {
-      Phase phase{map(is_of_inputs ? call.y : call.x), map(is_of_inputs ? call.x : call.y)};
-      Strip& pixels = is_of_inputs ? phase.to : phase.from;
-      pixels.step = step;
-      if (is_of_inputs) {
-        // Pixel r of x meets tap t of output (r + padding - t) / step.
-        const int64_t last = kernel / step - 1;
-        const int64_t top = y + call.padding[0], left = x + call.padding[1];
-        phase.to.top = y;
-        phase.to.left = x;
-        phase.from.top = top / step - last;
-        phase.from.left = left / step - last;
-        phase.tap = top % step * kernel + left % step;
-      } else {
-        phase.from.top = y - call.padding[0];
-        phase.from.left = x - call.padding[1];
-        phase.tap = y * kernel + x;
-      }
-      phases.push_back(phase);
-    }
+  for (int64_t i = 0; i < step * step; ++i) {
+    const PhaseBegin y = BeginOf(call, 0, i / step, step), x = BeginOf(call, 1, i % step, step);
+    phases.push_back(
+        {strip(is_of_inputs ? call.y : call.x, is_of_inputs ? 1 : step, y.from, x.from),
+         strip(is_of_inputs ? call.x : call.y, is_of_inputs ? step : 1, y.to, x.to),
+         y.tap * call.w.size(3) + x.tap});
   }
   return phases;
 }

@@ -344,11 +344,12 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
   if (IsEmpty(self)) return ToOutput(cx, self);
   Value x = Wide(cx, self);
   if (const auto called = CallLogSoftmax(cx, x, dims)) return ToOutput(cx, *called);
-  const BiasedRows rows = AsProduct(cx, x);
-  if (const auto sums = CallRowSums(cx, rows, dims)) {
-    cx.Keep(Parts(rows, *sums));
-    x = x - KeepDims(sums->maximum, x.dims(), dims);
-    return ToOutput(cx, x - KeepDims(sums->log_sum, x.dims(), dims));
+  if (CallsRowSums(cx, x, dims)) {
+    const BiasedRows rows = AsProduct(cx, x);
+    const RowSums sums = CallRowSums(rows);
+    cx.Keep(Parts(rows, sums));
+    x = x - KeepDims(sums.maximum, x.dims(), dims);
+    return ToOutput(cx, x - KeepDims(sums.log_sum, x.dims(), dims));
   }
   x = x - ReduceKept(x, dims, ReduceOp::kMax);
   return ToOutput(cx, x - Log(ReduceKept(Exponential(x), dims, ReduceOp::kAdd)));

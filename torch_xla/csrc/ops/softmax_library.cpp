@@ -18,6 +18,7 @@
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "ops/cross_entropy_kernel.h"
+#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
@@ -35,17 +36,19 @@ constexpr const char* kBackwardTarget = "torch_xla.cpu_softmax_backward";
 /// Fewer elements are not worth a second thread.
 constexpr int64_t kLeast = 1 << 14;
 
-/// Calls work(first row, how many) on XLA's threads.
+/// Calls work(of) on XLA's threads; of(y) is a part of the rows of `y`, which has as many as `x`.
 template <typename Work>
 void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& work) {
-  InParts(frame, x.size(0), x.size(1), kLeast, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t parts = runtime::FfiParts(frame, x.numel(), kLeast, x.size(0));
+  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
-    work(begin, end - begin);
+    work([&](const at::Tensor& y) { return Part(y, 0, i, parts); });
   });
 }
 
 at::Tensor Rows(void* buffer) { return FfiTensor(buffer).flatten(0, -2); }
 
+/// The first operand, of so many rows, with the bias behind the `count` operands, if there is one.
 BiasedFloats FloatsOf(const XLA_FFI_CallFrame& frame, int64_t count, int64_t rows) {
   void** const args = frame.args.args;
   const bool has_bias = frame.args.size > count;
@@ -94,9 +97,9 @@ void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
 void Handle(const XLA_FFI_CallFrame& frame) {
   const bool safe = FfiAttributes(frame.attrs).List("safe")[0] != 0;
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
-  ForRows(frame, x, [&](int64_t from, int64_t count) {
-    const at::Tensor given = x.narrow(0, from, count);
-    at::Tensor part = y.narrow(0, from, count);
+  ForRows(frame, x, [&](auto of) {
+    const at::Tensor given = of(x);
+    at::Tensor part = of(y);
     at::_softmax_out(part, given, 1, /*half_to_float=*/false);
     if (!safe) return;
     x.scalar_type() == at::kFloat ? ClearMasked<float>(given, part)
@@ -149,18 +152,14 @@ void SoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor res
 
 void HandleLog(const XLA_FFI_CallFrame& frame) {
   const at::Tensor x = Rows(frame.args.args[0]), y = Rows(frame.rets.rets[0]);
-  ForRows(frame, x, [&](int64_t from, int64_t count) {
-    LogSoftmax(x.narrow(0, from, count), y.narrow(0, from, count));
-  });
+  ForRows(frame, x, [&](auto of) { LogSoftmax(of(x), of(y)); });
 }
 
 template <auto kCompute>
 void HandleBackward(const XLA_FFI_CallFrame& frame) {
   const at::Tensor grad = Rows(frame.args.args[0]), y = Rows(frame.args.args[1]);
   const at::Tensor result = Rows(frame.rets.rets[0]);
-  ForRows(frame, y, [&](int64_t from, int64_t count) {
-    kCompute(grad.narrow(0, from, count), y.narrow(0, from, count), result.narrow(0, from, count));
-  });
+  ForRows(frame, y, [&](auto of) { kCompute(of(grad), of(y), of(result)); });
 }
 
 [[maybe_unused]] const bool registered =
@@ -189,16 +188,18 @@ bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims
 
 }  // namespace
 
-std::optional<RowSums> CallRowSums(const LoweringContext& cx, const BiasedRows& rows,
-                                   const Dims& dims) {
-  if (!Calls(cx, "log_softmax", rows.x, dims)) return std::nullopt;
+bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
+  return Calls(cx, "log_softmax", x, dims);
+}
+
+RowSums CallRowSums(const BiasedRows& rows) {
   std::vector<Value> operands{rows.x};
   if (rows.bias) operands.push_back(*rows.bias);
   Dims sums = rows.x.dims();
   sums.pop_back();
   const stablehlo::Type type(rows.x.element(), sums);
   const auto results = CallLibrary(kSumsTarget, operands, {type, type});
-  return RowSums{results[0], results[1]};
+  return {results[0], results[1]};
 }
 
 Value CallCrossEntropyBackward(const BiasedRows& rows, const RowSums& sums, Value classes,

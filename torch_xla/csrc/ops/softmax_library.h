@@ -20,9 +20,9 @@ struct RowSums {
   Value maximum, log_sum;
 };
 
-/// For log-softmax over `dims`, of what is not empty; none where a call is not the fastest.
-std::optional<RowSums> CallRowSums(const LoweringContext& cx, const BiasedRows& rows,
-                                   const Dims& dims);
+/// Whether a call is the fastest for those of log-softmax over `dims`, of what is not empty.
+bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims);
+RowSums CallRowSums(const BiasedRows& rows);
 
 /// The gradient of log-softmax's argument where that of its result is `grad` [rows] at the class
 /// of each of [rows, columns], and zero elsewhere.

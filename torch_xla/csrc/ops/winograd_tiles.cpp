@@ -446,8 +446,7 @@ TORCH_XLA_EACH(Avx2, 8, TORCH_XLA_AVX2)
 TORCH_XLA_EACH(Avx512, 16, TORCH_XLA_AVX512)
 
 template <template <typename> class Instructions, typename Tile>
-constexpr Transforms kTransforms = {.taps = Tile::kTaps,
-                                    .step = Tile::kStep,
+constexpr Transforms kTransforms = {.step = Tile::kStep,
                                     .terms = kInputs<Tile> * kInputs<Tile>,
                                     .inputs = &Instructions<Tile>::Inputs,
                                     .gradients = &Instructions<Tile>::Gradients,

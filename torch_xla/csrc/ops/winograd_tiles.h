@@ -57,8 +57,9 @@ struct Addends {
 /// The transforms of tiles of some kernels. `maps` are `channels` maps, up to a vector of them; the
 /// rest of the vector is zero.
 struct Transforms {
-  /// Taps of a side: of a tile's kernel, and from one of them to the next in the weights.
-  int64_t taps, step;
+  /// From a tap to the next one in the weights, and from a pixel to the next one in the larger
+  /// maps.
+  int64_t step;
   /// Products of a tile.
   int64_t terms;
 
