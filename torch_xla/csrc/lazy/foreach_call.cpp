@@ -117,32 +117,24 @@ struct Source {
 };
 using Sources = std::array<Source, ForeachStep::kMaxArguments>;
 
-C10_ALWAYS_INLINE void Load(Lanes& lanes, const Source& from, int64_t i, size_t bytes) {
-  std::memcpy(&lanes, from.data + i * from.blocks, bytes);
-}
-
-/// `to` may be one of the sources.
+/// `to` may be one of the sources. (Where they are is kept in registers: as far as the compiler
+/// knows what is written may be that.)
 template <ForeachOp kOp>
 C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
-  int64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) {
-    Lanes a, b, c, d;
-    Load(a, from[0], i, sizeof(a));
-    Load(b, from[1], i, sizeof(b));
-    Load(c, from[2], i, sizeof(c));
-    Load(d, from[3], i, sizeof(d));
+  const float *w = from[0].data, *x = from[1].data, *y = from[2].data, *z = from[3].data;
+  const int64_t w1 = from[0].blocks, x1 = from[1].blocks, y1 = from[2].blocks, z1 = from[3].blocks;
+  const auto map = [&](int64_t i, size_t bytes) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Lanes a{}, b{}, c{}, d{};
+    std::memcpy(&a, w + i * w1, bytes);
+    std::memcpy(&b, x + i * x1, bytes);
+    std::memcpy(&c, y + i * y1, bytes);
+    std::memcpy(&d, z + i * z1, bytes);
     Apply<kOp>(a, b, c, d);
-    std::memcpy(to + i, &a, sizeof(a));
-  }
-  if (i == count) return;
-  const size_t rest = (count - i) * sizeof(float);
-  Lanes a{}, b{}, c{}, d{};
-  Load(a, from[0], i, rest);
-  Load(b, from[1], i, rest);
-  Load(c, from[2], i, rest);
-  Load(d, from[3], i, rest);
-  Apply<kOp>(a, b, c, d);
-  std::memcpy(to + i, &a, rest);
+    std::memcpy(to + i, &a, bytes);
+  };
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) map(i, sizeof(Lanes));
+  if (i < count) map(i, (count - i) * sizeof(float));
 }
 
 C10_ALWAYS_INLINE void Compute(ForeachOp op, const Sources& from, float* to, int64_t count) {
@@ -224,6 +216,7 @@ class Chunks {
       for (size_t s = 0; s < steps_.size(); ++s) {
         Sources sources = sources_[s];
         for (Source& source : sources) source.data += at * source.whole;
+        FetchNext(s, sources);
         compute(steps_[s].op, sources, made_[s].data + at * made_[s].whole, count);
       }
       for (size_t r = 0; r < results_.size(); ++r) {
@@ -241,6 +234,15 @@ class Chunks {
     float* data = nullptr;
     int64_t whole = 0;
   };
+
+  /// Brings what the step reads of the next chunk towards the processor while this one is computed:
+  /// the roots and quotients of AdamW take as long as its memory.
+  void FetchNext(size_t step, const Sources& sources) const {
+    for (size_t k = 0; k < steps_[step].arguments.size(); ++k) {
+      if (steps_[step].arguments[k].kind == ForeachArgument::kStep || !sources[k].whole) continue;
+      for (int64_t i = 0; i < kChunk; i += kBlock) __builtin_prefetch(sources[k].data + kChunk + i);
+    }
+  }
 
   float* Result(size_t r, int64_t tensor) const {
     const int64_t place = static_cast<int64_t>(r) * tensors_ + tensor;
