@@ -293,6 +293,58 @@ def test_reductions_in_parts() -> None:
         assert "last long large" in chosen("extreme")
 
 
+def test_column_sums_in_parts() -> None:
+    """Of what others read as well: by columns, by rows, over views, not finite."""
+
+    def sums(x, dims, view=None):
+        y = x.abs()
+        z = y if view is None else view(y)
+        return z.sum(dims), z.mean(dims, keepdim=True), y * 2
+
+    cases: list[tuple] = [
+        (sums, (rand(*shape), dims))
+        for shape, dims in (
+            ((1000, 257), 0),
+            ((7, 90, 2, 40), (0, 1)),
+            ((3, 3001), 0),
+            ((9000, 5), (0,)),
+            ((65, 64, 1), (1, 0)),
+            ((1, 5000), 0),
+        )
+    ]
+    flat = [(sums, (rand(4, 300, 64), 0, lambda y: y.view(-1, 64)))]
+    flat += [(sums, (rand(4, 8, 50, 16), 0, lambda y: y.transpose(1, 2).reshape(-1, 128)))]
+    cases += flat + [(sums, (rand(400, 3), (0, 1), lambda y: y[:, :, None].expand(-1, -1, 32)))]
+    check_many(cases, rtol=2e-6, atol=0)
+    check_many([(f, (x.bfloat16(), *rest)) for f, (x, *rest) in cases], rtol=0.008, atol=0)
+    check_many(flat, grad=True)
+    strange = rand(70, 100)
+    strange[3, 0], strange[69, 1], strange[:, 99] = NAN, INF, -INF
+    check_many([(sums, (strange, 0)), (sums, (rand(3, 2000).double() * 1e300, 0))])
+
+
+@pytest.mark.skipif(not CALLS, reason="there are no calls")
+def test_column_sums_are_calls_of_what_is_in_memory(tmp_path) -> None:
+    python_output(
+        """
+        import torch, torch_xla
+        x, weight = torch.rand(100, 64).to("xla"), torch.rand(64, 64).to("xla")
+        torch_xla.sync()
+        def run(function):
+            values = function(x.exp())
+            torch_xla.sync(wait=True)
+        run(lambda y: ((y * 2).sum(0), (y * 3).view(10, 10, 64).sum((0, 1))))
+        run(lambda y: (y.view(10, 10, 64).sum((0, 1)), y.mm(weight), x.sum(0), y.mean(0)))
+        run(lambda y: (y.sum(1), y.sum(), y.t().sum(0), y))
+        run(lambda y: x.sum(0))
+        """,
+        XLA_FLAGS=f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+        XLA_PERSISTENT_CACHE_PATH="",
+    )
+    texts = [path.read_text() for path in sorted(tmp_path.glob("*before_optimizations.txt"))]
+    assert [text.count("torch_xla.cpu_column_sums") for text in texts[-4:]] == [0, 3, 0, 1]
+
+
 def test_products_in_parts() -> None:
     """Of all, and of one dimension; the CPU's call takes the last alone."""
     near_one = 1 + rand(40, 3, 700) * 1e-3

@@ -143,7 +143,11 @@ const ir::Node* LoweringContext::SoleReader(const ir::Node& node) {
     for (const ir::Value& root : roots_) add(root, nullptr);
   }
   const auto found = readers_.find(&node);
-  const ir::Node* reader = found == readers_.end() ? nullptr : found->second;
+  return found == readers_.end() ? nullptr : found->second;
+}
+
+const ir::Node* LoweringContext::NextSoleReader(const ir::Node& node) {
+  const ir::Node* reader = SoleReader(node);
   return reader && IsLowered(*reader) ? nullptr : reader;
 }
 

@@ -61,9 +61,10 @@ class LoweringContext {
   /// The nodes of the program, and the values that it gives; for SoleReader. They must outlive
   /// this.
   void SetGraph(std::span<const ir::Node* const> nodes, std::span<const ir::Value> roots);
-  /// What reads the first result of `node`, where that is one operand of one node that is not
-  /// lowered yet, and nothing else.
+  /// What reads the first result of `node`, where that is one operand of one node and nothing else.
   const ir::Node* SoleReader(const ir::Node& node);
+  /// The same where it is not lowered yet.
+  const ir::Node* NextSoleReader(const ir::Node& node);
 
   /// Records what a node became, that which is lowered or one that will be; throws when a type is
   /// not the one inferred at tracing.

@@ -159,7 +159,7 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
 
 Rectifier FindRectifier(LoweringContext& cx) {
   const ir::Node& node = cx.node();
-  Rectifier rectifier{cx.SoleReader(node), std::nullopt};
+  Rectifier rectifier{cx.NextSoleReader(node), std::nullopt};
   // Of bfloat16 there would be a rounding less.
   if (const ir::Node* add = rectifier.relu;
       add && &add->op() == &ir::ops::add_Tensor && cx.output_element() == ElementType::kF32) {
@@ -168,7 +168,7 @@ Rectifier FindRectifier(LoweringContext& cx) {
     if (!IsNumber(operands[2], 1) || addend.shape() != node.shape(0) || !cx.IsLowered(addend)) {
       return {};
     }
-    rectifier = {cx.SoleReader(*add), cx.Lowered(addend)};
+    rectifier = {cx.NextSoleReader(*add), cx.Lowered(addend)};
   }
   if (!rectifier.relu || &rectifier.relu->op() != &ir::ops::relu) return {};
   return rectifier;

@@ -9,6 +9,7 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
+#include "ops/column_sums_library.h"
 #include "ops/reduction_library.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
@@ -108,6 +109,9 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
 
 /// In the type that it is added up in.
 Value Added(LoweringContext& cx, Value x, const Dims& dims) {
+  if (ComputeType(cx.output_element()) == ElementType::kF32) {
+    if (const std::optional<Value> called = CallColumnSums(cx, x, dims)) return *called;
+  }
   if (x.element() == ElementType::kBF16 && ComputeType(cx.output_element()) == ElementType::kF32) {
     if (const std::optional<Value> called = CallSum(cx, x, dims)) return *called;
   }
