@@ -91,8 +91,9 @@ void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, f
   const int64_t groups = (columns + kFloatLanes - 1) / kFloatLanes;
   RunParts(frame, parts, by_rows ? rows.count : groups, [&](int64_t i, int64_t begin, int64_t end) {
     if (by_rows) {
-      const Rows<T> part{rows.From(begin, 0).data, rows.stride, end - begin};
-      return add(part, columns, sums.data() + i * columns);
+      Rows<T> some = rows.From(begin, 0);
+      some.count = end - begin;
+      return add(some, columns, sums.data() + i * columns);
     }
     begin *= kFloatLanes;
     end = std::min(end * kFloatLanes, columns);
@@ -119,14 +120,13 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 [[maybe_unused]] const bool registered =
     lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
 
-/// Whether a node shows all elements of its operand, those of a row next to each other: products
+/// Whether a view shows all elements of its operand, those of a row next to each other: products
 /// read transposed matrices as they are, so that they need not be in memory.
-bool IsOfRows(const ir::Node& node) {
-  if (&node.op() != &ir::ops::as_strided) return false;
-  ir::AttributeReader words(node.attributes());
+bool ShowsRows(const ir::Node& view) {
+  ir::AttributeReader words(view.attributes());
   const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
   return !sizes.empty() && strides.back() == 1 &&
-         node.shape(0)->numel == node.operands()[0].shape()->numel;
+         view.shape(0)->numel == view.operands()[0].shape()->numel;
 }
 
 /// Whether what the node that is lowered reads is in memory: a parameter of the program, or what
@@ -137,7 +137,7 @@ bool IsInMemory(LoweringContext& cx) {
     const ir::Value& operand = reader->operands()[0];
     const ir::Node& node = *operand.node;
     const bool is_view = &node.op() == &ir::ops::as_strided;
-    if (is_view && !IsOfRows(node)) return false;
+    if (is_view && !ShowsRows(node)) return false;
     if (operand.index > 0 || cx.SoleReader(node) != reader) return true;
     if (!is_view) return &node.op() == &ir::ops::device_data;
     reader = &node;

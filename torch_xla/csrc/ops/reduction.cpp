@@ -110,10 +110,9 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
 /// In the type that it is added up in.
 Value Added(LoweringContext& cx, Value x, const Dims& dims) {
   if (ComputeType(cx.output_element()) == ElementType::kF32) {
-    if (const std::optional<Value> called = CallColumnSums(cx, x, dims)) return *called;
-  }
-  if (x.element() == ElementType::kBF16 && ComputeType(cx.output_element()) == ElementType::kF32) {
-    if (const std::optional<Value> called = CallSum(cx, x, dims)) return *called;
+    std::optional<Value> called = CallColumnSums(cx, x, dims);
+    if (!called && x.element() == ElementType::kBF16) called = CallSum(cx, x, dims);
+    if (called) return *called;
   }
   return Sum(cx, Accumulable(cx, x), dims);
 }
