@@ -138,11 +138,13 @@ def test_convolutions_by_tiles() -> None:
         (2, 130, 70, (6, 5), (3, 3), {"padding": 1}),  # channels, as all from here
         (3, 100, 161, (7, 8), (3, 3), {"padding": 1}),
         (20, 160, 300, (3, 3), (3, 3), {"padding": 2}),
+        (6, 256, 128, (4, 4), (3, 3), {"padding": 1}),  # a gradient of many weights
         # four phases
         (16, 33, 40, (17, 20), (4, 4), {"padding": 1, "stride": 2}),
         (4, 40, 18, (27, 30), (4, 4), {"padding": (0, 3), "stride": 2}),
         (3, 100, 161, (12, 13), (4, 4), {"padding": 1, "stride": 2}),
         (2, 130, 70, (15, 10), (4, 4), {"padding": (2, 1), "stride": 2}),
+        (3, 160, 160, (24, 23), (4, 4), {"padding": 1, "stride": 2}),  # tiles in groups
     ]
     cases = with_biases(sizes)
     options = {"padding": 1, "stride": 2, "output_padding": (0, 1)}

@@ -33,11 +33,7 @@ void Columns::Unfold(const float* image, int64_t channels, float* columns, int64
     plane.Take(image + c * inputs());
     for (int64_t i = 0; i < rows.kernel; ++i) {
       for (int64_t j = 0; j < row.kernel; ++j, columns += stride) {
-        const float* from = plane.Seen(i, j);
-        float* to = columns;
-        for (int64_t y = 0; y < rows.output; ++y, from += row.seen_together(), to += row.output) {
-          CopyRun(from, row.output, to);
-        }
+        CopyRuns(plane.Seen(i, j), row.seen_together(), rows.output, row.output, columns);
       }
     }
   }

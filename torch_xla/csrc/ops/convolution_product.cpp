@@ -252,21 +252,25 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
         }
       });
   if (call.part != ConvolutionPart::kWeightGradient) return;
-  float* to = call.w.mutable_data_ptr<float>();
-  for (int64_t o = 0; o < outputs; ++o) {
-    for (int64_t k = 0; k < weights; ++k) {
-      float sum = 0;
-      for (int64_t part = 0; part < parts; ++part) sum += sums[part][o * rows + k];
-      *to++ = sum;
+  InParts(frame, outputs, parts * weights, kCopies, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      float* to = call.w.mutable_data_ptr<float>() + o * weights;
+      std::copy_n(sums[0].get() + o * rows, weights, to);
+      for (int64_t part = 1; part < parts; ++part) {
+        const float* more = sums[part].get() + o * rows;
+        for (int64_t k = 0; k < weights; ++k) to[k] += more[k];
+      }
     }
-  }
+  });
 }
 
 bool IsByWeights(const ConvolutionProduct& call) {
-  // A gradient of many weights is worth it for more pixels: none is brought back from blocks.
+  // A gradient of many weights is worth it for more pixels, but where tiles are worth more: none is
+  // brought back from blocks.
   constexpr int64_t kPixels = 64, kMorePixels = 512, kMany = 1 << 18, kLeast = 1 << 10;
   const int64_t weights = call.w.numel(), pixels = call.y.size(0) * PixelsOf(call);
-  const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany;
+  const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany &&
+                             !WinogradHalvesProducts(call);
   return weights >= kLeast && WeightsOf(call) >= PanelWidth() &&
          pixels <= (is_worth_more ? kMorePixels : kPixels);
 }

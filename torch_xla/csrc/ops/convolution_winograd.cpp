@@ -117,8 +117,11 @@ class Convolution {
 
   /// Whether each thread has tiles enough to go through all weights by itself.
   bool IsByTiles(int64_t threads) const {
-    constexpr int64_t kWeightsOfTile = 32;
-    return rows() * tiling_.columns / threads * kWeightsOfTile >= terms_ * channels_;
+    const int64_t tiles = rows() * tiling_.columns / threads;
+    // The sums of weights' gradients are read and written for some tiles each.
+    constexpr int64_t kManyTiles = 64;
+    const int64_t weights_of_tile = !is_of_weights() ? 384 : tiles >= kManyTiles ? 128 : 32;
+    return tiles * weights_of_tile >= terms_ * channels_;
   }
 
   /// All channels, and on each thread some rows of tiles.
@@ -139,7 +142,7 @@ class Convolution {
                   float* all = (is_of_weights() ? sums[part] : shared).get();
                   const int64_t some = RowsAtOnce(kInputs, end - begin);
                   const Floats inputs = Scratch(Tiles(nullptr, some).size());
-                  const Floats made = Scratch(Made(nullptr, some).size());
+                  const MadeTiles made(*this, panels_, 1, some);
                   for (int64_t row = begin; row < end; row += some) {
                     const int64_t last = std::min(end, row + some);
                     const Matrices tiles = Tiles(inputs.get(), last - row);
@@ -148,7 +151,7 @@ class Convolution {
                         for (int64_t v = 0; v < vectors_; ++v) TakeInputs(at, v, tiles);
                       }
                       for (int64_t i = 0; i < panels_; ++i) {
-                        MultiplyTiles(row, last, tiles, 0, phase * panels_ + i, all, made.get(),
+                        MultiplyTiles(row, last, tiles, 0, phase * panels_ + i, all, made.At(i, 0),
                                       row > begin);
                       }
                     }
@@ -189,7 +192,7 @@ class Convolution {
               });
       InParts(frame, panels_, phases() * tiles(0).size() * PanelWidth(), kProducts,
               [&](int64_t, int64_t begin, int64_t end) {
-                const Floats made = Scratch(Made(nullptr, few).size());
+                const MadeTiles made(*this, end - begin, (some + few - 1) / few, few);
                 for (int64_t phase = 0; phase < phases(); ++phase) {
                   for (int64_t i = begin; i < end; ++i) {
                     const int64_t panel = phase * panels_ + i;
@@ -197,7 +200,7 @@ class Convolution {
                     for (int64_t first = row; first < last; first += few) {
                       MultiplyTiles(first, std::min(last, first + few), tiles(phase),
                                     (first - row) * tiling_.columns, panel, weights.get(),
-                                    made.get(), first > 0);
+                                    made.At(i - begin, (first - row) / few), first > 0);
                     }
                     if (last == rows() && is_of_weights()) GiveWeights(panel, weights.get());
                   }
@@ -214,6 +217,8 @@ class Convolution {
 
   bool is_of_weights() const { return part_ == ConvolutionPart::kWeightGradient; }
   bool is_of_inputs() const { return part_ == ConvolutionPart::kInputGradient; }
+  /// Whether an output is the sum of what the phases make.
+  bool ArePhasesAdded() const { return part_ == ConvolutionPart::kForward && phases() > 1; }
   int64_t phases() const { return phases_.size(); }
   int64_t rows() const { return from_.size(0) * tiling_.rows; }
   int64_t RowsAtOnce(int64_t inputs, int64_t most) const {
@@ -235,6 +240,26 @@ class Convolution {
   Matrices Made(float* made, int64_t rows) const {
     return {made, transforms_.terms, rows * tiling_.columns, PanelWidth()};
   }
+
+  /// What products of tiles make: those of a panel and a group of rows at a time or, where phases
+  /// are added up, of all.
+  class MadeTiles {
+   public:
+    MadeTiles(const Convolution& convolution, int64_t panels, int64_t groups, int64_t rows)
+        : size_(convolution.Made(nullptr, rows).size()),
+          groups_(groups),
+          keeps_(convolution.ArePhasesAdded()),
+          data_(Scratch(keeps_ ? panels * groups * size_ : size_)) {}
+    float* At(int64_t panel, int64_t group) const {
+      return data_.get() + (keeps_ ? (panel * groups_ + group) * size_ : 0);
+    }
+
+   private:
+    const int64_t size_, groups_;
+    const bool keeps_;
+    const Floats data_;
+  };
+
   Matrices PanelOf(float* weights) const {
     return {weights, transforms_.terms, terms_, PanelWidth()};
   }
@@ -334,14 +359,14 @@ class Convolution {
                 .c_row = made.row,
                 .rows = made.rows,
                 .columns = columns,
-                .terms = terms_});
+                .terms = terms_,
+                .adds = ArePhasesAdded() && panel >= panels_});
     }
-    // The phases of inputs are added up.
-    const bool is_first = is_of_inputs() || panel < panels_;
+    const bool is_last = panel >= (phases() - 1) * panels_;
+    if (ArePhasesAdded() && !is_last) return;
     each([&](const Strip& strip, int64_t channel, int64_t map, const Terms& terms) {
-      const Addends addends{.bias = bias_ && is_first ? bias_ + channel : nullptr,
-                            .adds = !is_first};
-      if (!transforms_.outputs(terms, addends, ChannelsFrom(channel, channels_), strip,
+      if (!transforms_.outputs(terms, bias_ ? bias_ + channel : nullptr,
+                               ChannelsFrom(channel, channels_), strip,
                                to_.mutable_data_ptr<float>() + map)) {
         is_finite_ = false;
       }
@@ -360,12 +385,18 @@ class Convolution {
   std::atomic<bool> is_finite_ = true;
 };
 
-/// Those of a convolution's kernels, or null.
+/// Those of a convolution's kernels; null where it has others, or too little work for them.
 const Transforms* TransformsFor(const ConvolutionProduct& call) {
   auto all = [](at::IntArrayRef values, int64_t wanted) {
     return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == wanted; });
   };
-  if (call.w.dim() != 4 || !all(call.dilation, 1)) return nullptr;
+  // Fewer channels do not fill vectors; less work is not worth the transforms.
+  constexpr int64_t kChannels = 16, kLeast = 1 << 20;
+  if (call.w.dim() != 4 || !all(call.dilation, 1) ||
+      std::min(call.w.size(0), call.w.size(1)) < kChannels ||
+      call.y.numel() * call.w.numel() / call.w.size(0) < kLeast) {
+    return nullptr;
+  }
   const at::IntArrayRef kernel = call.w.sizes().slice(2);
   if (all(kernel, 3) && all(call.stride, 1)) return &TransformsOf3x3();
   if (all(kernel, 4) && all(call.stride, 2)) return &TransformsOf4x4();
@@ -374,16 +405,19 @@ const Transforms* TransformsFor(const ConvolutionProduct& call) {
 
 }  // namespace
 
+bool WinogradHalvesProducts(const ConvolutionProduct& call) {
+  const Transforms* transforms = TransformsFor(call);
+  if (!transforms) return false;
+  const int64_t height = call.y.size(2), width = call.y.size(3), step = transforms->step;
+  const int64_t tiles = ((height + 1) / 2) * ((width + 1) / 2);
+  const int64_t taps = call.w.size(2) * call.w.size(3);
+  return 2 * tiles * transforms->terms * step * step <= height * width * taps;
+}
+
 bool RunWinograd(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                  const float* bias) {
   const Transforms* transforms = TransformsFor(call);
   if (!transforms) return false;
-  // Fewer channels do not fill vectors; less work is not worth the transforms.
-  constexpr int64_t kChannels = 16, kLeast = 1 << 20;
-  if (std::min(call.w.size(0), call.w.size(1)) < kChannels ||
-      call.y.numel() * call.w.numel() / call.w.size(0) < kLeast) {
-    return false;
-  }
   Convolution convolution(call, bias, *transforms);
   return convolution.IsByTiles(runtime::FfiThreads(frame)) ? convolution.RunByTiles(frame)
                                                            : convolution.RunByChannels(frame);

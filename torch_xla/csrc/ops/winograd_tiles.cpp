@@ -275,15 +275,14 @@ C10_ALWAYS_INLINE bool IsZero(const Lanes<kLanes>& sum) {
 }
 
 template <typename Tile, int kLanes>
-C10_ALWAYS_INLINE bool Outputs(const Terms& from, const Addends& addends, int64_t channels,
+C10_ALWAYS_INLINE bool Outputs(const Terms& from, const float* bias, int64_t channels,
                                const Strip& strip, float* maps) {
   using V = Lanes<kLanes>;
   constexpr int kSide = kInputs<Tile>;
   using Row = Some<V, kSide>;
   const Pixels<kLanes> pixels(strip, 0);
-  if (addends.adds) pixels.Take(maps, channels);
-  V bias = {};
-  if (addends.bias) std::memcpy(&bias, addends.bias, channels * sizeof(float));
+  V addend = {};
+  if (bias) std::memcpy(&addend, bias, channels * sizeof(float));
   V zero = {};
   const float* tile = from.data;
   for (int64_t y = 0; y < strip.rows; ++y) {
@@ -291,10 +290,9 @@ C10_ALWAYS_INLINE bool Outputs(const Terms& from, const Addends& addends, int64_
       Make<&Tile::template Outputs<V>, Row>(
           [&](int i, int j) { return tile + (kSide * i + j) * from.stride; },
           [&](int i, int j, const V& made) {
-            float* at = pixels.Pixel(kOutputs * y + i, kOutputs * x + j);
-            const V output = made + (addends.adds ? Load<V>(at) : bias);
+            const V output = made + addend;
             zero += output * 0;
-            Store(output, at);
+            Store(output, pixels.Pixel(kOutputs * y + i, kOutputs * x + j));
           });
     }
   }
@@ -416,29 +414,29 @@ C10_ALWAYS_INLINE bool WeightGradients(const Terms& from, const Kernels& kernels
   return IsZero<kLanes>(zero);
 }
 
-#define TORCH_XLA_EACH(Name, kLanes, target)                                                \
-  template <typename Tile>                                                                  \
-  struct Name {                                                                             \
-    target static void Inputs(const float* maps, int64_t channels, const Strip& strip,      \
-                              const Terms& to) {                                            \
-      winograd::Inputs<Tile, kLanes>(maps, channels, strip, to);                            \
-    }                                                                                       \
-    target static void Gradients(const float* maps, int64_t channels, const Strip& strip,   \
-                                 const Terms& to) {                                         \
-      winograd::Gradients<Tile, kLanes>(maps, channels, strip, to);                         \
-    }                                                                                       \
-    target static bool Outputs(const Terms& from, const Addends& addends, int64_t channels, \
-                               const Strip& strip, float* maps) {                           \
-      return winograd::Outputs<Tile, kLanes>(from, addends, channels, strip, maps);         \
-    }                                                                                       \
-    target static void Weights(const float* weights, const Kernels& kernels, bool flipped,  \
-                               const Terms& to) {                                           \
-      winograd::Weights<Tile, kLanes>(weights, kernels, flipped, to);                       \
-    }                                                                                       \
-    target static bool WeightGradients(const Terms& from, const Kernels& kernels,           \
-                                       float* weights) {                                    \
-      return winograd::WeightGradients<Tile, kLanes>(from, kernels, weights);               \
-    }                                                                                       \
+#define TORCH_XLA_EACH(Name, kLanes, target)                                               \
+  template <typename Tile>                                                                 \
+  struct Name {                                                                            \
+    target static void Inputs(const float* maps, int64_t channels, const Strip& strip,     \
+                              const Terms& to) {                                           \
+      winograd::Inputs<Tile, kLanes>(maps, channels, strip, to);                           \
+    }                                                                                      \
+    target static void Gradients(const float* maps, int64_t channels, const Strip& strip,  \
+                                 const Terms& to) {                                        \
+      winograd::Gradients<Tile, kLanes>(maps, channels, strip, to);                        \
+    }                                                                                      \
+    target static bool Outputs(const Terms& from, const float* bias, int64_t channels,     \
+                               const Strip& strip, float* maps) {                          \
+      return winograd::Outputs<Tile, kLanes>(from, bias, channels, strip, maps);           \
+    }                                                                                      \
+    target static void Weights(const float* weights, const Kernels& kernels, bool flipped, \
+                               const Terms& to) {                                          \
+      winograd::Weights<Tile, kLanes>(weights, kernels, flipped, to);                      \
+    }                                                                                      \
+    target static bool WeightGradients(const Terms& from, const Kernels& kernels,          \
+                                       float* weights) {                                   \
+      return winograd::WeightGradients<Tile, kLanes>(from, kernels, weights);              \
+    }                                                                                      \
   };
 
 TORCH_XLA_EACH(Baseline, 4, )

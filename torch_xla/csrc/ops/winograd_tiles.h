@@ -46,14 +46,6 @@ struct Kernels {
   int64_t count, stride;
 };
 
-/// What outputs are made of.
-struct Addends {
-  /// A number for each channel, or null.
-  const float* bias = nullptr;
-  /// Whether to add to what the outputs are.
-  bool adds = false;
-};
-
 /// The transforms of tiles of some kernels. `maps` are `channels` maps, up to a vector of them; the
 /// rest of the vector is zero.
 struct Transforms {
@@ -67,8 +59,9 @@ struct Transforms {
   void (*inputs)(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
   /// Writes A dy A' of its 2 x 2 outputs' gradients.
   void (*gradients)(const float* maps, int64_t channels, const Strip& strip, const Terms& to);
-  /// Writes outputs A' m A. Returns whether all are finite.
-  bool (*outputs)(const Terms& from, const Addends& addends, int64_t channels, const Strip& strip,
+  /// Writes outputs A' m A, plus each channel's `bias` if that is not null. Returns whether all are
+  /// finite.
+  bool (*outputs)(const Terms& from, const float* bias, int64_t channels, const Strip& strip,
                   float* maps);
   /// Writes G w G', of the weights in reverse if `flipped`.
   void (*weights)(const float* weights, const Kernels& kernels, bool flipped, const Terms& to);
