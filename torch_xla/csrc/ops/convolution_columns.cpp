@@ -29,11 +29,16 @@ void Columns::Unfold(const float* image, int64_t channels, float* columns, int64
     return;
   }
   Plane plane(rows, row);
+  const int64_t apart = row.seen_together();
   for (int64_t c = 0; c < channels; ++c) {
     plane.Take(image + c * inputs());
     for (int64_t i = 0; i < rows.kernel; ++i) {
       for (int64_t j = 0; j < row.kernel; ++j, columns += stride) {
-        CopyRuns(plane.Seen(i, j), row.seen_together(), rows.output, row.output, columns);
+        const float* from = plane.Seen(i, j);
+        float* to = columns;
+        for (int64_t y = 0; y < rows.output; ++y, from += apart, to += row.output) {
+          CopyRun(from, row.output, to);
+        }
       }
     }
   }
@@ -47,13 +52,14 @@ void Columns::Fold(const float* columns, int64_t stride, float* image, int64_t c
     return;
   }
   Plane plane(rows, row);
+  const int64_t apart = row.seen_together();
   for (int64_t c = 0; c < channels; ++c) {
     plane.Clear();
     for (int64_t i = 0; i < rows.kernel; ++i) {
       for (int64_t j = 0; j < row.kernel; ++j, columns += stride) {
         const float* from = columns;
         float* to = plane.Seen(i, j);
-        for (int64_t y = 0; y < rows.output; ++y, from += row.output, to += row.seen_together()) {
+        for (int64_t y = 0; y < rows.output; ++y, from += row.output, to += apart) {
           for (int64_t x = 0; x < row.output; ++x) to[x] += from[x];
         }
       }

@@ -28,26 +28,11 @@ C10_ALWAYS_INLINE void CopyRun(const float* from, int64_t count, float* to) {
     for (int64_t i = 0; i < count; ++i) to[i] = from[i];
     return;
   }
-  for (int64_t i = 0; i < count; i += kSome) {
-    const int64_t at = std::min(i, count - kSome);
-    std::memcpy(to + at, from + at, kSome * sizeof(float));
+  for (int64_t i = 0; i + kSome < count; i += kSome) {
+    std::memcpy(to + i, from + i, kSome * sizeof(float));
   }
-}
-
-/// Runs that lie `apart` floats apart, to where they lie side by side.
-C10_ALWAYS_INLINE void CopyRuns(const float* from, int64_t apart, int64_t runs, int64_t count,
-                                float* to) {
-  constexpr int64_t kSome = 4;
-  const bool is_even = count % kSome == 0;
-  for (int64_t i = 0; i < runs; ++i, from += apart, to += count) {
-    if (!is_even) {
-      CopyRun(from, count, to);
-      continue;
-    }
-    for (int64_t k = 0; k < count; k += kSome) {
-      std::memcpy(to + k, from + k, kSome * sizeof(float));
-    }
-  }
+  const int64_t last = count - kSome;
+  std::memcpy(to + last, from + last, kSome * sizeof(float));
 }
 
 /// The channel with its padding. Positions that a stride takes together lie side by side, so that
