@@ -190,24 +190,27 @@ std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::stri
     peers.push_back(std::move(peer));
   }
   const Clock::time_point deadline = Clock::now() + timeout_;
+  auto progress = [&](Peer& peer) {
+    if (Progress(peer, what)) Check(peer, what, payload.size());
+  };
+  for (Peer& peer : peers) progress(peer);
   std::vector<pollfd> waiting;
+  std::vector<Peer*> awaited;  // whose sockets these are
   while (true) {
     waiting.clear();
+    awaited.clear();
     std::vector<int> missing;
     for (Peer& peer : peers) {
-      if (!peer.complete() && Progress(peer, what)) Check(peer, what, payload.size());
-      if (peer.complete()) continue;
-      const auto events = static_cast<short>((peer.sent ? 0 : POLLOUT) |
-                                             (peer.received < peer.in.size() ? POLLIN : 0));
+      const bool complete = peer.complete();
+      if (complete && !peer.watched) continue;
+      if (!complete) missing.push_back(peer.rank);
+      const auto events =
+          static_cast<short>((peer.sent || complete ? 0 : POLLOUT) |
+                             (peer.received < peer.in.size() || complete ? POLLIN : 0));
       waiting.push_back({peer.socket, events, 0});
-      missing.push_back(peer.rank);
+      awaited.push_back(&peer);
     }
-    if (waiting.empty()) break;
-    for (Peer& peer : peers) {
-      if (!peer.complete() || !peer.watched) continue;
-      peer.Watch();
-      if (peer.watched) waiting.push_back({peer.socket, POLLIN, 0});
-    }
+    if (missing.empty()) break;
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
@@ -217,6 +220,20 @@ std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::stri
     }
     waiting.push_back({wake_, POLLIN, 0});
     poll(waiting.data(), waiting.size(), static_cast<int>(std::min<int64_t>(left, 60'000)));
+    if (waiting.back().revents != 0) {
+      std::lock_guard sending(sending_);
+      ThrowIfAborted();
+    }
+    // Those alone of whom there is news: among many replicas a call for each costs more than all
+    // else.
+    for (size_t i = 0; i < awaited.size(); ++i) {
+      if (waiting[i].revents == 0) continue;
+      if (awaited[i]->complete()) {
+        awaited[i]->Watch();
+      } else {
+        progress(*awaited[i]);
+      }
+    }
   }
   std::vector<char> payloads(payload.size() * members.size());
   auto next = peers.begin();
