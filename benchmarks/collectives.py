@@ -1,14 +1,18 @@
-"""All-reduce among replicas on the CPU against plain Gloo, and how a training step scales.
+"""All-reduce among replicas on the CPU against plain Gloo, and how training steps scale.
 
     python benchmarks/collectives.py [--replicas 2] [--max-bytes 268435456] [--json FILE]
+    python benchmarks/collectives.py --replicas 0 --models --ranks 8 64
 
 Bandwidth: in each replica, blocks of all-reduces of an array on the xla device (one to a step, as
 it is traced from Python) and of ``torch.distributed`` with Gloo on a CPU tensor take turns. The
 figure is the median over the blocks, in bytes of the array per second. Bar: 0.9 of Gloo's.
 
-Scaling: the training step of train_digits.py, images per second with 1 and with 2 processes of
-one batch each: on the xla device with ``xm.optimizer_step``, and in eager PyTorch on the CPU with
+Scaling: a model's training steps, samples per second with 1 and with 2 processes of one batch
+each: on the xla device with ``xm.reduce_gradients``, and in eager PyTorch on the CPU with
 DistributedDataParallel. They take turns, too.
+
+Coordination: what an all-reduce of four bytes adds to a step of one operation among so many
+replicas, which share the cores: the processor's time of a replica, the least of the blocks'.
 """
 
 from __future__ import annotations
@@ -24,16 +28,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import models
 import torch
 import torch.distributed as dist
+import workloads
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 BLOCKS = 9
 BLOCK_SECONDS = 0.15
 TRAIN_BLOCKS = 5
-TRAIN_STEPS = 30
-BATCH = 64
 
 
 def _spawn(function: Callable[..., Any], count: int, *args: Any) -> list[Any]:
@@ -101,56 +106,74 @@ def _bandwidths(sizes: list[int]) -> list[dict[str, float]]:
     return results
 
 
-def _train(kind: str) -> list[float]:
-    """Images per second of one process, block by block."""
-    from torch import nn
+def digits_workload() -> models.Workload:
+    """The net of train_digits.py on 64 images; SGD."""
     from train_digits import DigitsNet, load_data
 
+    images, labels = load_data()[0][:64]
+    return models.Workload(DigitsNet(0.25), models.sgd, (images, labels), nn.CrossEntropyLoss())
+
+
+# With the steps of a block.
+MODELS: dict[str, tuple[Callable[[], models.Workload], int]] = {
+    "digits": (digits_workload, 30),
+    "resnet18": (models.resnet18_workload, 3),
+    "bert": (models.bert_workload, 2),
+}
+
+
+def _train(kind: str, name: str) -> list[float]:
+    """Samples per second of one process, block by block."""
     torch.manual_seed(0)
-    model = DigitsNet(0.25)
-    images, labels = load_data()[0][:BATCH]
+    make, steps = MODELS[name]
+    workload = make()
     if kind == "xla":
+        import torch_xla
         import torch_xla.core.xla_model as xm
 
-        device = xm.xla_device()
-        model, images, labels = model.to(device), images.to(device), labels.to(device)
+        job = workloads.training(workload, torch_xla.device(), lambda model: model)
+        job.optimizer.register_step_pre_hook(lambda optimizer, *_: xm.reduce_gradients(optimizer))
+        sync, wait = torch_xla.sync, xm.wait_device_ops
     else:
         from torch_xla._internal import replication
 
         # The cores are shared as they are between the xla replicas.
-        torch.set_num_threads(max(1, os.cpu_count() // replication.topology().world_size))
-        if replication.topology().world_size > 1:
+        count = replication.topology().world_size
+        torch.set_num_threads(max(1, os.cpu_count() // count))
+        if count > 1:
             _start_gloo()
-            model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    loss_fn = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        job = workloads.training(
+            workload,
+            torch.device("cpu"),
+            lambda model: (
+                nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+                if count > 1
+                else model
+            ),
+        )
+        sync = wait = lambda: None
 
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss_fn(model(images), labels).backward()
-            if kind == "xla":
-                xm.optimizer_step(optimizer, barrier=True)
-            else:
-                optimizer.step()
-        if kind == "xla":
-            xm.wait_device_ops()
+    def run(count: int) -> None:
+        for _ in range(count):
+            job.step(*next(job.batches))
+            sync()
+        wait()
 
     run(5)
     speeds = []
     for _ in range(TRAIN_BLOCKS):
         start = time.perf_counter()
-        run(TRAIN_STEPS)
-        speeds.append(TRAIN_STEPS * BATCH / (time.perf_counter() - start))
+        run(steps)
+        speeds.append(steps * len(workload.batch[0]) / (time.perf_counter() - start))
     return speeds
 
 
-def _scaling(rounds: int) -> dict[str, dict[int, float]]:
+def _scaling(name: str, rounds: int) -> dict[str, dict[int, float]]:
     speeds: dict[str, dict[int, list[float]]] = {kind: {1: [], 2: []} for kind in ("xla", "eager")}
     for _ in range(rounds):
         for count in (1, 2):
             for kind in ("xla", "eager"):
-                blocks = _spawn(_train, count, kind)
+                blocks = _spawn(_train, count, kind, name)
                 speeds[kind][count] += [sum(each) for each in zip(*blocks, strict=True)]
     return {
         kind: {count: statistics.median(values) for count, values in by_count.items()}
@@ -158,32 +181,63 @@ def _scaling(rounds: int) -> dict[str, dict[int, float]]:
     }
 
 
+def _coordination(steps: int) -> float:
+    """Seconds of this process that an all-reduce takes."""
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    torch.set_num_threads(1)
+    x = torch.zeros(1, device=torch_xla.device())
+
+    def run(reduces: bool) -> float:
+        start = time.process_time()
+        for _ in range(steps):
+            x.add_(1)
+            if reduces:
+                xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5)
+            torch_xla.sync(wait=True)
+        return (time.process_time() - start) / steps
+
+    for reduces in (True, False):
+        run(reduces)
+    least = {reduces: min(run(reduces) for _ in range(BLOCKS)) for reduces in (True, False)}
+    return least[True] - least[False]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--replicas", type=int, default=2, help="of the all-reduces; 0: none")
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
-    parser.add_argument("--rounds", type=int, default=2, help="of the scaling; 0 leaves it out")
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=["digits"])
+    parser.add_argument("--rounds", type=int, default=2, help="of the scaling")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[], help="of the coordination")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
 
-    sizes = []
-    size = 1 << 10
-    while size <= args.max_bytes:
-        sizes.append(size)
-        size *= 4
-    results = _spawn(_bandwidths, args.replicas, sizes)[0]
-    print(f"all-reduce, {args.replicas} replicas     gloo MB/s    xla MB/s   xla / gloo")
-    for row in results:
-        gloo, xla = (row["bytes"] / row[name] / 1e6 for name in ("gloo", "xla"))
-        print(f"{row['bytes']:>12} bytes {gloo:>17.1f} {xla:>11.1f} {xla / gloo:>12.2f}")
-    found: dict[str, Any] = {"all_reduce": results}
-    if args.rounds:
-        scaling = found["scaling"] = _scaling(args.rounds)
-        for kind, speeds in scaling.items():
+    found: dict[str, Any] = {"scaling": {}, "coordination": {}}
+    if args.replicas:
+        sizes = [1 << 10]
+        while 4 * sizes[-1] <= args.max_bytes:
+            sizes.append(4 * sizes[-1])
+        found["all_reduce"] = _spawn(_bandwidths, args.replicas, sizes)[0]
+        print(f"all-reduce, {args.replicas} replicas     gloo MB/s    xla MB/s   xla / gloo")
+        for row in found["all_reduce"]:
+            gloo, xla = (row["bytes"] / row[name] / 1e6 for name in ("gloo", "xla"))
+            print(f"{row['bytes']:>12} bytes {gloo:>17.1f} {xla:>11.1f} {xla / gloo:>12.2f}")
+    for name in args.models:
+        found["scaling"][name] = _scaling(name, args.rounds)
+        for kind, speeds in found["scaling"][name].items():
             print(
-                f"digits step, {kind}: {speeds[1]:.0f} images/s with 1 process, "
-                f"{speeds[2]:.0f} with 2: {speeds[2] / speeds[1]:.2f} x"
+                f"{name}, {kind}: {speeds[1]:.4g} samples/s with 1 process, "
+                f"{speeds[2]:.4g} with 2: {speeds[2] / speeds[1]:.2f} x"
             )
+    for ranks in args.ranks:
+        each = sorted(_spawn(_coordination, ranks, 30))
+        found["coordination"][ranks] = each
+        print(
+            f"an all-reduce of 4 bytes, {ranks} replicas: {1e3 * statistics.median(each):.3f} ms "
+            f"of a replica's processor time ({1e3 * each[0]:.3f}-{1e3 * each[-1]:.3f})"
+        )
     if args.json:
         Path(args.json).write_text(json.dumps(found))
 
