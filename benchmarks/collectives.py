@@ -138,19 +138,15 @@ def _train(kind: str, name: str) -> list[float]:
         from torch_xla._internal import replication
 
         # The cores are shared as they are between the xla replicas.
-        count = replication.topology().world_size
-        torch.set_num_threads(max(1, os.cpu_count() // count))
-        if count > 1:
+        processes = replication.topology().world_size
+        torch.set_num_threads(max(1, os.cpu_count() // processes))
+        if processes > 1:
             _start_gloo()
-        job = workloads.training(
-            workload,
-            torch.device("cpu"),
-            lambda model: (
-                nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-                if count > 1
-                else model
-            ),
-        )
+            model = nn.parallel.DistributedDataParallel(
+                workload.model, gradient_as_bucket_view=True
+            )
+            workload = workload._replace(model=model)
+        job = workloads.training(workload, torch.device("cpu"), lambda model: model)
         sync = wait = lambda: None
 
     def run(count: int) -> None:
@@ -209,22 +205,20 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2, help="of the all-reduces; 0: none")
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--models", nargs="*", choices=MODELS, default=["digits"])
-    parser.add_argument("--rounds", type=int, default=2, help="of the scaling")
+    parser.add_argument("--rounds", type=int, default=2, help="of the scaling; 0 leaves it out")
     parser.add_argument("--ranks", type=int, nargs="*", default=[], help="of the coordination")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
 
     found: dict[str, Any] = {"scaling": {}, "coordination": {}}
     if args.replicas:
-        sizes = [1 << 10]
-        while 4 * sizes[-1] <= args.max_bytes:
-            sizes.append(4 * sizes[-1])
+        sizes = [1 << k for k in range(10, args.max_bytes.bit_length(), 2)]
         found["all_reduce"] = _spawn(_bandwidths, args.replicas, sizes)[0]
         print(f"all-reduce, {args.replicas} replicas     gloo MB/s    xla MB/s   xla / gloo")
         for row in found["all_reduce"]:
             gloo, xla = (row["bytes"] / row[name] / 1e6 for name in ("gloo", "xla"))
             print(f"{row['bytes']:>12} bytes {gloo:>17.1f} {xla:>11.1f} {xla / gloo:>12.2f}")
-    for name in args.models:
+    for name in args.models if args.rounds else []:
         found["scaling"][name] = _scaling(name, args.rounds)
         for kind, speeds in found["scaling"][name].items():
             print(
