@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -51,6 +52,22 @@ Outcome Exchange(PeerMesh& mesh, const std::vector<int64_t>& members, const std:
   }
 }
 
+/// Of all `members` at once; that of rank r is at r.
+std::vector<Outcome> ExchangeAll(const std::vector<std::unique_ptr<PeerMesh>>& meshes,
+                                 const std::vector<int64_t>& members,
+                                 const std::function<std::string(int64_t)>& what) {
+  std::vector<Outcome> outcomes(meshes.size());
+  std::vector<std::thread> threads;
+  for (int64_t rank : members) {
+    threads.emplace_back([&, rank] {
+      outcomes[rank] = Exchange(*meshes[rank], members, what(rank),
+                                std::string(2, static_cast<char>('a' + rank)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
 bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -75,6 +92,25 @@ TEST(PeerMesh, ExchangesPayloadsInTheOrderOfTheMembers) {
   }
 }
 
+TEST(PeerMesh, ExchangesAmongAnyNumber) {
+  // At 26 there is one between a root and those that speak for nobody.
+  const int most = 26;
+  auto meshes = MakeMeshes(most, 60s);
+  std::vector<int64_t> members;
+  std::string expected;
+  // Backwards, one more each time: then a rank has another place, and hears from others.
+  for (int64_t rank = most - 1; rank >= 0; --rank) {
+    members.push_back(rank);
+    expected += std::string(2, static_cast<char>('a' + rank));
+    const std::vector<Outcome> outcomes =
+        ExchangeAll(meshes, members, [](int64_t) { return "call"; });
+    for (int64_t member : members) {
+      EXPECT_EQ(outcomes[member].error, "");
+      EXPECT_EQ(outcomes[member].payloads, expected);
+    }
+  }
+}
+
 TEST(PeerMesh, OneMemberNeedsNobody) {
   auto meshes = MakeMeshes(2, 10s);
   EXPECT_EQ(Exchange(*meshes[1], {1}, "call", "own").payloads, "own");
@@ -92,6 +128,38 @@ TEST(PeerMesh, ShowsBothWhereTheyDiffer) {
       EXPECT_TRUE(Contains(outcome.error, "this")) << outcome.error;
       EXPECT_TRUE(Contains(outcome.error, "another thing")) << outcome.error;
     }
+  }
+}
+
+// Also to those that neither hear from it nor tell it anything.
+TEST(PeerMesh, ShowsAllWhoDiffers) {
+  auto meshes = MakeMeshes(7, 600s);
+  const std::vector<Outcome> outcomes =
+      ExchangeAll(meshes, {0, 1, 2, 3, 4, 5, 6},
+                  [](int64_t rank) { return rank == 4 ? "another thing" : "this"; });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(Contains(outcome.error, "rank 4")) << outcome.error;
+    EXPECT_TRUE(Contains(outcome.error, "runs this")) << outcome.error;
+    EXPECT_TRUE(Contains(outcome.error, "runs another thing")) << outcome.error;
+  }
+}
+
+// Rank 0 waits for one that never tells it anything in a round.
+TEST(PeerMesh, ShowsGroupsThatDiffer) {
+  auto meshes = MakeMeshes(8, 600s);
+  std::vector<Outcome> outcomes(8);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 8; ++rank) {
+    threads.emplace_back([&, rank] {
+      outcomes[rank] = rank == 0
+                           ? Exchange(*meshes[0], {0, 5}, "the pair", "x")
+                           : Exchange(*meshes[rank], {0, 1, 2, 3, 4, 5, 6, 7}, "them all", "x");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(Contains(outcome.error, "runs the pair")) << outcome.error;
+    EXPECT_TRUE(Contains(outcome.error, "runs them all")) << outcome.error;
   }
 }
 
@@ -118,6 +186,59 @@ TEST(PeerMesh, NamesWhoDoesNotCome) {
   auto meshes = MakeMeshes(3, 50ms);
   Outcome outcome = Exchange(*meshes[1], {0, 1, 2}, "call", "x");
   EXPECT_TRUE(Contains(outcome.error, "ranks 0 and 2 did not come within 0.05 s")) << outcome.error;
+}
+
+// Among so many most wait for one that waits itself.
+TEST(PeerMesh, NamesWhoDoesNotComeAmongMany) {
+  auto meshes = MakeMeshes(11, 800ms);
+  const std::vector<int64_t> members = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  std::vector<Outcome> outcomes(11);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 11; ++rank) {
+    if (rank == 3 || rank == 8) continue;
+    threads.emplace_back(
+        [&, rank] { outcomes[rank] = Exchange(*meshes[rank], members, "call", "x"); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 11; ++rank) {
+    if (rank == 3 || rank == 8) continue;
+    EXPECT_TRUE(Contains(outcomes[rank].error, "ranks 3 and 8 did not come within 0.8 s"))
+        << outcomes[rank].error;
+  }
+}
+
+TEST(PeerMesh, WhoIsLateFindsAllWell) {
+  auto meshes = MakeMeshes(5, 4s);
+  const std::vector<Outcome> outcomes = ExchangeAll(meshes, {0, 1, 2, 3, 4}, [](int64_t rank) {
+    // By then the others have told that they are here.
+    if (rank == 2) std::this_thread::sleep_for(1200ms);
+    return "call";
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.payloads, "aabbccddee");
+  }
+  const std::vector<Outcome> later =
+      ExchangeAll(meshes, {0, 1, 2, 3, 4}, [](int64_t) { return "another"; });
+  for (const Outcome& outcome : later) EXPECT_EQ(outcome.error, "");
+}
+
+TEST(PeerMesh, NamesWhoHasEndedAmongMany) {
+  auto meshes = MakeMeshes(10, 600s);
+  meshes[6].reset();
+  std::vector<Outcome> outcomes(10);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 10; ++rank) {
+    if (rank == 6) continue;
+    threads.emplace_back([&, rank] {
+      outcomes[rank] = Exchange(*meshes[rank], {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "call", "x");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 10; ++rank) {
+    if (rank == 6) continue;
+    EXPECT_TRUE(Contains(outcomes[rank].error, "rank 6 has ended")) << outcomes[rank].error;
+  }
 }
 
 TEST(PeerMesh, AbortEndsAnExchangeThatIsUnderWay) {
@@ -150,7 +271,7 @@ TEST(PeerMesh, AnAbortAfterTheMessageEndsTheOthers) {
 TEST(PeerMesh, WhoIsAheadIsNotTakenForOneThatGaveUp) {
   const struct {
     uint32_t kind = 1, text_size = 4;
-    uint64_t payload_size = 1;
+    uint64_t payload_size = 1, number = 1;
     char rest[5] = {'c', 'a', 'l', 'l', 'x'};
   } message;
   for (const bool ends : {false, true}) {

@@ -17,8 +17,8 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// Up to this much from all others together, a payload goes with the header, to every replica: one
-// hop. From here on what counts is the number of bytes.
+// Up to this much from all others together, a payload goes with what the replicas tell each other:
+// few messages. From here on what counts is the number of bytes.
 constexpr int64_t kInlineBytes = 512 << 10;
 // A reduction of one segment goes on while the next ones are on their way.
 constexpr int64_t kSegmentBytes = 4 << 20;
@@ -129,9 +129,13 @@ void Local(const Collective& collective, const std::vector<int64_t>& members, in
     case CollectiveKind::kAllReduce: {
       const c10::ScalarType dtype = inputs[0].scalar_type();
       const int64_t length = size / static_cast<int64_t>(inputs[0].element_size());
-      at::Tensor sum = at::from_blob(gathered, {length}, dtype);
-      for (int64_t i = 1; i < count; ++i) {
-        Combine(sum, at::from_blob(gathered + i * size, {length}, dtype), collective.reduction);
+      // The second half to the first: few calls.
+      for (int64_t left = count; left > 1;) {
+        const int64_t half = left / 2;
+        left -= half;
+        Combine(at::from_blob(gathered, {half * length}, dtype),
+                at::from_blob(gathered + left * size, {half * length}, dtype),
+                collective.reduction);
       }
       Unpack(gathered, outputs);
       return;

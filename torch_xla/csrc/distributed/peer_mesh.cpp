@@ -1,16 +1,14 @@
 #include "distributed/peer_mesh.h"
 
-#include <fcntl.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -19,16 +17,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum Kind : uint32_t { kCollective = 1, kAbort = 2 };
+// Who waits for so long tells all members that it is here: by then the few that it heard from may
+// wait for others themselves, and it is those who did not come that an error is to name.
+constexpr std::chrono::milliseconds kPatience{1000};
 
-struct Header {
-  uint32_t kind;
-  uint32_t text_size;
-  uint64_t payload_size;
-};
-
-// An abort's reason, or the text of a collective, is never longer; a longer one is no message.
-constexpr uint32_t kMaxText = 1 << 20;
+constexpr size_t kScratchBytes = 64 << 10;
 
 std::string Seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
@@ -36,8 +29,62 @@ std::string Seconds(std::chrono::milliseconds time) {
   return text.str();
 }
 
-ReplicaError GaveUp(int rank, std::string_view reason) {
-  return ReplicaError("rank " + std::to_string(rank) + " gave up: " + std::string(reason));
+int Checked(const char* call, int result) {
+  if (result >= 0) return result;
+  throw ReplicaError(std::string(call) + "() failed: " + std::strerror(errno));
+}
+
+void Watch(int news, int operation, int socket, int rank, uint32_t events) {
+  epoll_event event{events, {.u32 = static_cast<uint32_t>(rank)}};
+  epoll_ctl(news, operation, socket, &event);
+}
+
+/// A few of the members that follow each other. The first speaks for all.
+struct Branch {
+  size_t count() const { return end - begin; }
+  size_t begin, end;
+};
+
+/// `all` as branches, at most so many and level in size.
+std::vector<Branch> Split(Branch all) {
+  constexpr size_t kMaxBranches = 4;
+  std::vector<Branch> branches;
+  const size_t step = (all.count() + kMaxBranches - 1) / kMaxBranches;
+  for (size_t begin = all.begin; begin < all.end; begin += step) {
+    branches.push_back({begin, std::min(begin + step, all.end)});
+  }
+  return branches;
+}
+
+/// Who a member tells and hears. The members are trees, a few, whose roots tell each other: then
+/// a few of them need one message each way, and of many each hears a few, so that its costs do
+/// not grow with their number.
+struct Place {
+  Branch own;                       // it, and whom it speaks for
+  std::optional<size_t> parent;     // who speaks for it; none: it is a root
+  std::vector<Branch> other_roots;  // of a root
+  std::vector<Branch> children;
+};
+
+Place PlaceOf(size_t member, size_t count) {
+  Place place{{0, count}, {}, {}, {}};
+  std::vector<Branch> branches = Split(place.own);
+  while (true) {
+    place.own = *std::find_if(branches.begin(), branches.end(),
+                              [&](Branch branch) { return member < branch.end; });
+    std::vector<Branch> children = Split({place.own.begin + 1, place.own.end});
+    if (place.own.begin == member) {
+      place.children = std::move(children);
+      break;
+    }
+    place.parent = place.own.begin;
+    branches = std::move(children);
+  }
+  if (!place.parent) {
+    std::erase_if(branches, [&](Branch branch) { return branch.begin == member; });
+    place.other_roots = std::move(branches);
+  }
+  return place;
 }
 
 }  // namespace
@@ -51,220 +98,179 @@ std::string RankNames(const std::vector<int>& ranks) {
   return text;
 }
 
-struct PeerMesh::Peer {
-  int rank;
-  int socket;
-  std::array<iovec, 3> out;  // what is left to send
-  std::vector<char> in;      // header, text, payload
-  size_t received = 0;
-  bool sent = false;
-  bool watched = true;  // once complete: whether it may still say that it gave up
-
-  /// Who gave up reads no more: then what is left to send is not waited for.
-  bool complete() const { return received == in.size() && (sent || header().kind == kAbort); }
-  Header header() const {
-    Header header;
-    std::memcpy(&header, in.data(), sizeof header);
-    return header;
+struct PeerMesh::Call {
+  [[noreturn]] void ThrowDifferent(int rank, const PeerConnection::Message& message) const {
+    std::ostringstream error;
+    error << "the replicas run different collectives: rank " << me << " (this one) runs " << what
+          << ", rank " << rank << " runs " << message.text()
+          << ". Every replica must run the same collectives, of the same shapes, in the same order";
+    throw ReplicaError(error.str());
   }
-  std::string_view text() const { return {in.data() + sizeof(Header), header().text_size}; }
 
-  /// Throws where it gave up after it had sent its message. Takes nothing from the socket: what
-  /// comes may belong to the next collective.
-  void Watch() {
-    Header header;
-    const ssize_t count = recv(socket, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
-    if (count < 0) return;
-    watched = false;
-    if (count < static_cast<ssize_t>(sizeof header) || header.kind != kAbort) return;
-    std::string message(sizeof header + std::min(header.text_size, kMaxText), '\0');
-    const ssize_t size = recv(socket, message.data(), message.size(), MSG_PEEK | MSG_DONTWAIT);
-    throw GaveUp(rank, message.substr(sizeof header, static_cast<size_t>(size) - sizeof header));
-  }
+  int me;
+  std::span<const int64_t> members;
+  std::string_view what;
+  Clock::time_point announcement, deadline;
+  bool announced = false;
 };
 
 PeerMesh::PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout)
     : rank_(rank),
-      sockets_(std::move(sockets)),
       timeout_(timeout),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      mid_message_(sockets_.size()) {
-  if (wake_ < 0) throw ReplicaError("eventfd() failed: " + std::string(std::strerror(errno)));
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank_) fcntl(sockets_[r], F_SETFL, fcntl(sockets_[r], F_GETFL) | O_NONBLOCK);
+      wake_(Checked("eventfd", eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
+      news_(Checked("epoll_create1", epoll_create1(EPOLL_CLOEXEC))),
+      scratch_(kScratchBytes) {
+  for (int r = 0; r < static_cast<int>(sockets.size()); ++r) {
+    connections_.emplace_back(r == rank_ ? -1 : sockets[r]);
+    Watch(news_, EPOLL_CTL_ADD, r == rank_ ? wake_ : sockets[r], r, EPOLLIN);
   }
 }
 
 PeerMesh::~PeerMesh() {
-  CloseInChild();
+  close(news_);
   close(wake_);
 }
 
 void PeerMesh::CloseInChild() {
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank_ && sockets_[r] >= 0) close(std::exchange(sockets_[r], -1));
-  }
+  for (PeerConnection& connection : connections_) connection.Close();
 }
 
 void PeerMesh::ThrowIfAborted() const {
   if (!aborted_.empty()) throw ReplicaError("this replica gave up: " + aborted_);
 }
 
-void PeerMesh::Check(const Peer& peer, std::string_view what, size_t payload_size) const {
-  if (peer.header().kind == kAbort) throw GaveUp(peer.rank, peer.text());
-  if (peer.text() == what && peer.header().payload_size == payload_size) return;
-  std::ostringstream text;
-  text << "the replicas run different collectives: rank " << rank_ << " (this one) runs " << what
-       << ", rank " << peer.rank << " runs " << peer.text()
-       << ". Every replica must run the same collectives, of the same shapes, in the same order";
-  throw ReplicaError(text.str());
+void PeerMesh::ThrowIfHopeless(const Call& call) const {
+  for (int64_t member : call.members) {
+    const PeerConnection& connection = connections_[member];
+    const int rank = static_cast<int>(member);
+    if (const auto& reason = connection.abort_reason()) {
+      throw ReplicaError("rank " + std::to_string(rank) + " gave up: " + *reason);
+    }
+    const PeerConnection::Message* here = connection.here();
+    if (here != nullptr && here->text() != call.what) call.ThrowDifferent(rank, *here);
+  }
 }
 
-bool PeerMesh::Progress(Peer& peer, std::string_view what) {
-  auto ended = [&] {
-    throw ReplicaError("rank " + std::to_string(peer.rank) +
-                       " has ended or closed its connection while rank " + std::to_string(rank_) +
-                       " (this one) runs " + std::string(what));
-  };
-  std::unique_lock sending(sending_);
+void PeerMesh::Send(const Call& call, MessageKind kind, int rank, std::span<const char> payload) {
+  std::lock_guard sending(sending_);
   ThrowIfAborted();
-  while (!peer.sent) {
-    msghdr message{};
-    message.msg_iov = peer.out.data();
-    message.msg_iovlen = peer.out.size();
-    ssize_t count = sendmsg(peer.socket, &message, MSG_NOSIGNAL);
-    if (count < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      if (errno == EINTR) continue;
-      // It may have told why before it ended: read that first.
-      peer.sent = true;
-      break;
-    }
-    peer.sent = true;
-    for (iovec& part : peer.out) {
-      size_t done = std::min(static_cast<size_t>(count), part.iov_len);
-      part.iov_base = static_cast<char*>(part.iov_base) + done;
-      part.iov_len -= done;
-      count -= static_cast<ssize_t>(done);
-      peer.sent = peer.sent && part.iov_len == 0;
+  PeerConnection& connection = connections_[rank];
+  connection.Send(kind, call.what, payload);
+  if (connection.pending()) {
+    Watch(news_, EPOLL_CTL_MOD, connection.socket(), rank, EPOLLIN | EPOLLOUT);
+  }
+}
+
+void PeerMesh::Progress(Clock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+  std::array<epoll_event, 16> events;
+  const int count = epoll_wait(news_, events.data(), static_cast<int>(events.size()),
+                               static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+  std::lock_guard sending(sending_);
+  ThrowIfAborted();
+  for (int i = 0; i < count; ++i) {
+    const int rank = static_cast<int>(events[i].data.u32);
+    PeerConnection& connection = connections_[rank];
+    if ((events[i].events & EPOLLOUT) != 0) connection.Flush();
+    if ((events[i].events & ~EPOLLOUT) != 0) connection.Receive(scratch_);
+    if (connection.ended()) {
+      Watch(news_, EPOLL_CTL_DEL, connection.socket(), rank, 0);
+    } else if ((events[i].events & EPOLLOUT) != 0 && !connection.pending()) {
+      Watch(news_, EPOLL_CTL_MOD, connection.socket(), rank, EPOLLIN);
     }
   }
-  mid_message_[peer.rank] = !peer.sent && peer.out[0].iov_len < sizeof(Header);
-  sending.unlock();
-  while (peer.received < peer.in.size()) {
-    ssize_t count =
-        recv(peer.socket, peer.in.data() + peer.received, peer.in.size() - peer.received, 0);
-    if (count == 0) ended();
-    if (count < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      if (errno == EINTR) continue;
-      ended();
+}
+
+template <typename Done>
+void PeerMesh::Wait(Call& call, Done done) {
+  while (!done()) {
+    ThrowIfHopeless(call);
+    const Clock::time_point now = Clock::now();
+    if (now >= call.deadline) {
+      std::vector<int> missing;
+      for (int64_t member : call.members) {
+        if (member != rank_ && !connections_[member].has_come()) {
+          missing.push_back(static_cast<int>(member));
+        }
+      }
+      throw ReplicaError((missing.empty() ? "what all ranks tell" : RankNames(missing)) +
+                         " did not come within " + Seconds(timeout_) + " to run " +
+                         std::string(call.what) + " with rank " + std::to_string(rank_) +
+                         " (this one)");
     }
-    const bool had_header = peer.received >= sizeof(Header);
-    peer.received += static_cast<size_t>(count);
-    if (had_header || peer.received < sizeof(Header)) continue;
-    Header header = peer.header();
-    if (header.text_size > kMaxText) ended();
-    // As long as ours unless it is another collective: then its text is all that matters.
-    const size_t size =
-        sizeof header + header.text_size + (header.kind == kCollective ? header.payload_size : 0);
-    if (size != peer.in.size()) {
-      peer.in.resize(sizeof header + header.text_size);
-      peer.received = std::min(peer.received, peer.in.size());
+    if (!call.announced && now >= call.announcement) {
+      call.announced = true;
+      for (int64_t member : call.members) {
+        if (member != rank_) Send(call, MessageKind::kHere, static_cast<int>(member));
+      }
     }
+    Progress(call.announced ? call.deadline : call.announcement);
   }
-  return peer.complete();
+}
+
+PeerConnection::Message PeerMesh::Await(Call& call, int rank, size_t size) {
+  PeerConnection& connection = connections_[rank];
+  Wait(call, [&] {
+    if (connection.has_payloads()) return true;
+    if (!connection.ended() || connection.abort_reason()) return false;
+    throw ReplicaError("rank " + std::to_string(rank) +
+                       " has ended or closed its connection while rank " + std::to_string(rank_) +
+                       " (this one) runs " + std::string(call.what));
+  });
+  PeerConnection::Message message = connection.Pop();
+  if (message.text() != call.what || message.payload().size() != size) {
+    call.ThrowDifferent(rank, message);
+  }
+  return message;
 }
 
 std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::string_view what,
                                      std::span<const char> payload) {
-  Header header{kCollective, static_cast<uint32_t>(what.size()), payload.size()};
-  std::vector<Peer> peers;
-  peers.reserve(members.size());
-  for (int64_t member : members) {
-    if (member == rank_) continue;
-    Peer peer{static_cast<int>(member), sockets_[member], {}, {}};
-    peer.out = {iovec{&header, sizeof header}, iovec{const_cast<char*>(what.data()), what.size()},
-                iovec{const_cast<char*>(payload.data()), payload.size()}};
-    peer.in.resize(sizeof header + what.size() + payload.size());
-    peers.push_back(std::move(peer));
+  const Clock::time_point now = Clock::now();
+  Call call{rank_, members, what, now + std::min(kPatience, timeout_ / 4), now + timeout_};
+  {
+    std::lock_guard sending(sending_);
+    for (int64_t member : members) connections_[member].Begin();
   }
-  const Clock::time_point deadline = Clock::now() + timeout_;
-  auto progress = [&](Peer& peer) {
-    if (Progress(peer, what)) Check(peer, what, payload.size());
+  const size_t size = payload.size();
+  const size_t me = std::find(members.begin(), members.end(), rank_) - members.begin();
+  const Place place = PlaceOf(me, members.size());
+  std::vector<char> payloads(members.size() * size);
+  if (size > 0) std::memcpy(payloads.data() + me * size, payload.data(), size);
+  auto send = [&](size_t to, Branch of) {
+    Send(call, MessageKind::kPayloads, static_cast<int>(members[to]),
+         {payloads.data() + of.begin * size, of.count() * size});
   };
-  for (Peer& peer : peers) progress(peer);
-  std::vector<pollfd> waiting;
-  std::vector<Peer*> awaited;  // whose sockets these are
-  while (true) {
-    waiting.clear();
-    awaited.clear();
-    std::vector<int> missing;
-    for (Peer& peer : peers) {
-      const bool complete = peer.complete();
-      if (complete && !peer.watched) continue;
-      if (!complete) missing.push_back(peer.rank);
-      const auto events =
-          static_cast<short>((peer.sent || complete ? 0 : POLLOUT) |
-                             (peer.received < peer.in.size() || complete ? POLLIN : 0));
-      waiting.push_back({peer.socket, events, 0});
-      awaited.push_back(&peer);
+  auto receive = [&](size_t from, Branch of) {
+    const size_t bytes = of.count() * size;
+    const PeerConnection::Message message = Await(call, static_cast<int>(members[from]), bytes);
+    if (bytes > 0) {
+      std::memcpy(payloads.data() + of.begin * size, message.payload().data(), bytes);
     }
-    if (missing.empty()) break;
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) {
-      throw ReplicaError(RankNames(missing) + " did not come within " + Seconds(timeout_) +
-                         " to run " + std::string(what) + " with rank " + std::to_string(rank_) +
-                         " (this one)");
-    }
-    waiting.push_back({wake_, POLLIN, 0});
-    poll(waiting.data(), waiting.size(), static_cast<int>(std::min<int64_t>(left, 60'000)));
-    if (waiting.back().revents != 0) {
-      std::lock_guard sending(sending_);
-      ThrowIfAborted();
-    }
-    // Those alone of whom there is news: among many replicas a call for each costs more than all
-    // else.
-    for (size_t i = 0; i < awaited.size(); ++i) {
-      if (waiting[i].revents == 0) continue;
-      if (awaited[i]->complete()) {
-        awaited[i]->Watch();
-      } else {
-        progress(*awaited[i]);
-      }
-    }
+  };
+  const Branch all{0, members.size()};
+  for (Branch child : place.children) receive(child.begin, child);
+  for (Branch root : place.other_roots) send(root.begin, place.own);
+  for (Branch root : place.other_roots) receive(root.begin, root);
+  if (place.parent) {
+    send(*place.parent, place.own);
+    receive(*place.parent, all);
   }
-  std::vector<char> payloads(payload.size() * members.size());
-  auto next = peers.begin();
-  for (size_t i = 0; i < members.size(); ++i) {
-    const char* content = payload.data();
-    if (members[i] != rank_) {
-      content = (next++)->in.data() + sizeof(Header) + what.size();
-    }
-    if (!payload.empty()) {
-      std::memcpy(payloads.data() + i * payload.size(), content, payload.size());
-    }
-  }
+  for (Branch child : place.children) send(child.begin, all);
+  Wait(call, [&] {
+    std::lock_guard sending(sending_);
+    return std::none_of(members.begin(), members.end(),
+                        [&](int64_t member) { return connections_[member].pending(); });
+  });
   return payloads;
 }
 
 void PeerMesh::Abort(const std::string& reason) {
-  Header header{kAbort, static_cast<uint32_t>(reason.size()), 0};
-  std::string message(reinterpret_cast<const char*>(&header), sizeof header);
-  message += reason;
   std::lock_guard sending(sending_);
   if (!aborted_.empty()) return;
   aborted_ = reason.empty() ? "without a reason" : reason;
   for (int r = 0; r < size(); ++r) {
-    if (r == rank_) continue;
-    if (mid_message_[r]) {
-      shutdown(sockets_[r], SHUT_WR);
-      continue;
-    }
-    // Small, to a socket that is hardly ever full: one try.
-    [[maybe_unused]] ssize_t sent =
-        send(sockets_[r], message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (r != rank_) connections_[r].SendAbort(reason);
   }
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wake_, &one, sizeof one);
@@ -273,12 +279,7 @@ void PeerMesh::Abort(const std::string& reason) {
 std::vector<int> PeerMesh::Ended() const {
   std::vector<int> ended;
   for (int r = 0; r < size(); ++r) {
-    if (r == rank_) continue;
-    char byte;
-    const ssize_t count = recv(sockets_[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-      ended.push_back(r);
-    }
+    if (r != rank_ && connections_[r].HasClosed()) ended.push_back(r);
   }
   return ended;
 }

@@ -1,16 +1,19 @@
-// A socket to every other replica, for what must be small, prompt and able to fail: which
+// Connections to every other replica, for what must be small, prompt and able to fail: which
 // collective each is about to run, small payloads, and the news that one has ended. Bulk data
 // goes through c10d (communicator.cpp), whose transport aborts the process where two messages
 // differ in size and does not tell whose process has ended.
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "distributed/peer_connection.h"
 
 namespace torch_xla::distributed {
 
@@ -30,13 +33,15 @@ class PeerMesh {
   PeerMesh& operator=(const PeerMesh&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(sockets_.size()); }
+  int size() const { return static_cast<int>(connections_.size()); }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// Tells the other `members` (ranks, this one among them) what this replica is about to run,
   /// with a payload of a size that follows from it, and takes what they tell. Returns the
   /// payloads in the order of `members`, one after the other. Throws ReplicaError where a
-  /// member says another text, has ended, gave up, or says nothing within the timeout.
+  /// member says another text, has ended, gave up, or says nothing within the timeout. A member
+  /// hears from a few of the others alone: who gets an error is to Abort, by which the rest
+  /// learn of it. One call at a time.
   std::vector<char> Exchange(std::span<const int64_t> members, std::string_view what,
                              std::span<const char> payload);
 
@@ -52,21 +57,27 @@ class PeerMesh {
   void CloseInChild();
 
  private:
-  struct Peer;
-  /// Moves what can be moved; returns whether all is there.
-  bool Progress(Peer& peer, std::string_view what);
-  /// Throws where the peer's message is not the same as ours.
-  void Check(const Peer& peer, std::string_view what, size_t payload_size) const;
+  struct Call;
+  void Send(const Call& call, MessageKind kind, int rank, std::span<const char> payload = {});
+  /// The next message of `rank`, `size` bytes of payloads.
+  PeerConnection::Message Await(Call& call, int rank, size_t size);
+  /// Returns once `done()`. Throws where that can't be any more.
+  template <typename Done>
+  void Wait(Call& call, Done done);
+  /// Moves what can be moved until `end` at the latest; returns after the first news.
+  void Progress(std::chrono::steady_clock::time_point end);
+  void ThrowIfHopeless(const Call& call) const;
   /// With sending_ held.
   void ThrowIfAborted() const;
 
   const int rank_;
-  std::vector<int> sockets_;
+  std::deque<PeerConnection> connections_;  // by rank
   const std::chrono::milliseconds timeout_;
   const int wake_;  // an eventfd: readable once aborted
+  const int news_;  // an epoll of it and of the sockets
+  std::vector<char> scratch_;
   std::mutex sending_;
-  std::vector<bool> mid_message_;  // by rank: where an abort would be taken for its rest
-  std::string aborted_;            // why; empty: not
+  std::string aborted_;  // why; empty: not
 };
 
 /// "rank 2", "ranks 1 and 3"
