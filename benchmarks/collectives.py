@@ -12,7 +12,9 @@ each: on the xla device with ``xm.reduce_gradients``, and in eager PyTorch on th
 DistributedDataParallel. They take turns, too.
 
 Coordination: what an all-reduce of four bytes adds to a step of one operation among so many
-replicas, which share the cores: the processor's time of a replica, the least of the blocks'.
+replicas, which share the cores: the processor's time of a replica, the least of the blocks'. And
+what it adds to a step that sleeps a moment: who waits finds the caches full of the others' data
+when it goes on, whatever it waited for.
 """
 
 from __future__ import annotations
@@ -177,27 +179,31 @@ def _scaling(name: str, rounds: int) -> dict[str, dict[int, float]]:
     }
 
 
-def _coordination(steps: int) -> float:
-    """Seconds of this process that an all-reduce takes."""
+def _coordination(steps: int) -> dict[str, float]:
+    """Seconds of this process that an all-reduce takes, by what a step does in its place."""
     import torch_xla
     import torch_xla.core.xla_model as xm
 
     torch.set_num_threads(1)
     x = torch.zeros(1, device=torch_xla.device())
+    ends: dict[str, Callable[[], None]] = {
+        "reduces": lambda: xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5),
+        "runs on": lambda: None,
+        "sleeps": lambda: time.sleep(1e-3),
+    }
 
-    def run(reduces: bool) -> float:
+    def run(end: Callable[[], None]) -> float:
         start = time.process_time()
         for _ in range(steps):
             x.add_(1)
-            if reduces:
-                xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5)
+            end()
             torch_xla.sync(wait=True)
         return (time.process_time() - start) / steps
 
-    for reduces in (True, False):
-        run(reduces)
-    least = {reduces: min(run(reduces) for _ in range(BLOCKS)) for reduces in (True, False)}
-    return least[True] - least[False]
+    for end in ends.values():
+        run(end)
+    least = {name: min(run(end) for _ in range(BLOCKS)) for name, end in ends.items()}
+    return {name: least["reduces"] - least[name] for name in ("runs on", "sleeps")}
 
 
 def main() -> None:
@@ -226,12 +232,14 @@ def main() -> None:
                 f"{speeds[2]:.4g} with 2: {speeds[2] / speeds[1]:.2f} x"
             )
     for ranks in args.ranks:
-        each = sorted(_spawn(_coordination, ranks, 30))
-        found["coordination"][ranks] = each
-        print(
-            f"an all-reduce of 4 bytes, {ranks} replicas: {1e3 * statistics.median(each):.3f} ms "
-            f"of a replica's processor time ({1e3 * each[0]:.3f}-{1e3 * each[-1]:.3f})"
-        )
+        found["coordination"][ranks] = replicas = _spawn(_coordination, ranks, 30)
+        for name in replicas[0]:
+            each = sorted(1e3 * replica[name] for replica in replicas)
+            print(
+                f"an all-reduce of 4 bytes, {ranks} replicas, against a step that {name}: "
+                f"{statistics.median(each):.3f} ms of a replica's processor time "
+                f"({each[0]:.3f}-{each[-1]:.3f})"
+            )
     if args.json:
         Path(args.json).write_text(json.dumps(found))
 

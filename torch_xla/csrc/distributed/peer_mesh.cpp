@@ -56,9 +56,8 @@ std::vector<Branch> Split(Branch all) {
   return branches;
 }
 
-/// Who a member tells and hears. The members are trees, a few, whose roots tell each other: then
-/// a few of them need one message each way, and of many each hears a few, so that its costs do
-/// not grow with their number.
+/// Who a member tells and hears. Up to four are roots, who tell each other, and each speaks for a
+/// tree: one hop among few members, and among many none hears from more than seven.
 struct Place {
   Branch own;                       // it, and whom it speaks for
   std::optional<size_t> parent;     // who speaks for it; none: it is a root
