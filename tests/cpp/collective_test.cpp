@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "distributed/communicator.h"
@@ -52,20 +54,25 @@ Outcome Exchange(PeerMesh& mesh, const std::vector<int64_t>& members, const std:
   }
 }
 
-/// Of all `members` at once; that of rank r is at r.
-std::vector<Outcome> ExchangeAll(const std::vector<std::unique_ptr<PeerMesh>>& meshes,
-                                 const std::vector<int64_t>& members,
-                                 const std::function<std::string(int64_t)>& what) {
-  std::vector<Outcome> outcomes(meshes.size());
+/// What `run(rank)` returns, of all `ranks` at once; that of rank r is at r.
+std::vector<Outcome> AtOnce(const std::vector<int64_t>& ranks,
+                            const std::function<Outcome(int64_t)>& run) {
+  std::vector<Outcome> outcomes(*std::max_element(ranks.begin(), ranks.end()) + 1);
   std::vector<std::thread> threads;
-  for (int64_t rank : members) {
-    threads.emplace_back([&, rank] {
-      outcomes[rank] = Exchange(*meshes[rank], members, what(rank),
-                                std::string(2, static_cast<char>('a' + rank)));
-    });
+  for (int64_t rank : ranks) {
+    threads.emplace_back([&, rank] { outcomes[rank] = run(rank); });
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
+}
+
+/// Ranks from 0 on but for `without`.
+std::vector<int64_t> Ranks(int64_t count, const std::set<int64_t>& without = {}) {
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < count; ++rank) {
+    if (!without.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 bool Contains(const std::string& text, const std::string& part) {
@@ -74,17 +81,12 @@ bool Contains(const std::string& text, const std::string& part) {
 
 TEST(PeerMesh, ExchangesPayloadsInTheOrderOfTheMembers) {
   auto meshes = MakeMeshes(3, 10s);
-  std::vector<Outcome> outcomes(3);
-  std::vector<std::thread> threads;
   // More than a socket holds.
   const size_t size = 3 << 20;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      outcomes[rank] = Exchange(*meshes[rank], {2, 0, 1}, "call",
-                                std::string(size, static_cast<char>('a' + rank)));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<Outcome> outcomes = AtOnce(Ranks(3), [&](int64_t rank) {
+    return Exchange(*meshes[rank], {2, 0, 1}, "call",
+                    std::string(size, static_cast<char>('a' + rank)));
+  });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, "");
     EXPECT_EQ(outcome.payloads,
@@ -102,8 +104,10 @@ TEST(PeerMesh, ExchangesAmongAnyNumber) {
   for (int64_t rank = most - 1; rank >= 0; --rank) {
     members.push_back(rank);
     expected += std::string(2, static_cast<char>('a' + rank));
-    const std::vector<Outcome> outcomes =
-        ExchangeAll(meshes, members, [](int64_t) { return "call"; });
+    const std::vector<Outcome> outcomes = AtOnce(members, [&](int64_t member) {
+      return Exchange(*meshes[member], members, "call",
+                      std::string(2, static_cast<char>('a' + member)));
+    });
     for (int64_t member : members) {
       EXPECT_EQ(outcomes[member].error, "");
       EXPECT_EQ(outcomes[member].payloads, expected);
@@ -134,9 +138,9 @@ TEST(PeerMesh, ShowsBothWhereTheyDiffer) {
 // Also to those that neither hear from it nor tell it anything.
 TEST(PeerMesh, ShowsAllWhoDiffers) {
   auto meshes = MakeMeshes(7, 600s);
-  const std::vector<Outcome> outcomes =
-      ExchangeAll(meshes, {0, 1, 2, 3, 4, 5, 6},
-                  [](int64_t rank) { return rank == 4 ? "another thing" : "this"; });
+  const std::vector<Outcome> outcomes = AtOnce(Ranks(7), [&](int64_t rank) {
+    return Exchange(*meshes[rank], Ranks(7), rank == 4 ? "another thing" : "this", "x");
+  });
   for (const Outcome& outcome : outcomes) {
     EXPECT_TRUE(Contains(outcome.error, "rank 4")) << outcome.error;
     EXPECT_TRUE(Contains(outcome.error, "runs this")) << outcome.error;
@@ -144,19 +148,13 @@ TEST(PeerMesh, ShowsAllWhoDiffers) {
   }
 }
 
-// Rank 0 waits for one that never tells it anything in a round.
+// Rank 5 tells, and waits for, others than rank 0, which waits for it.
 TEST(PeerMesh, ShowsGroupsThatDiffer) {
   auto meshes = MakeMeshes(8, 600s);
-  std::vector<Outcome> outcomes(8);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 8; ++rank) {
-    threads.emplace_back([&, rank] {
-      outcomes[rank] = rank == 0
-                           ? Exchange(*meshes[0], {0, 5}, "the pair", "x")
-                           : Exchange(*meshes[rank], {0, 1, 2, 3, 4, 5, 6, 7}, "them all", "x");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<Outcome> outcomes = AtOnce(Ranks(8), [&](int64_t rank) {
+    return rank == 0 ? Exchange(*meshes[0], {0, 5}, "the pair", "x")
+                     : Exchange(*meshes[rank], Ranks(8), "them all", "x");
+  });
   for (const Outcome& outcome : outcomes) {
     EXPECT_TRUE(Contains(outcome.error, "runs the pair")) << outcome.error;
     EXPECT_TRUE(Contains(outcome.error, "runs them all")) << outcome.error;
@@ -191,17 +189,10 @@ TEST(PeerMesh, NamesWhoDoesNotCome) {
 // Among so many most wait for one that waits itself.
 TEST(PeerMesh, NamesWhoDoesNotComeAmongMany) {
   auto meshes = MakeMeshes(11, 800ms);
-  const std::vector<int64_t> members = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-  std::vector<Outcome> outcomes(11);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 11; ++rank) {
-    if (rank == 3 || rank == 8) continue;
-    threads.emplace_back(
-        [&, rank] { outcomes[rank] = Exchange(*meshes[rank], members, "call", "x"); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int rank = 0; rank < 11; ++rank) {
-    if (rank == 3 || rank == 8) continue;
+  const std::vector<int64_t> here = Ranks(11, {3, 8});
+  const std::vector<Outcome> outcomes =
+      AtOnce(here, [&](int64_t rank) { return Exchange(*meshes[rank], Ranks(11), "call", "x"); });
+  for (int64_t rank : here) {
     EXPECT_TRUE(Contains(outcomes[rank].error, "ranks 3 and 8 did not come within 0.8 s"))
         << outcomes[rank].error;
   }
@@ -209,34 +200,26 @@ TEST(PeerMesh, NamesWhoDoesNotComeAmongMany) {
 
 TEST(PeerMesh, WhoIsLateFindsAllWell) {
   auto meshes = MakeMeshes(5, 4s);
-  const std::vector<Outcome> outcomes = ExchangeAll(meshes, {0, 1, 2, 3, 4}, [](int64_t rank) {
-    // By then the others have told that they are here.
-    if (rank == 2) std::this_thread::sleep_for(1200ms);
-    return "call";
-  });
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.error, "");
-    EXPECT_EQ(outcome.payloads, "aabbccddee");
+  for (const std::string what : {"call", "another"}) {
+    const std::vector<Outcome> outcomes = AtOnce(Ranks(5), [&](int64_t rank) {
+      // By then the others have told that they are here.
+      if (rank == 2 && what == "call") std::this_thread::sleep_for(1200ms);
+      return Exchange(*meshes[rank], Ranks(5), what, std::string(2, static_cast<char>('a' + rank)));
+    });
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.error, "");
+      EXPECT_EQ(outcome.payloads, "aabbccddee");
+    }
   }
-  const std::vector<Outcome> later =
-      ExchangeAll(meshes, {0, 1, 2, 3, 4}, [](int64_t) { return "another"; });
-  for (const Outcome& outcome : later) EXPECT_EQ(outcome.error, "");
 }
 
 TEST(PeerMesh, NamesWhoHasEndedAmongMany) {
   auto meshes = MakeMeshes(10, 600s);
   meshes[6].reset();
-  std::vector<Outcome> outcomes(10);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 10; ++rank) {
-    if (rank == 6) continue;
-    threads.emplace_back([&, rank] {
-      outcomes[rank] = Exchange(*meshes[rank], {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "call", "x");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int rank = 0; rank < 10; ++rank) {
-    if (rank == 6) continue;
+  const std::vector<int64_t> here = Ranks(10, {6});
+  const std::vector<Outcome> outcomes =
+      AtOnce(here, [&](int64_t rank) { return Exchange(*meshes[rank], Ranks(10), "call", "x"); });
+  for (int64_t rank : here) {
     EXPECT_TRUE(Contains(outcomes[rank].error, "rank 6 has ended")) << outcomes[rank].error;
   }
 }

@@ -55,6 +55,7 @@ void PeerConnection::End() {
 }
 
 void PeerConnection::Send(MessageKind kind, std::string_view text, std::span<const char> payload) {
+  if (ended_) return;
   Header header{kind, static_cast<uint32_t>(text.size()), payload.size(), number_};
   std::array<iovec, 3> parts = {iovec{&header, sizeof header},
                                 iovec{const_cast<char*>(text.data()), text.size()},

@@ -36,7 +36,7 @@ int Checked(const char* call, int result) {
 
 void Watch(int news, int operation, int socket, int rank, uint32_t events) {
   epoll_event event{events, {.u32 = static_cast<uint32_t>(rank)}};
-  epoll_ctl(news, operation, socket, &event);
+  Checked("epoll_ctl", epoll_ctl(news, operation, socket, &event));
 }
 
 /// A few of the members that follow each other. The first speaks for all.
@@ -98,15 +98,6 @@ std::string RankNames(const std::vector<int>& ranks) {
 }
 
 struct PeerMesh::Call {
-  [[noreturn]] void ThrowDifferent(int rank, const PeerConnection::Message& message) const {
-    std::ostringstream error;
-    error << "the replicas run different collectives: rank " << me << " (this one) runs " << what
-          << ", rank " << rank << " runs " << message.text()
-          << ". Every replica must run the same collectives, of the same shapes, in the same order";
-    throw ReplicaError(error.str());
-  }
-
-  int me;
   std::span<const int64_t> members;
   std::string_view what;
   Clock::time_point announcement, deadline;
@@ -138,6 +129,15 @@ void PeerMesh::ThrowIfAborted() const {
   if (!aborted_.empty()) throw ReplicaError("this replica gave up: " + aborted_);
 }
 
+void PeerMesh::ThrowDifferent(const Call& call, int rank,
+                              const PeerConnection::Message& message) const {
+  std::ostringstream error;
+  error << "the replicas run different collectives: rank " << rank_ << " (this one) runs "
+        << call.what << ", rank " << rank << " runs " << message.text()
+        << ". Every replica must run the same collectives, of the same shapes, in the same order";
+  throw ReplicaError(error.str());
+}
+
 void PeerMesh::ThrowIfHopeless(const Call& call) const {
   for (int64_t member : call.members) {
     const PeerConnection& connection = connections_[member];
@@ -146,7 +146,7 @@ void PeerMesh::ThrowIfHopeless(const Call& call) const {
       throw ReplicaError("rank " + std::to_string(rank) + " gave up: " + *reason);
     }
     const PeerConnection::Message* here = connection.here();
-    if (here != nullptr && here->text() != call.what) call.ThrowDifferent(rank, *here);
+    if (here != nullptr && here->text() != call.what) ThrowDifferent(call, rank, *here);
   }
 }
 
@@ -218,7 +218,7 @@ PeerConnection::Message PeerMesh::Await(Call& call, int rank, size_t size) {
   });
   PeerConnection::Message message = connection.Pop();
   if (message.text() != call.what || message.payload().size() != size) {
-    call.ThrowDifferent(rank, message);
+    ThrowDifferent(call, rank, message);
   }
   return message;
 }
@@ -226,7 +226,7 @@ PeerConnection::Message PeerMesh::Await(Call& call, int rank, size_t size) {
 std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::string_view what,
                                      std::span<const char> payload) {
   const Clock::time_point now = Clock::now();
-  Call call{rank_, members, what, now + std::min(kPatience, timeout_ / 4), now + timeout_};
+  Call call{members, what, now + std::min(kPatience, timeout_ / 4), now + timeout_};
   {
     std::lock_guard sending(sending_);
     for (int64_t member : members) connections_[member].Begin();
@@ -235,17 +235,16 @@ std::vector<char> PeerMesh::Exchange(std::span<const int64_t> members, std::stri
   const size_t me = std::find(members.begin(), members.end(), rank_) - members.begin();
   const Place place = PlaceOf(me, members.size());
   std::vector<char> payloads(members.size() * size);
-  if (size > 0) std::memcpy(payloads.data() + me * size, payload.data(), size);
+  auto take = [&](Branch of, std::span<const char> bytes) {
+    std::ranges::copy(bytes, payloads.begin() + static_cast<ptrdiff_t>(of.begin * size));
+  };
+  take({me, me + 1}, payload);
   auto send = [&](size_t to, Branch of) {
     Send(call, MessageKind::kPayloads, static_cast<int>(members[to]),
          {payloads.data() + of.begin * size, of.count() * size});
   };
   auto receive = [&](size_t from, Branch of) {
-    const size_t bytes = of.count() * size;
-    const PeerConnection::Message message = Await(call, static_cast<int>(members[from]), bytes);
-    if (bytes > 0) {
-      std::memcpy(payloads.data() + of.begin * size, message.payload().data(), bytes);
-    }
+    take(of, Await(call, static_cast<int>(members[from]), of.count() * size).payload());
   };
   const Branch all{0, members.size()};
   for (Branch child : place.children) receive(child.begin, child);

@@ -67,6 +67,8 @@ class PeerMesh {
   /// Moves what can be moved until `end` at the latest; returns after the first news.
   void Progress(std::chrono::steady_clock::time_point end);
   void ThrowIfHopeless(const Call& call) const;
+  [[noreturn]] void ThrowDifferent(const Call& call, int rank,
+                                   const PeerConnection::Message& message) const;
   /// With sending_ held.
   void ThrowIfAborted() const;
 
