@@ -241,8 +241,8 @@ def measure(
         together: How many steps are waited for at once.
 
     Returns:
-        By backend: ``step_s`` (median), ``spread`` (of the middle half of the steps, over the
-        median), ``cpu_s``, ``cold_mb``, ``memory_mb`` (warm), ``cold_s``, ``warm_s``; or
+        By backend: ``step_s`` (median), ``least_s``, ``spread`` (of the middle half of the steps,
+        over the median), ``cpu_s``, ``cold_mb``, ``memory_mb`` (warm), ``cold_s``, ``warm_s``; or
         ``error``.
     """
     results: dict[str, dict[str, Any]] = {}
@@ -278,24 +278,29 @@ def measure(
             worker.end()
     for result in results.values():
         if times := result.pop("times", None):
-            result["step_s"] = statistics.median(times)
+            result["step_s"], result["least_s"] = statistics.median(times), min(times)
             if len(times) > 2:
                 low, _, high = statistics.quantiles(times, n=4)
                 result["spread"] = (high - low) / result["step_s"]
     if "limit" in workers:  # What was once reached can be.
-        results["limit"]["step_s"] = min(results[backend]["step_s"] for backend in workers)
+        least = min(results[backend]["least_s"] for backend in workers)
+        results["limit"] |= {"step_s": least, "least_s": least}
     return results
 
 
 def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) -> str:
-    """Returns a Markdown table: ms a step, and percent of the limit."""
+    """Returns a Markdown table: ms a step, and percent of the limit.
+
+    The limit is a sum of least times, so it is the least step that is held against it: by the
+    median the machine's neighbours would count as the step's own.
+    """
 
     def cell(name: str, backend: str) -> str:
-        found, limit = results[name][backend], results[name].get("limit", {}).get("step_s")
+        found, limit = results[name][backend], results[name].get("limit", {}).get("least_s")
         if "step_s" not in found:
             return "–"
         text = f"{1e3 * found['step_s']:.3g}"
-        return f"{text} ({100 * limit / found['step_s']:.0f} %)" if limit else text
+        return f"{text} ({100 * limit / found['least_s']:.0f} %)" if limit else text
 
     def rows(title: str, cells: Callable[[str, str], str], names: list[str]) -> list[str]:
         head = f"| {title} | {' | '.join(names)} |\n|---|{'---|' * len(names)}"
@@ -307,7 +312,7 @@ def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) ->
 
     running = [backend for backend in backends if backend != "limit"]
     parts = [
-        rows("ms a step (of the limit)", cell, backends),
+        rows("ms a step (its least, of the limit)", cell, backends),
         rows("CPU ms a step", of("cpu_s", 1e3), running),
         rows("peak MB, cold", of("cold_mb", 1), running),
         rows("peak MB, warm", of("memory_mb", 1), running),

@@ -13,8 +13,9 @@ DistributedDataParallel. They take turns, too.
 
 Coordination: what an all-reduce of four bytes adds to a step of one operation among so many
 replicas, which share the cores: the processor's time of a replica, the least of the blocks'. And
-what it adds to a step that sleeps a moment: who waits finds the caches full of the others' data
-when it goes on, whatever it waited for.
+what it adds to a step that reduces in a group of its own and sleeps a moment, which is what telling
+the others takes: who waits finds the caches full of the others' data when it goes on, whatever it
+waited for.
 """
 
 from __future__ import annotations
@@ -183,13 +184,23 @@ def _coordination(steps: int) -> dict[str, float]:
     """Seconds of this process that an all-reduce takes, by what a step does in its place."""
     import torch_xla
     import torch_xla.core.xla_model as xm
+    from torch_xla._internal import replication
 
     torch.set_num_threads(1)
     x = torch.zeros(1, device=torch_xla.device())
+    alone = [[rank] for rank in range(replication.topology().world_size)]
+
+    def reduce(groups: list[list[int]] | None = None) -> None:
+        xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5, groups=groups)
+
+    def reduce_alone_and_sleep() -> None:
+        reduce(alone)
+        time.sleep(1e-3)
+
     ends: dict[str, Callable[[], None]] = {
-        "reduces": lambda: xm.all_reduce(xm.REDUCE_SUM, [x], scale=0.5),
+        "reduces": reduce,
         "runs on": lambda: None,
-        "sleeps": lambda: time.sleep(1e-3),
+        "reduces alone and sleeps": reduce_alone_and_sleep,
     }
 
     def run(end: Callable[[], None]) -> float:
@@ -203,7 +214,7 @@ def _coordination(steps: int) -> dict[str, float]:
     for end in ends.values():
         run(end)
     least = {name: min(run(end) for _ in range(BLOCKS)) for name, end in ends.items()}
-    return {name: least["reduces"] - least[name] for name in ("runs on", "sleeps")}
+    return {name: least["reduces"] - least[name] for name in ends if name != "reduces"}
 
 
 def main() -> None:
