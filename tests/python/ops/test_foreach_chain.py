@@ -155,6 +155,113 @@ def test_parameters_are_updated_in_place() -> None:
         assert ("foreach", "f32 many", "library") in _XLAC._kernel_choices()
 
 
+class Tables(torch.nn.Module):
+    """Embeddings whose gradients no other operation makes, but for the last, which has two uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = torch.nn.Embedding(1000, 33, padding_idx=3)
+        self.wide = torch.nn.Embedding(3, 5000)
+        self.bags = torch.nn.EmbeddingBag(5000, 7, mode="sum")
+        self.means = torch.nn.EmbeddingBag(40, 64, mode="mean", padding_idx=1)
+        self.shared = torch.nn.Embedding(20, 33)
+        self.scale = torch.nn.Linear(33, 20)
+
+    def forward(self, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        words = self.words(index)
+        bags = self.bags(index * 5, per_sample_weights=weights)
+        means = self.means(index.int() % 40)
+        shared = self.scale(words) @ self.shared.weight + self.shared(index % 20)
+        wide = self.wide(index % 3)
+        return sum((made * made.sin()).mean() for made in (words, wide, bags, means, shared))
+
+
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9, weight_decay=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.5, foreach=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-4, amsgrad=True),
+    "loop": lambda p: torch.optim.SGD(p, lr=0.5, foreach=False),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("clips", [False, True])
+def test_gradients_of_embeddings_are_made_as_they_are_read(name: str, clips: bool) -> None:
+    """Duplicates, padding, empty rows; the gradients are there afterwards. Clipping reads them."""
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randint(1000, (30, 4), generator=generator) for _ in range(3)]
+    batches[1][:, 1:] = 3
+    weights = op_testing.rand(30, 4)
+    results = []
+    for device in ("cpu", "xla"):
+        model = Tables().to(device)
+        optimizer = OPTIMIZERS[name](list(model.parameters()))
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch.to(device), weights.to(device)).backward()
+            if clips:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            made = [t for p in model.parameters() for t in (p.detach(), p.grad)]
+            results.append([t.clone().cpu() for t in made])
+    for expected, actual in zip(results[:3], results[3:], strict=True):
+        for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+            torch.testing.assert_close(a, e, rtol=2e-5, atol=1e-6, msg=lambda m, i=i: f"{i}: {m}")
+
+
+def test_rows_of_what_is_updated_in_place() -> None:
+    """A weight is the gradient's rows, and what the same call writes."""
+    index = torch.randint(500, (500,), generator=torch.Generator().manual_seed(1))
+    lists = make_lists(2, [(500, 40)] * 5)
+    results = []
+    for device in ("cpu", "xla"):
+        weights, sums = copies(lists, device)
+        where = index.to(device)
+        torch_xla.sync()
+        for shift, dims in ((0, (500,)), (1, (500,)), (0, (20, 25)), (1, (20, 25))):
+            rows = [w.view(*dims, 40) for w in weights[shift:] + weights[:shift]]
+            made = [
+                torch.ops.aten.embedding_dense_backward(r, where.view(dims), 500, -1, False)
+                for r in rows
+            ]
+            torch._foreach_mul_(sums, 0.5)
+            torch._foreach_add_(sums, made)
+            torch._foreach_sub_(weights, sums, alpha=0.1)
+            torch_xla.sync()
+            results.append([t.clone().cpu() for t in (*weights, *sums, *made)])
+    for expected, actual in zip(results[:4], results[4:], strict=True):
+        for a, e in zip(actual, expected, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not CALLS, reason="calls are switched off")
+@pytest.mark.parametrize("reads", [False, True])
+def test_gradients_that_others_read_are_made_once(reads: bool, tmp_path) -> None:
+    process_testing.python_output(
+        f"""
+        import torch, torch_xla
+        tables = [torch.nn.Embedding(100, 8).to("xla") for _ in range(4)]
+        weights = [table.weight for table in tables]
+        optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
+        index = torch.arange(9, device="xla")
+        torch_xla.sync()
+        sum(table(index).square().sum() for table in tables).backward()
+        norm = sum(w.grad.sum() for w in weights) if {reads} else 0
+        optimizer.step()
+        torch_xla.sync()
+        for w in weights:
+            torch.testing.assert_close(w.grad[:9].cpu(), w.detach()[:9].cpu() * 2.5)
+        """,
+        XLA_FLAGS=f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+        XLA_PERSISTENT_CACHE_PATH="",
+    )
+    texts = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
+    (text,) = [text for text in texts if "torch_xla.cpu_foreach" in text]
+    assert text.count('"torch_xla.cpu_add_rows"') == (4 if reads else 0)
+    assert ("tables" in text) == (not reads)
+
+
 @pytest.mark.skipif(not CALLS, reason="calls are switched off")
 def test_without_calls() -> None:
     process_testing.run_tests(__file__, XLA_CPU_KERNELS="0")

@@ -192,25 +192,53 @@ float Number(const XLA_FFI_Buffer& buffer) {
   }
 }
 
+/// A tensor of a list that the call makes.
+struct Table {
+  int64_t place;  // of the operand that stands for it
+  lowering::RowSums sums;
+  float* data;
+};
+
 /// The call on each tensor, a chunk after the other: what one step makes is in the first cache when
 /// the next reads it.
 class Chunks {
  public:
   Chunks(const XLA_FFI_CallFrame& frame, const std::vector<ForeachStep>& steps,
-         std::span<const int64_t> results, int64_t tensors)
+         std::span<const int64_t> results, std::span<const Table> tables, int64_t tensors)
       : frame_(frame),
         steps_(steps),
         results_(results),
+        tables_(tables),
         tensors_(tensors),
         chunks_(steps.size() * kChunk),
         numbers_(steps.size() * ForeachStep::kMaxArguments * kBlock),
         made_(steps.size()),
         sources_(steps.size()) {}
 
-  /// Elements `from` to `to` of a tensor.
+  /// Elements `from` to `to` of a tensor; of tables the rows that begin there.
   void Run(int64_t tensor, int64_t from, int64_t to) {
+    const std::vector<const Table*> tables = FindPlaces(tensor);
+    if (tables.empty()) return RunSteps(tensor, from, to);
+    const lowering::RowSums& alike = tables[0]->sums;
+    const int64_t columns = alike.columns(), end = (to + columns - 1) / columns;
+    for (int64_t row = (from + columns - 1) / columns; row < end; row += alike.few_rows()) {
+      const int64_t next = std::min(row + alike.few_rows(), end);
+      for (const Table* table : tables) table->sums.Make(row, next, table->data + row * columns);
+      RunSteps(tensor, row * columns, next * columns);
+    }
+  }
+
+ private:
+  static constexpr int64_t kChunk = 256;
+
+  /// Of a tensor (1), or of a chunk of it (0).
+  struct Made {
+    float* data = nullptr;
+    int64_t whole = 0;
+  };
+
+  void RunSteps(int64_t tensor, int64_t from, int64_t to) {
     static const Function compute = lowering::ForThisProcessor<Function>(&Baseline, &Avx2, &Avx512);
-    FindPlaces(tensor);
     for (int64_t at = from; at < to; at += kChunk) {
       const int64_t count = std::min(to - at, kChunk);
       for (size_t s = 0; s < steps_.size(); ++s) {
@@ -226,15 +254,6 @@ class Chunks {
     }
   }
 
- private:
-  static constexpr int64_t kChunk = 256;
-
-  /// Of a tensor (1), or of a chunk of it (0).
-  struct Made {
-    float* data = nullptr;
-    int64_t whole = 0;
-  };
-
   /// Brings what the step reads of the next chunk towards the processor while this one is computed:
   /// the roots and quotients of AdamW take as long as its memory.
   void FetchNext(size_t step, const Sources& sources) const {
@@ -249,37 +268,50 @@ class Chunks {
     return lowering::FfiData<float>(frame_.rets.rets[place]);
   }
 
-  /// Null where it is what a step makes.
-  const XLA_FFI_Buffer* Operand(const ForeachArgument& argument, int64_t tensor) const {
-    if (argument.kind == ForeachArgument::kStep) return nullptr;
-    const bool is_list = argument.kind == ForeachArgument::kList;
-    return static_cast<XLA_FFI_Buffer*>(frame_.args.args[argument.index + (is_list ? tensor : 0)]);
+  struct Operand {
+    const XLA_FFI_Buffer* buffer = nullptr;  // null where it is what a step makes
+    const Table* table = nullptr;            // that it stands for
+
+    const void* data() const { return table ? table->data : buffer->data; }
+  };
+  Operand Find(const ForeachArgument& argument, int64_t tensor) const {
+    if (argument.kind == ForeachArgument::kStep) return {};
+    const int64_t place = argument.index + (argument.kind == ForeachArgument::kList ? tensor : 0);
+    const auto table = std::ranges::find(tables_, place, &Table::place);
+    return {static_cast<XLA_FFI_Buffer*>(frame_.args.args[place]),
+            table == tables_.end() ? nullptr : &*table};
   }
 
-  void FindPlaces(int64_t tensor) {
+  /// Returns the tables that the steps read.
+  std::vector<const Table*> FindPlaces(int64_t tensor) {
     for (size_t s = 0; s < steps_.size(); ++s) made_[s] = {chunks_.data() + s * kChunk, 0};
     for (size_t r = 0; r < results_.size(); ++r) {
       float* result = Result(r, tensor);
       if (!IsReadAfter(results_[r], tensor, result)) made_[results_[r]] = {result, 1};
     }
+    std::vector<const Table*> tables;
     float* number = numbers_.data();
     for (size_t s = 0; s < steps_.size(); ++s) {
       const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
       for (size_t k = 0; k < sources_[s].size(); ++k) {
         // What there is none of is not used.
         const ForeachArgument& argument = arguments[k < arguments.size() ? k : 0];
-        const XLA_FFI_Buffer* operand = Operand(argument, tensor);
-        if (!operand) {
+        const Operand operand = Find(argument, tensor);
+        if (!operand.buffer) {
           sources_[s][k] = {made_[argument.index].data, 1, made_[argument.index].whole};
-        } else if (operand->rank > 0) {
-          sources_[s][k] = {static_cast<const float*>(operand->data), 1, 1};
+        } else if (operand.buffer->rank > 0) {
+          sources_[s][k] = {static_cast<const float*>(operand.data()), 1, 1};
         } else {
-          std::fill_n(number, kBlock, Number(*operand));
+          std::fill_n(number, kBlock, Number(*operand.buffer));
           sources_[s][k] = {number, 0, 0};
           number += kBlock;
         }
+        if (operand.table && std::ranges::find(tables, operand.table) == tables.end()) {
+          tables.push_back(operand.table);
+        }
       }
     }
+    return tables;
   }
 
   /// Whether a step after `step` reads an operand there: a result may lie where an operand does.
@@ -287,8 +319,8 @@ class Chunks {
     return std::any_of(steps_.begin() + step + 1, steps_.end(), [&](const ForeachStep& later) {
       return std::any_of(later.arguments.begin(), later.arguments.end(),
                          [&](const ForeachArgument& argument) {
-                           const XLA_FFI_Buffer* operand = Operand(argument, tensor);
-                           return operand && operand->data == data;
+                           const Operand operand = Find(argument, tensor);
+                           return operand.buffer && operand.data() == data;
                          });
     });
   }
@@ -296,6 +328,7 @@ class Chunks {
   const XLA_FFI_CallFrame& frame_;
   const std::vector<ForeachStep>& steps_;
   const std::span<const int64_t> results_;
+  const std::span<const Table> tables_;
   const int64_t tensors_;
   std::vector<float> chunks_;   // one of each step
   std::vector<float> numbers_;  // a block of each
@@ -328,11 +361,32 @@ stablehlo::Dims Encode(const std::vector<ForeachStep>& steps) {
   return words;
 }
 
+/// The operands of each: where the rows are, their index, which of them, their scale (or -1), and
+/// the padding.
+constexpr size_t kTableWords = 5;
+
+std::vector<Table> FindTables(const XLA_FFI_CallFrame& frame, std::span<const int64_t> words) {
+  std::vector<Table> tables;
+  void** result = frame.rets.rets + frame.rets.size - words.size() / kTableWords;
+  for (; !words.empty(); words = words.subspan(kTableWords)) {
+    auto operand = [&](size_t word) {
+      return words[word] < 0 ? nullptr : frame.args.args[words[word]];
+    };
+    const auto& table = *static_cast<const XLA_FFI_Buffer*>(*result);
+    tables.push_back({words[0],
+                      {{operand(0), operand(1), operand(2), operand(3), operand(4)}, table.dims[0]},
+                      lowering::FfiData<float>(*result++)});
+  }
+  return tables;
+}
+
 void Handle(const XLA_FFI_CallFrame& frame) {
   const lowering::FfiAttributes attributes(frame.attrs);
   const std::vector<ForeachStep> steps = Decode(attributes.List("steps"));
   const std::span<const int64_t> results = attributes.List("results");
-  const auto tensors = frame.rets.size / static_cast<int64_t>(results.size());
+  const std::vector<Table> tables = FindTables(frame, attributes.List("tables"));
+  const auto tensors = (frame.rets.size - static_cast<int64_t>(tables.size())) /
+                       static_cast<int64_t>(results.size());
   std::vector<int64_t> begins = {0};
   for (int64_t i = 0; i < tensors; ++i) {
     begins.push_back(begins.back() + CountOf(*static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])));
@@ -340,7 +394,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const int64_t elements = begins.back();
   const auto num_steps = static_cast<int64_t>(steps.size());
   lowering::InParts(frame, elements, num_steps, 1 << 17, [&](int64_t, int64_t begin, int64_t end) {
-    Chunks chunks(frame, steps, results, tensors);
+    Chunks chunks(frame, steps, results, tables, tensors);
     auto tensor = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
     for (; tensor < tensors && begins[tensor] < end; ++tensor) {
       chunks.Run(tensor, std::max(begin, begins[tensor]) - begins[tensor],
@@ -375,10 +429,22 @@ std::vector<stablehlo::Value> CallForeach(const ForeachCall& call,
   for (size_t i = 0; i < call.results.size(); ++i) {
     types.insert(types.end(), tensors.begin(), tensors.end());
   }
-  return lowering::CallLibrary(kTarget, call.operands, types,
-                               stablehlo::Cat("steps = ", stablehlo::I64Array(Encode(call.steps)),
-                                              ", results = ", stablehlo::I64Array(call.results)),
-                               call.aliases);
+  std::vector<stablehlo::Value> operands = call.operands;
+  stablehlo::Dims words;
+  auto add = [&](const std::optional<stablehlo::Value>& operand) {
+    words.push_back(operand ? static_cast<int64_t>(operands.size()) : -1);
+    if (operand) operands.push_back(*operand);
+  };
+  for (const auto& [place, rows, type] : call.tables) {
+    types.push_back(type);
+    words.push_back(place);
+    for (const auto& operand : {std::optional(rows.index), rows.of, rows.scale}) add(operand);
+    add(rows.padding);
+  }
+  std::string attributes = stablehlo::Cat("steps = ", stablehlo::I64Array(Encode(call.steps)),
+                                          ", results = ", stablehlo::I64Array(call.results));
+  if (!words.empty()) attributes += ", tables = " + stablehlo::I64Array(words);
+  return lowering::CallLibrary(kTarget, operands, types, std::move(attributes), call.aliases);
 }
 
 }  // namespace torch_xla::lazy

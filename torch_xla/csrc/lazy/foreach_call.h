@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lowering/row_sums.h"
 #include "stablehlo/ops.h"
 
 namespace torch_xla::lazy {
@@ -52,18 +53,28 @@ struct ForeachStep {
   std::vector<ForeachArgument> arguments;
 };
 
+/// A tensor of a list that the call makes as well, before it is read: a table of which only some
+/// rows are not zero is not worth a way to memory and back.
+struct ForeachTable {
+  int64_t place;  // in the operands, where the rows to be added stand for it
+  lowering::AddedRows rows;
+  stablehlo::Type type;
+};
+
 struct ForeachCall {
   /// Floats of the results' dimensions, or numbers of rank 0 of any of the types that
   /// IsForeachNumber() takes.
   std::vector<stablehlo::Value> operands;
   std::vector<ForeachStep> steps;
   std::vector<int64_t> results;  // the steps whose lists are read
+  std::vector<ForeachTable> tables;
   std::vector<stablehlo::OutputOperandAlias> aliases;
 };
 
 bool IsForeachNumber(runtime::ElementType type);
 
-/// The lists of `call.results`, one after the other; `tensors` are the types of one list.
+/// The lists of `call.results`, one after the other, and `call.tables`; `tensors` are the types of
+/// one list.
 std::vector<stablehlo::Value> CallForeach(const ForeachCall& call,
                                           const std::vector<stablehlo::Type>& tensors);
 

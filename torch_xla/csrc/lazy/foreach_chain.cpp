@@ -129,7 +129,12 @@ class Planner {
       chain.is_read.resize(chain.nodes.size());
       for (size_t k = 0; k < chain.nodes.size(); ++k) places[chain.nodes[k]] = {i, k};
     }
-    auto read = [&](const ir::Value& value, const ForeachChain* by) {
+    std::unordered_map<const ir::Node*, ForeachChain*> tables;  // null: others read it, too
+    auto read = [&](const ir::Value& value, ForeachChain* by) {
+      if (lowering::IsRowSums(*value.node)) {
+        const auto [reader, is_first] = tables.emplace(value.node.get(), by);
+        if (!is_first && reader->second != by) reader->second = nullptr;
+      }
       const auto found = places.find(value.node.get());
       if (found == places.end()) return;
       ForeachChain& chain = plan_.chains[found->second.first];
@@ -137,10 +142,13 @@ class Planner {
     };
     for (const ir::Node* node : graph_.order) {
       const auto found = places.find(node);
-      const ForeachChain* by = found == places.end() ? nullptr : &plan_.chains[found->second.first];
+      ForeachChain* by = found == places.end() ? nullptr : &plan_.chains[found->second.first];
       for (const ir::Value& operand : node->operands()) {
         if (operand.node) read(operand, by);
       }
+    }
+    for (const auto& [table, reader] : tables) {
+      if (reader) reader->tables.insert(table);
     }
     for (const ir::Value& root : graph_.roots) read(root, nullptr);
   }
@@ -155,8 +163,9 @@ class Planner {
 /// The operands of a call for some of the tensors, lists that are equal once.
 class Operands {
  public:
-  Operands(const lowering::LoweringContext& cx, ForeachCall& call, size_t begin, size_t end)
-      : cx_(cx), call_(call), begin_(begin), end_(end) {}
+  Operands(const lowering::LoweringContext& cx, const ForeachChain& chain, ForeachCall& call,
+           size_t begin, size_t end)
+      : cx_(cx), chain_(chain), call_(call), begin_(begin), end_(end) {}
 
   ForeachArgument Find(const ListArgument& argument) {
     const auto values =
@@ -166,24 +175,44 @@ class Operands {
       if (std::equal(known.begin(), known.end(), values.begin(), values.end())) return {kind, at};
     }
     const auto at = static_cast<int64_t>(call_.operands.size());
-    for (const ir::Value& value : values) call_.operands.push_back(cx_.Lowered(value));
+    for (const ir::Value& value : values) Add(value);
     lists_.emplace_back(values, at);
     return {kind, at};
   }
 
-  /// Where `wanted` is the operand for a tensor; -1 where it is none.
+  /// Where `wanted` is the operand for a tensor; -1 where it is none, or only stands for a table.
   int64_t Place(stablehlo::Value wanted, size_t tensor) const {
     for (const auto& [known, at] : lists_) {
       const int64_t place = at + static_cast<int64_t>(tensor - begin_);
-      if (tensor - begin_ < known.size() && call_.operands[place] == wanted) return place;
+      if (tensor - begin_ < known.size() && call_.operands[place] == wanted &&
+          std::ranges::find(call_.tables, place, &ForeachTable::place) == call_.tables.end()) {
+        return place;
+      }
     }
     return -1;
   }
 
+  /// The nodes of `ForeachCall::tables`.
+  const std::vector<const ir::Node*>& tables() const { return tables_; }
+
  private:
+  void Add(const ir::Value& value) {
+    const ir::Node* node = value.node.get();
+    const auto rows =
+        chain_.tables.contains(node) ? lowering::FindAddedRows(cx_, *node) : std::nullopt;
+    if (rows) {
+      tables_.push_back(node);
+      call_.tables.push_back(
+          {static_cast<int64_t>(call_.operands.size()), *rows, cx_.Physical(node->shape())});
+    }
+    call_.operands.push_back(rows ? rows->grad : cx_.Lowered(value));
+  }
+
   const lowering::LoweringContext& cx_;
+  const ForeachChain& chain_;
   ForeachCall& call_;
   const size_t begin_, end_;
+  std::vector<const ir::Node*> tables_;
   std::vector<std::pair<std::span<const ir::Value>, int64_t>> lists_;
 };
 
@@ -222,7 +251,7 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
     const size_t end = std::min(tensors, begin + kTensors), count = end - begin;
     ForeachCall call;
     call.results = results;
-    Operands operands(cx, call, begin, end);
+    Operands operands(cx, chain, call, begin, end);
     for (const ir::Node* node : chain.nodes) {
       const std::vector<ListArgument> arguments = ListArguments(*node);
       ForeachStep& step = call.steps.emplace_back();
@@ -250,6 +279,8 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
       const auto first = values.begin() + static_cast<int64_t>(r * count);
       made[r].insert(made[r].end(), first, first + static_cast<int64_t>(count));
     }
+    auto table = values.end() - static_cast<int64_t>(operands.tables().size());
+    for (const ir::Node* node : operands.tables()) cx.SetOutputs(*node, *table++);
   }
   for (size_t r = 0; r < results.size(); ++r) cx.SetOutputs(*chain.nodes[results[r]], made[r]);
 }

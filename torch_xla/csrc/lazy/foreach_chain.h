@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "lazy/graph.h"
@@ -12,6 +13,7 @@ namespace torch_xla::lazy {
 struct ForeachChain {
   std::vector<const ir::Node*> nodes;
   std::vector<bool> is_read;  // of each node, whether others than those of the chain read it
+  std::unordered_set<const ir::Node*> tables;  // gradients of embeddings that no other node reads
 };
 
 /// What to lower, in this order: a node that is no parameter, or a chain.

@@ -1,12 +1,8 @@
 #include "ops/embedding_library.h"
 
-#include <c10/macros/Macros.h>
-
 #include <algorithm>
-#include <cstring>
 
 #include "lazy/cpu_handler.h"
-#include "lowering/cpu_vectors.h"
 #include "lowering/ffi_parts.h"
 #include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
@@ -21,26 +17,6 @@ using namespace runtime::pjrt;
 constexpr const char* kAddTarget = "torch_xla.cpu_add_rows";
 constexpr const char* kBagTarget = "torch_xla.cpu_embedding_bag";
 
-/// Integers of 32 or 64 bits.
-class Integers {
- public:
-  explicit Integers(const void* buffer) {
-    const auto& given = *static_cast<const XLA_FFI_Buffer*>(buffer);
-    data_ = given.data;
-    is_long_ = given.dtype == XLA_FFI_DataType_S64;
-    size_ = given.rank > 0 ? given.dims[0] : 1;
-  }
-  int64_t size() const { return size_; }
-  int64_t operator[](int64_t i) const {
-    return is_long_ ? static_cast<const int64_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
-  }
-
- private:
-  const void* data_;
-  bool is_long_;
-  int64_t size_;
-};
-
 struct Matrix {
   explicit Matrix(void* buffer) {
     const auto& given = *static_cast<XLA_FFI_Buffer*>(buffer);
@@ -54,47 +30,17 @@ struct Matrix {
   int64_t rows, columns;
 };
 
-/// to += from * scale, of `count` elements.
-using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
-
-C10_ALWAYS_INLINE void Add(const float* from, float scale, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] += from[i] * scale;
-}
-void AddBaseline(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
-TORCH_XLA_AVX2 void AddAvx2(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
-TORCH_XLA_AVX512 void AddAvx512(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
-
-AddRow FindAddRow() {
-  static const AddRow add = ForThisProcessor<AddRow>(&AddBaseline, &AddAvx2, &AddAvx512);
-  return add;
-}
-
 void HandleAddRows(const XLA_FFI_CallFrame& frame) {
   const auto has = FfiAttributes(frame.attrs).List("has");
   void** next = frame.args.args;
-  const Matrix grad(*next++);
-  const Integers index(*next++);
-  const int64_t padding = Integers(*next++)[0];
-  std::optional<Integers> of;
-  if (has[0]) of.emplace(*next++);
-  const float* scale = has[1] ? FfiData<const float>(*next) : nullptr;
+  RowSums::Buffers buffers{next[0], next[1], nullptr, nullptr, next[2]};
+  next += 3;
+  if (has[0]) buffers.of = *next++;
+  if (has[1]) buffers.scale = *next;
   const Matrix result(frame.rets.rets[0]);
-  const AddRow add = FindAddRow();
-  // Each part has rows of its own, so that each row's sum is in the order of the indices.
-  InParts(frame, result.rows, result.columns, 1 << 15, [&](int64_t, int64_t begin, int64_t end) {
-    std::memset(result.Row(begin), 0, (end - begin) * result.columns * sizeof(float));
-    for (int64_t k = 0; k < index.size(); ++k) {
-      const int64_t row = index[k], from = of ? (*of)[k] : k;
-      if (row < begin || row >= end || row == padding || from < 0 || from >= grad.rows) continue;
-      add(grad.Row(from), scale ? scale[k] : 1, result.Row(row), result.columns);
-    }
-  });
+  const RowSums sums(buffers, result.rows);
+  InParts(frame, result.rows, result.columns, 1 << 15,
+          [&](int64_t, int64_t begin, int64_t end) { sums.Make(begin, end, result.Row(begin)); });
 }
 
 void HandleBag(const XLA_FFI_CallFrame& frame) {
@@ -103,7 +49,7 @@ void HandleBag(const XLA_FFI_CallFrame& frame) {
   const int64_t padding = form[1];
   void** const args = frame.args.args;
   const Matrix weight(args[0]);
-  const Integers indices(args[1]), offsets(args[2]);
+  const FfiIntegers indices(args[1]), offsets(args[2]);
   const float* scale = frame.args.size > 3 ? FfiData<const float>(args[3]) : nullptr;
   const Matrix output(frame.rets.rets[0]);
   auto* const bags = FfiData<int64_t>(frame.rets.rets[1]);
@@ -153,17 +99,16 @@ bool IsChosen(const LoweringContext& cx, const char* operation) {
 
 }  // namespace
 
-std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
-                                 int64_t num_weights, const Number& padding) {
-  const auto& [grad, index, of, scale] = rows;
+std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int64_t num_weights) {
+  const auto& [grad, index, of, scale, padding] = rows;
   const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
   if (!IsFloat(grad) || !IsInteger(index) || (of && !IsInteger(*of)) ||
-      (scale && !IsFloat(*scale)) || type.num_elements() == 0 || index.dim(0) == 0 ||
+      (scale && !IsFloat(*scale)) || type.num_elements() == 0 ||
       !IsChosen(cx, "embedding.gradient")) {
     return std::nullopt;
   }
-  std::vector<Value> operands{
-      grad, index, stablehlo::Reshape(padding.Like(stablehlo::Slice(index, {0}, {1})), {})};
+  KeepAddedRows(cx, rows);
+  std::vector<Value> operands{grad, index, padding};
   for (const auto& more : {of, scale}) {
     if (more) operands.push_back(*more);
   }

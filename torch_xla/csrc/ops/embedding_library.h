@@ -7,20 +7,12 @@
 #include <vector>
 
 #include "lowering/context.h"
-#include "lowering/number.h"
+#include "lowering/row_sums.h"
 
 namespace torch_xla::lowering {
 
-/// Which rows of `grad` to add where: row `of[k]` (k where there is none), times `scale[k]`, to row
-/// `index[k]`. Indices out of range, and those equal to `padding`, are left out.
-struct AddedRows {
-  Value grad, index;
-  std::optional<Value> of, scale;
-};
-
 /// [num_weights, columns] of float, zeros but for those sums; none where a call is not the fastest.
-std::optional<Value> CallAddRows(const LoweringContext& cx, const AddedRows& rows,
-                                 int64_t num_weights, const Number& padding);
+std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int64_t num_weights);
 
 /// Bags of the sum, or the mean, of rows, as PyTorch's embedding_bag has them.
 struct BagCall {

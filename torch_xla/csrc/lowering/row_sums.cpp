@@ -1,0 +1,99 @@
+#include "lowering/row_sums.h"
+
+#include <c10/macros/Macros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "XLAOps.h"
+#include "lowering/cpu_vectors.h"
+#include "lowering/ffi_tensor.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+C10_ALWAYS_INLINE void Add(const float* from, float scale, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i] * scale;
+}
+void AddBaseline(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+TORCH_XLA_AVX2 void AddAvx2(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+TORCH_XLA_AVX512 void AddAvx512(const float* from, float scale, float* to, int64_t count) {
+  Add(from, scale, to, count);
+}
+
+const runtime::pjrt::XLA_FFI_Buffer& Buffer(const void* buffer) {
+  return *static_cast<const runtime::pjrt::XLA_FFI_Buffer*>(buffer);
+}
+
+}  // namespace
+
+bool IsRowSums(const ir::Node& node) {
+  return &node.op() == &ir::ops::embedding_dense_backward ||
+         &node.op() == &ir::ops::_embedding_bag_dense_backward;
+}
+
+void KeepAddedRows(LoweringContext& cx, const AddedRows& rows) {
+  cx.Keep({rows.grad, rows.index, rows.of.value_or(Value()), rows.scale.value_or(Value()),
+           rows.padding});
+}
+
+std::optional<AddedRows> FindAddedRows(const LoweringContext& cx, const ir::Node& node) {
+  const auto parts = cx.Kept(node);
+  if (!IsRowSums(node) || parts.empty()) return std::nullopt;
+  auto optional = [](Value part) { return part.valid() ? std::optional(part) : std::nullopt; };
+  return AddedRows{parts[0], parts[1], optional(parts[2]), optional(parts[3]), parts[4]};
+}
+
+FfiIntegers::FfiIntegers(const void* buffer)
+    : data_(Buffer(buffer).data),
+      is_long_(Buffer(buffer).dtype == runtime::pjrt::XLA_FFI_DataType_S64),
+      size_(Buffer(buffer).rank > 0 ? Buffer(buffer).dims[0] : 1) {}
+
+AddRow FindAddRow() {
+  static const AddRow add = ForThisProcessor<AddRow>(&AddBaseline, &AddAvx2, &AddAvx512);
+  return add;
+}
+
+RowSums::RowSums(const Buffers& buffers, int64_t rows) : columns_(Buffer(buffers.grad).dims[1]) {
+  constexpr int64_t kFew = 4096;  // elements
+  few_rows_ = std::max<int64_t>(kFew / columns_, 1);
+  const auto* grad = FfiData<const float>(buffers.grad);
+  const int64_t grad_rows = Buffer(buffers.grad).dims[0];
+  const FfiIntegers index(buffers.index);
+  const int64_t padding = FfiIntegers(buffers.padding)[0];
+  const FfiIntegers of(buffers.of ? buffers.of : buffers.index);
+  const auto* scale = buffers.scale ? FfiData<const float>(buffers.scale) : nullptr;
+  auto for_each = [&](const auto& use) {
+    for (int64_t k = 0; k < index.size(); ++k) {
+      const int64_t row = index[k], from = buffers.of ? of[k] : k;
+      if (row < 0 || row >= rows || row == padding || from < 0 || from >= grad_rows) continue;
+      use(Added{row, grad + from * columns_, scale ? scale[k] : 1});
+    }
+  };
+  // Sorted by counting.
+  starts_.assign((rows + few_rows_ - 1) / few_rows_ + 1, 0);
+  for_each([&](const Added& added) { ++starts_[added.row / few_rows_ + 1]; });
+  std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());
+  added_.resize(starts_.back());
+  std::vector<int64_t> next = starts_;
+  for_each([&](const Added& added) { added_[next[added.row / few_rows_]++] = added; });
+}
+
+void RowSums::Make(int64_t begin, int64_t end, float* to) const {
+  std::memset(to, 0, (end - begin) * columns_ * sizeof(float));
+  if (begin == end) return;
+  const AddRow add = FindAddRow();
+  const int64_t first = starts_[begin / few_rows_], last = starts_[(end - 1) / few_rows_ + 1];
+  for (int64_t i = first; i < last; ++i) {
+    const Added& added = added_[i];
+    if (added.row < begin || added.row >= end) continue;
+    add(added.from, added.scale, to + (added.row - begin) * columns_, columns_);
+  }
+}
+
+}  // namespace torch_xla::lowering

@@ -1,0 +1,74 @@
+// Tables of zeros but for a few rows, which are sums of others: the gradients of embeddings.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lowering/context.h"
+
+namespace torch_xla::lowering {
+
+/// Which rows of `grad` to add where: row `of[k]` (k where there is none), times `scale[k]`, to row
+/// `index[k]` of the table. Indices out of range, and those equal to `padding`, are left out.
+struct AddedRows {
+  Value grad, index;
+  std::optional<Value> of, scale;
+  Value padding;  // of rank 0
+};
+
+/// Notes that they make the node that is lowered.
+void KeepAddedRows(LoweringContext& cx, const AddedRows& rows);
+/// What makes such a node; none where another way was chosen, or it is no such node.
+std::optional<AddedRows> FindAddedRows(const LoweringContext& cx, const ir::Node& node);
+/// Whether it may be one.
+bool IsRowSums(const ir::Node& node);
+
+/// Integers of 32 or 64 bits, in a buffer of a call.
+class FfiIntegers {
+ public:
+  explicit FfiIntegers(const void* buffer);
+  int64_t size() const { return size_; }
+  int64_t operator[](int64_t i) const {
+    return is_long_ ? static_cast<const int64_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
+  }
+
+ private:
+  const void* data_;
+  bool is_long_;
+  int64_t size_;
+};
+
+/// to += from * scale, of `count` elements.
+using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
+AddRow FindAddRow();
+
+/// Such a table of `rows` rows, by the buffers of a call.
+class RowSums {
+ public:
+  struct Buffers {
+    void *grad, *index;
+    void *of, *scale;  // null: there is none
+    void* padding;
+  };
+  RowSums(const Buffers& buffers, int64_t rows);
+
+  int64_t columns() const { return columns_; }
+  /// Rows of the table that lie in the first cache.
+  int64_t few_rows() const { return few_rows_; }
+  /// Its rows `begin` to `end`, to `to`. Each row's sum is in the order of the indices.
+  void Make(int64_t begin, int64_t end, float* to) const;
+
+ private:
+  struct Added {
+    int64_t row;
+    const float* from;
+    float scale;
+  };
+
+  int64_t columns_, few_rows_;
+  std::vector<Added> added_;
+  std::vector<int64_t> starts_;  // in `added_`, of each few rows
+};
+
+}  // namespace torch_xla::lowering
