@@ -109,11 +109,24 @@ C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lan
   }
 }
 
+/// Elements of a chunk: what a step of the call does at a time.
+constexpr int64_t kChunk = 256;
+
 /// Where an argument is: block after block, or the same block for all.
 struct Source {
   const float* data = nullptr;
-  int64_t blocks = 0;  // 1 or 0
-  int64_t whole = 0;   // of a tensor (1), or of a chunk of it (0)
+  int64_t blocks = 0;       // 1 or 0
+  int64_t whole = 0;        // of a tensor (1), or of a chunk of it (0)
+  bool is_fetched = false;  // from memory
+
+  void Advance(int64_t elements) { data += elements * whole; }
+  /// Brings a chunk that follows towards the processor while this one is computed: the roots and
+  /// quotients of AdamW take as long as its memory.
+  C10_ALWAYS_INLINE void Fetch() const {
+    constexpr int64_t kAhead = 2 * kChunk;
+    if (!is_fetched) return;
+    for (int64_t i = 0; i < kChunk; i += kBlock) __builtin_prefetch(data + kAhead + i);
+  }
 };
 using Sources = std::array<Source, ForeachStep::kMaxArguments>;
 
@@ -137,10 +150,26 @@ C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
   if (i < count) map(i, (count - i) * sizeof(float));
 }
 
-C10_ALWAYS_INLINE void Compute(ForeachOp op, const Sources& from, float* to, int64_t count) {
-#define TORCH_XLA_FOREACH(kOp) \
-  case ForeachOp::kOp:         \
-    return Map<ForeachOp::kOp>(from, to, count);
+using Kernel = void (*)(const Sources& from, float* to, int64_t count);
+
+template <ForeachOp kOp>
+void MapBaseline(const Sources& from, float* to, int64_t count) {
+  Map<kOp>(from, to, count);
+}
+template <ForeachOp kOp>
+TORCH_XLA_AVX2 void MapAvx2(const Sources& from, float* to, int64_t count) {
+  Map<kOp>(from, to, count);
+}
+template <ForeachOp kOp>
+TORCH_XLA_AVX512 void MapAvx512(const Sources& from, float* to, int64_t count) {
+  Map<kOp>(from, to, count);
+}
+
+Kernel FindKernel(ForeachOp op) {
+#define TORCH_XLA_FOREACH(kOp)                 \
+  case ForeachOp::kOp:                         \
+    return lowering::ForThisProcessor<Kernel>( \
+        &MapBaseline<ForeachOp::kOp>, &MapAvx2<ForeachOp::kOp>, &MapAvx512<ForeachOp::kOp>);
   switch (op) {
     TORCH_XLA_FOREACH(kAbs)
     TORCH_XLA_FOREACH(kAdd)
@@ -159,20 +188,7 @@ C10_ALWAYS_INLINE void Compute(ForeachOp op, const Sources& from, float* to, int
     TORCH_XLA_FOREACH(kSubScaled)
   }
 #undef TORCH_XLA_FOREACH
-}
-
-using Function = void (*)(ForeachOp, const Sources&, float*, int64_t);
-
-void Baseline(ForeachOp op, const Sources& from, float* to, int64_t count) {
-  Compute(op, from, to, count);
-}
-
-TORCH_XLA_AVX2 void Avx2(ForeachOp op, const Sources& from, float* to, int64_t count) {
-  Compute(op, from, to, count);
-}
-
-TORCH_XLA_AVX512 void Avx512(ForeachOp op, const Sources& from, float* to, int64_t count) {
-  Compute(op, from, to, count);
+  TORCH_INTERNAL_ASSERT(false);
 }
 
 int64_t CountOf(const XLA_FFI_Buffer& buffer) {
@@ -213,7 +229,9 @@ class Chunks {
         chunks_(steps.size() * kChunk),
         numbers_(steps.size() * ForeachStep::kMaxArguments * kBlock),
         made_(steps.size()),
-        sources_(steps.size()) {}
+        sources_(steps.size()) {
+    for (const ForeachStep& step : steps) kernels_.push_back(FindKernel(step.op));
+  }
 
   /// Elements `from` to `to` of a tensor; of tables the rows that begin there.
   void Run(int64_t tensor, int64_t from, int64_t to) {
@@ -229,8 +247,6 @@ class Chunks {
   }
 
  private:
-  static constexpr int64_t kChunk = 256;
-
   /// Of a tensor (1), or of a chunk of it (0).
   struct Made {
     float* data = nullptr;
@@ -238,28 +254,22 @@ class Chunks {
   };
 
   void RunSteps(int64_t tensor, int64_t from, int64_t to) {
-    static const Function compute = lowering::ForThisProcessor<Function>(&Baseline, &Avx2, &Avx512);
+    next_ = sources_;
+    for (Sources& sources : next_) {
+      for (Source& source : sources) source.Advance(from);
+    }
     for (int64_t at = from; at < to; at += kChunk) {
       const int64_t count = std::min(to - at, kChunk);
-      for (size_t s = 0; s < steps_.size(); ++s) {
-        Sources sources = sources_[s];
-        for (Source& source : sources) source.data += at * source.whole;
-        FetchNext(s, sources);
-        compute(steps_[s].op, sources, made_[s].data + at * made_[s].whole, count);
+      for (size_t s = 0; s < next_.size(); ++s) {
+        Sources& sources = next_[s];
+        for (const Source& source : sources) source.Fetch();
+        kernels_[s](sources, made_[s].data + at * made_[s].whole, count);
+        for (Source& source : sources) source.Advance(kChunk);
       }
       for (size_t r = 0; r < results_.size(); ++r) {
         const Made& made = made_[results_[r]];
         if (!made.whole) std::memcpy(Result(r, tensor) + at, made.data, count * sizeof(float));
       }
-    }
-  }
-
-  /// Brings what the step reads of the next chunk towards the processor while this one is computed:
-  /// the roots and quotients of AdamW take as long as its memory.
-  void FetchNext(size_t step, const Sources& sources) const {
-    for (size_t k = 0; k < steps_[step].arguments.size(); ++k) {
-      if (steps_[step].arguments[k].kind == ForeachArgument::kStep || !sources[k].whole) continue;
-      for (int64_t i = 0; i < kChunk; i += kBlock) __builtin_prefetch(sources[k].data + kChunk + i);
     }
   }
 
@@ -300,7 +310,8 @@ class Chunks {
         if (!operand.buffer) {
           sources_[s][k] = {made_[argument.index].data, 1, made_[argument.index].whole};
         } else if (operand.buffer->rank > 0) {
-          sources_[s][k] = {static_cast<const float*>(operand.data()), 1, 1};
+          sources_[s][k] = {static_cast<const float*>(operand.data()), 1, 1,
+                            k < arguments.size() && !operand.table};
         } else {
           std::fill_n(number, kBlock, Number(*operand.buffer));
           sources_[s][k] = {number, 0, 0};
@@ -330,10 +341,11 @@ class Chunks {
   const std::span<const int64_t> results_;
   const std::span<const Table> tables_;
   const int64_t tensors_;
+  std::vector<Kernel> kernels_;
   std::vector<float> chunks_;   // one of each step
   std::vector<float> numbers_;  // a block of each
   std::vector<Made> made_;
-  std::vector<Sources> sources_;
+  std::vector<Sources> sources_, next_;  // of a tensor, of the next chunk
 };
 
 std::vector<ForeachStep> Decode(std::span<const int64_t> words) {

@@ -3,6 +3,7 @@
 #include <c10/macros/Macros.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -60,8 +61,8 @@ AddRow FindAddRow() {
 }
 
 RowSums::RowSums(const Buffers& buffers, int64_t rows) : columns_(Buffer(buffers.grad).dims[1]) {
-  constexpr int64_t kFew = 4096;  // elements
-  few_rows_ = std::max<int64_t>(kFew / columns_, 1);
+  constexpr uint64_t kFew = 4096;  // elements
+  shift_ = std::bit_width(std::max<uint64_t>(kFew / columns_, 1)) - 1;
   const auto* grad = FfiData<const float>(buffers.grad);
   const int64_t grad_rows = Buffer(buffers.grad).dims[0];
   const FfiIntegers index(buffers.index);
@@ -76,19 +77,19 @@ RowSums::RowSums(const Buffers& buffers, int64_t rows) : columns_(Buffer(buffers
     }
   };
   // Sorted by counting.
-  starts_.assign((rows + few_rows_ - 1) / few_rows_ + 1, 0);
-  for_each([&](const Added& added) { ++starts_[added.row / few_rows_ + 1]; });
+  starts_.assign(((rows - 1) >> shift_) + 2, 0);
+  for_each([&](const Added& added) { ++starts_[(added.row >> shift_) + 1]; });
   std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());
   added_.resize(starts_.back());
   std::vector<int64_t> next = starts_;
-  for_each([&](const Added& added) { added_[next[added.row / few_rows_]++] = added; });
+  for_each([&](const Added& added) { added_[next[added.row >> shift_]++] = added; });
 }
 
 void RowSums::Make(int64_t begin, int64_t end, float* to) const {
   std::memset(to, 0, (end - begin) * columns_ * sizeof(float));
   if (begin == end) return;
   const AddRow add = FindAddRow();
-  const int64_t first = starts_[begin / few_rows_], last = starts_[(end - 1) / few_rows_ + 1];
+  const int64_t first = starts_[begin >> shift_], last = starts_[((end - 1) >> shift_) + 1];
   for (int64_t i = first; i < last; ++i) {
     const Added& added = added_[i];
     if (added.row < begin || added.row >= end) continue;

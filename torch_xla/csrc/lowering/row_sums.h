@@ -55,7 +55,7 @@ class RowSums {
 
   int64_t columns() const { return columns_; }
   /// Rows of the table that lie in the first cache.
-  int64_t few_rows() const { return few_rows_; }
+  int64_t few_rows() const { return int64_t{1} << shift_; }
   /// Its rows `begin` to `end`, to `to`. Each row's sum is in the order of the indices.
   void Make(int64_t begin, int64_t end, float* to) const;
 
@@ -66,7 +66,8 @@ class RowSums {
     float scale;
   };
 
-  int64_t columns_, few_rows_;
+  int64_t columns_;
+  int shift_;  // few_rows(), as a power of two
   std::vector<Added> added_;
   std::vector<int64_t> starts_;  // in `added_`, of each few rows
 };
