@@ -373,21 +373,13 @@ stablehlo::Dims Encode(const std::vector<ForeachStep>& steps) {
   return words;
 }
 
-/// The operands of each: where the rows are, their index, which of them, their scale (or -1), and
-/// the padding.
-constexpr size_t kTableWords = 5;
-
 std::vector<Table> FindTables(const XLA_FFI_CallFrame& frame, std::span<const int64_t> words) {
+  using lowering::kRowSumsWords;
   std::vector<Table> tables;
-  void** result = frame.rets.rets + frame.rets.size - words.size() / kTableWords;
-  for (; !words.empty(); words = words.subspan(kTableWords)) {
-    auto operand = [&](size_t word) {
-      return words[word] < 0 ? nullptr : frame.args.args[words[word]];
-    };
-    const auto& table = *static_cast<const XLA_FFI_Buffer*>(*result);
-    tables.push_back({words[0],
-                      {{operand(0), operand(1), operand(2), operand(3), operand(4)}, table.dims[0]},
-                      lowering::FfiData<float>(*result++)});
+  void** result = frame.rets.rets + frame.rets.size - words.size() / kRowSumsWords;
+  for (; !words.empty(); words = words.subspan(kRowSumsWords)) {
+    const int64_t rows = static_cast<const XLA_FFI_Buffer*>(*result)->dims[0];
+    tables.push_back({words[0], {frame, words, rows}, lowering::FfiData<float>(*result++)});
   }
   return tables;
 }
@@ -443,15 +435,9 @@ std::vector<stablehlo::Value> CallForeach(const ForeachCall& call,
   }
   std::vector<stablehlo::Value> operands = call.operands;
   stablehlo::Dims words;
-  auto add = [&](const std::optional<stablehlo::Value>& operand) {
-    words.push_back(operand ? static_cast<int64_t>(operands.size()) : -1);
-    if (operand) operands.push_back(*operand);
-  };
   for (const auto& [place, rows, type] : call.tables) {
     types.push_back(type);
-    words.push_back(place);
-    for (const auto& operand : {std::optional(rows.index), rows.of, rows.scale}) add(operand);
-    add(rows.padding);
+    lowering::AddOperands(rows, place, operands, words);
   }
   std::string attributes = stablehlo::Cat("steps = ", stablehlo::I64Array(Encode(call.steps)),
                                           ", results = ", stablehlo::I64Array(call.results));

@@ -147,6 +147,7 @@ class Planner {
         if (operand.node) read(operand, by);
       }
     }
+    // Those that are roots, too: the call gives them.
     for (const auto& [table, reader] : tables) {
       if (reader) reader->tables.insert(table);
     }

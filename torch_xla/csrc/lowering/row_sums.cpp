@@ -50,6 +50,15 @@ std::optional<AddedRows> FindAddedRows(const LoweringContext& cx, const ir::Node
   return AddedRows{parts[0], parts[1], optional(parts[2]), optional(parts[3]), parts[4]};
 }
 
+void AddOperands(const AddedRows& rows, int64_t grad, std::vector<Value>& operands, Dims& words) {
+  words.push_back(grad);
+  for (const auto& operand :
+       {std::optional(rows.index), rows.of, rows.scale, std::optional(rows.padding)}) {
+    words.push_back(operand ? static_cast<int64_t>(operands.size()) : -1);
+    if (operand) operands.push_back(*operand);
+  }
+}
+
 FfiIntegers::FfiIntegers(const void* buffer)
     : data_(Buffer(buffer).data),
       is_long_(Buffer(buffer).dtype == runtime::pjrt::XLA_FFI_DataType_S64),
@@ -60,18 +69,23 @@ AddRow FindAddRow() {
   return add;
 }
 
-RowSums::RowSums(const Buffers& buffers, int64_t rows) : columns_(Buffer(buffers.grad).dims[1]) {
+RowSums::RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, std::span<const int64_t> words,
+                 int64_t rows) {
+  auto operand = [&](size_t word) {
+    return words[word] < 0 ? nullptr : frame.args.args[words[word]];
+  };
+  void *const of_buffer = operand(2), *const scale_buffer = operand(3);  // null: there is none
+  const auto* grad = FfiData<const float>(operand(0));
+  const int64_t grad_rows = Buffer(operand(0)).dims[0];
+  columns_ = Buffer(operand(0)).dims[1];
   constexpr uint64_t kFew = 4096;  // elements
   shift_ = std::bit_width(std::max<uint64_t>(kFew / columns_, 1)) - 1;
-  const auto* grad = FfiData<const float>(buffers.grad);
-  const int64_t grad_rows = Buffer(buffers.grad).dims[0];
-  const FfiIntegers index(buffers.index);
-  const int64_t padding = FfiIntegers(buffers.padding)[0];
-  const FfiIntegers of(buffers.of ? buffers.of : buffers.index);
-  const auto* scale = buffers.scale ? FfiData<const float>(buffers.scale) : nullptr;
+  const FfiIntegers index(operand(1)), of(of_buffer ? of_buffer : operand(1));
+  const auto* scale = scale_buffer ? FfiData<const float>(scale_buffer) : nullptr;
+  const int64_t padding = FfiIntegers(operand(4))[0];
   auto for_each = [&](const auto& use) {
     for (int64_t k = 0; k < index.size(); ++k) {
-      const int64_t row = index[k], from = buffers.of ? of[k] : k;
+      const int64_t row = index[k], from = of_buffer ? of[k] : k;
       if (row < 0 || row >= rows || row == padding || from < 0 || from >= grad_rows) continue;
       use(Added{row, grad + from * columns_, scale ? scale[k] : 1});
     }

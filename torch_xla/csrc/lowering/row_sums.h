@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lowering/context.h"
+#include "runtime/ffi_abi.h"
 
 namespace torch_xla::lowering {
 
@@ -23,6 +25,11 @@ void KeepAddedRows(LoweringContext& cx, const AddedRows& rows);
 std::optional<AddedRows> FindAddedRows(const LoweringContext& cx, const ir::Node& node);
 /// Whether it may be one.
 bool IsRowSums(const ir::Node& node);
+
+/// Words of an attribute that say where the operands of a call are that make such a table.
+constexpr size_t kRowSumsWords = 5;
+/// Adds these operands, but for `rows.grad`, which is operand `grad`, and those words.
+void AddOperands(const AddedRows& rows, int64_t grad, std::vector<Value>& operands, Dims& words);
 
 /// Integers of 32 or 64 bits, in a buffer of a call.
 class FfiIntegers {
@@ -43,15 +50,11 @@ class FfiIntegers {
 using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
 AddRow FindAddRow();
 
-/// Such a table of `rows` rows, by the buffers of a call.
+/// Such a table of `rows` rows, by the operands of a call.
 class RowSums {
  public:
-  struct Buffers {
-    void *grad, *index;
-    void *of, *scale;  // null: there is none
-    void* padding;
-  };
-  RowSums(const Buffers& buffers, int64_t rows);
+  RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, std::span<const int64_t> words,
+          int64_t rows);
 
   int64_t columns() const { return columns_; }
   /// Rows of the table that lie in the first cache.

@@ -31,14 +31,8 @@ struct Matrix {
 };
 
 void HandleAddRows(const XLA_FFI_CallFrame& frame) {
-  const auto has = FfiAttributes(frame.attrs).List("has");
-  void** next = frame.args.args;
-  RowSums::Buffers buffers{next[0], next[1], nullptr, nullptr, next[2]};
-  next += 3;
-  if (has[0]) buffers.of = *next++;
-  if (has[1]) buffers.scale = *next;
   const Matrix result(frame.rets.rets[0]);
-  const RowSums sums(buffers, result.rows);
+  const RowSums sums(frame, FfiAttributes(frame.attrs).List("rows"), result.rows);
   InParts(frame, result.rows, result.columns, 1 << 15,
           [&](int64_t, int64_t begin, int64_t end) { sums.Make(begin, end, result.Row(begin)); });
 }
@@ -108,12 +102,10 @@ std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int
     return std::nullopt;
   }
   KeepAddedRows(cx, rows);
-  std::vector<Value> operands{grad, index, padding};
-  for (const auto& more : {of, scale}) {
-    if (more) operands.push_back(*more);
-  }
-  const Dims has{of.has_value(), scale.has_value()};
-  return CallLibrary(kAddTarget, operands, {type}, "has = " + stablehlo::I64Array(has))[0];
+  std::vector<Value> operands{grad};
+  Dims words;
+  AddOperands(rows, 0, operands, words);
+  return CallLibrary(kAddTarget, operands, {type}, "rows = " + stablehlo::I64Array(words))[0];
 }
 
 std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, const BagCall& call) {
