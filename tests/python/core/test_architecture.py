@@ -29,6 +29,33 @@ _NEVER_IMPORTED_BY = {
     "_internal": ("torch_xla.distributed.fsdp", "torch_xla.distributed.spmd", "torch_xla.amp"),
     "core": ("torch_xla.distributed.fsdp", "torch_xla.amp"),
 }
+# Units of a layer that include each other, modules that import each other. The lists only shrink.
+_KNOTS = {
+    "aten": ["bridge index_check", "tensor_impl torch_storage"],
+    "lazy": [
+        "auto_step compile_progress compile_settings cpu_handler device device_data errors explain "
+        "foreach_call foreach_chain frequency graph graph_record host_calls line_costs "
+        "memory_report node_factory number_reader origin program settings stored_programs timeline "
+        "transfer worker",
+        "executor graph_dump",
+    ],
+    "lowering": ["context cpu_kernel kernel_choice"],
+    "ops": [
+        "convolution_groups convolution_library convolution_product convolution_winograd",
+        "recurrent recurrent_library",
+    ],
+    "runtime": [
+        "buffer_type element_type",
+        "client client_impl compile_only compile_options errors plugin plugin_library",
+    ],
+    "stablehlo": ["builder function_text text"],
+}
+_MODULE_KNOTS = [
+    "control_flow scan",
+    "replication collectives xla_backend",
+    "dtensor marking xla_sharded_tensor",
+    "mesh partition",
+]
 
 
 def test_every_folder_is_a_layer():
@@ -87,6 +114,67 @@ def test_the_package_imports_downwards_only(folder):
         if name.startswith(_NEVER_IMPORTED_BY[folder])
     ]
     assert not upward
+
+
+def _knots(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that reach each other: Tarjan's algorithm, SIAM J. Comput. 1(2), 1972."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    knots = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        path.append(node)
+        for target in sorted(edges.get(node, ())):
+            if target not in index:
+                visit(target)
+            if target in path:
+                lowest[node] = min(lowest[node], lowest[target])
+        if lowest[node] == index[node]:
+            knot = path[path.index(node) :]
+            del path[path.index(node) :]
+            if len(knot) > 1:
+                knots.append(sorted(knot))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return sorted(knots)
+
+
+@pytest.mark.parametrize("layer", _BELOW)
+def test_units_of_a_layer_do_not_include_each_other(layer):
+    edges: dict[str, set[str]] = {}
+    for path in sorted((_CSRC / layer).iterdir()):
+        included = re.findall(rf'#include "{layer}/(\w+)\.h"', path.read_text())
+        edges.setdefault(path.stem, set()).update(set(included) - {path.stem})
+    knots = [" ".join(knot) for knot in _knots(edges)]
+    assert knots == _KNOTS.get(layer, []), "untie the units, or take an untied one off the list"
+
+
+def _all_imports(path: Path, modules: set[str]) -> set[str]:
+    """Modules of the package that a file imports anywhere, in functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                names.add(name if name in modules else node.module)
+    return names & modules
+
+
+def test_modules_do_not_import_each_other():
+    files = {}
+    for path in sorted((_ROOT / "torch_xla").rglob("*.py")):
+        name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+        files[name.removesuffix(".__init__")] = path
+    modules = set(files) - {"torch_xla"}  # The package itself gathers names of all others.
+    edges = {name: _all_imports(files[name], modules) - {name} for name in modules}
+    knots = [" ".join(name.rpartition(".")[2] for name in knot) for knot in _knots(edges)]
+    assert knots == _MODULE_KNOTS, "untie the modules, or take an untied one off the list"
 
 
 def test_names_of_test_files_are_unique():
