@@ -58,7 +58,7 @@ def _again(
             given.append(tensor)
         return tensor
 
-    map_tensors(collect, (args, kwargs))
+    map_tensors(collect, (args, kwargs), objects=False)
     if given and late is None:
         last = _XLAC._xla_last_pending(str(given[0].device))
         late = [] if last is None else [last]
@@ -67,7 +67,9 @@ def _again(
     with _disable_current_modes():  # Selective checkpoints count operators.
         mask, *results = _Barrier.apply(late, *given)  # type: ignore[no-untyped-call]
     replaced = dict(zip(map(id, given), results, strict=True))
-    args, kwargs = map_tensors(lambda tensor: replaced.get(id(tensor), tensor), (args, kwargs))
+    args, kwargs = map_tensors(
+        lambda tensor: replaced.get(id(tensor), tensor), (args, kwargs), objects=False
+    )
     before = _XLAC._xla_set_seed_mask(mask)
     try:
         return function(*args, **kwargs)

@@ -138,8 +138,8 @@ def all_reduce(
     inputs: Any,
     scale: float = 1.0,
     groups: Groups = None,
-    pin_layout: bool = True,
     cctx: Any = None,
+    pin_layout: bool = True,
 ) -> Any:
     """Reduces tensors across the replicas.
 
@@ -152,8 +152,9 @@ def all_reduce(
         groups: The replica groups, as lists of ordinals in which each replica occurs once; one
             group of all replicas when None. ``[[0, 1], [2, 3]]`` reduces over 0 and 1, and over
             2 and 3.
+        cctx: Changes nothing, also where it is a ``pin_layout``, which has its place in 2.9:
+            collectives keep their order anyway.
         pin_layout: Changes nothing; taken for scripts that pass it.
-        cctx: The same, for older ones: collectives keep their order anyway.
 
     Returns:
         For a tensor: a new one with the result. For a list or tuple: that itself, whose tensors

@@ -511,9 +511,9 @@ def send_cpu_data_to_device(
     """Returns ``datas`` with its CPU tensors on ``device``; all else passes through.
 
     Args:
-        datas: Nested data (mappings, lists, tuples, dataclasses, ...) with tensors of any shape
-            and dtype. It is not changed. A class of your own joins in by deriving from
-            :class:`~torch_xla.utils.utils.DataWrapper`.
+        datas: Nested data (mappings, lists, tuples, objects, ...) with tensors of any shape and
+            dtype. It is not changed. A class of your own can say what its tensors are by deriving
+            from :class:`~torch_xla.utils.utils.DataWrapper`.
         device: Where to copy them.
         input_sharding: In SPMD mode, how they shall lie on the devices: a
             :class:`torch_xla.distributed.spmd.ShardingSpec` for all tensors with as many
@@ -521,7 +521,8 @@ def send_cpu_data_to_device(
             specs (None for what is not split). Each device is sent its part before this returns.
 
     Returns:
-        Data of the same form; a tensor that occurs twice is copied once.
+        Data of the same form; a tensor that occurs twice is copied once. For a single tensor a
+        list of it.
 
     Raises:
         IndexError: There is no such device.
@@ -529,6 +530,10 @@ def send_cpu_data_to_device(
         ValueError: ``input_sharding`` is not of the form of ``datas``.
         RuntimeError: ``input_sharding`` is given and the process is not in SPMD mode.
     """
+    return _sent([datas] if isinstance(datas, torch.Tensor) else datas, device, input_sharding)
+
+
+def _sent(datas: Any, device: torch.device | str, input_sharding: Any) -> Any:
     if input_sharding is not None:
         from torch_xla.distributed.spmd.input_sharding import send_sharded
 

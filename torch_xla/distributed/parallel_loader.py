@@ -226,7 +226,7 @@ class ParallelLoader:
     is. Such a one is read when a sample is taken, not ahead, if there is one device.
 
     Args:
-        cpu_loader: The data loader, any iterable.
+        loader: The data loader, any iterable. ``cpu_loader`` is another name of it.
         devices: The devices, as ``torch.device`` or strings.
         batchdim: The dimension of the batch. Samples are uploaded whole, so that it changes
             nothing; scripts pass it.
@@ -246,15 +246,21 @@ class ParallelLoader:
 
     def __init__(
         self,
-        cpu_loader: Iterable[Any],
-        devices: Sequence[torch.device | str],
+        loader: Iterable[Any] | None = None,
+        devices: Sequence[torch.device | str] = (),
         batchdim: int = 0,
         batches_per_execution: int = 1,
-        loader_prefetch_size: int = 16,
-        device_prefetch_size: int = 8,
+        loader_prefetch_size: int = 8,
+        device_prefetch_size: int = 4,
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
+        *,
+        cpu_loader: Iterable[Any] | None = None,
     ) -> None:
+        if (loader is None) == (cpu_loader is None):
+            raise TypeError("ParallelLoader: expected one `loader` (`cpu_loader` is the same)")
+        cpu_loader = loader if cpu_loader is None else cpu_loader
+        assert cpu_loader is not None
         sizes = {
             "batches_per_execution": batches_per_execution,
             "loader_prefetch_size": loader_prefetch_size,
@@ -315,10 +321,7 @@ class ParallelLoader:
 
     def send_cpu_data_to_device(self, batches: list[Any], device: torch.device) -> list[Any]:
         """Moves samples to a device; subclasses may do more. Called in the background."""
-        return [
-            xla_model.send_cpu_data_to_device(batch, device, self._input_sharding)
-            for batch in batches
-        ]
+        return [xla_model._sent(batch, device, self._input_sharding) for batch in batches]
 
     @property
     def batches_per_execution(self) -> int:

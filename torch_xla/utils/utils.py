@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
-import functools
 import os
 import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent import futures
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -68,65 +69,148 @@ class DataWrapper:
         raise NotImplementedError(f"{type(self).__name__}.from_tensors() is not defined")
 
 
-def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], data: Any) -> Any:
+def map_tensors(
+    function: Callable[[torch.Tensor], torch.Tensor], data: Any, objects: bool = True
+) -> Any:
     """Returns ``data`` with ``function`` applied to every tensor in it.
 
-    Goes into mappings, lists, tuples, named tuples, sets, dataclass instances, packed
-    sequences, :class:`DataWrapper` objects and whatever is registered with PyTorch's pytrees;
-    the types are kept. All else passes through as it is. A tensor that occurs twice is mapped
-    once.
+    Goes into mappings, lists, tuples, named tuples, sets, packed sequences,
+    :class:`DataWrapper` objects, whatever is registered with PyTorch's pytrees, dataclass
+    instances, and the attributes of other objects; the types are kept. An object in which there
+    is no tensor passes through as it is, as modules do. What occurs twice, also within itself,
+    does so in the result.
 
     Args:
         function: Called once for each different tensor object.
         data: Any nested data; it is not changed.
+        objects: Whether to go into objects that are no data of PyTorch's or Python's.
     """
-    done: dict[int, torch.Tensor] = {}
-
-    def once(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in done:
-            done[id(tensor)] = function(tensor)
-        return done[id(tensor)]
-
-    return _walk(once, data)
+    return _Rewriting(_is_tensor, function, objects).of(data)
 
 
-# Not within map_tensors(): a function that names itself there is a cycle, by which the tensors
-# would live until Python collects garbage. So is pytree's flattening with an is_leaf.
-def _walk(once: Callable[[torch.Tensor], torch.Tensor], node: Any) -> Any:
-    if isinstance(node, torch.Tensor):
-        return once(node)
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is an object that has its content in attributes."""
+    no_data = (
+        type, torch.Tensor, torch.nn.Module, types.ModuleType, types.FunctionType, types.MethodType,
+    )  # fmt: skip
+    return not isinstance(value, no_data) and hasattr(value, "__dict__")
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(value)] if _is_dataclass(value) else []
+    slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return slots | vars(value) if hasattr(value, "__dict__") else slots
+
+
+def _children(node: Any, objects: bool) -> Iterable[Any]:
+    """What nested data has directly in it."""
     if isinstance(node, (str, bytes, int, float, type(None))):
-        return node
-    walk = functools.partial(_walk, once)
+        return ()
     if isinstance(node, DataWrapper):
-        return node.from_tensors([once(tensor) for tensor in node.get_tensors()])
+        return node.get_tensors()
     if isinstance(node, PackedSequence):  # Its batch sizes belong on the CPU.
-        return PackedSequence(
-            once(node.data),
-            node.batch_sizes,
-            walk(node.sorted_indices),
-            walk(node.unsorted_indices),
-        )
+        return node.data, node.sorted_indices, node.unsorted_indices
     if isinstance(node, MutableMapping):
-        result = copy.copy(node)  # Keeps a default factory, or a subclass's attributes.
-        for key, value in node.items():
-            result[key] = walk(value)
-        return result
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return type(node)(*map(walk, node))
+        return list(node.values())
     if isinstance(node, (list, tuple, set, frozenset)):
-        return type(node)(map(walk, node))
+        return node
     if registered := _pytree.SUPPORTED_NODES.get(type(node)):
-        children, context = registered.flatten_fn(node)
-        return registered.unflatten_fn([walk(child) for child in children], context)
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        result = copy.copy(cast(Any, node))
-        for field in dataclasses.fields(node):
-            if hasattr(node, field.name):
-                # Also where the class is frozen.
-                object.__setattr__(result, field.name, walk(getattr(node, field.name)))
+        return registered.flatten_fn(node)[0]
+    if _is_dataclass(node) or (objects and _is_object(node)):
+        return list(_attributes(node).values())
+    return ()
+
+
+def _instances(
+    value: Any, select: Callable[[Any], bool], objects: bool, seen: MutableMapping[int, Any]
+) -> Iterator[Any]:
+    """All objects in nested data that ``select`` says, each once, in the order of _Rewriting."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # Holding it keeps its id.
+    if select(value):
+        yield value
+        return
+    for child in _children(value, objects):
+        yield from _instances(child, select, objects, seen)
+
+
+class _Rewriting:
+    """One pass through nested data that puts ``function`` of what ``select`` says in its place."""
+
+    def __init__(
+        self, select: Callable[[Any], bool], function: Callable[[Any], Any], objects: bool
+    ) -> None:
+        self._select = select
+        self._function = function
+        self._objects = objects
+        self._done: dict[int, tuple[Any, Any]] = {}  # What was made of what, which keeps its id.
+        self._untouched: dict[int, Any] = {}
+
+    def of(self, node: Any) -> Any:
+        """Returns what takes the place of ``node``."""
+        if isinstance(node, (str, bytes, int, float, type(None))) and not self._select(node):
+            return node
+        if id(node) not in self._done:
+            self._note(node, self._made_of(node))
+        return self._done[id(node)][1]
+
+    def _note(self, node: Any, result: Any) -> Any:
+        self._done[id(node)] = (node, result)
         return result
-    return node
+
+    def _is_untouched(self, node: Any) -> bool:
+        seen = collections.ChainMap({}, self._untouched)
+        if any(True for _ in _instances(node, self._select, self._objects, seen)):
+            return False
+        self._untouched.update(seen.maps[0])
+        return True
+
+    def _made_of(self, node: Any) -> Any:
+        if self._select(node):
+            return self._function(node)
+        if isinstance(node, DataWrapper):
+            return node.from_tensors([self.of(tensor) for tensor in node.get_tensors()])
+        if isinstance(node, PackedSequence):
+            first, *indices = (self.of(child) for child in _children(node, self._objects))
+            return PackedSequence(first, node.batch_sizes, *indices)
+        if isinstance(node, MutableMapping):
+            # Keeps a default factory, or a subclass's attributes.
+            result = self._note(node, copy.copy(node))
+            for key, value in list(node.items()):
+                result[key] = self.of(value)
+            return result
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            return type(node)(*map(self.of, node))
+        if type(node) is list:
+            result = self._note(node, [])
+            result.extend(map(self.of, node))
+            return result
+        if isinstance(node, (list, tuple, set, frozenset)):
+            return type(node)(map(self.of, node))
+        if registered := _pytree.SUPPORTED_NODES.get(type(node)):
+            children, context = registered.flatten_fn(node)
+            return registered.unflatten_fn([self.of(child) for child in children], context)
+        if _is_dataclass(node) or (self._objects and _is_object(node)):
+            if self._is_untouched(node):
+                return node
+            result = self._note(node, copy.copy(node))
+            for name, value in _attributes(node).items():
+                # Also where the class is frozen, or watches what is set.
+                if name in getattr(result, "__dict__", ()):
+                    result.__dict__[name] = self.of(value)
+                else:
+                    object.__setattr__(result, name, self.of(value))
+            return result
+        return node
 
 
 class FnDataGenerator:
@@ -280,11 +364,8 @@ def for_each_instance(
         fn: Called with each.
     """
 
-    def visit(found: Any) -> Any:
+    for found in _instances(value, select_fn, True, {}):
         fn(found)
-        return found
-
-    _walk_objects(value, select_fn, visit, {}, rewrite=False)
 
 
 def for_each_instance_rewrite(
@@ -292,55 +373,14 @@ def for_each_instance_rewrite(
 ) -> Any:
     """Returns nested data with all objects that ``select_fn`` says replaced by ``fn`` of them.
 
-    Containers are made anew; an object with attributes that change is copied.
+    Containers are made anew; an object that has one of them in it is copied.
 
     Args:
         value: The data.
         select_fn: See :func:`for_each_instance`.
         fn: Returns what takes an object's place.
     """
-    return _walk_objects(value, select_fn, fn, {}, rewrite=True)
-
-
-def _walk_objects(
-    value: Any,
-    select_fn: Callable[[Any], bool],
-    fn: Callable[[Any], Any],
-    done: dict[int, Any],
-    rewrite: bool,
-) -> Any:
-    def walk(child: Any) -> Any:
-        return _walk_objects(child, select_fn, fn, done, rewrite)
-
-    if id(value) in done:
-        return done[id(value)][1]
-    if select_fn(value):
-        result = fn(value)
-    elif isinstance(value, MutableMapping):
-        result = copy.copy(value) if rewrite else value
-        done[id(value)] = (value, result)
-        for key, child in list(value.items()):
-            new = walk(child)
-            if rewrite:
-                result[key] = new
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        result = type(value)(*map(walk, value))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        result = type(value)(map(walk, value))
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, torch.Tensor)):
-        changed = {}
-        done[id(value)] = (value, value)
-        for key, child in list(vars(value).items()):
-            new = walk(child)
-            if new is not child:
-                changed[key] = new
-        result = copy.copy(value) if rewrite and changed else value
-        if rewrite:
-            result.__dict__.update(changed)
-    else:
-        result = value
-    done[id(value)] = (value, result)  # Holding the object keeps its id.
-    return result
+    return _Rewriting(select_fn, fn, True).of(value)
 
 
 def shape(inputs: Any) -> list[int]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 import weakref
 from typing import Any, NamedTuple
 
@@ -335,6 +336,95 @@ def test_send_cpu_data_to_device(device):
     assert data["x"][0].device == device
     again = xm.send_cpu_data_to_device(data, device)
     assert again["x"][0] is data["x"][0]
+    (single,) = xm.send_cpu_data_to_device(torch.eye(2), device)
+    assert single.device == device and single.shape == (2, 2)
+
+
+class Batch:
+    """A class of somebody's own, with what may be in one."""
+
+    def __init__(self, x):
+        self.x = x
+        self.more = {"same": x, "list": [x + 1]}
+        self.me = self
+        self.model = torch.nn.Linear(1, 1)
+        self.lock = threading.Lock()
+        self.kind = Sample
+        self.config = types.SimpleNamespace(name="config")
+        self.self_list = [x]
+        self.self_list.append(self.self_list)
+        self._shown = "hidden"
+
+    @property
+    def shown(self):
+        return self._shown
+
+
+@dataclasses.dataclass
+class Slotted:
+    __slots__ = ("x", "name")
+    x: torch.Tensor
+    name: str
+
+
+class Half(DataWrapper):
+    def get_tensors(self):
+        return [torch.ones(1), None]
+
+    def from_tensors(self, tensors):
+        return tensors
+
+
+def moved_by_loader(data, device):
+    return next(iter(pl.MpDeviceLoader([data], device)))
+
+
+def moved_by_sending(data, device):
+    return xm.send_cpu_data_to_device(data, device)
+
+
+def moved_by_arena(data, device):
+    arena = xm.ToXlaTensorArena(lambda ts: [t.to(device) for t in ts], torch.is_tensor)
+    return arena.transform(data)
+
+
+@pytest.mark.parametrize("move", [moved_by_loader, moved_by_sending, moved_by_arena])
+def test_objects(device, move):
+    """An object with tensors is copied, with them on the device, in the shape that it had."""
+    batch = Batch(torch.ones(2))
+    moved = move(batch, device)
+    assert type(moved) is Batch and moved is not batch and batch.x.device.type == "cpu"
+    assert moved.x.device == device and moved.more["list"][0].device == device
+    assert moved.more["same"] is moved.x and moved.me is moved
+    assert moved.self_list[0] is moved.x and moved.self_list[1] is moved.self_list
+    for name in ("model", "lock", "kind", "config"):
+        assert getattr(moved, name) is getattr(batch, name), name
+    assert moved.shown == "hidden"
+    both = move(
+        [batch, batch.more, Slotted(batch.x, "n"), types.SimpleNamespace(x=batch.x)], device
+    )
+    assert both[0].more is both[1] and both[2].x is both[0].x and both[2].name == "n"
+    assert both[3].x is both[0].x
+
+
+def test_wrappers_may_have_none(device):
+    for move in (moved_by_loader, moved_by_sending):
+        x, none = move(Half(), device)
+        assert x.device == device and none is None
+
+
+def test_both_generations_of_calls(device):
+    """The documents before 2.9 and 2.9 itself name and order some arguments otherwise."""
+    for arguments in ({"loader": [1.0]}, {"cpu_loader": [1.0]}):
+        loader = pl.ParallelLoader(**arguments, devices=[device], device_prefetch_size=1)
+        assert list(loader.per_device_loader(device)) == [1.0]
+    with pytest.raises(TypeError, match="one `loader`"):
+        pl.ParallelLoader([1.0], [device], cpu_loader=[1.0])
+    x = torch.ones(2, device=device)
+    for more in ((None,), (True,), (None, True)):
+        assert xm.all_reduce(xm.REDUCE_SUM, x, 2.0, None, *more).tolist() == [2, 2]
+    for named in ({"cctx": None}, {"pin_layout": False}):
+        assert xm.all_reduce(xm.REDUCE_SUM, x, 2.0, groups=None, **named).tolist() == [2, 2]
 
 
 # ------------------------------------------------------------------- torch_xla 2.9's interface
@@ -345,12 +435,13 @@ def test_signature():
     assert {name: p.default for name, p in list(parameters.items())[3:]} == {
         "batchdim": 0,
         "batches_per_execution": 1,
-        "loader_prefetch_size": 16,
-        "device_prefetch_size": 8,
+        "loader_prefetch_size": 8,
+        "device_prefetch_size": 4,
         "host_to_device_transfer_threads": 1,
         "input_sharding": None,
+        "cpu_loader": None,
     }
-    assert list(parameters)[1:3] == ["cpu_loader", "devices"]
+    assert list(parameters)[1:3] == ["loader", "devices"]
 
 
 @pytest.mark.parametrize("threads", [1, 4])

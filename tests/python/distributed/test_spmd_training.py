@@ -83,7 +83,7 @@ def test_sent_data_is_split():
     ]
     pair = xm.send_cpu_data_to_device(Pair(image, label), "xla", (rows, None))
     assert isinstance(pair, Pair) and tile_shapes(pair.left) == [(2, 3)] * 4
-    half = xm.send_cpu_data_to_device(image.bfloat16()[:5], "xla", rows)
+    (half,) = xm.send_cpu_data_to_device(image.bfloat16()[:5], "xla", rows)
     assert half.dtype == torch.bfloat16 and tile_shapes(half) == [(2, 3), (2, 3), (1, 3), (0, 3)]
     for bad in ({"image": rows}, [rows, rows], (rows,), "rows"):
         with pytest.raises(ValueError, match="input_sharding: expected a ShardingSpec, or specs"):

@@ -9,7 +9,7 @@ import torch
 
 from torch_xla import _XLAC, runtime
 from torch_xla.distributed.spmd.marking import ShardingSpec
-from torch_xla.utils.utils import map_tensors
+from torch_xla.utils.utils import for_each_instance, map_tensors
 
 
 def _pairs(data: Any, specs: Any) -> dict[Any, Any] | None:
@@ -29,12 +29,11 @@ def _plan(data: Any, specs: Any, planned: dict[int, ShardingSpec]) -> None:
         return
     if isinstance(specs, ShardingSpec):
 
-        def note(tensor: torch.Tensor) -> torch.Tensor:
+        def note(tensor: torch.Tensor) -> None:
             if specs.can_apply(tensor):
                 planned[id(tensor)] = specs
-            return tensor
 
-        map_tensors(note, data)
+        for_each_instance(data, torch.is_tensor, note)
         return
     pairs = _pairs(data, specs)
     if pairs is None:
