@@ -15,28 +15,38 @@ def gradient_accumulation(
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
     *carried_tensors: torch.Tensor,
-) -> tuple[Any, ...]:
-    """Calls ``train_step`` for each batch, and adds up the losses and the gradients.
+) -> Any:
+    """Calls ``train_step`` for each batch: the mean of the losses, and its gradients.
 
     The same as this, as one loop of the program::
 
         total = 0
         for batch in zip(*iterable_tensors):
             loss, *carried_tensors = train_step(*batch, *carried_tensors)
+            loss = loss / len(iterable_tensors[0])
             loss.backward()
             total += loss.detach()
 
     Args:
         train_step: Returns the loss, and the next carried tensors behind it where there are some.
-            It divides the loss by the number of batches where the mean is wanted. It must not read
-            a tensor, nor change one from outside: see :func:`torch_xla.experimental.scan.scan`.
+            It must not read a tensor, nor change one from outside: see
+            :func:`torch_xla.experimental.scan.scan`.
         iterable_tensors: XLA tensors whose first dimension counts the batches.
         model: The model; the gradients are added to those of its parameters.
         *carried_tensors: What goes from one call to the next.
 
     Returns:
-        The sum of the losses, and the last carried tensors.
+        The mean of the losses; with carried tensors a tuple of it and the last ones.
+
+    Raises:
+        ValueError: There is no batch, or the tensors are not of one number of batches.
     """
+    counts = [len(tensor) for tensor in iterable_tensors]
+    if not counts or min(counts) != max(counts) or counts[0] == 0:
+        raise ValueError(
+            "gradient_accumulation(): expected `iterable_tensors` with one number of batches, of "
+            f"at least 1, as their first dimensions, got {counts or 'no tensor'}"
+        )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def one(carry: Any, batch: Any) -> tuple[Any, None]:
@@ -44,6 +54,7 @@ def gradient_accumulation(
         with torch.enable_grad():
             result = train_step(*batch, *carried)
             loss, *carried = result if isinstance(result, (tuple, list)) else (result,)
+            loss = loss / counts[0]
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         sums = [
             total if grad is None else total + grad for total, grad in zip(sums, grads, strict=True)
@@ -62,7 +73,7 @@ def gradient_accumulation(
                 parameter.grad = gradient
             else:
                 parameter.grad += gradient
-    return (total, *carried)
+    return (total, *carried) if carried else total
 
 
 __all__ = ["gradient_accumulation"]

@@ -659,7 +659,7 @@ class TestGradientAccumulation:
 
         def step_of(model):
             def step(x, y, count):
-                return (model(x) - y).square().mean() / 5, count + 1
+                return (model(x) - y).square().mean(), count + 1
 
             return step
 
@@ -667,6 +667,7 @@ class TestGradientAccumulation:
         for _ in range(1 + again):
             for x, y in zip(xs, ys, strict=True):
                 loss, count = step_of(model)(x, y, count)
+                loss = loss / len(xs)
                 loss.backward()
                 expected += loss.detach()
         grads = [p.grad.clone() for p in model.parameters()]
@@ -680,3 +681,19 @@ class TestGradientAccumulation:
         assert count_found.item() == count
         torch.testing.assert_close(total.cpu(), expected)
         torch.testing.assert_close([p.grad.cpu() for p in model.parameters()], grads)
+
+    def test_without_carried_tensors(self, device):
+        """The loss by itself, and as that of all batches at once."""
+        model = nn.Linear(3, 2).to(device)
+        batches = rand(8, 3).to(device)
+        loss = gradient_accumulation(lambda x: model(x).square().mean(), [batches], model)
+        expected = model(batches).square().mean()
+        torch.testing.assert_close(loss.cpu(), expected.detach().cpu())
+        (gradient,) = torch.autograd.grad(expected, [model.weight])
+        torch.testing.assert_close(model.weight.grad.cpu(), gradient.cpu())
+
+    def test_no_batch(self, device):
+        model = nn.Linear(3, 2).to(device)
+        for batches in ([], [torch.ones(0, 3, device=device)], [rand(2, 3), rand(3, 3)]):
+            with pytest.raises(ValueError, match="expected `iterable_tensors` with one number"):
+                gradient_accumulation(lambda *xs: model(xs[0]).sum(), batches, model)
