@@ -8,14 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gcs_testing import gcs_server
 from process_testing import run_python
+from replica_testing import run_replicas
 
 import torch_xla.core.xla_model as xm
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
@@ -105,6 +109,81 @@ def test_retention(tmp_path):
     manager.join()
     assert manager.all_steps() == [3, 4]
     assert sorted(os.listdir(tmp_path)) == ["3", "4"]
+
+
+def test_what_another_run_saved_before(tmp_path):
+    """What is kept and restored is what was saved last, whatever the numbers of its steps."""
+    options = {"save_interval": 1, "max_to_keep": 2, "chkpt_on_preemption": False}
+    before = CheckpointManager(tmp_path, **options)
+    for step in (100, 200):
+        before.save(step, {"a": torch.tensor(step)})
+    manager = CheckpointManager(tmp_path, **options)
+    expected = {0: [0, 200], 1: [0, 1], 2: [1, 2]}
+    for step, kept in expected.items():
+        assert manager.save(step, {"a": torch.tensor(step)})
+        assert manager.all_steps() == kept
+        state = {"a": torch.tensor(-1)}
+        assert manager.restore_latest(state) == step and state["a"].item() == step
+    # A clock that was set back does not make a checkpoint old that has just been saved.
+    for step in (1, 2):
+        (tmp_path / str(step) / saving._MARK).write_text(f"{saving._MARK_TEXT}{1 << 62}\n")
+    assert manager.save(3, {"a": torch.tensor(3)}) and 3 in manager.all_steps()
+
+
+def test_what_others_have_in_the_folder_stays(tmp_path):
+    options = {"save_interval": 1, "max_to_keep": 1, "chkpt_on_preemption": False}
+    # A folder of pictures, one of a killed process of others, a checkpoint that PyTorch wrote.
+    for name in ("2024", ".7.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "picture.png").write_bytes(b"p")
+    dcp.save({"a": torch.tensor(50)}, checkpoint_id=tmp_path / "50", no_dist=True)
+    manager = CheckpointManager(tmp_path, **options)
+    for step in (1, 2):
+        manager.save(step, {"a": torch.tensor(step)})
+    assert sorted(os.listdir(tmp_path)) == [".7.tmp", "2", "2024", "50"]
+    assert manager.all_steps() == [2, 50]
+    for step in (2024, 7):
+        with pytest.raises(FileExistsError, match="files that are no checkpoint"):
+            manager.save(step, {"a": torch.tensor(step)})
+    for name in ("2024", ".7.tmp"):
+        assert (tmp_path / name / "picture.png").read_bytes() == b"p"
+    state = {"a": torch.tensor(-1)}
+    assert manager.restore_latest(state) == 2
+    manager.restore(50, state)
+    assert state["a"].item() == 50
+    manager.save(3, {"a": torch.tensor(3)})  # It goes on.
+    assert manager.all_steps() == [3, 50]
+
+
+def test_a_full_disk(tmp_path):
+    """The older checkpoints stay, nothing is left beside them, and the next one can be saved."""
+    code = """
+    import resource, signal
+    from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    manager = CheckpointManager("FOLDER", 1, max_to_keep=1)
+    manager.save(1, {"w": torch.ones(4, device=device)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    texts = []
+    for save in (manager.save, manager.save_async):
+        try:
+            save(2, {"w": torch.zeros(1 << 20, device=device)})
+            manager.join()
+        except BaseException as error:  # PyTorch's CheckpointException is no Exception.
+            texts.append(str(error))
+    left = sorted(os.listdir("FOLDER"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    manager.save(3, {"w": torch.full((4,), 3.0, device=device)})
+    state = {"w": torch.zeros(4, device=device)}
+    report(texts=texts, left=left, step=manager.restore_latest(state), w=state["w"].tolist())
+    """
+    folder = tmp_path / "run"
+    code = "import os\n" + textwrap.dedent(code).replace("FOLDER", str(folder))
+    reported, _ = run_python(code, tmp_path)
+    assert len(reported["texts"]) == 2 and all(reported["texts"])
+    assert reported["left"] == ["1"]
+    assert reported["step"] == 3 and reported["w"] == [3.0] * 4
+    assert sorted(os.listdir(folder)) == ["3"]
 
 
 def test_what_is_not_whole_is_passed_over(manager, tmp_path):
@@ -288,7 +367,8 @@ def test_two_ranks_one_killed_while_they_save(tmp_path):
         (0, 2, Writer, "finish", 0, True),
         (0, 1, module.os, "rename", 1, False),  # The one of the step that it replaces is gone.
         (0, 2, module, "sync_directory", 1, False),  # It has its name.
-        (1, 2, CheckpointManager, "_barrier", 1, False),
+        (1, 2, CheckpointManager, "_agree", 1, False),
+        (1, 2, CheckpointManager, "_agree", 2, False),
     ]):
         path = f"FOLDER/{number}"
         codes = end([start(rank, victim, step, point) for rank in (0, 1)])
@@ -304,7 +384,7 @@ def test_two_ranks_one_killed_while_they_save(tmp_path):
     reported, _ = run_python(code.replace("FOLDER", str(tmp_path / "runs")), tmp_path)
     old, new = [1, [1.0], ["1"]], [2, [2.0], ["1", "2"]]
     replaced = [1, [2.0], ["1"]]
-    expected = [old, old, old, old, old, new, replaced, new, new]
+    expected = [old, old, old, old, old, new, replaced, new, new, new]
     for outcome, (killed, other, *found) in zip(expected, reported["outcomes"], strict=True):
         assert killed == -signal.SIGKILL
         assert other == 1  # It was told, and waited for nobody.
@@ -382,3 +462,57 @@ def test_process_group(tmp_path):
         for rank in ranks:
             rank.kill()
             rank.wait()
+
+
+def run_while_writing(folder: str) -> dict[str, Any]:
+    import time
+
+    dist.init_process_group("gloo", init_method="xla://")
+    rank = dist.get_rank()
+    manager = CheckpointManager(folder, 2, chkpt_on_preemption=False)
+    original, failing = saving.save, threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        if rank == 0:
+            time.sleep(0.5)
+        if rank == 1 and failing.is_set():
+            raise OSError("no room")  # Of one rank alone, outside of what PyTorch agrees on.
+        return original(*args, **kwargs)
+
+    def slow_or_alone(*args: Any, **kwargs: Any) -> Any:
+        return None if failing.is_set() and rank == 0 else slow(*args, **kwargs)
+
+    saving.save = slow_or_alone
+    saved = []
+    for step in range(6):  # Ranks ask at each step, while the checkpoints are written.
+        if manager.save_async(step, {f"own{rank}": torch.full((2,), float(step))}):
+            saved.append(step)
+        assert not manager.reached_preemption(step)
+    manager.join()
+    steps = manager.all_steps()
+    failing.set()
+    errors = []
+    for step in range(6, 12):
+        try:
+            manager.save_async(step, {f"own{rank}": torch.full((2,), float(step))})
+        except (OSError, RuntimeError) as error:
+            errors.append((step, f"{type(error).__name__}: {error}"))
+            failing.clear()
+        if step == 6:
+            time.sleep(0.2 if rank == 0 else 1.0)  # One knows of the failure, one does not yet.
+    manager.join()
+    saving.save = original
+    return {"saved": saved, "steps": steps, "errors": errors, "last": manager.all_steps()}
+
+
+@pytest.mark.multiprocess
+def test_ranks_agree_while_they_write(tmp_path):
+    """Questions in the training's thread meet no collective of the writing, and errors are one."""
+    results = run_replicas(run_while_writing, 2, tmp_path, str(tmp_path / "run"))
+    for out in results:
+        assert out["saved"] == out["steps"] == [0, 2, 4]
+        assert out["last"][-1] == 10
+    [(step0, text0)], [(step1, text1)] = (out["errors"] for out in results)
+    assert step0 == step1
+    assert text1 == "OSError: no room"
+    assert "rank 1 failed to save: OSError: no room" in text0

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
 import shutil
 import signal
 import threading
+import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -37,6 +41,11 @@ warnings.filterwarnings(
 )
 
 _METADATA = ".metadata"  # torch.distributed.checkpoint writes it last.
+# Written first: that the folder is a manager's, and when, in nanoseconds. What is without it is
+# never removed.
+_MARK = ".torch_xla_checkpoint"
+_MARK_TEXT = "torch_xla checkpoint "
+_FAILURES = (Exception, CheckpointException)  # The latter is none of the former.
 
 
 def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +82,8 @@ class CheckpointManager:
         path: The folder of the checkpoints: a local path, or an URL of any file system that
             fsspec knows.
         save_interval: A checkpoint is taken at every step that is a multiple of it.
-        max_to_keep: How many checkpoints are kept; 0 keeps all.
+        max_to_keep: How many checkpoints are kept, those that were saved last, whichever run
+            saved them; 0 keeps all. What is no checkpoint of a manager is left alone.
         max_pending_async: How many asynchronous checkpoints may be unfinished. One more waits.
         num_of_threads: Changes nothing: checkpoints are written one after the other.
         process_group: The ranks that take part; all when None.
@@ -108,10 +118,13 @@ class CheckpointManager:
         self._save_interval = save_interval
         self._max_to_keep = max_to_keep
         self._group: dist.ProcessGroup | None = None
+        self._flags: dist.ProcessGroup | None = None
         if dist.is_available() and dist.is_initialized():
-            # Of its own: saving in the background must not meet the training's collectives.
+            # Of its own: saving in the background must not meet the training's collectives, nor
+            # the questions that are asked in the training's thread.
             ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
             self._group = dist.new_group(ranks, backend="gloo")
+            self._flags = dist.new_group(ranks, backend="gloo")
         self._executor = ThreadPoolExecutor(1, "torch_xla checkpoint")
         self._room = threading.BoundedSemaphore(max_pending_async)
         self._pending: list[Future[None]] = []
@@ -123,7 +136,9 @@ class CheckpointManager:
             os.makedirs(self._path, exist_ok=True)
             for name in os.listdir(self._path):  # Of runs that were killed.
                 if partial := re.fullmatch(r"\.(\d+)\.tmp", name):
-                    if os.path.exists(f"{self._path}/{name}/{_METADATA}"):
+                    if self._saved_at(f"{self._path}/{name}") is None:
+                        continue  # Not ours.
+                    if self._has_metadata(f"{self._path}/{name}"):
                         self._publish(int(partial[1]))
                     else:
                         shutil.rmtree(f"{self._path}/{name}", ignore_errors=True)
@@ -150,10 +165,13 @@ class CheckpointManager:
         Args:
             step: The step that was just taken. With a process group, all ranks ask at each.
         """
-        if self._group is None:
-            return self._preempted.is_set()
-        flag = torch.tensor(int(self._preempted.is_set()))
-        dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
+        return self._on_any_rank(self._preempted.is_set())
+
+    def _on_any_rank(self, truth: bool) -> bool:
+        if self._flags is None:
+            return truth
+        flag = torch.tensor(int(truth))
+        dist.all_reduce(flag, dist.ReduceOp.MAX, self._flags)
         return bool(flag)
 
     def should_save(self, step: int) -> bool:
@@ -218,38 +236,112 @@ class CheckpointManager:
             self._pending.pop(0).result()
 
     def _raise_failure(self) -> None:
-        while self._pending and self._pending[0].done():
-            self._pending.pop(0).result()
+        """Raises what made a checkpoint fail that is done: on all ranks, or on none."""
+        done = [future for future in self._pending if future.done()]
+        if self._on_any_rank(any(future.exception() for future in done)):
+            self.join()
+        self._pending = [future for future in self._pending if future not in done]
 
-    def _barrier(self) -> None:
+    def _agree(self, failure: BaseException | None = None) -> None:
+        """Waits for all ranks, and raises where one has failed: on each of them."""
+        failures: list[str | None] = [None]
         if self._group is not None:
-            dist.barrier(self._group)
+            failures *= dist.get_world_size(self._group)
+            text = None if failure is None else f"{type(failure).__name__}: {failure}"
+            try:
+                dist.all_gather_object(failures, text, self._group)
+            except Exception as error:
+                raise failure or error from None
+        if failure is not None:
+            raise failure
+        for rank, text in enumerate(failures):
+            if text is not None:
+                raise RuntimeError(f"CheckpointManager: rank {rank} failed to save: {text}")
 
     def _write(self, step: int, state_dict: dict[str, Any]) -> None:
-        folder = self._folder(step)
         # A remote folder is whole when its metadata is there; a local one has its name then.
-        target = folder if self._remote else self._partial(step)
-        if self._is_coordinator():
-            self._remove(target)
-        self._barrier()
+        target = self._folder(step) if self._remote else self._partial(step)
+        self._on_coordinator(lambda: self._prepare(step, target))
         # Closing a remote file is its sync; without this the writer would call os.sync().
         writer = (
             FsspecWriter(target, sync_files=False) if self._remote else FileSystemWriter(target)
         )
-        save(
-            state_dict,
-            storage_writer=writer,
-            planner=SPMDSavePlanner() if runtime.is_spmd() else None,
-            process_group=self._group,
-            no_dist=self._group is None,
-        )
+        failure = None
+        try:
+            save(
+                state_dict,
+                storage_writer=writer,
+                planner=SPMDSavePlanner() if runtime.is_spmd() else None,
+                process_group=self._group,
+                no_dist=self._group is None,
+            )
+        except _FAILURES as error:
+            failure = error
+        try:
+            self._agree(failure)
+        except _FAILURES:
+            if self._is_coordinator():
+                with contextlib.suppress(Exception):
+                    if not self._has_metadata(target):  # The room may be what was wanting.
+                        self._remove(target)
+            raise
+        self._on_coordinator(lambda: self._finish(step))
+
+    def _on_coordinator(self, work: Callable[[], None]) -> None:
+        failure = None
         if self._is_coordinator():
-            if not self._remote:
-                self._publish(step)
-            if self._max_to_keep:
-                for old in self.all_steps()[: -self._max_to_keep]:
-                    self._remove(self._folder(old))
-        self._barrier()
+            try:
+                work()
+            except Exception as error:
+                failure = error
+        self._agree(failure)
+
+    def _prepare(self, step: int, target: str) -> None:
+        for folder in {target, self._folder(step)}:
+            if self._saved_at(folder) is None and not self._is_free(folder):
+                raise FileExistsError(
+                    f"CheckpointManager: {folder} has files that are no checkpoint, which saving "
+                    f"step {step} would remove: move them, or save to another folder"
+                )
+        self._remove(target)
+        if not self._remote:
+            os.makedirs(target)
+        gcsfs.write(f"{target}/{_MARK}", f"{_MARK_TEXT}{time.time_ns()}\n")
+
+    def _is_free(self, folder: str) -> bool:
+        """Whether there is no such folder, an empty one or a checkpoint without the mark."""
+        if self._remote:
+            names = [blob.path.rsplit("/", 1)[1] for blob in gcsfs.list(folder)]
+        else:
+            names = os.listdir(folder) if os.path.lexists(folder) else []
+        return not names or _METADATA in names
+
+    def _has_metadata(self, folder: str) -> bool:
+        path = f"{folder}/{_METADATA}"
+        return bool(gcsfs.list(path)) if self._remote else os.path.exists(path)
+
+    def _saved_at(self, folder: str) -> int | None:
+        """When a manager began to save there, by its clock; None: it is no manager's."""
+        try:
+            text = gcsfs.read(f"{folder}/{_MARK}").decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        time_ns = text.removeprefix(_MARK_TEXT).strip()
+        return int(time_ns) if text.startswith(_MARK_TEXT) and time_ns.isdecimal() else None
+
+    def _steps_by_age(self) -> list[int]:
+        """The oldest first: checkpoints without the mark, in order of their steps."""
+        ages = {step: self._saved_at(self._folder(step)) for step in self.all_steps()}
+        return sorted(ages, key=lambda step: (ages[step] or 0, step))
+
+    def _finish(self, step: int) -> None:
+        if not self._remote:
+            self._publish(step)
+        if not self._max_to_keep:
+            return
+        for old in self._steps_by_age()[: -self._max_to_keep]:
+            if old != step and self._saved_at(self._folder(old)) is not None:
+                self._remove(self._folder(old))
 
     def _publish(self, step: int) -> None:
         """Gives a whole local checkpoint its name.
@@ -264,11 +356,11 @@ class CheckpointManager:
     def _remove(self, folder: str) -> None:
         if self._remote:
             # Without its metadata it is no checkpoint any more, however far this comes.
-            if gcsfs.list(f"{folder}/{_METADATA}"):
+            if self._has_metadata(folder):
                 gcsfs.remove(f"{folder}/{_METADATA}")
             gcsfs.rmtree(folder)
         elif os.path.exists(folder):
-            if os.path.exists(f"{folder}/{_METADATA}"):
+            if self._has_metadata(folder):
                 os.remove(f"{folder}/{_METADATA}")
             shutil.rmtree(folder)
 
@@ -350,7 +442,10 @@ class CheckpointManager:
         )
 
     def restore_latest(self, state_dict: dict[str, Any], weights_only: bool = True) -> int | None:
-        """Restores the newest checkpoint that is whole: see :meth:`restore`.
+        """Restores the checkpoint that was saved last and is whole: see :meth:`restore`.
+
+        That is not the one of the largest step where another run has saved to the folder before.
+        Checkpoints of earlier versions, which did not write down the time, are the oldest.
 
         One with missing or truncated files, or with metadata that is not PyTorch's, is passed over.
 
@@ -359,7 +454,10 @@ class CheckpointManager:
         """
         self.join()
         found = [
-            next((s for s in reversed(self.all_steps()) if self._is_whole(s, weights_only)), None)
+            next(
+                (s for s in reversed(self._steps_by_age()) if self._is_whole(s, weights_only)),
+                None,
+            )
         ]
         if self._group is not None:  # All ranks restore what the first one sees.
             dist.broadcast_object_list(found, group_src=0, group=self._group)
