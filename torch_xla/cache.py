@@ -1,7 +1,8 @@
 """The cache of compiled programs on disk: ``python -m torch_xla.cache``.
 
 ``ls`` lists its entries, ``info`` sums them up, ``verify`` checks all of them, ``clear`` removes
-them, and ``warm SCRIPT [ARGS...]`` runs a script so that the next run finds its programs.
+them and nothing else of the folder, and ``warm SCRIPT [ARGS...]`` runs a script so that the next
+run finds its programs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Entry(NamedTuple):
     bytes: int
     last_use: float
     key: builtins.bytes
+    content: builtins.bytes  # of records
 
     @property
     def is_damaged(self) -> bool:
@@ -42,6 +44,19 @@ class Entry(NamedTuple):
             if line.startswith((b"plugin: ", b"platform: ")):
                 return line.split(b" ")[1].decode()
         return "?"
+
+    @property
+    def program(self) -> builtins.bytes:
+        """The hash of a program's text, or of the one that a record names; empty for neither."""
+        if self.key.startswith(b"record: "):
+            return self.content.split(b"\n")[0]
+        first = self.key.split(b"\n")[0]
+        return first.removeprefix(b"program: ") if first.startswith(b"program: ") else b""
+
+    @property
+    def cause(self) -> str:
+        """Where a record's graph was asked for first, "torch_xla.sync() at train.py:12"."""
+        return b" ".join(self.content.split(b"\n")[2:]).decode(errors="replace")
 
 
 def folder() -> str | None:
@@ -74,28 +89,29 @@ def flush() -> None:
 def clear(path: str) -> int:
     """Removes all entries of a folder, and of the remote one that it stands for.
 
-    What a GPU's compiler found out about its kernels goes with them.
+    What a GPU's compiler found out about its kernels goes with them. Files of others stay.
 
     Returns:
         Their number.
     """
     flush()
-    found = entries(path)
     if remote_cache.url_of(path):
-        remote_cache.clear()
+        removed = remote_cache.clear()
     else:
-        for entry in found:
-            os.unlink(entry.path)
-    shutil.rmtree(os.path.join(path, "tunings"), ignore_errors=True)
-    return len(found)
+        removed = _XLAC._xla_clear_cache_folder(path)
+    shutil.rmtree(os.path.join(path, "tunings.XLAprog1"), ignore_errors=True)
+    return removed
 
 
 def _ls(path: str) -> int:
-    for entry in entries(path):
+    found = entries(path)
+    causes = {entry.program: entry.cause for entry in found if entry.cause}
+    for entry in found:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.last_use))
         kind = "damaged" if entry.is_damaged else entry.platform
         size = _XLAC._bytes_text(entry.bytes)
-        print(f"{when}  {size:>10}  {kind:8}  {os.path.basename(entry.path)}")
+        cause = causes.get(entry.program, "")
+        print(f"{when}  {size:>10}  {kind:8}  {os.path.basename(entry.path)}  {cause}".rstrip())
     return 0
 
 
@@ -145,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     plain = {"ls": _ls, "info": _info, "verify": _verify, "clear": _clear}
     for name in plain:
-        commands.add_parser(name)
+        commands.add_parser(name, aliases=["list"] if name == "ls" else [])
+    plain["list"] = _ls
     warm = commands.add_parser("warm")
     warm.add_argument("script")
     warm.add_argument("args", nargs=argparse.REMAINDER)
@@ -164,7 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _warm([options.script, *options.args])
     if path is None:
         parser.error("there is no cache: XLA_PERSISTENT_CACHE_PATH is empty; --folder names one")
-    return plain[options.command](path)
+    try:
+        status = plain[options.command](path)
+        sys.stdout.flush()
+    except BrokenPipeError:  # Whoever reads has enough (`ls | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 if __name__ == "__main__":

@@ -134,6 +134,25 @@ TEST_F(DiskCacheTest, TheLeastRecentlyUsedGo) {
   EXPECT_EQ(Files().size(), 9u);
 }
 
+TEST_F(DiskCacheTest, OthersFilesStay) {
+  DiskCache cache({.folder = folder_, .max_bytes = 10'000});
+  cache.Write("first", "content");
+  std::vector<fs::path> others;
+  const std::string digits = "0123456789abcdef0123456789abcdef";
+  for (const std::string& name :
+       {std::string("checkpoint.pt"), std::string("old.tmp"), digits, digits + ".program",
+        digits + ".program.1.2.tmp", digits + ".program.x.2.tmp", digits + "0.program"}) {
+    others.push_back(folder_ / name);
+    Overwrite(others.back(), std::string(5000, 'x'));
+    const timespec times[] = {{1, 0}, {1, 0}};
+    utimensat(AT_FDCWD, others.back().c_str(), times, 0);
+  }
+  for (int i = 0; i < 20; ++i) cache.Write(std::to_string(i), std::string(1000, 'y'));
+  EXPECT_EQ(cache.Read("first"), std::nullopt);
+  EXPECT_GT(DiskCache::Clear(folder_), 1u);
+  for (const fs::path& path : others) EXPECT_EQ(fs::file_size(path), 5000u) << path;
+}
+
 TEST_F(DiskCacheTest, OneClaimAtATime) {
   // Two processes have a cache each.
   DiskCache first({.folder = folder_}), second({.folder = folder_});

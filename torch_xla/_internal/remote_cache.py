@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -20,7 +21,8 @@ from typing import Any
 from torch_xla import _XLAC
 from torch_xla._internal.atomic_file import atomic_write
 
-_SUFFIXES = (".program", ".record")
+_NAME = re.compile(r"[0-9a-f]{32}\.(program|record)")
+_MAGIC = b"XLAprog1"  # that an entry begins with, see csrc/lazy/disk_cache.cpp
 _SECONDS = 5.0
 
 
@@ -51,12 +53,12 @@ class Mirror:
         self._told = False
 
     def _local(self) -> set[str]:
-        return {name for name in os.listdir(self.folder) if name.endswith(_SUFFIXES)}
+        return set(filter(_NAME.fullmatch, os.listdir(self.folder)))
 
     def _pull(self) -> None:
         self._files.invalidate_cache()
         found = self._files.ls(self._root, detail=False) if self._files.exists(self._root) else []
-        self._there = {name for name in map(os.path.basename, found) if name.endswith(_SUFFIXES)}
+        self._there = set(filter(_NAME.fullmatch, map(os.path.basename, found)))
         for name in sorted(self._there - self._local()):
             data = self._files.cat_file(f"{self._root}/{name}")
             with atomic_write(self.folder / name, sync=False) as file:
@@ -89,15 +91,16 @@ class Mirror:
                     self._told = True
                     print(f"torch_xla: compiled programs in {self.url}: {error}", file=sys.stderr)
 
-    def clear(self) -> None:
-        """Removes what both folders have."""
+    def clear(self) -> int:
+        """Removes the entries of both folders; returns how many the local one had."""
         with self._lock:
             self._pull()
             for name in sorted(self._there):
-                self._files.rm_file(f"{self._root}/{name}")
-            for name in self._local():
-                (self.folder / name).unlink(missing_ok=True)
+                path = f"{self._root}/{name}"
+                if self._files.cat_file(path, start=0, end=len(_MAGIC)) == _MAGIC:
+                    self._files.rm_file(path)
             self._there = set()
+            return _XLAC._xla_clear_cache_folder(str(self.folder))
 
 
 _mirror: Mirror | None = None
@@ -140,14 +143,13 @@ def url_of(folder: str) -> str | None:
     return _mirror.url if _mirror is not None and str(_mirror.folder) == folder else None
 
 
-def clear() -> None:
-    """Removes the programs of the remote folder that this process uses, if it uses one.
+def clear() -> int:
+    """Removes the programs of the remote folder that this process uses; returns their number.
 
     Raises:
         OSError: It cannot be written, or reached.
     """
-    if _mirror is not None:
-        _mirror.clear()
+    return _mirror.clear() if _mirror is not None else 0
 
 
 def register() -> None:

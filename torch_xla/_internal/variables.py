@@ -247,7 +247,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "seconds",
             "5",
             "A compilation that takes longer shows a line on the terminal, which is erased at its "
-            "end; 0: none does. Nothing where the standard error is no terminal.",
+            "end; 0: none does. Where the standard error is no terminal, one line after twice as "
+            "long.",
         ),
         Variable(
             "XLA_RECOMPILE_WARNING",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from plugin_testing import make_toy
-from process_testing import run_python, start_python
+from process_testing import PREAMBLE, run_python, start_python
 
 from torch_xla import _XLAC, cache
 
@@ -360,9 +360,7 @@ def test_command_line(tmp_path, capsys):
 
     status, out = main("ls")
     assert (status, len(out.splitlines())) == (0, everything)
-    assert (
-        sum(" CPU " in line and line.endswith(".program") for line in out.splitlines()) == programs
-    )
+    assert sum(" CPU " in line and ".program  " in line for line in out.splitlines()) == programs
     assert f"entries:  {everything}\n" in main("info")[1]
     assert main("verify") == (0, f"{everything} of {everything} entries are whole\n")
     entry = entries(folder)[0]
@@ -370,10 +368,182 @@ def test_command_line(tmp_path, capsys):
     status, out = main("verify")
     assert status == 1
     assert f"damaged: {entry}\n" in out
-    (folder / "tunings").mkdir()  # as a GPU's compiler makes it
+    (folder / "tunings.XLAprog1").mkdir()  # as a GPU's compiler makes it
     assert main("clear") == (0, f"removed {everything} entries\n")
-    assert main("ls") == (0, "")
-    assert not list(folder.glob("tunings"))
+    assert main("list") == (0, "")
+    assert not list(folder.glob("tunings*"))
+
+
+def test_a_reader_of_the_list_may_go_away(tmp_path):
+    """As `head` does; each line says what asked for the program."""
+    folder = tmp_path / "cache"
+    run(tmp_path, folder)
+    lines = command("list", XLA_PERSISTENT_CACHE_PATH=str(folder)).stdout.splitlines()
+    assert sum("torch_xla.sync()" in line and "script.py:" in line for line in lines) == 4, lines
+    for entry in list(folder.glob("*.record")) * 400:
+        name = f"{os.urandom(16).hex()}.record"
+        (folder / name).write_bytes(entry.read_bytes())
+    listed = subprocess.run(
+        f"{sys.executable} -m torch_xla.cache ls | head -n 1; exit ${{PIPESTATUS[0]}}",
+        executable="/bin/bash",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(folder)},
+    )
+    assert (listed.returncode, listed.stderr) == (0, "") and len(listed.stdout.splitlines()) == 1
+
+
+# ------------------------------------------------------------------ files of others
+
+
+MANY = """
+x = torch.ones(3).to(device)
+for i in range(40):
+    x = x * (i + 1.5) + (torch.ones(i + 2).to(device) * 2).sum()
+    torch_xla.sync()
+_XLAC._xla_flush_cache()
+report(
+    value=x.tolist(), evicted=count("PersistentCacheEvict"), writes=count("PersistentCacheWrite")
+)
+"""
+
+
+def strangers(folder: Path) -> dict[Path, bytes]:
+    """Files of somebody else, all older than any entry, some with names much like an entry's."""
+    digits = "0123456789abcdef" * 2
+    names = (
+        "checkpoint.pt",
+        "old.tmp",
+        "training.record",
+        "locks.txt",
+        digits,
+        f"{digits}.program",  # without our beginning
+        f"{digits}.pt.tmp",
+        f"{digits}.program.1.2.tmp",
+        f"{digits}0.program",
+        f"{digits[:-1]}.program",
+        f"{digits.upper()}.program",
+        "tunings/mine.txt",
+    )
+    files = {}
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode() * 5000)
+        os.utime(path, (1000, 1000))
+        files[path] = path.read_bytes()
+    # With our beginning, and another's name.
+    copy = folder / "XLAprog1.bin"
+    copy.write_bytes(b"XLAprog1" * 5000)
+    os.utime(copy, (1000, 1000))
+    files[copy] = copy.read_bytes()
+    return files
+
+
+def test_files_of_others_stay(tmp_path):
+    """Where programs make room, and where they are removed."""
+    folder = tmp_path / "output"
+    kept = strangers(folder)
+    half_written = folder / f"{'ab' * 16}.program.123.456.tmp"
+    half_written.write_bytes(b"XLAprog1 of a process that was killed")
+    os.utime(half_written, (1000, 1000))
+    settings = {
+        "XLA_PERSISTENT_CACHE_PATH": str(folder),
+        "XLA_PERSISTENT_CACHE_MAX_BYTES": "300000",
+    }
+    found, _ = run_python(MANY, tmp_path, **settings)
+    assert found["writes"] > 10 and found["evicted"] > 0
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert not half_written.exists()
+    assert entries(folder)
+    for arguments in (("verify",), ("ls",), ("info",), ("clear",), ("clear",)):
+        command("--folder", str(folder), *arguments)
+        assert {path: path.read_bytes() for path in kept} == kept
+    names = {path.name for path in folder.iterdir()}
+    assert names - {path.name for path in kept} <= {"locks", "evicted", "tunings"}
+
+
+def test_a_pipe_in_the_place_of_a_program(tmp_path):
+    """Whoever can make one there must not stop us."""
+    folder = tmp_path / "cache"
+    first = run(tmp_path, folder)
+    for entry in (*folder.glob("*.program"), *folder.glob("*.record"), folder / "evicted"):
+        entry.unlink(missing_ok=True)
+        os.mkfifo(entry)
+    assert run(tmp_path, folder)["loss"] == first["loss"]
+    for arguments in (("ls",), ("verify",), ("clear",)):
+        assert command("--folder", str(folder), *arguments).returncode == 0
+    assert run(tmp_path, folder, PT_XLA_DEBUG="1")["loss"] == first["loss"]
+
+
+def test_a_full_disk_and_a_killed_process(tmp_path):
+    """Neither leaves anything that later processes take for a program."""
+    folder = tmp_path / "cache"
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    full, errors = run_python(limit + MANY, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder))
+    assert "cannot be written to" in errors
+    assert not list(folder.glob("*.tmp"))
+    killing = """
+import os, signal, threading
+threading.Timer(TEST_SECONDS, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+"""
+    script = tmp_path / "killed.py"
+    for seconds in ("0.05", "0.3"):
+        script.write_text(PREAMBLE + killing.replace("TEST_SECONDS", seconds) + MANY * 20)
+        result = start_python(str(script), XLA_PERSISTENT_CACHE_PATH=str(folder))
+        assert result.returncode == -9
+    after, _ = run_python(MANY, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder))
+    assert after["value"] == full["value"]
+    assert not any(entry.is_damaged for entry in cache.entries(str(folder), check=True))
+
+
+def test_no_thread_can_be_made(tmp_path):
+    """Programs are not stored, nor compiled ahead; the process goes on, and ends."""
+    code = """
+import resource
+(torch.ones(2).to(device) + 1).tolist()
+_XLAC._xla_flush_cache()
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    import os
+    os.setuid(65534)  # The limit is not root's.
+except PermissionError:
+    pass
+import threading
+try:
+    threading.Thread(target=print).start()
+    limited = False
+except RuntimeError:
+    limited = True
+x = torch.arange(4.0).to(device)
+torch_xla.sync()
+values = []
+for i in range(12):
+    x = x + torch.ones(i + 1).to(device).sum()
+    torch_xla.sync()
+report(value=x.tolist(), limited=limited)
+"""
+    folder = tmp_path / "cache"
+    found, _ = run_python(code, tmp_path, XLA_PERSISTENT_CACHE_PATH=str(folder), timeout=60)
+    assert found == {"value": [78.0 + i for i in range(4)], "limited": True}
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_the_folder_goes_away_meanwhile(tmp_path, debug):
+    code = """
+import shutil, os
+(torch.ones(2).to(device) + 1).tolist()
+_XLAC._xla_flush_cache()
+folder = os.environ["XLA_PERSISTENT_CACHE_PATH"]
+shutil.rmtree(folder)
+open(folder, "w").close()
+report(value=(torch.ones(3).to(device) * 3 - 1).tolist())
+"""
+    folder = str(tmp_path / "cache")
+    found, _ = run_python(code, tmp_path, XLA_PERSISTENT_CACHE_PATH=folder, PT_XLA_DEBUG=debug)
+    assert found == {"value": [2.0] * 3}
 
 
 def test_commands_need_a_cache():

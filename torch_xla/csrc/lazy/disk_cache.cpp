@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
+constexpr std::string_view kRecord = "record:";
 constexpr std::string_view kLocks = "locks";
 // The names of entries that made room, a line each; begun anew when it is longer than that.
 constexpr std::string_view kEvicted = "evicted";
@@ -50,7 +52,9 @@ ir::Hash128 HashOf(std::string_view a, std::string_view b = {}) {
 /// Closed at the end of its life.
 class File {
  public:
-  File(const fs::path& path, int flags) : file_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  /// Waits for nobody: what is there may be a pipe.
+  File(const fs::path& path, int flags)
+      : file_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0600)) {}
   ~File() {
     if (file_ >= 0) close(file_);
   }
@@ -93,7 +97,8 @@ struct Parts {
 std::optional<Parts> ReadEntry(const File& file) {
   struct stat status{};
   Header header;
-  if (fstat(file.get(), &status) != 0 || status.st_size < static_cast<off_t>(sizeof header) ||
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_size < static_cast<off_t>(sizeof header) ||
       !file.ReadAll(reinterpret_cast<char*>(&header), sizeof header) || header.magic != kMagic) {
     return std::nullopt;
   }
@@ -108,6 +113,55 @@ std::optional<Parts> ReadEntry(const File& file) {
     return std::nullopt;
   }
   return parts;
+}
+
+enum class Name { kOther, kEntry, kTemporary };
+
+/// Whether a file may be ours: "<32 hexadecimal digits>.<word>", and ".<number>.<number>.tmp"
+/// behind it while it is written. The folder may be one that has others' files, too.
+Name NameOf(const fs::path& path) {
+  constexpr size_t kDigits = 32;
+  const std::string name = path.filename().string();
+  const std::string_view text = name;
+  if (text.find_first_not_of("0123456789abcdef") != kDigits || text[kDigits] != '.') {
+    return Name::kOther;
+  }
+  std::string_view rest = text.substr(kDigits + 1);
+  const size_t word = rest.find('.');
+  if (word == 0 || rest.empty()) return Name::kOther;
+  if (word == rest.npos) return Name::kEntry;
+  rest.remove_prefix(word);
+  if (!rest.ends_with(kTemporary)) return Name::kOther;
+  rest.remove_suffix(kTemporary.size());
+  const bool numbers = std::all_of(rest.begin(), rest.end(),
+                                   [](unsigned char c) { return c == '.' || std::isdigit(c); });
+  return numbers && std::count(rest.begin(), rest.end(), '.') == 2 ? Name::kTemporary
+                                                                   : Name::kOther;
+}
+
+/// Removes a file, whose name is ours, if it begins as ours do, too; returns whether it did. One
+/// that was begun may be shorter than that.
+bool RemoveOurs(const fs::path& path, Name name) {
+  struct stat status{};
+  std::array<char, kMagic.size()> magic{};
+  {
+    const File file(path, O_RDONLY);
+    if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+    const size_t size = std::min<size_t>(status.st_size, magic.size());
+    if (size < magic.size() && name != Name::kTemporary) return false;
+    if (!file.ReadAll(magic.data(), size)) return false;
+    if (!std::equal(magic.begin(), magic.begin() + size, kMagic.begin())) return false;
+  }
+  return unlink(path.c_str()) == 0;
+}
+
+/// Calls `visit` for what a folder has, as far as that can be told.
+template <typename Visit>
+void ForEachFile(const fs::path& folder, Visit visit) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    visit(it->path());
+  }
 }
 
 std::error_code MakeFolder(const fs::path& folder) {
@@ -199,7 +253,7 @@ bool DiskCache::Write(std::string_view key, std::string_view content) {
 }
 
 void DiskCache::Remove(std::string_view key) {
-  if (!settings_.read_only) unlink(PathOf(key).c_str());
+  if (!settings_.read_only) RemoveOurs(PathOf(key), Name::kEntry);
 }
 
 void DiskCache::Evict() {
@@ -207,19 +261,20 @@ void DiskCache::Evict() {
   writes_ = 0;
   bytes_ = 0;
   std::vector<Entry> entries;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(settings_.folder, error)) {
-    const fs::path& path = file.path();
+  ForEachFile(settings_.folder, [&](const fs::path& path) {
+    const Name name = NameOf(path);
     struct stat status{};
-    if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (path.extension() == kTemporary) {
+    if (name == Name::kOther) return;
+    if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+    if (name == Name::kTemporary) {
       // Of a process that has ended in the middle.
-      if (Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr))) unlink(path.c_str());
-    } else if (path.filename() != kLocks && path.filename() != kEvicted) {
+      const bool old = Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr));
+      if (old) RemoveOurs(path, name);
+    } else {
       entries.push_back({path, status.st_size, Seconds(status.st_mtim), {}});
       bytes_ += status.st_size;
     }
-  }
+  });
   if (bytes_ <= settings_.max_bytes) return;
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
@@ -227,7 +282,7 @@ void DiskCache::Evict() {
   // Some more than need be, so that not every write has to look for the oldest.
   for (const Entry& entry : entries) {
     if (bytes_ <= settings_.max_bytes - settings_.max_bytes / 10) break;
-    if (unlink(entry.path.c_str()) != 0) continue;
+    if (!RemoveOurs(entry.path, Name::kEntry)) continue;
     bytes_ -= entry.bytes;
     evicted.Add();
     names += entry.path.filename().string() + "\n";
@@ -271,26 +326,23 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
       }
     }
   }
-  std::error_code error;
   size_t programs = 0;
   std::vector<std::string> differing;
-  if (fs::is_directory(settings_.folder, error)) {
-    for (const Entry& entry : List(settings_.folder, /*check=*/false)) {
-      if (!entry.key.starts_with("program:") || entry.key == key) continue;
-      ++programs;
-      const auto there = lines_of(entry.key);
-      if (there.at("program") != wanted.at("program")) continue;
-      std::vector<std::string> parts;
-      for (const auto& [name, value] : wanted) {
-        if (auto it = there.find(name); it == there.end() || it->second != value) {
-          parts.push_back(name);
-        }
+  for (const Entry& entry : List(settings_.folder, /*check=*/false)) {
+    if (!entry.key.starts_with("program:") || entry.key == key) continue;
+    ++programs;
+    const auto there = lines_of(entry.key);
+    if (there.at("program") != wanted.at("program")) continue;
+    std::vector<std::string> parts;
+    for (const auto& [name, value] : wanted) {
+      if (auto it = there.find(name); it == there.end() || it->second != value) {
+        parts.push_back(name);
       }
-      for (const auto& [name, value] : there) {
-        if (!wanted.contains(name)) parts.push_back(name);
-      }
-      if (differing.empty() || parts.size() < differing.size()) differing = std::move(parts);
     }
+    for (const auto& [name, value] : there) {
+      if (!wanted.contains(name)) parts.push_back(name);
+    }
+    if (differing.empty() || parts.size() < differing.size()) differing = std::move(parts);
   }
   if (programs == 0) return "empty: there is no other program in " + settings_.folder.string();
   if (differing.empty()) return "program: none of the " + std::to_string(programs) + " is this one";
@@ -323,29 +375,45 @@ DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
 
 std::vector<DiskCache::Entry> DiskCache::List(const fs::path& folder, bool check) {
   std::vector<Entry> entries;
-  for (const auto& item : fs::directory_iterator(folder)) {
-    const fs::path name = item.path().filename();
-    if (name == kLocks || name == kEvicted || name.extension() == kTemporary) continue;
-    const File file(item.path(), O_RDONLY);
+  ForEachFile(folder, [&](const fs::path& path) {
+    if (NameOf(path) != Name::kEntry) return;
+    const File file(path, O_RDONLY);
     struct stat status{};
-    if (!file || fstat(file.get(), &status) != 0) continue;  // Evicted meanwhile.
-    if (!S_ISREG(status.st_mode)) continue;
-    Entry entry{item.path(), status.st_size, Seconds(status.st_mtim), {}};
+    if (!file || fstat(file.get(), &status) != 0) return;  // Evicted meanwhile.
+    if (!S_ISREG(status.st_mode)) return;
+    Entry entry{path, status.st_size, Seconds(status.st_mtim), {}};
     if (check) {
-      if (auto parts = ReadEntry(file)) entry.key = std::move(parts->key);
+      if (auto parts = ReadEntry(file)) {
+        entry.key = std::move(parts->key);
+        if (entry.key.starts_with(kRecord)) entry.content = std::move(parts->content);
+      }
     } else {
       Header header;
       if (file.ReadAll(reinterpret_cast<char*>(&header), sizeof header) && header.magic == kMagic &&
           header.key_bytes < static_cast<uint64_t>(status.st_size)) {
         entry.key.resize(header.key_bytes);
         if (!file.ReadAll(entry.key.data(), entry.key.size())) entry.key.clear();
+        const size_t rest = status.st_size - sizeof header - entry.key.size();
+        if (entry.key.starts_with(kRecord) && header.content_bytes == rest) {
+          entry.content.resize(rest);
+          if (!file.ReadAll(entry.content.data(), rest)) entry.content.clear();
+        }
       }
     }
     entries.push_back(std::move(entry));
-  }
+  });
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
   return entries;
+}
+
+size_t DiskCache::Clear(const fs::path& folder) {
+  size_t removed = 0;
+  ForEachFile(folder, [&](const fs::path& path) {
+    const Name name = NameOf(path);
+    if (name != Name::kOther && RemoveOurs(path, name) && name == Name::kEntry) ++removed;
+  });
+  return removed;
 }
 
 // ---------------------------------------------------------------- that of this process

@@ -2,7 +2,8 @@
 //
 // An entry is one file, written whole or not at all; its name is a hash of its key, and what the
 // key begins with ("program: ..."). It holds the key and a checksum of everything: one that is
-// torn, or another's, is none.
+// torn, or another's, is none. The folder may be one of the user's: nothing is removed there but
+// what has a name of that form and begins as entries do.
 #pragma once
 
 #include <chrono>
@@ -68,9 +69,13 @@ class DiskCache {
     int64_t bytes = 0;
     double last_use = 0;  // in seconds, as time() has it
     std::string key;      // empty: damaged
+    std::string content;  // of records ("record: …"), which are short
   };
   /// Sorted by their last use. `check`: those whose content is damaged are told apart, too.
   static std::vector<Entry> List(const std::filesystem::path& folder, bool check);
+  /// Removes all entries that are not damaged at their beginning, and those that are half written;
+  /// returns the number of the former.
+  static size_t Clear(const std::filesystem::path& folder);
 
  private:
   std::filesystem::path PathOf(std::string_view key) const;

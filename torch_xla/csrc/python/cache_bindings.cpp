@@ -25,12 +25,12 @@ void BindCache(py::module_& m) {
     const lazy::DiskCache::Settings& settings = cache->settings();
     return std::tuple(settings.folder.string(), settings.read_only, settings.max_bytes);
   });
-  // (path, bytes, last use, key) of each entry, the oldest first; those that are damaged have no
-  // key.
+  // (path, bytes, last use, key, content) of each entry, the oldest first; those that are damaged
+  // have no key, those that are no records no content.
   m.def(
       "_xla_cache_entries",
       [](const std::string& folder, bool check) {
-        std::vector<std::tuple<std::string, int64_t, double, py::bytes>> result;
+        std::vector<std::tuple<std::string, int64_t, double, py::bytes, py::bytes>> result;
         std::vector<lazy::DiskCache::Entry> entries;
         {
           py::gil_scoped_release no_gil;
@@ -38,11 +38,15 @@ void BindCache(py::module_& m) {
         }
         for (const lazy::DiskCache::Entry& entry : entries) {
           result.emplace_back(entry.path.string(), entry.bytes, entry.last_use,
-                              py::bytes(entry.key));
+                              py::bytes(entry.key), py::bytes(entry.content));
         }
         return result;
       },
       py::arg("folder"), py::arg("check"));
+  m.def(
+      "_xla_clear_cache_folder",
+      [](const std::string& folder) { return lazy::DiskCache::Clear(folder); }, py::arg("folder"),
+      NoGil());
 }
 
 }  // namespace torch_xla::python
