@@ -437,13 +437,17 @@ def local_device_count() -> int:
     if wanted := topologies.requested():
         return wanted.devices
     platform = os.environ.get("PJRT_DEVICE", "").upper()
-    counts = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count, "CPU": _cpu_device_count}
+    counts = {
+        "CUDA": _cuda_device_count,
+        "TPU": _tpu_device_count,
+        "CPU": _XLAC._xla_cpu_device_count,
+    }
     if platform in counts:
         return counts[platform]()
     if platform:  # Any other plugin is asked, which starts its client.
         return len(_XLAC._xla_get_devices())
     return next((count for count in (_tpu_device_count(), _cuda_device_count()) if count), 0) or (
-        _cpu_device_count()
+        _XLAC._xla_cpu_device_count()
     )
 
 
@@ -466,15 +470,7 @@ def device_count_without_client() -> int | None:
     """Returns how many devices the runtime will give this process, where that is certain."""
     if startable_platforms() != ["CPU"]:
         return None
-    return 1 if variables.is_on("XLA_USE_SPMD") else _cpu_device_count()
-
-
-def _cpu_device_count() -> int:
-    text = os.environ.get("CPU_NUM_DEVICES", "1")
-    most = 128  # That a torch.device can number.
-    if not text.isdigit() or not 1 <= int(text) <= most:
-        raise ValueError(f"CPU_NUM_DEVICES must be an integer from 1 to {most}, got {text!r}")
-    return int(text)
+    return 1 if variables.is_on("XLA_USE_SPMD") else _XLAC._xla_cpu_device_count()
 
 
 def _numbered(folder: str, prefix: str) -> Iterator[str]:

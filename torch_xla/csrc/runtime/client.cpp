@@ -1,6 +1,5 @@
 #include "runtime/client.h"
 
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include "runtime/client_impl.h"
 #include "runtime/compile_only.h"
 #include "runtime/compile_options.h"
+#include "runtime/cpu_devices.h"
 #include "runtime/errors.h"
 #include "runtime/host_memory.h"
 #include "runtime/host_processor.h"
@@ -27,20 +27,6 @@ namespace {
 /// An address in it.
 const void* CodeOf(const PluginLibrary& plugin) {
   return reinterpret_cast<const void*>(plugin.api().PJRT_Client_Create);
-}
-
-int64_t CpuDeviceCount() {
-  const char* text = std::getenv("CPU_NUM_DEVICES");
-  if (text == nullptr || *text == '\0') return 1;
-  int count = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, failure] = std::from_chars(text, end, count);
-  constexpr int kMost = 128;  // that a torch.device can number
-  if (failure != std::errc() || rest != end || count < 1 || count > kMost) {
-    throw InvalidArgument("CPU_NUM_DEVICES must be an integer from 1 to " + std::to_string(kMost) +
-                          ", got '" + std::string(text) + "'");
-  }
-  return count;
 }
 
 // Points into `name` and `option`, which must live as long as the result.

@@ -1,3 +1,5 @@
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "runtime/client_impl.h"
@@ -16,17 +18,29 @@ struct Callback {
   std::function<void(const Error*)> done;
 };
 
-void RunCallback(PJRT_Error* error, void* user_arg) {
+/// What is told where there is no memory to say more; made before it is needed.
+const Error& NoMemory() {
+  static const auto& error = *new Error(
+      MakeError(PJRT_Error_Code_RESOURCE_EXHAUSTED, kFailure, "there is no memory to say why"));
+  return error;
+}
+
+/// On a thread of the plugin's, whose frames no exception may pass.
+void RunCallback(PJRT_Error* error, void* user_arg) noexcept {
   std::unique_ptr<Callback> callback(static_cast<Callback*>(user_arg));
   if (error == nullptr) {
     callback->done(nullptr);
     return;
   }
   const PluginLibrary& plugin = *callback->plugin;
-  const Error failure =
-      MakeError(static_cast<PJRT_Error_Code>(plugin.Code(error)), kFailure, plugin.Message(error));
+  std::optional<Error> failure;
+  try {
+    failure = MakeError(static_cast<PJRT_Error_Code>(plugin.Code(error)), kFailure,
+                        plugin.Message(error));
+  } catch (const std::exception&) {
+  }
   plugin.Discard(error);
-  callback->done(&failure);
+  callback->done(failure ? &*failure : &NoMemory());
 }
 
 }  // namespace
@@ -63,6 +77,7 @@ void Event::OnReady(std::function<void(const Error* error)> done) const {
     done(nullptr);
     return;
   }
+  NoMemory();
   auto callback = std::make_unique<Callback>(Callback{plugin_, std::move(done)});
   Args<PJRT_Event_OnReady_Args> args;
   args.event = static_cast<PJRT_Event*>(handle_);

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,11 +16,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <span>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "runtime/loaded_library.h"
 
@@ -217,6 +220,21 @@ void Free(void* data) {
   if (!Kept().Keep(block)) block->Unmap();
 }
 
+void* Realloc(void* data, size_t size) {
+  Block* block = Block::Of(data);
+  if (!block) return std::realloc(data, size);
+  void* moved = size == 0 ? nullptr : std::malloc(size);
+  if (size != 0 && !moved) return nullptr;
+  if (moved) std::memcpy(moved, data, std::min(size, block->room));
+  Free(data);
+  return moved;
+}
+
+size_t UsableSize(void* data) {
+  const Block* block = Block::Of(data);
+  return block ? block->room : malloc_usable_size(data);
+}
+
 // ---------------------------------------------------------------- how it comes to call that
 
 struct Replacement {
@@ -224,17 +242,16 @@ struct Replacement {
   void *original, *replacement;
 };
 
-void Write(const link_map& library, void** slot, void* value) {
-  const uintptr_t page = sysconf(_SC_PAGESIZE);
-  void* start = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) / page * page);
-  const bool read_only = BecameReadOnly(&library, slot);
-  if (read_only && mprotect(start, page, PROT_READ | PROT_WRITE) != 0) return;
-  *slot = value;
-  if (read_only) mprotect(start, page, PROT_READ);
-}
+/// A place where the library has the address of a function.
+struct Slot {
+  void** at;
+  void* replacement;
+};
 
-/// Replaces what a loaded library imports: calls, and addresses that it takes.
-void Rebind(const link_map& library, std::span<const Replacement> replacements) {
+/// The slots of what a loaded library imports, in the order of the replacements: of calls, and of
+/// addresses that it takes. None where it has one of these functions from elsewhere: another malloc
+/// is left alone.
+std::vector<Slot> SlotsOf(const link_map& library, std::span<const Replacement> replacements) {
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
   struct {
@@ -253,26 +270,59 @@ void Rebind(const link_map& library, std::span<const Replacement> replacements) 
     if (entry->d_tag == DT_RELASZ) addresses.bytes = entry->d_un.d_val;
     if (entry->d_tag == DT_RELACOUNT) relative = entry->d_un.d_val;
   }
-  if (!symbols || !strings) return;
-  auto rebind = [&](std::span<const ElfW(Rela)> entries) {
+  if (!symbols || !strings) return {};
+  std::vector<Slot> slots;
+  bool foreign = false;
+  auto find = [&](const Replacement& wanted, std::span<const ElfW(Rela)> entries) {
     for (const ElfW(Rela) & entry : entries) {
       const auto symbol = ELF64_R_SYM(entry.r_info);
       if (symbol == 0) continue;
-      const std::string_view name = strings + symbols[symbol].st_name;
+      if (strings + symbols[symbol].st_name != wanted.name) continue;
       auto** slot = reinterpret_cast<void**>(library.l_addr + entry.r_offset);
-      for (const Replacement& wanted : replacements) {
-        // Another malloc is left alone.
-        if (name == wanted.name && *slot == wanted.original) {
-          Write(library, slot, wanted.replacement);
-        }
-      }
+      foreign |= *slot != wanted.original;
+      slots.push_back({slot, wanted.replacement});
     }
   };
-  if (calls.entries) rebind({calls.entries, calls.bytes / sizeof(ElfW(Rela))});
-  if (addresses.entries) {
-    rebind(std::span(addresses.entries, addresses.bytes / sizeof(ElfW(Rela))).subspan(relative));
+  for (const Replacement& wanted : replacements) {
+    if (calls.entries) find(wanted, {calls.entries, calls.bytes / sizeof(ElfW(Rela))});
+    if (addresses.entries) {
+      const std::span all(addresses.entries, addresses.bytes / sizeof(ElfW(Rela)));
+      find(wanted, all.subspan(relative));
+    }
   }
+  if (foreign) slots.clear();
+  return slots;
 }
+
+/// The pages of slots that the linker made read-only, writable for as long as this lives.
+class WritablePages {
+ public:
+  WritablePages(const link_map& library, const std::vector<Slot>& slots) {
+    const uintptr_t size = sysconf(_SC_PAGESIZE);
+    for (const Slot& slot : slots) {
+      const uintptr_t page = reinterpret_cast<uintptr_t>(slot.at) / size * size;
+      if (!BecameReadOnly(&library, slot.at) || std::ranges::find(pages_, page) != pages_.end()) {
+        continue;
+      }
+      all_ = mprotect(reinterpret_cast<void*>(page), size, PROT_READ | PROT_WRITE) == 0;
+      if (!all_) return;
+      pages_.push_back(page);
+    }
+  }
+  ~WritablePages() {
+    const uintptr_t size = sysconf(_SC_PAGESIZE);
+    for (uintptr_t page : pages_) mprotect(reinterpret_cast<void*>(page), size, PROT_READ);
+  }
+  WritablePages(const WritablePages&) = delete;
+  WritablePages& operator=(const WritablePages&) = delete;
+
+  /// Whether all of them could be made so.
+  bool all() const { return all_; }
+
+ private:
+  std::vector<uintptr_t> pages_;
+  bool all_ = true;
+};
 
 }  // namespace
 
@@ -282,11 +332,21 @@ void KeepLargeBlocks(const void* address) {
   if (!library || library == LibraryOf(reinterpret_cast<const void*>(&KeepLargeBlocks))) return;
   void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
   if (!libc) return;
+  // Other threads of the library run meanwhile: who takes blocks back comes before who gives them.
   const Replacement replacements[] = {
+      {"free", dlsym(libc, "free"), reinterpret_cast<void*>(&Free)},
+      {"realloc", dlsym(libc, "realloc"), reinterpret_cast<void*>(&Realloc)},
+      {"malloc_usable_size", dlsym(libc, "malloc_usable_size"),
+       reinterpret_cast<void*>(&UsableSize)},
       {"posix_memalign", dlsym(libc, "posix_memalign"), reinterpret_cast<void*>(&Memalign)},
-      {"aligned_alloc", dlsym(libc, "aligned_alloc"), reinterpret_cast<void*>(&AlignedAlloc)},
-      {"free", dlsym(libc, "free"), reinterpret_cast<void*>(&Free)}};
-  Rebind(*library, replacements);
+      {"aligned_alloc", dlsym(libc, "aligned_alloc"), reinterpret_cast<void*>(&AlignedAlloc)}};
+  const std::vector<Slot> slots = SlotsOf(*library, replacements);
+  // All or none: a block of ours that reaches glibc's free() ends the process.
+  const WritablePages pages(*library, slots);
+  if (!pages.all()) return;
+  for (const Slot& slot : slots) {
+    std::atomic_ref(*slot.at).store(slot.replacement, std::memory_order_seq_cst);
+  }
 }
 
 void GiveBackLargeBlocks() { Kept().GiveBack(); }

@@ -1,0 +1,26 @@
+#include "runtime/cpu_devices.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "runtime/errors.h"
+
+namespace torch_xla::runtime {
+
+int64_t CpuDeviceCount() {
+  const char* text = std::getenv("CPU_NUM_DEVICES");
+  if (text == nullptr || *text == '\0') return 1;
+  int count = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, failure] = std::from_chars(text, end, count);
+  constexpr int kMost = 128;  // that a torch.device can number
+  if (failure != std::errc() || rest != end || count < 1 || count > kMost) {
+    throw InvalidArgument("CPU_NUM_DEVICES must be an integer from 1 to " + std::to_string(kMost) +
+                          ", got '" + std::string(text) + "'");
+  }
+  return count;
+}
+
+}  // namespace torch_xla::runtime
