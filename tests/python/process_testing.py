@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-_PREAMBLE = """
+PREAMBLE = """
 import json
 import torch
 import torch_xla
@@ -97,7 +97,7 @@ def run_python(
         What it reported (JSON), and its standard error.
     """
     script = tmp_path / "script.py"
-    script.write_text(_PREAMBLE + textwrap.dedent(code))
+    script.write_text(PREAMBLE + textwrap.dedent(code))
     result = start_python(str(script), timeout=timeout, **environment)
     assert result.returncode == 0, result.stderr[-4000:]
     reported: dict[str, Any] = {}

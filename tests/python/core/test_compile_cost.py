@@ -113,9 +113,14 @@ def test_a_long_compilation_shows_a_line_on_a_terminal(tmp_path: Path) -> None:
     assert b"compiling" not in on_terminal(run, XLA_COMPILE_PROGRESS="600")
 
 
-def test_no_line_where_the_standard_error_is_no_terminal() -> None:
-    result = start_python("-c", SLOW, XLA_COMPILE_PROGRESS="0.001", XLA_PERSISTENT_CACHE_PATH="")
-    assert result.returncode == 0 and "compiling" not in result.stderr
+def test_one_line_stays_where_the_standard_error_is_no_terminal() -> None:
+    for seconds, lines in ("0.001", 1), ("0", 0):
+        result = start_python(
+            "-c", SLOW, XLA_COMPILE_PROGRESS=seconds, XLA_PERSISTENT_CACHE_PATH=""
+        )
+        pattern = r"torch_xla: compiling graph \d+ \(\d+ ops\).*: 0.002 s so far\n"
+        assert result.returncode == 0 and len(re.findall(pattern, result.stderr)) == lines
+        assert result.stderr.count("compiling") == lines, result.stderr
 
 
 def test_seconds_of_the_line_that_are_none() -> None:

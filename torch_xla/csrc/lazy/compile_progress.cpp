@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "lazy/explain.h"
@@ -65,8 +67,12 @@ double CompileProgressSeconds() {
 
 CompileProgress::CompileProgress(int64_t number) {
   static const double seconds = CompileProgressSeconds();
-  if (seconds <= 0 || number <= 0 || !isatty(STDERR_FILENO)) return;
-  watcher_ = std::thread([=, this] { Watch(number, std::chrono::duration<double>(seconds)); });
+  if (seconds <= 0 || number <= 0) return;
+  try {
+    watcher_ = std::thread([=, this] { Watch(number, std::chrono::duration<double>(seconds)); });
+  } catch (const std::system_error&) {
+    // The system has no thread: there is no line.
+  }
 }
 
 CompileProgress::~CompileProgress() {
@@ -83,6 +89,14 @@ void CompileProgress::Watch(int64_t number, std::chrono::duration<double> patien
   static auto& screen = *new std::mutex;
   const auto over = [this] { return over_; };
   std::unique_lock lock(mutex_);
+  if (!isatty(STDERR_FILENO)) {
+    // A notebook, or a file that is read later: one line that stays.
+    if (ended_.wait_for(lock, 2 * patience, over)) return;
+    std::ostringstream line;
+    line << "torch_xla: " << Described(number) << ": " << 2 * patience.count() << " s so far\n";
+    Put(line.str());
+    return;
+  }
   if (ended_.wait_for(lock, patience, over)) return;
   const std::string what = Described(number);
   std::unique_lock shown(screen, std::defer_lock);

@@ -1,4 +1,4 @@
-// A line on the terminal while a compilation makes the user wait.
+// A line for the user whom a compilation makes wait.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,9 @@ namespace torch_xla::lazy {
 
 /// While it lives, and from XLA_COMPILE_PROGRESS seconds on (5 where that is not set, 0: never),
 /// the last line of the standard error says what is compiled and for how long: "compiling graph 3
-/// (4,812 ops), train.py:12 … 12 s". It is erased at the end. Nothing where the standard error is
-/// no terminal. Of several compilations at once one is shown.
+/// (4,812 ops), train.py:12 … 12 s". It is erased at the end. Of several compilations at once one
+/// is shown. Where the standard error is no terminal, one line says so after twice as long, and
+/// stays.
 class CompileProgress {
  public:
   /// `number`: of the explanation (lazy/explain.h).
