@@ -11,7 +11,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -21,10 +23,12 @@
 #include "XLAOps.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
+#include "lazy/disk_cache.h"
 #include "lazy/failures.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
 #include "lazy/program.h"
+#include "lazy/stored_programs.h"
 #include "lazy/transfer.h"
 #include "lazy/worker.h"
 
@@ -374,6 +378,109 @@ TEST(FailuresTest, TheFirstIsToldThoughItIsNotedLast) {
   EXPECT_EQ(text(failures.Take(7)), "first");
   EXPECT_EQ(text(failures.TakeAll()), "other");
   EXPECT_FALSE(failures.TakeAll());
+}
+
+/// The message of what `call` throws.
+template <typename Call>
+std::string ErrorOf(const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_F(ExecutorTest, AProgramOfOtherSizesDoesNotRun) {
+  auto run = [](int64_t rows) {
+    StoragePtr a = MakeStorage(Expanded(Numbers(5), rows));
+    SyncDevice(kDevice, /*wait=*/true);
+    return Read(a).sum().item<float>();
+  };
+  ClearPrograms();
+  EXPECT_EQ(run(3), 30);
+  const ProgramPtr program = Programs().at(0);
+  const Signature right = program->signature;
+  const auto forge = [&](Signature forged, const std::string& text) {
+    program->signature = std::move(forged);
+    const std::string told = ErrorOf([&] { run(3); });
+    EXPECT_NE(told.find(text), told.npos) << told;
+    EXPECT_NE(told.find(right.ToString()), told.npos) << told;
+    program->signature = right;
+    EXPECT_EQ(run(3), 30);
+  };
+  Signature other = right;
+  other.results[0] = ir::GetShape(at::kFloat, {4, 5});
+  forge(other, "-> (f32[4,5])");
+  other = right;
+  other.parameters[0] = ir::GetShape(at::kFloat, {4});
+  forge(other, "(f32[4], ");
+  other = right;
+  other.parameters.push_back(other.parameters[0]);
+  forge(other, "(f32[5], f32[5], ");
+  other = right;
+  other.floats = 3;
+  forge(other, "3 floats");
+  // What the executable gives is looked at, too.
+  const std::vector<size_t> bytes = program->result_bytes;
+  EXPECT_EQ(bytes, (std::vector<size_t>{60}));
+  program->result_bytes = {64};
+  EXPECT_NE(ErrorOf([&] { run(3); }).find("gave 60 bytes"), std::string::npos);
+  program->result_bytes = bytes;
+  EXPECT_EQ(run(3), 30);
+}
+
+TEST_F(ExecutorTest, ABufferIsNotReadAsAnotherSize) {
+  StoragePtr a = MakeStorage(Expanded(Numbers(5), 3));
+  SyncDevice(kDevice, /*wait=*/true);
+  const ir::Value value = a->value();
+  const runtime::Buffer& buffer = *LeafData(value)->Wait()[0];
+  EXPECT_EQ(Download(buffer, ir::GetShape(at::kFloat, {5, 3})).numel(), 15);
+  EXPECT_NE(ErrorOf([&] { Download(buffer, ir::GetShape(at::kFloat, {2, 3})); }).find("60 bytes"),
+            std::string::npos);
+}
+
+TEST_F(ExecutorTest, ARecordOfAnotherGraphIsNone) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "executor_test_XXXXXX").string();
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  InitializeDiskCache(pattern, /*read_only=*/false);
+  auto run = [](int64_t rows) {
+    StoragePtr a = MakeStorage(Cast(Expanded(Numbers(7), rows), at::kInt));
+    SyncDevice(kDevice, /*wait=*/true);
+    FinishStoring();
+    return Read(a).sizes().vec();
+  };
+  ClearPrograms();
+  run(2);
+  run(6);
+  std::vector<DiskCache::Entry> records = DiskCache::List(pattern, /*check=*/true);
+  std::erase_if(records, [](const auto& entry) { return entry.content.empty(); });
+  ASSERT_EQ(records.size(), 2u);
+  GetDiskCache()->Write(records[0].key, records[1].content);
+  GetDiskCache()->Write(records[1].key, records[0].content);
+  ClearPrograms();
+  const int64_t hits = Count("PersistentCacheHit");
+  EXPECT_EQ(run(2), (std::vector<int64_t>{2, 7}));
+  EXPECT_EQ(run(6), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(Count("PersistentCacheHit"), hits + 2);  // by their texts
+  InitializeDiskCache({}, /*read_only=*/false);
+  std::filesystem::remove_all(pattern);
+}
+
+TEST_F(ExecutorTest, APlaceThatIsGivenUpHoldsNobodyUp) {
+  Worker& worker = GetWorker(kDevice);
+  Worker::Place held = worker.Reserve();
+  StoragePtr a = MakeStorage(Expanded(Numbers(3), 2));
+  SyncDevice(kDevice, /*wait=*/false);
+  {
+    const Worker::Place dropped = worker.Reserve();
+  }
+  StoragePtr b = MakeStorage(Expanded(Numbers(3), 4));
+  SyncDevice(kDevice, /*wait=*/false);
+  EXPECT_TRUE(LeafData(a->value())->pending());
+  held = {};
+  WaitDevice(kDevice);
+  EXPECT_EQ(Read(a).numel() + Read(b).numel(), 18);
 }
 
 TEST_F(ExecutorTest, StableHloThatDoesNotCompileIsAnError) {

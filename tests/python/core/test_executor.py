@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -277,6 +278,122 @@ def test_sync_reports_a_failed_step_once(device, no_failure_left, wait):
     wait()
     assert (torch.arange(3.0).to(device) * 2).tolist() == [0, 2, 4]
     del big
+
+
+class Train:
+    """Steps of the same network on the device and on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.net = model(torch.device("cpu"), 4)
+        self.nets = [self.net, copy.deepcopy(self.net).to(device)]
+        self.optimizers = [torch.optim.AdamW(net.parameters(), lr=0.1) for net in self.nets]
+
+    def step(self, i: int, between: Callable[[], None] = lambda: None) -> None:
+        x = torch.linspace(-1, i + 1.0, 32).view(4, 8)
+        for net, optimizer in zip(self.nets, self.optimizers, strict=True):
+            optimizer.zero_grad()
+            there = next(net.parameters()).device
+            net(x.to(there)).square().sum().backward()
+            if there == self.device:
+                between()
+            optimizer.step()
+        torch_xla.sync()
+
+    def check(self) -> None:
+        for a, b in zip(*(net.parameters() for net in self.nets), strict=True):
+            torch.testing.assert_close(b.cpu(), a, rtol=1e-4, atol=1e-5)
+
+
+def refuse() -> None:
+    raise KeyError("in the middle of a step")
+
+
+def fail_to_compile(device: torch.device) -> None:
+    torch_xla.set_custom_compile_options({"xla_there_is_no_such_option": 1})
+    try:
+        (torch.ones(7, device=device) * 3 + 1).tolist()
+    finally:
+        torch_xla.set_custom_compile_options({})
+
+
+def fail_in_a_backward_pass(device: torch.device) -> None:
+    x = torch.ones(3, device=device, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: refuse())
+    y.sum().backward()
+
+
+FAILURES: dict[str, Callable[[torch.device], object]] = {
+    "no memory, read": lambda device: out_of_memory(device)[0, 0].item(),
+    "no memory, waited for": lambda device: [
+        big := out_of_memory(device),
+        torch_xla.sync(wait=True),
+        big,
+    ],
+    "refused when it is called": lambda device: (
+        torch.ones(2, 2, device=device) @ torch.ones(3, 3, device=device)
+    ),
+    "refused when it runs": lambda device: torch.linalg.cholesky(
+        -torch.eye(3, device=device)
+    ).tolist(),
+    "not compiled": fail_to_compile,
+    "in a hook": fail_in_a_backward_pass,
+    "by the user": lambda device: refuse(),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_training_goes_on_after_a_failure(device, no_failure_left, kind):
+    """Between two steps, and in the middle of one."""
+    train = Train(device)
+    train.step(0)
+    with pytest.raises((RuntimeError, KeyError)):
+        FAILURES[kind](device)
+    train.step(1)
+    train.check()
+
+    def fail() -> None:
+        torch_xla.sync()
+        with pytest.raises((RuntimeError, KeyError)):
+            FAILURES[kind](device)
+
+    train.step(2, fail)
+    train.step(3)
+    train.check()
+
+
+def test_a_failure_under_a_recording(tmp_path):
+    """A replayed function reads what a program that failed should have made: no call hangs."""
+    code = """
+    import torch.nn as nn
+    net = nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    fails = True
+    def step(x):
+        if fails:
+            column = torch.arange(1e5).to(device)
+            part = (column[:, None] * torch.full((1, 10**10), 2.0, device=device))[0, :4].clone()
+            torch_xla.sync()
+            return (part + x).sum().item()
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+        return x * 2
+    replayed = torch_xla.compile(step, replay=True)
+    errors = 0
+    for _ in range(6):
+        try:
+            replayed(torch.ones(4, device=device))
+        except RuntimeError as error:
+            errors += "emory" in str(error)
+    fails = False
+    values = [replayed(torch.ones(4, device=device)).tolist() for _ in range(6)]
+    torch_xla.sync(wait=True)
+    report(errors=errors, values=values, weights=bool(net.weight.isfinite().all()))
+    """
+    found, _ = run_python(code, tmp_path, timeout=60)
+    assert found == {"errors": 6, "values": [[2.0] * 4] * 6, "weights": True}
 
 
 def test_too_large_tensors_are_errors(device):

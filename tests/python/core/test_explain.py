@@ -276,6 +276,21 @@ def test_a_warning_without_any_switch(tmp_path):
         assert "torch_xla: " not in explained(tmp_path, code, **environment)[1]
 
 
+def test_a_warning_is_of_what_can_be_helped(tmp_path):
+    """A number becomes a parameter by itself; a size that follows from one does not."""
+    code = """
+    x = torch.ones(6, 4).to(device)
+    for number in range(2, 9):
+        y = {call}  # CALL
+        torch_xla.sync()
+    """
+    _, errors = explained(tmp_path, code.replace("{call}", "x.roll(number, 0).tril(number)"))
+    assert "programs in a row" not in errors
+    call = "torch.nn.functional.pad(x, (0, number))"
+    _, errors = explained(tmp_path, code.replace("{call}", call))
+    assert "constant_pad_nd makes f32[6,8], was f32[6,7]" in errors and "; pad it to" in errors
+
+
 def test_other_programs_of_a_few_operations_give_no_warning(tmp_path):
     _, errors = explained(
         tmp_path,

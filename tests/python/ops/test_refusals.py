@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from op_testing import BF16, F32, F64, I32, I64, INF, NAN, check_many, rand, special
+from process_testing import python_output
 from torch.utils._pytree import tree_map
 
 import torch_xla
@@ -187,6 +188,31 @@ def test_modes_do_not_see_the_trial(device):
     assert y.dtype == F32 and set(seen.devices) == {"xla"}
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(torch.vmap(torch.dot)(x, x).cpu(), (rand(5, 7) ** 2).sum(1))
+
+
+def test_a_trial_takes_no_cores_from_others():
+    """Threads that are born during one have as many as PyTorch was given."""
+    code = """
+    import threading, torch, torch_xla
+    torch.set_num_threads(3)
+    seen, ended = set(), threading.Event()
+    def look():
+        while not ended.is_set():
+            thread = threading.Thread(target=lambda: seen.add(torch.get_num_threads()))
+            thread.start()
+            thread.join()
+    looking = threading.Thread(target=look)
+    looking.start()
+    x = torch.ones(40, 3).to("xla")
+    for size in range(1, 40):
+        part = x[:size]
+        torch.cat([part, part]).cumsum(0).argsort().sort(1)
+        (part @ part.t()).tril().prod(0)
+    ended.set()
+    looking.join()
+    print(sorted(seen), torch.get_num_threads())
+    """
+    assert python_output(code) == "[3] 3"
 
 
 def test_sparse_tensors_are_refused_with_what_to_do_instead(device):

@@ -2,14 +2,22 @@
 
 #include <vector>
 
+#include "ir/of_thread.h"
+
 namespace torch_xla::ir {
+namespace {
+
+constinit thread_local void* dead_of_thread = nullptr;
+
+}  // namespace
 
 void NodePtr::Release(Node* node) {
   if (node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   // A chain of a million nodes must not become a million stack frames: the
-  // outermost release frees what the inner ones only queue.
-  thread_local std::vector<Node*> dead;
-  thread_local bool draining = false;
+  // outermost release frees what the inner ones only queue. Nodes are released also while the
+  // thread ends.
+  auto& dead = OfThread<std::vector<Node*>>(dead_of_thread);
+  static constinit thread_local bool draining = false;
   dead.push_back(node);
   if (draining) return;
   draining = true;

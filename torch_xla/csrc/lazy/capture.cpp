@@ -280,7 +280,10 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
     for (const ir::Value& operand : node->operands()) add_use(operand);
     positions.emplace(node, positions.size());
   }
-  for (const ir::Value& output : outputs) add_use(output);
+  for (const ir::Value& output : outputs) {
+    add_use(output);
+    hasher.Add(output.shape()->hash);
+  }
   hasher.Add(std::hash<std::string>()(name));
   hasher.Add(CurrentSettings()->Hash());
   return hasher.Finish();
@@ -345,10 +348,13 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   const lowering::LibraryCalls calls(DevicesOf(device_)->size() == 1);
   lowering::LoweringContext cx(Platform());
   stablehlo::Builder& builder = cx.builder();
+  Compiled compiled;
+  compiled.program = std::make_shared<Program>();
+  Signature& signature = compiled.program->signature;
   auto parameter = [&](const ir::Value& value) {
     cx.Bind(value, builder.Parameter(cx.Physical(value.shape())));
+    signature.parameters.push_back(value.shape());
   };
-  Compiled compiled;
   for (size_t i : walk.used) parameter(inputs[i]);
   std::vector<std::pair<const ir::Node*, int64_t>> seeds;
   for (const ir::Value& value : walk.captured) {
@@ -371,11 +377,12 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
   }
   LowerAll(cx, walk.order);
+  signature.integers = compiled.draws;
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) {
     results.push_back(stablehlo::ComputedForm(cx.Lowered(output)));
+    signature.results.push_back(output.shape());
   }
-  compiled.program = std::make_shared<Program>();
   compiled.program->devices = DevicesOf(device_);
   compiled.program->stablehlo = builder.Finish(results, name);
   compiled.inputs = walk.used;

@@ -1,6 +1,5 @@
 #include "lazy/cpu_trial.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
@@ -21,6 +20,7 @@
 #include "ir/of_thread.h"
 #include "lazy/argument_decoder.h"
 #include "lazy/stand_in.h"
+#include "lowering/aten_calls.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -194,23 +194,6 @@ Stack OnCpu(const Stack& arguments, const Scale& scale, Fill fill, DtypeAs as = 
   });
 }
 
-/// A few elements are not worth waking threads: where the processor is busy, they cost a hundred
-/// times what the kernel does.
-class OneThread {
- public:
-  OneThread() : before_(at::get_num_threads()) {
-    if (before_ > 1) at::set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    if (before_ > 1) at::set_num_threads(before_);
-  }
-
- private:
-  const int before_;
-};
-
 /// Calls of the CPU's kernel that the user did not make.
 class Unnoticed {
  private:
@@ -221,7 +204,9 @@ class Unnoticed {
   Silent silent_;
   c10::WarningUtils::WarningHandlerGuard no_warnings_{&silent_};
   at::DisableRecordFunctionGuard no_profile_;
-  OneThread one_thread_;
+  // A few elements are not worth waking threads: where the processor is busy, they cost a hundred
+  // times what the kernel does.
+  lowering::OneThread one_thread_;
 };
 
 /// What the kernel throws for these tensors.

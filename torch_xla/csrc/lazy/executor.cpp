@@ -116,7 +116,7 @@ struct Cut {
   std::vector<Edge> dying;        // see EdgesOfDying
   std::vector<ir::Value> leaves;  // that stand in the targets for the roots
   Execution execution;
-  uint64_t place = 0;    // in the queue of the worker
+  Worker::Place place;
   bool is_bulk = false;  // see SplitCut
 };
 
@@ -264,6 +264,13 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   return program;
 }
 
+Signature SignatureOf(const Graph& graph) {
+  Signature signature{.floats = graph.floats.size(), .integers = graph.integers.size()};
+  for (const DeviceDataPtr& data : graph.data) signature.parameters.push_back(data->shape());
+  for (const ir::Value& root : graph.roots) signature.results.push_back(root.shape());
+  return signature;
+}
+
 ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
@@ -295,6 +302,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
     std::lock_guard<std::mutex> lock(program->making);
     if (!program->made.load(std::memory_order_relaxed)) {
       program->devices = cut.devices;
+      program->signature = SignatureOf(graph);
       program->aliases = std::move(aliases);
       program->across_processes = runtime::HasInterconnect(Platform()) && HasCollective(graph);
       program->shardings = std::move(shardings);
@@ -380,7 +388,7 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
 }
 
 void Record(const Cut& cut, Recorder& recorder) {
-  RecordedCut& recorded = recorder.cuts.emplace_back();
+  RecordedCut recorded;
   recorded.device = cut.device;
   recorded.hash = cut.graph.hash;
   recorded.program = cut.execution.program;
@@ -393,6 +401,7 @@ void Record(const Cut& cut, Recorder& recorder) {
   for (const Target& target : cut.targets) {
     recorded.targets.push_back({target.storage, cut.graph.roots[target.root].node->location()});
   }
+  recorder.cuts.push_back(std::move(recorded));
 }
 
 /// Lowers, where need be, and queues; without the lock, so that other threads cut and queue what is
@@ -400,35 +409,39 @@ void Record(const Cut& cut, Recorder& recorder) {
 void Run(Cut cut, bool donate) {
   static auto& graph_size = *new debug::Metric("TensorsGraphSize", debug::Unit::kNumber);
   graph_size.AddSample(static_cast<double>(cut.graph.order.size()));
-  Worker& worker = GetWorker(cut.device);
   Execution& execution = cut.execution;
   execution.origin = CurrentOrigin();
   try {
     SaveGraph(cut.graph, execution.origin);
     execution.program = FindOrMakeProgram(cut, donate);
+    const std::vector<const Sharding*>& shardings = execution.program->shardings;
+    for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
+    if (debug::DebugLevel() >= 2) ExplainExecution(cut.graph, execution.origin);
+    if (Recorder* recorder = CurrentRecorder()) [[unlikely]]
+      Record(cut, *recorder);
   } catch (...) {
     for (const Target& t : cut.targets) {
       t.storage->Replace(cut.leaves[t.root], cut.graph.roots[t.root]);
     }
     // Another thread may have seen them meanwhile.
-    for (const DeviceDataPtr& output : execution.outputs) output->Fail(std::current_exception());
-    worker.Fill(cut.place, {});
+    const std::exception_ptr error = std::current_exception();
+    for (const DeviceDataPtr& output : execution.outputs) output->Fail(error);
+    if (execution.host) {
+      execution.host->before.Fail(error, /*producer=*/0);
+      execution.host->after.Fail(error, /*producer=*/0);
+    }
+    cut.place = {};
     FailUnlowerable(cut);
     throw;
   }
   if (execution.program->runs) execution.program->runs->Add();
-  if (debug::DebugLevel() >= 2) ExplainExecution(cut.graph, execution.origin);
-  const std::vector<const Sharding*>& shardings = execution.program->shardings;
-  for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
-  if (Recorder* recorder = CurrentRecorder()) [[unlikely]]
-    Record(cut, *recorder);
   for (const Edge& edge : cut.dying) edge.node->DropOperand(edge.operand);
   cut.leaves.clear();
   execution.inputs = std::move(cut.graph.data);
   execution.floats = std::move(cut.graph.floats);
   execution.integers = std::move(cut.graph.integers);
   execution.graph = std::move(cut.graph.roots);
-  worker.Fill(cut.place, std::move(execution));
+  GetWorker(cut.device).Fill(std::move(cut.place), std::move(execution));
 }
 
 /// `storages` and all others that are evaluated with them: those whose values are computed on the

@@ -169,6 +169,7 @@ std::string WarningOf(const Explanation& explanation, History& history) {
   const bool same = before == history.streak_of;
   history.streak = !near ? 0 : in_a_row && same ? history.streak + 1 : 1;
   if (!enabled || history.streak < kWarnAfter) return {};
+  if (reason.remedy == RemedyOf(Change::kNumber)) return {};  // Nothing need be done.
   if (!history.told.insert(change).second) return {};
   return "torch_xla: " + std::to_string(history.streak) +
          " programs in a row were compiled for nearly the same graph: " + reason.text +
@@ -258,7 +259,7 @@ GraphRecordPtr RecordOf(int64_t number) {
   return nullptr;
 }
 
-void NoteDiskMiss(int64_t number, std::string key) {
+void NoteDiskMiss(int64_t number, std::string key) noexcept try {
   {
     History& history = TheHistory();
     std::lock_guard lock(history.mutex);
@@ -269,6 +270,9 @@ void NoteDiskMiss(int64_t number, std::string key) {
   if (debug::DebugLevel() == 0) return;
   const std::shared_ptr<DiskCache> cache = GetDiskCache();
   if (cache) debug::Report("  on disk: " + cache->WhyMissing(key) + "\n");
+} catch (const std::exception& error) {
+  // The compilation goes on without the explanation.
+  debug::Report(std::string("  on disk: ") + error.what() + "\n");
 }
 
 void ExplainExecution(const Graph& graph, const Origin& origin) {

@@ -46,7 +46,7 @@ GraphRecordPtr RecordOf(int64_t number);
 
 /// What the cache on disk was asked for, in vain, when the program of a compilation was made: the
 /// key of its entry. An explanation says what it lacks once somebody asks.
-void NoteDiskMiss(int64_t number, std::string key);
+void NoteDiskMiss(int64_t number, std::string key) noexcept;
 
 /// Prints what runs: for debug::DebugLevel() of 2.
 void ExplainExecution(const Graph& graph, const Origin& origin);

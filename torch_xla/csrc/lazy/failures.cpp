@@ -1,6 +1,7 @@
 #include "lazy/failures.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace torch_xla::lazy {
@@ -12,9 +13,11 @@ constexpr size_t kMaxFailures = 64;
 }  // namespace
 
 void Failures::Note(uint64_t execution, const Executions& sources,
-                    const std::exception_ptr& error) {
+                    const std::exception_ptr& error) noexcept try {
   // One is told; the others are kept for those who read their results.
   if (failures_.size() < kMaxFailures) failures_.push_back({execution, sources, error});
+} catch (const std::bad_alloc&) {
+  // The results that are not there tell it.
 }
 
 std::exception_ptr Failures::TakeAll() {

@@ -18,7 +18,8 @@ class Failures {
  public:
   /// `sources`: the executions whose results `execution` needed. Plugins tell of the end of
   /// executions in any order.
-  void Note(uint64_t execution, const Executions& sources, const std::exception_ptr& error);
+  void Note(uint64_t execution, const Executions& sources,
+            const std::exception_ptr& error) noexcept;
   bool empty() const { return failures_.empty(); }
   /// Forgets all. Returns the one of the first execution: of what needed its results a plugin says
   /// only that they are not there. Null where there is none.

@@ -151,6 +151,8 @@ Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
     ir::Node::Mark& mark = root.node->mark();
     ++mark.uses;
     hasher.Add((static_cast<uint64_t>(mark.position) << 16) | root.index);
+    // What follows from a number that is no part of a node's hash: how much is padded.
+    hasher.Add(root.shape()->hash);
   }
   graph.hash = hasher.Finish();
   graph.roots = std::move(roots);

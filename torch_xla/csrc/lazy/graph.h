@@ -47,9 +47,10 @@ struct Graph {
   }
 };
 
-/// Walks from `roots`. The hash covers every node and the wiring between them, so equal
-/// hashes mean equal programs (128 bits). One walk at a time: the caller serialises. The results of
-/// the nodes in `inputs` are taken from that data: they are parameters like leaves.
+/// Walks from `roots`. The hash covers every node, the wiring between them and the shapes of the
+/// results, so equal hashes mean equal programs (128 bits). One walk at a time: the caller
+/// serialises. The results of the nodes in `inputs` are taken from that data: they are parameters
+/// like leaves.
 using GraphInputs = std::unordered_map<const ir::Node*, DeviceDataPtr>;
 Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs = {});
 

@@ -251,9 +251,22 @@ class Comparer {
       same_shapes &= ShapeOf(now_, operands[k]) == ShapeOf(before_, old_operands[k]);
     }
     const bool same_numbers = a.hash != b.hash || SameWords(i, j);
-    if (a.hash == b.hash && same_wiring && same_numbers) return;
+    ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
+    // Of a number that is no part of the hash: how much is padded.
+    const bool resized = a.hash == b.hash && shape != old;
+    if (a.hash == b.hash && same_wiring && same_numbers && !resized) return;
     ++result_.changed;
     const auto* location = a.location;
+    auto add_shapes = [&] {
+      const Change change =
+          shape && old && shape->dtype != old->dtype ? Change::kDtype : Change::kShape;
+      Add(change, std::string(a.op->name) + " makes " + TextOf(shape) + ", was " + TextOf(old),
+          location);
+    };
+    if (resized) {
+      add_shapes();
+      return;
+    }
     if (!same_numbers) {
       const std::string text = a.parameters != b.parameters
                                    ? "a number is a parameter of the program from now on"
@@ -268,12 +281,8 @@ class Comparer {
             location);
         return;
       }
-      ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
       if (shape != old) {
-        const Change change =
-            shape && old && shape->dtype != old->dtype ? Change::kDtype : Change::kShape;
-        Add(change, std::string(a.op->name) + " makes " + TextOf(shape) + ", was " + TextOf(old),
-            location);
+        add_shapes();
         return;
       }
     }

@@ -67,6 +67,7 @@ uint32_t ClassOf(const ir::Node& node) {
 
 using Memo = std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash128Hasher>;
 constinit thread_local void* memo_of_thread = nullptr;
+constinit thread_local void* constants_of_thread = nullptr;
 
 /// What all threads have found out: a new one need not ask PyTorch again.
 class SharedMemo {
@@ -208,7 +209,7 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
   if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
   if (AllNumbersSpecial()) return MakeConstant(value, dtype, wrapped);
   // alpha = 1 comes with every addition: one node serves them all.
-  thread_local auto& made = *new std::unordered_map<uint32_t, ir::Value>;
+  auto& made = ir::OfThread<std::unordered_map<uint32_t, ir::Value>>(constants_of_thread);
   const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : IntegerBits(value) != 0;
   ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |
                              static_cast<uint32_t>(value.type()) << 8 | wrapped << 1 | is_one];

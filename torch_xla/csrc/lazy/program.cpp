@@ -64,7 +64,8 @@ runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskC
   constexpr const char* kFolder = "xla_gpu_per_fusion_autotune_cache_dir";
   const char* flags = std::getenv("XLA_FLAGS");
   if (!runtime::IsGpu(Platform()) || (flags && std::strstr(flags, kFolder))) return options;
-  const std::filesystem::path folder = cache.settings().folder / "tunings";
+  // By a name that nobody else has: the cache's clear command removes it.
+  const std::filesystem::path folder = cache.settings().folder / "tunings.XLAprog1";
   if (cache.settings().read_only) {
     options.overrides.emplace_back("xla_gpu_experimental_autotune_cache_mode",
                                    "AUTOTUNE_CACHE_MODE_READ");
@@ -93,6 +94,17 @@ ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& opt
   return executable;
 }
 
+/// The entry on disk that says what a graph became; without its last line, which is for people.
+std::string RecordOf(const std::string& text_hash, const Signature& signature) {
+  return text_hash + "\n" + signature.ToString() + "\n";
+}
+
+/// Where in the user's program it was asked for.
+std::string CauseOf(const Program& program) {
+  const std::vector<Explanation> found = Explanations(program.explanation - 1, SIZE_MAX);
+  return found.empty() || found[0].number != program.explanation ? "" : found[0].cause;
+}
+
 ExecutablePtr FindOrCompile(const Program& program) {
   static auto& misses = *new debug::Counter("PersistentCacheMiss");
   const runtime::CompileOptions options = OptionsOf(program);
@@ -108,13 +120,16 @@ ExecutablePtr FindOrCompile(const Program& program) {
     executable = LoadProgram(*cache, key, options);
   }
   if (executable) {
-    if (!program.record.empty()) cache->Write(program.record, text_hash);
+    if (!program.record.empty()) {
+      cache->Write(program.record, RecordOf(text_hash, program.signature) + CauseOf(program));
+    }
     return executable;
   }
   misses.Add();
   NoteDiskMiss(program.explanation, key);
   executable = Compile(program, WithTunings(options, *cache));
-  StoreProgram({cache, key, options, executable, std::move(claim), program.record, text_hash});
+  StoreProgram({cache, key, options, executable, std::move(claim), program.record,
+                RecordOf(text_hash, program.signature) + CauseOf(program)});
   return executable;
 }
 
@@ -142,6 +157,16 @@ void TakeShardings(Program& program) {
 }
 
 }  // namespace
+
+std::string Signature::ToString() const {
+  auto list = [](const std::vector<ir::ShapeRef>& shapes) {
+    std::string text;
+    for (ir::ShapeRef shape : shapes) text += (text.empty() ? "" : ", ") + shape->ToString();
+    return text;
+  };
+  return "(" + list(parameters) + (parameters.empty() ? "" : ", ") + std::to_string(floats) +
+         " floats, " + std::to_string(integers) + " integers) -> (" + list(results) + ")";
+}
 
 ProgramPtr ProgramCache::Find(const ir::Hash128& key) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -199,10 +224,11 @@ bool RestoreProgram(Program& program, const ir::Hash128& graph) {
   if (!cache) return false;
   const std::string key = RecordKey(graph);
   if (key.empty()) return false;
-  const std::optional<std::string> text_hash = cache->Read(key);
-  if (text_hash) {
+  const std::optional<std::string> record = cache->Read(key);
+  const std::string text_hash = record ? record->substr(0, record->find('\n')) : std::string();
+  if (record && record->starts_with(RecordOf(text_hash, program.signature))) {
     const runtime::CompileOptions options = OptionsOf(program);
-    program.executable = LoadProgram(*cache, ProgramKey(*text_hash, options), options);
+    program.executable = LoadProgram(*cache, ProgramKey(text_hash, options), options);
     if (program.executable) {
       program.compiled.store(true, std::memory_order_release);
       return true;
@@ -245,7 +271,7 @@ Ahead& GetAhead() {
 
 }  // namespace
 
-void CompileAhead(const ProgramPtr& program) {
+void CompileAhead(const ProgramPtr& program) noexcept try {
   // A compile has threads of its own for its larger part.
   static const size_t most = std::max(1u, std::thread::hardware_concurrency() / 4);
   Ahead& ahead = GetAhead();
@@ -256,6 +282,8 @@ void CompileAhead(const ProgramPtr& program) {
   if (ahead.compiling.size() >= most) return;
   ahead.compiling.push_back(
       std::async(std::launch::async, [program] { CompileProgram(*program); }));
+} catch (const std::exception&) {
+  // The system has no thread: it is compiled when it runs.
 }
 
 void FinishCompilingAhead() {

@@ -25,16 +25,26 @@ struct PackedNumbers {
   Buffers buffers;
 };
 
+/// What a program takes and gives: data and results by their shapes, and how many numbers.
+struct Signature {
+  std::vector<ir::ShapeRef> parameters, results;
+  size_t floats = 0, integers = 0;
+
+  /// "(f32[2], s64[3], 1 floats, 0 integers) -> (f32[2,3])".
+  std::string ToString() const;
+};
+
 struct Program {
   /// Whether what is set when it is made is there; before that, with `making` held.
   std::atomic<bool> made{false};
   std::mutex making;
   // Set when made:
   const DeviceSet* devices = nullptr;  // that it runs on
-  std::string stablehlo;               // dropped once compiled
-  std::string record;                  // see RestoreProgram
-  std::vector<int> aliases;            // per data parameter: the output it is donated to, or -1
-  bool across_processes = false;       // has collectives of the devices
+  Signature signature;
+  std::string stablehlo;          // dropped once compiled
+  std::string record;             // see RestoreProgram
+  std::vector<int> aliases;       // per data parameter: the output it is donated to, or -1
+  bool across_processes = false;  // has collectives of the devices
   CompileSettingsPtr settings = CurrentSettings();
   bool must_repeat = MustRepeat();
   debug::Counter* runs = nullptr;  // of a program with a name
@@ -50,6 +60,7 @@ struct Program {
   std::exception_ptr failure;  // of compilation: the same for every later run
   // Used by the worker of the device only:
   bool memory_noted = false;
+  std::vector<size_t> result_bytes;  // of what each device has of the results
   PackedNumbers<double> floats;
   PackedNumbers<int64_t> integers;
 };
@@ -85,16 +96,17 @@ class ProgramCache {
 
 /// Takes the executable from the cache on disk by the hash of what it is made of, without lowering
 /// that, and returns whether it was there: a process of the same build and environment has noted
-/// there which program the hash became. Else CompileProgram will. For programs of one device.
+/// there which program the hash became, and of which signature. Else CompileProgram will. For
+/// programs of one device.
 bool RestoreProgram(Program& program, const ir::Hash128& hash);
 
 /// Compiles, or takes from the cache on disk (lazy/disk_cache.h), where that is not done;
 /// then there is an executable or a failure, and all shardings are known. Who asks meanwhile waits.
 void CompileProgram(Program& program);
 
-/// The same on a thread of its own, unless many do so already: for a program that waits behind
-/// others, which may have to be compiled, too.
-void CompileAhead(const ProgramPtr& program);
+/// The same on a thread of its own, unless many do so already or there can be none: for a program
+/// that waits behind others, which may have to be compiled, too.
+void CompileAhead(const ProgramPtr& program) noexcept;
 /// Waits for those threads.
 void FinishCompilingAhead();
 

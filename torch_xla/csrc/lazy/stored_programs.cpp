@@ -11,6 +11,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,7 +65,13 @@ class Storing {
   void Add(ProgramToStore program) {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(program));
-    if (!std::exchange(running_, true)) std::thread([this] { Run(); }).detach();
+    if (running_) return;
+    try {
+      std::thread([this] { Run(); }).detach();
+      running_ = true;
+    } catch (const std::system_error&) {
+      queue_.clear();  // The system has no thread: other processes compile it anew.
+    }
   }
 
   void Finish() {
@@ -84,7 +91,11 @@ class Storing {
         const ProgramToStore program = std::move(queue_.front());
         queue_.pop_front();
         lock.unlock();
-        Store(program);
+        try {
+          Store(program);
+        } catch (const std::exception&) {
+          // It is compiled anew in other processes; no memory, say, is nothing to end this one for.
+        }
       }
       lock.lock();
     }
@@ -105,7 +116,9 @@ class Storing {
     if (!cache.Write(program.key, content)) return;
     writes.Add();
     if (!std::exchange(probed_, true)) Probe(program, content);
-    if (!program.record.empty() && !rejected.load()) cache.Write(program.record, program.text_hash);
+    if (!program.record_key.empty() && !rejected.load()) {
+      cache.Write(program.record_key, program.record);
+    }
   }
 
   /// Some plugins refuse what they have written themselves. It is asked once, and the answer kept.

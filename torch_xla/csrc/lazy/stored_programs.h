@@ -22,8 +22,8 @@ std::string TextHash(std::string_view stablehlo);
 /// Of the entry of a program: all that its machine code depends on.
 std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options);
 
-/// Of the entry that says which program a graph became; empty where that cannot be told. Lowering
-/// depends on the code that does it, and on what the environment says.
+/// Of the entry that says which program a graph became, and its signature; empty where that cannot
+/// be told. Lowering depends on the code that does it, and on what the environment says.
 std::string RecordKey(const ir::Hash128& graph);
 
 /// Null where there is none that the plugin takes.
@@ -35,8 +35,8 @@ struct ProgramToStore {
   std::string key;
   runtime::CompileOptions options;
   ExecutablePtr executable;
-  DiskCache::Claim claim;         // ends when it is there
-  std::string record, text_hash;  // of a graph that became it; may be empty
+  DiskCache::Claim claim;          // ends when it is there
+  std::string record_key, record;  // of a graph that became it; the key may be empty
 };
 
 /// Soon, on a thread of its own: serializing takes a tenth of the compile.

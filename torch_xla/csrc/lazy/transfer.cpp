@@ -88,6 +88,10 @@ std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::Scala
 
 /// `dense` must live until the event is ready.
 runtime::Event StartDownload(const runtime::Buffer& buffer, const at::Tensor& dense) {
+  // It is written to for as many bytes as the buffer has.
+  TORCH_CHECK(buffer.bytes() == dense.nbytes(), "torch_xla: a buffer of ", buffer.bytes(),
+              " bytes was to be read as ", dense.scalar_type(), dense.sizes(), ", of ",
+              dense.nbytes(), " bytes");
   InboundData().AddSample(static_cast<double>(buffer.bytes()));
   return buffer.CopyToHost(dense.mutable_data_ptr());
 }

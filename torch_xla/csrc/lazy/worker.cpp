@@ -56,6 +56,59 @@ void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   }
 }
 
+/// The exception of a failure, on whatever thread: where there is no memory to make it, that.
+std::exception_ptr FailureOf(const runtime::Error& error, const Failed& failed) noexcept {
+  try {
+    return AsTorchError(error, failed);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+bool Same(ir::ShapeRef a, ir::ShapeRef b) {
+  return a == b || (a->dtype == b->dtype && a->dims == b->dims);
+}
+
+/// The last look before a program runs, however it was found: it reads and writes memory by the
+/// sizes that it was compiled for.
+void CheckFits(const Program& program, const Execution& execution) {
+  const Signature& signature = program.signature;
+  bool fits = execution.inputs.size() == signature.parameters.size() &&
+              execution.outputs.size() == signature.results.size() &&
+              execution.floats.size() == signature.floats &&
+              execution.integers.size() == signature.integers;
+  for (size_t i = 0; fits && i < execution.inputs.size(); ++i) {
+    fits = Same(execution.inputs[i]->shape(), signature.parameters[i]);
+  }
+  for (size_t i = 0; fits && i < execution.outputs.size(); ++i) {
+    fits = Same(execution.outputs[i]->shape(), signature.results[i]);
+  }
+  if (fits) [[likely]]
+    return;
+  Signature given{.floats = execution.floats.size(), .integers = execution.integers.size()};
+  for (const DeviceDataPtr& data : execution.inputs) given.parameters.push_back(data->shape());
+  for (const DeviceDataPtr& data : execution.outputs) given.results.push_back(data->shape());
+  TORCH_CHECK(false, "torch_xla: program ", program.explanation, " was compiled for ",
+              signature.ToString(), " and was to run with ", given.ToString(),
+              ". It did not run; this is a fault of torch_xla");
+}
+
+std::vector<size_t> ResultBytes(const Program& program) {
+  std::vector<size_t> bytes;
+  for (size_t i = 0; i < program.signature.results.size(); ++i) {
+    const ir::Shape& shape = *program.signature.results[i];
+    const bool whole = program.shardings.empty() || program.shardings[i]->replicated();
+    size_t size = runtime::ByteWidth(lowering::PhysicalType(shape.dtype, Platform()));
+    if (whole) {
+      size *= static_cast<size_t>(shape.numel);
+    } else {
+      for (int64_t dim : program.shardings[i]->TileDims(shape.dims)) size *= dim;
+    }
+    bytes.push_back(size);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Worker::Worker(int device) : device_(device), thread_([this] { Run(); }) {
@@ -72,32 +125,49 @@ Worker::~Worker() {
   num_workers.fetch_sub(1, std::memory_order_relaxed);
 }
 
-uint64_t Worker::Reserve() {
+Worker::Place Worker::Reserve() {
   std::lock_guard<std::mutex> lock(mutex_);
-  ++unfinished_;
   queue_.emplace_back();
-  return taken_ + queue_.size() - 1;
+  ++unfinished_;
+  return {this, taken_ + queue_.size() - 1};
+}
+
+void Worker::GiveUp(uint64_t place) noexcept {
+  bool wake = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Put(place, {});
+    wake = sleeping_;
+  }
+  if (wake) work_.notify_one();
+}
+
+void Worker::Put(uint64_t place, Execution&& execution) noexcept {
+  queue_[place - taken_] = std::move(execution);
+  filled_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
   // With several devices another one's program may be what this one waits for.
-  return place == taken_ && running_ == 0 && !launching_ && execution.program &&
+  return place == taken_ && running_ == 0 && !launching_ &&
          execution.program->compiled.load(std::memory_order_relaxed) &&
          execution.program->devices->size() == 1 &&
          TimeOf(*execution.program->run_time) < kLongRun &&
          num_workers.load(std::memory_order_relaxed) == 1;
 }
 
-void Worker::Fill(uint64_t place, Execution execution) {
+void Worker::Fill(Place reserved, Execution execution) {
+  const uint64_t place = reserved.number_;
   bool here = waited_.exchange(false, std::memory_order_relaxed);
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-  if (!here && execution.is_whole_step && execution.program) {
+  if (!here && execution.is_whole_step) {
     const std::chrono::nanoseconds time = TimeOf(*execution.program->run_time);
     here = IsShort(time) && time > kTinyRun;
     // Who ends the last one may hold the mutex still: no going to sleep for that.
     if (here) SpinFor(kShortRun, [&] { return unfinished_.load() == 1 && lock.try_lock(); });
   }
   if (!lock.owns_lock()) lock.lock();
+  reserved.worker_ = nullptr;
   if (here && RunsHere(place, execution)) {
     queue_.pop_front();
     ++taken_;
@@ -111,12 +181,11 @@ void Worker::Fill(uint64_t place, Execution execution) {
     return;
   }
   // Behind another one, which may have to be compiled first.
-  if (execution.program && !execution.program->compiled.load(std::memory_order_relaxed) &&
+  if (!execution.program->compiled.load(std::memory_order_relaxed) &&
       (launching_ || place != taken_)) {
     CompileAhead(execution.program);
   }
-  queue_[place - taken_] = std::move(execution);
-  filled_.fetch_add(1, std::memory_order_relaxed);
+  Put(place, std::move(execution));
   const bool wake = sleeping_, full = unfinished_ >= kMaxUnfinished;
   lock.unlock();  // Who wakes takes it.
   if (wake) work_.notify_one();
@@ -222,20 +291,26 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
   return upload(program.floats, execution.floats, type, halves.data());
 }
 
-void Worker::Finish(const Running& running, const runtime::Error* error) {
+void Worker::Finish(const Running& running, const runtime::Error* error) noexcept {
+  // A report of all memory, made before others have to wait for it.
+  const std::exception_ptr failure = error ? FailureOf(*error, FailedBy(running)) : nullptr;
   std::unique_lock<std::mutex> lock(mutex_);
   // Read with the lock held: else another's end, later than this one's, may be noted already.
   const Clock::time_point now = Clock::now();
   // What it waited for the one before it is not its own time.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   const int64_t nanoseconds = std::chrono::nanoseconds(time).count();
-  ExecuteTime().AddSample(static_cast<double>(nanoseconds));
   running.run_time->store(nanoseconds, std::memory_order_relaxed);
   last_run_.store(nanoseconds, std::memory_order_relaxed);
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
-  NoteRan({running.program, device_, (end - time).count(), end.count()});
-  if (error) {
-    failures_.Note(running.execution, running.sources, AsTorchError(*error, FailedBy(running)));
+  try {
+    ExecuteTime().AddSample(static_cast<double>(nanoseconds));
+    NoteRan({running.program, device_, (end - time).count(), end.count()});
+  } catch (const std::bad_alloc&) {
+    // One measurement less.
+  }
+  if (failure) {
+    failures_.Note(running.execution, running.sources, failure);
     DeviceData::Discount(device_, running.execution);
   }
   const bool notify = Finished();
@@ -256,6 +331,14 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
     for (const Buffers* argument : arguments) lists[d].push_back((*argument)[d].get());
   }
   std::vector<runtime::ExecuteResult> results = executable.ExecuteSharded(lists);
+  for (const runtime::ExecuteResult& result : results) {
+    for (size_t i = 0; i < execution.outputs.size(); ++i) {
+      TORCH_CHECK(result.outputs.at(i)->bytes() == execution.program->result_bytes[i],
+                  "torch_xla: program ", execution.program->explanation, " gave ",
+                  result.outputs[i]->bytes(), " bytes as result ", i, ", of ",
+                  execution.program->signature.ToString(), ". This is a fault of torch_xla");
+    }
+  }
   // Who sees a result sees, too, that what was donated to it is gone.
   const std::vector<int>& aliases = execution.program->aliases;
   for (size_t i = 0; i < aliases.size(); ++i) {
@@ -298,7 +381,9 @@ void Worker::Execute(Execution& execution) {
     if (program.failure) std::rethrow_exception(program.failure);
     if (!std::exchange(program.memory_noted, true)) {
       NoteMemory(program.explanation, program.executable->memory());
+      program.result_bytes = ResultBytes(program);
     }
+    CheckFits(program, execution);
     c10::SmallVector<const Buffers*, 64> arguments;
     Executions& sources = running->sources;
     if (execution.host) {
@@ -332,15 +417,15 @@ void Worker::Execute(Execution& execution) {
     struct Rest {
       std::mutex mutex;
       size_t count;
-      std::unique_ptr<runtime::Error> error;
+      std::optional<runtime::Error> error;
     };
     auto rest = std::make_shared<Rest>();
     rest->count = done.size();
     for (const runtime::Event& event : done) {
       event.OnReady([this, running, rest](const runtime::Error* error) {
         std::lock_guard<std::mutex> lock(rest->mutex);
-        if (error && !rest->error) rest->error = std::make_unique<runtime::Error>(*error);
-        if (--rest->count == 0) Finish(*running, rest->error.get());
+        if (error && !rest->error) rest->error = *error;
+        if (--rest->count == 0) Finish(*running, rest->error ? &*rest->error : nullptr);
       });
     }
   } catch (...) {

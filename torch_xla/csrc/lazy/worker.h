@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lazy/device_data.h"
@@ -41,13 +42,34 @@ class Worker {
   ~Worker();
 
   /// A place in the queue, for an execution that Fill gives later: what is reserved first runs
-  /// first, and waits there. Every place must be filled.
-  uint64_t Reserve();
-  /// One without a program runs nothing. Then blocks while too many are queued or running. Where
-  /// the caller has waited for all that it gave before and the program is short, the caller's
-  /// thread hands it to the plugin itself: waking the worker would cost more than that takes. Where
-  /// it is a whole step and very short it waits here for those before, a moment, and does the same.
-  void Fill(uint64_t place, Execution execution);
+  /// first, and waits there. Nothing runs in a place that is given up.
+  class Place {
+   public:
+    Place() = default;
+    Place(Place&& other) noexcept
+        : worker_(std::exchange(other.worker_, nullptr)), number_(other.number_) {}
+    Place& operator=(Place&& other) noexcept {
+      std::swap(worker_, other.worker_);
+      std::swap(number_, other.number_);
+      return *this;
+    }
+    ~Place() {
+      if (worker_) worker_->GiveUp(number_);
+    }
+
+   private:
+    friend class Worker;
+    Place(Worker* worker, uint64_t number) : worker_(worker), number_(number) {}
+
+    Worker* worker_ = nullptr;
+    uint64_t number_ = 0;
+  };
+  Place Reserve();
+  /// Blocks while too many are queued or running. Where the caller has waited for all that it gave
+  /// before and the program is short, the caller's thread hands it to the plugin itself: waking the
+  /// worker would cost more than that takes. Where it is a whole step and very short it waits here
+  /// for those before, a moment, and does the same.
+  void Fill(Place place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
   /// Blocks until all that was pushed is done.
   void Drain();
@@ -70,6 +92,9 @@ class Worker {
   };
   Failed FailedBy(const Running& running) const;
   void Run();
+  void GiveUp(uint64_t place) noexcept;
+  /// Of a place, with the mutex held; an execution without a program runs nothing.
+  void Put(uint64_t place, Execution&& execution) noexcept;
   /// With the mutex held: whether the caller of Fill may run what it gives.
   bool RunsHere(uint64_t place, const Execution& execution) const;
   void Execute(Execution& execution);
@@ -78,7 +103,8 @@ class Worker {
   /// each device.
   void Launch(Execution& execution, std::span<const Buffers* const> arguments, uint64_t number,
               std::vector<runtime::Event>& done);
-  void Finish(const Running& running, const runtime::Error* error);
+  /// On a thread of the plugin's.
+  void Finish(const Running& running, const runtime::Error* error) noexcept;
   void Finish(HostCalls& after, const Running& running);
   /// One execution is done; with the mutex held. Returns whether to notify done_.
   bool Finished();
