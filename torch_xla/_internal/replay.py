@@ -18,17 +18,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree
 
 from torch_xla import _XLAC
 from torch_xla._internal import regions, replay_calls, replay_guards, replay_host, variables
 from torch_xla.utils import closures
 
-# Calls in a row that are recorded in vain before it is given up.
+# Calls that are recorded in vain before it is given up, and of those with arguments of new sizes or
+# values; one more for so many replayed.
 _MAX_ATTEMPTS = 12
-# Calls with arguments of new sizes or values that are recorded; one more for so many replayed.
 _MAX_NEW = 64
-_REPLAYED_FOR_NEW = 8
+_REPLAYED_FOR_ONE = 8
 # Kept for each function and thread: one for each set of guards.
 _MAX_RECORDINGS = 64
 _MAX_CANDIDATES = 64
@@ -62,18 +63,26 @@ class Status:
 class _Results:
     """What a call returns, described so that it can be made anew."""
 
-    def __init__(self, given: list[torch.Tensor], persistent: dict[int, Any]) -> None:
+    def __init__(
+        self, given: list[torch.Tensor], persistent: dict[int, Any], containers: list[Any]
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.refusal = ""
         self._places: dict[int, int] = {}
         self._given = {id(tensor): i for i, tensor in reversed(list(enumerate(given)))}
         self._persistent = persistent
+        self._containers = {id(one) for one in containers}
 
     def describe(self, value: Any) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
             return self._describe_tensor(value)
         if id(value) in self._persistent:
             return ("value", value)
+        if id(value) in self._containers:
+            self.refusal = "it returns a container that is an argument, or one of them twice"
+            return ("value", None)
+        if type(value) in (tuple, list, dict) and value:
+            self._containers.add(id(value))
         if type(value) in (tuple, list):
             kind = type(value).__name__
             return (kind, [self.describe(item) for item in value])
@@ -168,13 +177,14 @@ class _Attempt:
         for path, value in self._pattern.others:
             self._walk.add(value, path)
         self._walk.add(owner.function, owner.name)
-        self._walk.add_code(owner.functions())
-        for value in owner.objects.values():
+        for value in (*owner.objects.values(), *_get_current_function_mode_stack()):
             self._walk.add(value, type(value).__name__)
+        self._walk.add_code()
         self.refusal = self._walk.refusal
         if self.refusal:
             return
         given = [*self._walk.tensors, *self._pattern.take_tensors()]
+        self._containers = self._pattern.take_containers()
         self._given = given
         self._host = replay_host.Host(self._walk.optimizers)
         self._recorder = _XLAC._ReplayRecorder(given)
@@ -194,13 +204,13 @@ class _Attempt:
         if not self.refusal:
             self.refusal = self._changes(args, kwargs)
         if not self.refusal:
-            self._results = _Results(self._given, self._walk.seen)
+            self._results = _Results(self._given, self._walk.seen, self._containers)
             self._description = self._results.describe(result)
             self.refusal = self._results.refusal
         if self._recorder is not None:
             tensors = [] if self.refusal else self._results.tensors
             if self._recorder.end(tensors) and not self.refusal:
-                gc.collect()  # Cycles that nobody can reach are no results.
+                gc.collect(0)  # Cycles that it made, and that nobody can reach, are no results.
                 self._recorder.end(tensors)
         return result
 
@@ -251,7 +261,7 @@ class _OfThread:
     def __init__(self, function: Callable[..., Any], name: str, region: regions.Region) -> None:
         self.function = function
         self.name = name
-        self.code: dict[types.CodeType, dict[str, Any]] = {}
+        self.code: dict[tuple[types.CodeType, int], dict[str, Any]] = {}
         self.objects: dict[int, Any] = {}
         self.calls = self.replayed = 0
         self.refused = False
@@ -262,7 +272,6 @@ class _OfThread:
         self._attempts = 0
         self._new = 0
         self._learnt = False
-        self._functions: list[weakref.ref[types.FunctionType]] | None = None
         check = variables.ALL["XLA_REPLAY_CHECK"]
         self._first_interval = self._interval = check.value()
         # The user's choice stays as it is.
@@ -284,7 +293,7 @@ class _OfThread:
                 self.replayed += 1
                 closures.run_step_closures()
                 return replayed[0]
-        if self.refused or not _XLAC._may_cut():
+        if self.refused or not _XLAC._may_record():
             return self._run(args, kwargs)
         return self._record(args, kwargs)
 
@@ -303,16 +312,6 @@ class _OfThread:
             result = attempt.run(args, kwargs)
         attempt.finish()
         return attempt, result
-
-    def functions(self) -> list[types.FunctionType]:
-        """Returns the functions that close over variables, of the code that ran.
-
-        A search takes ten times as long as a call; a check looks at those of the last recording,
-        whose guards hold.
-        """
-        if self._functions is None:
-            self._functions = [weakref.ref(one) for one in replay_guards.functions_of(self.code)]
-        return [function for one in self._functions if (function := one()) is not None]
 
     def _learn(self, calls: replay_calls.Calls) -> bool:
         """Notes what code ran; returns whether all of it was known."""
@@ -338,13 +337,12 @@ class _OfThread:
         if self._recordings:
             self.reason = _difference(self._recordings[-1], args, kwargs) or "memory is shared"
         new = not any(one.takes(args, kwargs) for one in (*self._recordings, *self._candidates))
-        if new and self._new >= _MAX_NEW + self.replayed // _REPLAYED_FOR_NEW:
+        if new and self._new >= _MAX_NEW + self.replayed // _REPLAYED_FOR_ONE:
             self.reason = "its arguments are of new sizes or values too often"
             if not self._recordings:
                 self._refuse()
             return self._run(args, kwargs)
         regions.sync()  # Guards of tensors look at data.
-        self._functions = None
         # A recording whose guards hold was not replayed for its numbers: it may learn.
         alike = [one for one in (*self._recordings, *self._candidates) if one.holds(args, kwargs)]
         if self._candidates and not alike:
@@ -378,9 +376,11 @@ class _OfThread:
                 self._recordings.remove(before)
             self._recordings.append(attempt.recording)
             del self._recordings[:-_MAX_RECORDINGS]
-            self._attempts = 0
             self._interval = self._to_check = self._first_interval
-        if self._attempts >= _MAX_ATTEMPTS:
+        # Each new one but the first has an attempt that confirms it.
+        allowed = _MAX_ATTEMPTS + max(self._new - 1, 0) + self.replayed // _REPLAYED_FOR_ONE
+        if self._attempts >= allowed:
+            self.reason += "; too few calls are replayed for what recording costs"
             self._refuse()
         return result
 

@@ -32,6 +32,7 @@ _UNSEEN = {
     "_thread": {"start_new_thread", "start_joinable_thread"},
     "sys": {"settrace", "setprofile"},
     "torch": {"get_num_threads", "get_num_interop_threads"},
+    "torch._C": {"_set_multithreading_enabled"},
 }
 # Modules of which all functions are such, but for some that only compute.
 _OUTSIDE: dict[str, set[str]] = {
@@ -46,11 +47,13 @@ _OUTSIDE: dict[str, set[str]] = {
     "_socket": set(),
     "_uuid": set(),
 }
+# Of objects that show what others did, or count.
 _UNSEEN_METHODS = {"write", "writelines", "read", "readline", "now", "utcnow", "today"}
 # Modules of the standard library that work with what other threads and processes do.
 _OF_OTHERS = ("asyncio", "concurrent", "multiprocessing", "subprocess")
 
 
+_LRU_CACHE = type(functools.lru_cache(len))
 # What is looked at where their methods run, wherever it comes from.
 _WATCHED = (
     torch.nn.Module,
@@ -104,7 +107,7 @@ class Calls:
     """Watches the calls within a block, on this thread.
 
     Attributes:
-        code: All code that ran and is not PyTorch's, with the globals that it sees.
+        code: All code that ran, with the globals that it sees. Equal code of two modules is two.
         objects: Modules, optimizers, schedulers and loggers whose methods ran.
         refusal: Why the block cannot be replayed; empty where nothing is known against it.
         backward: Whether a backward pass ran.
@@ -112,7 +115,7 @@ class Calls:
     """
 
     def __init__(self) -> None:
-        self.code: dict[types.CodeType, dict[str, Any]] = {}
+        self.code: dict[tuple[types.CodeType, int], dict[str, Any]] = {}
         self.objects: dict[int, Any] = {}
         self.events: list[Any] = []
         self._scheduler: types.FrameType | None = None
@@ -122,6 +125,9 @@ class Calls:
 
     def __enter__(self) -> Calls:
         self._random = self._random_states()
+        # Hooks that other threads run would not be seen.
+        self._has_threads = torch._C._is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
         # Finalizers and callbacks of the collector are nothing that the block calls.
         self._collects = gc.isenabled()
         gc.disable()
@@ -131,6 +137,7 @@ class Calls:
 
     def __exit__(self, *exc_info: object) -> None:
         sys.setprofile(self._before)
+        torch._C._set_multithreading_enabled(self._has_threads)
         if self._collects:
             gc.enable()
         for name, before, now in zip(
@@ -171,8 +178,8 @@ class Calls:
                     self.objects[id(owner)] = owner
                     if code.co_name == "step":
                         self._step(frame, owner)
-            if code not in self.code and family(code) != "trusted":
-                self.code[code] = frame.f_globals
+            if (key := (code, id(frame.f_globals))) not in self.code and code.co_filename != __file__:
+                self.code[key] = frame.f_globals
             place = _place_in_stdlib(code.co_filename)
             if place is not None and (
                 place.startswith(_OF_OTHERS) or code.co_name == "import_module"
@@ -191,6 +198,8 @@ class Calls:
             elif name in _UNSEEN_METHODS and isinstance(owner, type):
                 if owner.__module__ == "datetime":
                     self._refuse(frame, f"calls {owner.__name__}.{name}()")
+            elif name == "cache_info" and isinstance(owner, _LRU_CACHE):
+                self._refuse(frame, "asks a cache how often it was of use")
             elif name == "initial_seed" and isinstance(owner, torch.Generator):
                 self._refuse(frame, "asks for the seed of a generator")
         elif event == "return" and frame is self._scheduler:

@@ -6,8 +6,10 @@ notes them in an ``_ObjectGuards``, which says later, without Python, whether th
 
 from __future__ import annotations
 
+import abc
+import builtins
 import collections
-import contextlib
+import contextvars
 import dis
 import enum
 import functools
@@ -62,16 +64,10 @@ LEAVES = (
     range,
     slice,
     re.Pattern,
-    type(threading.Lock()),
     type(threading.RLock()),
 )
 # Objects of classes of these modules of the standard library are machinery.
 _MACHINERY = {
-    "_thread",
-    "abc",
-    "concurrent",
-    "contextlib",
-    "contextvars",
     "importlib",
     "inspect",
     "logging",
@@ -81,6 +77,10 @@ _MACHINERY = {
     "warnings",
     "weakref",
 }
+_LRU_CACHE = type(functools.lru_cache(len))
+_LOCK = type(threading.Lock())
+_ABC_CACHES = type(vars(abc.ABC)["_abc_impl"])
+_MISSING = object()
 # Code that names one of these may read what replay_host.py lets change.
 _READERS = {"param_groups", "state", "state_dict"}
 # Code that names one of these may read what it has no name of.
@@ -90,8 +90,12 @@ _USER_READERS = {*_READERS, "__dict__", "__getstate__", "__reduce_ex__", "vars",
 _OPEN_BASES = (
     BaseException, bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type,
     collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
-    types.GenericAlias, types.SimpleNamespace, weakref.ref, type(functools.lru_cache(len)),
+    types.GenericAlias, types.SimpleNamespace, weakref.ref, property,
 )  # fmt: skip
+# What is looked at of PyTorch's and the standard library's modules and classes: code.
+_METHODS = (types.FunctionType, staticmethod, classmethod, property)
+_CODE = (*_METHODS, type, types.ModuleType)
+_IS_HEAP_TYPE = 1 << 9
 _SCHEDULERS = torch.optim.lr_scheduler.__name__
 _MAX_OBJECTS = 200_000
 _MAX_BYTES = 1 << 16
@@ -106,19 +110,6 @@ def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
             found[instruction.argval] = None
     texts = [constant for constant in code.co_consts if isinstance(constant, str)]
     return tuple(found), (*code.co_names, *(text for text in texts if text.isidentifier()))
-
-
-def functions_of(codes: Iterable[types.CodeType]) -> list[types.FunctionType]:
-    """Returns the functions that close over variables, of some code; looks at all objects."""
-    closures = [code for code in codes if code.co_freevars]
-    if not closures:
-        return []
-    wanted = set(closures)
-    return [
-        found
-        for found in gc.get_referrers(*closures)
-        if isinstance(found, types.FunctionType) and found.__code__ in wanted
-    ]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -155,7 +146,7 @@ class Walk:
         refusal: Why the function cannot be replayed; empty where nothing is against it.
     """
 
-    def __init__(self, code: dict[types.CodeType, dict[str, Any]]) -> None:
+    def __init__(self, code: dict[tuple[types.CodeType, int], dict[str, Any]]) -> None:
         self.guards = _XLAC._ObjectGuards()
         self.tensors: list[torch.Tensor] = []
         self.seen: dict[int, Any] = {}
@@ -165,18 +156,23 @@ class Walk:
         self._owned: set[int] = set()
         self._entering = False
         self._code = code
+        self._ran = {one for one, _ in code}
+        self._entered: set[types.CodeType] = set()  # Of what ran, where a function leads to it.
+        self._classes: set[type] = set()
         self._open: collections.deque[tuple[Any, str]] = collections.deque()
-        self._names: set[tuple[int, str]] = set()
-        self._attributes = {name for one in code for name in _names(one)[1]}
-        self._looks_up = any(
-            family(one) == "user" and not _LOOK_UPS.isdisjoint((*_names(one)[0], *_names(one)[1]))
-            for one in code
-        )
-        if any(family(one) == "user" and "_version" in one.co_names for one in code):
+        self._globals: dict[int, set[str]] = {}
+        self._asked_by_user: set[int] = set()
+        users = [one for one in self._ran if family(one) == "user"]
+        others = [one for one in self._ran if family(one) != "trusted"]
+        # What is asked of the modules of users and libraries, and of all.
+        self._attributes = frozenset(name for one in others for name in _names(one)[1])
+        self._all_attributes = frozenset(name for one in self._ran for name in _names(one)[1])
+        self._looks_up = any(not _LOOK_UPS.isdisjoint(sum(_names(one), ())) for one in users)
+        if any("_version" in one.co_names for one in users):
             self.refusal = "it reads the version of a tensor, which no guard sees"
         self._reads_optimizers = any(
             not names.isdisjoint(_USER_READERS if family(one) == "user" else _READERS)
-            for one, names in ((one, {*_names(one)[0], *_names(one)[1]}) for one in code)
+            for one, names in ((one, set(sum(_names(one), ()))) for one in others)
         )
 
     def add(self, value: Any, path: str) -> None:
@@ -185,12 +181,16 @@ class Walk:
         while self._open and not self.refusal:
             self._visit(*self._open.popleft())
 
-    def add_code(self, functions: list[types.FunctionType]) -> None:
-        """Goes through what the code that runs names, and what its functions close over."""
-        for code, variables in self._code.items():
+    def add_code(self) -> None:
+        """Goes through what the code that runs names; call it last.
+
+        All that ran has to be a function that something leads to: one that is called by code
+        behind C (a registry, a hook) can be another one the next time.
+        """
+        for (code, _), variables in self._code.items():
             self._add_globals(code, variables)
-        for function in functions:
-            self._push(function, function.__qualname__)
+        for value in (torch.Tensor, torch.nn.Parameter):
+            self._push(value, value.__name__)
         for place in (
             "torch.nn.modules.module",
             "torch.optim.optimizer",
@@ -205,6 +205,13 @@ class Walk:
                 self._push(vars(module)[name], f"{module.__name__}.{name}")
         while self._open and not self.refusal:
             self._visit(*self._open.popleft())
+        made = {one for code in self._ran for one in code.co_consts if one in self._ran}
+        for code in self._ran - self._entered - made:
+            if not self.refusal and family(code) != "trusted" and code.co_name != "<module>":
+                self.refusal = (
+                    f"it runs {code.co_name} ({code.co_filename}:{code.co_firstlineno}), to which "
+                    "nothing that is looked at leads"
+                )
 
     def _push(self, value: Any, path: str) -> None:
         if id(value) in self._owned and not self._entering:
@@ -220,9 +227,10 @@ class Walk:
             self.refusal = f"it can reach more than {_MAX_OBJECTS} objects"
 
     def _add_globals(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        kind = family(code)
         names: Iterable[str] = _names(code)[0]
         where = variables.get("__name__", "globals")
-        if "globals" in names and family(code) == "user":
+        if "globals" in names and kind == "user":
             names = [name for name in variables if not name.startswith("__")]
         for imported in _imports(code):
             parts = imported.split(".")
@@ -230,40 +238,53 @@ class Walk:
                 module = sys.modules.get(".".join(parts[: i + 1]))
                 if module is not None:
                     self._push(module, imported)
-        new = [name for name in names if (id(variables), name) not in self._names]
-        self._names.update((id(variables), name) for name in new)
+        known = self._globals.setdefault(id(variables), set())
+        new = [name for name in names if name not in known]
+        known.update(new)
         self.guards.add_names(variables, new, where)
-        for name in names:
+        self.guards.add_names(vars(builtins), [n for n in new if n not in variables], "builtins")
+        for name in new:
             if name not in variables:
                 continue
-            self._push(variables[name], f"{where}.{name}")
+            value = variables[name]
+            if kind == "user" and isinstance(value, types.ModuleType):
+                self._asked_by_user.add(id(value))
+            if kind != "trusted" or isinstance(value, _CODE):
+                self._push(value, f"{where}.{name}")
 
-    def _visit_module(self, module: types.ModuleType) -> None:
+    def _visit_module(self, module: types.ModuleType, path: str) -> None:
         content = vars(module)
-        names = [name for name in self._attributes if name in content]
         file = getattr(module, "__file__", None)
         kind = "user" if module.__name__ == "__main__" else "trusted"
         if file is not None:
             kind = file_family(file)
         elif module.__spec__ is None:
             kind = "user"  # Made by hand.
+        asked = self._all_attributes if kind == "trusted" else self._attributes
+        names = sorted(asked & content.keys())
         others: list[str] = []
-        if self._looks_up and kind == "user":
-            others = [name for name in content if not name.startswith("__") and name not in names]
+        if self._looks_up and (kind == "user" or id(module) in self._asked_by_user):
+            others = [name for name in content if not name.startswith("__") and name not in asked]
         self.guards.add_names(content, [*names, *others], module.__name__)
-        if module is sys and "modules" in names:
+        # Of PyTorch's modules it is what the others ask.
+        absent = self._attributes.difference(content)
+        self.guards.add_absent(
+            content, None if others and kind == "user" else absent, module.__name__
+        )
+        if type(module) is not types.ModuleType:
+            self._push(type(module), type(module).__qualname__)
+        if module is sys and "modules" in self._attributes:
             self.refusal = "it looks modules up in sys.modules"
         for name in names:
             value = content[name]
-            if kind != "trusted" or isinstance(value, types.ModuleType):
+            if kind != "trusted" or isinstance(value, _CODE):
                 self._push(value, f"{module.__name__}.{name}")
             elif module is os and name in ("environ", "getenv"):
                 self._push(os.environ._data, "os.environ")  # type: ignore[attr-defined]
-            elif not module.__name__.startswith("torch") and isinstance(
-                value, (list, dict, set, logging.Logger)
-            ):
-                self._push(value, f"{module.__name__}.{name}")
-        for name in others:
+            elif name in self._attributes and not module.__name__.startswith("torch"):
+                if isinstance(value, (list, dict, set, logging.Logger)):
+                    self._push(value, f"{module.__name__}.{name}")
+        for name in others if kind == "user" else ():
             if not isinstance(content[name], (types.FunctionType, types.ModuleType, type)):
                 self._push(content[name], f"{module.__name__}.{name}")
 
@@ -272,12 +293,14 @@ class Walk:
             self._visit_tensor(value, path)
         elif isinstance(value, dict):
             self.guards.add_dict(value, path)
+            if isinstance(value, collections.OrderedDict) and len(value) > 1:
+                self.guards.add_items(value, collections.OrderedDict, path)
             for key, item in value.items():
                 self._push(key, f"a key of {path}")
                 self._push(
                     item, f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[…]"
                 )
-            if type(value).__module__ not in ("builtins", "collections"):
+            if type(value) is not dict:
                 self._visit_object(value, path)
         elif isinstance(value, list):
             self.guards.add_list(value, path)
@@ -286,44 +309,74 @@ class Walk:
                 self._visit_object(value, path)
         elif isinstance(value, (tuple, frozenset)):
             self._visit_items(value, path)
-            if hasattr(value, "__dict__"):
+            # The others are built in, as sys.version_info is.
+            if type(value).__flags__ & _IS_HEAP_TYPE and not hasattr(value, "n_sequence_fields"):
                 self._visit_object(value, path)
         elif isinstance(value, (set, collections.deque)):
-            self.guards.add_equal(value, value.copy(), path)
+            kind = set if isinstance(value, set) else collections.deque
+            self.guards.add_items(value, kind, path)
             self._visit_items(value, path)
+            if type(value) is not kind:
+                self._visit_object(value, path)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value, path)
         elif isinstance(value, types.MethodType):
             self._push(value.__self__, path)
             self._push(value.__func__, path)
         elif isinstance(value, functools.partial):
-            self._push(value.func, f"{path}.func")
-            self._push(value.args, f"{path}.args")
-            self._push(value.keywords, f"{path}.keywords")
+            for name in ("func", "args", "keywords"):
+                self.guards.add_attribute(value, name, f"{path}.{name}")
+                self._push(getattr(value, name), f"{path}.{name}")
+            self._visit_object(value, path)
         elif isinstance(value, (staticmethod, classmethod)):
             self._push(value.__func__, path)
         elif isinstance(value, property):
-            for part in (value.fget, value.fset):
+            for part in (value.fget, value.fset, value.fdel):
                 self._push(part, path)
+            if type(value) is not property:
+                self._visit_object(value, path)
         elif isinstance(value, type):
             self._visit_class(value, path)
-        elif isinstance(value, types.BuiltinFunctionType):
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             # The state of the module `random` is compared for each call.
-            if value.__self__ is not random._inst and not isinstance(
-                value.__self__, (types.ModuleType, type(None))
-            ):
-                self._push(value.__self__, path)
+            owner = value.__self__
+            if owner is not random._inst and not isinstance(owner, (types.ModuleType, type(None))):
+                if not type(owner).__qualname__.startswith(("pybind11_", "PyCapsule")):
+                    self._push(owner, path)
         elif isinstance(value, types.CellType):
             self._visit_cell(value, path)
         elif isinstance(value, types.ModuleType):
-            self._visit_module(value)
+            self._visit_module(value, path)
         elif isinstance(value, weakref.ref):
             self._push(value(), path)
         elif isinstance(value, enum.Enum):
             self.guards.add_dict(vars(value), path)
             self._visit_items(vars(value).values(), path)
-        elif isinstance(value, LEAVES):
+            self._push(type(value), type(value).__qualname__)
+        elif isinstance(value, types.GenericAlias):
+            self._visit_items((value.__origin__, *value.__args__), path)
+        elif isinstance(value, slice):
+            self._visit_items((value.start, value.stop, value.step), path)
+        elif isinstance(value, operator.itemgetter):
+            self._visit_items(value.__reduce__()[1], path)
+        elif isinstance(value, types.MappingProxyType):
+            self._visit_items(gc.get_referents(value), path)
+        elif isinstance(value, contextvars.ContextVar):
+            self.guards.add_question(value.get, (_MISSING,), path)
+            self._push(value.get(_MISSING), path)
+        elif isinstance(value, _ABC_CACHES):
+            # What isinstance() finds, it finds again until somebody registers a class.
+            self.guards.add_question(abc.get_cache_token, (), "the registered subclasses")
+        elif isinstance(value, _LOCK):
+            self.guards.add_question(value.locked, (), path)
+        elif isinstance(value, _LRU_CACHE):
+            # Its function, the dict with what it keeps, and that.
+            if family(getattr(value.__wrapped__, "__code__", _names.__wrapped__.__code__)) != "trusted":
+                self._visit_items(gc.get_referents(value), path)
+        elif isinstance(value, LEAVES) or type(value) is object:
             pass
+        elif type(value).__qualname__ == "_lru_list_elem":
+            pass  # It never changes, and the dict of its cache has it.
         elif isinstance(value, logging.Logger):
             self._visit_logger(value, path)
         elif isinstance(value, threading.local):
@@ -336,8 +389,10 @@ class Walk:
             self._push(value.data, path)  # type: ignore[union-attr]
         elif isinstance(value, torch.Generator):
             self.generators.append((value, value.get_state(), path))
+        elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+            self.refusal = f"{path} is a storage, whose content no guard compares"
         elif type(value).__module__ == "numpy":
-            self._visit_array(value, path)
+            self._visit_numpy(value, path)
         else:
             self._visit_object(value, path)
 
@@ -356,33 +411,32 @@ class Walk:
             self._push(item, f"{path}[{i}]")
 
     def _visit_tensor(self, tensor: torch.Tensor, path: str) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            self.refusal = f"{path} is a tensor subclass, {type(tensor).__name__}"
+            return
         if tensor.device.type == "xla":
             self.tensors.append(tensor)
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-                self.refusal = f"{path} is a tensor subclass, {type(tensor).__name__}"
-        elif tensor.device.type != "meta":
-            self.guards.add_tensor(tensor, path)
+        elif refusal := self.guards.add_tensor(tensor, _MAX_BYTES, path):
+            self.refusal = f"{path} is {refusal}"
+            return
+        else:
+            self._push(tensor.grad, f"{path}.grad")
         self.guards.add_instance(tensor, path)
         self.guards.add_dict(vars(tensor), path)
         for name, value in vars(tensor).items():
             self._push(value, f"{path}.{name}")
-        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            if getattr(tensor, name, None) is not None:
-                self.guards.add_attribute(tensor, name, f"{path}.{name}")
-                self._push(getattr(tensor, name), f"{path}.{name}")
+        for hooks in self.guards.add_hooks(tensor, path):
+            self._push(hooks, f"the hooks of {path}")
 
     def _visit_function(self, function: types.FunctionType, path: str) -> None:
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            self.guards.add_attribute(function, name, f"{path}.{name}")
-        if function.__code__ not in self._code:
-            return  # It does not run.
+        self.guards.add_function(function, path)
+        if function.__code__ not in self._ran:
+            return
+        self._entered.add(function.__code__)
         self._add_globals(function.__code__, function.__globals__)
         self._push(function.__defaults__, f"{path}.__defaults__")
         self._push(function.__kwdefaults__, f"{path}.__kwdefaults__")
-        if vars(function):
-            self.guards.add_dict(vars(function), path)
-            for name, value in vars(function).items():
-                self._push(value, f"{path}.{name}")
+        self._push(vars(function), path)
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             self._visit_cell(cell, f"{path}'s {name}")
@@ -397,25 +451,31 @@ class Walk:
     def _visit_class(self, cls: type, path: str) -> None:
         self._push(type(cls), type(cls).__qualname__)
         for base in cls.__mro__:
-            module = sys.modules.get(base.__module__)
-            file = getattr(module, "__file__", None)
-            if base.__module__.split(".")[0] in ("builtins", "typing", "typing_extensions"):
+            # Nobody can write to what is built in.
+            if base in self._classes or not base.__flags__ & _IS_HEAP_TYPE:
                 continue
-            if file is None and base.__module__ != "__main__":
-                continue
-            if file is not None and file_family(file) == "trusted":
-                continue
+            self._classes.add(base)
             self.guards.add_class(base, base.__qualname__)
+            file = getattr(sys.modules.get(base.__module__), "__file__", None)
+            is_trusted = file is not None and file_family(file) == "trusted"
             for name, value in vars(base).items():
-                if isinstance(value, types.FunctionType) or not name.startswith("__"):
-                    self._push(value, f"{base.__qualname__}.{name}")
+                if isinstance(value, _METHODS):
+                    if is_trusted and not self._runs(value):
+                        continue
+                elif is_trusted or (name.startswith("__") and name != "__dataclass_fields__"):
+                    continue
+                self._push(value, f"{base.__qualname__}.{name}")
+
+    def _runs(self, method: Any) -> bool:
+        parts = (method, *(getattr(method, name, None) for name in ("__func__", "fget", "fset")))
+        return any(getattr(part, "__code__", None) in self._ran for part in parts)
 
     def _visit_object(self, value: Any, path: str) -> None:
         cls = type(value)
         root = cls.__module__.split(".")[0]
         if isinstance(value, logging.LoggerAdapter):
             self._push(value.logger, f"{path}.logger")
-        if root in _MACHINERY and not isinstance(value, contextlib.nullcontext):
+        if root in _MACHINERY:
             if cls.__module__ != "multiprocessing.sharedctypes":
                 return
             self.refusal = f"{path} is memory that other processes share"
@@ -432,7 +492,7 @@ class Walk:
             names = {name for name in dir(value) if not name.startswith("__")}
             if not self._reads_optimizers and not self._attributes & names - {"step", "optimizer"}:
                 return
-        has_dict = hasattr(value, "__dict__") and not isinstance(value, types.MappingProxyType)
+        has_dict = hasattr(value, "__dict__")
         slots = [
             name
             for base in cls.__mro__
@@ -442,7 +502,7 @@ class Walk:
         builtin = (dict, list, tuple, frozenset)
         if (
             not has_dict
-            and not (slots and cls.__flags__ & (1 << 9))
+            and not (slots and cls.__flags__ & _IS_HEAP_TYPE)
             and not isinstance(value, builtin)
         ):
             if root == "torch" or cls.__module__.startswith("torch"):
@@ -459,9 +519,8 @@ class Walk:
                 self._push(item, f"{path}.{name}")
             self._entering = False
         for name in slots:
-            if cls.__flags__ & (1 << 9) and hasattr(value, name):
-                self.guards.add_attribute(value, name, f"{path}.{name}")
-                self._push(getattr(value, name), f"{path}.{name}")
+            self.guards.add_attribute(value, name, f"{path}.{name}")
+            self._push(getattr(value, name, None), f"{path}.{name}")
 
     def _visit_optimizer(self, optimizer: Any, path: str) -> None:
         """Leaves out what may change of an optimizer, where its numbers' sources are known."""
@@ -506,17 +565,19 @@ class Walk:
             owned.append(content)
         self._owned.update(map(id, owned))
 
-    def _visit_array(self, value: Any, path: str) -> None:
+    def _visit_numpy(self, value: Any, path: str) -> None:
         import numpy as np
 
-        if isinstance(value, np.generic):
-            return
-        if not isinstance(value, np.ndarray):
-            return  # A dtype, a ufunc.
-        if value.nbytes > _MAX_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
-            self.refusal = f"{path} is a numpy array that is too large to compare, or not in a row"
-            return
-        self.guards.add_bytes(value, value.tobytes(), path)
+        if type(value) is np.ndarray:
+            if value.nbytes > _MAX_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
+                self.refusal = f"{path} is a numpy array that is too large to compare, or not in a row"
+            else:
+                self.guards.add_bytes(value, path)
+        elif isinstance(value, np.ufunc):
+            if getattr(np, value.__name__, None) is not value:
+                self.refusal = f"{path} is a ufunc of Python's functions"
+        elif not isinstance(value, (np.generic, np.dtype)) or isinstance(value, np.void):
+            self._visit_object(value, path)
 
 
 def _value_types() -> tuple[type, ...]:

@@ -30,18 +30,6 @@ bool SameView(const lazy::View* a, const lazy::View* b) {
   return a == b || (a && b && a->steps == b->steps);
 }
 
-/// Hooks of others that run when a gradient is accumulated.
-size_t CountHooks(const XLATensorImpl& impl) {
-  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl.autograd_meta());
-  if (!meta) return 0;
-  size_t count = meta->hooks_.size() + (meta->post_acc_grad_hooks_ ? 1 : 0);
-  if (auto accumulator = meta->grad_accumulator_.lock()) {
-    count += accumulator->pre_hooks().size() + accumulator->post_hooks().size() +
-             accumulator->tensor_pre_hooks().size();
-  }
-  return count;
-}
-
 bool HasGradFn(const XLATensorImpl& impl) {
   auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl.autograd_meta());
   return meta && meta->grad_fn_;
@@ -87,6 +75,28 @@ std::string NumberText(const lazy::RecordedNumber& number) {
 
 }  // namespace
 
+size_t HookStamp(const c10::TensorImpl& impl) {
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl.autograd_meta());
+  if (!meta) return 0;
+  size_t stamp = 0;
+  auto add = [&stamp](const void* hook) {
+    if (hook) stamp = c10::hash_combine(stamp + 1, reinterpret_cast<uintptr_t>(hook));
+  };
+  for (const auto& hook : meta->hooks_) add(hook.get());
+  add(meta->post_acc_grad_hooks_.get());
+  if (auto accumulator = meta->grad_accumulator_.lock()) {
+    for (const auto& hook : accumulator->pre_hooks()) add(hook.get());
+    for (const auto& hook : accumulator->post_hooks()) add(hook.get());
+    for (const auto& hook : accumulator->tensor_pre_hooks()) add(hook.get());
+  }
+  return stamp;
+}
+
+bool HasTangent(const c10::TensorImpl& impl) {
+  auto* meta = static_cast<torch::autograd::AutogradMeta*>(impl.autograd_meta());
+  return meta && meta->fw_grad_ && !meta->fw_grad_->empty();
+}
+
 TensorTable::TensorTable(c10::ArrayRef<const at::Tensor*> tensors) {
   entries.reserve(2 * tensors.size());
   storages.reserve(2 * tensors.size());
@@ -119,6 +129,7 @@ void TensorTable::Add(const at::Tensor& tensor) {
   }
   auto* impl = static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
   if (impl->key_set().has(c10::DispatchKey::Python)) refusal = "a tensor subclass";
+  if (HasTangent(*impl)) refusal = "a tensor with a tangent of forward-mode autograd";
   if (HasGradFn(*impl)) refusal = "a tensor with a grad_fn: gradients would flow out of the call";
   const uint32_t storage = storage_index_.Find(impl->root().get());
   if (storage == storages.size()) storages.push_back(impl->root().get());
@@ -159,11 +170,12 @@ TensorGuard::TensorGuard(const TensorTable::Entry& entry)
       sizes(entry.impl->sizes().begin(), entry.impl->sizes().end()),
       dtype(entry.impl->dtype()),
       keys(entry.impl->key_set()),
+      device(entry.impl->root()->device()),
       requires_grad(entry.impl->requires_grad()),
       storage(entry.storage),
       twin(entry.twin),
       grad(entry.grad),
-      hooks(CountHooks(*entry.impl)) {}
+      hooks(HookStamp(*entry.impl)) {}
 
 const char* TensorGuard::Difference(const TensorTable::Entry& entry, bool wiring) const {
   const XLATensorImpl& impl = *entry.impl;
@@ -173,7 +185,8 @@ const char* TensorGuard::Difference(const TensorTable::Entry& entry, bool wiring
     return "how it lies in its storage";
   if (impl.requires_grad() != requires_grad) return "requires_grad";
   if (impl.key_set() != keys) return "its dispatch keys";
-  if (CountHooks(impl) != hooks) return "its hooks";
+  if (impl.root()->device() != device) return "its device";
+  if (HookStamp(impl) != hooks) return "its hooks";
   if (!wiring) return nullptr;
   if (entry.storage != storage || entry.twin != twin) return "which tensors it shares memory with";
   if (entry.grad != grad) return "whether it has a gradient";
@@ -255,7 +268,6 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
     // It is overwritten: nobody but its tensor and we may have it.
     if (input.donated && (value.node->references() != 2 || data->foreign())) return false;
     execution.inputs.push_back(DeviceDataPtr::reclaim_copy(data));
-    if (input.donated) execution.graph.push_back(std::move(values[input.storages[0]]));
   }
   const uint64_t rng = draws_ ? lazy::SkipRngStates(device_, draws_) : 0;
   lazy::StepFinderOf(device_).Hold();
@@ -302,6 +314,20 @@ bool ReplayPlan::Run(const TensorTable& table, std::vector<double> floats,
     storage->Assign(make(write.source, storage->shape()));
   }
   lazy::StepFinderOf(device_).Release();
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (!inputs_[i].donated || inputs_[i].storages.empty()) continue;
+    execution.graph.push_back(std::move(values[inputs_[i].storages[0]]));
+    // Another thread may have taken the value before its tensor got another: it keeps it.
+    if (execution.graph.back().node->references() == 1) continue;
+    try {
+      DeviceData& data = *execution.inputs[i];
+      execution.inputs[i] = c10::make_intrusive<DeviceData>(
+          data.shape(), device_, lazy::ToHost(data), inputs_[i].sharding);
+    } catch (...) {
+      for (const auto& output : execution.outputs) output->Fail(std::current_exception());
+      throw;
+    }
+  }
   for (uint32_t i : bumped_) table.entries[i].impl->bump_version();
   auto tensor_of = [&](const ReplayTensor& made) {
     at::Tensor tensor = at::detail::make_tensor<XLATensorImpl>(
@@ -529,7 +555,7 @@ std::string ReplayRecorder::FindChanges() {
     if (!known.insert(impl).second) return "it returns a gradient itself";
     if (impl->root()->device() != device_) return "tensors of more than one xla device";
     if (impl->is_inference()) return "it returns an inference tensor";
-    if (impl->grad().defined() || CountHooks(*impl)) return "a result has a gradient or hooks";
+    if (impl->grad().defined() || HookStamp(*impl)) return "a result has a gradient or hooks";
     if (impl->requires_grad() && !HasGradFn(*impl)) return "it returns a new leaf of autograd";
     plan_->results_.push_back(Describe(*impl));
   }

@@ -57,6 +57,11 @@ struct TensorTable {
 /// there is none.
 at::Tensor CollectiveTokenTensor(int device);
 
+/// Which hooks run when a gradient comes to a tensor; 0: none.
+size_t HookStamp(const c10::TensorImpl& impl);
+/// Whether it has a tangent of forward-mode autograd.
+bool HasTangent(const c10::TensorImpl& impl);
+
 /// What of a tensor, and of a storage, decides what is traced.
 struct TensorGuard {
   ir::ShapeRef root;
@@ -64,6 +69,7 @@ struct TensorGuard {
   lazy::Ints sizes;
   caffe2::TypeMeta dtype;
   c10::DispatchKeySet keys;
+  int device;
   bool requires_grad;
   uint32_t storage;
   int32_t twin, grad;

@@ -1,8 +1,13 @@
 #include "python/object_guards.h"
 
+#include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
+#include <typeinfo>
+
+#include "aten/replay.h"
 
 namespace torch_xla::python {
 
@@ -45,6 +50,98 @@ int64_t DictVersion([[maybe_unused]] PyObject* dict) {
 
 std::string NameOf(PyTypeObject* type) { return type->tp_name; }
 
+/// A number that every change of a class or of its bases makes another, or 0.
+int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
+#if PY_VERSION_HEX < 0x030D0000
+  return DictVersion(dict);
+#else
+  return PyUnstable_Type_AssignVersionTag(reinterpret_cast<PyTypeObject*>(type))
+             ? reinterpret_cast<PyTypeObject*>(type)->tp_version_tag
+             : 0;
+#endif
+}
+
+/// Whether two buffers have equal bytes; false where one is none.
+bool SameBytes(PyObject* a, PyObject* b) {
+  Py_buffer first, second;
+  if (PyObject_GetBuffer(a, &first, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  bool same = false;
+  if (PyObject_GetBuffer(b, &second, PyBUF_SIMPLE) == 0) {
+    same = first.len == second.len && std::memcmp(first.buf, second.buf, first.len) == 0;
+    PyBuffer_Release(&second);
+  }
+  PyErr_Clear();
+  PyBuffer_Release(&first);
+  return same;
+}
+
+/// Whether an array is one of the same shape and bytes as a view of a copy of it.
+bool SameArray(PyObject* copy, PyObject* now) {
+  Py_buffer a, b;
+  if (PyObject_GetBuffer(copy, &a, PyBUF_FORMAT | PyBUF_ND) != 0 ||
+      PyObject_GetBuffer(now, &b, PyBUF_FORMAT | PyBUF_ND) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool same = a.len == b.len && a.ndim == b.ndim && std::strcmp(a.format, b.format) == 0 &&
+                    std::equal(a.shape, a.shape + a.ndim, b.shape) &&
+                    std::memcmp(a.buf, b.buf, a.len) == 0;
+  PyBuffer_Release(&a);
+  PyBuffer_Release(&b);
+  return same;
+}
+
+/// The attributes of an object, borrowed; null where it has none.
+PyObject* Attributes(PyObject* object) {
+  PyObject** slot = _PyObject_GetDictPtr(object);
+  return slot && *slot && PyDict_GET_SIZE(*slot) > 0 ? *slot : nullptr;
+}
+
+/// The dict of a hook that is one of Python's, as a class of PyTorch's, whose type information is not
+/// there to link with.
+template <typename PyHook, typename Hook>
+void AddDictOf(const char* mangled, const Hook* hook, std::vector<PyObject*>& dicts) {
+  if (hook && std::strcmp(typeid(*hook).name(), mangled) == 0) {
+    dicts.push_back(static_cast<const PyHook*>(hook)->dict);
+  }
+}
+
+/// The dicts of Python's hooks of a tensor, borrowed; others are known by their place alone.
+std::vector<PyObject*> HookDicts(const at::Tensor& tensor) {
+  namespace ag = torch::autograd;
+  std::vector<PyObject*> dicts;
+  auto* meta = ag::impl::get_autograd_meta(tensor);
+  if (!meta) return dicts;
+  auto add = [&](const auto& hooks) {
+    for (const auto& hook : hooks) {
+      AddDictOf<ag::PyFunctionTensorPreHook>("N5torch8autograd23PyFunctionTensorPreHookE",
+                                             hook.get(), dicts);
+      AddDictOf<ag::PyFunctionPreHook>("N5torch8autograd17PyFunctionPreHookE", hook.get(), dicts);
+    }
+  };
+  add(meta->hooks_);
+  AddDictOf<ag::PyFunctionTensorPostAccGradHooks>(
+      "N5torch8autograd32PyFunctionTensorPostAccGradHooksE", meta->post_acc_grad_hooks_.get(),
+      dicts);
+  if (auto accumulator = meta->grad_accumulator_.lock()) {
+    add(accumulator->pre_hooks());
+    add(accumulator->tensor_pre_hooks());
+    for (const auto& hook : accumulator->post_hooks()) {
+      AddDictOf<ag::PyFunctionPostHook>("N5torch8autograd18PyFunctionPostHookE", hook.get(), dicts);
+    }
+  }
+  return dicts;
+}
+
+PyObject* ParameterClass() {
+  static PyObject* type =
+      py::object(py::module_::import("torch.nn.parameter").attr("Parameter")).release().ptr();
+  return type;
+}
+
 }  // namespace
 
 bool SameValue(PyObject* before, PyObject* now) {
@@ -52,6 +149,10 @@ bool SameValue(PyObject* before, PyObject* now) {
   if (!before || !now || Py_TYPE(before) != Py_TYPE(now)) return false;
   if (PyFloat_CheckExact(now)) {
     const double a = PyFloat_AS_DOUBLE(before), b = PyFloat_AS_DOUBLE(now);
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  }
+  if (PyComplex_CheckExact(now)) {
+    const Py_complex a = PyComplex_AsCComplex(before), b = PyComplex_AsCComplex(now);
     return std::memcmp(&a, &b, sizeof a) == 0;
   }
   if (PyTuple_CheckExact(now)) {
@@ -67,7 +168,9 @@ bool SameValue(PyObject* before, PyObject* now) {
     return PyMethod_GET_SELF(before) == PyMethod_GET_SELF(now) &&
            PyMethod_GET_FUNCTION(before) == PyMethod_GET_FUNCTION(now);
   }
-  return IsValue(now) && Equal(before, now);
+  if (!IsValue(now)) return false;
+  // Of numpy's numbers 0.0 is equal to -0.0, too.
+  return PyObject_CheckBuffer(now) ? SameBytes(before, now) : Equal(before, now);
 }
 
 void SetValueTypes(const py::tuple& types) {
@@ -135,8 +238,29 @@ void ObjectGuards::AddClass(py::handle type, std::string path) {
   auto dict =
       py::reinterpret_borrow<py::dict>(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_dict);
 #endif
-  Keep(py::reinterpret_borrow<py::object>(type));
   AddDict(std::move(dict), std::move(path));
+  auto bases =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_mro);
+  items_.emplace_back(Keep(bases), Keep(py::reinterpret_borrow<py::object>(type)));
+  checks_.back().kind = Kind::kClass;
+  checks_.back().end = items_.size();
+}
+
+void ObjectGuards::AddAbsent(py::dict dict, py::object names, std::string path) {
+  std::vector<std::pair<py::object, py::object>> items{{names, py::object()}};
+  for (auto [key, value] : dict) {
+    items.emplace_back(py::reinterpret_borrow<py::object>(key), py::object());
+  }
+  Add(Kind::kAbsent, dict, items, std::move(path));
+}
+
+void ObjectGuards::AddFunction(py::object function, std::string path) {
+  auto* one = reinterpret_cast<PyFunctionObject*>(function.ptr());
+  auto keep = [](PyObject* object) { return py::reinterpret_borrow<py::object>(object); };
+  Add(Kind::kFunction, function,
+      {{keep(one->func_code), keep(one->func_defaults)},
+       {keep(one->func_kwdefaults), keep(Attributes(function.ptr()))}},
+      std::move(path));
 }
 
 void ObjectGuards::AddList(py::list list, std::string path) {
@@ -166,35 +290,147 @@ void ObjectGuards::AddInstance(py::object object, std::string path) {
   Add(Kind::kInstance, object, {{type, dict}}, std::move(path));
 }
 
-void ObjectGuards::AddTensor(py::object tensor, std::string path) {
+ObjectGuards::HostTensor::HostTensor(const at::Tensor& tensor)
+    : impl(tensor.unsafeGetTensorImpl()),
+      grad(tensor.grad().unsafeGetTensorImpl()),
+      dtype(tensor.dtype()),
+      keys(tensor.key_set()),
+      sizes(tensor.sizes().vec()),
+      strides(tensor.strides().vec()),
+      hooks(aten::HookStamp(*impl)),
+      requires_grad(tensor.requires_grad()) {}
+
+bool ObjectGuards::HostTensor::Has(const at::Tensor& tensor) const {
+  const c10::TensorImpl& now = *tensor.unsafeGetTensorImpl();
+  return &now == impl && now.dtype() == dtype && now.key_set() == keys &&
+         now.sizes() == c10::IntArrayRef(sizes) && now.strides() == c10::IntArrayRef(strides) &&
+         now.requires_grad() == requires_grad && aten::HookStamp(now) == hooks &&
+         !aten::HasTangent(now) && tensor.grad().unsafeGetTensorImpl() == grad &&
+         (!content.defined() || content.numel() == 0 ||
+          std::memcmp(tensor.const_data_ptr(), content.const_data_ptr(), content.numel()) == 0);
+}
+
+std::string ObjectGuards::AddTensor(py::object tensor, size_t max_bytes, std::string path) {
+  const at::Tensor& now = THPVariable_Unpack(tensor.ptr());
+  const c10::TensorImpl& impl = *now.unsafeGetTensorImpl();
+  if (impl.layout() != at::kStrided || !impl.has_storage() || now.is_quantized() ||
+      !(now.is_cpu() || now.is_meta())) {
+    return "a tensor on " + now.device().str() + " whose content no guard compares";
+  }
+  if (!now.is_leaf()) return "a tensor on " + now.device().str() + " that has a grad_fn";
+  if (aten::HasTangent(impl)) return "a tensor with a tangent of forward-mode autograd";
+  HostTensor one(now);
+  if (now.is_cpu()) {
+    size_t bytes = now.numel() == 0 ? 0 : now.itemsize();
+    for (int64_t i = 0; bytes > 0 && i < now.dim(); ++i) {
+      bytes += now.itemsize() * now.stride(i) * (now.size(i) - 1);
+    }
+    if (bytes > max_bytes) {
+      return "a tensor on the CPU that is too large to compare: move it to the device before";
+    }
+    c10::InferenceMode no_autograd;
+    one.content = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    if (bytes) std::memcpy(one.content.mutable_data_ptr(), now.const_data_ptr(), bytes);
+  }
   Add(Kind::kTensor, tensor, {}, std::move(path));
-  const at::Tensor& content = THPVariable_Unpack(tensor.ptr());
-  checks_.back().version = content._version();
-  checks_.back().data = content.unsafeGetTensorImpl();
+  checks_.back().version = static_cast<int64_t>(host_tensors_.size());
+  host_tensors_.push_back(std::move(one));
+  return {};
 }
 
-void ObjectGuards::AddEqual(py::object object, py::object copy, std::string path) {
-  Add(Kind::kEqual, object, {{py::object(), copy}}, std::move(path));
+std::vector<py::object> ObjectGuards::AddHooks(py::object tensor, std::string path) {
+  std::vector<py::object> dicts;
+  std::vector<std::pair<py::object, py::object>> items;
+  for (PyObject* dict : HookDicts(THPVariable_Unpack(tensor.ptr()))) {
+    dicts.push_back(py::reinterpret_borrow<py::object>(dict));
+    items.emplace_back(py::object(), dicts.back());
+  }
+  if (!items.empty()) Add(Kind::kHooks, tensor, items, std::move(path));
+  return dicts;
 }
 
-void ObjectGuards::AddBytes(py::object buffer, py::bytes content, std::string path) {
-  Add(Kind::kBytes, buffer, {{py::object(), content}}, std::move(path));
+void ObjectGuards::AddItems(py::object object, py::object base, std::string path) {
+  std::vector<std::pair<py::object, py::object>> items{{base, py::object()}};
+  auto* type = reinterpret_cast<PyTypeObject*>(base.ptr());
+  auto iterator = py::reinterpret_steal<py::object>(type->tp_iter(object.ptr()));
+  while (PyObject* item = PyIter_Next(iterator.ptr())) {
+    items.emplace_back(py::object(), py::reinterpret_steal<py::object>(item));
+  }
+  if (PyErr_Occurred()) throw py::error_already_set();
+  Add(Kind::kItems, object, items, std::move(path));
+}
+
+void ObjectGuards::AddBytes(py::object buffer, std::string path) {
+  Add(Kind::kBytes, buffer, {{py::object(), buffer.attr("copy")()}}, std::move(path));
+}
+
+void ObjectGuards::AddQuestion(py::object function, py::tuple args, std::string path) {
+  py::object answer = function(*args);
+  Add(Kind::kQuestion, function, {{args, answer}}, std::move(path));
+}
+
+/// The entry of a dict that is not as items have it, or end; -1: none.
+int64_t ObjectGuards::FindInDict(PyObject* dict, int64_t begin, int64_t end) const {
+  if (PyDict_GET_SIZE(dict) != end - begin) return end;
+  PyObject *key, *value;
+  int64_t k = begin;
+  for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value); ++k) {
+    if (k == end) return end;
+    if (key != items_[k].first && !SameValue(items_[k].first, key)) return end;
+    if (value != items_[k].second && !SameValue(items_[k].second, value)) return k;
+  }
+  return k == end ? -1 : end;
 }
 
 int64_t ObjectGuards::Find(const Check& check) const {
   const auto begin = static_cast<int64_t>(check.begin), end = static_cast<int64_t>(check.end);
   const auto* items = items_.data();
   switch (check.kind) {
-    case Kind::kDict: {
-      if (PyDict_GET_SIZE(check.object) != end - begin) return end;
+    case Kind::kClass: {
+      // The last item is no entry.
+      auto* type = reinterpret_cast<PyTypeObject*>(items[end - 1].second);
+      if (type->tp_mro != items[end - 1].first) return end;
+      return FindInDict(check.object, begin, end - 1) < 0 ? -1 : end;
+    }
+    case Kind::kDict:
+      return FindInDict(check.object, begin, end);
+    case Kind::kAbsent: {
       PyObject *key, *value;
-      int64_t k = begin;
-      for (Py_ssize_t i = 0; PyDict_Next(check.object, &i, &key, &value); ++k) {
-        if (k == end) return end;
-        if (key != items[k].first && !SameValue(items[k].first, key)) return end;
-        if (value != items[k].second && !SameValue(items[k].second, value)) return k;
+      int64_t k = begin + 1;
+      Py_ssize_t i = 0;
+      while (PyDict_Next(check.object, &i, &key, &value) && k < end && key == items[k].first) ++k;
+      if (k == end && PyDict_GET_SIZE(check.object) == end - begin - 1) return -1;
+      PyObject* names = items[begin].first;
+      if (names == Py_None) return end;
+      for (i = 0; PyDict_Next(check.object, &i, &key, &value);) {
+        if (PySet_Contains(names, key) != 0) {
+          PyErr_Clear();
+          return end;
+        }
       }
-      return k == end ? -1 : end;
+      return -1;
+    }
+    case Kind::kFunction: {
+      auto* one = reinterpret_cast<PyFunctionObject*>(check.object);
+      return one->func_code == items[begin].first && one->func_defaults == items[begin].second &&
+                     one->func_kwdefaults == items[begin + 1].first &&
+                     Attributes(check.object) == items[begin + 1].second
+                 ? -1
+                 : end;
+    }
+    case Kind::kHooks: {
+      const std::vector<PyObject*> dicts = HookDicts(THPVariable_Unpack(check.object));
+      return std::equal(dicts.begin(), dicts.end(), items + begin, items + end,
+                        [](PyObject* dict, const auto& item) { return dict == item.second; })
+                 ? -1
+                 : end;
+    }
+    case Kind::kQuestion: {
+      PyObject* now = PyObject_CallObject(check.object, items[begin].first);
+      if (!now) PyErr_Clear();
+      const bool same = SameValue(items[begin].second, now);
+      Py_XDECREF(now);
+      return same ? -1 : end;
     }
     case Kind::kNames:
       for (int64_t k = begin; k < end; ++k) {
@@ -225,35 +461,42 @@ int64_t ObjectGuards::Find(const Check& check) const {
       Py_XDECREF(dict);
       return dict == items[begin].second ? -1 : end;
     }
-    case Kind::kTensor: {
-      const at::Tensor& tensor = THPVariable_Unpack(check.object);
-      return tensor.unsafeGetTensorImpl() == check.data && tensor._version() == check.version ? -1
-                                                                                              : end;
-    }
-    case Kind::kEqual:
-      return Equal(check.object, items[begin].second) ? -1 : end;
-    case Kind::kBytes: {
-      Py_buffer now;
-      if (PyObject_GetBuffer(check.object, &now, PyBUF_SIMPLE) != 0) {
-        PyErr_Clear();
-        return end;
+    case Kind::kTensor:
+      return host_tensors_[check.version].Has(THPVariable_Unpack(check.object)) ? -1 : end;
+    case Kind::kItems: {
+      auto* base = reinterpret_cast<PyTypeObject*>(items[begin].first);
+      PyObject* iterator = base->tp_iter(check.object);
+      int64_t k = begin + 1;
+      bool same = iterator != nullptr;
+      while (PyObject* item = same ? PyIter_Next(iterator) : nullptr) {
+        same = k < end && SameValue(items[k].second, item);
+        Py_DECREF(item);
+        ++k;
       }
-      const bool same = now.len == PyBytes_GET_SIZE(items[begin].second) &&
-                        std::memcmp(now.buf, PyBytes_AS_STRING(items[begin].second), now.len) == 0;
-      PyBuffer_Release(&now);
-      return same ? -1 : end;
+      Py_XDECREF(iterator);
+      PyErr_Clear();
+      return same && k == end ? -1 : end;
     }
+    case Kind::kBytes:
+      return SameArray(items[begin].second, check.object) ? -1 : end;
   }
   return end;
 }
 
 bool ObjectGuards::Hold() {
   for (Check& check : checks_) {
-    const bool is_dict = check.kind == Kind::kDict || check.kind == Kind::kNames;
-    const int64_t version = is_dict ? DictVersion(check.object) : 0;
+    int64_t version = 0;
+    if (check.kind == Kind::kClass) {
+      const auto& [bases, type] = items_[check.end - 1];
+      if (reinterpret_cast<PyTypeObject*>(type)->tp_mro != bases) return false;
+      version = ClassVersion(type, check.object);
+    } else if (check.kind == Kind::kDict || check.kind == Kind::kNames ||
+               check.kind == Kind::kAbsent) {
+      version = DictVersion(check.object);
+    }
     if (version != 0 && version == check.version) continue;
     if (Find(check) >= 0) return false;
-    if (is_dict) check.version = version;
+    if (version != 0) check.version = version;
   }
   return true;
 }
@@ -264,7 +507,7 @@ std::string ObjectGuards::Difference() const {
     const int64_t found = Find(check);
     if (found < 0) continue;
     const std::string& path = paths_[i];
-    if (check.kind == Kind::kTensor) return path + ", a tensor on the CPU, was written to";
+    if (check.kind == Kind::kTensor) return path + ", a tensor on the host, was written to";
     if (found == static_cast<int64_t>(check.end)) return path + " has other entries than before";
     const auto& [key, value] = items_[found];
     PyObject* now = nullptr;
@@ -296,13 +539,25 @@ ArgumentPattern::ArgumentPattern(const py::tuple& args, const py::dict& kwargs)
 ArgumentPattern::Part ArgumentPattern::Make(py::handle object, const std::string& path) {
   PyObject* pointer = object.ptr();
   Part part{Part::kObject, Py_TYPE(pointer)};
+  if (PyTuple_CheckExact(pointer) || PyList_CheckExact(pointer) || PyDict_CheckExact(pointer)) {
+    if (PyObject_Size(pointer) > 0) {
+      containers_.push_back(py::reinterpret_borrow<py::object>(object));
+    }
+  }
   if (THPVariable_Check(pointer)) {
     part.kind = Part::kTensor;
-    if (!THPVariable_CheckExact(pointer) && NameOf(part.type) != "Parameter") {
+    if (!THPVariable_CheckExact(pointer) &&
+        reinterpret_cast<PyObject*>(part.type) != ParameterClass()) {
       refusal_ = path + " is a tensor subclass, " + NameOf(part.type);
     } else if (THPVariable_Unpack(pointer).device().type() != c10::DeviceType::XLA) {
       refusal_ = path + " is a tensor on " + THPVariable_Unpack(pointer).device().str() +
                  ", whose content is looked at by no guard: move it to the device first";
+    } else if (aten::HookStamp(*THPVariable_Unpack(pointer).unsafeGetTensorImpl()) != 0) {
+      refusal_ = path + " is a tensor with hooks of autograd";
+    }
+    if (PyObject* attributes = Attributes(pointer)) {
+      part.parts.push_back(Make(attributes, "the attributes of " + path));
+      containers_.pop_back();
     }
     tensors_.push_back(py::reinterpret_borrow<py::object>(object));
   } else if (PyTuple_CheckExact(pointer) || PyList_CheckExact(pointer)) {
@@ -334,9 +589,13 @@ bool ArgumentPattern::Match(const py::tuple& args, const py::dict& kwargs,
 bool ArgumentPattern::Match(const Part& part, PyObject* object, std::vector<PyObject*>& tensors) {
   if (Py_TYPE(object) != part.type) return false;
   switch (part.kind) {
-    case Part::kTensor:
+    case Part::kTensor: {
+      PyObject* attributes = Attributes(object);
+      if (!attributes != part.parts.empty()) return false;
+      if (attributes && !Match(part.parts[0], attributes, tensors)) return false;
       tensors.push_back(object);
       return true;
+    }
     case Part::kTuple:
     case Part::kList: {
       if (PySequence_Fast_GET_SIZE(object) != static_cast<Py_ssize_t>(part.parts.size())) {
@@ -386,6 +645,8 @@ std::string ArgumentPattern::Difference(const Part& part, PyObject* object,
                                            path + "[" + std::to_string(i) + "]");
       if (!found.empty()) return found;
     }
+  } else if (part.kind == Part::kTensor) {
+    return path + " has other attributes than before";
   } else if (part.kind == Part::kDict) {
     for (size_t i = 0; i < part.keys.size(); ++i) {
       PyObject* value = PyDict_GetItemWithError(object, part.keys[i].ptr());

@@ -3,6 +3,7 @@
 // that was not changed holds the same objects, and is compared pointer by pointer.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
@@ -26,19 +27,27 @@ class ObjectGuards {
   void AddDict(pybind11::dict dict, std::string path);
   /// Of a dict the entries of these names alone; what is missing has to stay so.
   void AddNames(pybind11::dict dict, const pybind11::iterable& names, std::string path);
+  /// Of a dict that none of these names, which it does not have, comes to it; None: no name at all.
+  void AddAbsent(pybind11::dict dict, pybind11::object names, std::string path);
   void AddClass(pybind11::handle type, std::string path);
   void AddList(pybind11::list list, std::string path);
   void AddCell(pybind11::object cell, std::string path);
   void AddAttribute(pybind11::object object, pybind11::str name, std::string path);
   /// Its type, and which dict is its `__dict__`.
   void AddInstance(pybind11::object object, std::string path);
-  /// A tensor that is not on the device: it was not written to.
-  void AddTensor(pybind11::object tensor, std::string path);
-  /// An object that is compared by ==.
-  void AddEqual(pybind11::object object, pybind11::object copy, std::string path);
-
-  /// One whose memory is compared.
-  void AddBytes(pybind11::object buffer, pybind11::bytes content, std::string path);
+  /// A function's code, defaults and attributes.
+  void AddFunction(pybind11::object function, std::string path);
+  /// A tensor that is not on the device: all that it is, and its content. Returns why it cannot be
+  /// compared, where it cannot.
+  std::string AddTensor(pybind11::object tensor, size_t max_bytes, std::string path);
+  /// The dicts of hooks that a tensor and its accumulator of gradients have, which it returns.
+  std::vector<pybind11::object> AddHooks(pybind11::object tensor, std::string path);
+  /// What an object holds in its order, as its built-in `base` iterates.
+  void AddItems(pybind11::object object, pybind11::object base, std::string path);
+  /// An array in one piece whose memory, shape and format are compared.
+  void AddBytes(pybind11::object buffer, std::string path);
+  /// A built-in function that changes nothing: it is called with `args`, and gives the same again.
+  void AddQuestion(pybind11::object function, pybind11::tuple args, std::string path);
 
   bool Hold();
   /// What differs; empty: nothing.
@@ -47,21 +56,38 @@ class ObjectGuards {
  private:
   enum class Kind : uint8_t {
     kDict,
+    kClass,
     kNames,
+    kAbsent,
     kList,
     kCell,
     kAttribute,
     kInstance,
+    kFunction,
     kTensor,
-    kEqual,
-    kBytes
+    kHooks,
+    kItems,
+    kBytes,
+    kQuestion
   };
   struct Check {
     Kind kind;
     PyObject* object;
     size_t begin, end;    // of items_
-    int64_t version = 0;  // of a tensor; of a dict, where it held last
-    const void* data = nullptr;
+    int64_t version = 0;  // of a dict, where it held last; of a tensor: which of host_tensors_
+  };
+  struct HostTensor {
+    explicit HostTensor(const at::Tensor& tensor);
+    bool Has(const at::Tensor& tensor) const;
+
+    at::Tensor content;  // a copy of its memory, from the first element to the last
+    const c10::TensorImpl* impl;
+    const c10::TensorImpl* grad;
+    caffe2::TypeMeta dtype;
+    c10::DispatchKeySet keys;
+    std::vector<int64_t> sizes, strides;
+    size_t hooks;
+    bool requires_grad;
   };
   void Add(Kind kind, const pybind11::object& object,
            const std::vector<std::pair<pybind11::object, pybind11::object>>& items,
@@ -69,10 +95,12 @@ class ObjectGuards {
   PyObject* Keep(const pybind11::object& object);
   /// The item that differs, or end; -1: nothing does.
   int64_t Find(const Check& check) const;
+  int64_t FindInDict(PyObject* dict, int64_t begin, int64_t end) const;
 
   std::vector<Check> checks_;
   std::vector<std::pair<PyObject*, PyObject*>> items_;  // a key or null, and a value or null
   std::vector<pybind11::object> kept_;
+  std::vector<HostTensor> host_tensors_;
   std::vector<std::string> paths_;
 };
 
@@ -92,6 +120,8 @@ class ArgumentPattern {
   const std::string& refusal() const { return refusal_; }
   /// Of that call; the pattern does not keep them.
   std::vector<pybind11::object> TakeTensors() { return std::move(tensors_); }
+  /// Its tuples, lists and dicts.
+  std::vector<pybind11::object> TakeContainers() { return std::move(containers_); }
 
  private:
   struct Part {
@@ -99,7 +129,7 @@ class ArgumentPattern {
     PyTypeObject* type = nullptr;
     pybind11::object value;
     std::vector<pybind11::object> keys;
-    std::vector<Part> parts;
+    std::vector<Part> parts;  // of a tensor: of its attributes, if it has any
   };
   Part Make(pybind11::handle object, const std::string& path);
   static bool Match(const Part& part, PyObject* object, std::vector<PyObject*>& tensors);
@@ -107,7 +137,7 @@ class ArgumentPattern {
 
   // What making the parts fills comes before them.
   std::vector<std::pair<std::string, pybind11::object>> others_;
-  std::vector<pybind11::object> tensors_;
+  std::vector<pybind11::object> tensors_, containers_;
   std::string refusal_;
   Part args_, kwargs_;
 };

@@ -42,6 +42,7 @@ struct Surroundings {
   std::vector<PyObject*> function_modes;
   int64_t dispatch_modes;
   int devices;
+  uint32_t backends;
 
   static Surroundings Now() {
     const at::Context& context = at::globalContext();
@@ -67,7 +68,15 @@ struct Surroundings {
         .settings = lazy::CurrentSettings(),
         .dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len(),
         .devices = lazy::SpmdDevices(),
+        .backends = 0,
     };
+    for (bool flag :
+         {context.userEnabledCuDNN(), context.deterministicCuDNN(), context.benchmarkCuDNN(),
+          context.userEnabledMkldnn(), context.userEnabledNNPACK(), context.userEnabledFlashSDP(),
+          context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
+          context.userEnabledCuDNNSDP()}) {
+      now.backends = 2 * now.backends + flag;
+    }
     for (int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
       now.function_modes.push_back(
           at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter()));
@@ -97,6 +106,7 @@ struct Surroundings {
       return "the torch function modes";
     }
     if (anomaly != o.anomaly) return "anomaly mode";
+    if (backends != o.backends) return "the flags of torch.backends";
     if (saved_hooks != o.saved_hooks) return "hooks of saved tensors";
     if (checks_indices != o.checks_indices || all_special != o.all_special ||
         devices != o.devices) {
@@ -119,6 +129,12 @@ std::vector<at::Tensor> Unpack(const std::vector<py::object>& objects) {
   std::vector<at::Tensor> tensors;
   for (const py::object& object : objects) tensors.push_back(THPVariable_Unpack(object.ptr()));
   return tensors;
+}
+
+/// Without the interpreter's lock: who traces a collective waits for that while it has the token.
+at::Tensor CollectiveToken(int device) {
+  py::gil_scoped_release no_gil;
+  return aten::CollectiveTokenTensor(device);
 }
 
 /// What a call returns, made anew.
@@ -297,10 +313,10 @@ class Recording {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
     if (numbers_ && !FillNumbers()) return std::nullopt;
-    const Tensors tensors(given, surroundings_->device);
     std::vector<at::Tensor> made;
     {
       py::gil_scoped_release no_gil;
+      const Tensors tensors(given, aten::CollectiveTokenTensor(surroundings_->device));
       lazy::SyncDevice(surroundings_->device, /*wait=*/false);
       const aten::TensorTable table(tensors.list);
       size_t entry;
@@ -324,7 +340,7 @@ class Recording {
   bool Holds(const py::tuple& args, const py::dict& kwargs) const {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return false;
-    const Tensors tensors(given, surroundings_->device);
+    const Tensors tensors(given, CollectiveToken(surroundings_->device));
     size_t entry;
     return !plan_->Misfit(aten::TensorTable(tensors.list), &entry);
   }
@@ -337,7 +353,7 @@ class Recording {
     if (text.empty()) text = arguments_->Difference(args, kwargs);
     std::vector<PyObject*> given = given_;
     if (!text.empty() || !arguments_->Match(args, kwargs, given)) return text;
-    const Tensors tensors(given, surroundings_->device);
+    const Tensors tensors(given, CollectiveToken(surroundings_->device));
     const aten::TensorTable table(tensors.list);
     size_t entry;
     const char* what = plan_->Misfit(table, &entry);
@@ -413,8 +429,8 @@ class Recording {
 
   /// What a plan is given, which the objects keep alive.
   struct Tensors {
-    Tensors(const std::vector<PyObject*>& given, int device)
-        : token(aten::CollectiveTokenTensor(device)) {
+    Tensors(const std::vector<PyObject*>& given, at::Tensor collective_token)
+        : token(std::move(collective_token)) {
       list.reserve(given.size() + 1);
       for (PyObject* object : given) list.push_back(&THPVariable_Unpack(object));
       if (token.defined()) list.push_back(&token);
@@ -471,20 +487,25 @@ void BindReplay(py::module_& m) {
       .def(py::init<>())
       .def("add_dict", &ObjectGuards::AddDict)
       .def("add_names", &ObjectGuards::AddNames)
+      .def("add_absent", &ObjectGuards::AddAbsent)
       .def("add_class", &ObjectGuards::AddClass)
       .def("add_list", &ObjectGuards::AddList)
       .def("add_cell", &ObjectGuards::AddCell)
       .def("add_attribute", &ObjectGuards::AddAttribute)
       .def("add_instance", &ObjectGuards::AddInstance)
+      .def("add_function", &ObjectGuards::AddFunction)
       .def("add_tensor", &ObjectGuards::AddTensor)
-      .def("add_equal", &ObjectGuards::AddEqual)
+      .def("add_hooks", &ObjectGuards::AddHooks)
+      .def("add_items", &ObjectGuards::AddItems)
       .def("add_bytes", &ObjectGuards::AddBytes)
+      .def("add_question", &ObjectGuards::AddQuestion)
       .def("difference", &ObjectGuards::Difference);
   py::class_<ArgumentPattern, std::shared_ptr<ArgumentPattern>>(m, "_ArgumentPattern")
       .def(py::init<const py::tuple&, const py::dict&>())
       .def_property_readonly("others", &ArgumentPattern::others)
       .def_property_readonly("refusal", &ArgumentPattern::refusal)
       .def("take_tensors", &ArgumentPattern::TakeTensors)
+      .def("take_containers", &ArgumentPattern::TakeContainers)
       .def("difference", py::overload_cast<const py::tuple&, const py::dict&>(
                              &ArgumentPattern::Difference, py::const_));
   py::class_<aten::ReplayPlan, std::shared_ptr<aten::ReplayPlan>>(m, "_ReplayPlan")
@@ -523,7 +544,7 @@ void BindReplay(py::module_& m) {
   py::class_<PyRecorder>(m, "_ReplayRecorder")
       .def(py::init([](const std::vector<py::object>& tensors) {
         std::vector<at::Tensor> given = Unpack(tensors);
-        at::Tensor token = aten::CollectiveTokenTensor(lazy::CurrentDevice());
+        at::Tensor token = CollectiveToken(lazy::CurrentDevice());
         if (token.defined()) given.push_back(std::move(token));
         return PyRecorder{
             std::make_unique<aten::ReplayRecorder>(std::move(given), lazy::CurrentDevice())};
@@ -577,7 +598,11 @@ void BindReplay(py::module_& m) {
         return py::none();
       });
   m.def("_replay_value_types", &SetValueTypes);
-  m.def("_may_cut", &lazy::MayCut);
+  // A transform of torch.func sees each operation of a call.
+  m.def("_may_record", [] {
+    return lazy::MayCut() && !c10::impl::tls_is_dispatch_key_included(
+                                 c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+  });
 }
 
 }  // namespace torch_xla::python
