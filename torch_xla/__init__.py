@@ -81,6 +81,7 @@ except ImportError as error:
     ) from error
 
 from torch_xla import config as config  # noqa: E402
+from torch_xla._internal import absent as _absent_names  # noqa: E402
 from torch_xla._internal import accelerate_state as _accelerate_state  # noqa: E402
 from torch_xla._internal import auto_step as _auto_step  # noqa: E402
 from torch_xla._internal import device_module as _device_module  # noqa: E402
@@ -321,12 +322,17 @@ _SUBMODULES = (
 )
 
 
+_absent = _absent_names.getter(
+    __name__, {"_dynamo": "torch.compile(backend='openxla') and torch_xla.core.dynamo_bridge"}
+)
+
+
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in ("save_as_stablehlo", "save_torch_model_as_stablehlo"):
         return getattr(importlib.import_module(f"{__name__}.stablehlo"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _absent(name)
 
 
 # Reached as attributes (`torch_xla.runtime.world_size()`) by many scripts.

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
+import operator
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,11 +92,14 @@ class StableHLOFunc:
         text: StableHLO, a module whose ``@main`` it is.
         dynamic: Of a function with a dynamic dimension: its text in pieces, between which stand
             numbers ``a * n + b`` of its size ``n``.
+        numbers: Of such a function: which constants follow from the size, and how: ``"n"``,
+            a number, or ``[function, *operands]``.
     """
 
     meta: StableHLOFunctionMeta
     text: str
     dynamic: list[Any] | None = None
+    numbers: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def bytecode(self) -> bytes:
@@ -118,19 +123,40 @@ class StableHLOModelBundle:
     stablehlo_funcs: list[StableHLOFunc]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class StableHLOExportOptions:
     """How to export.
 
     Attributes:
+        include_human_readable_text: The text is the form that is saved and loaded: only True.
         override_tracing_arguments: Arguments to trace with in place of the export's own.
         override_tracing_kwargs: The same by name.
         save_weights: Whether :func:`save_as_stablehlo` writes parameters and buffers, too.
+        inline_all_constant: Whether numbers are constants of the text, not parameters. Those that
+            follow from the size of a dynamic dimension are parameters in any case.
+        export_node_metadata: The text has no locations: only False.
+        custom_ops_allowed_in_graph: Namespaces of operators each call of which becomes a
+            ``stablehlo.custom_call`` of its name (``my_library.my_op.default``).
+        export_weights: Whether the bundle has parameters and buffers. One without cannot be called.
     """
 
+    include_human_readable_text: bool = True
     override_tracing_arguments: tuple[Any, ...] | None = None
     override_tracing_kwargs: Mapping[str, Any] | None = None
     save_weights: bool = True
+    inline_all_constant: bool = True
+    export_node_metadata: bool = False
+    custom_ops_allowed_in_graph: set[str] = dataclasses.field(default_factory=set)
+    export_weights: bool = True
+
+    def _check(self) -> None:
+        for name, only in (("include_human_readable_text", True), ("export_node_metadata", False)):
+            if getattr(self, name) is not only:
+                raise ValueError(
+                    f"StableHLOExportOptions: expected {name}={only}, got {getattr(self, name)!r}: "
+                    "bundles are saved as text without locations; get_stablehlo_bytecode() gives "
+                    "the binary form"
+                )
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -144,6 +170,28 @@ def _as_tensor(array: np.ndarray, signature: VariableSignature) -> torch.Tensor:
     tensor = torch.from_numpy(np.asarray(array).copy())
     dtype = getattr(torch, signature.dtype)
     return tensor.view(dtype) if tensor.dtype != dtype else tensor
+
+
+# What numbers that follow from a size are made with, by name.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv),
+        *(operator.mod, operator.pow, operator.neg, math.ceil, math.floor, math.trunc, round),
+        *(torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min),
+        *(function for name, function in vars(torch).items() if name.startswith("_sym_")),
+    )
+}
+
+
+def _number(expression: Any, size: int) -> Any:
+    """Returns what a number is for a size of the dynamic dimension."""
+    if expression == "n":
+        return size
+    if not isinstance(expression, list):
+        return expression
+    name, *operands = expression
+    return _FUNCTIONS[name](*(_number(operand, size) for operand in operands))
 
 
 class StableHLOGraphModule:
@@ -172,6 +220,11 @@ class StableHLOGraphModule:
         key = (where.type_.value, where.name or where.position)
         if key not in self._sent:
             if where.type_ == VariableType.PARAMETER:
+                if where.name not in self._bundle.state_dict:
+                    raise RuntimeError(
+                        f"expected the parameter or buffer {where.name!r} in the bundle, which was "
+                        "exported or saved without weights"
+                    )
                 array = self._bundle.state_dict[where.name]
             else:
                 array = self._bundle.additional_constants[where.position]
@@ -181,8 +234,14 @@ class StableHLOGraphModule:
     def _run(self, func: StableHLOFunc, args: tuple[Any, ...], kwargs: Any) -> Any:
         meta = func.meta
         flat = pytree.tree_leaves((args, dict(kwargs)))
-        operands, sizes = [], []
+        operands: list[Any] = []
+        sizes: list[int] = []
+        numbers = []
         for where, signature in zip(meta.input_locations, meta.input_signature, strict=True):
+            if where.type_ == VariableType.CONSTANT and where.position in func.numbers:
+                numbers.append((len(operands), where.position, getattr(torch, signature.dtype)))
+                operands.append(None)
+                continue
             if where.type_ != VariableType.INPUT_ARG:
                 operands.append(self._state(where, signature))
                 continue
@@ -202,6 +261,9 @@ class StableHLOGraphModule:
             operands.append(value)
         if len(set(sizes)) > 1:
             raise ValueError(f"{meta.name}: expected dynamic dimensions of one size, got {sizes}")
+        for place, constant, dtype in numbers:
+            number = _number(func.numbers[constant], sizes[0])
+            operands[place] = torch.tensor(number, dtype=dtype, device="xla")
         results = _XLAC._stablehlo_call(func.text_for(sizes), operands)
         if meta.output_pytree_spec:
             return pytree.tree_unflatten(results, pytree.treespec_loads(meta.output_pytree_spec))
@@ -220,12 +282,16 @@ class StableHLOGraphModule:
     ) -> None:
         """Writes the bundle into a folder, which is made where it is not there."""
         options = options or StableHLOExportOptions()
+        options._check()
         root = os.fspath(directory_path)
         for folder in ("functions", "data", "constants"):
             os.makedirs(os.path.join(root, folder), exist_ok=True)
         metas = []
         for func in self._bundle.stablehlo_funcs:
-            entry = dataclasses.asdict(func.meta) | {"dynamic": func.dynamic}
+            entry = dataclasses.asdict(func.meta) | {
+                "dynamic": func.dynamic,
+                "numbers": func.numbers,
+            }
             metas.append(entry)
             with open(os.path.join(root, "functions", f"{func.meta.name}.mlir"), "w") as file:
                 file.write(func.text)
@@ -248,6 +314,7 @@ class StableHLOGraphModule:
         funcs = []
         for entry in entries:
             dynamic = entry.pop("dynamic")
+            numbers = {int(i): found for i, found in entry.pop("numbers", {}).items()}
 
             def location(found: dict[str, Any]) -> InputLocation:
                 return InputLocation(VariableType(found["type_"]), found["position"], found["name"])
@@ -260,7 +327,8 @@ class StableHLOGraphModule:
                 for where, signature in entry["unused_inputs"]
             ]
             with open(os.path.join(root, "functions", f"{entry['name']}.mlir")) as file:
-                funcs.append(StableHLOFunc(StableHLOFunctionMeta(**entry), file.read(), dynamic))
+                meta = StableHLOFunctionMeta(**entry)
+                funcs.append(StableHLOFunc(meta, file.read(), dynamic, numbers))
 
         def arrays(folder: str) -> dict[str, np.ndarray]:
             names = sorted(os.listdir(os.path.join(root, folder)))
@@ -274,10 +342,36 @@ class StableHLOGraphModule:
 class _OnXla(fx.Interpreter):
     """Runs an exported graph on the device, whatever device it was exported for."""
 
+    def __init__(self, module: fx.GraphModule, calls: set[str]) -> None:
+        super().__init__(module)
+        self._calls = calls
+        # Numbers that follow from the size of the dynamic dimension, where tensors take them.
+        self.numbers: dict[fx.Node, Any] = {}
+
     def run_node(self, n: fx.Node) -> Any:
         if "_assert" in str(n.target) or "sym_constrain" in str(n.target):
             return None
-        return super().run_node(n)
+        if getattr(n.target, "namespace", None) in self._calls:
+            return self._custom_call(n)
+        result = super().run_node(n)
+        if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat)):
+            self.numbers[n] = result
+        return result
+
+    def _custom_call(self, n: fx.Node) -> Any:
+        from torch_xla.experimental.stablehlo_custom_call import custom_call
+
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        leaves, spec = pytree.tree_flatten(n.meta["val"])
+        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        dynamic = [x for x in leaves if not isinstance(x, torch.Tensor) or _dynamic_dims(x)]
+        if dynamic or not given:
+            raise ValueError(
+                f"{_WHAT}: a call of {n.target} as a custom call has tensors as arguments, and as "
+                f"results tensors of static shapes; got {len(given)} arguments, results {leaves}"
+            )
+        shapes, dtypes = [x.shape for x in leaves], [x.dtype for x in leaves]
+        return pytree.tree_unflatten(custom_call(given, str(n.target), shapes, dtypes), spec)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if "device" in kwargs:
@@ -295,8 +389,23 @@ def _dynamic_dims(value: Any) -> list[int]:
     return [i for i, size in enumerate(value.shape) if not isinstance(size, int)]
 
 
-def _trace(program: Any, size: int) -> tuple[Any, ...]:
-    """Traces an exported program with its dynamic dimension, if it has one, of a size."""
+@dataclasses.dataclass
+class _Traced:
+    """A program that was traced with its dynamic dimension, if it has one, of a size."""
+
+    function: tracing.Function
+    locations: list[InputLocation]
+    types: list[VariableSignature]
+    outputs: list[VariableSignature]
+    constants: list[np.ndarray]
+    captured: list[VariableSignature]
+    numbers: dict[fx.Node, Any]
+
+
+def _trace(
+    program: Any, size: int, options: StableHLOExportOptions, kept: Sequence[int] | None
+) -> _Traced:
+    """Traces an exported program. ``kept``: see ``numbers`` of tracing.function."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
@@ -323,17 +432,110 @@ def _trace(program: Any, size: int) -> tuple[Any, ...]:
             else:
                 locations.append(InputLocation.parameter(spec.target))
             types.append(_signature(placeholder, dynamic))
-        results = _OnXla(program.graph_module).run(*bound)
-        kept = [
+        interpreter = _OnXla(program.graph_module, options.custom_ops_allowed_in_graph)
+        results = interpreter.run(*bound)
+        outputs = [
             value.to(device)
             for value, spec in zip(results, signature.output_specs, strict=True)
             if spec.kind == OutputKind.USER_OUTPUT
         ]
-        function = tracing.function(capture, offered, kept, "main", portable=True)
-        outputs = [_signature(tensor) for tensor in kept]
+        function = tracing.function(capture, offered, outputs, "main", True, kept)
+        results = [_signature(tensor) for tensor in outputs]
     constants = [_as_array(tensor) for tensor in function.captured]
     captured = [_signature(tensor) for tensor in function.captured]
-    return function, locations, types, outputs, constants, captured
+    return _Traced(function, locations, types, results, constants, captured, interpreter.numbers)
+
+
+# Sizes that no other number of a program is likely to be made of.
+_SIZES = (97, 211, 389)
+
+
+def _numbers_of_sizes(traced: Sequence[_Traced]) -> dict[int, fx.Node]:
+    """Returns which captured numbers differ between sizes, and what numbers of the graph they are.
+
+    Raises:
+        ValueError: One is none of them, or another size has other inputs.
+    """
+    if len({(tuple(one.function.inputs), len(one.constants)) for one in traced}) != 1:
+        raise ValueError(f"{_WHAT}: the program takes other inputs for other sizes")
+
+    def is_that(one: _Traced, node: fx.Node, place: int) -> bool:
+        dtype = getattr(torch, one.captured[place].dtype)
+        number = _as_array(torch.tensor(one.numbers[node], dtype=dtype))
+        return bool(number == one.constants[place])
+
+    numbers = {}
+    for place, arrays in enumerate(zip(*(one.constants for one in traced), strict=True)):
+        if all(np.array_equal(arrays[0], array) for array in arrays):
+            continue
+        for node in traced[0].numbers:
+            if arrays[0].size == 1 and all(is_that(one, node, place) for one in traced):
+                numbers[place] = node
+        if place not in numbers:
+            raise _other_way(" (a constant made of them)")
+    return numbers
+
+
+def _expression(node: Any) -> Any:
+    """Returns how a number of an exported graph follows from the size, as :func:`_number` takes it.
+
+    Raises:
+        ValueError: It is made of something else.
+    """
+    if not isinstance(node, fx.Node):
+        return node
+    if node.target is torch.ops.aten.sym_size.int and node.meta["val"].node.expr.is_symbol:
+        return "n"
+    name = getattr(node.target, "__name__", None)
+    if node.kwargs or _FUNCTIONS.get(name) is not node.target:
+        raise ValueError(f"{_WHAT}: expected a number that follows from sizes, got {node.target}")
+    return [name, *map(_expression, node.args)]
+
+
+def _is_size(user: fx.Node, node: fx.Node) -> bool:
+    """Returns whether an operator takes a number in another place than one of a value."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None:
+        return True
+    given = dict(zip((argument.name for argument in schema.arguments), user.args, strict=False))
+    given |= user.kwargs
+    kinds = {argument.name: str(argument.type) for argument in schema.arguments}
+    return any(
+        value is not node or kinds[name] not in ("Tensor", "number", "Optional[number]", "float")
+        for name, value in given.items()
+        if node in pytree.tree_leaves(value)
+    )
+
+
+def _check_numbers(program: Any, numbers: Iterable[fx.Node], known: Iterable[fx.Node]) -> None:
+    """Checks that numbers that are not parameters grow evenly with the size, as the text's do.
+
+    Raises:
+        ValueError: One does not, which the traced sizes may not show: ``n % 2``, ``min(n, 4)``.
+    """
+    ranges = program.range_constraints.values()
+    first = max((max(int(bounds.lower), 0) for bounds in ranges), default=0)
+    last = min((bounds.upper for bounds in ranges), default=first)
+    sizes = [size for size in range(first, first + 64) if size <= last]
+    known = set(known)
+    for node in numbers:
+        users = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
+        if not users or (node in known and not any(_is_size(user, node) for user in users)):
+            continue
+        expression = _expression(node)
+        try:
+            found = [_number(expression, size) for size in sizes]
+        except ZeroDivisionError:
+            raise _other_way(f" ({node.format_node()})") from None
+        if len({b - a for a, b in zip(found, found[1:], strict=False)}) > 1:
+            raise _other_way(f" ({node.format_node()})")
+
+
+def _other_way(what: str) -> ValueError:
+    return ValueError(
+        f"{_WHAT}: the program depends on the dynamic dimension in another way than by the sizes "
+        f"of its tensors and numbers made of them{what}; export it with static shapes"
+    )
 
 
 _NUMBER = re.compile(r"(?<![\w.%@#])(\d+)(?=\D)")
@@ -346,12 +548,8 @@ def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
         ValueError: There is none: the program's form depends on the size.
     """
     split = [_NUMBER.split(text) for text in texts]
-    error = ValueError(
-        f"{_WHAT}: the program depends on the dynamic dimension in another way than by the sizes "
-        "of its tensors; export it with static shapes"
-    )
     if len({len(parts) for parts in split}) != 1:
-        raise error
+        raise _other_way("")
     pieces: list[Any] = []
     for number, parts in enumerate(zip(*split, strict=True)):
         if len(set(parts)) == 1:
@@ -361,12 +559,12 @@ def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
                 pieces.append(parts[0])
             continue
         if number % 2 == 0:
-            raise error
+            raise _other_way("")
         values = [int(part) for part in parts]
         slope, rest = divmod(values[1] - values[0], sizes[1] - sizes[0])
         offset = values[0] - slope * sizes[0]
         if rest or any(slope * n + offset != v for n, v in zip(sizes, values, strict=True)):
-            raise error
+            raise _other_way("")
         pieces.append([slope, offset])
     return pieces
 
@@ -389,6 +587,7 @@ def exported_program_to_stablehlo(
             sizes of its tensors.
     """
     options = options or StableHLOExportOptions()
+    options._check()
     if options.override_tracing_arguments is not None:
         module = exported_model.module()
         exported_model = torch.export.export(
@@ -400,32 +599,46 @@ def exported_program_to_stablehlo(
     nodes = program.graph_module.graph.nodes
     values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
     dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
-    # Sizes that no other number of a program is likely to be made of.
-    sizes = (97, 211, 389) if dynamic else (0,)
-    traced = [_trace(program, size) for size in sizes]
-    function, locations, types, outputs, constants, captured = traced[0]
-    texts = [found[0].text for found in traced]
-    if dynamic and any(
-        found[0].inputs != function.inputs or len(found[4]) != len(constants) for found in traced
-    ):
-        raise ValueError(f"{_WHAT}: the program takes other inputs for other sizes")
-    used = set(function.inputs)
+    numbers: dict[int, fx.Node] = {}
+    if not dynamic:
+        kept = [] if options.inline_all_constant else None
+        traced = [_trace(program, 0, options, kept)]
+    else:
+        # With all numbers as parameters it shows which of them follow from the size.
+        traced = [_trace(program, size, options, None) for size in _SIZES]
+        numbers = _numbers_of_sizes(traced)
+        _check_numbers(program, traced[0].numbers, numbers.values())
+        if options.inline_all_constant:
+            traced = [_trace(program, size, options, list(numbers)) for size in _SIZES]
+            numbers = _numbers_of_sizes(traced)
+    found = traced[0]
+    inputs, count = found.function.inputs, len(found.constants)
+    locations, types = found.locations, found.types
+    texts = [one.function.text for one in traced]
+    used = set(inputs)
     meta = StableHLOFunctionMeta(
         name="forward",
         stablehlo_version=0,
-        input_signature=[types[i] for i in function.inputs] + captured,
-        output_signature=outputs,
-        input_locations=[locations[i] for i in function.inputs]
-        + [InputLocation.constant(i) for i in range(len(constants))],
+        input_signature=[types[i] for i in inputs] + found.captured,
+        output_signature=found.outputs,
+        input_locations=[locations[i] for i in inputs]
+        + [InputLocation.constant(i) for i in range(count)],
         unused_inputs=[(locations[i], types[i]) for i in range(len(types)) if i not in used],
         input_pytree_spec=_dumped(exported_model.call_spec.in_spec),
         output_pytree_spec=_dumped(exported_model.call_spec.out_spec),
     )
-    state = {**exported_model.state_dict, **exported_model.constants}
-    names = {where.name for where in locations if where.type_ == VariableType.PARAMETER}
-    arrays = {name: _as_array(state[name]) for name in names}
-    func = StableHLOFunc(meta, texts[0], _template(texts, sizes) if dynamic else None)
-    return StableHLOGraphModule(StableHLOModelBundle(arrays, constants, [func]))
+    arrays = {}
+    if options.export_weights:
+        state = {**exported_model.state_dict, **exported_model.constants}
+        names = {where.name for where in locations if where.type_ == VariableType.PARAMETER}
+        arrays = {name: _as_array(state[name]) for name in names}
+    func = StableHLOFunc(
+        meta,
+        texts[0],
+        _template(texts, _SIZES) if dynamic else None,
+        {place: _expression(node) for place, node in numbers.items()},
+    )
+    return StableHLOGraphModule(StableHLOModelBundle(arrays, found.constants, [func]))
 
 
 def _dumped(spec: Any) -> str | None:

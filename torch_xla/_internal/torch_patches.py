@@ -19,6 +19,7 @@ import torch
 import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch import nn
+from torch._subclasses import fake_tensor
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
@@ -336,6 +337,15 @@ def _xla(
     return self.to(name, non_blocking=non_blocking, memory_format=memory_format)
 
 
+def _with_index(original: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Fake tensors of ``device="xla"`` are on the current device, as real ones are."""
+
+    def is_indexed_device_type(device_type: str) -> bool:
+        return device_type == "xla" or original(device_type)
+
+    return is_indexed_device_type
+
+
 def _replace_stream_of_dynamo() -> None:
     extension = cast(Any, torch._C._dynamo).utils
     if not hasattr(extension, "get_current_stream"):  # torch 2.15
@@ -361,6 +371,7 @@ def apply() -> None:
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
     _replace_stream_of_dynamo()
+    _replace(fake_tensor, "_is_indexed_device_type", _with_index)
     _replace(pinning, "pin_memory", _pin_memory)
     checkpoint = torch.utils.checkpoint
     _replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)

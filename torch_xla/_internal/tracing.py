@@ -44,12 +44,15 @@ def function(
     outputs: Sequence[torch.Tensor],
     name: str,
     portable: bool = False,
+    numbers: Sequence[int] | None = None,
 ) -> Function:
     """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``.
 
     Its text has a second form, which calls this process' library, but where it is ``portable``.
+    Numbers are captured; with ``numbers`` only those at these places of all that would be, and the
+    others are part of the text.
     """
-    return Function(*capture.function(list(inputs), list(outputs), name, portable))
+    return Function(*capture.function(list(inputs), list(outputs), name, portable, numbers))
 
 
 @contextlib.contextmanager

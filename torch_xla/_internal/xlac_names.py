@@ -134,6 +134,7 @@ _INSTEAD = {
     "_clear_pending_irs": "torch_xla.sync()",
     "_get_tensors_handle": _BRIDGE,
     "_get_tensors_xla_device_data_node": _BRIDGE,
+    "_get_xla_tensor_debug_info": "torch_xla.debug.explain, and _XLAC._get_xla_tensors_text",
     "_get_xla_tensors_hlo_proto": _PROTO,
     "_run_cached_graph": _BRIDGE,
     "_set_xla_custom_op_name_prefix": "torch_xla.debug.profiler.Trace names regions",

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_xla import _XLAC
+from torch_xla import _XLAC, runtime
 from torch_xla._internal import absent, tracing
 
 _NAME = "torch.compile"
@@ -93,6 +93,9 @@ class _Program:
         self._state = _state(module)
         tensors = [args[i] for i in self._places]
         device = tracing.device_of(_NAME, [*tensors, *self._state])
+        if runtime.world_size() > 1:
+            # Collectives of the graph take their place among those before and after it.
+            self._state.append(_XLAC._xla_collective_token(str(device)))
         # What others wait for is no part of the program.
         _XLAC._xla_sync([str(device)], False)
         with torch.no_grad(), tracing.trace(_NAME, device, pure=False) as capture:
@@ -138,6 +141,12 @@ class _Program:
         return tree_unflatten(leaves, self._spec)
 
 
+def _reads(error: RuntimeError) -> bool:
+    """Returns whether an error says that a tensor was read while a graph was traced."""
+    text = str(error)
+    return "the graph would be cut" in text or "stands for a value while" in text
+
+
 class _Finder(fx.Interpreter):
     """Finds the nodes that read a tensor: operators that run on the CPU."""
 
@@ -150,7 +159,7 @@ class _Finder(fx.Interpreter):
         try:
             return super().run_node(n)
         except RuntimeError as error:
-            if "the graph would be cut" not in str(error) or "val" not in n.meta:
+            if not _reads(error) or "val" not in n.meta:
                 raise
         self.found.add(n)
         leaves, spec = tree_flatten(n.meta["val"])
@@ -187,7 +196,7 @@ def _without_fallbacks(module: fx.GraphModule, args: Sequence[Any]) -> Callable[
     parts = partitioner.partition_and_fuse()
     for name, child in list(parts.named_children()):
         if isinstance(child, fx.GraphModule):
-            graph = _CompiledGraph(child)
+            graph = _CompiledGraph(child, is_part=True)
             delattr(parts, name)
             setattr(parts, name, _Part(graph))
     return parts
@@ -228,8 +237,9 @@ def _returns_views(module: fx.GraphModule) -> bool:
 class _CompiledGraph:
     """A graph, compiled for each set of numbers and shapes that it is called with."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, is_part: bool = False) -> None:
         self._module = module
+        self._is_part = is_part  # between operators that run on the CPU
         self._programs: dict[Any, Callable[[Sequence[Any]], Any]] = {}
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         values = [node.meta.get("val") for node in nodes]
@@ -266,9 +276,9 @@ class _CompiledGraph:
         try:
             return _Program(self._module, args)
         except RuntimeError as error:
-            if "the graph would be cut" not in str(error):
+            if not _reads(error):
                 raise
-        parts = _without_fallbacks(self._module, args)
+        parts = None if self._is_part else _without_fallbacks(self._module, args)
         return traced if parts is None else (lambda args: parts(*args))
 
 

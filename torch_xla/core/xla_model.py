@@ -645,5 +645,6 @@ __getattr__ = absent.getter(
         "get_replication_devices": "xm.xla_replication_devices",
         "is_xla_device": "torch.device(device).type == 'xla'",
         "xla_model": "import torch_xla.core.xla_model as xm",
+        "xla_device_count": "torch_xla.device_count()",
     },
 )

@@ -27,6 +27,7 @@ _absent = absent.getter(
         "deprecation": "the warnings module",
         "dynamo_mark_sharding": "torch_xla.distributed.spmd.mark_sharding",
         "dynamo_set_buffer_donor": "buffers that nothing can read any more are donated by itself",
+        "gru": "torch.nn.GRU, which is one loop on this device",
         "mark_pattern_utils": _MARKS,
         "pallas_kernels": _KERNELS,
         "pytreeify": "torch.utils._pytree.register_pytree_node",

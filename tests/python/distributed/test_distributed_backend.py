@@ -503,3 +503,79 @@ def test_backend_of_one_process():
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+def run_compiled_collectives() -> dict[str, Any]:
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla._internal import tracing
+
+    device = start()
+    rank, world = dist.get_rank(), dist.group.WORLD
+    out: dict[str, Any] = {}
+
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    def of_argument(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x + 1
+
+    def into(x: torch.Tensor) -> torch.Tensor:
+        y = x.new_empty(2 * x.shape[0])
+        dist.all_gather_into_tensor(y, x + 1)
+        return y
+
+    def of_two(x: torch.Tensor) -> torch.Tensor:
+        y = functional.all_reduce(x, "sum", world)
+        return functional.all_reduce(y * (rank + 1), "max", world)
+
+    functions = {
+        "all_reduce": lambda x: functional.all_reduce(x * 2, "sum", world) + 1,
+        "all_gather": lambda x: functional.all_gather_tensor(x * 2, 0, world) + 1,
+        "reduce_scatter": lambda x: functional.reduce_scatter_tensor(x * 2, "sum", 0, world) + 1,
+        "xm": lambda x: xm.all_reduce("sum", x * 2) + 1,
+        "in_place": in_place,
+        "of_argument": of_argument,
+        "into": into,
+        "of_two": of_two,
+    }
+    for name, function in functions.items():
+        torch._dynamo.reset()
+        run = torch.compile(function, backend="openxla", dynamic=False)
+        calls = []
+        for step in range(3):
+            # Collectives of the same arrays before and behind it, none of which is read first.
+            given = torch.arange(4.0, device=device) + 10 * rank + step
+            eager = functional.all_reduce(given, "max", world)
+            mine, theirs = given.clone(), given.clone()
+            results = [run(mine), mine, xm.all_reduce("sum", given * (step + 1)), eager]
+            expected = [function(theirs), theirs]
+            if step == 1:
+                torch_xla.sync()
+            calls.append(([x.cpu() for x in results], [x.cpu() for x in expected]))
+        out[name] = calls
+    # What a failing compilation traced is forgotten.
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="inside"), tracing.trace("test", device) as capture:
+        x = capture.placeholder(torch.empty(2, device="meta"))
+        xm.all_reduce("sum", x)
+        raise ValueError("inside")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1).to(device))
+    model(torch.ones(3, 2, device=device) * (rank + 1)).sum().backward()
+    out["gradient"] = model.module.weight.grad.cpu()
+    return out
+
+
+def test_collectives_in_compiled_functions(tmp_path):
+    """They stand in one order with those around them, and leave nothing of the tracing behind."""
+    for out in run_replicas(run_compiled_collectives, 2, tmp_path):
+        torch.testing.assert_close(out.pop("gradient"), torch.full((1, 2), 4.5))
+        for name, calls in out.items():
+            for step, (results, expected) in enumerate(calls):
+                torch.testing.assert_close(results[:2], expected, msg=lambda m, n=name: f"{n}: {m}")
+                base = torch.arange(4.0) + step
+                assert results[2].tolist() == ((2 * base + 10) * (step + 1)).tolist(), name
+                assert results[3].tolist() == (base + 10).tolist(), name

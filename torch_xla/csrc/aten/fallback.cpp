@@ -10,6 +10,7 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "lazy/cpu_trial.h"
+#include "lazy/cuts.h"
 #include "lazy/node_factory.h"
 #include "lazy/origin.h"
 
@@ -65,6 +66,10 @@ std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, boo
   if (out) {
     // The others are "out", or the name of what is written ("grad_input").
     overload.resize(overload.ends_with("_out") ? overload.size() - 4 : 0);
+    // The one operator whose overloads of these names are composed of nothing else.
+    if (name == "aten::norm" && (overload.empty() || overload == "dtype")) {
+      overload = "ScalarOpt_dim" + (overload.empty() ? "" : "_" + overload);
+    }
   } else {
     if (!name.ends_with("_")) return std::nullopt;
     name.pop_back();
@@ -188,7 +193,13 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   counter.Add();
   Warn(name);
   lazy::CauseScope cause("the CPU runs", counter.name().c_str());
-  at::native::cpu_fallback(op, stack);
+  try {
+    at::native::cpu_fallback(op, stack);
+  } catch (c10::Error& error) {
+    // While a function is traced there may be nothing to read: of which operator, it does not say.
+    if (!lazy::MayCut()) error.add_context("the CPU runs " + name);
+    throw;
+  }
   RefuseQuantized(op, *stack);
 }
 

@@ -155,8 +155,8 @@ uint32_t TensorTable::PointerIndex::Find(const void* pointer, std::optional<uint
   }
 }
 
-at::Tensor CollectiveTokenTensor(int device) {
-  lazy::StoragePtr token = lazy::CollectiveToken(device);
+at::Tensor CollectiveTokenTensor(int device, bool make) {
+  lazy::StoragePtr token = lazy::CollectiveToken(device, make);
   if (!token) return {};
   const ir::ShapeRef shape = token->shape();
   return at::detail::make_tensor<XLATensorImpl>(std::move(token), nullptr,

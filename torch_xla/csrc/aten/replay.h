@@ -54,8 +54,8 @@ struct TensorTable {
 };
 
 /// The token of the device's collectives, which is state that no tensor leads to; undefined where
-/// there is none.
-at::Tensor CollectiveTokenTensor(int device);
+/// there is none and none shall be made.
+at::Tensor CollectiveTokenTensor(int device, bool make = false);
 
 /// Which hooks run when a gradient comes to a tensor; 0: none.
 size_t HookStamp(const c10::TensorImpl& impl);

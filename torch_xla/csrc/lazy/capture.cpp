@@ -9,6 +9,7 @@
 
 #include "XLAOps.h"
 #include "ir/dump.h"
+#include "lazy/collective.h"
 #include "lazy/device.h"
 #include "lazy/graph.h"
 #include "lazy/node_factory.h"
@@ -65,10 +66,16 @@ void KeepText(const ir::Hash128& hash, const std::string& text) {
   Texts().emplace(hash, text);
 }
 
-void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order) {
+/// `numbers`: of fills that are no constants.
+void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order,
+              const std::unordered_map<const ir::Node*, ir::Value>& numbers) {
   for (const ir::Node* node : order) {
-    if (node->payload()) {
+    if (auto it = numbers.find(node); it != numbers.end()) {
+      cx.SetLeaf(*node, BroadcastTo(cx.Lowered(it->second), cx.Physical(node->shape()).dims));
+    } else if (node->payload()) {
       cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+    } else if (IsNumber(*node)) {
+      cx.SetLeaf(*node, LowerNumber(cx, *node));
     } else {
       cx.Lower(*node);
     }
@@ -89,7 +96,8 @@ struct Capture::Walk {
   std::vector<const ir::Node*> order;  // operands before users
   Positions inputs;                    // those that are needed, as they stand in the list
   std::vector<size_t> used;
-  std::vector<ir::Value> captured;  // leaves and values from outside
+  std::vector<ir::Value> captured;  // numbers, leaves and values from outside
+  std::unordered_map<const ir::Node*, ir::Value> fills;  // which of the numbers a fill is of
 };
 
 Capture::Capture(int device, std::string what)
@@ -103,11 +111,14 @@ Capture::Capture(int device, std::string what)
     outside_.emplace(Key{value.node.get(), value.index}, 0);
     before_.emplace_back(std::move(storage), std::move(value));
   }
+  if (StoragePtr token = CollectiveToken(device)) token_ = token->value();
   StepFinderOf(device).Hold();
 }
 
 Capture::~Capture() {
   StepFinderOf(device_).Release();
+  // Collectives after this must not wait for those that were traced.
+  RestoreCollectiveToken(device_, token_);
   std::unordered_set<const ir::Node*> depends;
   for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
   const auto failed = NoValue(what_);
@@ -211,8 +222,13 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
         TORCH_CHECK(placeholder != value, what_,
                     ": a result depends on an argument that is none of the function's");
       }
-      if (data->fill() && IsSpecial(*data->fill()) && !IsOutside(node)) {
-        if (done.insert(&node).second) walk.order.push_back(&node);
+      if (data->fill() && !IsOutside(node)) {
+        if (!done.insert(&node).second) return;
+        walk.order.push_back(&node);
+        if (IsSpecial(*data->fill())) return;
+        ir::Value number = MakeScalarParameter(*data->fill(), node.shape()->dtype, false);
+        walk.fills.emplace(&node, number);
+        walk.captured.push_back(std::move(number));
         return;
       }
       if (captured.try_emplace(key, walk.captured.size()).second) walk.captured.push_back(value);
@@ -247,6 +263,21 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
   return walk;
 }
 
+void Capture::TakeNumbers(Walk& walk, const std::vector<size_t>& kept) {
+  std::vector<ir::Value> captured;
+  std::vector<const ir::Node*> numbers;
+  for (size_t i = 0; i < walk.captured.size(); ++i) {
+    const ir::Value& value = walk.captured[i];
+    if (IsNumber(*value.node) && std::ranges::find(kept, i) == kept.end()) {
+      numbers.push_back(value.node.get());
+    } else {
+      captured.push_back(value);
+    }
+  }
+  walk.captured = std::move(captured);
+  walk.order.insert(walk.order.begin(), numbers.begin(), numbers.end());
+}
+
 ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
                             const std::vector<ir::Value>& outputs, const std::string& name) const {
   ir::Hasher hasher;
@@ -272,7 +303,12 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
     for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
       hasher.Add(attributes[std::countr_zero(rest)]);
     }
-    if (node->payload()) {
+    if (IsNumber(*node)) {
+      for (uint64_t word : attributes) hasher.Add(word);
+    }
+    if (auto it = walk.fills.find(node); it != walk.fills.end()) {
+      add_use(it->second);
+    } else if (node->payload()) {
       ir::Words words;
       ir::AttributeWriter(words).Scalar(*static_cast<DeviceData*>(node->payload())->fill());
       for (uint64_t word : words) hasher.Add(word);
@@ -291,15 +327,17 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
 
 Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
                                         const std::vector<ir::Value>& outputs,
-                                        const std::string& name, bool portable) {
-  const Walk walk = Collect(inputs, outputs);
+                                        const std::string& name,
+                                        const FunctionOptions& options) {
+  Walk walk = Collect(inputs, outputs);
+  if (options.numbers) TakeNumbers(walk, *options.numbers);
   Function function;
   function.inputs = walk.used;
   function.captured = walk.captured;
   for (const ir::Value& value : walk.captured) {
     function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
   }
-  const bool calls = !portable && DevicesOf(device_)->size() == 1;
+  const bool calls = !options.portable && DevicesOf(device_)->size() == 1;
   ir::Hasher hasher;
   hasher.Add(HashOf(walk, inputs, outputs, name));
   hasher.Add(calls);
@@ -320,7 +358,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
     };
     for (size_t i : walk.used) parameter(inputs[i]);
     for (const ir::Value& value : walk.captured) parameter(value);
-    LowerAll(cx, walk.order);
+    LowerAll(cx, walk.order, walk.fills);
     std::vector<stablehlo::Value> results;
     for (const ir::Value& output : outputs) {
       results.push_back(
@@ -376,7 +414,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     stablehlo::Value all = builder.Parameter({runtime::ElementType::kS64, {count}});
     for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
   }
-  LowerAll(cx, walk.order);
+  LowerAll(cx, walk.order, walk.fills);
   signature.integers = compiled.draws;
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) {

@@ -5,6 +5,7 @@
 // with placeholders; what it reads of tensors that were there before becomes further parameters.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -41,9 +42,15 @@ class Capture {
   };
   /// The function from `inputs` (any values) to `outputs`. Inputs that it does not need are left
   /// out. Can be called again for another part of what was traced. A function that was made before
-  /// is not lowered again. `portable`: only the form that calls no library of this process.
+  /// is not lowered again.
+  struct FunctionOptions {
+    bool portable = false;  // only the form that calls no library of this process
+    /// Which of the numbers stay parameters, by their places in `captured` where all do; the
+    /// others are part of the text.
+    std::optional<std::vector<size_t>> numbers;
+  };
   Function MakeFunction(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
-                        const std::string& name, bool portable);
+                        const std::string& name, const FunctionOptions& options);
 
   struct Compiled {
     ProgramPtr program;
@@ -66,6 +73,8 @@ class Capture {
 
  private:
   struct Walk;
+  /// Makes numbers part of the program but for those at the places `kept` of what is captured.
+  static void TakeNumbers(Walk& walk, const std::vector<size_t>& kept);
   using Key = std::pair<const ir::Node*, uint32_t>;
   struct KeyHash {
     size_t operator()(const Key& key) const {
@@ -85,6 +94,7 @@ class Capture {
   const std::string what_;
   const uint64_t first_data_;  // ids of data made since then are larger
   const uint64_t rng_state_;
+  std::optional<ir::Value> token_;  // that of collectives, before
   std::vector<std::pair<StoragePtr, ir::Value>> before_;  // pending ones, and what they held
   Positions outside_;                                     // those values
   std::vector<ir::Value> placeholders_;

@@ -31,6 +31,12 @@ StoragePtr& TokenOf(int device) {
 
 ir::ShapeRef TokenShape() { return ir::GetShape(c10::ScalarType::Byte, {}); }
 
+/// A parameter from the first step on, so that the second one is the same program.
+StoragePtr MakeToken(int device) {
+  return c10::make_intrusive<Storage>(
+      MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
+}
+
 /// One node for arrays of one dtype.
 ir::NodePtr MakeNode(const distributed::Collective& collective,
                      const std::vector<ir::Value>& inputs, int device) {
@@ -39,11 +45,7 @@ ir::NodePtr MakeNode(const distributed::Collective& collective,
   std::vector<int64_t> encoded = distributed::Encode(collective);
   std::lock_guard lock(token_mutex);
   StoragePtr& token = TokenOf(device);
-  if (!token) {
-    // A parameter from the first step on, so that the second one is the same program.
-    token = c10::make_intrusive<Storage>(
-        MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
-  }
+  if (!token) token = MakeToken(device);
   ir::Node::Operands operands(inputs.begin(), inputs.end());
   operands.push_back(token->value());
   ir::Words words;
@@ -122,9 +124,22 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
   return results;
 }
 
-StoragePtr CollectiveToken(int device) {
+StoragePtr CollectiveToken(int device, bool make) {
   std::lock_guard lock(token_mutex);
-  return TokenOf(device);
+  StoragePtr& token = TokenOf(device);
+  if (!token && make) token = MakeToken(device);
+  return token;
+}
+
+void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before) {
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token) return;
+  if (before) {
+    token->Replace(token->value(), *before);
+  } else {
+    token = nullptr;
+  }
 }
 
 bool CollectivePending(int device) {

@@ -1,6 +1,9 @@
 // Records collectives among the replicas, in one order for each device.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "distributed/collective.h"
 #include "ir/node.h"
 #include "lazy/storage.h"
@@ -17,7 +20,11 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
 bool CollectivePending(int device);
 
 /// What each collective on `device` reads and writes, which keeps them in order; null before the
-/// first one.
-StoragePtr CollectiveToken(int device);
+/// first one but where it shall be made.
+StoragePtr CollectiveToken(int device, bool make = false);
+
+/// Takes back the collectives that were traced since the token had the value `before` (none: since
+/// there was no token).
+void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before);
 
 }  // namespace torch_xla::lazy

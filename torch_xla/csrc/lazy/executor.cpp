@@ -218,7 +218,7 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   for (const ir::Node* node : split->before) add(before, *node);
   for (const ir::Value& value : split->inputs) {
     const DeviceDataPtr data = promise(value);
-    before.Promise(*value.node, data);
+    before.Promise(value, data);
     after.Bind(value, data);
     inputs.emplace(value.node.get(), data);
   }
@@ -231,11 +231,12 @@ ProgramPtr SplitCut(Cut& cut, bool donate) {
   }
   for (const ir::Node* node : split->after) add(after, *node);
   for (size_t i = 0; i < graph.roots.size(); ++i) {
-    const ir::Node* node = graph.roots[i].node.get();
+    const ir::Value& root = graph.roots[i];
+    const ir::Node* node = root.node.get();
     if (root_of.contains(i) || inputs.contains(node)) continue;
     const bool is_after =
         std::find(split->after.begin(), split->after.end(), node) != split->after.end();
-    (is_after ? after : before).Promise(*node, execution.outputs[i]);
+    (is_after ? after : before).Promise(root, execution.outputs[i]);
   }
   {
     auto lock = LockGraph();
@@ -521,7 +522,7 @@ bool EvaluateOnHost(Storage& storage) {
   auto data = c10::make_intrusive<DeviceData>(value.shape(), storage.device(), devices,
                                               Sharding::Replicated());
   data->set_location(value.node->location());
-  calls->Promise(*value.node, data);
+  calls->Promise(value, data);
   calls->Run(/*producer=*/0);
   storage.Replace(value, MakeLeaf(data));
   return true;

@@ -229,8 +229,8 @@ void HostCalls::Add(const ir::Node& node) {
   calls_.push_back(std::move(call));
 }
 
-void HostCalls::Promise(const ir::Node& node, DeviceDataPtr data) {
-  promises_.emplace_back(places_.at({&node, 0}), std::move(data));
+void HostCalls::Promise(const ir::Value& value, DeviceDataPtr data) {
+  promises_.emplace_back(SlotOf(value), std::move(data));
 }
 
 std::vector<uint64_t> HostCalls::Producers() const {
@@ -248,27 +248,27 @@ void HostCalls::Fail(const std::exception_ptr& error, uint64_t producer) const {
   }
 }
 
+const at::Tensor& HostCalls::Slot::Value() {
+  if (value.defined()) return value;
+  const auto dtype = at::TensorOptions().dtype(shape->dtype);
+  if (number) {
+    value = at::scalar_tensor(*number, dtype);
+    // A Python number: it does not decide the result's dtype.
+    value.unsafeGetTensorImpl()->set_wrapped_number(shape->wrapped);
+  } else {
+    const auto& fill = data->fill();
+    value = fill ? at::full(shape->dims, *fill, dtype) : Download(*data->Get()[0], shape);
+  }
+  return value;
+}
+
 /// The operands of a call, one after the other.
 struct SlotOperands {
   std::vector<HostCalls::Slot>& slots;
   const std::vector<uint32_t>& operands;
   size_t next = 0;
 
-  at::Tensor Tensor() {
-    HostCalls::Slot& slot = slots[operands[next++]];
-    if (slot.value.defined()) return slot.value;
-    const auto dtype = at::TensorOptions().dtype(slot.shape->dtype);
-    if (slot.number) {
-      slot.value = at::scalar_tensor(*slot.number, dtype);
-      // A Python number: it does not decide the result's dtype.
-      slot.value.unsafeGetTensorImpl()->set_wrapped_number(slot.shape->wrapped);
-    } else {
-      const auto& fill = slot.data->fill();
-      slot.value = fill ? at::full(slot.shape->dims, *fill, dtype)
-                        : Download(*slot.data->Get()[0], slot.shape);
-    }
-    return slot.value;
-  }
+  at::Tensor Tensor() { return slots[operands[next++]].Value(); }
   c10::Scalar Scalar() {
     const HostCalls::Slot& slot = slots[operands[next]];
     if (!slot.number) return Tensor().item();
@@ -309,7 +309,7 @@ at::Tensor HostCalls::Compute(const Call& call) {
 
 void HostCalls::Run(uint64_t producer) {
   static auto& counter = *new debug::Counter("HostCalls");
-  if (calls_.empty()) return;
+  if (promises_.empty()) return;
   counter.Add();
   at::DisableRecordFunctionGuard no_profile;
   at::AutoDispatchBelowAutograd below_autograd;
@@ -319,7 +319,7 @@ void HostCalls::Run(uint64_t producer) {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   for (const Call& call : calls_) slots_[call.result].value = Compute(call);
   for (const auto& [slot, data] : promises_) {
-    data->Fulfil(Upload(slots_[slot].value, *DevicesOf(data->device()), *data->sharding()),
+    data->Fulfil(Upload(slots_[slot].Value(), *DevicesOf(data->device()), *data->sharding()),
                  producer);
   }
 }

@@ -33,8 +33,8 @@ class HostCalls {
   void Add(const ir::Node& node);
   /// From now on another node's result is this data.
   void Bind(const ir::Value& value, DeviceDataPtr data);
-  /// Asks for a node's result.
-  void Promise(const ir::Node& node, DeviceDataPtr data);
+  /// Asks for a value: of a node that is part of it, or data or a number as it is.
+  void Promise(const ir::Value& value, DeviceDataPtr data);
 
  private:
   struct Call {
@@ -49,6 +49,8 @@ class HostCalls {
     DeviceDataPtr data;                 // it is read from, or
     std::optional<c10::Scalar> number;  // it is, or a call's result
     at::Tensor value;
+
+    const at::Tensor& Value();
   };
   friend struct SlotOperands;
   uint32_t SlotOf(const ir::Value& value);

@@ -12,9 +12,16 @@
 // - a call of ATen's kernel (convolution_library.h);
 // - where programs may call none, a matrix product over patches (im2col) if that is faster or
 //   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
+#include <ATen/ops/_convolution.h>
+#include <ATen/ops/convolution.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <algorithm>
 
 #include "XLALowerings.h"
+#include "XLANativeFunctions.h"
+#include "XLAOps.h"
+#include "aten/node_builder.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/precision.h"
@@ -551,3 +558,42 @@ Value col2im(LoweringContext& cx, Value self, c10::IntArrayRef output_size,
 }
 
 }  // namespace torch_xla::lowering::aten
+
+namespace torch_xla {
+
+at::Tensor XLANativeFunctions::convolution(const at::Tensor& input, const at::Tensor& weight,
+                                           const std::optional<at::Tensor>& bias,
+                                           at::IntArrayRef stride, at::IntArrayRef padding,
+                                           at::IntArrayRef dilation, bool transposed,
+                                           at::IntArrayRef output_padding, int64_t groups) {
+  // torch.jit.trace records `_convolution`, which on other devices this operator calls.
+  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer)) [[unlikely]] {
+    return at::_convolution(input, weight, bias, stride, padding, dilation, transposed,
+                            output_padding, groups, false, false, false, false);
+  }
+  ir::ops::convolution.counter->Add();
+  aten::NodeBuilder builder(ir::ops::convolution);
+  builder.Tensor(input);
+  builder.Tensor(weight);
+  builder.OptionalTensor(bias);
+  builder.IntList(stride);
+  builder.IntList(padding);
+  builder.IntList(dilation);
+  builder.Bool(transposed);
+  builder.IntList(output_padding);
+  builder.Int(groups);
+  return builder.Single();
+}
+
+at::Tensor XLANativeFunctions::_convolution(const at::Tensor& input, const at::Tensor& weight,
+                                            const std::optional<at::Tensor>& bias,
+                                            at::IntArrayRef stride, at::IntArrayRef padding,
+                                            at::IntArrayRef dilation, bool transposed,
+                                            at::IntArrayRef output_padding, int64_t groups,
+                                            bool /*benchmark*/, bool /*deterministic*/,
+                                            bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed,
+                         output_padding, groups);
+}
+
+}  // namespace torch_xla

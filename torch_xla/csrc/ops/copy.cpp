@@ -75,6 +75,11 @@ at::Tensor& XLANativeFunctions::copy_(at::Tensor& self, const at::Tensor& src, b
   return CopyInto(self, src);
 }
 
+at::Tensor XLANativeFunctions::copy(const at::Tensor& self, const at::Tensor& src, bool) {
+  CheckExpandable(src, self);
+  return MakeTensor(ValueFor(self, src), GetImpl(self)->root()->device());
+}
+
 at::Tensor XLANativeFunctions::_copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
   at::Tensor target = dst;
   return CopyInto(target, self);

@@ -5,9 +5,11 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_standard_gamma.h>
 #include <ATen/ops/ceil.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tan.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
@@ -402,6 +404,14 @@ at::Tensor& XLANativeFunctions::rrelu_with_noise_(at::Tensor& self, at::Tensor& 
                                                   const at::Scalar& lower, const at::Scalar& upper,
                                                   bool training, Generator generator) {
   return self.copy_(rrelu_with_noise(self, noise, lower, upper, training, std::move(generator)));
+}
+
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::native_dropout(
+    const at::Tensor& input, double p, std::optional<bool> train) {
+  // As PyTorch's CPU kernel: it drops unless told not to.
+  if (!train.value_or(true)) return {input.clone(), at::ones_like(input, at::kBool)};
+  const at::Tensor mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);
+  return {input.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask};
 }
 
 }  // namespace torch_xla

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/bridge.h"
+#include "aten/replay.h"
 #include "lazy/capture.h"
 #include "lazy/cuts.h"
 #include "lazy/device.h"
@@ -115,14 +116,16 @@ void BindCaptureClass(py::module_& m) {
       .def(
           "function",
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
-             const std::vector<at::Tensor>& outputs, const std::string& name, bool portable) {
-            lazy::Capture::Function function =
-                self.get().MakeFunction(ValuesOf(inputs), ValuesOf(outputs), name, portable);
+             const std::vector<at::Tensor>& outputs, const std::string& name, bool portable,
+             std::optional<std::vector<size_t>> numbers) {
+            lazy::Capture::Function function = self.get().MakeFunction(
+                ValuesOf(inputs), ValuesOf(outputs), name, {portable, std::move(numbers)});
             return py::make_tuple(function.text, function.inputs,
                                   TensorsOf(std::move(function.captured), self.get().device()),
                                   function.seeds);
           },
-          py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("portable"))
+          py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("portable"),
+          py::arg("numbers") = py::none())
       .def(
           "program",
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
@@ -156,6 +159,13 @@ void BindCapture(py::module_& m) {
   m.def("_xla_assign", [](const at::Tensor& self, const at::Tensor& value) {
     aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
   });
+  // State of a program that has collectives: what keeps them in order.
+  m.def(
+      "_xla_collective_token",
+      [](const std::string& device) {
+        return aten::CollectiveTokenTensor(Ordinal(device), /*make=*/true);
+      },
+      py::arg("device"));
   // A function that needs no check: we wrote it.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));

@@ -3,6 +3,7 @@
 See ``docs/spmd.md``.
 """
 
+from torch_xla._internal import absent
 from torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 from torch_xla.distributed.spmd.dtensor import xla_distribute_module, xla_distribute_tensor
 from torch_xla.distributed.spmd.hybrid_mesh import HybridMesh
@@ -34,6 +35,19 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
     unwrap_sharded_tensor,
     wrap_as_sharded_tensor,
     wrap_if_sharded,
+)
+
+_MANUAL = "XLA's partitioner places every operation; torch_xla.launch runs replicas by hand"
+
+__getattr__ = absent.getter(
+    __name__,
+    {
+        "annotate_custom_sharding": "mark_sharding",
+        "auto_policy": "mark_sharding says how each tensor lies",
+        "disable_manual_sharding": _MANUAL,
+        "enable_manual_sharding": _MANUAL,
+        "shard_as": "mark_sharding of both",
+    },
 )
 
 __all__ = [
