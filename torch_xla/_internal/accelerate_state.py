@@ -8,22 +8,23 @@
   ``accelerator.print``, no progress bar.
 - Where it compiles a model (``Trainer`` with ``torch_compile=True``), it looks for the parameters
   on the device under the names that they had before.
+- ``gather_object`` (``Accelerator.gather_for_metrics``, trl's trainers) gathers: accelerate refuses
+  whatever runs on xla, one process, too.
 
-These are methods of two classes, which this replaces when accelerate is imported, or first used;
-without accelerate nothing happens.
+These are methods of two classes and a function, which this replaces when accelerate is imported, or
+first used; without accelerate nothing happens.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import pickle
 import sys
 import types
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
-
-_MODULE = "accelerate.state"
 
 
 def _respect_cpu(state: types.ModuleType) -> None:
@@ -82,15 +83,47 @@ def _name_compiled_parameters() -> None:
     accelerator._get_named_parameters = named
 
 
+def _gather_objects(operations: types.ModuleType) -> None:
+    """Makes ``gather_object`` join the lists of the replicas."""
+    original = getattr(operations, "gather_object", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def gather_object(object: Any) -> Any:
+        state = operations.PartialState()
+        if state.distributed_type != operations.DistributedType.XLA:
+            return original(object)
+        from torch_xla.core import collectives
+
+        if state.num_processes == 1:
+            return object
+        gathered = collectives.rendezvous("accelerate.gather_object", pickle.dumps(object))
+        return [item for objects in gathered for item in pickle.loads(objects)]
+
+    operations.gather_object = gather_object  # type: ignore[attr-defined]
+
+
+_CHANGES = {
+    "accelerate.state": (_respect_cpu, _number_processes),
+    "accelerate.utils.operations": (_gather_objects,),
+}
+
+
 class _Finder:
-    """Finds accelerate's module as usual, once, and changes it after it was executed."""
+    """Finds accelerate's modules as usual, once, and changes them after they were executed."""
+
+    def __init__(self) -> None:
+        self._changes = dict(_CHANGES)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _MODULE:
+        changes = self._changes.pop(name, None)
+        if changes is None:
             return None
-        sys.meta_path.remove(self)
+        if not self._changes:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
@@ -98,8 +131,8 @@ class _Finder:
 
         def exec_module(module: types.ModuleType) -> None:
             execute(module)
-            _respect_cpu(module)
-            _number_processes(module)
+            for change in changes:
+                change(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -107,5 +140,5 @@ class _Finder:
 
 def register() -> None:
     """Waits for accelerate's import, once."""
-    if _MODULE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
+    if not any(name in sys.modules for name in _CHANGES) and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -70,11 +70,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def replacements() -> dict[str, Callable[..., Any]]:
     """Returns, by the name in ``torch._C``, what makes a function of the one that is there."""
-    return {
+    functions = {
         _PREFIX + name: _answered_by(function)
         for name, function in _FUNCTIONS.items()
         if hasattr(torch._C, _PREFIX + name)  # Some are of a later torch.
     }
+    # torch.distributed asks this one for the backend of a group that names none.
+    return {**functions, "_get_accelerator": functions[_PREFIX + "getAccelerator"]}
 
 
 def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:

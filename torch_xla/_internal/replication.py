@@ -94,7 +94,7 @@ def adopt(store: Store, rank: int, world_size: int) -> None:
     if world_size > 1:
         use_one_device()
         _override = Topology(rank, world_size, rank, world_size)
-        _store = PrefixStore("torch_xla", store)
+        _store = _store_of_this_start(PrefixStore("torch_xla", store), rank, world_size)
         _join_processes()
 
 
@@ -193,8 +193,43 @@ def store() -> Store:
                     place.world_size,
                     timeout=datetime.timedelta(seconds=timeout()),
                 )
-                _store = PrefixStore("torch_xla", next(found)[0])
+                keys = PrefixStore("torch_xla", next(found)[0])
+                _store = _store_of_this_start(keys, place.rank, place.world_size)
         return _store
+
+
+def _store_of_this_start(keys: Store, rank: int, world_size: int) -> Store:
+    """Returns a part of ``keys`` in which only these processes have written.
+
+    A launcher's store outlives the processes that it starts again, and has what the ones before
+    wrote. So replica 0 draws a name, which the others take once it has confirmed that it saw them.
+
+    Raises:
+        RuntimeError: Some did not come within the timeout; the message names them.
+    """
+    own = secrets.token_hex(8)
+    if rank == 0:
+        keys.set("start", own)
+        names = {f"{own}/replica/{other}": other for other in range(1, world_size)}
+        if names:
+            wait_for_keys(keys, names)
+        keys.set(f"{own}/replicas", b" ".join(keys.get(name) for name in names))
+        return PrefixStore(own, keys)
+    deadline = time.monotonic() + timeout()
+    joined = ""
+    interval, longest = _POLL_INTERVALS
+    while time.monotonic() < deadline:
+        if keys.check(["start"]):
+            start = keys.get("start").decode()
+            if start != joined:  # Perhaps of processes that are gone: until it is confirmed.
+                keys.set(f"{start}/replica/{rank}", own)
+                joined = start
+            confirmed = f"{joined}/replicas"
+            if keys.check([confirmed]) and own.encode() in keys.get(confirmed).split(b" "):
+                return PrefixStore(joined, keys)
+        time.sleep(interval)
+        interval = min(2 * interval, longest)
+    raise RuntimeError(f"replicas [0] did not come within {timeout():g} s")
 
 
 def _store_host() -> str:
@@ -524,7 +559,7 @@ def _rendezvous(
 
 def register() -> None:
     """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
-    dist.Backend.register_backend("xla", _create_group, extended_api=True, devices="xla")
+    dist.Backend.register_backend("xla", _create_group, extended_api=True, devices=["xla"])
     # torch 2.15 cannot attach its recorder of collectives to a group that is no list of backends.
     recording: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("xla")

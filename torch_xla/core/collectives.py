@@ -604,14 +604,14 @@ def _transfer(value: torch.Tensor, channel_id: int, sends: bool) -> torch.Tensor
     """From the replica that sends on a channel to the one that receives on it."""
     with torch.no_grad():
         pair = list(replication.ends_of_channel(channel_id, sends))
-        return run("collective_permute", [value.detach()], [sorted(pair)], pair)[0]
+        return run("transfer", [value.detach()], [sorted(pair)], [*pair, 0, channel_id])[0]
 
 
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Sends a tensor to the replica that receives on a channel.
 
-    The first call waits for the other one's. Two replicas must trace what they send each other in
-    the same order.
+    The first call waits for the other one's; later ones wait for nobody. What one replica sends to
+    another is received in the order in which it was sent, whatever goes the other way.
 
     Args:
         value: The tensor.
@@ -647,7 +647,7 @@ def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
 
 def rendezvous(
     tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()
-) -> tuple[bytes, ...]:
+) -> list[bytes]:
     """Waits until all replicas have come to the same point, and exchanges data.
 
     Collectives that were traced are launched first, since others may wait for them.
@@ -674,7 +674,7 @@ def rendezvous(
             f"{place.rank}, among them, got {members}"
         )
     if len(members) == 1:
-        return (data,)
+        return [data]
     if _XLAC._xla_collective_pending():
         _XLAC._xla_sync([], False)
-    return tuple(replication.exchange(tag, data, members))
+    return replication.exchange(tag, data, members)

@@ -593,7 +593,7 @@ def xla_rendezvous(
     Returns:
         What each gave, in the order of their ordinals.
     """
-    return list(rendezvous(tag or "xla_rendezvous", payload, ordinals or []))
+    return rendezvous(tag or "xla_rendezvous", payload, ordinals or [])
 
 
 class MemoryInfo(TypedDict):

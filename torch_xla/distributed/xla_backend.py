@@ -8,19 +8,27 @@ Importing ``torch_xla`` registers it, and ``init_method="xla://"``::
     dist.init_process_group("xla", init_method="xla://")
 
 The collectives are traced like any operation, in the order of the program; a returned work is
-done at once, since the tensors that it is about are those of the graph.
+done at once, since the tensors that it is about are those of the graph. Tensors on the CPU go by
+Gloo, whether the group is one of ``"xla"`` or of ``"cpu:gloo,xla:xla"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import functools
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
 
 import torch_xla
+from torch_xla import _XLAC
 from torch_xla._internal import replication
 from torch_xla.core import collectives
 
@@ -53,6 +61,27 @@ def _done(tensors: Any) -> Work:
     return cast(Work, _create_work_from_future(future))
 
 
+def _leaves(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _leaves(value)
+
+
+def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
+    """Makes a collective that takes tensors on the CPU, too, where it has no others."""
+
+    @functools.wraps(method)
+    def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
+        on_host = {tensor.device.type == "cpu" for tensor in _leaves(args)}
+        if on_host != {True}:
+            return method(self, *args, **kwargs)
+        return cast(Work, getattr(self._host(), method.__name__)(*args, **kwargs))
+
+    return collective
+
+
 class ProcessGroupXla(dist.ProcessGroup):
     """A group of replicas; made by ``init_process_group`` and ``new_group``.
 
@@ -61,10 +90,18 @@ class ProcessGroupXla(dist.ProcessGroup):
     Args:
         members: The ordinals of the group, in order of their ranks in it.
         rank: This replica's rank in the group.
+        store: The group's, in which the members find each other for tensors on the CPU.
+        timeout: Of the collectives of those.
     """
 
-    def __init__(self, members: Sequence[int], rank: int) -> None:
+    supports_splitting = False
+
+    def __init__(
+        self, members: Sequence[int], rank: int, store: dist.Store, timeout: datetime.timedelta
+    ) -> None:
         super().__init__(rank, len(members))  # type: ignore[call-arg]
+        self._store, self._timeout = store, timeout
+        self._host_group: dist.ProcessGroup | None = None
         self._members = list(members)
         self._name = self._description = ""
         # Of all replicas: as xm's functions call it, so that both are one program.
@@ -90,8 +127,35 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # Where PyTorch puts the pickled objects of all_gather_object and the like.
-        return [torch.device("xla")]
+        # PyTorch puts pickled objects on the CPU where that is among them.
+        named = distributed_c10d._world.pg_backend_config.get(self, "")
+        return [torch.device(t) for t in ("cpu", "xla") if t == "xla" or f"{t}:" in named]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """Returns what is there for tensors on ``device``: PyTorch asks for its abilities."""
+        if device.type == "cpu":
+            return self._host()._get_backend(device)
+        if device.type != "xla":
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        return self
+
+    def _host(self) -> dist.ProcessGroup:
+        """The members by Gloo, which connects two of them when they first need it."""
+        if self._host_group is None:
+            options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+            options._timeout = self._timeout
+            options._devices = [
+                dist.ProcessGroupGloo.create_device(
+                    hostname=replication.address(), lazy_init=True
+                )
+            ]
+            options._threads = 2
+            gloo = dist.ProcessGroupGloo(self._store, self.rank(), self.size(), options)
+            kind = dist.ProcessGroup.BackendType.GLOO
+            self._host_group = dist.ProcessGroup(self._store, self.rank(), self.size())
+            self._host_group._set_default_backend(kind)
+            self._host_group._register_backend(torch.device("cpu"), kind, gloo)
+        return self._host_group
 
     def _alone(self) -> bool:
         return len(self._members) == 1
@@ -118,30 +182,63 @@ class ProcessGroupXla(dist.ProcessGroup):
                     result.div_(self.size())
             return results
 
-    def _transfer(self, tensor: torch.Tensor, source: int, target: int) -> torch.Tensor:
-        """From one rank of the group to another; only these two trace it."""
-        pair = [self._members[source], self._members[target]]
-        with torch.no_grad():
-            return collectives.run("collective_permute", [tensor.detach()], [sorted(pair)], pair)[0]
+    def _transfer(
+        self, tensor: torch.Tensor, source: int, target: int, tag: int = 0
+    ) -> torch.Tensor:
+        """From one rank of the group to another; only these two trace it.
 
+        Messages of a tag come in their order, whatever goes the other way.
+        """
+        pair = [self._members[source], self._members[target]]
+        if pair[0] == pair[1]:
+            raise ValueError("send, recv: the xla backend sends to other ranks, not to its own")
+        if not 0 <= tag < 1 << 29:
+            raise ValueError(f"send, recv: expected a tag from 0 to {(1 << 29) - 1}, got {tag}")
+        arguments = [*pair, tag, zlib.crc32(self._name.encode())]
+        with torch.no_grad():
+            return collectives.run("transfer", [tensor.detach()], [sorted(pair)], arguments)[0]
+
+    @_by_place
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         self._run("all_reduce", tensors, op=op, in_place=True)
         return _done(tensors)
 
+    @_by_place
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
+    @_by_place
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]
         results = self._run("all_reduce", tensors, op=opts.reduceOp)
         if self.rank() == opts.rootRank:
             self._write(tensors, results)
         return _done(tensors)
 
+    @_by_place
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
         root = self._members[0 if opts is None else getattr(opts, "rootRank", opts)]
         self._run("broadcast", tensors, [root], in_place=True)
+        # DistributedDataParallel reads the order of its buckets, once, in its second forward pass:
+        # no value of the step's, so the step stays one graph.
+        caller = sys._getframe(1).f_back  # Of what @_by_place made.
+        if caller and caller.f_code is DistributedDataParallel._pre_forward.__code__:
+            before = _XLAC._xla_forbid_cuts(None)
+            try:
+                for tensor in tensors:
+                    tensor.cpu()
+            finally:
+                _XLAC._xla_forbid_cuts(before)
         return _done(tensors)
+
+    @staticmethod
+    def _check_size(name: str, output: torch.Tensor, expected: int) -> None:
+        """Before anything is traced: the other replicas would wait for what this one refuses."""
+        if output.numel() != expected:
+            raise ValueError(
+                f"{name}: expected an output of {expected} elements, got one of shape "
+                f"{list(output.shape)}"
+            )
 
     @staticmethod
     def _write(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
@@ -153,22 +250,41 @@ class ProcessGroupXla(dist.ProcessGroup):
         """[n, ...]: the members' tensors."""
         return self._run("all_gather", [tensor.unsqueeze(0)], [0])[0]
 
+    @_by_place
     def allgather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         for targets, tensor in zip(outputs, inputs, strict=True):
-            self._write(targets, self._gathered(tensor).unbind(0))
+            self._check_size("all_gather", targets[self.rank()], tensor.numel())
+            if len({target.numel() for target in targets}) == 1:
+                self._write(targets, self._gathered(tensor).unbind(0))
+                continue
+            # Of several sizes, which all members know from the outputs.
+            self._write([targets[self.rank()]], [tensor])
+            for member, target in zip(self._members, targets, strict=True):
+                self._run("broadcast", [target], [member], in_place=True)
         return _done(outputs)
 
+    @_by_place
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for i, tensor in enumerate(inputs):
+            self.allgather([[of_member[i] for of_member in outputs]], [tensor], opts)
+        return _done(outputs)
+
+    @_by_place
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)
 
+    @_by_place
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         for output, tensor in zip(outputs, inputs, strict=True):
+            self._check_size("all_gather_into_tensor", output, tensor.numel() * self.size())
             self._write([output], [self._gathered(tensor)])
         return _done(outputs)
 
@@ -179,24 +295,37 @@ class ProcessGroupXla(dist.ProcessGroup):
         """[n, ...], this member's part of it reduced: [...]."""
         return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
 
+    @_by_place
     def reduce_scatter(  # type: ignore[override]
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         for output, parts in zip(outputs, inputs, strict=True):
-            self._write([output], [self._scattered(torch.stack(parts), op)])
+            self._check_size("reduce_scatter", output, parts[self.rank()].numel())
+            if len({part.numel() for part in parts}) == 1:
+                self._write([output], [self._scattered(torch.stack(parts), op)])
+                continue
+            reduced = self._run("all_reduce", parts, op=op)
+            self._write([output], [reduced[self.rank()]])
         return _done(outputs)
 
+    @_by_place
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
+    @_by_place
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         for output, tensor in zip(outputs, inputs, strict=True):
+            if output.numel() * self.size() != tensor.numel():
+                raise ValueError(
+                    f"reduce_scatter_tensor: expected an input of {self.size()} times the output's "
+                    f"{output.numel()} elements, got one of shape {list(tensor.shape)}"
+                )
             parts = tensor.reshape(self.size(), output.numel())
             self._write([output], [self._scattered(parts, op)])
         return _done(outputs)
@@ -210,7 +339,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             self._exchange_evenly(outputs, inputs)
             return
         results: dict[int, torch.Tensor] = {self.rank(): inputs[self.rank()]}
-        # One order on all members, so that nobody waits in a circle.
+        # One order on all members.
         for source in range(self.size()):
             for target in range(self.size()):
                 if source == target or self.rank() not in (source, target):
@@ -237,12 +366,14 @@ class ProcessGroupXla(dist.ProcessGroup):
         exchanged = self._run("all_to_all", [torch.stack(list(inputs))], [0, 0])[0]
         self._write(outputs, exchanged.unbind(0))
 
+    @_by_place
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         self._exchange(outputs, inputs)
         return _done(outputs)
 
+    @_by_place
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -253,6 +384,12 @@ class ProcessGroupXla(dist.ProcessGroup):
     ) -> Work:
         if not output_split_sizes and not input_split_sizes:
             # Without sizes all members split evenly.
+            if input.shape[0] % self.size():
+                raise ValueError(
+                    f"all_to_all_single: expected an input whose first dimension is divisible by "
+                    f"the group's {self.size()} members, got {list(input.shape)}"
+                )
+            self._check_size("all_to_all_single", output, input.numel())
             parts = input.reshape(self.size(), -1)
             self._write([output], self._run("all_to_all", [parts], [0, 0]))
             return _done(output)
@@ -266,19 +403,27 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
+    @_by_place
     def gather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
+        for targets, tensor in zip(outputs, inputs, strict=False):
+            for target in targets:
+                self._check_size("gather", target, tensor.numel())
         gathered = [self._gathered(tensor) for tensor in inputs]
         if self.rank() == opts.rootRank:
             for targets, values in zip(outputs, gathered, strict=True):
                 self._write(targets, values.unbind(0))
         return _done(outputs)
 
+    @_by_place
     def scatter(  # type: ignore[override]
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
         root = opts.rootRank
+        for output, parts in zip(outputs, inputs, strict=False):
+            for part in parts:
+                self._check_size("scatter", output, part.numel())
         if not collectives.on_host():
             # All members trace the same; of what the others send nothing is used.
             for i, output in enumerate(outputs):
@@ -299,6 +444,14 @@ class ProcessGroupXla(dist.ProcessGroup):
                     self._transfer(parts[member], root, member)
         return _done(outputs)
 
+    # PyTorch opens a batch of collectives with these. Those that are traced are one anyway.
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        pass
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        return _done(None)
+
     def barrier(self, opts: Any = None) -> Work:
         if not self._alone():
             token = torch.zeros(1, device=torch_xla.device())
@@ -306,18 +459,23 @@ class ProcessGroupXla(dist.ProcessGroup):
             token.cpu()
         return _done(None)
 
+    @_by_place
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         for tensor in tensors:
-            self._transfer(tensor, self.rank(), dst)
+            self._transfer(tensor, self.rank(), dst, tag)
         # The receiver may read before this replica's next step.
         torch_xla.sync()
         return _done(tensors)
 
+    @_by_place
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         for tensor in tensors:
-            value = self._transfer(torch.zeros_like(tensor), src, self.rank())
+            value = self._transfer(torch.zeros_like(tensor), src, self.rank(), tag)
             self._write([tensor], [value])
         return _done(tensors)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        raise ValueError("recv: the xla backend receives from a rank that `src` names, got none")
 
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
@@ -326,7 +484,10 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     if not members:
         replication.adopt(options.store, options.group_rank, options.group_size)
         members = list(range(options.group_size))
-    return ProcessGroupXla(members, options.group_rank)
+    _XLAC._xla_spend_warning_of_works()
+    # Not the store of the options: a restarted job's may have the addresses of the one before.
+    store = dist.PrefixStore(f"group/{options.group_id}", replication.store())
+    return ProcessGroupXla(members, options.group_rank, store, options.timeout)
 
 
 new_xla_process_group = dist.new_group

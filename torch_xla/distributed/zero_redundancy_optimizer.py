@@ -65,6 +65,10 @@ class _Flat:
         if self._ready == len(self.parameters):
             self.take_early()
 
+    def forget_ready(self) -> None:
+        """Counts the gradients of the next backward pass from the first one."""
+        self._ready = 0
+
     def take_early(self) -> None:
         """Takes the gradients that there are from the parameters."""
         self._ready = 0
@@ -275,6 +279,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         if self.base_optimizer is not None:
             self.base_optimizer.zero_grad()
+            for flat in self._all_flats():  # A backward pass that failed has counted some.
+                flat.forget_ready()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this replica: its part of the optimizer's, and the groups."""
@@ -285,12 +291,32 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a state that :meth:`state_dict` returned on this replica."""
+        """Takes a state that :meth:`state_dict` returned on this replica.
+
+        Raises:
+            ValueError: It is none, or one of other parameters, buckets or numbers of replicas.
+        """
+        base_optimizer = self._initialized("load_state_dict")
         state_dict = dict(state_dict)
+        missing = [name for name in ("base_state", "shards") if name not in state_dict]
+        if missing:
+            raise ValueError(
+                "ZeroRedundancyOptimizer.load_state_dict: expected a state of this optimizer, got "
+                f"one without {' and '.join(map(repr, missing))}, of keys {sorted(state_dict)}. "
+                "torch_xla 2.9 shards each parameter by itself and its state cannot be loaded: "
+                "load the model's weights, and begin with a new optimizer"
+            )
         base_state, shards = state_dict.pop("base_state"), state_dict.pop("shards")
         state_dict.pop("shape_info", None)
+        own = [list(flat.shard.shape) for flat in self._all_flats()]
+        if own != (found := [list(shard.shape) for shard in shards]):
+            raise ValueError(
+                "ZeroRedundancyOptimizer.load_state_dict: expected this replica's parts, of shapes "
+                f"{own}, got {found}; a state is of the same parameters, buckets and number of "
+                "replicas"
+            )
         super().load_state_dict(state_dict)
-        self._initialized("load_state_dict").load_state_dict(base_state)
+        base_optimizer.load_state_dict(base_state)
         with torch.no_grad():
             for flat, shard in zip(self._all_flats(), shards, strict=True):
                 flat.shard.copy_(shard.to(flat.shard.device))

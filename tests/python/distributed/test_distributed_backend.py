@@ -230,6 +230,36 @@ def run_ddp(view: bool) -> dict[str, Any]:
     }
 
 
+def run_ddp_in_one_graph() -> list[Any]:
+    import torch_xla
+    import torch_xla.debug.metrics as met
+
+    device = start()
+    model = nn.parallel.DistributedDataParallel(make_model().to(device), bucket_cap_mb=0.001)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = torch_xla.compile(step, full_graph=True)
+    for batch in make_batches(STEPS, dist.get_world_size())[:, dist.get_rank()]:
+        before = met.counter_value("UncachedCompile") or 0
+        step(batch.to(device))
+    compiles = (met.counter_value("UncachedCompile") or 0) - before
+    return [compiles, [p.detach().cpu() for p in model.module.parameters()]]
+
+
+def test_ddp_within_a_step_of_one_graph(tmp_path):
+    weights = reference(2, lambda p: torch.optim.AdamW(p, lr=0.01))
+    for compiles, found in run_replicas(run_ddp_in_one_graph, 2, tmp_path):
+        torch.testing.assert_close(found, weights, rtol=1e-4, atol=1e-5)
+        assert compiles == 0
+
+
 def reference(count: int, make_optimizer: Any, clip: float | None = None) -> list[torch.Tensor]:
     """The weights that one process gets from whole batches."""
     model = make_model()
@@ -331,6 +361,24 @@ def run_zero_interface() -> None:
         flat.shard.grad = torch.full_like(flat.shard, 3.0)
     assert optimizer._clip_grad_norm(1.0, float("inf")).item() == 3.0
     assert optimizer._clip_grad_norm(10.0, 1.0).item() == pytest.approx(8.0, rel=1e-5)
+    # A backward pass that failed leaves nothing behind.
+    optimizer.zero_grad()
+    hooked = make(grad_clipping=False, use_grad_acc_hook=True)
+    (weight.sum() + other.sum() * 0).backward()  # Both of a bucket's arrays have been there.
+    assert weight.grad is None and hooked._all_flats()[0]._ready == 0
+    hooked._all_flats()[0]._ready = 1  # One of its parameters had come when it failed.
+    hooked.zero_grad()
+    assert hooked._all_flats()[0]._ready == 0
+    hooked.remove_hooks()
+    # States of other forms.
+    state = hooked.state_dict()
+    before_this = {name: state[name] for name in ("param_groups", "state", "shape_info")}
+    with pytest.raises(ValueError, match=r"without 'base_state' and 'shards'.*torch_xla 2\.9"):
+        hooked.load_state_dict({**before_this, "sharded_master_weights": {}})
+    parts = [torch.zeros(1), torch.zeros(1)]
+    with pytest.raises(ValueError, match="number of replicas"):
+        hooked.load_state_dict({**state, "shards": parts})
+    hooked.load_state_dict(state)
     # In the backward pass, several passes, a parameter that has no part.
     optimizer.zero_grad()
     weight.detach().zero_()
@@ -478,6 +526,22 @@ def test_objects(tmp_path):
         assert out["gather_object"] == ([0, 1] if rank else None)
 
 
+def run_spmd_in_a_replica() -> str:
+    import torch_xla.distributed.spmd as xs
+
+    device = start()
+    with pytest.raises(RuntimeError) as error:
+        xs.mark_sharding(torch.zeros(2, device=device), xs.Mesh([0], (1,)), (0,))
+    with pytest.raises(IndexError, match=r"no device xla:1.* has one device, xla:0, whatever its"):
+        torch.zeros(2, device="xla:1")
+    return str(error.value)
+
+
+def test_what_replicas_have_not_is_said(tmp_path):
+    for text in run_replicas(run_spmd_in_a_replica, 2, tmp_path):
+        assert "this one is a replica" in text and "torch_xla.distributed.fsdp" in text
+
+
 def run_ties() -> list[float]:
     import torch_xla.core.functions as xf
     import torch_xla.core.xla_model as xm
@@ -579,3 +643,265 @@ def test_collectives_in_compiled_functions(tmp_path):
                 base = torch.arange(4.0) + step
                 assert results[2].tolist() == ((2 * base + 10) * (step + 1)).tolist(), name
                 assert results[3].tolist() == (base + 10).tolist(), name
+
+
+# ------------------------------------------------------------------- which tensors a group takes
+
+
+def calls_of_a_group(x: torch.Tensor) -> dict[str, Any]:
+    """A call of each function that has tensors of ``x``'s device, by its name."""
+    count = dist.get_world_size()
+
+    def parts() -> list[torch.Tensor]:
+        return [torch.zeros_like(x) for _ in range(count)]
+
+    def coalesced(call: Any) -> None:
+        with dist._coalescing_manager():
+            call(x.clone())
+            call(x.clone())
+
+    other = 1 - dist.get_rank()
+    group = dist.group.WORLD
+    return {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "all_reduce async": lambda: dist.all_reduce(x, async_op=True),
+        "all_reduce coalesced": lambda: coalesced(dist.all_reduce),
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "reduce": lambda: dist.reduce(x, 0),
+        "all_gather": lambda: dist.all_gather(parts(), x),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.cat(parts()), x),
+        "gather": lambda: dist.gather(x, None if other == 0 else parts(), 0),
+        "scatter": lambda: dist.scatter(x, None if other == 0 else parts(), 0),
+        "reduce_scatter": lambda: dist.reduce_scatter(x, parts()),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, torch.cat(parts())),
+        "all_to_all": lambda: dist.all_to_all(parts(), parts()),
+        "all_to_all_single": lambda: dist.all_to_all_single(torch.zeros_like(x), x),
+        "send": lambda: dist.send(x, other),
+        "recv": lambda: dist.recv(x, other),
+        "irecv": lambda: dist.irecv(x, other),
+        "functional all_reduce": lambda: functional.all_reduce(x, "sum", group),
+        "functional coalesced": lambda: functional.all_reduce_coalesced([x], "sum", group),
+        "functional all_gather": lambda: functional.all_gather_tensor(x, 0, group),
+        "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(x, "sum", 0, group),
+        "functional all_to_all": lambda: functional.all_to_all_single(x, None, None, group),
+        "functional broadcast": lambda: functional.broadcast(x, 0, group),
+    }
+
+
+def train_one_step() -> float:
+    """A step of two replicas, by the package's own collectives."""
+    import torch_xla.core.xla_model as xm
+
+    weight = nn.Parameter(torch.ones(2, device=xm.xla_device()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    (weight.sum() * (1 + xm.get_ordinal())).backward()
+    xm.optimizer_step(optimizer)
+    xm.mark_step()
+    return weight[0].item()
+
+
+def run_gloo() -> dict[str, Any]:
+    import torch_xla.core.xla_model as xm
+
+    dist.init_process_group("gloo", init_method="xla://")
+    rank = dist.get_rank()
+    x = torch.arange(4.0, device=xm.xla_device()) + rank
+    texts = {}
+    for name, call in calls_of_a_group(x).items():
+        with pytest.raises(RuntimeError) as error:
+            call()
+        texts[name] = str(error.value)
+    dist.distributed_c10d._world.pg_coalesce_state.clear()  # Left behind by an error of any group.
+    objects: list[Any] = [None, None]
+    dist.all_gather_object(objects, rank)
+    dist.barrier()
+    return {"texts": texts, "x": x.tolist(), "objects": objects, "step": train_one_step()}
+
+
+def test_a_group_of_another_backend_refuses_xla_tensors(tmp_path):
+    for rank, out in enumerate(run_replicas(run_gloo, 2, tmp_path)):
+        for name, text in out["texts"].items():
+            assert 'init_process_group("xla")' in text, (name, text)
+        assert out["x"] == [rank, rank + 1, rank + 2, rank + 3]
+        assert out["objects"] == [0, 1] and out["step"] == -0.5
+
+
+def run_backends(backend: str | None, on_host: bool, with_device: bool) -> dict[str, Any]:
+    import torch_xla.core.xla_model as xm
+
+    device = xm.xla_device()
+    assert dist.get_default_backend_for_device("xla") == "xla"
+    (torch.ones(1, device=device) + 1).cpu()  # It is used: a group without a name is for it.
+    dist.init_process_group(
+        backend, init_method="xla://", device_id=torch.device("xla:0") if with_device else None
+    )
+    rank = dist.get_rank()
+    out: dict[str, Any] = {}
+    for place in (device, torch.device("cpu")):
+        x = torch.arange(4.0, device=place) + rank
+        calls = calls_of_a_group(x)
+        for name in ("send", "recv", "irecv"):
+            del calls[name]
+        for call in calls.values():
+            call()
+        x = torch.arange(4.0, device=place) + rank
+        dist.all_reduce(x)
+        parts = [torch.zeros(2, device=place) for _ in range(2)]
+        dist.all_gather(parts, x[:2].clone())
+        y = torch.zeros(3, device=place)
+        if rank == 0:
+            dist.send(torch.ones(3, device=place), 1)
+        else:
+            dist.recv(y, 0)
+        out[place.type] = (x.tolist(), [part.tolist() for part in parts], y.tolist())
+    objects: list[Any] = [None, None]
+    dist.all_gather_object(objects, "a" * (1 + rank))
+    out["objects"] = objects
+    out["on host"] = torch.device("cpu") in dist.group.WORLD._device_types
+    assert out["on host"] == on_host
+    dist.barrier()
+    group = dist.new_group([0, 1])
+    x = torch.ones(2, device=device)
+    dist.all_reduce(x, group=group)
+    out["group"] = x.tolist()
+    # Training, without a word on the backend.
+    for place in (device, torch.device("cpu")):
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, bias=False).to(place))
+        model(torch.full((1, 2), 1.0 + rank, device=place)).sum().backward()
+        assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
+    dist.destroy_process_group()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("backend", "on_host", "with_device"),
+    [
+        ("xla", False, True),
+        (None, False, False),
+        ("cpu:gloo,xla:xla", True, False),
+        ("xla:xla,cpu:gloo", True, True),
+    ],
+)
+def test_groups_of_both_kinds_of_tensors(backend, on_host, with_device, tmp_path):
+    results = run_replicas(run_backends, 2, tmp_path, backend, on_host, with_device)
+    for rank, out in enumerate(results):
+        for kind in ("xla", "cpu"):
+            total, parts, received = out[kind]
+            assert total == [1, 3, 5, 7] and parts == [[1, 3], [1, 3]]
+            assert received == [rank] * 3
+        assert out["objects"] == ["a", "aa"] and out["group"] == [2, 2]
+
+
+# ------------------------------------------------------------------------------- messages
+
+
+def run_messages() -> dict[str, Any]:
+    device = start()
+    rank, count = dist.get_rank(), dist.get_world_size()
+    following, before = (rank + 1) % count, (rank - 1) % count
+    out: dict[str, Any] = {}
+
+    def exchange(order: str, size: int) -> list[float]:
+        x = torch.full((size,), float(rank), device=device)
+        y = torch.zeros(size, device=device)
+        send = dist.P2POp(dist.isend, x, following)
+        receive = dist.P2POp(dist.irecv, y, before)
+        for work in dist.batch_isend_irecv([send, receive] if order == "sr" else [receive, send]):
+            work.wait()
+        return [y[0].item(), y[-1].item()]
+
+    out["batches"] = [exchange(order, size) for order in ("sr", "rs") for size in (3, 300_000)]
+    # One by one, in whatever order each has.
+    x, y = torch.full((2,), float(rank), device=device), torch.zeros(2, device=device)
+    works = [dist.isend(x, following), dist.irecv(y, before)]
+    for work in works[::-1] if rank else works:
+        work.wait()
+    out["single"] = y.tolist()
+    # Several, before anybody takes them; by tags out of their order.
+    if rank == 0:
+        for i in range(5):
+            dist.send(torch.full((2,), float(i), device=device), 1)
+        for tag in (1, 2):
+            dist.send(torch.full((2,), 10.0 * tag, device=device), 1, tag=tag)
+    elif rank == 1:
+        taken = []
+        for _ in range(5):
+            dist.recv(y, 0)
+            taken.append(y[0].item())
+        for tag in (2, 1):
+            dist.recv(y, 0, tag=tag)
+            taken.append(y[0].item())
+        out["taken"] = taken
+    # Of several sizes.
+    parts = [torch.zeros(1 + i, 2, device=device) for i in range(count)]
+    dist.all_gather(parts, torch.full((1 + rank, 2), float(rank), device=device))
+    out["uneven"] = [part.tolist() for part in parts]
+    parts = [torch.full((1 + i,), 1.0 + rank, device=device) for i in range(count)]
+    y = torch.zeros(1 + rank, device=device)
+    dist.reduce_scatter(y, parts)
+    out["uneven sum"] = y.tolist()
+    # What is refused is not traced, so the others do not wait for it, nor does what follows.
+    x = torch.ones(4, device=device)
+    for call, text in (
+        (lambda: dist.all_gather([torch.zeros(3, device=device)] * count, x), "output of 4 el"),
+        (lambda: dist.all_gather_into_tensor(torch.zeros(5, device=device), x), "output of 12 el"),
+        (lambda: dist.reduce_scatter_tensor(torch.zeros(3, device=device), x), "input of 3 times"),
+        (lambda: dist.reduce_scatter(torch.zeros(3, device=device), [x] * count), "output of 4"),
+        (lambda: dist.all_to_all_single(torch.zeros(4, device=device), x), "divisible by"),
+        (lambda: dist.scatter(x, [torch.ones(3, device=device)] * count, rank), "output of 3"),
+        (lambda: dist.gather(x, [torch.ones(3, device=device)] * count, rank), "output of 4"),
+        (lambda: dist.recv(x), "from a rank that `src` names"),
+        (lambda: dist.isend(x, rank), "not to its own"),
+        (lambda: dist.send(x, following, tag=1 << 30), "expected a tag"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
+    dist.all_reduce(x)
+    out["after"] = x.tolist()
+    return out
+
+
+def test_messages(tmp_path):
+    count = 3
+    for rank, out in enumerate(run_replicas(run_messages, count, tmp_path)):
+        before = float((rank - 1) % count)
+        assert out["batches"] == [[before, before]] * 4
+        assert out["single"] == [before, before]
+        assert out["uneven"] == [[[float(i)] * 2] * (1 + i) for i in range(count)]
+        assert out["uneven sum"] == [6.0] * (1 + rank)
+        assert out["after"] == [3.0] * 4
+        if rank == 1:
+            assert out["taken"] == [0, 1, 2, 3, 4, 20, 10]
+
+
+def run_wrong_message(what: str) -> str:
+    device = start()
+    rank = dist.get_rank()
+    x = torch.ones(2, device=device)
+    dist.all_reduce(x)
+    x.cpu()
+    with pytest.raises(RuntimeError) as error:
+        if rank == 1:
+            y = torch.zeros(3, device=device)
+            dist.recv(y, 0)
+            y.cpu()
+        elif what == "size":
+            dist.send(x, 1)
+            dist.all_reduce(x)
+            x.cpu()
+        else:  # The receiver never comes to the collective.
+            dist.all_reduce(x)
+            x.cpu()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("what", ["size", "collective"])
+def test_a_message_that_is_another_or_does_not_come(what, tmp_path):
+    sender, receiver = run_replicas(run_wrong_message, 2, tmp_path, what)
+    if what == "size":
+        assert "different transfers" in receiver
+        assert "f32[3]" in receiver and "f32[2]" in receiver
+        assert "rank 1 gave up" in sender
+    else:
+        assert "waits for a message of rank 0, which runs all_reduce(sum, f32[2]" in receiver
+        assert "rank 1 gave up" in sender

@@ -292,6 +292,7 @@ def test_a_mark_is_cleared_before_another():
     torch_xla.sync()
     plain = xs.clear_sharding(x)
     assert type(plain) is torch.Tensor
+    assert spec_of(plain) == spec_of(x) == ""
     again = xs.mark_sharding(plain, grid(), (None, ("data", "model")))
     assert [shard.data[0].tolist() for shard in again.local_shards] == [[0], [1], [2], [3]]
     assert torch.equal(x.cpu(), whole)
@@ -326,6 +327,8 @@ def test_a_sharded_tensor_is_the_tensor_that_was_marked():
     loaded = torch.load(file)
     assert type(loaded[0]) is torch.Tensor
     assert loaded[0].tolist() == [[4.0] * 4] * 4
+    assert xs.XLAShardedTensor(plain, requires_grad=True).requires_grad
+    assert not plain.requires_grad
     leaf = torch.ones(4, requires_grad=True, device="xla")
     (xs.mark_sharding(leaf, grid(), ("data",)) ** 2).sum().backward()
     assert type(leaf.grad) is torch.Tensor and leaf.grad.tolist() == [2.0] * 4
@@ -505,6 +508,12 @@ def test_views_of_marked_tensors():
     close(part * 2, expected[2:6] * 2)
     assert spec_of(x) == "{devices=[2,2]0,1,2,3}"
     assert [shard.data.shape for shard in part.local_shards]
+    # Where several elements are one in memory there is no place for it.
+    base = torch.arange(8.0).reshape(2, 1, 4)
+    for view in (lambda t: t.expand(2, 3, 4), lambda t: t.expand(2, 3, 4).transpose(1, 2)[:, 1:]):
+        for tensor in (base.to("xla"), base.to("xla").requires_grad_()):
+            expanded = xs.mark_sharding(view(tensor), grid(), ("data", None, None))
+            close(expanded * 2, view(base) * 2)
     close(
         torch.where(x > 3, x, 0.0)[x[:, 0] > 5],
         torch.where(expected > 3, expected, 0.0)[expected[:, 0] > 5],

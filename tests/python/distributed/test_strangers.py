@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
+from process_testing import run_python
 
 from torch_xla._internal import greeting, replication
 from torch_xla._internal.replication import Topology
@@ -129,3 +130,33 @@ def test_cookies_are_compared_in_constant_time(local_address, monkeypatch):
                 if peer is not None:
                     peer.close()
     assert compared == [(cookie(keys), cookie(keys))] * COUNT
+
+
+@pytest.mark.multiprocess
+def test_lengths_from_a_socket_are_bounded(tmp_path):
+    """What cannot be a message ends the connection: nothing is read beyond what has come."""
+    code = """
+    import datetime, socket, struct
+    import torch.distributed as dist
+    from torch_xla._internal import replication
+
+    replication._override = replication.Topology(0, 2, 0, 2)
+    texts = []
+    many = struct.pack("<IIQQ", 1, 0, 0, 1) * 1000
+    for device, sizes in enumerate([(5, 2**64 - 5), (0, 2**40), (2**20 + 1, 0), (0, 2**63), None]):
+        ours, theirs = socket.socketpair()
+        alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, datetime.timedelta(seconds=5))
+        _XLAC._xla_connect_replicas(0, [-1, ours.detach()], 20.0, alone)
+        theirs.sendall(struct.pack("<IIQQ", 1, *sizes, 1) + b"x" * 64 if sizes else many)
+        x = torch.ones(2, device=f"xla:{device}")
+        try:
+            xm.all_reduce("sum", x).cpu()
+        except RuntimeError as error:
+            texts.append(str(error))
+        _XLAC._xla_disconnect_replicas("done")
+    report(texts=texts)
+    """
+    reported, _ = run_python(code, tmp_path, CPU_NUM_DEVICES="5")
+    assert len(reported["texts"]) == 5
+    for text in reported["texts"][:4]:
+        assert "rank 1 has ended or closed its connection" in text, text

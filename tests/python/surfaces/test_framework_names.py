@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from op_testing import rand
+from replica_testing import run_replicas
 
 import torch_xla.core.xla_model as xm
 from torch_xla._internal import tpu
@@ -119,3 +120,24 @@ class TestFlashAttention:
             "q", "k", "v", "causal", "q_segment_ids", "kv_segment_ids", "sm_scale", "ab",
             "partition_spec", "mesh",
         ]  # fmt: skip
+
+
+def run_gather_object() -> list:
+    import torch_xla  # noqa: F401
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    state = PartialState()
+    gathered = gather_object([state.process_index, "a" * state.process_index])
+    one = gather_object([{"x": 1}])
+    return [str(state.device), gathered, one]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("count", [1, 2])
+def test_accelerate_gathers_objects(count, tmp_path):
+    pytest.importorskip("accelerate")
+    for device, gathered, one in run_replicas(run_gather_object, count, tmp_path):
+        assert device.startswith("xla")
+        assert gathered == [0, "", 1, "a"][: 2 * count]
+        assert one == [{"x": 1}] * count

@@ -153,6 +153,17 @@ void Warn(const std::string& name) {
                 "; see docs/op_lowering.md\n");
 }
 
+/// A process group without a backend for xla: that for the CPU would work on copies, and nothing
+/// would come back, as the schemas do not say what is written. A barrier has no data.
+void RefuseCollective(const std::string& name) {
+  constexpr std::string_view kNamespace = "c10d::";
+  if (!name.starts_with(kNamespace) || name == "c10d::barrier") return;
+  TORCH_CHECK(false, name.substr(kNamespace.size()),
+              ": the process group has no backend for xla tensors, and got one. Make it with "
+              "init_process_group(\"xla\"), or with \"cpu:gloo,xla:xla\" where the program names "
+              "a backend for CPU tensors, too");
+}
+
 /// A quantized tensor stays on the CPU, and all that is made of it, without a word.
 void RefuseQuantized(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const c10::IValue& result : torch::jit::last(stack, op.schema().returns().size())) {
@@ -167,6 +178,7 @@ void RefuseQuantized(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 }  // namespace
 
 void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  RefuseCollective(op.schema().name());
   InProgress guard(op);
   if (guard.entered()) {
     if (op.schema().is_mutable()) {

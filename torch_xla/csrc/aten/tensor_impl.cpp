@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "XLAOps.h"
+#include "aten/overlap.h"
 #include "aten/torch_storage.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -77,23 +78,8 @@ ir::Value XLATensorImpl::Read() const {
   return Resolve(lazy::ReadView(*root_, view()));
 }
 
-namespace {
-
-/// Whether several elements are one in memory.
-bool Overlaps(const lazy::View& view) {
-  if (c10::multiply_integers(view.last().sizes) == 0) return false;
-  for (const lazy::ViewStep& step : view.steps) {
-    for (size_t i = 0; i < step.strides.size(); ++i) {
-      if (step.strides[i] == 0 && step.sizes[i] > 1) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
-  if (view() && !same_for_all && Overlaps(*view())) {
+  if (view() && !same_for_all && OverlapsItself(*view())) {
     TORCH_CHECK(
         root_.use_count() == 1,
         "unsupported operation: more than one element of the written-to tensor refers to a "

@@ -11,7 +11,8 @@ namespace torch_xla::distributed {
 namespace {
 
 constexpr std::array kKindNames = {"all_reduce",     "all_gather",         "all_to_all",
-                                   "reduce_scatter", "collective_permute", "broadcast"};
+                                   "reduce_scatter", "collective_permute", "broadcast",
+                                   "transfer"};
 constexpr std::array kReductionNames = {"sum", "mul", "and", "or", "min", "max"};
 static_assert(kKindNames.size() == kCollectiveKinds);
 
@@ -143,6 +144,7 @@ std::vector<int64_t> ResultDims(const Collective& collective, c10::IntArrayRef d
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kPermute:
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kTransfer:
       break;
     case CollectiveKind::kAllGather:
       result[CheckedDim(name, "dim", arguments[0], dims.size())] *= group_size;

@@ -21,8 +21,9 @@ enum class CollectiveKind : int64_t {
   kReduceScatter,  // arguments: the dimension, the size of a group
   kPermute,        // arguments: source, target, source, target, …
   kBroadcast,      // any number of arrays; argument: the root's rank
+  kTransfer,       // one message; arguments: source, target, a tag, what it belongs to
 };
-inline constexpr int kCollectiveKinds = 6;
+inline constexpr int kCollectiveKinds = 7;
 
 enum class Reduction : int64_t { kSum, kMul, kAnd, kOr, kMin, kMax };
 

@@ -24,7 +24,10 @@ constexpr int64_t kInlineBytes = 512 << 10;
 constexpr int64_t kSegmentBytes = 4 << 20;
 
 /// Tags of the messages between two replicas; those of one tag stay in order.
-enum Tag : int { kData = 1, kReduced = 2 };
+enum Tag : int { kData = 1, kReduced = 2, kMessages = 3 };
+
+// What a message says of itself goes before it, in so many bytes.
+constexpr int64_t kHeaderBytes = 512;
 
 template <typename T>
 void PickUnsigned(const at::Tensor& acc, const at::Tensor& x, bool larger) {
@@ -171,13 +174,15 @@ void Local(const Collective& collective, const std::vector<int64_t>& members, in
     case CollectiveKind::kBroadcast:
       Unpack(gathered + IndexOf(members, collective.arguments[0]) * size, outputs);
       return;
+    case CollectiveKind::kTransfer:
+      break;
   }
 }
 
 /// The messages of one collective among `members`.
 class Transfers {
  public:
-  Transfers(c10d::Backend& bulk, const PeerMesh& mesh, TransferWatcher& watcher,
+  Transfers(c10d::Backend& bulk, PeerMesh& mesh, TransferWatcher& watcher,
             const std::vector<int64_t>& members)
       : bulk_(bulk),
         mesh_(mesh),
@@ -196,7 +201,7 @@ class Transfers {
     });
   }
   /// Null where there is nothing to receive.
-  WorkPtr Receive(const at::Tensor& data, int64_t member, Tag tag = kData) {
+  WorkPtr Receive(const at::Tensor& data, int64_t member, int tag = kData) {
     if (data.numel() == 0) return {};
     WorkPtr work;
     Guarded(member, [&] {
@@ -208,6 +213,17 @@ class Transfers {
   void Wait(const WorkPtr& work, int64_t member) {
     if (!work) return;
     Guarded(member, [&] { watcher_.Wait(work, static_cast<int>(members_[member])); });
+  }
+  /// The same for what the member may never send.
+  void WaitForMessage(const WorkPtr& work, int64_t member) {
+    const int rank = static_cast<int>(members_[member]);
+    try {
+      Guarded(member, [&] { watcher_.Wait(work, rank, true); });
+    } catch (const ReplicaError&) {
+      const std::string why = mesh_.GivenUp(rank);
+      if (!why.empty()) throw ReplicaError(why);
+      throw;
+    }
   }
   void WaitForSends() {
     for (auto& [member, work] : sends_) Wait(work, member);
@@ -236,7 +252,7 @@ class Transfers {
   }
 
   c10d::Backend& bulk_;
-  const PeerMesh& mesh_;
+  PeerMesh& mesh_;
   TransferWatcher& watcher_;
   const std::vector<int64_t>& members_;
   const int64_t me_;
@@ -382,7 +398,7 @@ void Broadcast(Transfers& transfers, int64_t root, const at::Tensor& data) {
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<PeerMesh> mesh, c10::intrusive_ptr<c10d::Backend> bulk)
-    : mesh_(std::move(mesh)), watcher_(*mesh_), bulk_(std::move(bulk)) {}
+    : mesh_(std::move(mesh)), watcher_(*mesh_), bulk_(std::move(bulk)), sent_(*mesh_) {}
 
 void Communicator::Run(const Collective& collective, std::string_view text,
                        const std::vector<at::Tensor>& inputs,
@@ -402,6 +418,9 @@ void Communicator::Run(const Collective& collective, std::string_view text,
 void Communicator::RunLocked(const Collective& collective, std::string_view text,
                              const std::vector<at::Tensor>& inputs,
                              const std::vector<at::Tensor>& outputs) {
+  if (collective.kind == CollectiveKind::kTransfer) {
+    return RunTransfer(collective, text, inputs[0], outputs[0]);
+  }
   const std::vector<int64_t> members = collective.GroupOf(rank(), size());
   const int64_t total = TotalBytes(inputs);
   if (total * (static_cast<int64_t>(members.size()) - 1) <= kInlineBytes) {
@@ -446,12 +465,44 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
     case CollectiveKind::kPermute:
       Permute(transfers, collective, members, rank(), inputs[0], outputs[0]);
       return;
+    case CollectiveKind::kTransfer:
+      break;
   }
+}
+
+void Communicator::RunTransfer(const Collective& collective, std::string_view text,
+                               const at::Tensor& input, const at::Tensor& output) {
+  const std::vector<int64_t> ends{collective.arguments[0], collective.arguments[1]};
+  const auto tag = kMessages + 2 * static_cast<int>(collective.arguments[2]);
+  std::string header(text.substr(0, kHeaderBytes));
+  header.resize(kHeaderBytes);
+  if (rank() == ends[0]) {
+    sent_.ThrowIfFailed();
+    auto send = [&](const at::Tensor& data, int as) {
+      std::vector<at::Tensor> tensors{data};
+      sent_.Add(data, bulk_->send(tensors, static_cast<int>(ends[1]), as),
+                static_cast<int>(ends[1]));
+    };
+    send(Bytes(header.data(), kHeaderBytes).clone(), tag);
+    if (input.nbytes() > 0) send(Bytes(input).clone(), tag + 1);
+    CopyBytes(output.data_ptr(), input);
+    return;
+  }
+  Transfers transfers(*bulk_, *mesh_, watcher_, ends);
+  std::string theirs(kHeaderBytes, '\0');
+  transfers.WaitForMessage(transfers.Receive(Bytes(theirs.data(), kHeaderBytes), 0, tag), 0);
+  if (theirs != header) {
+    throw ReplicaError("the replicas run different transfers: rank " + std::to_string(rank()) +
+                       " (this one) receives " + header.c_str() + ", rank " +
+                       std::to_string(ends[0]) + " sends " + theirs.c_str());
+  }
+  transfers.Wait(transfers.Receive(output, 0, tag + 1), 0);
 }
 
 void Communicator::Abort(const std::string& reason) {
   mesh_->Abort(reason);
   watcher_.Abort();
+  sent_.Abort();
 }
 
 namespace {

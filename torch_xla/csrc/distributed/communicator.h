@@ -10,6 +10,7 @@
 
 #include "distributed/collective.h"
 #include "distributed/peer_mesh.h"
+#include "distributed/sent_messages.h"
 #include "distributed/transfer_watcher.h"
 
 namespace torch_xla::distributed {
@@ -26,9 +27,13 @@ class Communicator {
 
   /// One collective over CPU tensors; blocks. `text` describes it, and is the same on all
   /// replicas that take part. Contiguous tensors; an output may be its input. Once a call has
-  /// failed, all later ones fail with the same error.
+  /// failed, all later ones fail with the same error. The sender of a transfer does not wait for
+  /// its receiver.
   void Run(const Collective& collective, std::string_view text,
            const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+
+  /// Waits until the others have what was sent to them. Throws where they will not take it.
+  void Finish() { sent_.Finish(); }
 
   /// Gives up, from any thread: the others are told why, and Run fails, also one under way.
   void Abort(const std::string& reason);
@@ -37,10 +42,14 @@ class Communicator {
   void RunLocked(const Collective& collective, std::string_view text,
                  const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
 
+  void RunTransfer(const Collective& collective, std::string_view text, const at::Tensor& input,
+                   const at::Tensor& output);
+
   std::mutex mutex_;
   std::unique_ptr<PeerMesh> mesh_;
   TransferWatcher watcher_;
   c10::intrusive_ptr<c10d::Backend> bulk_;
+  SentMessages sent_;
   at::Tensor scratch_;
   std::string failure_;
 };

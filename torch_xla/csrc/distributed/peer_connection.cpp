@@ -23,6 +23,10 @@ struct Header {
 
 // An abort's reason, or the text of a collective, is never longer; a longer one is no message.
 constexpr uint32_t kMaxText = 1 << 20;
+// Nor the payloads of all members, of which those that are larger go by Gloo; and a peer is never
+// further ahead.
+constexpr uint64_t kMaxPayload = 4 << 20;
+constexpr size_t kMaxMessages = 16;
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
@@ -97,7 +101,7 @@ void PeerConnection::Receive(std::span<char> scratch) {
     while (inbox_.size() - taken >= sizeof(Header)) {
       Header header;
       std::memcpy(&header, inbox_.data() + taken, sizeof header);
-      if (header.text_size > kMaxText) return End();
+      if (header.text_size > kMaxText || header.payload_size > kMaxPayload) return End();
       const size_t size = header.text_size + header.payload_size;
       if (inbox_.size() - taken - sizeof header < size) break;
       const char* body = inbox_.data() + taken + sizeof header;
@@ -119,6 +123,7 @@ void PeerConnection::Take(MessageKind kind, Message message) {
   switch (kind) {
     case MessageKind::kPayloads:
       heard_ = std::max(heard_, message.number);
+      if (payloads_.size() == kMaxMessages) return End();
       payloads_.push_back(std::move(message));
       return;
     case MessageKind::kHere:

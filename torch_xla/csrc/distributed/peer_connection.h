@@ -57,6 +57,8 @@ class PeerConnection {
   bool has_come() const { return heard_ >= number_; }
   /// What it runs in its exchange of the same number, where it said so by kHere; or null.
   const Message* here() const { return here_ && here_->number == number_ ? &*here_ : nullptr; }
+  /// What it runs in an exchange that this side has not begun, where it said so; or null.
+  const Message* ahead() const { return here_ && here_->number > number_ ? &*here_ : nullptr; }
   /// Why the other side gave up, if it did.
   const std::optional<std::string>& abort_reason() const { return abort_reason_; }
   /// Whether the other side has closed, once all that it sent before is taken.

@@ -274,6 +274,23 @@ void PeerMesh::Abort(const std::string& reason) {
   [[maybe_unused]] ssize_t written = write(wake_, &one, sizeof one);
 }
 
+std::string PeerMesh::GivenUp(int rank) {
+  try {
+    Progress(Clock::now());
+  } catch (const ReplicaError& error) {
+    return error.what();
+  }
+  std::lock_guard sending(sending_);
+  const PeerConnection& connection = connections_[rank];
+  const std::string name = "rank " + std::to_string(rank);
+  if (const auto& reason = connection.abort_reason()) return name + " gave up: " + *reason;
+  const PeerConnection::Message* there = connection.ahead();
+  if (there == nullptr) return {};
+  return "the replicas run different collectives: rank " + std::to_string(rank_) +
+         " (this one) waits for a message of " + name + ", which runs " +
+         std::string(there->text());
+}
+
 std::vector<int> PeerMesh::Ended() const {
   std::vector<int> ended;
   for (int r = 0; r < size(); ++r) {

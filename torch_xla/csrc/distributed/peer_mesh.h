@@ -49,6 +49,10 @@ class PeerMesh {
   /// thread: an Exchange that is under way throws, and so do all later ones.
   void Abort(const std::string& reason);
 
+  /// Why `rank`, from which a message is awaited, will not send it: it gave up, or waits for this
+  /// replica in a collective. Empty: there is no reason to think so. While no Exchange runs.
+  std::string GivenUp(int rank);
+
   /// The ranks whose process has ended or closed its connection.
   std::vector<int> Ended() const;
 

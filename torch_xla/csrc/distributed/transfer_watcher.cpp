@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kGrace{5};
 
 }  // namespace
 
-TransferWatcher::TransferWatcher(const PeerMesh& mesh) : mesh_(mesh), thread_([this] { Run(); }) {}
+TransferWatcher::TransferWatcher(PeerMesh& mesh) : mesh_(mesh), thread_([this] { Run(); }) {}
 
 TransferWatcher::~TransferWatcher() {
   {
@@ -24,12 +24,13 @@ TransferWatcher::~TransferWatcher() {
   thread_.join();
 }
 
-void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank) {
-  auto watch = [this](c10::intrusive_ptr<c10d::Work> watched, int of) {
+void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank, bool message) {
+  auto watch = [&](c10::intrusive_ptr<c10d::Work> watched, int of) {
     std::lock_guard lock(mutex_);
     if (watched && aborted_) throw std::runtime_error("it was given up");
     work_ = std::move(watched);
     rank_ = of;
+    message_ = message;
     ended_ = {};
   };
   watch(work, rank);
@@ -55,7 +56,8 @@ void TransferWatcher::Run() {
   while (!stopping_.wait_for(lock, kInterval, [this] { return stop_; })) {
     if (!work_) continue;
     const std::vector<int> ended = mesh_.Ended();
-    if (std::find(ended.begin(), ended.end(), rank_) == ended.end()) continue;
+    const bool given_up = message_ && !mesh_.GivenUp(rank_).empty();
+    if (!given_up && std::find(ended.begin(), ended.end(), rank_) == ended.end()) continue;
     if (ended_ == Clock::time_point{}) ended_ = Clock::now();
     if (Clock::now() - ended_ >= kGrace) work_->abort();
   }

@@ -14,12 +14,13 @@ namespace torch_xla::distributed {
 class TransferWatcher {
  public:
   /// `mesh` must outlive it.
-  explicit TransferWatcher(const PeerMesh& mesh);
+  explicit TransferWatcher(PeerMesh& mesh);
   ~TransferWatcher();
 
   /// Waits until the transfer with `rank` is done. Throws where it fails, and where `rank` has
-  /// ended and what it had sent by then does not complete it.
-  void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank);
+  /// ended and what it had sent by then does not complete it. A `message` may never be sent: then
+  /// also where `rank` has given up or waits for this replica in a collective.
+  void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank, bool message = false);
   /// Ends the wait that is under way, in another thread, and all later ones.
   void Abort();
 
@@ -28,14 +29,16 @@ class TransferWatcher {
 
   void Run();
 
-  const PeerMesh& mesh_;
+  PeerMesh& mesh_;
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;
   bool aborted_ = false;
   c10::intrusive_ptr<c10d::Work> work_;  // waited for; null: none
   int rank_ = -1;
-  Clock::time_point ended_{};  // when rank_ was first seen to have ended, while work_ is waited for
+  bool message_ = false;
+  // When rank_ was first seen to have ended or given up, while work_ is waited for.
+  Clock::time_point ended_{};
   std::thread thread_;
 };
 

@@ -87,6 +87,7 @@ std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arr
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kPermute:
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kTransfer:
       made = Call(cx, collective, operands, results());
       break;
     case CollectiveKind::kAllGather: {

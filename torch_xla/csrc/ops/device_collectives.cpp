@@ -201,6 +201,9 @@ std::vector<Value> LowerToDevices(const Collective& collective, const std::vecto
         results.push_back(stablehlo::CollectivePermute(x, pairs));
         break;
       }
+      case CollectiveKind::kTransfer:
+        results.push_back(stablehlo::CollectivePermute(x, {{arguments[0], arguments[1]}}));
+        break;
       case CollectiveKind::kBroadcast:
         results.push_back(Broadcast(x, groups, arguments[0]));
         break;

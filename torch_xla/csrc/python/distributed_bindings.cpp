@@ -1,4 +1,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "aten/bridge.h"
 #include "distributed/communicator.h"
@@ -43,7 +45,35 @@ std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string
   return in_place ? tensors : results;
 }
 
+/// PyTorch warns, once, that nothing waits for a functional collective whose tensor has no storage.
+/// Of xla tensors nothing need wait: they are those of the graph. Here the warning is said to nobody.
+void SpendWarningOfWorks() {
+  struct Silent : c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  } silent;
+  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  c10d::register_work(at::Tensor(), nullptr);
+}
+
+/// DistributedDataParallel measures its passes; here they trace, and how long that takes is no
+/// time of theirs. Without a timer it warns.
+class NoTimer : public c10d::Timer {
+ public:
+  explicit NoTimer(c10::Device /*device*/) {}
+  std::optional<int64_t> measureDifference(Event /*start*/, Event /*end*/) override {
+    return std::nullopt;
+  }
+};
+
 }  // namespace
+
+}  // namespace torch_xla::python
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kXLA, torch_xla::python::NoTimer);
+}  // namespace c10d
+
+namespace torch_xla::python {
 
 void BindDistributed(py::module_& m) {
   m.def(
@@ -68,10 +98,13 @@ void BindDistributed(py::module_& m) {
   m.def(
       "_xla_disconnect_replicas",
       [](const std::optional<std::string>& reason) {
-        if (reason) distributed::GetCommunicator()->Abort(*reason);
+        const auto communicator = distributed::GetCommunicator();
+        if (reason) communicator->Abort(*reason);
         distributed::SetCommunicator(nullptr);
+        if (!reason) communicator->Finish();
       },
       py::arg("reason") = py::none(), NoGil());
+  m.def("_xla_spend_warning_of_works", &SpendWarningOfWorks);
   m.def("_xla_close_replicas_in_child", &distributed::CloseCommunicatorInChild);
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
   m.def(

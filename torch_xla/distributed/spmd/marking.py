@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import barrier
+from torch_xla._internal import barrier, replication
 from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.mesh import Mesh
 from torch_xla.distributed.spmd.partition import PartitionSpec
@@ -23,6 +23,14 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
 def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC.Sharding:
     """Returns the sharding, if ``t`` can have it."""
     if not runtime.is_spmd():
+        if replication.topology().world_size > 1:
+            raise RuntimeError(
+                f"{name}: expected SPMD mode, in which one process has all devices; this one is a "
+                "replica, with one of them. Run it without a launcher and call "
+                "torch_xla.runtime.use_spmd() (DTensor, distribute_tensor, mark_sharding), or shard "
+                "the replicas' parameters with torch_xla.distributed.fsdp, for PyTorch's "
+                "fully_shard"
+            )
         raise RuntimeError(f"{name}: expected SPMD mode; call torch_xla.runtime.use_spmd() first")
     if not isinstance(t, torch.Tensor) or t.device.type != "xla":
         found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
@@ -45,7 +53,8 @@ def mark_sharding(
 
     The tensor itself is marked, and keeps that through in-place operations; marking a module's
     parameters needs no assignment. Data that no operation has used yet is uploaded so, other data
-    is moved by the next program. On a view it is a hint, for its value as of now. ::
+    is moved by the next program. On a view it is a hint, for its value as of now, and without effect
+    where several of its elements are one in memory (``expand``). ::
 
         mesh = Mesh(range(4), (2, 2), ("data", "model"))
         x = mark_sharding(x, mesh, ("data", None))
@@ -87,8 +96,12 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     if not isinstance(t, torch.Tensor) or t.device.type != "xla":
         found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
         raise TypeError(f"clear_sharding: expected an xla tensor, got {found}")
+    plain = cast(torch.Tensor, unwrap_sharded_tensor(t))
+    marked = _XLAC._xla_marked_sharding(t) is not None
     _XLAC._xla_clear_sharding(t)
-    return cast(torch.Tensor, unwrap_sharded_tensor(t))
+    if marked:  # Its data lies as it did: the next program's result may lie otherwise.
+        barrier.apply_([plain])
+    return plain
 
 
 class MarkShardingFunction(torch.autograd.Function):

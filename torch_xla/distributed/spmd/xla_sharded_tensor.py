@@ -92,7 +92,8 @@ class XLAShardedTensor(torch.Tensor):
         if not isinstance(elem, torch.Tensor) or elem.device.type != "xla":
             found = elem.device if isinstance(elem, torch.Tensor) else type(elem).__name__
             raise TypeError(f"XLAShardedTensor: expected an xla tensor, got {found}")
-        return elem.as_subclass(cls)
+        result = elem.as_subclass(cls)
+        return result.requires_grad_() if kwargs.get("requires_grad") else result
 
     @property
     def global_tensor(self) -> torch.Tensor:
