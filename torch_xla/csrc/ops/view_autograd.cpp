@@ -1,11 +1,17 @@
 // AutogradXLA kernels of the views that programs make most.
 //
 // PyTorch's own kernels save, for devices whose tensors have no real strides, two functions
-// that make the view again; their copies cost as much as the view. These do the same with
-// one object of fixed size.
+// that make the view again; their copies cost as much as the view, and those of a view of views
+// grow with their number. These do the same with one object of fixed size, and views of views with
+// one that they share.
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "XLANativeFunctions.h"
 #include "aten/autograd_node.h"
@@ -16,14 +22,108 @@ namespace torch_xla::autograd {
 namespace {
 
 using torch::autograd::ViewFunc;
-using torch::autograd::generated::SliceBackward0;
-using torch::autograd::generated::ViewBackward0;
+using namespace torch::autograd::generated;  // NOLINT: nodes of views
 
-/// The view of `self` that `replay` makes, as autograd wants it. `save` fills a node of type
-/// Backward where there will be a gradient.
-template <typename Backward, typename Replay, typename Save>
-at::Tensor DifferentiableView(const at::Tensor& self, std::unique_ptr<Replay> replay, Save save) {
+/// What a view of `self` is made by: `function` of its base.
+template <typename Function>
+struct Replay final : ViewFunc {
+  explicit Replay(Function function) : function(std::move(function)) {}
+  at::Tensor operator()(const at::Tensor& base) const override { return function(base); }
+  std::unique_ptr<ViewFunc> clone_and_set(std::optional<std::vector<c10::SymInt>>,
+                                          std::optional<std::vector<at::Tensor>>) const override {
+    return std::make_unique<Replay>(*this);
+  }
+  Function function;
+};
+
+/// The last of the views of a chain, and those before it.
+struct Link final : c10::intrusive_ptr_target {
+  Link(c10::intrusive_ptr<Link> before, std::unique_ptr<ViewFunc> view)
+      : before(std::move(before)), view(std::move(view)) {}
+  ~Link() override {  // one after the other: thousands would not fit on the stack
+    auto next = std::move(before);
+    while (next && next.use_count() == 1) next = std::move(next->before);
+  }
+
+  c10::intrusive_ptr<Link> before;
+  std::unique_ptr<ViewFunc> view;
+};
+
+/// A view of views of a base. It shares what it has in common with them: PyTorch's own chains copy
+/// it with each view, so that n views, each of the one before, cost n * n.
+struct Chain final : ViewFunc {
+  explicit Chain(c10::intrusive_ptr<Link> last) : last(std::move(last)) {}
+  at::Tensor operator()(const at::Tensor& base) const override {
+    std::vector<const ViewFunc*> views;
+    for (const Link* link = last.get(); link; link = link->before.get()) {
+      views.push_back(link->view.get());
+    }
+    at::Tensor view = base;
+    for (auto it = views.rbegin(); it != views.rend(); ++it) view = (**it)(view);
+    return view;
+  }
+  std::unique_ptr<ViewFunc> clone_and_set(std::optional<std::vector<c10::SymInt>>,
+                                          std::optional<std::vector<at::Tensor>>) const override {
+    return std::make_unique<Chain>(*this);
+  }
+
+  c10::intrusive_ptr<Link> last;
+};
+
+/// From a view, or a view of views, to what they are of: a look at the same memory.
+struct ToBase {
+  explicit ToBase(const at::Tensor& base)
+      : look(aten::GetImpl(base)->view_ptr()), sizes(base.sizes()) {}
+  at::Tensor operator()(const at::Tensor& view) const {
+    const auto* impl = aten::GetImpl(view);
+    return aten::MakeView(*impl, look, impl->dtype(), sizes);
+  }
+  lazy::ViewPtr look;
+  lazy::Ints sizes;
+};
+
+/// The same where views of others, whose way back is `before`, come first.
+struct ToBaseOfOthers {
+  at::Tensor operator()(const at::Tensor& view) const { return (*before)(to(view)); }
+  std::shared_ptr<const std::function<at::Tensor(const at::Tensor&)>> before;
+  ToBase to;
+};
+
+/// PyTorch's as_view, with a Chain where `self` is a view itself.
+at::Tensor AsView(const at::Tensor& self, const at::Tensor& view,
+                  std::unique_ptr<ViewFunc> replay) {
   using torch::autograd::CreationMeta;
+  const auto creation =
+      at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE;
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(self);
+  if (!meta || self.is_inference() || !meta->shared_view_info() ||
+      !meta->get_backward_view().has_view_fn()) {
+    return torch::autograd::as_view(self, view, /*is_bw_differentiable=*/true,
+                                    /*is_fw_differentiable=*/true, std::move(replay), ToBase(self),
+                                    creation);
+  }
+  const torch::autograd::ViewInfo& info = meta->get_backward_view();
+  const auto* chain = dynamic_cast<const Chain*>(&info.view_fn());
+  auto before =
+      chain ? chain->last
+            : c10::make_intrusive<Link>(c10::intrusive_ptr<Link>(), info.view_fn().clone_and_set());
+  auto last = c10::make_intrusive<Link>(std::move(before), std::move(replay));
+  std::function<at::Tensor(const at::Tensor&)> reverse = info.rev_view_fn_;
+  if (!reverse.target<ToBase>() && !reverse.target<ToBaseOfOthers>()) {
+    using Reverse = decltype(reverse);
+    reverse = ToBaseOfOthers{std::make_shared<const Reverse>(std::move(reverse)), ToBase(self)};
+  }
+  return torch::autograd::make_variable_differentiable_view(
+      view,
+      torch::autograd::ViewInfo(info.base_, std::make_unique<Chain>(std::move(last)), reverse),
+      std::nullopt, /*shared_view_info=*/true,
+      torch::autograd::propagate_creation_meta(meta->get_creation_meta(), creation));
+}
+
+/// The view of `self` that `function` makes, as autograd wants it. `save` fills a node of type
+/// Backward where there will be a gradient.
+template <typename Backward, typename Function, typename Save>
+at::Tensor DifferentiableView(const at::Tensor& self, Function function, Save save) {
   decltype(MakeBackward<Backward>()) grad_fn;
   if (torch::autograd::compute_requires_grad(self)) {
     grad_fn = MakeBackward<Backward>();
@@ -33,63 +133,36 @@ at::Tensor DifferentiableView(const at::Tensor& self, std::unique_ptr<Replay> re
   at::Tensor view;
   {
     at::AutoDispatchBelowADInplaceOrView guard;
-    view = (*replay)(self);
+    view = function(self);
   }
   at::Tensor tangent = self._fw_grad(/*level=*/0);
   const bool has_tangent = tangent.defined();
-  if (has_tangent) tangent = (*replay)(tangent);
-  // Over the memory: as_strided sees no more of it than the view shows.
-  auto reverse = [sizes = lazy::Ints(self.sizes())](const at::Tensor& input) {
-    const auto* impl = aten::GetImpl(input);
-    return aten::MakeView(
-        *impl, lazy::RestrideView(impl->view(), sizes, lazy::ContiguousStrides(sizes), 0),
-        impl->dtype(), sizes);
-  };
-  view = torch::autograd::as_view(
-      self, view, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true, std::move(replay),
-      std::move(reverse),
-      at::GradMode::is_enabled() ? CreationMeta::DEFAULT : CreationMeta::NO_GRAD_MODE);
+  if (has_tangent) tangent = function(tangent);
+  view = AsView(self, view, std::make_unique<Replay<Function>>(std::move(function)));
   if (grad_fn) torch::autograd::set_history(view, grad_fn);
   if (has_tangent) view._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
   return view;
 }
 
-struct ReplayView final : ViewFunc {
-  explicit ReplayView(at::IntArrayRef size) : sizes(size) {}
-  at::Tensor operator()(const at::Tensor& base) const override { return base.view(sizes); }
-  std::unique_ptr<ViewFunc> clone_and_set(std::optional<std::vector<c10::SymInt>>,
-                                          std::optional<std::vector<at::Tensor>>) const override {
-    return std::make_unique<ReplayView>(*this);
-  }
-  lazy::Ints sizes;
-};
-
-struct ReplaySlice final : ViewFunc {
-  ReplaySlice(int64_t dim, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step)
-      : dim(dim), step(step), start(start), end(end) {}
-  at::Tensor operator()(const at::Tensor& base) const override {
-    return at::slice(base, dim, start, end, step);
-  }
-  std::unique_ptr<ViewFunc> clone_and_set(std::optional<std::vector<c10::SymInt>>,
-                                          std::optional<std::vector<at::Tensor>>) const override {
-    return std::make_unique<ReplaySlice>(*this);
-  }
-  int64_t dim, step;
-  std::optional<int64_t> start, end;
-};
+lazy::Ints Copied(at::IntArrayRef list) {
+  lazy::Ints copy(list.size());
+  std::ranges::copy(list, copy.begin());
+  return copy;
+}
 
 }  // namespace
 
 at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
   return DifferentiableView<ViewBackward0>(
-      self, std::make_unique<ReplayView>(size),
+      self, [sizes = Copied(size)](const at::Tensor& base) { return base.view(sizes); },
       [&](ViewBackward0& node) { node.self_sym_sizes = self.sym_sizes().vec(); });
 }
 
 at::Tensor slice_Tensor(const at::Tensor& self, int64_t dim, std::optional<int64_t> start,
                         std::optional<int64_t> end, int64_t step) {
   return DifferentiableView<SliceBackward0>(
-      self, std::make_unique<ReplaySlice>(dim, start, end, step), [&](SliceBackward0& node) {
+      self, [=](const at::Tensor& base) { return at::slice(base, dim, start, end, step); },
+      [&](SliceBackward0& node) {
         node.self_sym_sizes = self.sym_sizes().vec();
         node.dim = dim;
         node.start = start;
@@ -98,4 +171,71 @@ at::Tensor slice_Tensor(const at::Tensor& self, int64_t dim, std::optional<int64
       });
 }
 
+namespace {
+
+at::Tensor select_int(const at::Tensor& self, int64_t dim, int64_t index) {
+  return DifferentiableView<SelectBackward0>(
+      self, [=](const at::Tensor& base) { return base.select(dim, index); },
+      [&](SelectBackward0& node) {
+        node.self_sym_sizes = self.sym_sizes().vec();
+        node.dim = dim;
+        node.index = index;
+      });
+}
+
+at::Tensor t(const at::Tensor& self) {
+  return DifferentiableView<TBackward0>(
+      self, [](const at::Tensor& base) { return base.t(); }, [](TBackward0&) {});
+}
+
+at::Tensor transpose_int(const at::Tensor& self, int64_t dim0, int64_t dim1) {
+  return DifferentiableView<TransposeBackward0>(
+      self, [=](const at::Tensor& base) { return base.transpose(dim0, dim1); },
+      [&](TransposeBackward0& node) {
+        node.dim0 = dim0;
+        node.dim1 = dim1;
+      });
+}
+
+at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
+  return DifferentiableView<PermuteBackward0>(
+      self, [order = Copied(dims)](const at::Tensor& base) { return base.permute(order); },
+      [&](PermuteBackward0& node) { node.dims = dims.vec(); });
+}
+
+at::Tensor unsqueeze(const at::Tensor& self, int64_t dim) {
+  return DifferentiableView<UnsqueezeBackward0>(
+      self, [=](const at::Tensor& base) { return base.unsqueeze(dim); },
+      [&](UnsqueezeBackward0& node) { node.dim = dim; });
+}
+
+at::Tensor squeeze_dim(const at::Tensor& self, int64_t dim) {
+  return DifferentiableView<SqueezeBackward1>(
+      self, [=](const at::Tensor& base) { return base.squeeze(dim); },
+      [&](SqueezeBackward1& node) {
+        node.self_sym_sizes = self.sym_sizes().vec();
+        node.dim = dim;
+      });
+}
+
+at::Tensor expand(const at::Tensor& self, at::IntArrayRef size, bool implicit) {
+  return DifferentiableView<ExpandBackward0>(
+      self,
+      [sizes = Copied(size), implicit](const at::Tensor& base) {
+        return base.expand(sizes, implicit);
+      },
+      [&](ExpandBackward0& node) { node.self_sym_sizes = self.sym_sizes().vec(); });
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("select.int", TORCH_FN(select_int));
+  m.impl("t", TORCH_FN(t));
+  m.impl("transpose.int", TORCH_FN(transpose_int));
+  m.impl("permute", TORCH_FN(permute));
+  m.impl("unsqueeze", TORCH_FN(unsqueeze));
+  m.impl("squeeze.dim", TORCH_FN(squeeze_dim));
+  m.impl("expand", TORCH_FN(expand));
+}
+
+}  // namespace
 }  // namespace torch_xla::autograd
