@@ -1,6 +1,7 @@
 """Random numbers on the device: reproducible, well distributed, and never a new program."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -268,9 +269,7 @@ def test_uniform_bounds_and_dtype(device, dtype):
     assert (x.dtype, x.device.type) == (dtype, "xla")
     x = x.cpu()
     assert x.min() >= 0
-    assert x.max() <= 1
-    if dtype in (torch.float32, torch.float64):
-        assert x.max() < 1
+    assert x.max() < 1
     assert abs(x.double().mean() - 0.5) < 5 / math.sqrt(12 * N)
     assert x.unique().numel() > (100 if dtype == torch.bfloat16 else 500)
 
@@ -362,6 +361,76 @@ def test_uniform_includes_small_numbers_and_excludes_the_end(device):
     x = torch.empty(200_000, device=device).uniform_(2, 4).cpu()
     assert x.min() >= 2 and x.max() < 4
     assert x.min() < 2 + 1e-4 and x.max() > 4 - 1e-4
+
+
+BOUNDS = ((0, 1), (-1, 3), (-2, -1), (1, 2), (100, 101), (0.1, 0.2), (-0.5, 0), (3, 3))
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.complex64), ids=str)
+def test_uniform_excludes_its_end_in_each_dtype(device, dtype):
+    """It is drawn in more bits than the dtype may have, and rounded."""
+    torch.manual_seed(4)
+    drawn = [torch.empty(N, device=device, dtype=dtype).uniform_(*b) for b in BOUNDS]
+    torch_xla.sync()
+    real = torch.float32 if dtype.is_complex else dtype
+    for x, (low, high) in zip(drawn, BOUNDS, strict=True):
+        x = (torch.view_as_real(x) if dtype.is_complex else x).cpu()
+        assert x.min() >= torch.tensor(low, dtype=real)
+        assert x.max() < torch.tensor(high, dtype=real) or low == high
+        assert abs(x.double().mean() - (low + high) / 2) <= (high - low) / 4
+
+
+def test_what_is_made_of_uniform_numbers_has_no_infinity(device):
+    torch.manual_seed(4)
+    for dtype in (torch.bfloat16, torch.float16):
+        u = torch.rand(N, device=device, dtype=dtype)
+        assert torch.isfinite(torch.log(1 - u)).all()
+        assert (torch.rand(N, device=device, dtype=dtype) * 8).long().max() < 8
+        noise = torch.nn.functional.rrelu(-torch.ones_like(u), 0.25, 0.5, training=True)
+        assert -0.5 < noise.min() and noise.max() <= -0.25
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
+def test_gammas_are_positive_in_each_dtype(device, dtype):
+    torch.manual_seed(4)
+    gamma = torch._standard_gamma(torch.full((N,), 0.01, device=device, dtype=dtype))
+    simplex = torch._sample_dirichlet(torch.full((N // 4, 3), 0.01, device=device, dtype=dtype))
+    torch_xla.sync()
+    assert gamma.min() > 0
+    assert 0 < simplex.min() and simplex.max() < 1
+
+
+RANGES = ((0, 257), (0, 300), (0, 999), (0, 30000), (999, 1001), (-1001, -900), (2000, 2049))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_random_integers_of_floats_stay_within_their_range(device, dtype):
+    torch.manual_seed(4)
+    wide = ((0, 2**25 - 1), (2**24, 2**24 + 3)) if dtype == torch.float32 else ()
+    ranges = (*RANGES, *wide)
+    drawn = [torch.empty(N, device=device, dtype=dtype).random_(*r) for r in ranges]
+    torch_xla.sync()
+    for x, (low, high) in zip(drawn, ranges, strict=True):
+        x = x.cpu().double()
+        assert low <= x.min() and x.max() < high
+        assert abs(x.mean() - (low + high) / 2) < max(1, (high - low) / 20)
+
+
+def test_threads_that_share_a_generator_draw_different_numbers(device):
+    generator = torch.Generator(device="xla").manual_seed(0)
+    drawn = [[] for _ in range(4)]
+
+    def draw(mine: list[torch.Tensor]) -> None:
+        for _ in range(500):
+            mine.append(torch.rand(2, device=device, generator=generator))  # noqa: PERF401
+
+    threads = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = torch.stack([x for mine in drawn for x in mine]).cpu()
+    assert len({tuple(row) for row in rows.tolist()}) == len(rows)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,13 @@ ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
   auto* impl = dynamic_cast<XLAGeneratorImpl*>(generator->unsafeGetGeneratorImpl());
   TORCH_CHECK(impl, "Expected a 'xla' device type for generator but found '",
               generator->device().type(), "'");
-  return Masked(lazy::SeedValue(impl->Draw()));
+  uint64_t seed;
+  {
+    // The one that PyTorch's own kernels and its Generator's methods take.
+    std::lock_guard<std::mutex> lock(impl->mutex_);
+    seed = impl->Draw();
+  }
+  return Masked(lazy::SeedValue(seed));
 }
 
 const at::Generator& DefaultGenerator(c10::DeviceIndex device) {

@@ -132,11 +132,13 @@ Value Inverted(Value u, Value first, const Ratio& ratio) {
 namespace aten {
 
 Value uniform(LoweringContext& cx, Value seed, Value from, Value to) {
-  const ElementType element = FloatFor(cx);
+  const ElementType element = FloatFor(cx), output = cx.output_element();
   const Dims dims = cx.output_dims();
   Value u = Stream(cx, seed).Uniform(element, dims);
+  // What is next to the end that is left out: rounding, to fewer bits above all, would reach that.
+  Value last = NextAfter(Convert(to, output), Convert(from, output));
   from = To(from, element, dims), to = To(to, element, dims);
-  return ToOutputElement(cx, from + u * (to - from));
+  return ToOutputElement(cx, Minimum(from + u * (to - from), To(last, element, dims)));
 }
 
 Value normal(LoweringContext& cx, Value seed, Value mean, Value std) {
@@ -254,9 +256,11 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
     Value bound = x * x * 0.5 + d * (1 - v + Log(Maximum(v, 1e-30)));
     return {And(v > 0, Log(u) < bound), d * v * boost};
   });
-  // PyTorch's samples are positive.
-  const double least = element == ElementType::kF64 ? std::numeric_limits<double>::min()
-                                                    : std::numeric_limits<float>::min();
+  // PyTorch's samples are positive, in the type that they are given as.
+  const double least = cx.output_element() == ElementType::kF64 ? std::numeric_limits<double>::min()
+                       : cx.output_element() == ElementType::kF16
+                           ? 0x1p-14
+                           : std::numeric_limits<float>::min();
   result = Select(alpha >= 0, Maximum(result, least), kNan);
   return ToOutputElement(cx, result);
 }

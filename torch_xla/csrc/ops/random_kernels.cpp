@@ -16,6 +16,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -87,6 +88,17 @@ double LargestOf(at::ScalarType dtype) {
       AT_EXPAND(AT_FLOATING_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16);
 }
 
+/// The least and the largest number of a floating point dtype between 0 and 1, both of them left
+/// out.
+std::pair<double, double> InsideOfOne(at::ScalarType dtype) {
+  return AT_DISPATCH_V2(dtype, "_sample_dirichlet", AT_WRAP([] {
+                          using Limits = std::numeric_limits<scalar_t>;
+                          return std::pair(static_cast<double>(Limits::min()),
+                                           1 - static_cast<double>(Limits::epsilon()) / 2);
+                        }),
+                        AT_EXPAND(AT_FLOATING_TYPES), at::kHalf, at::kBFloat16);
+}
+
 void CheckDeviation(const at::Tensor& std) {
   TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
   aten::CheckData("aten::normal", "normal expects all elements of std >= 0.0",
@@ -135,6 +147,16 @@ int64_t IntegerLimit(at::ScalarType dtype) {
   }
 }
 
+/// The next integer of so many binary digits that is not above `x`; with `up`, not below it.
+int64_t Rounded(int64_t x, int digits, bool up) {
+  const uint64_t size = x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
+  const int rest = std::bit_width(size) - digits;
+  if (rest <= 0) return x;
+  const int64_t step = int64_t{1} << rest, below = x & -step;
+  if (!up || below == x || below > std::numeric_limits<int64_t>::max() - step) return below;
+  return below + step;
+}
+
 at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Generator& generator) {
   TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
               " >= to=", to);
@@ -150,6 +172,10 @@ at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Gene
     const double most = LargestOf(dtype);
     TORCH_CHECK(static_cast<double>(from) >= -most, "from is out of bounds for ", dtype);
     TORCH_CHECK(static_cast<double>(to - 1) <= most, "to - 1 is out of bounds for ", dtype);
+    // Rounded later, a number might be the end that is left out, or one below the first.
+    const int digits = std::bit_width(static_cast<uint64_t>(IntegerLimit(dtype) - 1)) - 1;
+    from = Rounded(from, digits, /*up=*/true);
+    to = std::max(from, Rounded(to - 1, digits, /*up=*/false)) + 1;
   }
   auto number = [](int64_t n) { return lazy::MakeScalar(n); };
   return FillWith(self,
@@ -180,8 +206,8 @@ at::Tensor& XLANativeFunctions::uniform_(at::Tensor& self, double from, double t
   const double most = LargestOf(self.scalar_type());
   TORCH_CHECK(-most <= from && to <= most && to - from <= most, "uniform_ from ", from, " to ", to,
               " is out of bounds for ", self.scalar_type());
-  return FillWith(
-      self, Random(ir::ops::uniform, self, generator, {Number(from), Number(to)}, FloatOf(self)));
+  return FillWith(self, Random(ir::ops::uniform, self, generator, {Number(from), Number(to)},
+                               self.scalar_type()));
 }
 
 at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double std,
@@ -295,10 +321,7 @@ at::Tensor XLANativeFunctions::_sample_dirichlet(const at::Tensor& self, Generat
   CheckFloating(self, "dirichlet");
   // In double as PyTorch: of small concentrations all samples may be small.
   const at::Tensor gamma = at::_standard_gamma(self.to(at::kDouble), std::move(generator));
-  const bool wide = self.scalar_type() == at::kDouble;
-  const double least =
-      wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
-  const double most = wide ? std::nextafter(1.0, 0.0) : std::nextafter(1.0f, 0.0f);
+  const auto [least, most] = InsideOfOne(self.scalar_type());
   return (gamma / gamma.sum(-1, /*keepdim=*/true)).clamp(least, most).to(self.scalar_type());
 }
 
