@@ -11,6 +11,7 @@
 #include <ATen/ops/sub.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "XLALowerings.h"
 #include "XLANativeFunctions.h"
@@ -307,8 +308,14 @@ std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_ou
                                               Value mean, Value rstd, std::optional<Value> weight,
                                               int64_t N, int64_t C, int64_t HxW, int64_t group,
                                               const std::vector<bool>& /*output_mask*/) {
-  return BackwardOfOwnMoments(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd},
-                              weight);
+  std::vector<Value> gradients =
+      BackwardOfOwnMoments(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight);
+  if (HxW == 0 && N > 0 && cx.node().shape(1)) {
+    // As ATen's, which multiplies sums of nothing by moments of nothing.
+    gradients[1] =
+        Constant(cx.builder(), std::numeric_limits<double>::quiet_NaN(), cx.output_type(1));
+  }
+  return gradients;
 }
 
 }  // namespace torch_xla::lowering::aten

@@ -143,6 +143,7 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
     return value.element() == ElementType::kF32 || value.element() == input.element();
   };
   if (input.element() != ElementType::kF32 && input.element() != ElementType::kBF16) return false;
+  if (input.type().num_elements() == 0) return false;
   for (const auto& other : others) {
     if (other && !fits(*other)) return false;
     // Else the composition says what is wrong.
@@ -150,10 +151,8 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
       return false;
     }
   }
-  constexpr int64_t kLarge = 1 << 12;
   static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
-  return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)],
-                      {input.type().num_elements() >= kLarge ? "large" : "small"},
+  return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)], {},
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
