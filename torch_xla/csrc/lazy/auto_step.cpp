@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "XLAOps.h"
 #include "debug/environment.h"
@@ -26,6 +27,8 @@ constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
+/// Of one that makes its tokens longer, which is more telling.
+constexpr uint64_t kGrowingRounds = 3;
 /// And is cut no more often than this.
 constexpr uint64_t kLeast = 64;
 /// Data that waits for operations: more of it makes any two rounds a loop, and much more is cut
@@ -53,6 +56,54 @@ uint64_t FilterOf(const auto& places) {
 const bool enabled = debug::EnvFlag("XLA_AUTO_STEP", /*otherwise=*/true);
 
 std::atomic<bool (*)()> syncs_in_loop{nullptr};
+
+/// A place that makes integers longer and longer: tokens, as a loop generates them. Its rounds have
+/// other shapes each, so that no round repeats another one.
+struct Growth {
+  const void* site = nullptr;
+  int64_t numel = 0;    // of what it made last
+  uint64_t last = 0;    // when
+  uint64_t rounds = 0;  // since the last cut
+  bool found = false;   // is cut at from now on
+};
+
+/// Those of a device, the newest ones.
+struct Growths {
+  std::mutex mutex;
+  std::array<Growth, 4> places;
+  size_t next = 0;
+
+  Growth& At(const void* site) {
+    auto* known = std::ranges::find(places, site, &Growth::site);
+    if (known != places.end()) return *known;
+    Growth& place = places[next++ % places.size()];
+    place = {.site = site};
+    return place;
+  }
+};
+
+Growths& GrowthsOf(int device) {
+  static auto& all = *new std::array<Growths, 256>;
+  return all[static_cast<uint8_t>(device)];
+}
+
+/// Whether operation `now` ends a round of such a loop. Where gradients are recorded, too: none
+/// goes through integers.
+bool Grows(int device, const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period) {
+  Growths& growths = GrowthsOf(device);
+  std::lock_guard lock(growths.mutex);
+  Growth& place = growths.At(value.node->location());
+  const int64_t numel = value.shape()->numel;
+  const bool longer = std::exchange(place.numel, numel) < numel;
+  *period = now - std::exchange(place.last, now);
+  place.rounds = longer && *period < now - floor ? place.rounds + 1 : 1;
+  if (!place.found && place.rounds >= kGrowingRounds && now - floor >= kLoop) {
+    place.found = true;
+    return true;
+  }
+  *period = 0;
+  return place.found && now - floor >= kLeast;
+}
 
 bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -120,6 +171,15 @@ void StepFinder::Record(const StorageHistory& history, const ir::Value& value,
     }
   }
   if (filter_ & FilterBit(event)) Match(now, event);
+  if (&value.node->op() == &ir::ops::cat && !written && !backward &&
+      c10::isIntegralType(value.shape()->dtype, /*includeBool=*/false)) {
+    uint64_t period = 0;
+    if (Grows(device_, value, now, floor_, &period)) {
+      if (period) news_ = period;
+      CutAt(now);
+      due_ = Due::kStep;
+    }
+  }
   if ((now - floor_) % kBlock == 0) TryLongLoop(now);
 }
 
@@ -377,6 +437,11 @@ void StepFinder::Release() {
 }
 
 void StepFinder::Forget() {
+  {
+    Growths& growths = GrowthsOf(device_);
+    std::lock_guard lock(growths.mutex);
+    growths.places = {};
+  }
   std::lock_guard lock(mutex_);
   ring_.store(nullptr, std::memory_order_relaxed);
   due_.store(Due::kNot, std::memory_order_relaxed);
