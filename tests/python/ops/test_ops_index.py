@@ -4,6 +4,7 @@ import pytest
 import torch
 from op_testing import check, check_many
 
+import torch_xla
 from torch_xla import _XLAC
 
 INT32, INT64 = torch.int32, torch.int64
@@ -453,11 +454,108 @@ def test_index_fill_with_a_tensor():
     )
 
 
-def test_indices_out_of_range_are_memory_safe():
-    """A CPU raises; a device cannot for what it computes, but stays within the tensor."""
-    import torch_xla.core.xla_model as xm
+# ------------------------------------------------------------------ out of range
 
-    x, i = ramp(3, 2).to(xm.xla_device()), index(7, -9).to(xm.xla_device()) * 1
-    assert x[i].cpu().tolist() == [[4, 5], [0, 1]]
-    assert x.index_select(0, i).cpu().tolist() == [[4, 5], [0, 1]]
-    assert x.index_put((i,), x[:2]).cpu().tolist() == ramp(3, 2).tolist()
+# Of a dimension of 4, what 32 bits would make an index that is none.
+BAD = (4, 7, 2**31, 2**32, 2**32 + 1, -(2**32) + 2, 2**62, -5, -(2**31) - 3)
+# What is along dimension 0 of (4, 5): one slice of the source (n, 5) for each index (n).
+WRAPPING = {
+    "index_put": lambda x, i, s: x.index_put((i,), s),
+    "index_put with accumulate": lambda x, i, s: x.index_put((i,), s, accumulate=True),
+    "index_put of pairs": lambda x, i, s: x.index_put((i, i[:1] * 0 + 1), s[:, 0]),
+    "index_put of pairs, the second": lambda x, i, s: x.t().index_put((i[:1] * 0, i), s[:, 1]),
+    "index_put of pairs with accumulate": lambda x, i, s: x.index_put(
+        (i, i), s[:, 0], accumulate=True
+    ),
+    "index_put of dimensions apart": lambda x, i, s: x.view(4, 1, 5).index_put(
+        (i, None, i), s[:, :1]
+    ),
+    "assignment": lambda x, i, s: _assigned(x, (i, slice(1, 3)), s[:, :2]),
+    "assignment of columns": lambda x, i, s: _assigned(x, (slice(None), i), s[:, :4].t()),
+    "index_fill": lambda x, i, s: x.index_fill(0, i, 9.0),
+}
+PLAIN = {
+    "index_add": lambda x, i, s: x.index_add(0, i, s, alpha=2),
+    "index_copy": lambda x, i, s: x.index_copy(0, i, s),
+    "index_reduce": lambda x, i, s: x.index_reduce(0, i, s, "amax"),
+    "index_reduce of the mean": lambda x, i, s: x.index_reduce(
+        0, i, s, "mean", include_self=False
+    ),
+    "scatter": lambda x, i, s: x.scatter(0, _wide(i), s),
+    "scatter along 1": lambda x, i, s: x.t().scatter(1, _wide(i).t(), s.t()),
+    "scatter of a number": lambda x, i, s: x.scatter(0, _wide(i), 9.0),
+    "scatter with add": lambda x, i, s: x.scatter(0, _wide(i), s, reduce="add"),
+    "scatter_add": lambda x, i, s: x.scatter_add(0, _wide(i), s),
+    "gradient of embedding": lambda x, i, s: _gradient(
+        lambda w: torch.nn.functional.embedding(i, w), x, s
+    ),
+    "gradient of gather": lambda x, i, s: _gradient(lambda w: w.gather(0, _wide(i)), x, s),
+    "gradient of index_select": lambda x, i, s: _gradient(lambda w: w.index_select(0, i), x, s),
+} | {
+    f"scatter_reduce {reduce} {include}": lambda x, i, s, r=reduce, b=include: x.scatter_reduce(
+        0, _wide(i), s, r, include_self=b
+    )
+    for reduce in ("sum", "prod", "mean", "amax", "amin")
+    for include in (True, False)
+}
+
+
+def _wide(i):
+    return i[:, None].expand(-1, 5)
+
+
+def _assigned(x, where, values):
+    x = x.clone()
+    x[where] = values
+    return x
+
+
+def _gradient(function, x, grad):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x), x, grad)[0]
+
+
+def _on_device(call, bad):
+    """A call with indices that the device computes, `bad` between good ones, and what is right."""
+    good = (2, 0, 3)
+    values = [good[0], *bad[:3], good[1], *bad[3:], good[2]]
+    kept = [0, 4, len(values) - 1]
+    source = ramp(len(values), 5) + 30
+    got = call(ramp(4, 5).to("xla"), index(*values).to("xla") * 1, source.to("xla"))
+    return got, call(ramp(4, 5), index(*good), source[kept])
+
+
+def test_writes_out_of_range_are_dropped():
+    """Each kind of indexed write: none hits another element, whatever 32 bits make of the index."""
+    cases = {name: _on_device(call, BAD) for name, call in WRAPPING.items()}
+    cases |= {name: _on_device(call, (*BAD, -1)) for name, call in PLAIN.items()}
+    torch_xla.sync()
+    wrong = [key for key, (got, right) in cases.items() if not torch.equal(got.cpu(), right)]
+    assert not wrong
+
+
+def test_flat_writes_out_of_range_are_dropped():
+    x, source = ramp(4, 5).to("xla"), ramp(3).to("xla") + 30
+    for bad in (20, 2**32 + 1, -21, -(2**32) - 1):
+        i = index(3, bad, -2).to("xla") * 1
+        right = ramp(4, 5).put(index(3, -2), torch.tensor([30.0, 32.0]))
+        assert torch.equal(x.put(i, source).cpu(), right)
+    # An index into a plane is none of another plane's.
+    plane = torch.ops.aten.max_pool2d_with_indices_backward
+    arguments = ([4, 4], [1, 1], [0, 0], [1, 1], False)
+    grad, planes = torch.ones(2, 1, 1), torch.zeros(2, 4, 4)
+    got = plane(grad.to("xla"), planes.to("xla"), *arguments, index(16, 3).view(2, 1, 1).to("xla"))
+    assert got.cpu().flatten().nonzero().tolist() == [[16 + 3]]
+
+
+def test_reads_out_of_range_take_the_nearest():
+    x = ramp(4, 5).to("xla")
+    for bad in BAD:
+        near = 0 if bad < 0 else 3
+        i = index(2, bad).to("xla") * 1
+        rows = ramp(4, 5)[[2, near]]
+        assert torch.equal(x[i].cpu(), rows)
+        assert torch.equal(x[i, i[:1] * 0 + 1].cpu(), rows[:, 1])
+        assert torch.equal(x.index_select(0, i).cpu(), rows)
+        assert torch.equal(x.gather(0, _wide(i)).cpu(), rows)
+        assert torch.equal(torch.nn.functional.embedding(i, x).cpu(), rows)

@@ -36,7 +36,9 @@ void DeleteContext(void* pointer) {
   std::unique_ptr<Context> context(static_cast<Context*>(pointer));
   if (!context->host) return;
   std::lock_guard lock(mutex);
-  FromHost().erase(context->host.data());
+  // Two storages of one block are told apart.
+  auto it = FromHost().find(context->host.data());
+  if (it != FromHost().end() && it->second == context.get()) FromHost().erase(it);
 }
 
 c10::Storage Make(void* address, ContextPtr context, int device, size_t bytes) {
@@ -93,11 +95,12 @@ c10::Storage StorageFromHost(c10::Storage host, int device) {
 namespace {
 
 /// The bytes from the host as elements of `dtype`, on the device; of the shape `sizes` if there
-/// are as many.
-ir::Value Send(const Context& context, c10::ScalarType dtype, c10::IntArrayRef sizes, int device) {
-  const auto count = static_cast<int64_t>(context.host.nbytes() / c10::elementSize(dtype));
+/// are as many. Not to be called with `mutex`: it asks the interpreter where this is.
+ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef sizes,
+               int device) {
+  const auto count = static_cast<int64_t>(host.nbytes() / c10::elementSize(dtype));
   at::Tensor all = at::empty({0}, at::TensorOptions().dtype(dtype));
-  all.set_(context.host, 0, {count}, {1});
+  all.set_(host, 0, {count}, {1});
   if (c10::multiply_integers(sizes) == count) all = all.view(sizes);
   return lazy::MakeLeaf(lazy::ToDevice(all, device));
 }
@@ -112,12 +115,14 @@ lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
   if (lazy::StoragePtr shown = context->shown.lock()) return shown;
   TORCH_CHECK(context->host,
               "set_: the tensors of this storage are gone, and its memory with them");
-  std::lock_guard lock(mutex);
-  if (!context->sent) {
-    const int device = storage.device().index();
-    context->sent =
-        c10::make_intrusive<lazy::Storage>(Send(*context, dtype, sizes, device), device);
+  {
+    std::lock_guard lock(mutex);
+    if (context->sent) return context->sent;
   }
+  const int device = storage.device().index();
+  auto sent = c10::make_intrusive<lazy::Storage>(Send(context->host, dtype, sizes, device), device);
+  std::lock_guard lock(mutex);
+  if (!context->sent) context->sent = std::move(sent);  // else another thread was first
   return context->sent;
 }
 
@@ -146,17 +151,22 @@ at::Tensor& SetStorage(at::Tensor& self, at::Storage source) {
 }  // namespace
 
 void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
-  std::lock_guard lock(mutex);
-  auto it = FromHost().find(block.const_data_ptr());
-  TORCH_CHECK(it != FromHost().end(), "copy_: expected an xla tensor, got a block of memory on ",
-              block.device());
-  Context& context = *it->second;
+  // What the block's storage stands for: its bytes, and the tensors' memory where they were sent.
+  auto find = [&]() -> std::pair<c10::Storage, lazy::StoragePtr> {
+    std::lock_guard lock(mutex);
+    auto it = FromHost().find(block.const_data_ptr());
+    TORCH_CHECK(it != FromHost().end(), "copy_: expected an xla tensor, got a block of memory on ",
+                block.device());
+    return {it->second->host, it->second->sent};
+  };
+  const c10::Storage host = find().first;
   at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(block.scalar_type()));
-  bytes.set_(context.host, 0, block.sizes(), block.strides());
+  bytes.set_(host, 0, block.sizes(), block.strides());
   bytes.copy_(source);
-  if (!context.sent) return;  // As it is when a pickle is loaded; older files come to here.
-  const ir::ShapeRef shape = context.sent->shape();
-  context.sent->Assign(Send(context, shape->dtype, shape->dims, context.sent->device()));
+  const lazy::StoragePtr sent = find().second;
+  if (!sent) return;  // As it is when a pickle is loaded; older files come to here.
+  const ir::ShapeRef shape = sent->shape();
+  sent->Assign(Send(host, shape->dtype, shape->dims, sent->device()));
 }
 
 namespace {

@@ -29,15 +29,26 @@ Dims WindowDims(Value x, int64_t dim, Value index) {
   return dims;
 }
 
-Value ClampIndex(Value index, int64_t size) {
-  return Clamp(ScalarLike(index, 0), index, ScalarLike(index, size - 1));
+/// `index` into a dimension of this size as integers of `element`, which a dimension and all that
+/// it is joined with fit in: the nearest one that is in range. `in_range`, where given, becomes
+/// false where that is another one, for writes, which skip it.
+Value ClampIndex(Value index, int64_t size, ElementType element, Value* in_range) {
+  // Narrowed behind the clamp: 2^32 + 1 is not 1.
+  if (runtime::ByteWidth(index.element()) < runtime::ByteWidth(element)) {
+    index = Convert(index, element);
+  }
+  Value clamped = Clamp(ScalarLike(index, 0), index, ScalarLike(index, size - 1));
+  if (in_range) *in_range = Equal(index, clamped);
+  return Convert(clamped, element);
 }
 
-/// The places in the flat `x` of the elements that `index` names along `dim`. One coordinate
+/// The places in the flat `x` of the elements that `index` names along `dim`; where it is out of
+/// range, that of the nearest one, or for `writes` one beyond `x`, which Put skips. One coordinate
 /// per element is what XLA gathers and scatters fastest.
-Value FlatIndex(Value x, int64_t dim, Value index) {
-  Value flat = Convert(index, IndexElement(x.type().num_elements()));
-  flat = ClampIndex(flat, x.dims()[dim]);
+Value FlatIndex(Value x, int64_t dim, Value index, bool writes) {
+  Value in_range;
+  Value flat = ClampIndex(index, x.dims()[dim], IndexElement(x.type().num_elements()),
+                          writes ? &in_range : nullptr);
   int64_t stride = 1;
   for (int64_t i = x.rank() - 1; i > dim; --i) stride *= x.dims()[i];
   flat = Multiply(flat, FullLike(flat, stride));
@@ -46,13 +57,14 @@ Value FlatIndex(Value x, int64_t dim, Value index) {
     if (i == dim || index.dims()[i] == 1) continue;
     flat = Add(flat, Multiply(Iota(x.builder(), flat.type(), i), FullLike(flat, stride)));
   }
-  return flat;
+  return writes ? Select(in_range, flat, x.type().num_elements()) : flat;
 }
 
 Value Flat(Value x) { return Reshape(x, {x.type().num_elements()}); }
 
 /// `index` with negative indices counted from the end of a dimension of this size.
 Value WrapIndex(Value index, int64_t size) {
+  if (runtime::ByteWidth(index.element()) < 4) index = Convert(index, ElementType::kS64);
   return Select(Compare(index, ZerosLike(index), Direction::kLt), Add(index, FullLike(index, size)),
                 index);
 }
@@ -66,7 +78,9 @@ struct JointIndex {
   Dims dims;         // x after the permutation
 };
 
-JointIndex JoinIndices(Value x, const std::vector<std::optional<Value>>& indices) {
+/// Each index is clamped by itself; for `writes`, one that is out of range puts the joint one out
+/// of range, too.
+JointIndex JoinIndices(Value x, const std::vector<std::optional<Value>>& indices, bool writes) {
   JointIndex joint;
   Dims indexed, shape;
   for (size_t i = 0; i < indices.size(); ++i) {
@@ -89,14 +103,20 @@ JointIndex JoinIndices(Value x, const std::vector<std::optional<Value>>& indices
   int64_t size = 1;
   for (int64_t d : indexed) size *= x.dims()[d];
   ElementType element = IndexElement(x.type().num_elements());
+  Value valid;
   for (int64_t d : indexed) {
-    Value index = WrapIndex(Convert(*indices[d], element), x.dims()[d]);
-    if (indexed.size() > 1) index = ClampIndex(index, x.dims()[d]);
+    Value in_range;
+    Value index = ClampIndex(WrapIndex(*indices[d], x.dims()[d]), x.dims()[d], element,
+                             writes ? &in_range : nullptr);
     index = BroadcastTo(index, shape);
     joint.index = joint.index.valid()
                       ? Add(Multiply(joint.index, FullLike(index, x.dims()[d])), index)
                       : index;
+    if (!writes) continue;
+    in_range = BroadcastTo(in_range, shape);
+    valid = valid.valid() ? And(valid, in_range) : in_range;
   }
+  if (writes) joint.index = Select(valid, joint.index, size);
   Dims dims = joint.dims;
   dims.erase(dims.begin() + joint.dim + 1,
              dims.begin() + joint.dim + static_cast<int64_t>(indexed.size()));
@@ -313,13 +333,13 @@ Value TakeAlong(Value x, int64_t dim, Value index) {
   if (IsEmpty(x) || IsEmpty(index)) {
     return Constant(x.builder(), 0, stablehlo::Type(x.element(), index.dims()));
   }
-  Value flat = FlatIndex(AtLeast1d(x), dim, AtLeast1d(index));
+  Value flat = FlatIndex(AtLeast1d(x), dim, AtLeast1d(index), /*writes=*/false);
   return Reshape(Take(Flat(x), 0, flat), index.dims());
 }
 
 Value PutAlong(Value x, int64_t dim, Value index, Value updates, std::optional<ReduceOp> op) {
   if (IsEmpty(x) || IsEmpty(index)) return x;
-  Value flat = FlatIndex(AtLeast1d(x), dim, AtLeast1d(index));
+  Value flat = FlatIndex(AtLeast1d(x), dim, AtLeast1d(index), /*writes=*/true);
   return Reshape(Put(Flat(x), 0, Flat(flat), Flat(updates), op), x.dims());
 }
 
@@ -575,7 +595,7 @@ Value _embedding_bag_per_sample_weights_backward(LoweringContext& cx, Value grad
 
 Value index_Tensor(LoweringContext&, Value self, const std::vector<std::optional<Value>>& indices) {
   if (NoneGiven(indices)) return self;
-  JointIndex joint = JoinIndices(self, indices);
+  JointIndex joint = JoinIndices(self, indices, /*writes=*/false);
   return Take(joint.x, joint.dim, joint.index);
 }
 
@@ -586,7 +606,7 @@ Value index_put(LoweringContext& cx, Value self, const std::vector<std::optional
     Value all = To(values, compute, self.dims());
     return ToOutputElement(cx, accumulate ? Add(Convert(self, compute), all) : all);
   }
-  JointIndex joint = JoinIndices(Convert(self, compute), indices);
+  JointIndex joint = JoinIndices(Convert(self, compute), indices, /*writes=*/true);
   values = To(values, compute, TakeDims(joint.x, joint.dim, joint.index));
   Value result = Put(joint.x, joint.dim, joint.index, values,
                      accumulate ? std::optional(ReduceOp::kAdd) : std::nullopt);

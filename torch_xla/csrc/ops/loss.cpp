@@ -179,12 +179,6 @@ ClassMargins MultiMargins(LoweringContext& cx, Value x, Value target, const Numb
   return result;
 }
 
-/// PutAlong the classes of x [N, C]; class C is out of range and skipped.
-Value PutClasses(Value x, Value classes, Value updates, std::optional<ReduceOp> op = {}) {
-  Value wider = Pad(x, ScalarLike(x, 0), {0, 0}, {0, 1});
-  return Slice(PutAlong(wider, 1, classes, updates, op), {0, 0}, x.dims());
-}
-
 /// Of multilabel_margin_loss, for each sample, each of its targets and each class:
 /// 1 - x[target] + x[class] where positive and the class is no target, else 0.
 struct LabelMargins {
@@ -475,8 +469,8 @@ std::vector<Value> multilabel_margin_loss_forward(LoweringContext& cx, Value sel
                                                   int64_t reduction) {
   Value x = AsRows(Wide(cx, self)), labels = AsRows(target);
   Value valid = Scan(labels, 1, ReduceOp::kMin) >= 0;
-  Value is_target = PutClasses(Constant(cx.builder(), 0, x.type()), Select(valid, labels, x.dim(1)),
-                               Constant(cx.builder(), 1, x.type()));
+  Value is_target = PutAlong(Constant(cx.builder(), 0, x.type()), 1,
+                             Select(valid, labels, x.dim(1)), Constant(cx.builder(), 1, x.type()));
   Value z = MultiLabelMargins(x, labels, is_target).z;
   return {MarginLoss(cx, Reduce(z, {1, 2}, ReduceOp::kAdd), x.dim(1), reduction),
           Reshape(Convert(is_target, cx.output_element(1)), cx.output_dims(1))};
@@ -488,7 +482,7 @@ Value multilabel_margin_loss_backward(LoweringContext& cx, Value grad_output, Va
   const LabelMargins margins = MultiLabelMargins(x, AsRows(target), AsRows(is_target));
   Value active = Convert(margins.z > 0, x.element());
   Value grad = Reduce(active, {1}, ReduceOp::kAdd);
-  grad = PutClasses(grad, margins.targets, -Reduce(active, {2}, ReduceOp::kAdd), ReduceOp::kAdd);
+  grad = PutAlong(grad, 1, margins.targets, -Reduce(active, {2}, ReduceOp::kAdd), ReduceOp::kAdd);
   grad = grad * MarginGradient(cx, grad_output, x, reduction);
   return Reshape(Convert(grad, cx.output_element()), cx.output_dims());
 }

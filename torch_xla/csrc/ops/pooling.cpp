@@ -180,7 +180,9 @@ Value ScatterMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_out
   const int64_t planes = cx.output_type().num_elements() / plane;
   const Dims flat = {planes, grad.type().num_elements() / planes};
   Value start = stablehlo::Iota(cx.builder(), {ElementType::kS64, flat}, 0) * plane;
-  Value places = Reshape(Convert(indices, ElementType::kS64), flat) + start;
+  Value places = Reshape(Convert(indices, ElementType::kS64), flat);
+  // Out of the plane is out of all of them.
+  places = Select(And(places >= 0, places < plane), places + start, planes * plane);
   Value zeros = Constant(cx.builder(), 0, {grad.element(), {planes * plane}});
   const Dims all = {flat[0] * flat[1]};
   return ToOutput(
