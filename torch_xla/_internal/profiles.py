@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from torch_xla._internal import timeline
+from torch_xla._internal.atomic_file import write_file
 
 _PROCESS = "torch_xla runtime"
 _IDLE = "device idle"
@@ -29,7 +30,8 @@ def _rows(begin: float, end: float) -> list[tuple[str, str, float, float]]:
 def add_rows(path: str | os.PathLike[str]) -> None:
     """Adds what the runtime did while a trace was recorded to its file, where it did anything."""
     name = os.fspath(path)
-    opener: Any = gzip.open if name.endswith(".gz") else open
+    is_zipped = name.endswith(".gz")
+    opener: Any = gzip.open if is_zipped else open
     with opener(name, "rt") as file:
         trace = json.load(file)
     events = trace["traceEvents"]
@@ -55,5 +57,5 @@ def add_rows(path: str | os.PathLike[str]) -> None:
                 "dur": (stop - start) * 1e6,
             }
         )
-    with opener(name, "wt") as file:
-        json.dump(trace, file)
+    text = json.dumps(trace).encode()
+    write_file(name, gzip.compress(text) if is_zipped else text)

@@ -12,6 +12,7 @@ the device plugin's own profiler saw, where it has one (CUDA's and TPU's do). Re
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gzip
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -33,6 +35,7 @@ from torch._C._profiler import RecordScope
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal import profiles, xspace
+from torch_xla._internal.atomic_file import write_file
 from torch_xla._internal.timeline import LineTime, Summary, summary
 
 __all__ = [
@@ -153,12 +156,33 @@ def _device_planes(profiler: _XLAC.DeviceProfiler) -> bytes:
         return b""
 
 
+# What is recorded when the process ends is ended then, and written.
+_ending = threading.Event()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # Who records, or will write.
+_EXIT_TIMEOUT = 60.0  # For all of them, in seconds.
+
+
+def _wait(milliseconds: float) -> None:
+    """Waits, at most until the process ends."""
+    _ending.wait(milliseconds * 1e-3)
+
+
+@atexit.register
+def _finish() -> None:
+    _ending.set()
+    end = time.monotonic() + _EXIT_TIMEOUT
+    for thread in list(_threads):
+        thread.join(max(end - time.monotonic(), 0))
+    if _current is not None:
+        stop_trace()
+
+
 _lock = threading.Lock()
 _current: tuple[_Recording, str] | None = None
 
 
 def start_trace(log_dir: str, host_tracer_level: int = 2, device_tracer_level: int = 1) -> None:
-    """Begins to record.
+    """Begins to record, until :func:`stop_trace` or the end of the program.
 
     Args:
         log_dir: The folder for :func:`stop_trace` to write to.
@@ -193,20 +217,23 @@ def _write(log_dir: str, trace: bytes, space: bytes) -> None:
     folder = Path(log_dir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
-    (folder / f"{name}.trace.json.gz").write_bytes(trace)
-    (folder / f"{name}.xplane.pb").write_bytes(space)
+    write_file(folder / f"{name}.trace.json.gz", trace)
+    write_file(folder / f"{name}.xplane.pb", space)
 
 
 class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         request = json.loads(self.rfile.readline())
-        time.sleep(request["delay_ms"] * 1e-3)
+        _wait(request["delay_ms"])
         with _lock:
+            if _ending.is_set():
+                self.wfile.write(b'{"error": "it has ended"}\n')
+                return
             if _current is not None:
                 self.wfile.write(b'{"error": "a recording is on already"}\n')
                 return
             recording = _Recording(request["host_tracer_level"], request["device_tracer_level"])
-            time.sleep(request["duration_ms"] * 1e-3)
+            _wait(request["duration_ms"])
             trace, space = recording.finish()
         sizes = json.dumps({"sizes": [len(trace), len(space)]}).encode()
         self.wfile.write(sizes + b"\n" + trace + space)
@@ -215,6 +242,13 @@ class _Handler(socketserver.StreamRequestHandler):
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        _threads.add(threading.current_thread())
+        super().process_request_thread(request, client_address)
+
+
+_servers: dict[tuple[int, int], _Server] = {}
 
 
 def start_server(port: int, only_on_master: bool = True) -> object | None:
@@ -226,14 +260,19 @@ def start_server(port: int, only_on_master: bool = True) -> object | None:
         only_on_master: Whether only the replica with local ordinal 0 does so.
 
     Returns:
-        The server, which ends with the program; None where there is none.
+        The server, which ends with the program; None where there is none. This process's own on
+        that port if it has one already.
 
     Raises:
-        OSError: The port is taken.
+        OSError: Another process has taken the port.
     """
     if only_on_master and runtime.local_ordinal() != 0:
         return None
+    found = _servers.get((os.getpid(), port))
+    if found is not None and found.fileno() != -1:  # It is open.
+        return found
     server = _Server(("127.0.0.1", port), _Handler)
+    _servers[os.getpid(), server.server_address[1]] = server
     threading.Thread(target=server.serve_forever, name="torch_xla profiler", daemon=True).start()
     return server
 
@@ -295,5 +334,10 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> None:
-    """Does what :func:`trace` does, on another thread, and returns at once."""
-    threading.Thread(target=trace, args=args, kwargs=kwargs, daemon=True).start()
+    """Does what :func:`trace` does, on another thread, and returns at once.
+
+    At the end of the program that is recorded the recording ends, too, and is written.
+    """
+    thread = threading.Thread(target=trace, args=args, kwargs=kwargs, daemon=True)
+    _threads.add(thread)
+    thread.start()

@@ -72,6 +72,48 @@ def test_server(device, tmp_path):
         xp.trace(address, str(tmp_path), duration_ms=1, num_tracing_attempts=1, timeout_s=1)
 
 
+AT_EXIT = """
+import sys, time, torch, torch_xla, torch_xla.debug.profiler as xp
+how, folder = sys.argv[1:]
+if how == "start_trace":
+    xp.start_trace(folder)
+elif how == "trace_detached":
+    server = xp.start_server(0)
+    address = f"localhost:{server.server_address[1]}"
+    xp.trace_detached(address, folder, duration_ms=600_000, timeout_s=60)
+    while not torch.autograd._profiler_enabled():
+        time.sleep(0.01)
+elif how == "torch.profiler":
+    torch.profiler.profile().start()
+with xp.Trace("outer"):
+    (torch.ones(2, device="xla") + 1).cpu()
+print("end", flush=True)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["start_trace", "trace_detached", "torch.profiler"])
+def test_a_program_that_ends_while_it_is_recorded(tmp_path, how):
+    """Its own status is that of the process, and what was recorded is written."""
+    result = start_python("-c", AT_EXIT, how, str(tmp_path))
+    assert result.returncode == 3 and "end" in result.stdout, result.stderr
+    if how != "torch.profiler":
+        assert _named(_read(tmp_path), "outer")
+
+
+def test_a_server_is_started_once(device):
+    server = xp.start_server(0)
+    try:
+        assert xp.start_server(server.server_address[1]) is server
+    finally:
+        server.shutdown()
+        server.server_close()
+    again = xp.start_server(server.server_address[1])
+    assert again is not server
+    again.shutdown()
+    again.server_close()
+
+
 # A profiler that gives one plane, and XLA's zero behind it; with TOY_FAILS one of its functions
 # fails.
 PROFILER = r"""
