@@ -115,6 +115,16 @@ _XLAC._init()
 _variables.warn_of_misspelt()
 if _variables.is_on("XLA_IR_DEBUG"):
     _XLAC._set_ir_debug(True)
+
+
+def _end_profile() -> None:
+    # PyTorch's profiler faults in its destructor where it is still on when the process ends.
+    autograd: Any = torch.autograd
+    if autograd._profiler_enabled():
+        autograd._disable_profiler()
+
+
+atexit.register(_end_profile)
 # What is queued still runs; after that no thread of ours touches the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()

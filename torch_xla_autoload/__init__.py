@@ -2,13 +2,16 @@
 
 PyTorch calls :func:`register` at the end of its own import (the entry point group
 ``torch.backends``; ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps it from that). ``torch_xla`` is
-imported by the first tensor on ``xla`` or the first name asked of ``torch.xla``. This package lies
-outside of ``torch_xla``, and swallows whatever is wrong with itself: a broken installation must
-not break ``import torch``.
+imported by the first tensor on ``xla``, the first name asked of ``torch.xla``, the first file
+loaded onto ``xla`` and, where ``PJRT_DEVICE`` asks for xla, by the first question to
+``torch.accelerator``. This package lies outside of ``torch_xla``, and swallows whatever is wrong
+with itself: a broken installation must not break ``import torch``.
 """
 
+import os
 import sys
 import types
+import warnings
 
 
 class _LazyDeviceModule(types.ModuleType):
@@ -24,6 +27,45 @@ class _LazyDeviceModule(types.ModuleType):
         return getattr(torch.xla, name)
 
 
+# Functions of torch._C that are behind torch.accelerator, and what is in their places till then.
+_accelerator = {}
+
+
+def _answer_by_import(name, original):
+    import torch
+
+    def answer(*args):
+        try:
+            import torch_xla  # noqa: F401 - puts the functions back, and its own in their places
+        except Exception as error:  # noqa: BLE001 - who asks need not want xla
+            _put_back()
+            warnings.warn(f"torch_xla cannot be imported: {error}", stacklevel=3)
+        return getattr(torch._C, name)(*args)
+
+    _accelerator[name] = original
+    setattr(torch._C, name, answer)
+
+
+def _put_back():
+    torch = sys.modules["torch"]
+    while _accelerator:
+        setattr(torch._C, *_accelerator.popitem())
+
+
+def _location(storage):
+    return None
+
+
+def _restore(storage, location):
+    if not location.startswith("xla"):
+        return None
+    import torch
+
+    import torch_xla  # noqa: F401 - takes this function's place
+
+    return torch.serialization.default_restore_location(storage, location)
+
+
 def register():
     """Makes the device load itself, if it is one of this torch's."""
     try:
@@ -35,6 +77,11 @@ def register():
         if same and not hasattr(torch, "xla"):
             _stand_in.register()
             torch._register_device_module("xla", _LazyDeviceModule("torch.xla"))
+            torch.serialization.register_package(8, _location, _restore)
+            if os.environ.get("PJRT_DEVICE"):
+                for name, function in list(vars(torch._C).items()):
+                    if name.startswith("_accelerator_"):
+                        _answer_by_import(name, function)
     except Exception:  # noqa: BLE001 - `import torch_xla` says what is wrong
         pass
 
@@ -45,6 +92,9 @@ def release():
     if stand_in is not None:
         stand_in.release()
     torch = sys.modules["torch"]
+    _put_back()
+    registry = torch.serialization._package_registry
+    registry[:] = [entry for entry in registry if entry[2] is not _restore]
     if isinstance(getattr(torch, "xla", None), _LazyDeviceModule):
         del torch.xla
         del sys.modules["torch.xla"]

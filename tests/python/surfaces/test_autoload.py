@@ -22,6 +22,11 @@ class TestAutoload:
             "torch.xla.device_count()",
             "torch.get_device_module('xla').device_count()",
             "torch.ones(2, requires_grad=True).to('xla').sum().backward()",
+            "assert torch.accelerator.current_accelerator() == torch.device('xla')",
+            "assert torch.accelerator.is_available() and torch.accelerator.device_count() > 0",
+            "torch.accelerator.synchronize(); assert torch.accelerator.current_device_index() == 0",
+            "import io; f = io.BytesIO(); torch.save(torch.ones(2), f); f.seek(0); "
+            "assert torch.load(f, map_location='xla').tolist() == [1, 1]",
         ],
     )
     def test_first_use_imports(self, use):
@@ -106,3 +111,27 @@ class TestAutoload:
             "print(torch.ones(2).to('xla').tolist())\n"
         )
         assert python_output(code) == "[1.0, 1.0]"
+
+    def test_programs_that_ask_for_no_device(self):
+        """Who does not ask for xla gets PyTorch's own answers, and its own functions."""
+        code = (
+            "import torch\n"
+            "accelerator, function = torch.accelerator, torch._C._accelerator_getAccelerator\n"
+            "print(type(function).__name__, accelerator.current_accelerator())\n"
+            "print(accelerator.device_count(), accelerator.is_available())\n"
+            "loader = torch.utils.data.DataLoader([1.0, 2.0], pin_memory=True)\n"
+            "print([x.tolist() for x in loader])\n"
+        )
+        ours = python_output(code + _LOADED, PJRT_DEVICE="")
+        without = python_output(code + _LOADED, PJRT_DEVICE="", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        assert ours == without and ours.endswith("False")
+
+    def test_a_broken_package_leaves_the_accelerators_of_torch(self):
+        code = (
+            "import sys\n"
+            "sys.modules['torch_xla'] = None\n"
+            "import torch\n"
+            "print(torch.accelerator.current_accelerator(), torch.accelerator.is_available())\n"
+            "print(type(torch._C._accelerator_getAccelerator).__name__)\n"
+        )
+        assert python_output(code, PJRT_DEVICE="CPU").split()[-1] == "builtin_function_or_method"
