@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 import torch_xla
 from torch_xla import _XLAC
 from torch_xla._internal import hlo, plugins, regions, topologies
+from torch_xla._internal.atomic_file import write_file
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
@@ -171,9 +172,7 @@ class Plan:
         Raises:
             RuntimeError: The plugin cannot.
         """
-        data = self._program.serialized()
-        with open(path, "wb") as file:
-            file.write(data)
+        write_file(path, self._program.serialized())
 
     def __str__(self) -> str:
         where = self.topology.text if self.topology else _XLAC._xla_platform()
@@ -524,11 +523,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps({"peak": plan.peak, "fits": plan.fits, **plan.categories()}))
         else:
-            print(f"{options.script}: {len(plans)} programs, ended {ended}; the largest:\n")
+            count = f"{len(plans)} program{'s' * (len(plans) > 1)}"
+            print(f"{options.script}: {count}, ended {ended}; the largest:\n")
             print(plan)
         if options.program:
-            with open(options.program, "w") as file:
-                file.write(plan.text())
+            write_file(options.program, plan.text())
     if options.batch:
         batch = _batch_of_script(
             options.batch, options.script, arguments, used.text if used else "", options.syncs

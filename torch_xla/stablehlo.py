@@ -7,6 +7,7 @@ parameters and buffers, as .npy), ``constants/<i>``. The text's ``@main`` takes 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -14,6 +15,7 @@ import math
 import operator
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch_xla import _XLAC
 from torch_xla._internal import mlir, tracing
 
+_FOLDERS = ("functions", "data", "constants")
 _WHAT = "exported_program_to_stablehlo()"
 
 
@@ -280,12 +283,21 @@ class StableHLOGraphModule:
     def save(
         self, directory_path: str | os.PathLike[str], options: StableHLOExportOptions | None = None
     ) -> None:
-        """Writes the bundle into a folder, which is made where it is not there."""
+        """Writes the bundle into a folder, which is made where it is not there.
+
+        One that was there is replaced when all files are written.
+        """
         options = options or StableHLOExportOptions()
         options._check()
         root = os.fspath(directory_path)
-        for folder in ("functions", "data", "constants"):
-            os.makedirs(os.path.join(root, folder), exist_ok=True)
+        os.makedirs(root, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=root) as partial:
+            self._write(partial, options)
+            _move_bundle(partial, root)
+
+    def _write(self, root: str, options: StableHLOExportOptions) -> None:
+        for folder in _FOLDERS:
+            os.makedirs(os.path.join(root, folder))
         metas = []
         for func in self._bundle.stablehlo_funcs:
             entry = dataclasses.asdict(func.meta) | {
@@ -337,6 +349,17 @@ class StableHLOGraphModule:
         constants = arrays("constants")
         ordered = [constants[str(i)] for i in range(len(constants))]
         return cls(StableHLOModelBundle(arrays("data"), ordered, funcs))
+
+
+def _move_bundle(source: str, target: str) -> None:
+    """Moves the files. Meanwhile there is no METADATA: nothing loads half of each."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(target, "METADATA"))
+    for folder in _FOLDERS:
+        os.makedirs(os.path.join(target, folder), exist_ok=True)
+        for name in os.listdir(os.path.join(source, folder)):
+            os.replace(os.path.join(source, folder, name), os.path.join(target, folder, name))
+    os.replace(os.path.join(source, "METADATA"), os.path.join(target, "METADATA"))
 
 
 class _OnXla(fx.Interpreter):

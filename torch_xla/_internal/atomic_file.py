@@ -68,3 +68,9 @@ def atomic_write(path: str | os.PathLike[str], sync: bool = True) -> Iterator[IO
         raise
     if sync:
         sync_directory(directory)
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Writes all of a file, by :func:`atomic_write`, without waiting for the disk."""
+    with atomic_write(path, sync=False) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

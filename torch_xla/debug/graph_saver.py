@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_xla import _XLAC, runtime
+from torch_xla._internal.atomic_file import write_file
 
 _numbers = itertools.count()
 
@@ -25,5 +26,4 @@ def save_tensors_graph(save_dir: str, name: str, tensors: Sequence[torch.Tensor]
     folder = os.path.join(save_dir, str(runtime.global_ordinal()))
     os.makedirs(folder, exist_ok=True)
     text = _XLAC._get_xla_tensors_text(list(tensors))
-    with open(os.path.join(folder, f"graph-{next(_numbers):04d}-{name}"), "w") as file:
-        file.write(text)
+    write_file(os.path.join(folder, f"graph-{next(_numbers):04d}-{name}"), text)

@@ -16,6 +16,7 @@ from collections import defaultdict
 import torch
 
 from torch_xla import runtime
+from torch_xla._internal.atomic_file import atomic_write
 
 _state = threading.local()
 
@@ -80,7 +81,8 @@ def save(name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         _state.steps[name] += 1
     safe = re.sub(r"[^\w.-]", "_", name)
     path = os.path.join(folder, f"{safe}.{step}.{runtime.global_ordinal()}.pt")
-    torch.save(tensor.detach().cpu(), path)
+    with atomic_write(path, sync=False) as file:
+        torch.save(tensor.detach().cpu(), file)
 
 
 def tensor_file_compare(

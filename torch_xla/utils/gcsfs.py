@@ -21,6 +21,8 @@ from typing import IO, Any, cast
 import fsspec  # type: ignore[import-untyped]
 import fsspec.core  # type: ignore[import-untyped]
 
+from torch_xla._internal.atomic_file import atomic_write
+
 _GCS_PREFIX = "gs://"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "abfs": "adlfs", "az": "adlfs"}
@@ -256,7 +258,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
-    """Writes a file.
+    """Writes a file. What was there stays unless all of it is written.
 
     Args:
         path: The path.
@@ -266,7 +268,8 @@ def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
         OSError: The file cannot be written, for one because its folder (or bucket) is missing.
         TypeError: ``content`` is nothing of that.
     """
-    with open(path, "wb") as file:
+    # An object store does by itself what the other does for a local file.
+    with open(path, "wb") if _is_url(path) else atomic_write(path, sync=False) as file:
         if hasattr(content, "read"):
             while chunk := content.read(1 << 20):
                 file.write(chunk.encode() if isinstance(chunk, str) else chunk)

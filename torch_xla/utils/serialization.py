@@ -6,6 +6,7 @@ The file is PyTorch's own format: ``torch.load`` reads it too. The other common 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -46,6 +47,8 @@ def _get_tensors_folder(path: str) -> str:
 
 
 def _get_tensor_file(folder: str, tid: int) -> str:
+    if not isinstance(tid, int):  # A file may say anything; text would be a path to anywhere.
+        raise ValueError(f"expected the number of a tensor as its name in {folder}, got {tid!r}")
     return os.path.join(folder, f"tensor_{tid}.pt")
 
 
@@ -189,7 +192,8 @@ class _Layouts:
     def place(self, tensor: torch.Tensor) -> tuple[Any, torch.Tensor, tuple[int, ...], int]:
         """Returns the storage's key, the tensor to write for it, and the strides and offset."""
         root, look = _XLAC._xla_get_tensor_id(tensor), self._look(tensor)
-        if isinstance(look, int) or len(self._looks[root]) == 1:
+        # What an object makes anew each time that it is pickled was not there in the first pass.
+        if isinstance(look, int) or len(self._looks.get(root, ())) <= 1:
             return (root, look), tensor, tensor.stride(), 0
         _, _, strides, offset = look
         return root, _XLAC._xla_get_storage_tensor(tensor), strides, offset
@@ -202,24 +206,33 @@ def _write(data: Any, tensors: list[torch.Tensor], file: IO[bytes]) -> None:
     writer = torch._C.PyTorchFileWriter(
         file, torch.serialization.get_crc32_options(), config.save.storage_alignment
     )
+    try:
+        _write_records(writer, pickled.getvalue(), pickler.storages)
+    except BaseException:
+        # It is at its end with the first failure, and says so again; unasked it ends the process.
+        with contextlib.suppress(Exception):
+            writer.write_end_of_file()
+        raise
+    writer.write_end_of_file()
+
+
+def _write_records(writer: Any, pickled: bytes, storages: list[_Storage]) -> None:
     records = {
-        "data.pkl": pickled.getvalue(),
+        "data.pkl": pickled,
         ".format_version": b"1",
         ".storage_alignment": str(config.save.storage_alignment).encode(),
         "byteorder": sys.byteorder.encode(),
     }
     for name, content in records.items():
         writer.write_record(name, content, len(content))
-    staging = _Staging.for_tensors(storage.source for storage in pickler.storages)
-    for storage in pickler.storages:
+    staging = _Staging.for_tensors(storage.source for storage in storages)
+    for storage in storages:
         if isinstance(storage.source, torch.Tensor):
             host = staging.fill(storage.source).untyped_storage()
         else:
             host = storage.source.cpu()
-        record: Any = host  # The stub knows older storages.
-        writer.write_record(f"data/{storage.key}", record, storage.nbytes)
-        del host, record
-    writer.write_end_of_file()
+        writer.write_record(f"data/{storage.key}", host, storage.nbytes)
+        del host
 
 
 def _is_master(master_only: bool, global_master: bool) -> bool:

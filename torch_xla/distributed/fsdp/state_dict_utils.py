@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torch_xla._internal.atomic_file import atomic_write
+
 # A wrapper's name for what it wraps.
 WRAPPED = "_fsdp_wrapped_module"
 
@@ -119,5 +121,6 @@ def consolidate_sharded_model_checkpoints(
     )
     path = save_path or f"{ckpt_prefix}_consolidated.pth"
     if save_model:
-        torch.save({"model": state}, path)
+        with atomic_write(path) as file:
+            torch.save({"model": state}, file)
     return state, path
