@@ -14,6 +14,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal import holders
+from torch_xla._internal.atomic_file import write_file
 
 Device = torch.device | str | int | None
 
@@ -200,5 +201,4 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
 
 def _dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> None:
     """Writes :func:`_snapshot` to a file that https://pytorch.org/memory_viz takes."""
-    with open(filename, "wb") as file:
-        pickle.dump(_snapshot(), file)
+    write_file(filename, pickle.dumps(_snapshot()))

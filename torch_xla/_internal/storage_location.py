@@ -1,10 +1,11 @@
-"""``torch.load(map_location="xla")``, and files that say so themselves.
+"""``torch.load(map_location="xla")``, files that say so themselves, and what processes exchange.
 
 A storage of the file becomes one of the device: the tensors that are made of it share its memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -14,19 +15,10 @@ from torch_xla import _XLAC
 # Before the CPU's, which takes every storage of the host for its own.
 _PRIORITY = 9
 
-_LOCATION = "_xla_location"
-
-
-def tag(host: torch.UntypedStorage, device: torch.device) -> None:
-    """Notes that ``host`` is the copy of a storage on ``device``, for when it is saved."""
-    setattr(host, _LOCATION, str(device))
-
 
 def _location(storage: Any) -> str | None:
     storage = getattr(storage, "_untyped_storage", storage)
-    return (
-        str(storage.device) if storage.device.type == "xla" else getattr(storage, _LOCATION, None)
-    )
+    return str(storage.device) if storage.device.type == "xla" else None
 
 
 def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
@@ -50,3 +42,23 @@ def register() -> None:
     """Registers the location ``xla``, once."""
     if not any(entry[2] is _restore for entry in torch.serialization._package_registry):
         torch.serialization.register_package(_PRIORITY, _location, _restore)
+
+
+def load(content: bytes) -> Any:
+    """Returns the storage that another process has sent; this import has registered its device."""
+    return torch.storage._load_from_bytes(content)  # type: ignore[no-untyped-call]
+
+
+def sent_by_value(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """How ``multiprocessing`` sends a storage: PyTorch's way shares memory of the host.
+
+    The bytes are in the message, so that the process that has sent them may end.
+    """
+
+    def reduce(storage: torch.UntypedStorage) -> Any:
+        if storage.device.type != "xla":
+            return original(storage)
+        _, arguments = storage.__reduce__()  # type: ignore[no-untyped-call]
+        return load, arguments
+
+    return reduce

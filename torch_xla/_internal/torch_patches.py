@@ -10,9 +10,9 @@ import copy as copying
 import functools
 import sys
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 import torch
@@ -24,6 +24,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils.data import dataloader
+from torch.utils.data._utils import collate as collating
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
@@ -226,31 +227,33 @@ def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None
 # ---------------------------------------------------------------- pickle, torch.save, deepcopy
 #
 # PyTorch takes xla tensors for ones without a storage: each is copied by itself, and tensors that
-# shared memory no longer do.
-
-_host_copies: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
+# shared memory no longer do. They have one (csrc/aten/torch_storage.h), which is read when it is
+# written to a file; `copy.copy` makes a tensor that shares it.
 
 
 def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(self: torch.Tensor, proto: int) -> Any:
-        if not is_xla(self) or torch.serialization._serialization_tls.skip_data:
+        if not is_xla(self):
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
-        memory, strides, offset = tensors.memory(self) or (self, self.stride(), 0)
-        key = _XLAC._xla_get_tensor_id(self)
-        # The copy lives as long as the file is written: its other tensors find it here.
-        host = _host_copies.get(key) if memory is not self else None
-        if host is None:
-            host = memory.detach().cpu().untyped_storage()
-            storage_location.tag(host, self.device)
-            if memory is not self:
-                _host_copies[key] = host
+        metadata = torch._utils.get_tensor_metadata(self)
+        look = self.detach()
+        look = look.conj() if look.is_conj() else look
+        look = torch._neg_view(look) if look.is_neg() else look
+        found = tensors.memory(look)
+        memory, strides, offset = found or (look.clone(), look.stride(), 0)
+        storage: Any = memory.untyped_storage()
         no_hooks: OrderedDict[str, Any] = OrderedDict()
-        look = (offset, tuple(self.size()), tuple(strides), self.requires_grad, no_hooks)
+        arguments = (offset, tuple(self.size()), tuple(strides), self.requires_grad, no_hooks)
         if self.dtype in torch.storage._new_dtypes():
-            return torch._utils._rebuild_tensor_v3, (host, *look, self.dtype)
-        storage = torch.storage.TypedStorage(wrap_storage=host, dtype=self.dtype, _internal=True)
-        return torch._utils._rebuild_tensor_v2, (storage, *look)
+            function: Any = torch._utils._rebuild_tensor_v3
+            arguments = (*arguments, self.dtype)
+        else:
+            function = torch._utils._rebuild_tensor_v2
+            storage = torch.storage.TypedStorage(
+                wrap_storage=storage, dtype=self.dtype, _internal=True
+            )
+        return function, (storage, *arguments, *([metadata] if metadata else []))
 
     return reduce
 
@@ -281,6 +284,41 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         return copy
 
     return deepcopy
+
+
+# ---------------------------------------------------------------- multiprocessing and loaders
+#
+# Both have a table of functions by type, which is written to.
+
+
+def _replace_entry(table: dict[Any, Any], key: Any, make: Callable[[Any], Any]) -> None:
+    """The same as :func:`_replace`, of an entry."""
+    if not hasattr(original := table[key], _MARK):
+        table[key] = functools.wraps(original)(make(original))
+        setattr(table[key], _MARK, True)
+
+
+def _sent_as_pickled(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def reduce(tensor: torch.Tensor) -> Any:
+        if not is_xla(tensor):
+            return original(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "a tensor on xla that is no leaf and requires a gradient cannot go to another "
+                "process, where there is no autograd graph of it: send tensor.detach()"
+            )
+        return tensor.__reduce_ex__(2)
+
+    return reduce
+
+
+def _collate(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Workers of a loader put their samples together in memory of the host that they share."""
+
+    def collate(batch: Any, **kwargs: Any) -> Any:
+        return torch.stack(batch) if is_xla(batch[0]) else original(batch, **kwargs)
+
+    return collate
 
 
 # ---------------------------------------------------------------- Tensor.data_ptr
@@ -367,6 +405,11 @@ def apply() -> None:
     _replace(torch.random, "_seed_custom_device", _seed_custom_device)
     _replace(torch.Tensor, "_reduce_ex_internal", _reduce)
     _replace(torch.Tensor, "__deepcopy__", _deepcopy)
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    _replace_entry(reducers, torch.Tensor, _sent_as_pickled)
+    _replace_entry(reducers, nn.Parameter, _sent_as_pickled)
+    _replace_entry(reducers, torch.UntypedStorage, storage_location.sent_by_value)
+    _replace_entry(collating.default_collate_fn_map, torch.Tensor, _collate)
     _replace(torch.Tensor, "data_ptr", _data_ptr)
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import tempfile
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from tensor_testing import DTYPES, FLOAT8, XLA, Net, bits, sample, xla
 from torch import nn
 
 import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
 
 # ---------------------------------------------------------------- copies and files
 
@@ -266,3 +269,165 @@ def test_large_zeros_of_other_dtypes(dtype):
     x = torch.zeros(1 << 20, 2, dtype=dtype, device="xla")
     torch_xla.sync()
     assert x.dtype == dtype and x.cpu().count_nonzero() == 0
+
+
+# ---------------------------------------------------------------- copies that share memory
+
+
+class Marked(torch.Tensor):
+    """A subclass, with something of its own."""
+
+
+def shared_looks(on):
+    """Tensors over memory that others may write, each with what writes to that memory."""
+    base = torch.arange(12.0).view(3, 4).to(on)
+    parameter = nn.Parameter(torch.ones(2, 2).to(on))
+    leaf = torch.ones(3).to(on).requires_grad_()
+    subclass = torch.arange(3.0).to(on).as_subclass(Marked)
+    subclass.note = "kept"
+    turned = torch.complex(torch.ones(2), torch.ones(2)).to(on).conj()
+    small = torch.tensor([1, 2], dtype=torch.uint16).to(on)
+    noted = torch.zeros(2, dtype=torch.int64).to(on)
+    noted.note = "kept"
+    return {
+        "whole": base,
+        "row": base[1],
+        "transposed": base.t(),
+        "every second": base[:, ::2],
+        "detached": base.detach(),
+        "parameter": parameter,
+        "leaf": leaf,
+        "subclass": subclass,
+        "conj": turned,
+        "uint16": small,
+        "noted": noted,
+        "scalar": torch.tensor(3.0).to(on),
+        "empty": torch.empty(0, 2).to(on),
+        "buffer": nn.Buffer(torch.ones(2).to(on)),
+    }
+
+
+def as_copied(x):
+    return copy.copy(x)
+
+
+def by_reduction(x):
+    function, arguments = x.__reduce_ex__(2)[:2]
+    return function(*arguments)
+
+
+@pytest.mark.parametrize("copied", [as_copied, by_reduction])
+def test_copy_shares_memory(device, copied):
+    """As on the CPU and on CUDA: a new tensor on the same device, over the same memory."""
+    results = {}
+    for on in ("cpu", device):
+        for name, x in shared_looks(on).items():
+            y = copied(x)
+            assert y is not x and y.device == x.device and type(y) is type(x), name
+            assert y.requires_grad == x.requires_grad and y.is_leaf and y.shape == x.shape, name
+            assert getattr(y, "note", "") == getattr(x, "note", ""), name
+            assert y.is_conj() == x.is_conj(), name
+            with torch.no_grad():
+                (x.detach() if name == "subclass" else x).fill_(7)
+                seen = y.detach().tolist()
+                y.detach().fill_(5)
+                results.setdefault(name, []).append((seen, x.detach().tolist()))
+    for name, (reference, ours) in results.items():
+        assert ours == reference, name
+
+
+def test_copies_of_containers_and_modules_share_memory(device):
+    model = nn.Linear(2, 2).to(device)
+    for copied in (copy.copy(model), {k: copy.copy(v) for k, v in model.state_dict().items()}):
+        weight = copied["weight"] if isinstance(copied, dict) else copied.weight
+        with torch.no_grad():
+            model.weight.fill_(3)
+            assert weight.tolist() == [[3, 3]] * 2
+            weight.fill_(4)
+        assert model.weight.tolist() == [[4, 4]] * 2
+
+
+def by_safetensors(x):
+    from safetensors.torch import load, save
+
+    return load(save({"x": x.detach().clone()}))["x"]
+
+
+def by_xser(x):
+    from torch_xla.utils import serialization
+
+    with tempfile.TemporaryDirectory() as folder:
+        serialization.save(x, folder + "/file")
+        return serialization.load(folder + "/file", weights_only=False)
+
+
+def by_xm(x):
+    file = io.BytesIO()
+    xm.save(x, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+def by_old_format(x):
+    file = io.BytesIO()
+    torch.save(x, file, _use_new_zipfile_serialization=False)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+def by_pickle(x):
+    return pickle.loads(pickle.dumps(x))
+
+
+SAVED = [copy.deepcopy, by_pickle, save_and_load, by_old_format, by_xm, by_xser, by_safetensors]
+
+
+@pytest.mark.parametrize("kept", [as_copied, lambda x: x.__reduce_ex__(2), torch.Tensor.detach])
+@pytest.mark.parametrize("saved", SAVED)
+def test_saved_after_a_write_while_a_copy_lives(device, saved, kept):
+    """What is saved is what the tensor is now, whatever somebody made of it before."""
+    for name, x in shared_looks(device).items():
+        if name in ("uint16", "conj") and saved in (by_pickle, by_safetensors):
+            continue  # As on the CPU, where these do not load or cannot be written.
+        if name in ("subclass", "buffer", "noted") and saved is not copy.deepcopy:
+            x = x.detach().as_subclass(torch.Tensor)
+        holder = kept(x)
+        first = saved(x).detach().tolist()
+        assert first == x.detach().tolist(), name
+        with torch.no_grad():
+            x.fill_(9)
+            assert saved(x).detach().tolist() == x.detach().tolist(), name
+            if isinstance(holder, torch.Tensor):
+                holder.detach().fill_(8)
+                assert saved(x).detach().tolist() == x.detach().tolist(), name
+        assert set(saved(x).detach().flatten().tolist()) <= {8, 9}, name
+
+
+def test_a_storage_keeps_its_memory(device):
+    function, arguments = (torch.arange(3.0).to(device) * 2).__reduce_ex__(2)
+    storage = (torch.arange(3.0).to(device) + 1).untyped_storage()
+    again = torch.empty(0, device=device).set_(storage)
+    assert function(*arguments).tolist() == [0, 2, 4] and again.tolist() == [1, 2, 3]
+    assert again.untyped_storage()._cdata == storage._cdata
+    # Who asks of whom it shares memory with does not keep others from writing.
+    x = torch.zeros(()).to(device).expand(3)
+    x.untyped_storage()
+    x.add_(1)
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_saving_compiles_nothing(device):
+    tensors = [torch.rand(n, 3).to(device) for n in (2, 3)] + [torch.tensor([True]).to(device)]
+    tensors.append(torch.rand(3).to(device).to(torch.complex64))
+    torch_xla.sync(wait=True)
+    compiled = met.metric_data("CompileTime")
+    for x in tensors:
+        for saved in (by_pickle, save_and_load):
+            assert torch.equal(saved(x).cpu(), x.cpu())
+    assert met.metric_data("CompileTime") == compiled
+
+
+def test_save_without_data(device):
+    file = io.BytesIO()
+    with torch.serialization.skip_data():
+        torch.save({"x": torch.ones(2, 3).to(device)}, file)
+    loaded = torch.load(io.BytesIO(file.getvalue()))["x"]
+    assert loaded.device == device and loaded.shape == (2, 3)

@@ -66,15 +66,47 @@ ir::Value Evaluate(const at::Tensor& tensor) {
                           : lazy::Evaluate(impl->Read(), impl->root()->device());
 }
 
+namespace {
+
+/// Whether the tensor looks at all elements of its storage in their order, maybe as another dtype.
+bool IsAllInOrder(const XLATensorImpl& impl) {
+  const lazy::View* view = impl.view();
+  if (!view || impl.is_conj() || impl.is_neg()) return false;
+  int64_t numel = impl.root()->shape()->numel;
+  for (const lazy::ViewStep& step : view->steps) {
+    const int64_t seen = c10::multiply_integers(step.sizes);
+    const bool all = step.offset == 0 && seen == numel && lazy::IsDense(step.sizes, step.strides);
+    if (!step.bitcast && !all) return false;
+    numel = seen;
+  }
+  return true;
+}
+
+/// `cpu`, memory for the elements of `tensor`, as memory for those of its storage, if these are the
+/// same bytes: no program need be compiled to read them. Undefined elsewhere.
+at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
+  const XLATensorImpl& impl = *GetImpl(tensor);
+  if (!IsAllInOrder(impl) || cpu.scalar_type() != tensor.scalar_type() || !cpu.is_contiguous() ||
+      cpu.storage_offset() != 0 || reinterpret_cast<uintptr_t>(cpu.data_ptr()) % 16 != 0) {
+    return {};
+  }
+  const ir::ShapeRef shape = impl.root()->shape();
+  return cpu.view({-1}).view(shape->dtype).view(shape->dims);
+}
+
+}  // namespace
+
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   if (indices_are_checked.load(std::memory_order_relaxed)) {
     ThrowIndexError(GetImpl(tensor)->root()->device());
   }
   // Held until the copy is done: a sync of another thread does not donate what has an owner.
-  const ir::Value leaf = Evaluate(tensor);
+  const at::Tensor all = ForStorage(tensor, cpu);
+  const ir::Value leaf =
+      all.defined() ? lazy::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
   lazy::DeviceData& data = *lazy::LeafData(leaf);
   try {
-    lazy::ToHost(data, cpu);
+    lazy::ToHost(data, all.defined() ? all : cpu);
   } catch (...) {
     // The execution's own error knows more: its line, and what it needs.
     const std::exception_ptr failure = lazy::TakeFailure(data);

@@ -45,6 +45,12 @@ XLATensorImpl::XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe
 XLATensorImpl::~XLATensorImpl() {
   destroyed.Add();
   delete part_.load(std::memory_order_relaxed);
+  delete shown_.load(std::memory_order_relaxed);
+}
+
+void XLATensorImpl::DropMade() {
+  delete part_.exchange(nullptr);
+  delete shown_.exchange(nullptr);
 }
 
 void XLATensorImpl::ShowAsContiguous(c10::IntArrayRef sizes) {
@@ -80,6 +86,7 @@ ir::Value XLATensorImpl::Read() const {
 
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
   if (view() && !same_for_all && OverlapsItself(*view())) {
+    delete shown_.exchange(nullptr);  // It has the root, too, and stands for nobody else.
     TORCH_CHECK(
         root_.use_count() == 1,
         "unsupported operation: more than one element of the written-to tensor refers to a "
@@ -96,7 +103,7 @@ void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
 void XLATensorImpl::Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes) {
   root_ = std::move(storage);
   view_ = std::move(view);
-  delete part_.exchange(nullptr);
+  DropMade();
   ShowAsContiguous(sizes);
 }
 
@@ -124,9 +131,16 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
   root_ = other->root_;
   view_ = other->view_;
-  delete part_.exchange(nullptr);
+  DropMade();
 }
 
-const c10::Storage& XLATensorImpl::storage() const { return TorchStorage(root_); }
+const c10::Storage& XLATensorImpl::storage() const {
+  c10::Storage made = TorchStorage(root_);  // Also where there is one: it learns of a new size.
+  c10::Storage* shown = shown_.load(std::memory_order_acquire);
+  if (shown) return *shown;
+  auto kept = std::make_unique<c10::Storage>(std::move(made));
+  if (!shown_.compare_exchange_strong(shown, kept.get(), std::memory_order_acq_rel)) return *shown;
+  return *kept.release();
+}
 
 }  // namespace torch_xla::aten

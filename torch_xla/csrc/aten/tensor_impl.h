@@ -49,7 +49,7 @@ class XLATensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
-  /// Empty and unreadable: it only tells whether tensors share memory (DDP's buckets ask).
+  /// What tells whether tensors share memory (DDP's buckets ask): see TorchStorage.
   const c10::Storage& storage() const override;
 
  private:
@@ -61,6 +61,8 @@ class XLATensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> Copy(Version&& version_counter,
                                            bool allow_tensor_metadata_change) const;
 
+  /// Forgets what was made of the root and the view before.
+  void DropMade();
   /// A storage that another tensor has resized has another shape, but its elements are in
   /// their places: this is a view of them. Several threads may read the tensor at once.
   const lazy::ViewPtr& Part() const;
@@ -69,7 +71,9 @@ class XLATensorImpl final : public c10::TensorImpl {
 
   lazy::StoragePtr root_;
   lazy::ViewPtr view_;
-  mutable std::atomic<lazy::ViewPtr*> part_{nullptr};  // made when first needed
+  // Made when first needed.
+  mutable std::atomic<lazy::ViewPtr*> part_{nullptr};
+  mutable std::atomic<c10::Storage*> shown_{nullptr};
 };
 
 }  // namespace torch_xla::aten

@@ -17,28 +17,29 @@ namespace {
 
 /// Behind the data pointer of each of our storages.
 struct Context {
-  c10::weak_intrusive_ptr<lazy::Storage> shown;  // Of an xla tensor,
-  c10::Storage host;                             // or from the host,
-  lazy::StoragePtr sent;                         // and sent already.
+  lazy::StoragePtr root;  // Null: what comes from the host was not sent yet.
+  c10::Storage host;
+  c10::weak_intrusive_ptr<c10::StorageImpl> shown;  // The storage of an xla tensor.
 };
 
 using ContextPtr = std::unique_ptr<Context>;
 
+/// No storage is released under it: that takes it, too.
 std::mutex mutex;
 
-/// Those from the host, by the address of their bytes.
-std::unordered_map<const void*, Context*>& FromHost() {
+/// By address, while they live.
+std::unordered_map<const void*, Context*>& Contexts() {
   static auto& table = *new std::unordered_map<const void*, Context*>;
   return table;
 }
 
 void DeleteContext(void* pointer) {
-  std::unique_ptr<Context> context(static_cast<Context*>(pointer));
-  if (!context->host) return;
+  ContextPtr context(static_cast<Context*>(pointer));
+  const void* address =
+      context->host ? context->host.data() : StorageAddress(context->root);
   std::lock_guard lock(mutex);
-  // Two storages of one block are told apart.
-  auto it = FromHost().find(context->host.data());
-  if (it != FromHost().end() && it->second == context.get()) FromHost().erase(it);
+  auto it = Contexts().find(address);
+  if (it != Contexts().end() && it->second == context.get()) Contexts().erase(it);
 }
 
 c10::Storage Make(void* address, ContextPtr context, int device, size_t bytes) {
@@ -46,38 +47,41 @@ c10::Storage Make(void* address, ContextPtr context, int device, size_t bytes) {
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data));
 }
 
-/// In a table, since hardly any is ever asked for.
-using Table = std::unordered_map<const lazy::Storage*,
-                                 std::pair<c10::weak_intrusive_ptr<lazy::Storage>, c10::Storage>>;
+c10::weak_intrusive_ptr<c10::StorageImpl> NoStorage() {
+  return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>());
+}
+
+/// All of `root`, as elements of `dtype`.
+at::Tensor TensorOf(lazy::StoragePtr root, c10::ScalarType dtype) {
+  const ir::ShapeRef shape = root->shape();
+  at::Tensor all = at::detail::make_tensor<XLATensorImpl>(
+      std::move(root), nullptr, c10::scalarTypeToTypeMeta(shape->dtype), shape->dims);
+  return shape->dtype == dtype ? all : all.view({-1}).view(dtype);
+}
 
 }  // namespace
 
-const c10::Storage& TorchStorage(const lazy::StoragePtr& root) {
-  static auto& table = *new Table;
-  static size_t purge_at = 64;
-  std::lock_guard lock(mutex);
-  if (table.size() >= purge_at) {
-    std::erase_if(table, [](const auto& entry) { return entry.second.first.expired(); });
-    purge_at = std::max<size_t>(64, 2 * table.size());
-  }
-  auto it = table.find(root.get());
-  if (it != table.end() && it->second.first.expired()) {
-    table.erase(it);  // Of one that was here before.
-    it = table.end();
-  }
-  if (it == table.end()) {
-    c10::weak_intrusive_ptr<lazy::Storage> owner(root);
-    // No pointer of the host has this bit: who follows it faults instead of reading something.
-    constexpr uintptr_t kNotOfTheHost = uintptr_t{1} << 62;
-    const uintptr_t address = reinterpret_cast<uintptr_t>(root.get()) | kNotOfTheHost;
-    ContextPtr context(new Context{owner, {}, {}});
-    c10::Storage made =
-        Make(reinterpret_cast<void*>(address), std::move(context), root->device(), 0);
-    it = table.emplace(root.get(), std::pair(std::move(owner), std::move(made))).first;
-  }
+void* StorageAddress(const lazy::StoragePtr& root) {
+  // No pointer of the host has this bit: who follows it faults instead of reading something.
+  constexpr uintptr_t kNotOfTheHost = uintptr_t{1} << 62;
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(root.get()) | kNotOfTheHost);
+}
+
+c10::Storage TorchStorage(const lazy::StoragePtr& root) {
   const ir::ShapeRef shape = root->shape();  // It may have been resized.
-  it->second.second.set_nbytes(static_cast<size_t>(shape->numel) * c10::elementSize(shape->dtype));
-  return it->second.second;
+  const size_t bytes = static_cast<size_t>(shape->numel) * c10::elementSize(shape->dtype);
+  std::lock_guard lock(mutex);
+  Context*& context = Contexts()[StorageAddress(root)];
+  if (context) {
+    if (auto shown = context->shown.lock()) {
+      shown->set_nbytes(bytes);
+      return c10::Storage(std::move(shown));
+    }
+  }
+  context = new Context{root, {}, NoStorage()};
+  c10::Storage made = Make(StorageAddress(root), ContextPtr(context), root->device(), bytes);
+  context->shown = made.getWeakStorageImpl();
+  return made;
 }
 
 c10::Storage StorageFromHost(c10::Storage host, int device) {
@@ -85,17 +89,18 @@ c10::Storage StorageFromHost(c10::Storage host, int device) {
               host.device());
   void* address = host.mutable_data();
   const size_t bytes = host.nbytes();
-  c10::weak_intrusive_ptr<lazy::Storage> none{lazy::StoragePtr()};
-  ContextPtr context(new Context{std::move(none), std::move(host), {}});
-  std::lock_guard lock(mutex);
-  FromHost()[address] = context.get();
+  ContextPtr context(new Context{{}, std::move(host), NoStorage()});
+  {
+    std::lock_guard lock(mutex);
+    Contexts()[address] = context.get();
+  }
   return Make(address, std::move(context), device, bytes);
 }
 
 namespace {
 
 /// The bytes from the host as elements of `dtype`, on the device; of the shape `sizes` if there
-/// are as many. Not to be called with `mutex`: it asks the interpreter where this is.
+/// are as many.
 ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef sizes,
                int device) {
   const auto count = static_cast<int64_t>(host.nbytes() / c10::elementSize(dtype));
@@ -112,27 +117,21 @@ lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
   auto* context = storage.data_ptr().cast_context<Context>(&DeleteContext);
   TORCH_CHECK(context, "set_: expected the storage of an xla tensor, got one on ",
               storage.device());
-  if (lazy::StoragePtr shown = context->shown.lock()) return shown;
-  TORCH_CHECK(context->host,
-              "set_: the tensors of this storage are gone, and its memory with them");
   {
     std::lock_guard lock(mutex);
-    if (context->sent) return context->sent;
+    if (context->root) return context->root;
   }
   const int device = storage.device().index();
   auto sent = c10::make_intrusive<lazy::Storage>(Send(context->host, dtype, sizes, device), device);
   std::lock_guard lock(mutex);
-  if (!context->sent) context->sent = std::move(sent);  // else another thread was first
-  return context->sent;
+  if (!context->root) context->root = std::move(sent);  // Another thread may have been first.
+  return context->root;
 }
 
 at::Tensor& SetStorageWithOffset(at::Tensor& self, at::Storage source, int64_t storage_offset,
                                  at::IntArrayRef size, at::IntArrayRef stride) {
-  lazy::StoragePtr root = RootOf(source, self.scalar_type(), size);
-  const ir::ShapeRef shape = root->shape();
-  at::Tensor all = at::detail::make_tensor<XLATensorImpl>(
-      std::move(root), nullptr, c10::scalarTypeToTypeMeta(shape->dtype), shape->dims);
-  if (shape->dtype != self.scalar_type()) all = all.view({-1}).view(self.scalar_type());
+  const c10::ScalarType dtype = self.scalar_type();
+  at::Tensor all = TensorOf(RootOf(source, dtype, size), dtype);
   const lazy::Ints contiguous = lazy::ContiguousStrides(size);
   if (stride.empty()) stride = contiguous;
   if (all.sizes() != size || stride != c10::IntArrayRef(contiguous) || storage_offset != 0) {
@@ -150,23 +149,38 @@ at::Tensor& SetStorage(at::Tensor& self, at::Storage source) {
 
 }  // namespace
 
-void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
-  // What the block's storage stands for: its bytes, and the tensors' memory where they were sent.
-  auto find = [&]() -> std::pair<c10::Storage, lazy::StoragePtr> {
-    std::lock_guard lock(mutex);
-    auto it = FromHost().find(block.const_data_ptr());
-    TORCH_CHECK(it != FromHost().end(), "copy_: expected an xla tensor, got a block of memory on ",
-                block.device());
-    return {it->second->host, it->second->sent};
-  };
-  const c10::Storage host = find().first;
+namespace {
+
+/// What is behind the storage whose address `block` has: its memory, null before that was sent,
+/// and what came from the host.
+std::pair<lazy::StoragePtr, c10::Storage> Behind(const at::Tensor& block) {
+  std::lock_guard lock(mutex);
+  auto it = Contexts().find(block.const_data_ptr());
+  TORCH_CHECK(it != Contexts().end(), "copy_: expected an xla tensor, got a block of memory on ",
+              block.device());
+  return {it->second->root, it->second->host};
+}
+
+at::Tensor BytesOf(const c10::Storage& host, const at::Tensor& block) {
   at::Tensor bytes = at::empty({0}, at::TensorOptions().dtype(block.scalar_type()));
-  bytes.set_(host, 0, block.sizes(), block.strides());
-  bytes.copy_(source);
-  const lazy::StoragePtr sent = find().second;
-  if (!sent) return;  // As it is when a pickle is loaded; older files come to here.
-  const ir::ShapeRef shape = sent->shape();
-  sent->Assign(Send(host, shape->dtype, shape->dims, sent->device()));
+  return bytes.set_(host, 0, block.sizes(), block.strides());
+}
+
+}  // namespace
+
+void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
+  const auto [root, host] = Behind(block);
+  TORCH_CHECK(host, "copy_: a block of memory on ", block.device(),
+              " can be written where it comes from a file alone");
+  BytesOf(host, block).copy_(source);
+  if (!root) return;  // As it is when a pickle is loaded; older files come to here.
+  const ir::ShapeRef shape = root->shape();
+  root->Assign(Send(host, shape->dtype, shape->dims, root->device()));
+}
+
+at::Tensor ReadStorage(const at::Tensor& block) {
+  const auto [root, host] = Behind(block);
+  return root ? TensorOf(root, block.scalar_type()).view(block.sizes()) : BytesOf(host, block);
 }
 
 namespace {

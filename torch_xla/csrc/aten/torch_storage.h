@@ -8,9 +8,11 @@
 
 namespace torch_xla::aten {
 
-/// The one that stands for `root`, as long as that lives. Its address is none of the host's, but no
-/// other living storage has it.
-const c10::Storage& TorchStorage(const lazy::StoragePtr& root);
+/// The one that stands for `root`, and keeps it alive; the same one as long as somebody holds it.
+c10::Storage TorchStorage(const lazy::StoragePtr& root);
+
+/// Its address: none of the host's, but no other living storage has it.
+void* StorageAddress(const lazy::StoragePtr& root);
 
 /// A storage on `device` with the bytes of `host`, which are sent there when `set_` gives them a
 /// dtype. Its address is that of the bytes.
@@ -19,5 +21,8 @@ c10::Storage StorageFromHost(c10::Storage host, int device);
 /// Writes `source`, a CPU tensor, to such a storage; `block` is what PyTorch makes to fill one from
 /// a file, a tensor of no kind over its address.
 void WriteToStorage(const at::Tensor& block, const at::Tensor& source);
+
+/// The other way: what such a block, over the address of any of our storages, holds.
+at::Tensor ReadStorage(const at::Tensor& block);
 
 }  // namespace torch_xla::aten

@@ -61,6 +61,7 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
     aten::WriteToStorage(self, src);
     return self;
   }
+  if (src.is_xla() && !IsXla(src)) return self.copy_(aten::ReadStorage(src));
   if (self.is_cpu() && self.sizes() == src.sizes()) {
     aten::CopyToCpu(src, self);
   } else {

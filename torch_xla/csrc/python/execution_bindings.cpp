@@ -150,7 +150,7 @@ void BindExecution(py::module_& m) {
   m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> int64_t {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "data_ptr");
     if (tensor.numel() == 0) return 0;
-    return reinterpret_cast<int64_t>(impl->storage().data()) +
+    return reinterpret_cast<int64_t>(aten::StorageAddress(impl->root())) +
            tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
   });
   m.def(
