@@ -111,7 +111,12 @@ def profile(args: argparse.Namespace) -> list[float]:
 
 def main() -> None:
     ways = ("plain", "eager", "profile", "scan", "offload", "flash")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    description, epilog = __doc__.split("\n", 1)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("how", choices=ways, nargs="+")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--layers", type=int, default=4)

@@ -100,7 +100,12 @@ def run(index: int, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    description, epilog = __doc__.split("\n", 1)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     spmd = {"spmd", "fsdp_v2"}
     ways = ("plain", "amp", "ddp", "fsdp", *sorted(spmd))
     parser.add_argument("how", choices=ways, nargs="+")
@@ -113,7 +118,10 @@ def main() -> None:
     elif spmd.isdisjoint(args.how):
         torch_xla.launch(run, args=(args,))
     else:
-        parser.error("spmd and fsdp_v2 take all devices into one process, the others do not")
+        parser.error(
+            "spmd and fsdp_v2 take all devices into one process, the others do not: "
+            "name them in two runs"
+        )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal import hlo
+from torch_xla._internal.atomic_file import write_file
 
 _LINE = re.compile(r"\s*%(\d+) = (.+?) ([\w.]+::[\w.]+)\((.*?)\)(.*)")
 _ROW, _GAP, _CHAR = 64, 24, 6.6  # heights and widths in pixels
@@ -28,6 +29,11 @@ class _Node(NamedTuple):
     is_root: bool
 
 
+def _relative(path: str) -> str:
+    """A file under the working directory, as reports have it."""
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
+
+
 def _nodes(text: str) -> dict[int, _Node]:
     nodes = {}
     for line in text.splitlines():
@@ -35,11 +41,12 @@ def _nodes(text: str) -> dict[int, _Node]:
             continue
         number, shape, op, operands, rest = match.groups()
         place = re.search(r"location=\S*@(.*?)(?:, ROOT=|$)", rest)
+        value = re.match(r", value=([^,]*)", rest) if not operands else None
         nodes[int(number)] = _Node(
-            op,
+            f"{op} {value[1]}" if value else op,
             shape,
             [int(found) for found in re.findall(r"%(\d+)", operands)],
-            place[1] if place else "",
+            _relative(place[1]) if place else "",
             "ROOT=" in rest,
         )
     return nodes
@@ -131,45 +138,64 @@ def _draw(text: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+class Drawing(str):
+    """An SVG, which notebooks show as a picture."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+def _graphviz(tensors: Sequence[torch.Tensor], kind: str) -> bytes:
+    program = shutil.which("dot")
+    if not program:
+        raise RuntimeError("render(): Graphviz's `dot` is not installed")
+    result = subprocess.run(
+        [program, f"-T{kind}"],
+        input=_XLAC._get_xla_tensors_dot(list(tensors)).encode(),
+        capture_output=True,
+        timeout=_GRAPHVIZ_TIMEOUT,
+        check=False,
+    )
+    if result.returncode:
+        raise RuntimeError(f"render(): Graphviz failed: {result.stderr.decode().strip()}")
+    return result.stdout
+
+
 def render(
     tensors: Sequence[torch.Tensor],
     path: str | os.PathLike[str] | None = None,
     graphviz: bool | None = None,
-) -> str:
+) -> Drawing:
     """Draws the graph that tensors are waiting to be computed by. They are not computed.
 
     Args:
         tensors: XLA tensors of any shape and dtype.
-        path: A file to write the drawing to.
+        path: A file to write the drawing to, as SVG; where Graphviz draws, in any format of its,
+            by the suffix.
         graphviz: Whether Graphviz draws it; None: where its ``dot`` is installed. Without it each
             operation stands below those that it takes values of.
 
     Returns:
-        The drawing, as SVG: each operation with its shape and the line that traced it.
+        The drawing, as the text of an SVG, which notebooks show as a picture: each operation with
+        its shape and the line that traced it.
 
     Raises:
         RuntimeError: Graphviz is asked for and failed, or is not there.
+        ValueError: The file is to be of a format that Graphviz alone writes, and it does not draw.
     """
-    program = shutil.which("dot")
-    if graphviz and not program:
-        raise RuntimeError("render(): Graphviz's `dot` is not installed")
-    if program and graphviz is not False:
-        result = subprocess.run(
-            [program, "-Tsvg"],
-            input=_XLAC._get_xla_tensors_dot(list(tensors)),
-            capture_output=True,
-            text=True,
-            timeout=_GRAPHVIZ_TIMEOUT,
-            check=False,
+    draws = graphviz if graphviz is not None else bool(shutil.which("dot"))
+    kind = os.path.splitext(path or "")[1].lower().removeprefix(".") or "svg"
+    if kind != "svg" and not draws:
+        raise ValueError(
+            f"render(): Graphviz writes .{kind} files, and its `dot` is not installed or not asked "
+            "for: write an .svg, or install Graphviz"
         )
-        if result.returncode:
-            raise RuntimeError(f"render(): Graphviz failed: {result.stderr.strip()}")
-        drawing = result.stdout
+    if draws:
+        drawing = Drawing(_graphviz(tensors, "svg").decode())
     else:
-        drawing = _draw(_XLAC._get_xla_tensors_text(list(tensors)))
+        drawing = Drawing(_draw(_XLAC._get_xla_tensors_text(list(tensors))))
     if path is not None:
-        with open(path, "w") as file:
-            file.write(drawing)
+        write_file(path, drawing if kind == "svg" else _graphviz(tensors, kind))
     return drawing
 
 
@@ -193,7 +219,6 @@ def save_optimized(folder: str | os.PathLike[str]) -> list[str]:
         module = hlo.read(*optimized)
         name = re.sub(r"[^\w.-]", "_", program.name)
         file = os.path.join(folder, f"program-{number:04d}-{name}.{'txt' if module else 'pb'}")
-        with open(file, "wb") as out:
-            out.write(module.text().encode() if module else optimized[1])
+        write_file(file, module.text() if module else optimized[1])
         files.append(file)
     return files

@@ -47,17 +47,30 @@ def test_render_without_graphviz(device, tmp_path):
     level = {texts[0]: y for texts, _, y, _, _ in boxes.values()}
     assert level["aten::add"] < level["aten::relu"] < level["aten::mm"] < level["aten::sum"]
     assert drawing.count("marker-end") >= 6
+    assert {op for op in ops if op.startswith("xla::scalar")} == {"xla::scalar 77.5"}
+    assert not product[2].startswith("/")  # Of a file in the working directory.
+    assert drawing._repr_svg_() == str(drawing)  # What a notebook shows.
     with pytest.raises(TypeError):
         graph.render(None, graphviz=False)
 
 
+def test_no_picture_of_a_format_that_is_not_written(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # Without Graphviz.
+    for options in ({}, {"graphviz": False}):
+        with pytest.raises(ValueError, match=r"Graphviz writes \.png files.*an \.svg"):
+            graph.render([torch.ones(2).to(device) + 31.5], tmp_path / "loss.png", **options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_render_calls_graphviz(device, tmp_path, monkeypatch):
     dot = tmp_path / "dot"
-    dot.write_text('#!/bin/sh\n[ "$1" = -Tsvg ] && echo "<svg/>" && cat\n')
+    dot.write_text('#!/bin/sh\n[ "$1" = -Tpng ] && echo PNG || { echo "<svg/>" && cat; }\n')
     dot.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     drawing = graph.render([torch.ones(2).to(device) + 31.5])
     assert drawing.startswith("<svg/>\ndigraph") and "aten::add" in drawing
+    graph.render([torch.ones(2).to(device) + 31.5], tmp_path / "graph.png")
+    assert (tmp_path / "graph.png").read_text() == "PNG\n"
     dot.write_text("#!/bin/sh\necho wrong >&2; exit 3\n")
     with pytest.raises(RuntimeError, match="Graphviz failed: wrong"):
         graph.render([torch.ones(2).to(device) + 31.5], graphviz=True)
