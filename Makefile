@@ -23,7 +23,7 @@ TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python frameworks ecosystem models platforms conformance sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python frameworks ecosystem models platforms conformance matrix sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -35,6 +35,7 @@ help:
 	echo "make models    tiny models of transformers and timm: docs/models.md"
 	echo "make platforms  programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
+	echo "make matrix    small programs under every surface against CPU, all pairs: docs/matrix.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers, those with threads under ThreadSanitizer"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make docs      this documentation as a site: build/site"
@@ -179,6 +180,10 @@ conformance: $(INSTALLED) $(TOOLS)
 	$(if $(ARGS),,$(PY) tests/python/number_sweep.py || status=1)
 	$(if $(ARGS),,$(PY) -m pytest -n $(TEST_WORKERS) -m conformance || status=1)
 	exit $$status
+
+# ARGS='-k "Pads x replay" -v': some pairs alone, see tests/python/matrix/matrix.py --help.
+matrix: $(INSTALLED) $(TOOLS)
+	@$(PY) tests/python/matrix/matrix.py $(ARGS)
 
 sanitize: gtest zlib $(TOOLS)
 	@echo "== building the C++ tests with sanitizers"

@@ -1,0 +1,37 @@
+"""The runner of the matrix sees what goes wrong; `make matrix` runs all pairs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_MATRIX = Path(__file__).with_name("matrix.py")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_MATRIX), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+
+
+@pytest.mark.multiprocess
+def test_a_wrong_pair_is_seen_and_what_ends_a_process_does_not_end_the_run():
+    result = _run("--check-runner")
+    assert result.returncode == 0, result.stdout + result.stderr[-1000:]
+    assert result.stdout.splitlines() == [
+        "Numbers: equal",
+        "_Wrong: different",
+        "_Aliases: different",
+        "_Raises: raised",
+        "_Poisons: poisoned",
+        "_Ends: ended the process",
+        "_Hangs: hung",
+        "Numbers: equal",
+    ]
