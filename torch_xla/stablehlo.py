@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import operator
@@ -97,12 +98,17 @@ class StableHLOFunc:
             numbers ``a * n + b`` of its size ``n``.
         numbers: Of such a function: which constants follow from the size, and how: ``"n"``,
             a number, or ``[function, *operands]``.
+        texts: Of a function whose form depends on the size: a text for each size.
+        plain: Results that are no tensors, by their places among all: ``["constant", value]``, or
+            ``["number", expression]`` of one that follows from the size.
     """
 
     meta: StableHLOFunctionMeta
     text: str
     dynamic: list[Any] | None = None
     numbers: dict[int, Any] = dataclasses.field(default_factory=dict)
+    texts: dict[int, str] = dataclasses.field(default_factory=dict)
+    plain: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def bytecode(self) -> bytes:
@@ -110,10 +116,21 @@ class StableHLOFunc:
         return mlir.bytecode(self.text)
 
     def text_for(self, sizes: Iterable[int]) -> str:
-        """Returns the text for dynamic dimensions of these sizes, which have to be equal."""
-        if self.dynamic is None:
+        """Returns the text for dynamic dimensions of these sizes, which have to be equal.
+
+        Raises:
+            ValueError: The function has texts for other sizes only.
+        """
+        if self.dynamic is None and not self.texts:
             return self.text
         (n,) = set(sizes)
+        if self.texts and n not in self.texts:
+            raise ValueError(
+                f"{self.meta.name}: expected a dynamic dimension of size {min(self.texts)} to "
+                f"{max(self.texts)}, got {n}"
+            )
+        if self.dynamic is None:
+            return self.texts[n]
         return "".join(p if isinstance(p, str) else str(p[0] * n + p[1]) for p in self.dynamic)
 
 
@@ -267,7 +284,9 @@ class StableHLOGraphModule:
         for place, constant, dtype in numbers:
             number = _number(func.numbers[constant], sizes[0])
             operands[place] = torch.tensor(number, dtype=dtype, device="xla")
-        results = _XLAC._stablehlo_call(func.text_for(sizes), operands)
+        results = list(_XLAC._stablehlo_call(func.text_for(sizes), operands))
+        for place, (kind, value) in sorted(func.plain.items()):
+            results.insert(place, _number(value, sizes[0]) if kind == "number" else value)
         if meta.output_pytree_spec:
             return pytree.tree_unflatten(results, pytree.treespec_loads(meta.output_pytree_spec))
         return results[0] if len(results) == 1 else tuple(results)
@@ -303,6 +322,8 @@ class StableHLOGraphModule:
             entry = dataclasses.asdict(func.meta) | {
                 "dynamic": func.dynamic,
                 "numbers": func.numbers,
+                "texts": func.texts,
+                "plain": func.plain,
             }
             metas.append(entry)
             with open(os.path.join(root, "functions", f"{func.meta.name}.mlir"), "w") as file:
@@ -326,7 +347,10 @@ class StableHLOGraphModule:
         funcs = []
         for entry in entries:
             dynamic = entry.pop("dynamic")
-            numbers = {int(i): found for i, found in entry.pop("numbers", {}).items()}
+            numbers, texts, plain = (
+                {int(i): found for i, found in entry.pop(name, {}).items()}
+                for name in ("numbers", "texts", "plain")
+            )
 
             def location(found: dict[str, Any]) -> InputLocation:
                 return InputLocation(VariableType(found["type_"]), found["position"], found["name"])
@@ -340,7 +364,7 @@ class StableHLOGraphModule:
             ]
             with open(os.path.join(root, "functions", f"{entry['name']}.mlir")) as file:
                 meta = StableHLOFunctionMeta(**entry)
-                funcs.append(StableHLOFunc(meta, file.read(), dynamic, numbers))
+                funcs.append(StableHLOFunc(meta, file.read(), dynamic, numbers, texts, plain))
 
         def arrays(folder: str) -> dict[str, np.ndarray]:
             names = sorted(os.listdir(os.path.join(root, folder)))
@@ -423,6 +447,7 @@ class _Traced:
     constants: list[np.ndarray]
     captured: list[VariableSignature]
     numbers: dict[fx.Node, Any]
+    plain: dict[int, list[Any]]
 
 
 def _trace(
@@ -457,20 +482,52 @@ def _trace(
             types.append(_signature(placeholder, dynamic))
         interpreter = _OnXla(program.graph_module, options.custom_ops_allowed_in_graph)
         results = interpreter.run(*bound)
-        outputs = [
-            value.to(device)
-            for value, spec in zip(results, signature.output_specs, strict=True)
+        plain, outputs = {}, []
+        returned = program.graph_module.graph.output_node().args[0]
+        users = (
+            (value, node)
+            for value, node, spec in zip(results, returned, signature.output_specs, strict=True)
             if spec.kind == OutputKind.USER_OUTPUT
-        ]
+        )
+        for place, (value, node) in enumerate(users):
+            if isinstance(value, torch.Tensor):
+                outputs.append(value.to(device))
+            elif isinstance(node, fx.Node):
+                plain[place] = ["number", _expression(node)]
+            else:
+                plain[place] = ["constant", value]
         function = tracing.function(capture, offered, outputs, "main", True, kept)
         results = [_signature(tensor) for tensor in outputs]
     constants = [_as_array(tensor) for tensor in function.captured]
     captured = [_signature(tensor) for tensor in function.captured]
-    return _Traced(function, locations, types, results, constants, captured, interpreter.numbers)
+    numbers = interpreter.numbers
+    return _Traced(function, locations, types, results, constants, captured, numbers, plain)
 
 
 # Sizes that no other number of a program is likely to be made of.
 _SIZES = (97, 211, 389)
+# So many sizes may have a text each.
+_FEW = 16
+
+
+def _range(program: Any) -> tuple[int, float]:
+    """Returns the least and the largest size of the dynamic dimension."""
+    ranges = program.range_constraints.values()
+    least = max((max(int(bounds.lower), 0) for bounds in ranges), default=0)
+    return least, min((float(bounds.upper) for bounds in ranges), default=math.inf)
+
+
+def _sizes(program: Any) -> tuple[int, ...]:
+    """Returns sizes to trace a program with: allowed ones, since a program may clamp others."""
+    least, largest = _range(program)
+    if largest == math.inf:
+        return tuple(max(0, least - _SIZES[0]) + size for size in _SIZES)
+    if least <= _SIZES[0] and _SIZES[-1] <= largest:
+        return _SIZES
+    last = int(largest)
+    primes = (n for n in range(last, max(least, 2) - 1, -1) if all(n % k for k in range(2, n)))
+    found = list(itertools.islice(primes, len(_SIZES)))
+    return tuple(sorted({*found, *([] if len(found) == len(_SIZES) else (least, last))}))
 
 
 def _numbers_of_sizes(traced: Sequence[_Traced]) -> dict[int, fx.Node]:
@@ -530,17 +587,26 @@ def _is_size(user: fx.Node, node: fx.Node) -> bool:
     )
 
 
+def _grows_evenly(size: torch.SymInt, sizes: Sequence[int]) -> bool:
+    expression = size.node.expr
+    found = [expression.subs(dict.fromkeys(expression.free_symbols, n)) for n in sizes]
+    return len({b - a for a, b in itertools.pairwise(found)}) <= 1
+
+
 def _check_numbers(program: Any, numbers: Iterable[fx.Node], known: Iterable[fx.Node]) -> None:
     """Checks that numbers that are not parameters grow evenly with the size, as the text's do.
 
     Raises:
-        ValueError: One does not, which the traced sizes may not show: ``n % 2``, ``min(n, 4)``.
+        ValueError: One, or a tensor's size, does not, which the traced sizes may not show:
+            ``n % 2``, ``min(n, 4)``.
     """
-    ranges = program.range_constraints.values()
-    first = max((max(int(bounds.lower), 0) for bounds in ranges), default=0)
-    last = min((bounds.upper for bounds in ranges), default=first)
+    first, last = _range(program)
     sizes = [size for size in range(first, first + 64) if size <= last]
     known = set(known)
+    for node in program.graph_module.graph.nodes:
+        for size in getattr(node.meta.get("val"), "shape", ()):
+            if not isinstance(size, int) and not _grows_evenly(size, sizes):
+                raise _other_way(f" ({node.format_node()}: a size is {size})")
     for node in numbers:
         users = [user for user in node.users if isinstance(user.meta.get("val"), torch.Tensor)]
         if not users or (node in known and not any(_is_size(user, node) for user in users)):
@@ -550,7 +616,7 @@ def _check_numbers(program: Any, numbers: Iterable[fx.Node], known: Iterable[fx.
             found = [_number(expression, size) for size in sizes]
         except ZeroDivisionError:
             raise _other_way(f" ({node.format_node()})") from None
-        if len({b - a for a, b in zip(found, found[1:], strict=False)}) > 1:
+        if len({b - a for a, b in itertools.pairwise(found)}) > 1:
             raise _other_way(f" ({node.format_node()})")
 
 
@@ -561,7 +627,8 @@ def _other_way(what: str) -> ValueError:
     )
 
 
-_NUMBER = re.compile(r"(?<![\w.%@#])(\d+)(?=\D)")
+# The dimensions of a tensor's type after its first are between letters: tensor<2x97xf32>.
+_NUMBER = re.compile(r"(?:(?<![\w.%@#])(?=\d+\D)|(?<=\dx)(?=\d+x))(\d+)")
 
 
 def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
@@ -590,6 +657,45 @@ def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
             raise _other_way("")
         pieces.append([slope, offset])
     return pieces
+
+
+@dataclasses.dataclass
+class _Form:
+    """A program as it was traced, and what its text is for other sizes: see StableHLOFunc."""
+
+    traced: Sequence[_Traced]
+    numbers: dict[int, fx.Node] = dataclasses.field(default_factory=dict)
+    template: list[Any] | None = None
+    texts: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def _dynamic_form(program: Any, options: StableHLOExportOptions) -> _Form:
+    """Returns a program with a dynamic dimension as one text, or as one for each of a few sizes.
+
+    Raises:
+        ValueError: There is no text for all sizes, and there are many sizes.
+    """
+    sizes = _sizes(program)
+    try:
+        # With all numbers as parameters it shows which of them follow from the size.
+        traced = [_trace(program, size, options, None) for size in sizes]
+        numbers = _numbers_of_sizes(traced)
+        _check_numbers(program, traced[0].numbers, numbers.values())
+        if options.inline_all_constant:
+            traced = [_trace(program, size, options, list(numbers)) for size in sizes]
+            numbers = _numbers_of_sizes(traced)
+        template = _template([one.function.text for one in traced], sizes)
+        return _Form(traced, numbers, template)
+    except ValueError:
+        least, largest = _range(program)
+        if largest - least >= _FEW:
+            raise
+        sizes = tuple(range(least, int(largest) + 1))
+        traced = [_trace(program, size, options, []) for size in sizes]
+        if len({tuple(one.function.inputs) for one in traced}) != 1:
+            raise
+        texts = (one.function.text for one in traced)
+        return _Form(traced, texts=dict(zip(sizes, texts, strict=True)))
 
 
 def exported_program_to_stablehlo(
@@ -622,22 +728,14 @@ def exported_program_to_stablehlo(
     nodes = program.graph_module.graph.nodes
     values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
     dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
-    numbers: dict[int, fx.Node] = {}
     if not dynamic:
         kept = [] if options.inline_all_constant else None
-        traced = [_trace(program, 0, options, kept)]
+        form = _Form([_trace(program, 0, options, kept)])
     else:
-        # With all numbers as parameters it shows which of them follow from the size.
-        traced = [_trace(program, size, options, None) for size in _SIZES]
-        numbers = _numbers_of_sizes(traced)
-        _check_numbers(program, traced[0].numbers, numbers.values())
-        if options.inline_all_constant:
-            traced = [_trace(program, size, options, list(numbers)) for size in _SIZES]
-            numbers = _numbers_of_sizes(traced)
-    found = traced[0]
+        form = _dynamic_form(program, options)
+    found = form.traced[0]
     inputs, count = found.function.inputs, len(found.constants)
     locations, types = found.locations, found.types
-    texts = [one.function.text for one in traced]
     used = set(inputs)
     meta = StableHLOFunctionMeta(
         name="forward",
@@ -655,12 +753,8 @@ def exported_program_to_stablehlo(
         state = {**exported_model.state_dict, **exported_model.constants}
         names = {where.name for where in locations if where.type_ == VariableType.PARAMETER}
         arrays = {name: _as_array(state[name]) for name in names}
-    func = StableHLOFunc(
-        meta,
-        texts[0],
-        _template(texts, _SIZES) if dynamic else None,
-        {place: _expression(node) for place, node in numbers.items()},
-    )
+    numbers = {place: _expression(node) for place, node in form.numbers.items()}
+    func = StableHLOFunc(meta, found.function.text, form.template, numbers, form.texts, found.plain)
     return StableHLOGraphModule(StableHLOModelBundle(arrays, found.constants, [func]))
 
 
