@@ -92,7 +92,6 @@ from torch_xla._internal import remote_cache as _remote_cache  # noqa: E402
 from torch_xla._internal import replication as _replication  # noqa: E402
 from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
 from torch_xla._internal import storage_location as _storage_location  # noqa: E402
-from torch_xla._internal import symbolic_views as _symbolic_views  # noqa: E402
 from torch_xla._internal import sync_variables as _sync_variables  # noqa: E402
 from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
 from torch_xla._internal import variables as _variables  # noqa: E402
@@ -134,7 +133,6 @@ _auto_step.register()
 _spmd_mode.register()
 _replication.register()
 _higher_order.register()
-_symbolic_views.register()
 _accelerate_state.register()
 _remote_cache.register()
 

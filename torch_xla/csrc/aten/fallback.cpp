@@ -234,6 +234,17 @@ TORCH_LIBRARY_IMPL(_, SparseXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
+// Compressed ones have no key of the device. All are made by this operator, of tensors that are on
+// it already.
+TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("_sparse_compressed_tensor_unsafe",
+         torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
+}
+TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("_sparse_compressed_tensor_unsafe",
+         torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
+}
+
 }  // namespace
 
 void SetDecomposer(Decomposer function) { decomposer = function; }

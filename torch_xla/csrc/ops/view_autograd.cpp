@@ -5,6 +5,7 @@
 // grow with their number. These do the same with one object of fixed size, and views of views with
 // one that they share.
 #include <ATen/Functions.h>
+#include <ATen/Operators.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
@@ -144,22 +145,47 @@ at::Tensor DifferentiableView(const at::Tensor& self, Function function, Save sa
   return view;
 }
 
-lazy::Ints Copied(at::IntArrayRef list) {
-  lazy::Ints copy(list.size());
-  std::ranges::copy(list, copy.begin());
+/// The view of PyTorch's own kernel, which all devices without one of their own share.
+template <typename Operator, typename... Args>
+at::Tensor OfPyTorch(c10::DispatchKeySet keys, const at::Tensor& self, Args&&... args) {
+  keys = (keys & c10::after_autograd_keyset) | c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
+  return Operator::redispatch(keys, self, std::forward<Args>(args)...);
+}
+
+/// Out of line: where it is inlined into a capture, GCC takes the copy for uninitialized.
+[[gnu::noinline]] lazy::Ints Copied(at::IntArrayRef list) { return lazy::Ints(list); }
+
+lazy::Ints Integers(c10::SymIntArrayRef list) {
+  lazy::Ints copy;
+  copy.resize(list.size());
+  std::ranges::transform(list, copy.begin(),
+                         [](const c10::SymInt& one) { return one.guard_int(__FILE__, __LINE__); });
   return copy;
 }
 
-}  // namespace
+std::optional<int64_t> Integer(const std::optional<c10::SymInt>& number) {
+  return number ? std::optional(number->guard_int(__FILE__, __LINE__)) : std::nullopt;
+}
 
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+// Tensors that only have the keys of the device, such as those that torch.compile traces with,
+// whose sizes and numbers may be symbols, go to PyTorch's kernels.
+
+at::Tensor view(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::view>(keys, self, size);
   return DifferentiableView<ViewBackward0>(
-      self, [sizes = Copied(size)](const at::Tensor& base) { return base.view(sizes); },
+      self, [sizes = Integers(size)](const at::Tensor& base) { return base.view(sizes); },
       [&](ViewBackward0& node) { node.self_sym_sizes = self.sym_sizes().vec(); });
 }
 
-at::Tensor slice_Tensor(const at::Tensor& self, int64_t dim, std::optional<int64_t> start,
-                        std::optional<int64_t> end, int64_t step) {
+at::Tensor slice_Tensor(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim,
+                        std::optional<c10::SymInt> first, std::optional<c10::SymInt> last,
+                        c10::SymInt by) {
+  if (!aten::IsXla(self)) {
+    return OfPyTorch<at::_ops::slice_Tensor>(keys, self, dim, std::move(first), std::move(last),
+                                             std::move(by));
+  }
+  const std::optional<int64_t> start = Integer(first), end = Integer(last);
+  const int64_t step = by.guard_int(__FILE__, __LINE__);
   return DifferentiableView<SliceBackward0>(
       self, [=](const at::Tensor& base) { return at::slice(base, dim, start, end, step); },
       [&](SliceBackward0& node) {
@@ -171,9 +197,12 @@ at::Tensor slice_Tensor(const at::Tensor& self, int64_t dim, std::optional<int64
       });
 }
 
-namespace {
-
-at::Tensor select_int(const at::Tensor& self, int64_t dim, int64_t index) {
+at::Tensor select_int(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim,
+                      c10::SymInt place) {
+  if (!aten::IsXla(self)) {
+    return OfPyTorch<at::_ops::select_int>(keys, self, dim, std::move(place));
+  }
+  const int64_t index = place.guard_int(__FILE__, __LINE__);
   return DifferentiableView<SelectBackward0>(
       self, [=](const at::Tensor& base) { return base.select(dim, index); },
       [&](SelectBackward0& node) {
@@ -183,12 +212,15 @@ at::Tensor select_int(const at::Tensor& self, int64_t dim, int64_t index) {
       });
 }
 
-at::Tensor t(const at::Tensor& self) {
+at::Tensor t(c10::DispatchKeySet keys, const at::Tensor& self) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::t>(keys, self);
   return DifferentiableView<TBackward0>(
       self, [](const at::Tensor& base) { return base.t(); }, [](TBackward0&) {});
 }
 
-at::Tensor transpose_int(const at::Tensor& self, int64_t dim0, int64_t dim1) {
+at::Tensor transpose_int(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim0,
+                         int64_t dim1) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::transpose_int>(keys, self, dim0, dim1);
   return DifferentiableView<TransposeBackward0>(
       self, [=](const at::Tensor& base) { return base.transpose(dim0, dim1); },
       [&](TransposeBackward0& node) {
@@ -197,19 +229,22 @@ at::Tensor transpose_int(const at::Tensor& self, int64_t dim0, int64_t dim1) {
       });
 }
 
-at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
+at::Tensor permute(c10::DispatchKeySet keys, const at::Tensor& self, at::IntArrayRef dims) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::permute>(keys, self, dims);
   return DifferentiableView<PermuteBackward0>(
       self, [order = Copied(dims)](const at::Tensor& base) { return base.permute(order); },
       [&](PermuteBackward0& node) { node.dims = dims.vec(); });
 }
 
-at::Tensor unsqueeze(const at::Tensor& self, int64_t dim) {
+at::Tensor unsqueeze(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::unsqueeze>(keys, self, dim);
   return DifferentiableView<UnsqueezeBackward0>(
       self, [=](const at::Tensor& base) { return base.unsqueeze(dim); },
       [&](UnsqueezeBackward0& node) { node.dim = dim; });
 }
 
-at::Tensor squeeze_dim(const at::Tensor& self, int64_t dim) {
+at::Tensor squeeze_dim(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::squeeze_dim>(keys, self, dim);
   return DifferentiableView<SqueezeBackward1>(
       self, [=](const at::Tensor& base) { return base.squeeze(dim); },
       [&](SqueezeBackward1& node) {
@@ -218,16 +253,20 @@ at::Tensor squeeze_dim(const at::Tensor& self, int64_t dim) {
       });
 }
 
-at::Tensor expand(const at::Tensor& self, at::IntArrayRef size, bool implicit) {
+at::Tensor expand(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size,
+                  bool implicit) {
+  if (!aten::IsXla(self)) return OfPyTorch<at::_ops::expand>(keys, self, size, implicit);
   return DifferentiableView<ExpandBackward0>(
       self,
-      [sizes = Copied(size), implicit](const at::Tensor& base) {
+      [sizes = Integers(size), implicit](const at::Tensor& base) {
         return base.expand(sizes, implicit);
       },
       [&](ExpandBackward0& node) { node.self_sym_sizes = self.sym_sizes().vec(); });
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+  m.impl("view", TORCH_FN(view));
+  m.impl("slice.Tensor", TORCH_FN(slice_Tensor));
   m.impl("select.int", TORCH_FN(select_int));
   m.impl("t", TORCH_FN(t));
   m.impl("transpose.int", TORCH_FN(transpose_int));
