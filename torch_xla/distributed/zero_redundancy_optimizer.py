@@ -32,8 +32,9 @@ class _Flat:
         rank = replication.topology().rank
         own = next((group.index(rank) for group in groups if rank in group), rank)
         part = (sum(self._sizes) + self._padding) // count
-        flat = self._flatten([parameter.detach() for parameter in parameters])
-        shard = flat[own * part : (own + 1) * part].clone()
+        self._own = slice(own * part, (own + 1) * part)
+        self._is_ahead = False
+        shard = self._part_of_parameters().clone()
         self.shard = torch.nn.Parameter(shard.to(optimizer_dtype or shard.dtype))
 
     def _flatten(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -41,6 +42,25 @@ class _Flat:
         if self._padding:
             parts.append(parts[0].new_zeros(self._padding))
         return torch.cat(parts)
+
+    def _part_of_parameters(self) -> torch.Tensor:
+        return self._flatten([parameter.detach() for parameter in self.parameters])[self._own]
+
+    def take_parameters(self) -> None:
+        """Takes what was written to the parameters since they were given: loaded, clamped, tied.
+
+        Elements of a shard of a wider dtype that the parameters' round stay as they are.
+        """
+        if self._is_ahead:
+            return
+        part = self._part_of_parameters()
+        same = self.shard.detach().to(part.dtype) == part
+        self.shard.copy_(torch.where(same, self.shard, part.to(self.shard.dtype)))
+
+    def load(self, shard: torch.Tensor) -> None:
+        """Takes a shard that was saved; the parameters are given it at the next step."""
+        self.shard.copy_(shard.to(self.shard.device))
+        self._is_ahead = True
 
     @torch.no_grad()
     def take_gradients(self) -> None:
@@ -79,6 +99,7 @@ class _Flat:
 
     def give_parameters(self) -> None:
         """Writes the replicas' shards to the parameters."""
+        self._is_ahead = False
         dtype = self.parameters[0].dtype
         flat = collectives.all_gather(self.shard.detach().to(dtype), 0, self._groups or None)
         parts = flat[: sum(self._sizes)].split(self._sizes)
@@ -266,6 +287,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                     flat.take_early()  # Where some had no part in the loss.
                 if flat.shard.grad is None:
                     flat.take_gradients()
+                flat.take_parameters()
             if self._grad_clipping:
                 self.grad_norm = self._clip_grad_norm(self._max_norm)
             base_optimizer.step(**kwargs)
@@ -319,7 +341,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         base_optimizer.load_state_dict(base_state)
         with torch.no_grad():
             for flat, shard in zip(self._all_flats(), shards, strict=True):
-                flat.shard.copy_(shard.to(flat.shard.device))
+                flat.load(shard)
 
 
 __all__ = ["ZeroRedundancyOptimizer"]
