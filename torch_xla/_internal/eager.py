@@ -14,4 +14,10 @@ def is_enabled() -> bool:
 
 def set_enabled(enable: bool) -> None:
     """Makes them do so, or not; what was traced before runs with the first."""
+    if enable:
+        # A higher-order operator has no fallback: those that it calls run at once.
+        key = torch._C._dispatch_key_parse(_KEY)
+        for operator in torch._ops._higher_order_ops.values():
+            if key in operator.non_fallthrough_keys:
+                operator.fallthrough(key)
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, enable)

@@ -16,7 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
-from torch_xla.experimental import associative_scan, cond, map
+from torch_xla.experimental import associative_scan, cond, eager_mode_context, map
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.gradient_accumulation import gradient_accumulation
 from torch_xla.experimental.scan import scan
@@ -697,3 +697,12 @@ class TestGradientAccumulation:
         for batches in ([], [torch.ones(0, 3, device=device)], [rand(2, 3), rand(3, 3)]):
             with pytest.raises(ValueError, match="expected `iterable_tensors` with one number"):
                 gradient_accumulation(lambda *xs: model(xs[0]).sum(), batches, model)
+
+
+def test_higher_order_operators_in_eager_mode():
+    x = torch.linspace(-1, 1, 4)
+    with eager_mode_context(True):
+        y = x.to("xla")
+        found = torch.cond(y.sum() > 1, torch.sin, torch.cos, (y,))
+        assert found.device.type == "xla"
+    torch.testing.assert_close(found.cpu(), x.cos())
