@@ -7,6 +7,7 @@ import pytest
 import torch
 from op_testing import rand
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 import torch_xla
 from torch_xla.stablehlo import (
@@ -84,6 +85,48 @@ class TestExport:
             )
         with pytest.raises(ValueError, match="one size"):
             program(rand(3, 4), rand(2))
+
+    @pytest.mark.parametrize("largest", [None, 9, 100])
+    def test_dynamic_size_in_any_place(self, tmp_path, largest):
+        class Places(nn.Module):
+            def forward(self, x, step, mode):
+                h = x @ x.t() + x.t().sum(0)
+                parts = (h.unsqueeze(0), x.t().reshape(2, -1), F.pad(h, (1, 2)), x[1:].flip(0))
+                return *parts, x.shape[0] * 2 + 1, step, None, mode
+
+        size = torch.export.Dim("size", min=3, max=largest)
+        exported = torch.export.export(
+            Places(), (rand(5, 4), 3, "sum"), dynamic_shapes=({0: size}, None, None)
+        )
+        save_as_stablehlo(exported, tmp_path)
+        program = StableHLOGraphModule.load(tmp_path)
+        for n in (3, 4, 7, 8, 9):
+            found, expected = program(rand(n, 4), 3, "sum"), Places()(rand(n, 4), 3, "sum")
+            assert found[4:] == expected[4:] == (2 * n + 1, 3, None, "sum")
+            for mine, theirs in zip(found[:4], expected[:4], strict=True):
+                torch.testing.assert_close(mine.cpu(), theirs)
+
+    def test_a_form_that_depends_on_the_size(self):
+        """A text for each size, where there are few; an error where there are many."""
+
+        class Halved(nn.Module):
+            def forward(self, x):
+                y = x.clone()
+                y[::2] += x[:4].sum()
+                return y
+
+        def exported(largest):
+            size = torch.export.Dim("size", min=2, max=largest)
+            return torch.export.export(Halved(), (rand(6, 3),), dynamic_shapes=({0: size},))
+
+        program = exported_program_to_stablehlo(exported(9))
+        for n in range(2, 10):
+            x = rand(n, 3, seed=n)
+            torch.testing.assert_close(program(x).cpu(), Halved()(x))
+        with pytest.raises(ValueError, match="of size 2 to 9, got 10"):
+            program(rand(10, 3))
+        with pytest.raises(ValueError, match="depends on the dynamic dimension"):
+            exported_program_to_stablehlo(exported(64))
 
     def test_bfloat16(self, tmp_path):
         model = nn.Linear(4, 2).bfloat16()
