@@ -33,10 +33,9 @@ TEST(Builder, GoldenModule) {
   Value total = Reduce(sum, {1}, ReduceOp::kAdd);
   b.SetAlias(0, 0);
   b.AddOutputAttributes(1, "mhlo.sharding = \"{replicated}\"");
-  b.AddModuleAttributes("mhlo.num_partitions = 1 : i32");
   std::string text = b.Finish({sum, total}, "step");
   EXPECT_EQ(text,
-            R"(module @step attributes {mhlo.num_partitions = 1 : i32} {
+            R"(module @step {
   func.func public @main(%arg0: tensor<2x3xf32> {tf.aliasing_output = 0 : i32}, %arg1: tensor<3xf32> {mhlo.sharding = "{replicated}"}) -> (tensor<2x3xf32>, tensor<2xf32> {mhlo.sharding = "{replicated}"}) {
     %0 = "stablehlo.broadcast_in_dim"(%arg1) {broadcast_dimensions = array<i64: 1>} : (tensor<3xf32>) -> tensor<2x3xf32> loc("train/add"("a \22b\22.py":7:0))
     %1 = "stablehlo.add"(%arg0, %0) : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32> loc("train/add"("a \22b\22.py":7:0))
@@ -50,6 +49,15 @@ TEST(Builder, GoldenModule) {
   auto executable = Compile(text);
   ASSERT_NE(executable, nullptr);
   EXPECT_EQ(executable->num_outputs(), 2u);
+}
+
+TEST(Builder, Partitions) {
+  Builder b;
+  EXPECT_EQ(b.partitions(), 1);
+  b.SetPartitions(2);
+  EXPECT_TRUE(b.Finish({b.Parameter(Type(kF32, {2}))})
+                  .starts_with("module @main attributes {mhlo.num_partitions = 2 : i32, "
+                               "mhlo.num_replicas = 1 : i32} {"));
 }
 
 /// A function of one argument that calls `inner`, text of another.
@@ -250,7 +258,9 @@ TEST(Builder, ErrorsNameOpAndTypes) {
             "integer, got tensor<2x3xf32>, tensor<2x3xf32>");
   EXPECT_EQ(ErrorOf([&] { Reshape(x, {4}); }),
             "stablehlo.reshape: expected 4 elements for tensor<4xf32>, got tensor<2x3xf32>");
-  EXPECT_EQ(ErrorOf([&] { Transpose(x, {0, 0}); }),
+  EXPECT_EQ(ErrorOf([&] {
+              Transpose(x, {0, 0});
+            }),
             "stablehlo.transpose: expected a permutation distinct and in [0, 2), not [0, 0], "
             "got tensor<2x3xf32>");
   EXPECT_EQ(ErrorOf([&] { Add(x, Value()); }),

@@ -588,3 +588,27 @@ def test_extremes_of_parts_keep_a_nan():
                 actual = getattr(torch, name)(y, dim).cpu()
                 torch.testing.assert_close(actual, expected, equal_nan=True)
         assert torch.equal(y.argmax(0).cpu(), x.argmax(0))
+
+
+@in_spmd
+def test_uneven_tiles_of_indices():
+    """XLA's partitioner pads what it divides: also 64-bit indices, of which two are out of range."""
+    at, source = torch.arange(7) % 6, torch.arange(28.0).view(7, 4)
+    weight = torch.arange(24.0).view(6, 4)
+    functions = {
+        "index_add": lambda at, x, w: w.index_add(0, at, x),
+        "bincount": lambda at, x, w: torch.bincount(at, minlength=6),
+        "index_put": lambda at, x, w: w.index_put((at,), x, accumulate=True),
+        "embedding": lambda at, x, w: torch.autograd.grad(
+            (F.embedding(at, w.requires_grad_()) * x).sum(), w
+        )[0],
+        "bag": lambda at, x, w: F.embedding_bag(at, w, at.new_tensor([0, 3, 3]), mode="mean"),
+    }
+    for name, function in functions.items():
+        expected = function(at, source, weight.clone())
+        found = function(marked(at, ("data", "model")), marked(source, "data", None), weight.to("xla"))
+        torch.testing.assert_close(found.cpu(), expected, msg=lambda text, n=name: f"{n}: {text}")
+    far = torch.tensor([0, 1, 2, 3, 4, 2**32 + 1, 2**40])
+    found = weight.to("xla").index_add(0, marked(far, "data"), marked(source, "data", None))
+    expected = weight.index_add(0, far[:5], source[:5])
+    torch.testing.assert_close(found.cpu(), expected)

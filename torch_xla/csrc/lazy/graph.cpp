@@ -70,11 +70,8 @@ std::string ShardingAttribute(const distributed::Sharding& sharding) {
   return "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
 }
 
-void AddShardings(const Graph& graph, size_t num_devices,
-                  std::span<const distributed::Sharding* const> outputs,
+void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
                   stablehlo::Builder& builder) {
-  builder.AddModuleAttributes("mhlo.num_partitions = " + std::to_string(num_devices) +
-                              " : i32, mhlo.num_replicas = 1 : i32");
   for (int i = 0; i < builder.num_parameters(); ++i) {
     // Those after the data are numbers.
     const auto k = static_cast<size_t>(i);
@@ -165,6 +162,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        std::string_view name) {
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
+  builder.SetPartitions(static_cast<int64_t>(num_devices));
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
     data.push_back(builder.Parameter(cx.Physical(parameter->shape())));
@@ -239,7 +237,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     const stablehlo::Value root = cx.Lowered(graph.roots[i]);
     results.push_back(is_aliased[i] ? root : stablehlo::ComputedForm(root));
   }
-  if (num_devices > 1) AddShardings(graph, num_devices, outputs, builder);
+  if (num_devices > 1) AddShardings(graph, outputs, builder);
   return builder.Finish(results, name.empty() ? "main" : name);
 }
 

@@ -9,6 +9,7 @@
 #include "lowering/strided_view.h"
 #include "ops/embedding_library.h"
 #include "ops/reduction.h"
+#include "ops/sharding.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
@@ -322,6 +323,19 @@ Value Take(Value x, int64_t dim, Value index) {
 
 Value Put(Value x, int64_t dim, Value index, Value updates, std::optional<ReduceOp> op) {
   if (IsEmpty(x) || IsEmpty(updates)) return x;
+  // XLA's partitioner ends the process at 64-bit indices that it has to pad. What is out of range
+  // stays so.
+  const ElementType narrow = IndexElement(x.dims()[dim] + 1);
+  if (runtime::ByteWidth(index.element()) > runtime::ByteWidth(narrow)) {
+    index = Clamp(ScalarLike(index, -1), index, ScalarLike(index, x.dims()[dim]));
+    index = Convert(index, narrow);
+  }
+  // It divides 7 updates over 2 devices as if they were 8, and writes the eighth.
+  const int64_t devices = x.builder().partitions();
+  if (std::ranges::any_of(index.dims(), [&](int64_t n) { return n % devices != 0; })) {
+    index = Sharded(index, *distributed::Sharding::Replicated());
+    updates = Sharded(updates, *distributed::Sharding::Replicated());
+  }
   stablehlo::ScatterDimensionNumbers numbers;
   numbers.update_window_dims = WindowDims(x, dim, index);
   numbers.inserted_window_dims = numbers.scatter_dims_to_operand_dims = {dim};

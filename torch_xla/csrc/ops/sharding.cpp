@@ -1,20 +1,25 @@
-// How a value shall lie on the devices, in the program.
-#include "distributed/sharding.h"
+#include "ops/sharding.h"
 
 #include "XLALowerings.h"
 #include "stablehlo/text.h"
 
-namespace torch_xla::lowering::aten {
+namespace torch_xla::lowering {
 
-Value mark_sharding(LoweringContext& cx, Value self, c10::IntArrayRef tiles,
-                    c10::IntArrayRef devices) {
-  using distributed::Sharding;
-  const Sharding* sharding =
-      tiles.empty() ? Sharding::Replicated() : Sharding::Tiled(tiles.vec(), devices.vec());
+Value Sharded(Value x, const distributed::Sharding& sharding) {
   stablehlo::CustomCallOptions options;
   options.api_version = 1;
-  options.attributes = "mhlo.sharding = " + stablehlo::Quoted(sharding->text());
-  return stablehlo::CustomCall(cx.builder(), "Sharding", {self}, {self.type()}, options)[0];
+  options.attributes = "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
+  return stablehlo::CustomCall(x.builder(), "Sharding", {x}, {x.type()}, options)[0];
 }
 
-}  // namespace torch_xla::lowering::aten
+namespace aten {
+
+Value mark_sharding([[maybe_unused]] LoweringContext& cx, Value self, c10::IntArrayRef tiles,
+                    c10::IntArrayRef devices) {
+  using distributed::Sharding;
+  return Sharded(
+      self, tiles.empty() ? *Sharding::Replicated() : *Sharding::Tiled(tiles.vec(), devices.vec()));
+}
+
+}  // namespace aten
+}  // namespace torch_xla::lowering

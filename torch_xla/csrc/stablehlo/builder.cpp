@@ -201,10 +201,6 @@ void Builder::AddOutputAttributes(int output, std::string_view attributes) {
   AppendAttributes(output_attributes_[output], attributes);
 }
 
-void Builder::AddModuleAttributes(std::string_view attributes) {
-  AppendAttributes(module_attributes_, attributes);
-}
-
 std::string Builder::Finish(std::initializer_list<Value> outputs, std::string_view name) const {
   return Finish(std::span<const Value>(outputs.begin(), outputs.size()), name);
 }
@@ -218,7 +214,10 @@ std::string Builder::Finish(std::span<const Value> outputs, std::string_view nam
   std::string out;
   out.reserve(blocks_[0].text.size() + functions_.size() + 4096);
   out += Cat("module ", Symbol(name));
-  if (!module_attributes_.empty()) out += Cat(" attributes {", module_attributes_, "}");
+  if (partitions_ > 1) {
+    out += Cat(" attributes {mhlo.num_partitions = ", partitions_,
+               " : i32, mhlo.num_replicas = 1 : i32}");
+  }
   out += " {\n  func.func public @main(";
   std::vector<int> alias_of(outputs.size(), -1);
   for (size_t i = 0; i < parameters_.size(); ++i) {

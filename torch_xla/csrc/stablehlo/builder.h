@@ -73,10 +73,12 @@ class Builder {
   int num_parameters() const { return static_cast<int>(parameters_.size()); }
   /// Donates the buffer of a parameter to an output (`tf.aliasing_output`).
   void SetAlias(int parameter, int output);
-  /// Adds attributes to a parameter, an output of @main, or the module (`mhlo.num_partitions`).
+  /// Adds attributes to a parameter or an output of @main.
   void AddParameterAttributes(int parameter, std::string_view attributes);
   void AddOutputAttributes(int output, std::string_view attributes);
-  void AddModuleAttributes(std::string_view attributes);
+  /// How many devices the program's values are divided over: one, unless it is said here.
+  void SetPartitions(int64_t count) { partitions_ = count; }
+  int64_t partitions() const { return partitions_; }
 
   /// The module's text, with @main returning `outputs`. `name` is the module's name,
   /// which XLA makes the executable's. The builder stays usable.
@@ -206,7 +208,7 @@ class Builder {
   int64_t num_ops_ = 0;
   std::vector<ParameterInfo> parameters_;
   std::map<int, std::string> output_attributes_;
-  std::string module_attributes_;
+  int64_t partitions_ = 1;
   std::string location_;
   std::string functions_;
   std::map<std::string, FunctionSignature, std::less<>> signatures_;
