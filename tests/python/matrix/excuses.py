@@ -23,6 +23,16 @@ EXCUSES = {
     "PyTorch's export": Excuse(
         "torch.export refuses it", "`torch.export.export` refuses the program, before it is ours"
     ),
+    "read in an export": Excuse(
+        r"exported_program_to_stablehlo\(\).*(graph would be cut|has none)",
+        "a StableHLO program cannot ask the host in its middle: for the number of a mask's "
+        "elements, which decides a size, or for a factorization, which runs on the host",
+    ),
+    "read in a full graph": Excuse(
+        "full_graph=True: the graph would be cut here",
+        "the step reads a value of the device, in PyTorch's gradients of `prod` and `cumprod`, too; "
+        "`full_graph=True` is there to refuse that",
+    ),
 }
 
 

@@ -85,9 +85,11 @@ def _answer(group: Any, job: list[str]) -> list[str]:
     return [POISONED, f"{trouble} (after: {said or mark})"] if trouble else [mark, said]
 
 
-def _child(group: Any, connection: Any) -> None:
+def _child(group: Any, connection: Any, other_end: Any) -> None:
     from surfaces import enter
 
+    if other_end is not None:
+        other_end.close()
     enter(group)
     with contextlib.suppress(EOFError):
         while True:
@@ -104,7 +106,8 @@ def _answers_of_children(group: Any) -> Iterator[Any]:
     while True:
         if process is None:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_child, args=(group, theirs), daemon=True)
+            inherited = ours if group.child == "fork" else None  # Open there, it would never end.
+            process = context.Process(target=_child, args=(group, theirs, inherited), daemon=True)
             process.start()
             theirs.close()
         ours.send(job)

@@ -465,7 +465,7 @@ class Integers(Program):
         x, n = x["x"], x["n"]
         small, byte = n.to(torch.int32), n.abs().to(torch.uint8)
         parts = (n // 7, n % -3, small << 2, byte * 3, small.sum(0), byte.sum(), n.max(1)[1])
-        return x @ self.w * n, *parts, n.float().mean() + 2**31, n ^ 5
+        return x @ self.w * (n / 64), *parts, n.float().mean() + 2**31, n ^ 5
 
 
 class Booleans(Program):
