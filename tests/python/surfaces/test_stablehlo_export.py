@@ -20,6 +20,16 @@ from torch_xla.stablehlo import (
 )
 
 
+@torch.library.custom_op("export_test::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -146,6 +156,154 @@ class TestExport:
     def test_names_at_the_top(self):
         assert torch_xla.stablehlo.save_as_stablehlo is save_as_stablehlo
         assert torch_xla.save_as_stablehlo is save_as_stablehlo
+
+
+def exported(f, *args, dims=None, options=None):
+    """Returns the program of a function, exported with these arguments."""
+
+    class Of(nn.Module):
+        def forward(self, *args):
+            return f(*args)
+
+    shapes = None if dims is None else (tuple({0: dims} for _ in args),)
+    program = torch.export.export(Of(), args, dynamic_shapes=shapes)
+    return exported_program_to_stablehlo(program, options)
+
+
+NUMBERS = [
+    lambda x: x * 0.5,
+    lambda x: x / 8,
+    lambda x: x - 5,
+    lambda x: 3 - x,
+    lambda x: x + 1,
+    lambda x: (x * 0.125).softmax(0),
+    lambda x: x.clamp(0.1, 0.7),
+    lambda x: x.clamp(min=0.1),
+    lambda x: torch.where(x > 0, x, -2.5),
+    lambda x: torch.add(x, x, alpha=2.5),
+    lambda x: torch.addcmul(x, x, x, value=0.3),
+    lambda x: x**2.5 + 2**x,
+    lambda x: (x > 0.25) & True,
+    lambda x: x.half() * 0.3,
+    lambda x: x.bfloat16() / 3,
+    lambda x: x.double() * 1e-300 * 1e290,
+    lambda x: (x * 10).int() // 3 + 2,
+    lambda x: x.masked_fill(x > 0, -1e30),
+    lambda x: torch.full_like(x, 0.1) + torch.full((4,), 2, dtype=torch.int64),
+    lambda x: x.lerp(x * 2, 0.3),
+    lambda x: nn.functional.leaky_relu(x, 0.3) + nn.functional.elu(x, 0.7),
+    lambda x: nn.functional.layer_norm(x, (4,), eps=0.1),
+    lambda x: nn.functional.pad(x, (1, 1), value=7.5),
+    lambda x: torch.tensor(0.5) * x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    lambda x: torch.linalg.vector_norm(x, 3.5, dim=0),
+    lambda x: torch.arange(0, 2, 0.5) + x,
+    lambda x: x * x.all(),
+    lambda x: x * (x > 5).any() + (x > -5).all(),
+    lambda x: x.select(0, 1) * 2 + x[0, 0] * 0.5,
+    lambda x: x.sum() * 0.25 - 1,
+    lambda x: x * True + False,
+    lambda x: x * (1 + 2j),
+]
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("inlined", [True, False])
+    def test_in_all_places(self, inlined, tmp_path):
+        options = StableHLOExportOptions(inline_all_constant=inlined)
+
+        def all_of(x):
+            return tuple(f(x) for f in NUMBERS)
+
+        program = exported(all_of, rand(3, 4), options=options)
+        text = program.get_stablehlo_text()
+        # Numbers are in the text, or are parameters.
+        assert ("3.000000e-01" in text or "0.3" in text) or not inlined
+        program.save(tmp_path)
+        for run in program, StableHLOGraphModule.load(tmp_path):
+            x = rand(3, 4, seed=1)
+            for i, (found, f) in enumerate(zip(run(x), NUMBERS, strict=True)):
+                torch.testing.assert_close(
+                    found.cpu(),
+                    f(x),
+                    rtol=2e-3,
+                    atol=1e-4,
+                    equal_nan=True,
+                    msg=lambda m, i=i: f"{i}: {m}",
+                )
+
+    def test_of_zero_dimensions(self):
+        for value in (
+            torch.tensor(1.5),
+            torch.tensor(3),
+            torch.tensor(True),
+            torch.tensor(0.5).half(),
+        ):
+            found = exported(lambda x: (x * 2, x + 0.5, x == 1), value)(value)
+            expected = (value * 2, value + 0.5, value == 1)
+            torch.testing.assert_close([x.cpu() for x in found], list(expected))
+
+    def test_that_follow_from_a_size(self, tmp_path):
+        batch = torch.export.Dim("batch", min=1, max=64)
+
+        def f(x):
+            n = x.shape[0]
+            return (
+                x / n,
+                x.sum(0) * n,
+                x * (n * 0.5 + 1) - n // 2,
+                x.sum(0) / (n + 1) ** 0.5,
+                torch.where(x > n, x, -n * 1.0),
+                torch.zeros(n, 2) + n,
+                x.mean(0),
+            )
+
+        program = exported(f, rand(4, 3), dims=batch)
+        program.save(tmp_path)
+        for run in program, StableHLOGraphModule.load(tmp_path):
+            for n in 4, 7, 1, 64:
+                x = rand(n, 3, seed=n)
+                found = [result.cpu() for result in run(x)]
+                torch.testing.assert_close(found, list(f(x)), rtol=1e-5, atol=1e-5)
+
+    def test_that_follow_in_another_way_are_refused(self):
+        batch = torch.export.Dim("batch", min=1, max=64)
+        for f in lambda x: x.repeat(x.shape[0] % 3 + 1, 1), lambda x: x[: x.shape[0] // 2]:
+            with pytest.raises((ValueError, torch._dynamo.exc.UserError)):
+                exported(f, rand(4, 3), dims=batch)
+
+
+class TestOptions:
+    def test_unknown_and_unsupported(self):
+        options = StableHLOExportOptions()
+        with pytest.raises(AttributeError):
+            options.inline_all_constants = True
+        with pytest.raises(TypeError):
+            StableHLOExportOptions(weights=False)
+        for one in {"include_human_readable_text": False}, {"export_node_metadata": True}:
+            with pytest.raises(ValueError, match=next(iter(one))):
+                exported(lambda x: x + 1, rand(2), options=StableHLOExportOptions(**one))
+
+    def test_weights_are_left_out(self, model):
+        args = (rand(3, 4), rand(3, seed=1))
+        program = torch.export.export(model, args)
+        options = StableHLOExportOptions(export_weights=False)
+        bundle = exported_program_to_stablehlo(program, options)
+        assert bundle._bundle.state_dict == {}
+        with pytest.raises(RuntimeError, match="without weights"):
+            bundle(*args)
+
+    def test_numbers_are_parameters(self):
+        for inlined in True, False:
+            options = StableHLOExportOptions(inline_all_constant=inlined)
+            program = exported(lambda x: x * 0.123, rand(3), options=options)
+            kinds = [where.type_ for where in program._default.meta.input_locations]
+            assert (VariableType.CONSTANT in kinds) is not inlined
+            torch.testing.assert_close(program(torch.ones(3)).cpu(), torch.full((3,), 0.123))
+
+    def test_custom_calls(self):
+        options = StableHLOExportOptions(custom_ops_allowed_in_graph={"export_test"})
+        text = exported(lambda x: scaled(x * 2) + 1, rand(3), options=options).get_stablehlo_text()
+        assert "custom_call" in text and '"export_test.scaled.default"' in text
 
 
 class TestJax:

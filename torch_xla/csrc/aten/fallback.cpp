@@ -141,6 +141,35 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return true;
 }
 
+/// Runs the form of a view that copies ("select_copy.int") by the view and copies of what it shows.
+/// PyTorch does so for devices that are not functional, and its graphs have these forms.
+bool RunView(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr std::string_view kSuffix = "_copy";
+  std::string name = op.schema().name();
+  if (!name.ends_with(kSuffix)) return false;
+  name.resize(name.size() - kSuffix.size());
+  const auto view =
+      c10::Dispatcher::singleton().findSchema({std::move(name), op.schema().overload_name()});
+  if (!view) return false;
+  const auto& arguments = view->schema().arguments();
+  const auto* alias = arguments.empty() ? nullptr : arguments[0].alias_info();
+  if (!alias || alias->isWrite() || arguments.size() != op.schema().arguments().size()) {
+    return false;
+  }
+  view->callBoxed(stack);
+  for (size_t i = stack->size() - view->schema().returns().size(); i < stack->size(); ++i) {
+    c10::IValue& result = (*stack)[i];
+    if (result.isTensor()) {
+      result = result.toTensor().clone();
+    } else if (result.isTensorList()) {
+      std::vector<at::Tensor> copies = result.toTensorVector();
+      for (at::Tensor& copy : copies) copy = copy.clone();
+      result = std::move(copies);
+    }
+  }
+  return true;
+}
+
 void Warn(const std::string& name) {
   if (debug::DebugLevel() < 1) return;
   static std::mutex mutex;
@@ -183,6 +212,8 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (guard.entered()) {
     if (op.schema().is_mutable()) {
       if (RunFunctional(op, stack)) return;
+    } else if (RunView(op, stack)) {
+      return;
     } else if (decomposer) {
       // A decomposition takes whatever its parts take. What is not decomposed, the CPU runs.
       const torch::jit::Stack arguments =
@@ -234,13 +265,12 @@ TORCH_LIBRARY_IMPL(_, SparseXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
-// Compressed ones have no key of the device. All are made by this operator, of tensors that are on
-// it already.
-TORCH_LIBRARY_IMPL(aten, XLA, m) {
-  m.impl("_sparse_compressed_tensor_unsafe",
-         torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
+TORCH_LIBRARY_IMPL(_, SparseCsrXLA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
-TORCH_LIBRARY_IMPL(aten, AutogradXLA, m) {
+
+// PyTorch has a kernel of this operator for all devices, which makes every compressed tensor.
+TORCH_LIBRARY_IMPL(aten, SparseCsrXLA, m) {
   m.impl("_sparse_compressed_tensor_unsafe",
          torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }

@@ -206,7 +206,12 @@ at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
                                              std::optional<bool>) {
   // Not a fill: its value may differ from step to step.
   at::ScalarType type = DtypeOf(dtype);
-  CheckHolds(type, s);
+  if (at::isReducedFloatingType(type)) {
+    s.toDouble();  // A single one may become infinite, as it may on the CPU: where(x > 0, x,
+                   // 1e300).
+  } else {
+    CheckHolds(type, s);
+  }
   return MakeTensor(lazy::Cast(lazy::MakeScalar(s), type), OrdinalOf(device));
 }
 

@@ -279,8 +279,19 @@ Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
 }
 
 Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
+  // What a tensor holds is not known here.
   TORCH_CHECK(!runtime::IsComplex(value.element()) || runtime::IsComplex(self.element()),
               "value cannot be converted to type ", self.type().ToString(), " without overflow");
+  return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
+}
+
+Value MaskedFillByNumber(LoweringContext& cx, Value self, Value mask, Value value) {
+  const ElementType element = self.element();
+  // One with an imaginary part was refused where it was traced, but for bool.
+  if (runtime::IsComplex(value.element()) && !runtime::IsComplex(element) &&
+      element != ElementType::kPred) {
+    value = Real(value);
+  }
   return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
 }
 

@@ -302,8 +302,10 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
     Value p = ord.Like(norm);
     norm = Power(norm, 1 / p);
     norm = Select(Equal(p, 0), sum(Convert(NotEqual(x, 0), element)), norm);
-    norm = Select(Equal(p, kInfinity), Extreme(cx, size, dims, ReduceOp::kMax), norm);
-    norm = Select(Equal(p, -kInfinity), Extreme(cx, size, dims, ReduceOp::kMin), norm);
+    // Not what is infinite in the type of the norm alone.
+    Value exact = ord.Like(Convert(norm, ElementType::kF64));
+    norm = Select(Equal(exact, kInfinity), Extreme(cx, size, dims, ReduceOp::kMax), norm);
+    norm = Select(Equal(exact, -kInfinity), Extreme(cx, size, dims, ReduceOp::kMin), norm);
     return Finish(cx, norm);
   }
   const double p = ord.constant()->toDouble();
@@ -318,7 +320,7 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
     norm = Extreme(cx, Abs(x), dims, p > 0 ? ReduceOp::kMax : ReduceOp::kMin);
   } else {
     norm = sum(Power(Abs(x), FullLike(x, p)));
-    norm = Power(norm, FullLike(norm, 1 / p));
+    norm = Power(norm, 1 / FullLike(norm, p));
   }
   return Finish(cx, norm);
 }
