@@ -80,7 +80,7 @@ def view_of_views(y):
 
 
 def diagonal(y):
-    y.diagonal().copy_(y[0, :3] * y[1, 0])
+    y.diagonal().copy_(y[0, :3] + y[1, 0])
 
 
 def unsqueezed(y):
@@ -91,9 +91,8 @@ def flat(y):
     y.view(-1)[3:9:2].zero_()
 
 
-def split(y):
-    a, b = y.split(2, dim=1)
-    a.sub_(b)
+def narrowed(y):
+    y.narrow(1, 0, 2).sub_(y.narrow(1, 2, 2))
 
 
 def copied(y):
@@ -114,7 +113,7 @@ def by_tensor(y):
 
 SLICES = [
     *(row, columns, row_in_place, transposed, steps, view_of_views, diagonal, unsqueezed),
-    *(flat, split, copied, expanded_value, last, by_tensor),
+    *(flat, narrowed, copied, expanded_value, last, by_tensor),
 ]
 
 
