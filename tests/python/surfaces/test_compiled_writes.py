@@ -257,11 +257,17 @@ def test_placeholders_tell_who_reads_them(device):
     """An operator that reads a tensor while a function is traced is named, with its line."""
     from torch_xla._internal import tracing
 
-    with pytest.raises(RuntimeError, match=r"aten::_local_scalar_dense|item|test_compiled_writes"):
-        with tracing.trace("test", device) as capture:
-            x = capture.placeholder(torch.empty(2, device="meta"))
-            x[0].item()
-    with pytest.raises(RuntimeError, match="aten::segment_reduce"):
-        with tracing.trace("test", device) as capture:
-            x = capture.placeholder(torch.empty(2, device="meta"))
-            torch.segment_reduce(x, "sum", lengths=torch.tensor([1, 1], device=device))
+    def run(f, match):
+        with (
+            pytest.raises(RuntimeError, match=match),
+            tracing.trace("test", device) as capture,
+        ):
+            f(capture.placeholder(torch.empty(2, device="meta")))
+
+    here = r"test_compiled_writes\.py:\d+"
+    lengths = torch.tensor([1, 1], device=device)
+    run(lambda x: torch.segment_reduce(x, "sum", lengths=lengths), "aten::segment_reduce.*" + here)
+    run(lambda x: x.nonzero(), here)
+    run(lambda x: x[0].item(), r"item\(\).*" + here)
+    run(lambda x: x.tolist(), here)
+    assert (torch.ones(2, device=device) + 1).tolist() == [2, 2]

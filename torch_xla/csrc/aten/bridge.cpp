@@ -4,9 +4,11 @@
 #include <ATen/ops/empty.h>
 
 #include "aten/index_check.h"
+#include "lazy/cuts.h"
 #include "lazy/device.h"
 #include "lazy/errors.h"
 #include "lazy/executor.h"
+#include "lazy/origin.h"
 #include "lazy/transfer.h"
 
 namespace torch_xla::aten {
@@ -94,16 +96,13 @@ at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
   return cpu.view({-1}).view(shape->dtype).view(shape->dims);
 }
 
-}  // namespace
-
-void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   if (indices_are_checked.load(std::memory_order_relaxed)) {
     ThrowIndexError(GetImpl(tensor)->root()->device());
   }
   // Held until the copy is done: a sync of another thread does not donate what has an owner.
   const at::Tensor all = ForStorage(tensor, cpu);
-  const ir::Value leaf =
-      all.defined() ? lazy::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
+  const ir::Value leaf = all.defined() ? lazy::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
   lazy::DeviceData& data = *lazy::LeafData(leaf);
   try {
     lazy::ToHost(data, all.defined() ? all : cpu);
@@ -111,6 +110,19 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
     // The execution's own error knows more: its line, and what it needs.
     const std::exception_ptr failure = lazy::TakeFailure(data);
     lazy::ThrowToUser(failure ? failure : std::current_exception());
+  }
+}
+
+}  // namespace
+
+void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
+  if (lazy::MayCut()) return Copy(tensor, cpu);
+  try {
+    Copy(tensor, cpu);
+  } catch (const c10::Error& error) {
+    // There is nothing to read while a function is traced: the error does not say for whom.
+    TORCH_CHECK(false, error.what_without_backtrace(), " (here: ", lazy::CurrentOrigin().ToString(),
+                ")");
   }
 }
 

@@ -10,7 +10,6 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "lazy/cpu_trial.h"
-#include "lazy/cuts.h"
 #include "lazy/node_factory.h"
 #include "lazy/origin.h"
 
@@ -236,13 +235,7 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   counter.Add();
   Warn(name);
   lazy::CauseScope cause("the CPU runs", counter.name().c_str());
-  try {
-    at::native::cpu_fallback(op, stack);
-  } catch (c10::Error& error) {
-    // While a function is traced there may be nothing to read: of which operator, it does not say.
-    if (!lazy::MayCut()) error.add_context("the CPU runs " + name);
-    throw;
-  }
+  at::native::cpu_fallback(op, stack);
   RefuseQuantized(op, *stack);
 }
 
