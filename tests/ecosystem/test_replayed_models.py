@@ -51,7 +51,11 @@ TEXT: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {**GPT2, "bos_token_id": 1, "eos_token_id": 2}),
     "llama": ("LlamaConfig", "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 1}),
     "mistral": ("MistralConfig", "MistralForCausalLM", {**SMALL, "num_key_value_heads": 1}),
-    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**SMALL, "num_key_value_heads": 1, "head_dim": 8}),
+    "qwen3": (
+        "Qwen3Config",
+        "Qwen3ForCausalLM",
+        {**SMALL, "num_key_value_heads": 1, "head_dim": 8},
+    ),
     "gemma2": (
         "Gemma2Config",
         "Gemma2ForCausalLM",
@@ -65,11 +69,11 @@ TEXT: dict[str, tuple[str, str, dict[str, Any]]] = {
     "t5": ("T5Config", "T5ForConditionalGeneration", T5),
 }
 IMAGES: dict[str, dict[str, Any]] = {
-    "resnet18": {"base_width": 8},
+    "resnet10t": {},
     "vit_tiny_patch16_224": {"img_size": 32, "embed_dim": 16, "depth": 2, "num_heads": 2},
     "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)},
-    "efficientnet_lite0": {"channel_multiplier": 0.25, "depth_multiplier": 0.2},
-    "mixer_s32_224": {"img_size": 32, "patch_size": 8, "num_blocks": 2, "embed_dim": 16},
+    "mobilenetv3_small_050": {},
+    "mixer_s16_224": {"img_size": 32},
 }
 
 

@@ -140,5 +140,7 @@ class _Finder:
 
 def register() -> None:
     """Waits for accelerate's import, once."""
-    if not any(name in sys.modules for name in _CHANGES) and not any(isinstance(f, _Finder) for f in sys.meta_path):
+    if not any(name in sys.modules for name in _CHANGES) and not any(
+        isinstance(f, _Finder) for f in sys.meta_path
+    ):
         sys.meta_path.insert(0, _Finder())

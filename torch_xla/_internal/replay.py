@@ -163,6 +163,7 @@ class _Attempt:
         kwargs: dict[str, Any],
     ) -> None:
         self.refusal = ""
+        self.is_guarded = False  # All that it can reach is looked at.
         self.recording: Any = None
         self.calls = replay_calls.Calls()
         self._owner = owner
@@ -183,6 +184,7 @@ class _Attempt:
         self.refusal = self._walk.refusal
         if self.refusal:
             return
+        self.is_guarded = True
         given = [*self._walk.tensors, *self._pattern.take_tensors()]
         self._containers = self._pattern.take_containers()
         self._given = given
@@ -393,9 +395,10 @@ class _OfThread:
         self._interval = min(2 * self._interval, self._longest_interval)
         self._to_check = self._interval
         attempt, result = self._trace(args, kwargs)
-        if attempt.calls.refusal:  # It may be a finalizer's: no difference by itself.
+        # What was called may be a finalizer's, what is reached another package's: no differences.
+        if attempt.calls.refusal or not attempt.is_guarded:
             self._recordings.remove(recording)
-            self.reason = attempt.calls.refusal
+            self.reason = attempt.refusal
             return result
         difference = attempt.refusal or _compare(attempt.recording, recording, check=True)
         if difference:

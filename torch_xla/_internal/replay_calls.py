@@ -140,6 +140,7 @@ class Calls:
         torch._C._set_multithreading_enabled(self._has_threads)
         if self._collects:
             gc.enable()
+        self._forget_temporary()
         for name, before, now in zip(
             ("random", "torch's CPU generator", "numpy.random"),
             self._random,
@@ -148,6 +149,14 @@ class Calls:
         ):
             if before != now and not self.refusal:
                 self.refusal = f"it draws random numbers from {name}, on the host"
+
+    def _forget_temporary(self) -> None:
+        """Lets go of objects that nobody else has: the block made them, as it will the next time."""
+        nobody_else = {0: object()}
+        count = sys.getrefcount(nobody_else[0])
+        for key in list(self.objects):  # Those that hold others come first.
+            if sys.getrefcount(self.objects[key]) == count:
+                del self.objects[key]
 
     @staticmethod
     def _random_states() -> list[Any]:
@@ -178,7 +187,9 @@ class Calls:
                     self.objects[id(owner)] = owner
                     if code.co_name == "step":
                         self._step(frame, owner)
-            if (key := (code, id(frame.f_globals))) not in self.code and code.co_filename != __file__:
+            if (
+                key := (code, id(frame.f_globals))
+            ) not in self.code and code.co_filename != __file__:
                 self.code[key] = frame.f_globals
             place = _place_in_stdlib(code.co_filename)
             if place is not None and (

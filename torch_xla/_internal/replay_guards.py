@@ -355,6 +355,8 @@ class Walk:
             self._push(type(value), type(value).__qualname__)
         elif isinstance(value, types.GenericAlias):
             self._visit_items((value.__origin__, *value.__args__), path)
+        elif isinstance(value, types.UnionType):
+            self._visit_items(value.__args__, path)
         elif isinstance(value, slice):
             self._visit_items((value.start, value.stop, value.step), path)
         elif isinstance(value, operator.itemgetter):
@@ -371,7 +373,10 @@ class Walk:
             self.guards.add_question(value.locked, (), path)
         elif isinstance(value, _LRU_CACHE):
             # Its function, the dict with what it keeps, and that.
-            if family(getattr(value.__wrapped__, "__code__", _names.__wrapped__.__code__)) != "trusted":
+            if (
+                family(getattr(value.__wrapped__, "__code__", _names.__wrapped__.__code__))
+                != "trusted"
+            ):
                 self._visit_items(gc.get_referents(value), path)
         elif isinstance(value, LEAVES) or type(value) is object:
             pass
@@ -570,7 +575,9 @@ class Walk:
 
         if type(value) is np.ndarray:
             if value.nbytes > _MAX_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
-                self.refusal = f"{path} is a numpy array that is too large to compare, or not in a row"
+                self.refusal = (
+                    f"{path} is a numpy array that is too large to compare, or not in a row"
+                )
             else:
                 self.guards.add_bytes(value, path)
         elif isinstance(value, np.ufunc):
