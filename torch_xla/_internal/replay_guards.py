@@ -59,6 +59,7 @@ LEAVES = (
     types.NotImplementedType,
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
+    type(vars(collections.namedtuple("_Pair", "a"))["a"]),
     enum.Enum,
     operator.itemgetter,
     range,
@@ -253,23 +254,27 @@ class Walk:
                 self._push(value, f"{where}.{name}")
 
     def _visit_module(self, module: types.ModuleType, path: str) -> None:
-        content = vars(module)
-        file = getattr(module, "__file__", None)
-        kind = "user" if module.__name__ == "__main__" else "trusted"
-        if file is not None:
+        content = vars(module)  # Its own __getattr__ may answer anything.
+        file = content.get("__file__")
+        module_name = str(content.get("__name__"))
+        kind = "user" if module_name == "__main__" else "trusted"
+        if isinstance(file, str):
             kind = file_family(file)
-        elif module.__spec__ is None:
+        elif content.get("__spec__") is None:
             kind = "user"  # Made by hand.
         asked = self._all_attributes if kind == "trusted" else self._attributes
+        asked = asked | {"__getattr__"}
         names = sorted(asked & content.keys())
         others: list[str] = []
         if self._looks_up and (kind == "user" or id(module) in self._asked_by_user):
             others = [name for name in content if not name.startswith("__") and name not in asked]
-        self.guards.add_names(content, [*names, *others], module.__name__)
+        self.guards.add_names(content, [*names, *others], module_name)
         # Of PyTorch's modules it is what the others ask.
-        absent = self._attributes.difference(content)
+        absent = (self._attributes | {"__getattr__"}).difference(content)
+        if kind == "user":
+            self.guards.add_instance(module, module_name)
         self.guards.add_absent(
-            content, None if others and kind == "user" else absent, module.__name__
+            content, None if others and kind == "user" else absent, module_name
         )
         if type(module) is not types.ModuleType:
             self._push(type(module), type(module).__qualname__)
@@ -278,15 +283,15 @@ class Walk:
         for name in names:
             value = content[name]
             if kind != "trusted" or isinstance(value, _CODE):
-                self._push(value, f"{module.__name__}.{name}")
+                self._push(value, f"{module_name}.{name}")
             elif module is os and name in ("environ", "getenv"):
                 self._push(os.environ._data, "os.environ")  # type: ignore[attr-defined]
-            elif name in self._attributes and not module.__name__.startswith("torch"):
+            elif name in self._attributes and not module_name.startswith("torch"):
                 if isinstance(value, (list, dict, set, logging.Logger)):
-                    self._push(value, f"{module.__name__}.{name}")
+                    self._push(value, f"{module_name}.{name}")
         for name in others if kind == "user" else ():
             if not isinstance(content[name], (types.FunctionType, types.ModuleType, type)):
-                self._push(content[name], f"{module.__name__}.{name}")
+                self._push(content[name], f"{module_name}.{name}")
 
     def _visit(self, value: Any, path: str) -> None:
         if isinstance(value, torch.Tensor):
@@ -396,6 +401,11 @@ class Walk:
             self.generators.append((value, value.get_state(), path))
         elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
             self.refusal = f"{path} is a storage, whose content no guard compares"
+        elif type(value) is bytearray:
+            if len(value) > _MAX_BYTES:
+                self.refusal = f"{path} is a bytearray that is too large to compare"
+            else:
+                self.guards.add_bytes(value, path)
         elif type(value).__module__ == "numpy":
             self._visit_numpy(value, path)
         else:
@@ -460,6 +470,8 @@ class Walk:
             if base in self._classes or not base.__flags__ & _IS_HEAP_TYPE:
                 continue
             self._classes.add(base)
+            if base is torch.utils.hooks.RemovableHandle and "next_id" not in self._attributes:
+                continue  # It counts hooks; what its objects are is PyTorch's.
             self.guards.add_class(base, base.__qualname__)
             file = getattr(sys.modules.get(base.__module__), "__file__", None)
             is_trusted = file is not None and file_family(file) == "trusted"
@@ -523,6 +535,8 @@ class Walk:
             for name, item in content.items():
                 self._push(item, f"{path}.{name}")
             self._entering = False
+        if isinstance(value, BaseException):
+            slots += ["args", "__cause__", "__context__"]
         for name in slots:
             self.guards.add_attribute(value, name, f"{path}.{name}")
             self._push(getattr(value, name, None), f"{path}.{name}")

@@ -30,6 +30,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import mutations_around
 import numpy as np
 import torch
 
@@ -1061,8 +1062,10 @@ def outcome(function: Callable[..., Any], *args: Any) -> Any:
         return type(error).__name__
 
 
-def run(pair: Pair) -> Outcome:
+def run(pair: Pair | mutations_around.Around) -> Outcome:
     """Runs a pair."""
+    if isinstance(pair, mutations_around.Around):
+        return Outcome(*mutations_around.run(pair, outcome))
     thing = THINGS[pair.thing]
     value = thing.make()
     get, put_value = WAYS[pair.place](value)
@@ -1102,11 +1105,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=1 << 30, help="how many pairs, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--around", action="store_true", help="changes around functions alone")
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th of them, from the i-th on")
     parser.add_argument("--reasons", action="store_true", help="show why calls were not replayed")
     options = parser.parse_args()
-    chosen = [pair for pair in pairs() if options.only in str(pair)]
+    every: list[Any] = [*([] if options.around else pairs()), *mutations_around.pairs()]
+    chosen = [pair for pair in every if options.only in str(pair)]
     random.Random(options.seed).shuffle(chosen)
     first, step = map(int, options.part.split("/"))
     chosen = chosen[first : options.count : step]
@@ -1117,7 +1122,7 @@ def main() -> int:
         found = run(pair)
         replayed += found.replayed
         if not found.replayed:
-            reasons[f"{pair.place}/{pair.thing}: {found.reason[:150]}"] += 1
+            reasons[f"{'/'.join(str(pair).split('/')[:2])}: {found.reason[:150]}"] += 1
         if found.stale:
             stale += 1
             print(f"STALE {pair}: {found.stale}", flush=True)

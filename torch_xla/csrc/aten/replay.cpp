@@ -52,13 +52,17 @@ std::vector<const at::Tensor*> Pointers(const std::vector<at::Tensor>& tensors) 
   return pointers;
 }
 
+/// How often a tensor was written to; those of inference mode do not count.
+uint32_t VersionOf(const c10::TensorImpl& impl) {
+  return impl.is_inference() ? 0 : impl.version_counter().current_version();
+}
+
 /// Whether nobody but a parameter has ever seen a gradient, or has its memory: what takes its place
 /// may as well be it.
 bool IsOnlyGradient(const at::Tensor& grad) {
   auto* impl = static_cast<XLATensorImpl*>(grad.unsafeGetTensorImpl());
   return grad.use_count() == 1 && grad.weak_use_count() == 1 && impl->root().use_count() == 1 &&
-         !impl->pyobj_slot()->load_pyobj() && !impl->autograd_meta() &&
-         impl->version_counter().current_version() == 0;
+         !impl->pyobj_slot()->load_pyobj() && !impl->autograd_meta() && VersionOf(*impl) == 0;
 }
 
 /// A tensor that has the storage.
@@ -419,15 +423,19 @@ ReplayRecorder::ReplayRecorder(std::vector<at::Tensor> tensors, int device)
       first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
       rng_before_(lazy::GetRngSeed(device)),
       plan_(std::make_shared<ReplayPlan>()) {
-  outer_ = lazy::SetRecorder(&recorder_);
   recorder_.first_data = first_data_;
   plan_->device_ = device;
-  if (!refusal_.empty()) return;
+  if (refusal_.empty()) LookAtTensors();
+  outer_ =
+      lazy::SetRecorder(&recorder_);  // Last: where something throws nobody would take it back.
+}
+
+void ReplayRecorder::LookAtTensors() {
   for (const TensorTable::Entry& entry : before_.entries) {
     plan_->guards_.emplace_back(entry);
-    versions_.push_back(entry.impl->version_counter().current_version());
+    versions_.push_back(VersionOf(*entry.impl));
     if (entry.grad >= 0) grads_.push_back(entry.impl->grad());
-    if (entry.impl->root()->device() != device) refusal_ = "tensors of more than one xla device";
+    if (entry.impl->root()->device() != device_) refusal_ = "tensors of more than one xla device";
   }
   for (lazy::Storage* storage : before_.storages) {
     storages_.push_back(lazy::StoragePtr::reclaim_copy(storage));
@@ -750,7 +758,7 @@ std::string ReplayRecorder::AddValues(const lazy::RecordedCut* cut) {
   std::sort(plan_->needed_.begin(), plan_->needed_.end());
   for (size_t i = 0; i < versions_.size(); ++i) {
     const TensorTable::Entry& entry = before_.entries[i];
-    if (entry.twin < 0 && entry.impl->version_counter().current_version() != versions_[i]) {
+    if (entry.twin < 0 && VersionOf(*entry.impl) != versions_[i]) {
       plan_->bumped_.push_back(static_cast<uint32_t>(i));
     }
   }

@@ -228,6 +228,7 @@ class ReplayRecorder {
   ReplayPlanPtr Finish(std::string* refusal);
 
  private:
+  void LookAtTensors();
   ReplayTensor Describe(const XLATensorImpl& impl);
   bool IsAlike(const ReplayPlan::GradUpdate& update, int32_t before) const;
   std::string FindChanges();
