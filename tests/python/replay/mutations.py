@@ -1046,7 +1046,9 @@ def bits(value: Any) -> Any:
     """Returns all that a caller can see of a result."""
     if isinstance(value, torch.Tensor):
         found = value.detach().cpu()
-        content = found.numpy().tobytes() if found.dtype != torch.bfloat16 else found.float().numpy()
+        if found.dtype == torch.bfloat16:
+            found = found.float()
+        content = found.resolve_neg().numpy().tobytes()
         return (str(value.dtype), tuple(value.shape), str(value.device), value.requires_grad, content)
     if isinstance(value, (tuple, list)):
         return [type(value).__name__, *map(bits, value)]

@@ -53,7 +53,7 @@ std::vector<const at::Tensor*> Pointers(const std::vector<at::Tensor>& tensors) 
 }
 
 /// How often a tensor was written to; those of inference mode do not count.
-uint32_t VersionOf(const c10::TensorImpl& impl) {
+uint32_t VersionOf(c10::TensorImpl& impl) {
   return impl.is_inference() ? 0 : impl.version_counter().current_version();
 }
 
