@@ -69,23 +69,25 @@ def functions() -> Callable[[torch.Tensor], Any]:
 def layers() -> Callable[[torch.Tensor], Any]:
     model = nn.Sequential(
         nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)
-    ).to(DEVICE)
+    )
+    model.to(DEVICE).requires_grad_(False)
     return lambda x: model(x)
 
 
 def images() -> Callable[[torch.Tensor], Any]:
     model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.MaxPool2d(2)).to(DEVICE).eval()
+    model.requires_grad_(False)
     return lambda x: model(x.reshape(1, 1, 4, 4))
 
 
 def attention() -> Callable[[torch.Tensor], Any]:
-    layer = nn.MultiheadAttention(4, 2, batch_first=True).to(DEVICE)
+    layer = nn.MultiheadAttention(4, 2, batch_first=True).to(DEVICE).requires_grad_(False)
     return lambda x: layer(x[None], x[None], x[None], need_weights=False)[0]
 
 
 def recurrent() -> Callable[[torch.Tensor], Any]:
-    layer = nn.LSTM(4, 3).to(DEVICE)
-    return lambda x: layer(x[:, None])[0].detach()
+    layer = nn.LSTM(4, 3).to(DEVICE).requires_grad_(False)
+    return lambda x: layer(x[:, None])[0]
 
 
 def training(make: Callable[[Any], torch.optim.Optimizer]) -> Program:
