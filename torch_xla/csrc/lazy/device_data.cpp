@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "XLAOps.h"
+#include "lazy/below_modes.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
 #include "lazy/timeline.h"
@@ -256,6 +257,7 @@ const Buffers& DeviceData::On(const DeviceSet* devices) {
 }
 
 void DeviceData::MakeBuffers() {
+  const BelowModes below;  // This may be the tracing thread.
   try {
     buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, *devices_, *sharding());
   } catch (...) {

@@ -1,6 +1,5 @@
 #include "lazy/host_calls.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -16,6 +15,7 @@
 #include "debug/metrics.h"
 #include "ir/attributes.h"
 #include "lazy/argument_decoder.h"
+#include "lazy/below_modes.h"
 #include "lazy/device.h"
 #include "lazy/transfer.h"
 
@@ -312,11 +312,7 @@ void HostCalls::Run(uint64_t producer) {
   if (promises_.empty()) return;
   counter.Add();
   at::DisableRecordFunctionGuard no_profile;
-  at::AutoDispatchBelowAutograd below_autograd;
-  // This may be the tracing thread: a mode of the user's must not see these.
-  c10::impl::ExcludeDispatchKeyGuard no_modes(
-      c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const BelowModes below;  // This may be the tracing thread.
   for (const Call& call : calls_) slots_[call.result].value = Compute(call);
   for (const auto& [slot, data] : promises_) {
     data->Fulfil(Upload(slots_[slot].Value(), *DevicesOf(data->device()), *data->sharding()),

@@ -1,12 +1,12 @@
 #include "lazy/stand_in.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "lazy/argument_decoder.h"
+#include "lazy/below_modes.h"
 #include "lazy/meta_kernels.h"
 
 namespace torch_xla::lazy {
@@ -42,15 +42,6 @@ struct MetaOperands {
     return number;
   }
   c10::Scalar Scalar() { return ScalarOf(operands[next++]); }
-};
-
-/// Kernels that are called meanwhile are below autograd, autocast and Python modes: one that
-/// watches the user's calls must not see ours.
-struct Below {
-  at::AutoDispatchBelowAutograd autograd;
-  c10::impl::ExcludeDispatchKeyGuard modes{
-      c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
 };
 
 ir::ShapeRef ShapeOf(const at::Tensor& tensor) {
@@ -94,12 +85,12 @@ torch::jit::Stack WithTensors(const torch::jit::Stack& arguments,
 }
 
 void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  const Below below;
+  const BelowModes below;
   op.callBoxed(stack);
 }
 
 void CallMeta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  const Below below;
+  const BelowModes below;
   if (const c10::KernelFunction* kernel = FindMetaKernel(op.operator_name())) {
     kernel->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } else {
