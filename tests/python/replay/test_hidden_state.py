@@ -120,6 +120,7 @@ GUARDED = {
     "sys.argv": (lambda v: sys.argv.__setitem__(0, "a" * int(v)), lambda: len(sys.argv[0])),
     "enum": (lambda v: setattr(Colour.RED, "scale", v), lambda: Colour.RED.scale),
     "metaclass": (lambda v: setattr(Meta, "scale", v), lambda: WithMeta.current),
+    "contextvar": (lambda v: VARIABLE.set(v), lambda: VARIABLE.get()),
     "nullcontext": (lambda v: setattr(CONTEXT, "enter_result", v), entering),
 }
 
@@ -130,7 +131,6 @@ REFUSED = {
     "shared": (lambda v: setattr(SHARED, "value", v), lambda: SHARED.value, "other processes"),
     "ctypes": (lambda v: setattr(NUMBER, "value", v), lambda: NUMBER.value, "no guard sees into"),
     "future": (set_future, lambda: FUTURE.result(), "calls result() of concurrent"),
-    "contextvar": (lambda v: VARIABLE.set(v), lambda: VARIABLE.get(), "no guard sees into"),
     "attrgetter": (set_setting, lambda: GETTER(settings), "no guard sees into"),
     "sys.modules": (set_setting, lambda: sys.modules["replay_settings"].SCALE, "sys.modules"),
     "import_module": (

@@ -248,6 +248,22 @@ class TestPython:
             notices(step(parameter), lambda: monkeypatch.setitem(globals(), "SCALE", 3.0), ones())
 
 
+@pytest.mark.parametrize("every", [2, 5])
+def test_attempts_end(every, monkeypatch):
+    def search(*objects):
+        raise AssertionError("a recording searches all objects of the process")
+
+    monkeypatch.setattr("gc.get_referrers", search)
+    monkeypatch.setattr("gc.get_objects", search)
+    box = Field("a")
+    function = torch_xla.compile(lambda x: x * box.scale, replay=True)
+    for i in range(150):
+        box.scale = float(i // every)
+        assert function(ones()).tolist() == [box.scale] * 2
+    found = status(function)
+    assert found.state == "refused" and "too few calls are replayed" in found.reason
+
+
 norm, chain = nn.LayerNorm(2).requires_grad_(False), nn.Sequential(nn.ReLU())
 PATCHES = {
     "LayerNorm.forward": (nn.LayerNorm, "forward", lambda x: norm.to("xla")(x)),
