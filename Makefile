@@ -23,7 +23,7 @@ TOOLS := $(VENV)/.tools-stamp
 INSTALLED := $(BUILD)/.installed-stamp
 CONFIGURE := -DTORCH_XLA_WERROR=ON -DTORCH_XLA_COMPILE_JOBS=$(JOBS)
 
-.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python frameworks ecosystem models platforms conformance matrix sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
+.PHONY: help setup gtest zlib build wheel sdist demo test test-cpp test-python frameworks ecosystem models platforms conformance matrix mutations sanitize fuzz fuzz-programs docs typecheck lint format bench bench-gate clean distclean
 
 help:
 	@echo "make setup     environment in $(VENV): torch $(TORCH_VERSION), the CPU plugin, tools"
@@ -36,6 +36,7 @@ help:
 	echo "make platforms  programs for chips that are not there: docs/platforms.md"
 	echo "make conformance  PyTorch's operators and modules against CPU, all of them: docs/operators.md"
 	echo "make matrix    small programs under every surface against CPU, all pairs: docs/matrix.md"
+	echo "make mutations  what may change between replayed calls, all pairs: docs/replay.md"
 	echo "make sanitize  C++ tests under the address and undefined behaviour sanitizers, those with threads under ThreadSanitizer"
 	echo "make fuzz      the TFRecord reader under libFuzzer, 10 minutes"
 	echo "make docs      this documentation as a site: build/site"
@@ -180,6 +181,10 @@ conformance: $(INSTALLED) $(TOOLS)
 	$(if $(ARGS),,$(PY) tests/python/number_sweep.py || status=1)
 	$(if $(ARGS),,$(PY) -m pytest -n $(TEST_WORKERS) -m conformance || status=1)
 	exit $$status
+
+# ARGS='--only linear --reasons': some pairs alone, see tests/python/replay/mutations.py --help.
+mutations: $(INSTALLED) $(TOOLS)
+	@$(PY) tests/python/replay/mutations.py $(ARGS)
 
 # ARGS='-k "Pads x replay" -v': some pairs alone, see tests/python/matrix/matrix.py --help.
 matrix: $(INSTALLED) $(TOOLS)

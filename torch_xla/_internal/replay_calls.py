@@ -151,7 +151,7 @@ class Calls:
                 self.refusal = f"it draws random numbers from {name}, on the host"
 
     def _forget_temporary(self) -> None:
-        """Lets go of objects that nobody else has: the block made them, as it will the next time."""
+        """Lets go of objects that nobody else has: the block made them, and will again."""
         nobody_else = {0: object()}
         count = sys.getrefcount(nobody_else[0])
         for key in list(self.objects):  # Those that hold others come first.

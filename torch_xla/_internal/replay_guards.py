@@ -250,7 +250,7 @@ class Walk:
             value = variables[name]
             if kind == "user" and isinstance(value, types.ModuleType):
                 self._asked_by_user.add(id(value))
-            if kind != "trusted" or isinstance(value, _CODE):
+            if kind != "trusted" or issubclass(type(value), _CODE):
                 self._push(value, f"{where}.{name}")
 
     def _visit_module(self, module: types.ModuleType, path: str) -> None:
@@ -273,16 +273,14 @@ class Walk:
         absent = (self._attributes | {"__getattr__"}).difference(content)
         if kind == "user":
             self.guards.add_instance(module, module_name)
-        self.guards.add_absent(
-            content, None if others and kind == "user" else absent, module_name
-        )
+        self.guards.add_absent(content, None if others and kind == "user" else absent, module_name)
         if type(module) is not types.ModuleType:
             self._push(type(module), type(module).__qualname__)
         if module is sys and "modules" in self._attributes:
             self.refusal = "it looks modules up in sys.modules"
         for name in names:
             value = content[name]
-            if kind != "trusted" or isinstance(value, _CODE):
+            if kind != "trusted" or issubclass(type(value), _CODE):
                 self._push(value, f"{module_name}.{name}")
             elif module is os and name in ("environ", "getenv"):
                 self._push(os.environ._data, "os.environ")  # type: ignore[attr-defined]

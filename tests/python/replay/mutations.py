@@ -532,13 +532,30 @@ def masked() -> Any:
 
 
 NUMBERS: dict[str, Any] = {
-    "other": 2.5, "nan": float("nan"), "inf": float("inf"), "tiny": 1e-310, "negative": -1.5,
-    "zero": 0.0, "negative_zero": -0.0, "int": 3, "bool": True, "complex": 2j, "none": None,
-    "text": "a", "double": np.float64(7.5), "single": np.float32(7.5), "half": np.float16(7.5),
-    "long": np.int64(5), "level": Level.HIGH, "floating": Floating(3.0), "big": 10**40,
-    "tensor": lambda: torch.tensor(4.0), "on_device": lambda: torch.tensor(4.0, device=DEVICE),
-    "fraction": fractions.Fraction(1, 3), "decimal": decimal.Decimal("1.5"),
-}  # fmt: skip
+    "other": 2.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "tiny": 1e-310,
+    "negative": -1.5,
+    "zero": 0.0,
+    "negative_zero": -0.0,
+    "int": 3,
+    "bool": True,
+    "complex": 2j,
+    "none": None,
+    "text": "a",
+    "double": np.float64(7.5),
+    "single": np.float32(7.5),
+    "half": np.float16(7.5),
+    "long": np.int64(5),
+    "level": Level.HIGH,
+    "floating": Floating(3.0),
+    "big": 10**40,
+    "tensor": lambda: torch.tensor(4.0),
+    "on_device": lambda: torch.tensor(4.0, device=DEVICE),
+    "fraction": fractions.Fraction(1, 3),
+    "decimal": decimal.Decimal("1.5"),
+}
 
 
 def times(value: Any, x: torch.Tensor) -> torch.Tensor:
@@ -547,19 +564,34 @@ def times(value: Any, x: torch.Tensor) -> torch.Tensor:
 
 THINGS: dict[str, Thing] = {
     "float": Thing(lambda: 1.5, times, {name: to(new) for name, new in NUMBERS.items()}),
-    "zero": Thing(lambda: 0.0, times, {"sign": to(-0.0), "int": to(0), "numpy": to(np.float64(-0.0))}),
+    "zero": Thing(
+        lambda: 0.0, times, {"sign": to(-0.0), "int": to(0), "numpy": to(np.float64(-0.0))}
+    ),
     "numpy_zero": Thing(lambda: np.float64(0.0), times, {"sign": to(np.float64(-0.0))}),
     "int": Thing(
         lambda: 2,
         lambda v, x: (x * v + torch.ones(2, device=DEVICE).repeat(int(v)).sum()) / v,
-        {"other": to(3), "float": to(2.0), "bool": to(True), "level": to(Level.HIGH),
-         "negative": to(-1), "numpy": to(np.int32(4)), "none": to(None)},
+        {
+            "other": to(3),
+            "float": to(2.0),
+            "bool": to(True),
+            "level": to(Level.HIGH),
+            "negative": to(-1),
+            "numpy": to(np.int32(4)),
+            "none": to(None),
+        },
     ),
     "flag": Thing(
         lambda: True,
         lambda v, x: x * 2 if v else x.sum() - x,
-        {"false": to(False), "none": to(None), "zero": to(0), "one": to(1), "list": to(lambda: []),
-         "text": to("")},
+        {
+            "false": to(False),
+            "none": to(None),
+            "zero": to(0),
+            "one": to(1),
+            "list": to(lambda: []),
+            "text": to(""),
+        },
     ),
     "text": Thing(
         lambda: "a",
@@ -585,51 +617,81 @@ THINGS: dict[str, Thing] = {
         lambda: [1.0, 2.0, 3.0],
         lambda v, x: x * fold(v),
         {
-            "item": do(at("__setitem__", 1, 9.0)), "append": do(at("append", 4.0)),
-            "pop": do(at("pop")), "reverse": do(at("reverse")), "clear": do(at("clear")),
-            "insert": do(at("insert", 0, 7.0)), "slice": do(at("__setitem__", slice(0, 2), [5.0])),
-            "sort": do(lambda v: v.sort(reverse=True)), "delete": do(at("__delitem__", 0)),
-            "extend": do(at("__iadd__", [1.0])), "twice": do(at("__imul__", 2)),
-            "tuple": to((3.0, 1.0)), "other": to(lambda: [4.0]), "sub": to(lambda: Reversed([1.0, 2.0])),
-            "array": to(lambda: np.array([3.0, 1.0])), "set": to(lambda: {1.0}),
+            "item": do(at("__setitem__", 1, 9.0)),
+            "append": do(at("append", 4.0)),
+            "pop": do(at("pop")),
+            "reverse": do(at("reverse")),
+            "clear": do(at("clear")),
+            "insert": do(at("insert", 0, 7.0)),
+            "slice": do(at("__setitem__", slice(0, 2), [5.0])),
+            "sort": do(lambda v: v.sort(reverse=True)),
+            "delete": do(at("__delitem__", 0)),
+            "extend": do(at("__iadd__", [1.0])),
+            "twice": do(at("__imul__", 2)),
+            "tuple": to((3.0, 1.0)),
+            "other": to(lambda: [4.0]),
+            "sub": to(lambda: Reversed([1.0, 2.0])),
+            "array": to(lambda: np.array([3.0, 1.0])),
+            "set": to(lambda: {1.0}),
         },
     ),
     "nested": Thing(
         lambda: ([1.0], ({"a": [2.0, 3.0]},)),
         lambda v, x: x * fold(v[0]) + fold(v[1][0]["a"]),
-        {"first": do(lambda v: v[0].append(2.0)), "inner": do(lambda v: v[1][0]["a"].pop()),
-         "entry": do(lambda v: v[1][0].update(a=[7.0])), "delete": do(lambda v: v[1][0].clear())},
+        {
+            "first": do(lambda v: v[0].append(2.0)),
+            "inner": do(lambda v: v[1][0]["a"].pop()),
+            "entry": do(lambda v: v[1][0].update(a=[7.0])),
+            "delete": do(lambda v: v[1][0].clear()),
+        },
     ),
     "dict": Thing(
         lambda: {"a": 1.0, "b": 2.0},
         lambda v, x: x * fold(v.values()) + fold(map(len, map(str, v))) + v.get("c", 0),
         {
-            "set": do(at("update", {"a": 5.0})), "add": do(at("__setitem__", "c", 4.0)),
-            "delete": do(at("__delitem__", "a")), "order": do(lambda v: v.update(a=v.pop("a"))),
-            "rename": do(lambda v: v.update(long=v.pop("b"))), "clear": do(at("clear")),
-            "popitem": do(at("popitem")), "or": do(at("__ior__", {"b": 3.0})),
-            "ordered": to(lambda: collections.OrderedDict(b=1.0, a=2.0)), "none": to(None),
-            "default": do(at("setdefault", "c", 3.0)), "int": do(at("__setitem__", "a", 2)),
+            "set": do(at("update", {"a": 5.0})),
+            "add": do(at("__setitem__", "c", 4.0)),
+            "delete": do(at("__delitem__", "a")),
+            "order": do(lambda v: v.update(a=v.pop("a"))),
+            "rename": do(lambda v: v.update(long=v.pop("b"))),
+            "clear": do(at("clear")),
+            "popitem": do(at("popitem")),
+            "or": do(at("__ior__", {"b": 3.0})),
+            "ordered": to(lambda: collections.OrderedDict(b=1.0, a=2.0)),
+            "none": to(None),
+            "default": do(at("setdefault", "c", 3.0)),
+            "int": do(at("__setitem__", "a", 2)),
         },
     ),
     "keys": Thing(
         lambda: {1: 2.0, 2: 3.0},
         lambda v, x: x * fold(v.values()) + fold(len(type(key).__name__) for key in v),
-        {"type": do(lambda v: v.update({2.0: v.pop(2)})), "bool": do(lambda v: v.update({True: v.pop(1)}))},
+        {
+            "type": do(lambda v: v.update({2.0: v.pop(2)})),
+            "bool": do(lambda v: v.update({True: v.pop(1)})),
+        },
     ),
     "ordered": Thing(
         lambda: collections.OrderedDict(a=1.0, b=2.0, c=3.0),
         lambda v, x: x * fold(v.values()),
-        {"end": do(at("move_to_end", "a")), "begin": do(lambda v: v.move_to_end("c", last=False)),
-         "set": do(at("__setitem__", "a", 4.0)), "pop": do(lambda v: v.popitem(last=False)),
-         "below": do(lambda v: dict.__setitem__(v, "b", 9.0)), "add": do(at("setdefault", "d", 1.0)),
-         "attribute": do(put("hidden", 3.0), at("__delitem__", "b"))},
+        {
+            "end": do(at("move_to_end", "a")),
+            "begin": do(lambda v: v.move_to_end("c", last=False)),
+            "set": do(at("__setitem__", "a", 4.0)),
+            "pop": do(lambda v: v.popitem(last=False)),
+            "below": do(lambda v: dict.__setitem__(v, "b", 9.0)),
+            "add": do(at("setdefault", "d", 1.0)),
+            "attribute": do(put("hidden", 3.0), at("__delitem__", "b")),
+        },
     ),
     "defaultdict": Thing(
         lambda: collections.defaultdict(lambda: 2.0, a=1.0),
         lambda v, x: x * v.default_factory() + v["a"],
-        {"factory": do(put("default_factory", lambda: 5.0)), "set": do(at("update", {"a": 3.0})),
-         "none": do(put("default_factory", None))},
+        {
+            "factory": do(put("default_factory", lambda: 5.0)),
+            "set": do(at("update", {"a": 3.0})),
+            "none": do(put("default_factory", None)),
+        },
     ),
     "counter": Thing(
         lambda: collections.Counter("aab"),
@@ -639,8 +701,11 @@ THINGS: dict[str, Thing] = {
     "chain": Thing(
         lambda: collections.ChainMap({"a": 1.0}, {"a": 2.0, "b": 3.0}),
         lambda v, x: x * v["a"] + v["b"],
-        {"front": do(lambda v: v.maps.insert(0, {"b": 9.0})), "inner": do(lambda v: v.maps[1].update(b=7.0)),
-         "delete": do(lambda v: v.maps[0].clear())},
+        {
+            "front": do(lambda v: v.maps.insert(0, {"b": 9.0})),
+            "inner": do(lambda v: v.maps[1].update(b=7.0)),
+            "delete": do(lambda v: v.maps[0].clear()),
+        },
     ),
     "user_list": Thing(
         lambda: collections.UserList([1.0, 2.0]),
@@ -650,27 +715,44 @@ THINGS: dict[str, Thing] = {
     "set": Thing(
         lambda: {1.0, 2.0},
         lambda v, x: x * fold(sorted(v)),
-        {"add": do(at("add", 3.0)), "discard": do(at("discard", 1.0)), "clear": do(at("clear")),
-         "update": do(at("__ior__", {8.0})), "frozen": to(frozenset({5.0}))},
+        {
+            "add": do(at("add", 3.0)),
+            "discard": do(at("discard", 1.0)),
+            "clear": do(at("clear")),
+            "update": do(at("__ior__", {8.0})),
+            "frozen": to(frozenset({5.0})),
+        },
     ),
     "fields": Thing(
         lambda: {Field("a", 1.0), Field("b", 2.0)},
         lambda v, x: x * fold(one.scale for one in sorted(v, key=lambda one: one.name)),
-        {"equal": do(at("discard", Field("a")), at("add", Field("a", 5.0))),
-         "inside": do(lambda v: setattr(next(iter(v)), "scale", 7.0))},
+        {
+            "equal": do(at("discard", Field("a")), at("add", Field("a", 5.0))),
+            "inside": do(lambda v: setattr(next(iter(v)), "scale", 7.0)),
+        },
     ),
     "deque": Thing(
         lambda: collections.deque([1.0, 2.0, 3.0]),
         lambda v, x: x * fold(v),
-        {"append": do(at("append", 4.0)), "left": do(at("appendleft", 4.0)), "rotate": do(at("rotate", 1)),
-         "pop": do(at("popleft")), "item": do(at("__setitem__", 1, 7.0)), "reverse": do(at("reverse")),
-         "clear": do(at("clear")), "type": do(at("__setitem__", 0, True))},
+        {
+            "append": do(at("append", 4.0)),
+            "left": do(at("appendleft", 4.0)),
+            "rotate": do(at("rotate", 1)),
+            "pop": do(at("popleft")),
+            "item": do(at("__setitem__", 1, 7.0)),
+            "reverse": do(at("reverse")),
+            "clear": do(at("clear")),
+            "type": do(at("__setitem__", 0, True)),
+        },
     ),
     "equals": Thing(
         lambda: collections.deque([Field("a", 1.0), 0.0]),
         lambda v, x: x * v[0].scale * (1.0 + v[1]) + x * v[1],
-        {"equal": do(at("__setitem__", 0, Field("a", 5.0))), "sign": do(at("__setitem__", 1, -0.0)),
-         "inside": do(lambda v: setattr(v[0], "scale", 3.0))},
+        {
+            "equal": do(at("__setitem__", 0, Field("a", 5.0))),
+            "sign": do(at("__setitem__", 1, -0.0)),
+            "inside": do(lambda v: setattr(v[0], "scale", 3.0)),
+        },
     ),
     "bytes": Thing(
         lambda: bytearray(b"\1\2"),
@@ -681,14 +763,23 @@ THINGS: dict[str, Thing] = {
         lambda: array(1, 2),
         lambda v, x: x * torch.as_tensor(v).to(DEVICE),
         {
-            "fill": do(at("fill", 9)), "item": do(at("__setitem__", 0, 5)), "view": do(write(lambda v: v[:1])),
+            "fill": do(at("fill", 9)),
+            "item": do(at("__setitem__", 0, 5)),
+            "view": do(write(lambda v: v[:1])),
             "buffer": do(lambda v: memoryview(v).cast("B").__setitem__(3, 0x41)),
-            "tensor": do(lambda v: torch.from_numpy(v).mul_(2)), "sort": do(lambda v: v[::-1].sort()),
-            "add": do(at("__iadd__", 1)), "put": do(lambda v: np.put(v, 1, 6)), "swap": do(lambda v: v.byteswap(inplace=True)),
-            "copyto": do(lambda v: np.copyto(v, 3)), "out": do(lambda v: np.multiply(v, 4, out=v)),
-            "flat": do(lambda v: v.flat.__setitem__(0, 8)), "other": to(lambda: array(3, 3)),
-            "double": to(lambda: array(3, 3, dtype=np.float64)), "shape": do(put("shape", (2, 1))),
-            "dtype": do(put("dtype", np.int32)), "strided": to(lambda: np.arange(4, dtype=np.float32)[::2]),
+            "tensor": do(lambda v: torch.from_numpy(v).mul_(2)),
+            "sort": do(lambda v: v[::-1].sort()),
+            "add": do(at("__iadd__", 1)),
+            "put": do(lambda v: np.put(v, 1, 6)),
+            "swap": do(lambda v: v.byteswap(inplace=True)),
+            "copyto": do(lambda v: np.copyto(v, 3)),
+            "out": do(lambda v: np.multiply(v, 4, out=v)),
+            "flat": do(lambda v: v.flat.__setitem__(0, 8)),
+            "other": to(lambda: array(3, 3)),
+            "double": to(lambda: array(3, 3, dtype=np.float64)),
+            "shape": do(put("shape", (2, 1))),
+            "dtype": do(put("dtype", np.int32)),
+            "strided": to(lambda: np.arange(4, dtype=np.float32)[::2]),
             "sign": do(at("fill", -0.0)),
         },
     ),
@@ -700,12 +791,19 @@ THINGS: dict[str, Thing] = {
     "plane": Thing(
         masked,
         lambda v, x: x * float(v[0, 1]) + v.shape[0],
-        {"shape": do(put("shape", (3, 2))), "item": do(at("__setitem__", (0, 1), 7)), "strided": to(lambda: masked().T)},
+        {
+            "shape": do(put("shape", (3, 2))),
+            "item": do(at("__setitem__", (0, 1), 7)),
+            "strided": to(lambda: masked().T),
+        },
     ),
     "polynomial": Thing(
         lambda: np.poly1d([1.0, 2.0]),
         lambda v, x: x * float(v(2.0)),
-        {"coefficient": do(lambda v: v.coeffs.__setitem__(0, 5.0)), "set": do(at("__setitem__", 1, 4.0))},
+        {
+            "coefficient": do(lambda v: v.coeffs.__setitem__(0, 5.0)),
+            "set": do(at("__setitem__", 1, 4.0)),
+        },
     ),
     "vectorized": Thing(
         lambda: np.vectorize(abs),
@@ -721,72 +819,125 @@ THINGS: dict[str, Thing] = {
         lambda: host(1.0, 2.0),
         lambda v, x: x * v.to(DEVICE),
         {
-            "mul": do(at("mul_", 3)), "data": do(lambda v: v.data.mul_(3)), "assign": do(put("data", host(7.0, 8.0))),
-            "numpy": do(write(lambda v: v.numpy())), "set": do(lambda v: v.set_(host(4.0, 4.0))),
+            "mul": do(at("mul_", 3)),
+            "data": do(lambda v: v.data.mul_(3)),
+            "assign": do(put("data", host(7.0, 8.0))),
+            "numpy": do(write(lambda v: v.numpy())),
+            "set": do(lambda v: v.set_(host(4.0, 4.0))),
             "storage": do(lambda v: v.untyped_storage().copy_(host(4.0, 5.0).untyped_storage())),
-            "detached": do(lambda v: v.detach().add_(1)), "item": do(at("__setitem__", 0, 6.0)),
-            "dlpack": do(lambda v: torch.from_dlpack(v).fill_(2.5)), "size": do(at("resize_", 1)),
-            "grad": do(at("requires_grad_")), "swap": do(lambda v: torch.utils.swap_tensors(v, host(8.0, 1.0))),
-            "byte": do(lambda v: v.view(torch.uint8).__setitem__(3, 0x41)), "shared": do(at("share_memory_"), lambda v: v.numpy().fill(3)),
-            "shape": do(put("data", host(5.0))), "double": do(put("data", host(5.0).double())),
-            "other": to(lambda: host(5.0, 6.0)), "strided": do(put("data", host(1.0, 2.0, 3.0, 4.0)[::2])),
-            "copy": do(lambda v: v.copy_(host(9.0, 1.0))), "out": do(lambda v: torch.add(v, 1, out=v)),
-            "foreach": do(lambda v: torch._foreach_mul_([v], 2)), "sign": do(at("fill_", -0.0)),
-            "grad_of": do(at("requires_grad_"), put("grad", host(1.0, 1.0))), "conj": to(lambda: host(1.0, 2.0).neg()),
+            "detached": do(lambda v: v.detach().add_(1)),
+            "item": do(at("__setitem__", 0, 6.0)),
+            "dlpack": do(lambda v: torch.from_dlpack(v).fill_(2.5)),
+            "size": do(at("resize_", 1)),
+            "grad": do(at("requires_grad_")),
+            "swap": do(lambda v: torch.utils.swap_tensors(v, host(8.0, 1.0))),
+            "byte": do(lambda v: v.view(torch.uint8).__setitem__(3, 0x41)),
+            "shared": do(at("share_memory_"), lambda v: v.numpy().fill(3)),
+            "shape": do(put("data", host(5.0))),
+            "double": do(put("data", host(5.0).double())),
+            "other": to(lambda: host(5.0, 6.0)),
+            "strided": do(put("data", host(1.0, 2.0, 3.0, 4.0)[::2])),
+            "copy": do(lambda v: v.copy_(host(9.0, 1.0))),
+            "out": do(lambda v: torch.add(v, 1, out=v)),
+            "foreach": do(lambda v: torch._foreach_mul_([v], 2)),
+            "sign": do(at("fill_", -0.0)),
+            "grad_of": do(at("requires_grad_"), put("grad", host(1.0, 1.0))),
+            "conj": to(lambda: host(1.0, 2.0).neg()),
         },
     ),
     "host_view": Thing(
         lambda: host(1.0, 2.0, 3.0, 4.0)[1:3],
         lambda v, x: x * v.to(DEVICE),
-        {"base": do(lambda v: v._base.mul_(2)), "numpy": do(lambda v: v._base.numpy().fill(3)),
-         "stride": do(lambda v: v.as_strided_((2,), (2,)))},
+        {
+            "base": do(lambda v: v._base.mul_(2)),
+            "numpy": do(lambda v: v._base.numpy().fill(3)),
+            "stride": do(lambda v: v.as_strided_((2,), (2,))),
+        },
     ),
     "host_scalar": Thing(
         lambda: torch.tensor(1.0),
         lambda v, x: x * v + (x if v > 1 else 0),
-        {"fill": do(at("fill_", 2.0)), "data": do(lambda v: v.data.fill_(3)), "numpy": do(lambda v: v.numpy().fill(4)),
-         "assign": do(put("data", torch.tensor(5.0)))},
+        {
+            "fill": do(at("fill_", 2.0)),
+            "data": do(lambda v: v.data.fill_(3)),
+            "numpy": do(lambda v: v.numpy().fill(4)),
+            "assign": do(put("data", torch.tensor(5.0))),
+        },
     ),
     "indices": Thing(
         lambda: torch.tensor([0, 1]),
         lambda v, x: x[v] * 2 + x,
-        {"flip": do(lambda v: v.copy_(torch.tensor([1, 0]))), "numpy": do(lambda v: v.numpy().fill(1)),
-         "bad": do(at("fill_", 7)), "mask": to(lambda: torch.tensor([True, True]))},
+        {
+            "flip": do(lambda v: v.copy_(torch.tensor([1, 0]))),
+            "numpy": do(lambda v: v.numpy().fill(1)),
+            "bad": do(at("fill_", 7)),
+            "mask": to(lambda: torch.tensor([True, True])),
+        },
     ),
     "inference": Thing(
         lambda: torch.inference_mode()(lambda: host(1.0, 2.0) * 1)(),
         lambda v, x: x * v.to(DEVICE),
-        {"write": do(lambda v: torch.inference_mode()(v.mul_)(3)), "numpy": do(lambda v: v.numpy().fill(3))},
+        {
+            "write": do(lambda v: torch.inference_mode()(v.mul_)(3)),
+            "numpy": do(lambda v: v.numpy().fill(3)),
+        },
     ),
     "tensor": Thing(
         lambda: host(1.0, 2.0).to(DEVICE),
         lambda v, x: x * v + getattr(v, "scale", 0.0),
         {
-            "mul": do(at("mul_", 3)), "data": do(lambda v: v.data.add_(3)), "assign": do(put("data", host(7.0, 8.0).to(DEVICE))),
-            "item": do(at("__setitem__", 0, 6.0)), "set": do(lambda v: v.set_(host(4.0, 4.0).to(DEVICE))),
-            "attribute": do(put("scale", 3.0)), "grad": do(at("requires_grad_")), "other": to(lambda: host(5.0, 6.0).to(DEVICE)),
-            "cpu": to(lambda: host(5.0, 6.0)), "shape": do(put("data", host(5.0).to(DEVICE))), "fill": do(at("fill_", 2)),
-            "double": to(lambda: host(5.0, 6.0).double().to(DEVICE)), "view": to(lambda: host(1.0, 2.0, 3.0).to(DEVICE)[1:]),
-            "swap": do(lambda v: torch.utils.swap_tensors(v, host(8.0, 1.0).to(DEVICE))), "zero": do(at("zero_")),
+            "mul": do(at("mul_", 3)),
+            "data": do(lambda v: v.data.add_(3)),
+            "assign": do(put("data", host(7.0, 8.0).to(DEVICE))),
+            "item": do(at("__setitem__", 0, 6.0)),
+            "set": do(lambda v: v.set_(host(4.0, 4.0).to(DEVICE))),
+            "attribute": do(put("scale", 3.0)),
+            "grad": do(at("requires_grad_")),
+            "other": to(lambda: host(5.0, 6.0).to(DEVICE)),
+            "cpu": to(lambda: host(5.0, 6.0)),
+            "shape": do(put("data", host(5.0).to(DEVICE))),
+            "fill": do(at("fill_", 2)),
+            "double": to(lambda: host(5.0, 6.0).double().to(DEVICE)),
+            "view": to(lambda: host(1.0, 2.0, 3.0).to(DEVICE)[1:]),
+            "swap": do(lambda v: torch.utils.swap_tensors(v, host(8.0, 1.0).to(DEVICE))),
+            "zero": do(at("zero_")),
         },
     ),
     "object": Thing(
         Number,
-        lambda v, x: x * v.scale + v.by + getattr(v, "extra", 0.0) + len(v) + (5 if hasattr(v, "fast") else 0),
+        lambda v, x: (
+            x * v.scale
+            + v.by
+            + getattr(v, "extra", 0.0)
+            + len(v)
+            + (5 if hasattr(v, "fast") else 0)
+        ),
         {
-            "set": do(put("by", 5.0)), "add": do(put("extra", 2.0)), "fast": do(put("fast", 1)),
-            "shadow": do(put("scale", 9.0)), "delete": do(lambda v: delattr(v, "by")),
-            "dict": do(lambda v: v.__dict__.update(by=8.0)), "replace": do(put("__dict__", {"by": 6.0})),
-            "class": do(put("__class__", OtherNumber)), "other": to(OtherNumber),
+            "set": do(put("by", 5.0)),
+            "add": do(put("extra", 2.0)),
+            "fast": do(put("fast", 1)),
+            "shadow": do(put("scale", 9.0)),
+            "delete": do(lambda v: delattr(v, "by")),
+            "dict": do(lambda v: v.__dict__.update(by=8.0)),
+            "replace": do(put("__dict__", {"by": 6.0})),
+            "class": do(put("__class__", OtherNumber)),
+            "other": to(OtherNumber),
             "length": do(put("__class__", type("Long", (Number,), {"__len__": lambda self: 5}))),
-            "getattr": do(put("__class__", type("Any", (Number,), {"__getattr__": lambda self, name: 6.0}))),
-            "clear": do(lambda v: v.__dict__.clear()), "type": do(put("by", 3)),
+            "getattr": do(
+                put("__class__", type("Any", (Number,), {"__getattr__": lambda self, name: 6.0}))
+            ),
+            "clear": do(lambda v: v.__dict__.clear()),
+            "type": do(put("by", 3)),
         },
     ),
     "slots": Thing(
         lambda: Slots(2.0),
         lambda v, x: x * v.value + getattr(v, "other", 0.0),
-        {"set": do(put("value", 5.0)), "add": do(put("other", 5.0)), "delete": do(lambda v: delattr(v, "value"))},
+        {
+            "set": do(put("value", 5.0)),
+            "add": do(put("other", 5.0)),
+            "delete": do(lambda v: delattr(v, "value")),
+        },
     ),
     "error": Thing(
         lambda: ValueError(2.0),
@@ -797,10 +948,15 @@ THINGS: dict[str, Thing] = {
         new_class,
         read_class,
         {
-            "set": do(put("scale", 5.0)), "method": do(put("make", staticmethod(lambda: 7.0))), "add": do(put("extra", 5.0)),
-            "base": do(lambda v: setattr(v.__base__, "by", 6.0)), "hide": do(put("by", 1.0)),
-            "delete": do(lambda v: delattr(v, "scale")), "bases": do(lambda v: setattr(v, "__bases__", (type("G", (), {"by": 9.0}),))),
-            "of_base": do(lambda v: setattr(v.__base__, "extra", 6.0)), "remove": do(lambda v: delattr(v.__base__, "by")),
+            "set": do(put("scale", 5.0)),
+            "method": do(put("make", staticmethod(lambda: 7.0))),
+            "add": do(put("extra", 5.0)),
+            "base": do(lambda v: setattr(v.__base__, "by", 6.0)),
+            "hide": do(put("by", 1.0)),
+            "delete": do(lambda v: delattr(v, "scale")),
+            "bases": do(lambda v: setattr(v, "__bases__", (type("G", (), {"by": 9.0}),))),
+            "of_base": do(lambda v: setattr(v.__base__, "extra", 6.0)),
+            "remove": do(lambda v: delattr(v.__base__, "by")),
             "other": to(new_class),
         },
     ),
@@ -808,65 +964,126 @@ THINGS: dict[str, Thing] = {
         new_function,
         lambda v, x: v(x),
         {
-            "other": to(lambda: other_function), "code": do(lambda v: setattr(v, "__code__", closed().__code__)),
-            "defaults": do(put("__defaults__", (7.0,))), "keywords": do(put("__kwdefaults__", {"more": 6.0})),
-            "keyword": do(lambda v: v.__kwdefaults__.update(more=4.0)), "cell": do(lambda v: setattr(v.__closure__[0], "cell_contents", 5.0)),
-            "none": do(put("__kwdefaults__", None)), "object": to(Number), "partial": to(lambda: functools.partial(new_function(), by=9.0)),
-            "module": to(lambda: Double()), "builtin": to(lambda: torch.neg),
+            "other": to(lambda: other_function),
+            "code": do(lambda v: setattr(v, "__code__", closed().__code__)),
+            "defaults": do(put("__defaults__", (7.0,))),
+            "keywords": do(put("__kwdefaults__", {"more": 6.0})),
+            "keyword": do(lambda v: v.__kwdefaults__.update(more=4.0)),
+            "cell": do(lambda v: setattr(v.__closure__[0], "cell_contents", 5.0)),
+            "none": do(put("__kwdefaults__", None)),
+            "object": to(Number),
+            "partial": to(lambda: functools.partial(new_function(), by=9.0)),
+            "module": to(lambda: Double()),
+            "builtin": to(lambda: torch.neg),
         },
     ),
     "callable": Thing(
         Number,
         lambda v, x: v(x),
-        {"call": do(put("__class__", type("C", (Number,), {"__call__": lambda self, x: x - 3}))), "state": do(put("by", 7.0)),
-         "class": do(put("__class__", OtherNumber))},
+        {
+            "call": do(put("__class__", type("C", (Number,), {"__call__": lambda self, x: x - 3}))),
+            "state": do(put("by", 7.0)),
+            "class": do(put("__class__", OtherNumber)),
+        },
     ),
     "partial": Thing(
         lambda: functools.partial(new_function(), by=2.0),
         lambda v, x: v(x),
-        {"keyword": do(lambda v: v.keywords.update(by=5.0)), "more": do(lambda v: v.keywords.update(more=5.0)),
-         "state": do(lambda v: v.__setstate__((other_function, (), {}, None))), "cell": do(lambda v: setattr(v.func.__closure__[0], "cell_contents", 6.0))},
+        {
+            "keyword": do(lambda v: v.keywords.update(by=5.0)),
+            "more": do(lambda v: v.keywords.update(more=5.0)),
+            "state": do(lambda v: v.__setstate__((other_function, (), {}, None))),
+            "cell": do(lambda v: setattr(v.func.__closure__[0], "cell_contents", 6.0)),
+        },
     ),
     "cache": Thing(
         new_cached,
         lambda v, x: x * v()["scale"] + v("b")["scale"],
-        {"inside": do(lambda v: v().update(scale=5.0)), "clear": do(lambda v: (v.source.update(scale=3.0), v.cache_clear())),
-         "source": do(lambda v: v.source.update(scale=3.0)), "one": do(lambda v: v("b").update(scale=4.0))},
+        {
+            "inside": do(lambda v: v().update(scale=5.0)),
+            "clear": do(lambda v: (v.source.update(scale=3.0), v.cache_clear())),
+            "source": do(lambda v: v.source.update(scale=3.0)),
+            "one": do(lambda v: v("b").update(scale=4.0)),
+        },
     ),
     "linear": Thing(
         lambda: linear((hook_of(2.0), Scaling(3.0))),
         lambda v, x: v(x),
         {
-            "weight": do(lambda v: v.weight.data.mul_(2)), "bias": do(put("bias", None)), "parameter": do(put("weight", torch.nn.Parameter(torch.ones(2, 2, device=DEVICE), requires_grad=False))),
-            "data": do(lambda v: setattr(v.weight, "data", torch.ones(2, 2, device=DEVICE))), "forward": do(put("forward", lambda x: x + 9)),
-            "hook": do(lambda v: v.register_forward_hook(hook_of(5.0))), "pre_hook": do(lambda v: v.register_forward_pre_hook(lambda m, a: (a[0] * 3,))),
-            "hook_state": do(lambda v: setattr(list(v._forward_hooks.values())[1], "by", 7.0)), "no_hooks": do(lambda v: v._forward_hooks.clear()),
+            "weight": do(lambda v: v.weight.data.mul_(2)),
+            "bias": do(put("bias", None)),
+            "parameter": do(
+                put(
+                    "weight",
+                    torch.nn.Parameter(torch.ones(2, 2, device=DEVICE), requires_grad=False),
+                )
+            ),
+            "data": do(lambda v: setattr(v.weight, "data", torch.ones(2, 2, device=DEVICE))),
+            "forward": do(put("forward", lambda x: x + 9)),
+            "hook": do(lambda v: v.register_forward_hook(hook_of(5.0))),
+            "pre_hook": do(lambda v: v.register_forward_pre_hook(lambda m, a: (a[0] * 3,))),
+            "hook_state": do(lambda v: setattr(list(v._forward_hooks.values())[1], "by", 7.0)),
+            "no_hooks": do(lambda v: v._forward_hooks.clear()),
             "order": do(lambda v: v._forward_hooks.move_to_end(next(iter(v._forward_hooks)))),
-            "replaced": do(lambda v: v._forward_hooks.__setitem__(next(iter(v._forward_hooks)), hook_of(7.0))),
-            "class": do(put("__class__", type("L", (torch.nn.Linear,), {"forward": lambda self, x: x - self.bias}))),
-            "parametrized": do(lambda v: torch.nn.utils.parametrize.register_parametrization(v, "weight", Double())),
-            "pruned": do(lambda v: v.weight.data.masked_fill_(v.weight.data > 2, 0)), "cpu": do(lambda v: v.cpu()),
-            "load": do(lambda v: v.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)})),
-            "assign": do(lambda v: v.load_state_dict({"weight": torch.ones(2, 2, device=DEVICE), "bias": torch.ones(2, device=DEVICE)}, assign=True)),
-            "grad": do(lambda v: v.requires_grad_()), "half": do(lambda v: v.double()), "other": to(lambda: Double()), "instance_call": do(put("_call_impl", lambda x: x * 11)),
-            "backward_hook": do(lambda v: v.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))),
+            "replaced": do(
+                lambda v: v._forward_hooks.__setitem__(next(iter(v._forward_hooks)), hook_of(7.0))
+            ),
+            "class": do(
+                put(
+                    "__class__",
+                    type("L", (torch.nn.Linear,), {"forward": lambda self, x: x - self.bias}),
+                )
+            ),
+            "parametrized": do(
+                lambda v: torch.nn.utils.parametrize.register_parametrization(v, "weight", Double())
+            ),
+            "pruned": do(lambda v: v.weight.data.masked_fill_(v.weight.data > 2, 0)),
+            "cpu": do(lambda v: v.cpu()),
+            "load": do(
+                lambda v: v.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)})
+            ),
+            "assign": do(
+                lambda v: v.load_state_dict(
+                    {
+                        "weight": torch.ones(2, 2, device=DEVICE),
+                        "bias": torch.ones(2, device=DEVICE),
+                    },
+                    assign=True,
+                )
+            ),
+            "grad": do(lambda v: v.requires_grad_()),
+            "half": do(lambda v: v.double()),
+            "other": to(lambda: Double()),
+            "instance_call": do(put("_call_impl", lambda x: x * 11)),
+            "backward_hook": do(
+                lambda v: v.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
+            ),
         },
     ),
     "layers": Thing(
         layers,
         lambda v, x: v(x),
         {
-            "append": do(lambda v: v.append(Double())), "pop": do(at("pop", 1)), "swap": do(lambda v: v.__setitem__(1, torch.nn.ReLU())),
-            "insert": do(lambda v: v.insert(0, Double())), "order": do(lambda v: v._modules.update({"0": v._modules.pop("0")})),
-            "tied": do(lambda v: setattr(v[2], "weight", v[0].weight)), "inner": do(lambda v: v[0].weight.data.mul_(2)),
-            "delete": do(at("__delitem__", 0)), "name": do(at("add_module", "more", Double())),
+            "append": do(lambda v: v.append(Double())),
+            "pop": do(at("pop", 1)),
+            "swap": do(lambda v: v.__setitem__(1, torch.nn.ReLU())),
+            "insert": do(lambda v: v.insert(0, Double())),
+            "order": do(lambda v: v._modules.update({"0": v._modules.pop("0")})),
+            "tied": do(lambda v: setattr(v[2], "weight", v[0].weight)),
+            "inner": do(lambda v: v[0].weight.data.mul_(2)),
+            "delete": do(at("__delitem__", 0)),
+            "name": do(at("add_module", "more", Double())),
         },
     ),
     "norm": Thing(
         lambda: torch.nn.BatchNorm1d(1).eval().to(DEVICE).requires_grad_(False),
         lambda v, x: v(x.reshape(2, 1)).reshape(2),
-        {"mean": do(lambda v: v.running_mean.add_(1)), "eps": do(put("eps", 0.5)), "variance": do(put("running_var", torch.full((1,), 4.0, device=DEVICE))),
-         "affine": do(put("weight", None))},
+        {
+            "mean": do(lambda v: v.running_mean.add_(1)),
+            "eps": do(put("eps", 0.5)),
+            "variance": do(put("running_var", torch.full((1,), 4.0, device=DEVICE))),
+            "affine": do(put("weight", None)),
+        },
     ),
     "dropout": Thing(
         lambda: torch.nn.Dropout(0.0),
@@ -876,12 +1093,20 @@ THINGS: dict[str, Thing] = {
     "namespace": Thing(
         lambda: types.SimpleNamespace(scale=2.0),
         lambda v, x: x * v.scale + getattr(v, "extra", 0.0),
-        {"set": do(put("scale", 5.0)), "add": do(put("extra", 5.0)), "delete": do(lambda v: delattr(v, "scale"))},
+        {
+            "set": do(put("scale", 5.0)),
+            "add": do(put("extra", 5.0)),
+            "delete": do(lambda v: delattr(v, "scale")),
+        },
     ),
     "module": Thing(
         lambda: types.ModuleType("made"),
         lambda v, x: x * getattr(v, "scale", 2.0) + (3 if hasattr(v, "fast") else 0),
-        {"add": do(put("scale", 5.0)), "flag": do(put("fast", True)), "getattr": do(put("__getattr__", lambda name: 7.0))},
+        {
+            "add": do(put("scale", 5.0)),
+            "flag": do(put("fast", True)),
+            "getattr": do(put("__getattr__", lambda name: 7.0)),
+        },
     ),
     "lock": Thing(
         threading.Lock,
@@ -903,7 +1128,7 @@ THINGS: dict[str, Thing] = {
         lambda v, x: x * (2.0 if v[0]() is None else v[0]().value),
         {"dies": do(lambda v: v.pop()), "changes": do(lambda v: setattr(v[1], "value", 5.0))},
     ),
-}  # fmt: skip
+}
 
 
 def closed() -> Callable[..., Any]:
@@ -1049,7 +1274,13 @@ def bits(value: Any) -> Any:
         if found.dtype == torch.bfloat16:
             found = found.float()
         content = found.resolve_neg().numpy().tobytes()
-        return (str(value.dtype), tuple(value.shape), str(value.device), value.requires_grad, content)
+        return (
+            str(value.dtype),
+            tuple(value.shape),
+            str(value.device),
+            value.requires_grad,
+            content,
+        )
     if isinstance(value, (tuple, list)):
         return [type(value).__name__, *map(bits, value)]
     if isinstance(value, dict):
@@ -1132,7 +1363,9 @@ def main() -> int:
         for reason, count in reasons.most_common(300):
             print(f"{count:5d} {reason}")
     seconds = time.monotonic() - start
-    print(f"{len(chosen)} pairs, {replayed} replayed before the change, {stale} stale; {seconds:.0f} s")
+    print(
+        f"{len(chosen)} pairs, {replayed} replayed before the change, {stale} stale; {seconds:.0f} s"
+    )
     return int(stale > 0)
 
 

@@ -116,7 +116,9 @@ def gradients() -> Callable[[torch.Tensor], Any]:
 
     def function(x: torch.Tensor) -> torch.Tensor:
         weight.grad = None
-        found = torch.utils.checkpoint.checkpoint(lambda w: (w * x).sin(), weight, use_reentrant=False)
+        found = torch.utils.checkpoint.checkpoint(
+            lambda w: (w * x).sin(), weight, use_reentrant=False
+        )
         (Own.apply(found) * 2).sum().backward()
         return weight.grad.detach() * 1  # type: ignore[union-attr]
 
@@ -169,30 +171,114 @@ def patched(owner: Any, name: str, is_skipped: bool = False) -> Iterator[None]:
 
 SGD, ADAM = sys.modules["torch.optim.sgd"], sys.modules["torch.optim.adam"]
 DOUBLED: list[tuple[Any, str]] = [
-    *((getattr(nn, name), "forward") for name in (
-        "Linear", "Sequential", "LayerNorm", "GELU", "Dropout", "ReLU", "Conv2d", "BatchNorm2d",
-        "MaxPool2d", "MultiheadAttention", "LSTM", "Embedding", "CrossEntropyLoss")),
-    (nn.Conv2d, "_conv_forward"), (nn.Module, "__call__"), (nn.Module, "_call_impl"),
-    (nn.Module, "_wrapped_call_impl"), (nn.Linear, "__call__"), (nn.modules.batchnorm._BatchNorm, "forward"),
-    *((F, name) for name in (
-        "linear", "relu", "gelu", "layer_norm", "cross_entropy", "embedding", "dropout", "conv2d",
-        "batch_norm", "scaled_dot_product_attention", "multi_head_attention_forward", "max_pool2d")),
-    *((torch, name) for name in (
-        "cos", "add", "matmul", "tanh", "einsum", "cat", "lstm", "sum", "ones", "layer_norm")),
-    *((torch.Tensor, name) for name in (
-        "cos", "mul", "__mul__", "__rmul__", "__add__", "__sub__", "relu", "softmax", "view", "sum", "mean",
-        "__getitem__", "detach", "sin", "tanh", "__len__", "reshape", "long", "clamp", "abs")),
-    (math, "sqrt"), (builtins, "len"), (Own, "forward"), (Own, "backward"), (Own, "apply"),
-    (clip_grad, "_get_total_norm"), (clip_grad, "clip_grad_norm_"),
-    (torch.utils.checkpoint, "checkpoint"), (nn.Module, "parameters"), (nn.Module, "__getattr__"),
-]  # fmt: skip
+    *(
+        (getattr(nn, name), "forward")
+        for name in (
+            "Linear",
+            "Sequential",
+            "LayerNorm",
+            "GELU",
+            "Dropout",
+            "ReLU",
+            "Conv2d",
+            "BatchNorm2d",
+            "MaxPool2d",
+            "MultiheadAttention",
+            "LSTM",
+            "Embedding",
+            "CrossEntropyLoss",
+        )
+    ),
+    (nn.Conv2d, "_conv_forward"),
+    (nn.Module, "__call__"),
+    (nn.Module, "_call_impl"),
+    (nn.Module, "_wrapped_call_impl"),
+    (nn.Linear, "__call__"),
+    (nn.modules.batchnorm._BatchNorm, "forward"),
+    *(
+        (F, name)
+        for name in (
+            "linear",
+            "relu",
+            "gelu",
+            "layer_norm",
+            "cross_entropy",
+            "embedding",
+            "dropout",
+            "conv2d",
+            "batch_norm",
+            "scaled_dot_product_attention",
+            "multi_head_attention_forward",
+            "max_pool2d",
+        )
+    ),
+    *(
+        (torch, name)
+        for name in (
+            "cos",
+            "add",
+            "matmul",
+            "tanh",
+            "einsum",
+            "cat",
+            "lstm",
+            "sum",
+            "ones",
+            "layer_norm",
+        )
+    ),
+    *(
+        (torch.Tensor, name)
+        for name in (
+            "cos",
+            "mul",
+            "__mul__",
+            "__rmul__",
+            "__add__",
+            "__sub__",
+            "relu",
+            "softmax",
+            "view",
+            "sum",
+            "mean",
+            "__getitem__",
+            "detach",
+            "sin",
+            "tanh",
+            "__len__",
+            "reshape",
+            "long",
+            "clamp",
+            "abs",
+        )
+    ),
+    (math, "sqrt"),
+    (builtins, "len"),
+    (Own, "forward"),
+    (Own, "backward"),
+    (Own, "apply"),
+    (clip_grad, "_get_total_norm"),
+    (clip_grad, "clip_grad_norm_"),
+    (torch.utils.checkpoint, "checkpoint"),
+    (nn.Module, "parameters"),
+    (nn.Module, "__getattr__"),
+]
 SKIPPED: list[tuple[Any, str]] = [
-    (SGD, "sgd"), (SGD, "_single_tensor_sgd"), (SGD, "_multi_tensor_sgd"), (torch.optim.SGD, "step"),
-    (ADAM, "adam"), (ADAM, "_single_tensor_adam"), (ADAM, "_multi_tensor_adam"), (torch.optim.AdamW, "step"),
-    (torch.optim.Optimizer, "zero_grad"), (torch.optim.Optimizer, "_optimizer_step_code"),
-    (torch.Tensor, "backward"), (torch.autograd, "backward"), (nn.utils, "clip_grad_norm_"),
+    (SGD, "sgd"),
+    (SGD, "_single_tensor_sgd"),
+    (SGD, "_multi_tensor_sgd"),
+    (torch.optim.SGD, "step"),
+    (ADAM, "adam"),
+    (ADAM, "_single_tensor_adam"),
+    (ADAM, "_multi_tensor_adam"),
+    (torch.optim.AdamW, "step"),
+    (torch.optim.Optimizer, "zero_grad"),
+    (torch.optim.Optimizer, "_optimizer_step_code"),
+    (torch.Tensor, "backward"),
+    (torch.autograd, "backward"),
+    (nn.utils, "clip_grad_norm_"),
     (clip_grad, "_clip_grads_with_norm_"),
-]  # fmt: skip
+]
 
 
 class Doubling(TorchFunctionMode):

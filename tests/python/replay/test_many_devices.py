@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from process_testing import python_output
 from replay_testing import batches, mlp, right, status
 from replica_testing import run_replicas
 from spmd_testing import in_spmd
@@ -102,3 +103,20 @@ def test_replicas(tmp_path):
         assert replayed >= 5, reason
         for one, two, three in zip(expected, traced, again, strict=True):
             assert torch.equal(one, two) and torch.equal(one, three)
+
+
+ON_TWO_DEVICES = """
+import torch
+import torch_xla
+function = torch_xla.compile(lambda x: (x + 1, x.new_zeros(2)), replay=True)
+devices = ["xla:0"] * 6 + ["xla:1"] * 6 + ["xla:0", "xla:1"] * 2
+found = [function(torch.ones(2, device=device)) for device in devices]
+assert [str(one.device) for pair in found for one in pair] == [d for d in devices for _ in range(2)]
+for device, (result, _) in zip(devices, found):
+    assert (torch.ones(2, device=device) + result).tolist() == [3, 3]
+print(function._xla_replay[0].status().replayed)
+"""
+
+
+def test_argument_on_another_device():
+    assert int(python_output(ON_TWO_DEVICES, CPU_NUM_DEVICES="2")) > 0

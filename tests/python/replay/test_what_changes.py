@@ -150,7 +150,13 @@ class TestPython:
         notices(read, lambda: config.cache_clear(), ones())
 
     @pytest.mark.parametrize(
-        "make", [types.SimpleNamespace, lambda: types.ModuleType("m"), lambda: type("C", (), {}), nn.Module]
+        "make",
+        [
+            types.SimpleNamespace,
+            lambda: types.ModuleType("m"),
+            lambda: type("C", (), {}),
+            nn.Module,
+        ],
     )
     def test_names_that_come_later(self, make):
         config = make()
@@ -204,12 +210,16 @@ class TestPython:
         for base in (collections.deque, set, list, dict):
             one = type("Own", (base,), {})()
             one.scale = 1.0
-            notices(lambda x, one=one: x * one.scale, lambda one=one: setattr(one, "scale", 3.0), ones())
+            notices(
+                lambda x, one=one: x * one.scale, lambda one=one: setattr(one, "scale", 3.0), ones()
+            )
 
     def test_numpy(self):
         array = np.arange(4.0)
         notices(lambda x: x * array.shape[0], lambda: setattr(array, "shape", (2, 2)), ones())
-        notices(lambda x: x * array.dtype.itemsize, lambda: setattr(array, "dtype", np.int16), ones())
+        notices(
+            lambda x: x * array.dtype.itemsize, lambda: setattr(array, "dtype", np.int16), ones()
+        )
         polynomial = np.poly1d([1.0, 0.0])
         notices(
             lambda x: x * float(polynomial(2.0)),
