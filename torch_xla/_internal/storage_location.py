@@ -5,6 +5,7 @@ A storage of the file becomes one of the device: the tensors that are made of it
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -44,9 +45,11 @@ def register() -> None:
         torch.serialization.register_package(_PRIORITY, _location, _restore)
 
 
-def load(content: bytes) -> Any:
-    """Returns the storage that another process has sent; this import has registered its device."""
-    return torch.storage._load_from_bytes(content)  # type: ignore[no-untyped-call]
+def load(content: bytes, location: str) -> torch.UntypedStorage:
+    """Returns the storage on the device ``location`` with the bytes that another process sent."""
+    host = torch.UntypedStorage(len(content))
+    ctypes.memmove(host.data_ptr(), content, len(content))
+    return cast(torch.UntypedStorage, _restore(host, location))
 
 
 def sent_by_value(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -58,7 +61,7 @@ def sent_by_value(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce(storage: torch.UntypedStorage) -> Any:
         if storage.device.type != "xla":
             return original(storage)
-        _, arguments = storage.__reduce__()  # type: ignore[no-untyped-call]
-        return load, arguments
+        host = storage.cpu()
+        return load, (ctypes.string_at(host.data_ptr(), host.nbytes()), str(storage.device))
 
     return reduce

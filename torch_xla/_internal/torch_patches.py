@@ -307,7 +307,13 @@ def _sent_as_pickled(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 "a tensor on xla that is no leaf and requires a gradient cannot go to another "
                 "process, where there is no autograd graph of it: send tensor.detach()"
             )
-        return tensor.__reduce_ex__(2)
+        function, arguments = tensor.__reduce_ex__(2)
+        if function is torch._utils._rebuild_tensor_v3:  # It loads from a typed storage alone.
+            typed = torch.storage.TypedStorage(
+                wrap_storage=arguments[0], dtype=torch.uint8, _internal=True
+            )
+            arguments = (typed, *arguments[1:])
+        return function, arguments
 
     return reduce
 
