@@ -547,6 +547,79 @@ def test_an_evaluation_that_keeps_a_list_is_cut(device):
         assert torch.equal(got, torch.cat([net(x).argmax(1) for x, _ in data]))
 
 
+# ------------------------------------------------------------------ loops that generate
+
+
+class Reader(nn.Module):
+    """Reads tokens, and says which one comes next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = torch.tanh(layer(x.cumsum(1))) + x
+        return self.head(x[:, -1])
+
+
+def generate(model: Reader, ids: torch.Tensor, tokens: int, counts: Counts) -> torch.Tensor:
+    for _ in range(tokens):
+        ids = torch.cat([ids, model(ids).argmax(-1, keepdim=True)], 1)
+        counts.step()
+    return ids
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_loop_that_generates_and_reads_nothing_is_cut(device, grad):
+    model, start = Reader(), torch.arange(4)[None]
+    with torch.set_grad_enabled(grad):
+        want = generate(model, start, 14, Counts())
+        model.to(device)
+        settle()
+        _XLAC._xla_forget_steps()
+        counts = Counts()
+        assert torch.equal(generate(model, start.to(device), 14, counts).cpu(), want)
+        # From the third round on, or the eighth.
+        first = 8 if grad else 3
+        assert counts.cuts[first - 1] == 0 and counts.cuts[-1] >= (14 - first) // 3, counts.cuts
+        for _ in range(2):
+            again = Counts()
+            assert torch.equal(generate(model, start.to(device), 14, again).cpu(), want)
+        assert again.cuts[-1] >= 4 and compiles() == again.start[0]
+
+
+def test_integers_that_grow_with_the_steps_of_a_loop_move_no_cut(device):
+    """A list of what was predicted; and, in another loop, parts of a step that are put together."""
+    net = mlp().to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for parts in (1, 5):
+        settle()
+        _XLAC._xla_forget_steps()
+        counts = Counts()
+        found = torch.zeros(0, dtype=torch.long, device=device)
+        for x, y in batches(8):
+            opt.zero_grad()
+            if parts > 1:
+                found = torch.zeros(0, dtype=torch.long, device=device)
+            loss = torch.zeros((), device=device)
+            for part in torch.split(x.to(device), 8 // parts):
+                out = net(part)
+                for _ in range(12):
+                    out = out * 1.01
+                found = torch.cat([found, out.detach().argmax(1)])
+                loss = loss + out.square().sum()
+            loss.backward()
+            opt.step()
+            counts.step()
+        assert counts.cuts == list(range(1, 9)), (parts, counts.cuts)
+        assert found.cpu().shape == (64,) if parts == 1 else (8,)
+
+
 PROGRAM = """
 net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)).to(device)
 opt = torch.optim.SGD(net.parameters(), lr=0.1)

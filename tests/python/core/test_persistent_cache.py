@@ -417,6 +417,8 @@ def strangers(folder: Path) -> dict[Path, bytes]:
         "checkpoint.pt",
         "old.tmp",
         "training.record",
+        "locks",
+        "evicted",
         "locks.txt",
         digits,
         f"{digits}.program",  # without our beginning
@@ -431,7 +433,7 @@ def strangers(folder: Path) -> dict[Path, bytes]:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode() * 5000)
+        path.write_bytes(name.encode() * 200_000)  # More than the list of what made room may have.
         os.utime(path, (1000, 1000))
         files[path] = path.read_bytes()
     # With our beginning, and another's name.
@@ -462,14 +464,14 @@ def test_files_of_others_stay(tmp_path):
         command("--folder", str(folder), *arguments)
         assert {path: path.read_bytes() for path in kept} == kept
     names = {path.name for path in folder.iterdir()}
-    assert names - {path.name for path in kept} <= {"locks", "evicted", "tunings"}
+    assert names - {path.name for path in kept} <= {"locks.XLAprog1", "evicted.XLAprog1"}
 
 
 def test_a_pipe_in_the_place_of_a_program(tmp_path):
     """Whoever can make one there must not stop us."""
     folder = tmp_path / "cache"
     first = run(tmp_path, folder)
-    for entry in (*folder.glob("*.program"), *folder.glob("*.record"), folder / "evicted"):
+    for entry in (*folder.glob("*.program"), *folder.glob("*.record"), folder / "evicted.XLAprog1"):
         entry.unlink(missing_ok=True)
         os.mkfifo(entry)
     assert run(tmp_path, folder)["loss"] == first["loss"]

@@ -27,8 +27,11 @@ constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
-/// Of one that makes its tokens longer, which is more telling.
+/// Of one that makes integers longer, which is more telling, and for how long; where gradients are
+/// recorded it may be layers of a step that do so.
 constexpr uint64_t kGrowingRounds = 3;
+constexpr uint64_t kGrowingRoundsWithGradients = 8;
+constexpr uint64_t kGrowingLoop = 48;
 /// And is cut no more often than this.
 constexpr uint64_t kLeast = 64;
 /// Data that waits for operations: more of it makes any two rounds a loop, and much more is cut
@@ -87,8 +90,8 @@ Growths& GrowthsOf(int device) {
   return all[static_cast<uint8_t>(device)];
 }
 
-/// Whether operation `now` ends a round of such a loop. Where gradients are recorded, too: none
-/// goes through integers.
+/// Whether operation `now`, which makes `value`, ends a round of such a loop that is cut; `period`:
+/// how long the round was where it is the first one, else 0.
 bool Grows(int device, const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period) {
   Growths& growths = GrowthsOf(device);
   std::lock_guard lock(growths.mutex);
@@ -97,12 +100,15 @@ bool Grows(int device, const ir::Value& value, uint64_t now, uint64_t floor, uin
   const bool longer = std::exchange(place.numel, numel) < numel;
   *period = now - std::exchange(place.last, now);
   place.rounds = longer && *period < now - floor ? place.rounds + 1 : 1;
-  if (!place.found && place.rounds >= kGrowingRounds && now - floor >= kLoop) {
-    place.found = true;
+  if (now - floor < kGrowingLoop) return false;
+  if (place.found) {
+    *period = 0;
     return true;
   }
-  *period = 0;
-  return place.found && now - floor >= kLeast;
+  const uint64_t rounds =
+      c10::GradMode::is_enabled() ? kGrowingRoundsWithGradients : kGrowingRounds;
+  place.found = place.rounds >= rounds;
+  return place.found;
 }
 
 bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }

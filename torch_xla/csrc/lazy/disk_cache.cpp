@@ -28,9 +28,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kRecord = "record:";
-constexpr std::string_view kLocks = "locks";
+constexpr std::string_view kLocks = "locks.XLAprog1";
 // The names of entries that made room, a line each; begun anew when it is longer than that.
-constexpr std::string_view kEvicted = "evicted";
+constexpr std::string_view kEvicted = "evicted.XLAprog1";
 constexpr off_t kMaxEvictedBytes = 1 << 20;
 // Other processes write, too: count again after so many of one's own.
 constexpr int kWritesBetweenCounts = 16;
@@ -139,20 +139,22 @@ Name NameOf(const fs::path& path) {
                                                                    : Name::kOther;
 }
 
-/// Removes a file, whose name is ours, if it begins as ours do, too; returns whether it did. One
-/// that was begun may be shorter than that.
-bool RemoveOurs(const fs::path& path, Name name) {
+/// Whether a file, whose name is ours, begins as ours do, too. One that was begun may be shorter
+/// than that.
+bool IsOurs(const fs::path& path, Name name) {
   struct stat status{};
   std::array<char, kMagic.size()> magic{};
-  {
-    const File file(path, O_RDONLY);
-    if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
-    const size_t size = std::min<size_t>(status.st_size, magic.size());
-    if (size < magic.size() && name != Name::kTemporary) return false;
-    if (!file.ReadAll(magic.data(), size)) return false;
-    if (!std::equal(magic.begin(), magic.begin() + size, kMagic.begin())) return false;
-  }
-  return unlink(path.c_str()) == 0;
+  const File file(path, O_RDONLY);
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  const size_t size = std::min<size_t>(status.st_size, magic.size());
+  if (size < magic.size() && name != Name::kTemporary) return false;
+  return file.ReadAll(magic.data(), size) &&
+         std::equal(magic.begin(), magic.begin() + size, kMagic.begin());
+}
+
+/// Removes a file if it is ours; returns whether it did.
+bool RemoveOurs(const fs::path& path, Name name) {
+  return IsOurs(path, name) && unlink(path.c_str()) == 0;
 }
 
 /// Calls `visit` for what a folder has, as far as that can be told.
@@ -276,13 +278,19 @@ void DiskCache::Evict() {
     }
   });
   if (bytes_ <= settings_.max_bytes) return;
+  // What cannot be removed is no reason to remove more.
+  std::erase_if(entries, [&](const Entry& entry) {
+    const bool others = !IsOurs(entry.path, Name::kEntry);
+    if (others) bytes_ -= entry.bytes;
+    return others;
+  });
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
   std::string names;
   // Some more than need be, so that not every write has to look for the oldest.
   for (const Entry& entry : entries) {
     if (bytes_ <= settings_.max_bytes - settings_.max_bytes / 10) break;
-    if (!RemoveOurs(entry.path, Name::kEntry)) continue;
+    if (unlink(entry.path.c_str()) != 0) continue;
     bytes_ -= entry.bytes;
     evicted.Add();
     names += entry.path.filename().string() + "\n";

@@ -379,9 +379,10 @@ void Worker::Execute(Execution& execution) {
     Program& program = *execution.program;
     CompileProgram(program);
     if (program.failure) std::rethrow_exception(program.failure);
-    if (!std::exchange(program.memory_noted, true)) {
-      NoteMemory(program.explanation, program.executable->memory());
+    if (!program.memory_noted) {
       program.result_bytes = ResultBytes(program);
+      NoteMemory(program.explanation, program.executable->memory());
+      program.memory_noted = true;
     }
     CheckFits(program, execution);
     c10::SmallVector<const Buffers*, 64> arguments;
