@@ -584,20 +584,20 @@ def test_a_loop_that_generates_and_reads_nothing_is_cut(device, grad):
         _XLAC._xla_forget_steps()
         counts = Counts()
         assert torch.equal(generate(model, start.to(device), 14, counts).cpu(), want)
-        # From the third round on, or the eighth.
-        first = 8 if grad else 3
-        assert counts.cuts[first - 1] == 0 and counts.cuts[-1] >= (14 - first) // 3, counts.cuts
+        # From the third round on, or the ninth.
+        first = 9 if grad else 3
+        assert counts.cuts[first - 1] == 0 and counts.cuts[-1] >= (14 - first) // 4, counts.cuts
         for _ in range(2):
             again = Counts()
             assert torch.equal(generate(model, start.to(device), 14, again).cpu(), want)
-        assert again.cuts[-1] >= 4 and compiles() == again.start[0]
+        assert again.cuts[-1] >= (1 if grad else 4) and compiles() == again.start[0]
 
 
 def test_integers_that_grow_with_the_steps_of_a_loop_move_no_cut(device):
     """A list of what was predicted; and, in another loop, parts of a step that are put together."""
     net = mlp().to(device)
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
-    for parts in (1, 5):
+    for parts in (1, 4, 8):
         settle()
         _XLAC._xla_forget_steps()
         counts = Counts()
@@ -617,7 +617,7 @@ def test_integers_that_grow_with_the_steps_of_a_loop_move_no_cut(device):
             opt.step()
             counts.step()
         assert counts.cuts == list(range(1, 9)), (parts, counts.cuts)
-        assert found.cpu().shape == (64,) if parts == 1 else (8,)
+        assert found.cpu().shape == ((64,) if parts == 1 else (8,))
 
 
 PROGRAM = """

@@ -373,9 +373,9 @@ def test_a_failure_under_a_recording(tmp_path):
     def step(x):
         if fails:
             column = torch.arange(1e5).to(device)
-            part = (column[:, None] * torch.full((1, 10**10), 2.0, device=device))[0, :4].clone()
+            whole = column[:, None] * torch.full((1, 10**10), 2.0, device=device)
             torch_xla.sync()
-            return (part + x).sum().item()
+            return (whole[0, :4] + x).sum().item()
         optimizer.zero_grad()
         net(x).sum().backward()
         optimizer.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -288,7 +289,8 @@ def test_a_warning_is_of_what_can_be_helped(tmp_path):
     assert "programs in a row" not in errors
     call = "torch.nn.functional.pad(x, (0, number))"
     _, errors = explained(tmp_path, code.replace("{call}", call))
-    assert "constant_pad_nd makes f32[6,8], was f32[6,7]" in errors and "; pad it to" in errors
+    told = re.search(r"constant_pad_nd makes f32\[6,\d+\], was f32\[6,\d+\].*; pad it to", errors)
+    assert told, errors
 
 
 def test_other_programs_of_a_few_operations_give_no_warning(tmp_path):

@@ -27,8 +27,8 @@ constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
-/// Of one that makes integers longer, which is more telling, and for how long; where gradients are
-/// recorded it may be layers of a step that do so.
+/// Of one that makes integers longer, which is more telling, and for how long. Where gradients are
+/// recorded, parts of a step may do so: it has to go on for more rounds.
 constexpr uint64_t kGrowingRounds = 3;
 constexpr uint64_t kGrowingRoundsWithGradients = 8;
 constexpr uint64_t kGrowingLoop = 48;
@@ -67,48 +67,65 @@ struct Growth {
   int64_t numel = 0;    // of what it made last
   uint64_t last = 0;    // when
   uint64_t rounds = 0;  // since the last cut
+  uint64_t run = 0;     // rounds since the user has read, or it began anew
+  uint64_t spared = 0;  // so many came before a backward pass: they are of one step
   bool found = false;   // is cut at from now on
 };
 
 /// Those of a device, the newest ones.
-struct Growths {
-  std::mutex mutex;
-  std::array<Growth, 4> places;
-  size_t next = 0;
+class Growths {
+ public:
+  /// Whether operation `now`, which makes `value`, ends a round of such a loop that is cut;
+  /// `period`: how long the round was where it is the first one, else 0.
+  bool Grows(const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period) {
+    std::lock_guard lock(mutex_);
+    Growth& place = At(value.node->location());
+    const int64_t numel = value.shape()->numel;
+    const bool longer = std::exchange(place.numel, numel) < numel;
+    *period = now - std::exchange(place.last, now);
+    place.rounds = longer && *period < now - floor ? place.rounds + 1 : 1;
+    place.run = longer ? place.run + 1 : 1;
+    if (now - floor < kGrowingLoop) return false;
+    if (c10::GradMode::is_enabled() &&
+        place.run <= std::max(kGrowingRoundsWithGradients, 2 * place.spared)) {
+      return false;
+    }
+    if (place.found) {
+      *period = 0;
+      return true;
+    }
+    return place.found = place.rounds >= kGrowingRounds;
+  }
+  void BackwardBegins() {
+    std::lock_guard lock(mutex_);
+    for (Growth& place : places_) place.spared = std::max(place.spared, place.run);
+  }
+  void Read() {
+    std::lock_guard lock(mutex_);
+    for (Growth& place : places_) place.run = 0;
+  }
+  void Forget() {
+    std::lock_guard lock(mutex_);
+    places_ = {};
+  }
 
+ private:
   Growth& At(const void* site) {
-    auto* known = std::ranges::find(places, site, &Growth::site);
-    if (known != places.end()) return *known;
-    Growth& place = places[next++ % places.size()];
+    auto* known = std::ranges::find(places_, site, &Growth::site);
+    if (known != places_.end()) return *known;
+    Growth& place = places_[next_++ % places_.size()];
     place = {.site = site};
     return place;
   }
+
+  std::mutex mutex_;
+  std::array<Growth, 4> places_;
+  size_t next_ = 0;
 };
 
 Growths& GrowthsOf(int device) {
   static auto& all = *new std::array<Growths, 256>;
   return all[static_cast<uint8_t>(device)];
-}
-
-/// Whether operation `now`, which makes `value`, ends a round of such a loop that is cut; `period`:
-/// how long the round was where it is the first one, else 0.
-bool Grows(int device, const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period) {
-  Growths& growths = GrowthsOf(device);
-  std::lock_guard lock(growths.mutex);
-  Growth& place = growths.At(value.node->location());
-  const int64_t numel = value.shape()->numel;
-  const bool longer = std::exchange(place.numel, numel) < numel;
-  *period = now - std::exchange(place.last, now);
-  place.rounds = longer && *period < now - floor ? place.rounds + 1 : 1;
-  if (now - floor < kGrowingLoop) return false;
-  if (place.found) {
-    *period = 0;
-    return true;
-  }
-  const uint64_t rounds =
-      c10::GradMode::is_enabled() ? kGrowingRoundsWithGradients : kGrowingRounds;
-  place.found = place.rounds >= rounds;
-  return place.found;
 }
 
 bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
@@ -174,13 +191,14 @@ void StepFinder::Record(const StorageHistory& history, const ir::Value& value,
     if (backward) {
       between_ = began_ > floor_ ? now - began_ : 0;
       began_ = now;
+      GrowthsOf(device_).BackwardBegins();
     }
   }
   if (filter_ & FilterBit(event)) Match(now, event);
   if (&value.node->op() == &ir::ops::cat && !written && !backward &&
       c10::isIntegralType(value.shape()->dtype, /*includeBool=*/false)) {
     uint64_t period = 0;
-    if (Grows(device_, value, now, floor_, &period)) {
+    if (GrowthsOf(device_).Grows(value, now, floor_, &period)) {
       if (period) news_ = period;
       CutAt(now);
       due_ = Due::kStep;
@@ -425,6 +443,7 @@ void StepFinder::Synced() {
 }
 
 void StepFinder::Ran() {
+  GrowthsOf(device_).Read();
   due_.store(Due::kNot, std::memory_order_relaxed);
   CutAt(count_);
 }
@@ -443,11 +462,7 @@ void StepFinder::Release() {
 }
 
 void StepFinder::Forget() {
-  {
-    Growths& growths = GrowthsOf(device_);
-    std::lock_guard lock(growths.mutex);
-    growths.places = {};
-  }
+  GrowthsOf(device_).Forget();
   std::lock_guard lock(mutex_);
   ring_.store(nullptr, std::memory_order_relaxed);
   due_.store(Due::kNot, std::memory_order_relaxed);
