@@ -59,8 +59,9 @@ const link_map* LibraryOf(const void* address) {
 std::string BuildIdOf(const void* address) {
   std::string id;
   ForEachSegment(LibraryOf(address), [&](uintptr_t begin, const ElfW(Phdr) & segment) {
-    // Those that are aligned otherwise hold no such note.
-    if (segment.p_type != PT_NOTE || segment.p_align != 4) return;
+    // Some linkers put it into one with notes of another alignment, whose sizes are multiples of
+    // both.
+    if (segment.p_type != PT_NOTE) return;
     for (uintptr_t at = begin; at + sizeof(ElfW(Nhdr)) <= begin + segment.p_memsz;) {
       const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
       const auto* name = reinterpret_cast<const char*>(note + 1);
