@@ -17,6 +17,7 @@ from plugin_testing import make_toy
 from process_testing import python_output, start_python
 
 import torch_xla
+import torch_xla.debug.metrics as met
 from torch_xla.experimental.scan_layers import scan_layers
 
 # Updates alike, each with numbers of its own, then what XLA made of them.
@@ -203,3 +204,32 @@ def test_a_loops_gradients_for_others_have_no_calls_of_ours(device: torch.device
     gradients = [layer.weight.grad for layer in layers]
     text = torch_xla._XLAC._get_xla_tensors_hlo(gradients)
     assert "custom_call" not in text and "stablehlo.slice" in text
+
+
+def test_many_results_that_share_nothing_are_several_programs(device: torch.device) -> None:
+    """A compiler's passes take time by the square of a program's results."""
+    x = torch.arange(3.0, device=device)
+    states = [torch.full((2,), float(i)).to(device) for i in range(3)]
+    torch_xla.sync(wait=True)
+    compiled = met.counter_value("UncachedCompile") or 0
+    for _ in range(2):
+        results = [(x * (i + 1.5)).sin() for i in range(2500)]
+        for i, state in enumerate(states):
+            state += i + 1
+        torch_xla.sync(wait=True)
+    more = (met.counter_value("UncachedCompile") or 0) - compiled
+    assert 2 <= more <= 4, more  # parts of one size are one program
+    for i in (0, 1, 1023, 1024, 2047, 2048, 2499):
+        torch.testing.assert_close(results[i].cpu(), (torch.arange(3.0) * (i + 1.5)).sin())
+    assert [state.tolist() for state in states] == [[3 * i + 2.0] * 2 for i in range(3)]
+
+
+def test_many_results_that_belong_together_are_one_program(device: torch.device) -> None:
+    x = torch.ones(2, device=device)
+    torch_xla.sync(wait=True)
+    compiled = met.counter_value("UncachedCompile") or 0
+    total = (x * 3).sin()
+    results = [total + float(i) for i in range(2100)]
+    torch_xla.sync(wait=True)
+    assert met.counter_value("UncachedCompile") == compiled + 1
+    torch.testing.assert_close(results[2099].cpu(), (torch.ones(2) * 3).sin() + 2099)

@@ -357,6 +357,29 @@ def test_many_views_of_one_base():
     assert torch.equal(torch.stack(views).cpu(), expected.unfold(0, 3, 1))
 
 
+def test_a_view_of_many_steps_is_as_short_as_what_it_shows(device):
+    """A queue that takes its first element off, a matrix that is turned again and again."""
+    chains = {
+        "slices": (torch.arange(900.0), lambda x: x[1:]),
+        "turns": (torch.arange(12.0).view(3, 4), lambda x: x.t()),
+        "both": (torch.arange(1800.0).view(900, 2), lambda x: x.t()[:, 1:].t()),
+        "shapes": (torch.arange(16.0).view(4, 4), lambda x: x.view(2, 8).view(4, 4)),
+        "dimensions of one": (torch.arange(4.0), lambda x: x[None].squeeze(0)),
+    }
+    for name, (cpu, step) in chains.items():
+        lines = []
+        for count in (20, 200):
+            x, y = cpu.to(device), cpu
+            torch_xla.sync()
+            for _ in range(count):
+                x, y = step(x), step(y)
+            lines.append(len(torch_xla._XLAC._get_xla_tensors_text([x]).splitlines()))
+            assert torch.equal(x.cpu(), y), (name, count)
+            x.add_(1)
+            assert torch.equal(x.cpu(), y + 1), (name, count)
+        assert lines[0] == lines[1], (name, lines)
+
+
 def test_reading_a_view_does_not_change_the_base():
     x = torch.arange(6.0, device="xla").view(2, 3)
     y = x + 1

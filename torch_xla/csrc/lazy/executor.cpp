@@ -1,8 +1,11 @@
 #include "lazy/executor.h"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -528,15 +531,74 @@ bool EvaluateOnHost(Storage& storage) {
   return true;
 }
 
+/// Of more results than this a compiler's passes take time by the square of their number.
+constexpr size_t kManyResults = 2048;
+constexpr size_t kResultsOfPart = 1024;
+
+/// With the lock held: parts of what is pending that have nothing in common but data and numbers,
+/// so that a program of each computes nothing twice. One part where that is few or one thing.
+std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
+  std::vector<std::vector<StoragePtr>> parts;
+  const auto whole = [&] {
+    parts.assign(1, std::move(pending));
+    return std::move(parts);
+  };
+  // A recording or a program with a name is one; replicas have to have the same programs.
+  if (pending.size() <= kManyResults || CurrentRecorder() || RunsAcrossProcesses() ||
+      !CurrentSettings()->name.empty()) {
+    return whole();
+  }
+  std::vector<ir::Value> roots;
+  for (const StoragePtr& storage : pending) roots.push_back(storage->value());
+  const Graph graph = CollectGraph(std::move(roots));
+  if (HasCollective(graph)) return whole();
+  // Each node's place in a tree of those that belong together, which ends with itself.
+  std::vector<size_t> above(graph.order.size());
+  std::iota(above.begin(), above.end(), size_t{0});
+  const auto top = [&](size_t i) {
+    while (above[i] != i) i = above[i] = above[above[i]];
+    return i;
+  };
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    for (const ir::Value& operand : graph.order[i]->operands()) {
+      if (!operand.node->operands().empty()) above[top(operand.node->mark().position)] = top(i);
+    }
+  }
+  std::vector<std::vector<StoragePtr>> groups;
+  std::unordered_map<size_t, size_t> group_of;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const size_t group =
+        group_of.emplace(top(graph.roots[i].node->mark().position), groups.size()).first->second;
+    if (group == groups.size()) groups.emplace_back();
+    groups[group].push_back(std::move(pending[i]));
+  }
+  for (std::vector<StoragePtr>& group : groups) {
+    if (parts.empty() || parts.back().size() + group.size() > kResultsOfPart) parts.emplace_back();
+    std::ranges::move(group, std::back_inserter(parts.back()));
+  }
+  return parts;
+}
+
 /// All that is pending on the device.
 void CutAndRun(int device) {
-  std::vector<StoragePtr> pending;  // they outlive the cut
+  std::vector<std::vector<StoragePtr>> parts;  // they outlive the cuts
   auto cut = [&] {
     auto lock = LockGraph();
-    pending = Storage::Pending(device);
-    return CutGraph(pending, device);
+    parts = PartsOf(Storage::Pending(device));
+    return CutGraph(parts[0], device);
   }();
-  if (cut) Run(*std::move(cut), /*donate=*/true);
+  std::exception_ptr failure;
+  for (size_t i = 0;;) {
+    try {
+      if (cut) Run(*std::move(cut), /*donate=*/true);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    if (++i == parts.size()) break;
+    auto lock = LockGraph();
+    cut = CutGraph(parts[i], device);
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 /// The same where nobody asked for it: raises nothing. What fails is another tensor's, which tells
