@@ -140,7 +140,6 @@ class _Finder:
 
 def register() -> None:
     """Waits for accelerate's import, once."""
-    if not any(name in sys.modules for name in _CHANGES) and not any(
-        isinstance(f, _Finder) for f in sys.meta_path
-    ):
+    imported = any(name in sys.modules for name in _CHANGES)
+    if not imported and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -56,6 +56,7 @@ _store: Store | None = None
 _address: str | None = None
 _lock = threading.RLock()
 _rendezvous_counts: dict[tuple[str, tuple[int, ...]], int] = {}
+_process_groups = 0
 
 
 def topology() -> Topology:
@@ -552,8 +553,12 @@ def _rendezvous(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: object
 ) -> Iterator[tuple[Store, int, int]]:
     """``xla://``: the replicas that the environment names."""
+    global _process_groups
     place = topology()
-    yield PrefixStore("process_group", store()), place.rank, place.world_size
+    # After destroy_process_group the next one must not find what the last one wrote.
+    _process_groups += 1
+    keys = PrefixStore(f"process_group/{_process_groups}", store())
+    yield keys, place.rank, place.world_size
     raise RuntimeError("init_method 'xla://' cannot rendezvous twice")
 
 

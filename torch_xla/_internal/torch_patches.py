@@ -16,10 +16,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch import nn
 from torch._subclasses import fake_tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
@@ -400,6 +402,39 @@ def _replace_stream_of_dynamo() -> None:
             setattr(sys.modules[name], "get_current_stream", function)  # noqa: B010
 
 
+# ------------------------------------------------------- what the replicas have not
+
+
+def _for_mesh_of_groups(original: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch makes neither groups nor coordinates for a mesh of xla, and misses them later."""
+
+    def method(self: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
+        if self.device_type == "xla" and not hasattr(self, "_dim_group_names"):
+            raise RuntimeError(
+                "a DeviceMesh of xla has no process groups, which fully_shard, DTensor and "
+                "parallelize_module ask for. In SPMD mode (torch_xla.runtime.use_spmd(), one "
+                "process, no launcher) distribute_tensor and mark_sharding work; replicas shard "
+                "parameters with torch_xla.distributed.fsdp.XlaFullyShardedDataParallel, and make "
+                "groups with torch.distributed.new_group"
+            )
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _sync_batch_norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+        if is_xla(input) and self.training and dist.is_initialized():
+            raise ValueError(
+                "SyncBatchNorm: there is none for xla replicas. Use BatchNorm, whose statistics "
+                "are each replica's, or SPMD mode (torch_xla.runtime.use_spmd()), in which a "
+                "BatchNorm sees the whole batch"
+            )
+        return original(self, input)
+
+    return forward
+
+
 def apply() -> None:
     """Replaces the functions, once."""
     _replace(nn.Module, "_apply", _module_apply)
@@ -431,4 +466,13 @@ def apply() -> None:
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
+    for name in (
+        "get_group",
+        "get_coordinate",
+        "_sym_get_coordinate",
+        "_is_current_rank_part_of_mesh",
+    ):
+        if hasattr(DeviceMesh, name):  # The last two are PyTorch's own business.
+            _replace(DeviceMesh, name, _for_mesh_of_groups)
+    _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010

@@ -645,9 +645,7 @@ def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
         return output.copy_(result)
 
 
-def rendezvous(
-    tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()
-) -> list[bytes]:
+def rendezvous(tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()) -> list[bytes]:
     """Waits until all replicas have come to the same point, and exchanges data.
 
     Collectives that were traced are launched first, since others may wait for them.

@@ -14,6 +14,7 @@ Gloo, whether the group is one of ``"xla"`` or of ``"cpu:gloo,xla:xla"``.
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
 import sys
@@ -23,9 +24,9 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
-from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
 
 import torch_xla
 from torch_xla import _XLAC
@@ -82,6 +83,50 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     return collective
 
 
+class _Receive(Work):  # type: ignore[misc]
+    """What ``irecv`` returns: the message is traced when somebody waits for it.
+
+    What the program sends until then is sent before; at once, neighbours that receive before they
+    send would wait for each other. Messages come in the order of their ``irecv``, whatever the
+    order of the waits, so the earlier ones of ``queue`` are traced first.
+    """
+
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        trace: Callable[[torch.Tensor], None],
+        queue: collections.deque[_Receive],
+    ) -> None:
+        super().__init__()
+        self._tensors, self._trace, self._queue = tensors, trace, queue
+        self._traced = False
+        queue.append(self)
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        while not self._traced:
+            first = self._queue.popleft()
+            first._traced = True
+            for tensor in first._tensors:
+                first._trace(tensor)
+        return True
+
+    def is_completed(self) -> bool:
+        return self.wait()
+
+    def is_success(self) -> bool:
+        return self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        self.wait()
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
 class ProcessGroupXla(dist.ProcessGroup):
     """A group of replicas; made by ``init_process_group`` and ``new_group``.
 
@@ -102,6 +147,8 @@ class ProcessGroupXla(dist.ProcessGroup):
         super().__init__(rank, len(members))  # type: ignore[call-arg]
         self._store, self._timeout = store, timeout
         self._host_group: dist.ProcessGroup | None = None
+        # What is to be received, by source and tag.
+        self._receives: dict[tuple[int, int], collections.deque[_Receive]] = {}
         self._members = list(members)
         self._name = self._description = ""
         # Of all replicas: as xm's functions call it, so that both are one program.
@@ -145,9 +192,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._timeout = self._timeout
             options._devices = [
-                dist.ProcessGroupGloo.create_device(
-                    hostname=replication.address(), lazy_init=True
-                )
+                dist.ProcessGroupGloo.create_device(hostname=replication.address(), lazy_init=True)
             ]
             options._threads = 2
             gloo = dist.ProcessGroupGloo(self._store, self.rank(), self.size(), options)
@@ -182,18 +227,20 @@ class ProcessGroupXla(dist.ProcessGroup):
                     result.div_(self.size())
             return results
 
+    def _check_message(self, other: int, tag: int) -> None:
+        if other == self.rank():
+            raise ValueError("send, recv: the xla backend sends to other ranks, not to its own")
+        if not 0 <= tag < 1 << 31:
+            raise ValueError(f"send, recv: expected a tag from 0 to {(1 << 31) - 1}, got {tag}")
+
     def _transfer(
         self, tensor: torch.Tensor, source: int, target: int, tag: int = 0
     ) -> torch.Tensor:
         """From one rank of the group to another; only these two trace it.
 
-        Messages of a tag come in their order, whatever goes the other way.
+        Messages of a group and a tag come in their order, whatever goes the other way.
         """
         pair = [self._members[source], self._members[target]]
-        if pair[0] == pair[1]:
-            raise ValueError("send, recv: the xla backend sends to other ranks, not to its own")
-        if not 0 <= tag < 1 << 29:
-            raise ValueError(f"send, recv: expected a tag from 0 to {(1 << 29) - 1}, got {tag}")
         arguments = [*pair, tag, zlib.crc32(self._name.encode())]
         with torch.no_grad():
             return collectives.run("transfer", [tensor.detach()], [sorted(pair)], arguments)[0]
@@ -461,6 +508,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @_by_place
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        self._check_message(dst, tag)
         for tensor in tensors:
             self._transfer(tensor, self.rank(), dst, tag)
         # The receiver may read before this replica's next step.
@@ -469,13 +517,24 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @_by_place
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
-        for tensor in tensors:
+        self._check_message(src, tag)
+
+        def trace(tensor: torch.Tensor) -> None:
             value = self._transfer(torch.zeros_like(tensor), src, self.rank(), tag)
             self._write([tensor], [value])
-        return _done(tensors)
+
+        queue = self._receives.setdefault((src, tag), collections.deque())
+        work = _Receive(tensors, trace, queue)
+        if not collectives.on_host():  # Both ends run one program: where it stands in it is said.
+            work.wait()
+        return work
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         raise ValueError("recv: the xla backend receives from a rank that `src` names, got none")
+
+
+# How often this process made a group of a name, and so its other members, too.
+_names: collections.Counter[str] = collections.Counter()
 
 
 def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
@@ -485,8 +544,11 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
         replication.adopt(options.store, options.group_rank, options.group_size)
         members = list(range(options.group_size))
     _XLAC._xla_spend_warning_of_works()
-    # Not the store of the options: a restarted job's may have the addresses of the one before.
-    store = dist.PrefixStore(f"group/{options.group_id}", replication.store())
+    # Not the store of the options, in which a restarted job may find the addresses of the one
+    # before; nor a name that the members have used, as after destroy_process_group.
+    name = f"group/{options.group_id}/{members}"
+    _names[name] += 1
+    store = dist.PrefixStore(f"{name}/{_names[name]}", replication.store())
     return ProcessGroupXla(members, options.group_rank, store, options.timeout)
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from replica_testing import run_replicas
 from torch import nn
+
+import torch_xla
 
 pytestmark = pytest.mark.multiprocess
 
@@ -526,20 +532,73 @@ def test_objects(tmp_path):
         assert out["gather_object"] == ([0, 1] if rank else None)
 
 
-def run_spmd_in_a_replica() -> str:
+def run_what_replicas_have_not() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
     import torch_xla.distributed.spmd as xs
 
     device = start()
-    with pytest.raises(RuntimeError) as error:
-        xs.mark_sharding(torch.zeros(2, device=device), xs.Mesh([0], (1,)), (0,))
-    with pytest.raises(IndexError, match=r"no device xla:1.* has one device, xla:0, whatever its"):
-        torch.zeros(2, device="xla:1")
-    return str(error.value)
+    mesh = init_device_mesh("xla", (2,))
+    x = torch.zeros(2, 2, device=device)
+    model = nn.Linear(2, 2).to(device)
+    for call in (
+        lambda: xs.mark_sharding(x, xs.Mesh([0], (1,)), (0, None)),
+        lambda: distribute_tensor(x, mesh, [Shard(0)]),
+        lambda: distribute_module(model, mesh),
+        lambda: parallelize_module(model, mesh, ColwiseParallel()),
+        lambda: fully_shard(model),
+        lambda: fully_shard(model, mesh=mesh),
+        lambda: DTensor.from_local(x, mesh, [Shard(0)]),
+        lambda: mesh.get_group(),
+        lambda: mesh.get_coordinate(),
+    ):
+        with pytest.raises(RuntimeError, match=r"use_spmd\(\).*torch_xla\.distributed\.fsdp"):
+            call()
+    norm = nn.SyncBatchNorm(2).to(device)
+    for module in (norm, nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(2).to(device))):
+        with pytest.raises(ValueError, match=r"Use BatchNorm, .*use_spmd\(\)"):
+            module(x)
+    norm.eval()(x)
+    one_device = r"no device xla:1.* has one device, xla:0, whatever its"
+    for call in (
+        lambda: torch.zeros(2, device="xla:1"),
+        lambda: x.to("xla:1"),
+        lambda: torch.accelerator.set_device_index(1),
+    ):
+        with pytest.raises(IndexError, match=one_device):
+            call()
+    # PyTorch's own on the CPU are as ever.
+    host_mesh = init_device_mesh("cpu", (2,))
+    assert host_mesh.get_coordinate() == (dist.get_rank(),)
+    assert dist.get_world_size(host_mesh.get_group()) == 2
+    distributed = distribute_tensor(torch.arange(4.0), host_mesh, [Shard(0)])
+    assert distributed.full_tensor().tolist() == [0, 1, 2, 3]
 
 
 def test_what_replicas_have_not_is_said(tmp_path):
-    for text in run_replicas(run_spmd_in_a_replica, 2, tmp_path):
-        assert "this one is a replica" in text and "torch_xla.distributed.fsdp" in text
+    run_replicas(run_what_replicas_have_not, 2, tmp_path)
+
+
+def run_with_errors_in_a_file(folder: str) -> str:
+    file = os.path.join(folder, f"stderr{os.environ['RANK']}")
+    os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), 2)
+    device = start()
+    x = torch.ones(4, device=device)
+    functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+    functional.all_gather_tensor(x, 0, dist.group.WORLD).cpu()
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1).to(device))
+    for _ in range(3):
+        model(x).sum().backward()
+    model.module.weight.grad.cpu()
+    return Path(file).read_text()
+
+
+def test_no_warnings_that_are_not_true(tmp_path):
+    for text in run_replicas(run_with_errors_in_a_file, 2, tmp_path, str(tmp_path)):
+        assert "Registering collective work" not in text and "Time stats" not in text, text
 
 
 def run_ties() -> list[float]:
@@ -712,6 +771,9 @@ def run_gloo() -> dict[str, Any]:
             call()
         texts[name] = str(error.value)
     dist.distributed_c10d._world.pg_coalesce_state.clear()  # Left behind by an error of any group.
+    with pytest.raises(RuntimeError) as error:
+        nn.parallel.DistributedDataParallel(nn.Linear(2, 1).to(x.device))
+    texts["DDP"] = str(error.value)
     objects: list[Any] = [None, None]
     dist.all_gather_object(objects, rank)
     dist.barrier()
@@ -792,6 +854,32 @@ def test_groups_of_both_kinds_of_tensors(backend, on_host, with_device, tmp_path
         assert out["objects"] == ["a", "aa"] and out["group"] == [2, 2]
 
 
+def run_again(backend: str) -> None:
+    import torch_xla.core.xla_model as xm
+
+    for i in range(1, 4):
+        dist.init_process_group(backend, init_method="xla://")
+        for group in (None, dist.new_group([0, 1]), dist.new_group([0, 1], backend="gloo")):
+            x = torch.full((2,), float(i))
+            dist.all_reduce(x, group=group)
+            assert x.tolist() == [2 * i] * 2
+        if backend != "gloo":
+            x = torch.full((2,), float(i), device=xm.xla_device())
+            dist.all_reduce(x)
+            assert x.tolist() == [2 * i] * 2
+        objects: list[Any] = [None, None]
+        dist.all_gather_object(objects, (i, dist.get_rank()))
+        assert objects == [(i, 0), (i, 1)]
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", ["xla", "gloo", "cpu:gloo,xla:xla"])
+def test_groups_are_made_again(backend, tmp_path):
+    """What the groups before wrote to the store is not read."""
+    run_replicas(run_again, 2, tmp_path, backend)
+
+
 # ------------------------------------------------------------------------------- messages
 
 
@@ -801,37 +889,55 @@ def run_messages() -> dict[str, Any]:
     following, before = (rank + 1) % count, (rank - 1) % count
     out: dict[str, Any] = {}
 
+    def filled(value: float, size: int = 2) -> torch.Tensor:
+        return torch.full((size,), float(value), device=device)
+
     def exchange(order: str, size: int) -> list[float]:
-        x = torch.full((size,), float(rank), device=device)
-        y = torch.zeros(size, device=device)
-        send = dist.P2POp(dist.isend, x, following)
+        y = filled(-1, size)
+        send = dist.P2POp(dist.isend, filled(rank, size), following)
         receive = dist.P2POp(dist.irecv, y, before)
         for work in dist.batch_isend_irecv([send, receive] if order == "sr" else [receive, send]):
             work.wait()
         return [y[0].item(), y[-1].item()]
 
     out["batches"] = [exchange(order, size) for order in ("sr", "rs") for size in (3, 300_000)]
-    # One by one, in whatever order each has.
-    x, y = torch.full((2,), float(rank), device=device), torch.zeros(2, device=device)
-    works = [dist.isend(x, following), dist.irecv(y, before)]
-    for work in works[::-1] if rank else works:
-        work.wait()
-    out["single"] = y.tolist()
-    # Several, before anybody takes them; by tags out of their order.
+    # One by one, in whatever order each has, with a collective between.
+    for receives_first in (rank == 0, True, False):
+        y = filled(-1)
+        if receives_first:
+            works = [dist.irecv(y, before), dist.isend(filled(rank), following)]
+        else:
+            works = [dist.isend(filled(rank), following), dist.irecv(y, before)]
+        x = filled(1)
+        dist.all_reduce(x)
+        for work in works[::-1] if rank else works:
+            assert work.wait() is not False and work.is_completed()
+        out.setdefault("single", []).append([*y.tolist(), *x.tolist()])
+    # Several, before anybody takes them; by tags and groups out of their order.
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
     if rank == 0:
         for i in range(5):
-            dist.send(torch.full((2,), float(i), device=device), 1)
+            dist.send(filled(i), 1)
         for tag in (1, 2):
-            dist.send(torch.full((2,), 10.0 * tag, device=device), 1, tag=tag)
+            dist.send(filled(10 * tag), 1, tag=tag)
+        for i, group in enumerate(groups):
+            dist.send(filled(100 + i), 1, group=group)
+        dist.send(torch.zeros(0, device=device), 1)
+        dist.isend(filled(7), 1, tag=(1 << 31) - 1)
     elif rank == 1:
-        taken = []
-        for _ in range(5):
-            dist.recv(y, 0)
-            taken.append(y[0].item())
-        for tag in (2, 1):
-            dist.recv(y, 0, tag=tag)
-            taken.append(y[0].item())
-        out["taken"] = taken
+        values = [filled(-1) for _ in range(10)]
+        works = [dist.irecv(value, 0) for value in values[:3]]
+        for work in works[::-1]:  # Messages come in the order of the calls, not of the waits.
+            work.wait()
+        dist.irecv(values[3], 0)  # Nobody waits for this one.
+        dist.recv(values[4], 0)
+        for i, tag in enumerate((2, 1)):
+            dist.recv(values[5 + i], 0, tag=tag)
+        for i, group in enumerate(groups[::-1]):
+            dist.recv(values[7 + i], 0, group=group)
+        dist.recv(torch.zeros(0, device=device), 0)
+        dist.irecv(values[9], 0, tag=(1 << 31) - 1).get_future().wait()
+        out["taken"] = [value[1].item() for value in values]
     # Of several sizes.
     parts = [torch.zeros(1 + i, 2, device=device) for i in range(count)]
     dist.all_gather(parts, torch.full((1 + rank, 2), float(rank), device=device))
@@ -841,18 +947,21 @@ def run_messages() -> dict[str, Any]:
     dist.reduce_scatter(y, parts)
     out["uneven sum"] = y.tolist()
     # What is refused is not traced, so the others do not wait for it, nor does what follows.
-    x = torch.ones(4, device=device)
+    x = torch.ones(5, device=device)
+    three = torch.zeros(3, device=device)
     for call, text in (
-        (lambda: dist.all_gather([torch.zeros(3, device=device)] * count, x), "output of 4 el"),
-        (lambda: dist.all_gather_into_tensor(torch.zeros(5, device=device), x), "output of 12 el"),
-        (lambda: dist.reduce_scatter_tensor(torch.zeros(3, device=device), x), "input of 3 times"),
-        (lambda: dist.reduce_scatter(torch.zeros(3, device=device), [x] * count), "output of 4"),
-        (lambda: dist.all_to_all_single(torch.zeros(4, device=device), x), "divisible by"),
-        (lambda: dist.scatter(x, [torch.ones(3, device=device)] * count, rank), "output of 3"),
-        (lambda: dist.gather(x, [torch.ones(3, device=device)] * count, rank), "output of 4"),
+        (lambda: dist.all_gather([three] * count, x), "all_gather: expected an output of 5 el"),
+        (lambda: dist.all_gather_into_tensor(three, x), f"an output of {5 * count} el"),
+        (lambda: dist.reduce_scatter_tensor(three, x), f"an input of {count} times"),
+        (lambda: dist.reduce_scatter(three, [x] * count), "an output of 5"),
+        (lambda: dist.all_to_all_single(torch.zeros(5, device=device), x), "divisible by"),
+        (lambda: dist.scatter(x, [three] * count, rank), "an output of 3"),
+        (lambda: dist.gather(x, [three] * count, rank), "an output of 5"),
         (lambda: dist.recv(x), "from a rank that `src` names"),
         (lambda: dist.isend(x, rank), "not to its own"),
-        (lambda: dist.send(x, following, tag=1 << 30), "expected a tag"),
+        (lambda: dist.irecv(x, rank), "not to its own"),
+        (lambda: dist.send(x, following, tag=1 << 31), "expected a tag"),
+        (lambda: dist.irecv(x, following, tag=-1), "expected a tag"),
     ):
         with pytest.raises(ValueError, match=text):
             call()
@@ -861,47 +970,97 @@ def run_messages() -> dict[str, Any]:
     return out
 
 
-def test_messages(tmp_path):
-    count = 3
+@pytest.mark.parametrize("count", [2, 3])
+def test_messages(count, tmp_path):
     for rank, out in enumerate(run_replicas(run_messages, count, tmp_path)):
         before = float((rank - 1) % count)
         assert out["batches"] == [[before, before]] * 4
-        assert out["single"] == [before, before]
+        assert out["single"] == [[before, before, count, count]] * 3
         assert out["uneven"] == [[[float(i)] * 2] * (1 + i) for i in range(count)]
-        assert out["uneven sum"] == [6.0] * (1 + rank)
-        assert out["after"] == [3.0] * 4
+        assert out["uneven sum"] == [count * (count + 1) / 2] * (1 + rank)
+        assert out["after"] == [float(count)] * 5
         if rank == 1:
-            assert out["taken"] == [0, 1, 2, 3, 4, 20, 10]
+            assert out["taken"] == [0, 1, 2, 3, 4, 20, 10, 101, 100, 7]
 
 
-def run_wrong_message(what: str) -> str:
+def _error_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(RuntimeError) as error:
+        call()
+    return str(error.value)
+
+
+def run_wrong_messages(what: str) -> str:
     device = start()
     rank = dist.get_rank()
     x = torch.ones(2, device=device)
     dist.all_reduce(x)
     x.cpu()
-    with pytest.raises(RuntimeError) as error:
-        if rank == 1:
-            y = torch.zeros(3, device=device)
-            dist.recv(y, 0)
-            y.cpu()
-        elif what == "size":
-            dist.send(x, 1)
-            dist.all_reduce(x)
-            x.cpu()
-        else:  # The receiver never comes to the collective.
-            dist.all_reduce(x)
-            x.cpu()
-    return str(error.value)
+
+    def body() -> None:
+        if what == "size":
+            if rank == 1:
+                dist.recv(torch.zeros(3, device=device), 0)
+            else:
+                dist.send(x, 1)
+                dist.all_reduce(x)
+        elif what == "never sent":
+            if rank == 1:
+                dist.recv(x, 0)
+            else:
+                dist.all_reduce(x)
+        else:  # Never taken, while both go on.
+            if rank == 0:
+                dist.isend(x, 1)
+            for _ in range(100):
+                dist.all_reduce(x)
+                x.cpu()
+                time.sleep(0.2)
+        x.cpu()
+        torch_xla.sync(wait=True)
+
+    return _error_of(body)
 
 
-@pytest.mark.parametrize("what", ["size", "collective"])
-def test_a_message_that_is_another_or_does_not_come(what, tmp_path):
-    sender, receiver = run_replicas(run_wrong_message, 2, tmp_path, what)
+@pytest.mark.parametrize("what", ["size", "never sent", "never taken"])
+def test_messages_that_differ(what, tmp_path):
+    seconds = {"XLA_COLLECTIVE_TIMEOUT": "5"} if what == "never taken" else {}
+    sender, receiver = run_replicas(run_wrong_messages, 2, tmp_path, what, **seconds)
     if what == "size":
         assert "different transfers" in receiver
         assert "f32[3]" in receiver and "f32[2]" in receiver
-        assert "rank 1 gave up" in sender
+    elif what == "never sent":
+        assert "waits for a message, but rank 0 runs all_reduce(sum, f32[2]" in receiver
     else:
-        assert "waits for a message of rank 0, which runs all_reduce(sum, f32[2]" in receiver
-        assert "rank 1 gave up" in sender
+        sender, receiver = receiver, sender
+        assert "rank 1 did not take what rank 0 (this one) sent" in receiver
+    assert "gave up" in sender
+
+
+def run_unread_at_the_end(folder: str, what: str) -> None:
+    device = start()
+    rank = dist.get_rank()
+    x = torch.ones(2, device=device)
+    dist.all_reduce(x)
+    x.cpu()
+    try:
+        if rank == 0:
+            dist.isend(x, 1)
+            torch_xla._internal.replication.finish()
+        elif what == "collective":
+            dist.all_reduce(x)
+            x.cpu()
+    except RuntimeError as error:
+        Path(folder, f"error{rank}").write_text(str(error))
+
+
+@pytest.mark.parametrize("what", ["end", "collective"])
+def test_a_message_that_is_unread_at_the_end(what, tmp_path):
+    """Who sent it waits neither for ever nor for the timeout, since nobody will take it."""
+    begin = time.monotonic()
+    run_replicas(run_unread_at_the_end, 2, tmp_path, str(tmp_path), what)
+    assert time.monotonic() - begin < 40
+    text = (tmp_path / "error0").read_text()
+    assert "rank 1 did not take what rank 0 (this one) sent" in text
+    if what == "collective":
+        assert "rank 1 runs all_reduce(sum, f32[2]" in text
+        assert "rank 0 has ended" in (tmp_path / "error1").read_text()

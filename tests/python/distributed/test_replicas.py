@@ -217,9 +217,9 @@ def run_host_functions(folder: str) -> dict[str, Any]:
 def test_host_functions(tmp_path):
     results = run_replicas(run_host_functions, 3, tmp_path, str(tmp_path))
     for rank, out in enumerate(results):
-        assert out["payloads"] == (b"from 0", b"from 1", b"from 2")
-        assert out["again"] == (b"0", b"1", b"2")
-        assert out.get("some") == ((b"\0", b"\1") if rank < 2 else None)
+        assert out["payloads"] == [b"from 0", b"from 1", b"from 2"]
+        assert out["again"] == [b"0", b"1", b"2"]
+        assert out.get("some") == ([b"\0", b"\1"] if rank < 2 else None)
         assert out["reduced"].tolist() == [3.0, 3.0]
         assert out["objects"] == [0, 1, 2]
         assert out["on_ordinals"] == (None if rank == 1 else ("cpu", [3.0, 3.0], "word"))

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from op_testing import rand
+from process_testing import run_python
 from replica_testing import run_replicas
 
 import torch_xla.core.xla_model as xm
@@ -123,9 +124,10 @@ class TestFlashAttention:
 
 
 def run_gather_object() -> list:
-    import torch_xla  # noqa: F401
     from accelerate import PartialState
     from accelerate.utils import gather_object
+
+    import torch_xla  # noqa: F401
 
     state = PartialState()
     gathered = gather_object([state.process_index, "a" * state.process_index])
@@ -134,10 +136,14 @@ def run_gather_object() -> list:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("count", [1, 2])
-def test_accelerate_gathers_objects(count, tmp_path):
+def test_accelerate_gathers_objects(tmp_path):
     pytest.importorskip("accelerate")
-    for device, gathered, one in run_replicas(run_gather_object, count, tmp_path):
-        assert device.startswith("xla")
-        assert gathered == [0, "", 1, "a"][: 2 * count]
-        assert one == [{"x": 1}] * count
+    code = inspect.getsource(run_gather_object) + "report(results=run_gather_object())"
+    reported, _ = run_python(code, tmp_path)
+    results = {1: [reported["results"]], 2: run_replicas(run_gather_object, 2, tmp_path)}
+    for count, of_count in results.items():
+        assert len(of_count) == count
+        for device, gathered, one in of_count:
+            assert device.startswith("xla")
+            assert gathered == [0, "", 1, "a"][: 2 * count]
+            assert one == [{"x": 1}] * count

@@ -38,16 +38,6 @@ std::optional<Block> BlockOf(const XLATensorImpl& tensor) {
 
 }  // namespace
 
-bool OverlapsItself(const lazy::View& view) {
-  if (c10::multiply_integers(view.last().sizes) == 0) return false;
-  for (const lazy::ViewStep& step : view.steps) {
-    for (size_t i = 0; i < step.strides.size(); ++i) {
-      if (step.strides[i] == 0 && step.sizes[i] > 1) return true;
-    }
-  }
-  return false;
-}
-
 Overlap OverlapOf(const XLATensorImpl& a, const XLATensorImpl& b) {
   if (a.root() != b.root()) return Overlap::kNone;
   if (&a == &b) return Overlap::kFull;

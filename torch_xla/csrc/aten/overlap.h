@@ -12,9 +12,6 @@ namespace torch_xla::aten {
 enum class Overlap { kNone, kPartial, kFull };
 Overlap OverlapOf(const XLATensorImpl& a, const XLATensorImpl& b);
 
-/// Whether several elements are one in memory.
-bool OverlapsItself(const lazy::View& view);
-
 [[noreturn]] void ThrowOverlap();
 
 /// Throws where `written` shares memory with `read`, if that is on the device.

@@ -1,7 +1,6 @@
 #include "aten/sharding.h"
 
 #include "aten/bridge.h"
-#include "aten/overlap.h"
 #include "lazy/device.h"
 #include "lazy/sharded_value.h"
 #include "lazy/transfer.h"
@@ -30,7 +29,8 @@ void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
   XLATensorImpl* impl = GetImpl(tensor, "mark_sharding");
   Check(*sharding, tensor.dim(), "mark_sharding");
   if (!impl->is_whole()) {
-    if (impl->view() && OverlapsItself(*impl->view())) return;  // There is no place for the value.
+    if (impl->view() && lazy::OverlapsItself(*impl->view()))
+      return;  // There is no place for the value.
     impl->Write(lazy::WithSharding(impl->Read(), *sharding));
     return;
   }

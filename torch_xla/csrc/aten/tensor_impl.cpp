@@ -3,7 +3,6 @@
 #include <c10/core/AutogradState.h>
 
 #include "XLAOps.h"
-#include "aten/overlap.h"
 #include "aten/torch_storage.h"
 #include "debug/metrics.h"
 #include "lazy/device.h"
@@ -85,7 +84,7 @@ ir::Value XLATensorImpl::Read() const {
 }
 
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
-  if (view() && !same_for_all && OverlapsItself(*view())) {
+  if (view() && !same_for_all && lazy::OverlapsItself(*view())) {
     delete shown_.exchange(nullptr);  // It has the root, too, and stands for nobody else.
     TORCH_CHECK(
         root_.use_count() == 1,

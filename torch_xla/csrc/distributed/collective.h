@@ -21,7 +21,7 @@ enum class CollectiveKind : int64_t {
   kReduceScatter,  // arguments: the dimension, the size of a group
   kPermute,        // arguments: source, target, source, target, …
   kBroadcast,      // any number of arrays; argument: the root's rank
-  kTransfer,       // one message; arguments: source, target, a tag, what it belongs to
+  kTransfer,       // one message; arguments: source, target, a tag, its group or channel
 };
 inline constexpr int kCollectiveKinds = 7;
 

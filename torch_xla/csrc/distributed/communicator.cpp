@@ -193,12 +193,17 @@ class Transfers {
   int64_t me() const { return me_; }
   int64_t count() const { return static_cast<int64_t>(members_.size()); }
 
-  void Send(const at::Tensor& data, int64_t member, Tag tag = kData) {
-    if (data.numel() == 0) return;
+  /// `data` is to stay until the work is done.
+  WorkPtr StartSend(const at::Tensor& data, int64_t member, int tag) {
+    WorkPtr work;
     Guarded(member, [&] {
       std::vector<at::Tensor> tensors{Bytes(data)};
-      sends_.emplace_back(member, bulk_.send(tensors, static_cast<int>(members_[member]), tag));
+      work = bulk_.send(tensors, static_cast<int>(members_[member]), tag);
     });
+    return work;
+  }
+  void Send(const at::Tensor& data, int64_t member, Tag tag = kData) {
+    if (data.numel() > 0) sends_.emplace_back(member, StartSend(data, member, tag));
   }
   /// Null where there is nothing to receive.
   WorkPtr Receive(const at::Tensor& data, int64_t member, int tag = kData) {
@@ -220,9 +225,10 @@ class Transfers {
     try {
       Guarded(member, [&] { watcher_.Wait(work, rank, true); });
     } catch (const ReplicaError&) {
-      const std::string why = mesh_.GivenUp(rank);
-      if (!why.empty()) throw ReplicaError(why);
-      throw;
+      const std::string why = mesh_.WhyUnavailable(rank);
+      if (why.empty()) throw;
+      throw ReplicaError("rank " + std::to_string(mesh_.rank()) +
+                         " (this one) waits for a message, but " + why);
     }
   }
   void WaitForSends() {
@@ -242,12 +248,10 @@ class Transfers {
         ended = mesh_.Ended();
         if (ended.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-      auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-      throw ReplicaError(
-          ended.empty()
-              ? "the transfer with rank " + std::to_string(members_[member]) + " failed: " +
-                    (torch_error ? torch_error->what_without_backtrace() : error.what())
-              : RankNames(ended) + " has ended during a transfer");
+      throw ReplicaError(ended.empty()
+                             ? "the transfer with rank " + std::to_string(members_[member]) +
+                                   " failed: " + ErrorText(error)
+                             : RankNames(ended) + " has ended during a transfer");
     }
   }
 
@@ -406,11 +410,12 @@ void Communicator::Run(const Collective& collective, std::string_view text,
   std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw ReplicaError(failure_);
   try {
+    sent_.ThrowIfFailed();
     RunLocked(collective, text, inputs, outputs);
   } catch (const std::exception& error) {
-    auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    failure_ = torch_error ? torch_error->what_without_backtrace() : error.what();
+    failure_ = ErrorText(error);
     mesh_->Abort(failure_);
+    sent_.Abort();
     throw;
   }
 }
@@ -473,22 +478,21 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
 void Communicator::RunTransfer(const Collective& collective, std::string_view text,
                                const at::Tensor& input, const at::Tensor& output) {
   const std::vector<int64_t> ends{collective.arguments[0], collective.arguments[1]};
-  const auto tag = kMessages + 2 * static_cast<int>(collective.arguments[2]);
+  // One for each tag of each group. Where two are the same the header tells what is what.
+  const int64_t channel = collective.arguments[2] + collective.arguments[3];
+  const int tag = kMessages + 2 * static_cast<int>(channel & ((1 << 29) - 1));
   std::string header(text.substr(0, kHeaderBytes));
   header.resize(kHeaderBytes);
+  Transfers transfers(*bulk_, *mesh_, watcher_, ends);
   if (rank() == ends[0]) {
-    sent_.ThrowIfFailed();
     auto send = [&](const at::Tensor& data, int as) {
-      std::vector<at::Tensor> tensors{data};
-      sent_.Add(data, bulk_->send(tensors, static_cast<int>(ends[1]), as),
-                static_cast<int>(ends[1]));
+      sent_.Add(data, transfers.StartSend(data, 1, as), static_cast<int>(ends[1]));
     };
     send(Bytes(header.data(), kHeaderBytes).clone(), tag);
     if (input.nbytes() > 0) send(Bytes(input).clone(), tag + 1);
     CopyBytes(output.data_ptr(), input);
     return;
   }
-  Transfers transfers(*bulk_, *mesh_, watcher_, ends);
   std::string theirs(kHeaderBytes, '\0');
   transfers.WaitForMessage(transfers.Receive(Bytes(theirs.data(), kHeaderBytes), 0, tag), 0);
   if (theirs != header) {

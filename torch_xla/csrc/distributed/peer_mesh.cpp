@@ -1,5 +1,6 @@
 #include "distributed/peer_mesh.h"
 
+#include <c10/util/Exception.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -87,6 +88,11 @@ Place PlaceOf(size_t member, size_t count) {
 }
 
 }  // namespace
+
+std::string ErrorText(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error ? torch_error->what_without_backtrace() : error.what();
+}
 
 std::string RankNames(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -274,7 +280,7 @@ void PeerMesh::Abort(const std::string& reason) {
   [[maybe_unused]] ssize_t written = write(wake_, &one, sizeof one);
 }
 
-std::string PeerMesh::GivenUp(int rank) {
+std::string PeerMesh::WhyUnavailable(int rank) {
   try {
     Progress(Clock::now());
   } catch (const ReplicaError& error) {
@@ -284,11 +290,9 @@ std::string PeerMesh::GivenUp(int rank) {
   const PeerConnection& connection = connections_[rank];
   const std::string name = "rank " + std::to_string(rank);
   if (const auto& reason = connection.abort_reason()) return name + " gave up: " + *reason;
+  if (connection.ended()) return name + " has ended or closed its connection";
   const PeerConnection::Message* there = connection.ahead();
-  if (there == nullptr) return {};
-  return "the replicas run different collectives: rank " + std::to_string(rank_) +
-         " (this one) waits for a message of " + name + ", which runs " +
-         std::string(there->text());
+  return there == nullptr ? "" : name + " runs " + std::string(there->text());
 }
 
 std::vector<int> PeerMesh::Ended() const {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -49,9 +50,10 @@ class PeerMesh {
   /// thread: an Exchange that is under way throws, and so do all later ones.
   void Abort(const std::string& reason);
 
-  /// Why `rank`, from which a message is awaited, will not send it: it gave up, or waits for this
-  /// replica in a collective. Empty: there is no reason to think so. While no Exchange runs.
-  std::string GivenUp(int rank);
+  /// Why `rank` will neither send nor take a message: it has ended, gave up, or waits for this
+  /// replica in a collective. Empty: there is no reason to think so. From any thread, while no
+  /// Exchange runs.
+  std::string WhyUnavailable(int rank);
 
   /// The ranks whose process has ended or closed its connection.
   std::vector<int> Ended() const;
@@ -85,6 +87,9 @@ class PeerMesh {
   std::mutex sending_;
   std::string aborted_;  // why; empty: not
 };
+
+/// What the error says, without PyTorch's backtrace.
+std::string ErrorText(const std::exception& error);
 
 /// "rank 2", "ranks 1 and 3"
 std::string RankNames(const std::vector<int>& ranks);

@@ -1,8 +1,8 @@
 #include "distributed/sent_messages.h"
 
-#include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "distributed/transfer_watcher.h"
 
 namespace torch_xla::distributed {
 namespace {
@@ -13,51 +13,58 @@ constexpr std::chrono::milliseconds kInterval{200};
 }  // namespace
 
 SentMessages::~SentMessages() {
+  Abort();
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    AbortLocked();
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
+void SentMessages::ThrowIfFailed() {
+  std::lock_guard lock(mutex_);
+  ThrowIfFailedLocked();
+}
+
+void SentMessages::ThrowIfFailedLocked() const {
+  if (!failure_.empty()) throw ReplicaError(failure_);
+  if (aborted_) throw ReplicaError("this replica gave up");
+}
+
 void SentMessages::Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int rank) {
   std::unique_lock lock(mutex_);
+  ThrowIfFailedLocked();
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   bytes_ += data.nbytes();
   messages_.push_back({std::move(data), std::move(work), rank});
   changed_.notify_all();
-  changed_.wait(lock, [this] { return bytes_ <= kMaxBytes || !failure_.empty(); });
-  ThrowLocked();
+  changed_.wait(lock, [this] { return bytes_ <= kMaxBytes || !failure_.empty() || aborted_; });
+  ThrowIfFailedLocked();
 }
 
 void SentMessages::Finish() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kInterval, [this] { return messages_.empty(); })) {
-    // Gloo does not always see that the other side has ended.
-    const std::vector<int> ended = mesh_.Ended();
-    if (std::ranges::find(ended, messages_.front().rank) != ended.end()) AbortLocked();
+  int rank = -1;            // that the first message is for
+  Clock::time_point since;  // when it was first seen to be unavailable
+  while (!changed_.wait_for(lock, kInterval, [this] { return messages_.empty() || aborted_; })) {
+    const int first = messages_.front().rank;
+    unavailable_ = mesh_.WhyUnavailable(first);
+    if (unavailable_.empty() || first != rank) since = Clock::now();
+    rank = first;
+    if (Clock::now() - since < kGrace) continue;
+    for (const Message& message : messages_) {
+      if (message.rank == rank) message.work->abort();
+    }
   }
-  ThrowLocked();
-}
-
-void SentMessages::ThrowIfFailed() {
-  std::lock_guard lock(mutex_);
-  ThrowLocked();
+  if (!aborted_) ThrowIfFailedLocked();
 }
 
 void SentMessages::Abort() {
   std::lock_guard lock(mutex_);
-  AbortLocked();
-}
-
-void SentMessages::ThrowLocked() const {
-  if (!failure_.empty()) throw ReplicaError(failure_);
-}
-
-void SentMessages::AbortLocked() {
+  aborted_ = true;
   for (const Message& message : messages_) message.work->abort();
+  changed_.notify_all();
 }
 
 void SentMessages::Run() {
@@ -67,16 +74,18 @@ void SentMessages::Run() {
     if (messages_.empty()) return;
     const Message first = messages_.front();
     lock.unlock();
-    std::string failure;
+    bool taken = false;
+    std::string why;
     try {
-      if (!first.work->wait(mesh_.timeout())) failure = "it was given up";
+      taken = first.work->wait(mesh_.timeout());
     } catch (const std::exception& error) {
-      failure = error.what();
+      why = ErrorText(error);
     }
     lock.lock();
-    if (!failure.empty() && failure_.empty()) {
+    if (!taken && !aborted_ && failure_.empty()) {
       failure_ = "rank " + std::to_string(first.rank) + " did not take what rank " +
-                 std::to_string(mesh_.rank()) + " (this one) sent: " + failure;
+                 std::to_string(mesh_.rank()) +
+                 " (this one) sent: " + (unavailable_.empty() ? why : unavailable_);
     }
     bytes_ -= first.data.nbytes();
     messages_.pop_front();

@@ -1,8 +1,9 @@
-// What was sent and perhaps not yet taken: who sends goes on, and the data is kept meanwhile.
+// Messages that were sent and perhaps not yet taken: who sends goes on, and the data is kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -14,36 +15,44 @@
 
 namespace torch_xla::distributed {
 
+/// Once a message was not taken in time, all calls throw ReplicaError, which names the receiver.
 class SentMessages {
  public:
   /// `mesh` must outlive it.
-  explicit SentMessages(const PeerMesh& mesh) : mesh_(mesh) {}
+  explicit SentMessages(PeerMesh& mesh) : mesh_(mesh) {}
   ~SentMessages();
+  SentMessages(const SentMessages&) = delete;
+  SentMessages& operator=(const SentMessages&) = delete;
 
-  /// Keeps `data` until `work`, which sends it to `rank`, is done. Waits while there is too much.
-  void Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int rank);
-  /// Waits until all is taken. Throws where something was not, and will not be.
-  void Finish();
   void ThrowIfFailed();
-  /// Gives up what is not taken, from any thread.
+  /// Keeps `data` until `work`, which sends it to `rank`, is done. Waits while too much is kept.
+  void Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int rank);
+  /// Waits until all messages are taken, or their receivers are not available for them
+  /// (PeerMesh::WhyUnavailable). After Abort it returns at once.
+  void Finish();
+  /// Gives up what is not taken, and all later messages. From any thread.
   void Abort();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Message {
     at::Tensor data;
     c10::intrusive_ptr<c10d::Work> work;
     int rank;
   };
-  void Run();
-  void ThrowLocked() const;
-  void AbortLocked();
 
-  const PeerMesh& mesh_;
+  void Run();
+  /// With mutex_ held.
+  void ThrowIfFailedLocked() const;
+
+  PeerMesh& mesh_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Message> messages_;  // the first one is waited for
+  std::deque<Message> messages_;  // the thread waits for the first one
   size_t bytes_ = 0;
   std::string failure_;
+  std::string unavailable_;  // why the receiver of the first message is, once Finish has asked
+  bool aborted_ = false;
   bool stop_ = false;
   std::thread thread_;  // from the first message on
 };

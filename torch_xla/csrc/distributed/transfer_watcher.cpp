@@ -8,8 +8,6 @@ namespace torch_xla::distributed {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{200};
-// What a replica sent before it ended, in good order or not, is in the sockets and comes by then.
-constexpr std::chrono::seconds kGrace{5};
 
 }  // namespace
 
@@ -31,7 +29,7 @@ void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank,
     work_ = std::move(watched);
     rank_ = of;
     message_ = message;
-    ended_ = {};
+    since_ = {};
   };
   watch(work, rank);
   bool done = false;
@@ -55,11 +53,14 @@ void TransferWatcher::Run() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kInterval, [this] { return stop_; })) {
     if (!work_) continue;
-    const std::vector<int> ended = mesh_.Ended();
-    const bool given_up = message_ && !mesh_.GivenUp(rank_).empty();
-    if (!given_up && std::find(ended.begin(), ended.end(), rank_) == ended.end()) continue;
-    if (ended_ == Clock::time_point{}) ended_ = Clock::now();
-    if (Clock::now() - ended_ >= kGrace) work_->abort();
+    if (message_) {
+      if (mesh_.WhyUnavailable(rank_).empty()) continue;
+    } else {
+      const std::vector<int> ended = mesh_.Ended();
+      if (std::find(ended.begin(), ended.end(), rank_) == ended.end()) continue;
+    }
+    if (since_ == Clock::time_point{}) since_ = Clock::now();
+    if (Clock::now() - since_ >= kGrace) work_->abort();
   }
 }
 

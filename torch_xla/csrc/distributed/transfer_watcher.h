@@ -11,6 +11,9 @@
 
 namespace torch_xla::distributed {
 
+/// What a replica sent before it ended, in good order or not, is in the sockets and comes by then.
+inline constexpr std::chrono::seconds kGrace{5};
+
 class TransferWatcher {
  public:
   /// `mesh` must outlive it.
@@ -18,8 +21,8 @@ class TransferWatcher {
   ~TransferWatcher();
 
   /// Waits until the transfer with `rank` is done. Throws where it fails, and where `rank` has
-  /// ended and what it had sent by then does not complete it. A `message` may never be sent: then
-  /// also where `rank` has given up or waits for this replica in a collective.
+  /// ended and what it had sent by then does not complete it. A `message` may never be sent: its
+  /// wait also ends where `rank` is not available for it (PeerMesh::WhyUnavailable).
   void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank, bool message = false);
   /// Ends the wait that is under way, in another thread, and all later ones.
   void Abort();
@@ -37,8 +40,8 @@ class TransferWatcher {
   c10::intrusive_ptr<c10d::Work> work_;  // waited for; null: none
   int rank_ = -1;
   bool message_ = false;
-  // When rank_ was first seen to have ended or given up, while work_ is waited for.
-  Clock::time_point ended_{};
+  // When rank_ was first seen to be unavailable, while work_ is waited for.
+  Clock::time_point since_{};
   std::thread thread_;
 };
 

@@ -153,7 +153,7 @@ int DeviceOrdinal(c10::Device device) {
   TORCH_CHECK_INDEX(device.index() < count, "there is no device ", device, ": ", Platform(),
                     " has ", count, " device", count == 1 ? "" : "s", " (xla:0",
                     count == 1 ? "" : " …", ")",
-                    std::getenv("LOCAL_RANK") != nullptr
+                    count == 1 && std::getenv("LOCAL_RANK") != nullptr
                         ? ". A process that torchrun or spawn started has one device, xla:0, "
                           "whatever its LOCAL_RANK"
                         : "");

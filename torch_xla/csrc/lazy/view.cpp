@@ -185,6 +185,16 @@ bool FillsBlock(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return true;
 }
 
+bool OverlapsItself(const View& view) {
+  if (c10::multiply_integers(view.last().sizes) == 0) return false;
+  for (const ViewStep& step : view.steps) {
+    for (size_t i = 0; i < step.strides.size(); ++i) {
+      if (step.strides[i] == 0 && step.sizes[i] > 1) return true;
+    }
+  }
+  return false;
+}
+
 ir::Value ReadView(const Storage& storage, const View* view) {
   ir::Value value = storage.value();
   if (view) {

@@ -49,6 +49,9 @@ class View : public c10::intrusive_ptr_target {
 
 using ViewPtr = c10::intrusive_ptr<View>;
 
+/// Whether several of its elements are one in memory.
+bool OverlapsItself(const View& view);
+
 /// The content of `view` (null: everything) of a storage.
 ir::Value ReadView(const Storage& storage, const View* view);
 /// Writes `value` (of the view's shape) through the view into the storage.

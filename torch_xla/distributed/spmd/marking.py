@@ -26,10 +26,9 @@ def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC
         if replication.topology().world_size > 1:
             raise RuntimeError(
                 f"{name}: expected SPMD mode, in which one process has all devices; this one is a "
-                "replica, with one of them. Run it without a launcher and call "
-                "torch_xla.runtime.use_spmd() (DTensor, distribute_tensor, mark_sharding), or shard "
-                "the replicas' parameters with torch_xla.distributed.fsdp, for PyTorch's "
-                "fully_shard"
+                "replica, with one of them. Run the program without a launcher and call "
+                "torch_xla.runtime.use_spmd(), or shard the replicas' parameters with "
+                "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel"
             )
         raise RuntimeError(f"{name}: expected SPMD mode; call torch_xla.runtime.use_spmd() first")
     if not isinstance(t, torch.Tensor) or t.device.type != "xla":
@@ -53,8 +52,8 @@ def mark_sharding(
 
     The tensor itself is marked, and keeps that through in-place operations; marking a module's
     parameters needs no assignment. Data that no operation has used yet is uploaded so, other data
-    is moved by the next program. On a view it is a hint, for its value as of now, and without effect
-    where several of its elements are one in memory (``expand``). ::
+    is moved by the next program. On a view it is a hint, for its value as of now, and without
+    effect where several of its elements are one in memory (``expand``). ::
 
         mesh = Mesh(range(4), (2, 2), ("data", "model"))
         x = mark_sharding(x, mesh, ("data", None))
