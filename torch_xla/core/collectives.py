@@ -610,8 +610,8 @@ def _transfer(value: torch.Tensor, channel_id: int, sends: bool) -> torch.Tensor
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Sends a tensor to the replica that receives on a channel.
 
-    The first call waits for the other one's; later ones wait for nobody. What one replica sends to
-    another is received in the order in which it was sent, whatever goes the other way.
+    The first call waits for the other one's; later ones wait for nobody. What is sent on a channel
+    is received in the order in which it was sent, whatever goes the other way.
 
     Args:
         value: The tensor.

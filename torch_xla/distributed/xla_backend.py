@@ -75,8 +75,7 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
 
     @functools.wraps(method)
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
-        on_host = {tensor.device.type == "cpu" for tensor in _leaves(args)}
-        if on_host != {True}:
+        if {tensor.device.type for tensor in _leaves(args)} != {"cpu"}:
             return method(self, *args, **kwargs)
         return cast(Work, getattr(self._host(), method.__name__)(*args, **kwargs))
 
@@ -268,7 +267,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         self._run("broadcast", tensors, [root], in_place=True)
         # DistributedDataParallel reads the order of its buckets, once, in its second forward pass:
         # no value of the step's, so the step stays one graph.
-        caller = sys._getframe(1).f_back  # Of what @_by_place made.
+        caller = sys._getframe(1).f_back  # Of the function that @_by_place made.
         if caller and caller.f_code is DistributedDataParallel._pre_forward.__code__:
             before = _XLAC._xla_forbid_cuts(None)
             try:

@@ -452,7 +452,7 @@ import torch_xla.runtime as xr
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rank = int(os.environ["RANK"])
 if sys.argv[2] == "backend":
-    dist.init_process_group("cpu:gloo,xla:xla", init_method="xla://")
+    dist.init_process_group("cpu:gloo,xla:xla")
 device = xm.xla_device()
 assert xm.rendezvous("start", str(attempt).encode()) == [str(attempt).encode()] * 2
 x = xm.all_reduce(xm.REDUCE_SUM, torch.full((2,), attempt + 1.0, device=device))
