@@ -451,16 +451,14 @@ import torch_xla.runtime as xr
 
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rank = int(os.environ["RANK"])
-if sys.argv[2] == "backend":
-    dist.init_process_group("cpu:gloo,xla:xla")
+dist.init_process_group("cpu:gloo,xla:xla", init_method="xla://")
 device = xm.xla_device()
 assert xm.rendezvous("start", str(attempt).encode()) == [str(attempt).encode()] * 2
 x = xm.all_reduce(xm.REDUCE_SUM, torch.full((2,), attempt + 1.0, device=device))
 assert x.tolist() == [2.0 * (attempt + 1)] * 2
-if sys.argv[2] == "backend":
-    x = torch.ones(2)
-    dist.all_reduce(x)
-    assert x.tolist() == [2, 2]
+x = torch.ones(2)
+dist.all_reduce(x)
+assert x.tolist() == [2, 2]
 if attempt == 0 and rank == 1:
     raise SystemExit(3)
 if attempt == 1 and rank == 0:
@@ -471,13 +469,12 @@ with open(os.path.join(sys.argv[1], str(rank)), "w") as file:
 """
 
 
-@pytest.mark.parametrize("how", ["collectives", "backend"])
-def test_restarts(how, tmp_path):
+def test_restarts(tmp_path):
     """The store of a launcher that starts its processes again has what the first ones wrote."""
     script = tmp_path / "script.py"
     script.write_text(RESTARTED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=2"]
-    command += ["--nproc-per-node=2", "--monitor-interval=0.1", str(script), str(tmp_path), how]
+    command += ["--nproc-per-node=2", "--monitor-interval=0.1", str(script), str(tmp_path)]
     env = {**os.environ, "XLA_COLLECTIVE_TIMEOUT": "60"}
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=200, check=False, env=env
