@@ -234,6 +234,17 @@ def _returns_views(module: fx.GraphModule) -> bool:
     return False
 
 
+def _is_of_the_host(module: fx.GraphModule) -> bool:
+    """Returns whether a graph returns CPU tensors or draws them, which a program does not."""
+    for node in module.graph.nodes:
+        is_drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        for value in node.all_input_nodes if node.op == "output" else [node] if is_drawn else []:
+            leaves = tree_flatten(value.meta.get("val"))[0]
+            if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" for leaf in leaves):
+                return True
+    return False
+
+
 class _CompiledGraph:
     """A graph, compiled for each set of numbers and shapes that it is called with."""
 
@@ -248,7 +259,7 @@ class _CompiledGraph:
             isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
             for value in values
         )
-        self._is_traced = not self._is_static and _returns_views(module)
+        self._is_traced = _is_of_the_host(module) or not self._is_static and _returns_views(module)
 
     def __call__(self, *args: Any) -> Any:
         key = None

@@ -366,3 +366,17 @@ class TestBackends:
 
         with pytest.raises(AttributeError, match="bound by their places"):
             bridge.GraphInputMatcher  # noqa: B018
+
+
+def test_tensors_of_the_host_in_a_graph():
+    """What a graph makes on the CPU it returns, and draws anew."""
+
+    @torch.compile(backend="openxla")
+    def f(x):
+        return x * torch.rand(2).to(x.device), torch.arange(2) + x.shape[0], torch.rand(2)
+
+    x = torch.ones(2, device="xla")
+    calls = [f(x) for _ in range(3)]
+    assert all(of_host.tolist() == [2, 3] for _, of_host, _ in calls)
+    for k in (0, 2):
+        assert len({tuple(results[k].tolist()) for results in calls}) == 3
