@@ -2,12 +2,13 @@
 
 PyTorch calls :func:`register` at the end of its own import (the entry point group
 ``torch.backends``; ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps it from that). ``torch_xla`` is
-imported by the first tensor on ``xla``, the first name asked of ``torch.xla``, the first file
+imported by the first tensor or module on ``xla``, the first name asked of ``torch.xla``, the first file
 loaded onto ``xla`` and, where ``PJRT_DEVICE`` asks for xla, by the first question to
 ``torch.accelerator``. This package lies outside of ``torch_xla``, and swallows whatever is wrong
 with itself: a broken installation must not break ``import torch``.
 """
 
+import functools
 import os
 import sys
 import types
@@ -46,8 +47,30 @@ def _answer_by_import(name, original):
     setattr(torch._C, name, answer)
 
 
+# Methods of nn.Module that move parameters. The device's own keep those tied that are, which it is
+# too late for when the first of them is moved.
+_methods = {}
+
+
+def _move_by_import(name):
+    import torch
+
+    original = _methods[name] = getattr(torch.nn.Module, name)
+
+    @functools.wraps(original)
+    def move(self, *args, **kwargs):
+        device = kwargs.get("device", args[0] if args else None)
+        if isinstance(device, (str, torch.device)) and torch.device(device).type == "xla":
+            import torch_xla  # noqa: F401 - puts the methods back
+        return original(self, *args, **kwargs)
+
+    setattr(torch.nn.Module, name, move)
+
+
 def _put_back():
     torch = sys.modules["torch"]
+    while _methods:
+        setattr(torch.nn.Module, *_methods.popitem())
     while _accelerator:
         setattr(torch._C, *_accelerator.popitem())
 
@@ -78,6 +101,8 @@ def register():
             _stand_in.register()
             torch._register_device_module("xla", _LazyDeviceModule("torch.xla"))
             torch.serialization.register_package(8, _location, _restore)
+            for name in ("to", "to_empty"):
+                _move_by_import(name)
             if os.environ.get("PJRT_DEVICE"):
                 for name, function in list(vars(torch._C).items()):
                     if name.startswith("_accelerator_"):

@@ -55,6 +55,19 @@ class TestAutoload:
         )
         assert python_output(code) == "4.0"
 
+    def test_what_is_tied_stays_tied(self):
+        code = (
+            "import torch\n"
+            "model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3, bias=False))\n"
+            "model[1].weight = model[0].weight\n"
+            "model.{move}\n"
+            "assert model[1].weight is model[0].weight and model[0].weight.device.type == 'xla'\n"
+            "assert len(list(model.parameters())) == 1\n"
+            "print(torch.nn.Module.to.__module__)"
+        )
+        for move in ("to('xla')", "to(device=torch.device('xla'))", "to_empty(device='xla')"):
+            assert python_output(code.format(move=move)) == "torch.nn.modules.module", move
+
     def test_variable_turns_it_off(self):
         code = (
             "import sys, torch\n"
