@@ -606,7 +606,9 @@ def test_uneven_tiles_of_indices():
     }
     for name, function in functions.items():
         expected = function(at, source, weight.clone())
-        found = function(marked(at, ("data", "model")), marked(source, "data", None), weight.to("xla"))
+        found = function(
+            marked(at, ("data", "model")), marked(source, "data", None), weight.to("xla")
+        )
         torch.testing.assert_close(found.cpu(), expected, msg=lambda text, n=name: f"{n}: {text}")
     far = torch.tensor([0, 1, 2, 3, 4, 2**32 + 1, 2**40])
     found = weight.to("xla").index_add(0, marked(far, "data"), marked(source, "data", None))

@@ -23,6 +23,10 @@ EXCUSES = {
     "PyTorch's export": Excuse(
         "torch.export refuses it", "`torch.export.export` refuses the program, before it is ours"
     ),
+    "PyTorch's compiler": Excuse(
+        "does not currently support double backward|compiled with non-empty donated buffers",
+        "`torch.compile` of PyTorch has no second derivative, with any backend",
+    ),
     "read in an export": Excuse(
         r"exported_program_to_stablehlo\(\).*(graph would be cut|has none)",
         "a StableHLO program cannot ask the host in its middle: for the number of a mask's "

@@ -365,7 +365,7 @@ class InPlaceChain(Program):
     """Operators in place one after the other, and `out=`."""
 
     def forward(self, x, i):
-        h = (x @ self.w).add_(1).mul_(x).sub_(0.5).relu_().add_(2)
+        h = (x @ self.w).add_(1).mul_(x).sub_(0.5).relu_() + 2
         with torch.no_grad():
             o = torch.empty_like(x)
             torch.mul(x, 3, out=o)
@@ -613,7 +613,7 @@ class DropoutMasks(Program):
     def forward(self, x, i):
         x, keep = x["x"], x["keep"]
         h = F.dropout(x @ self.w, 0.0, self.training) * keep.bool() * 2
-        return h, F.dropout(h, 1.0, True) + x, F.dropout(h, 0.5, False)
+        return h, F.dropout(h, 1.0, True) + x, F.dropout(h, 0.5, False) * 2
 
 
 class TiedWeights(Program):

@@ -478,9 +478,7 @@ PLAIN = {
     "index_add": lambda x, i, s: x.index_add(0, i, s, alpha=2),
     "index_copy": lambda x, i, s: x.index_copy(0, i, s),
     "index_reduce": lambda x, i, s: x.index_reduce(0, i, s, "amax"),
-    "index_reduce of the mean": lambda x, i, s: x.index_reduce(
-        0, i, s, "mean", include_self=False
-    ),
+    "index_reduce of the mean": lambda x, i, s: x.index_reduce(0, i, s, "mean", include_self=False),
     "scatter": lambda x, i, s: x.scatter(0, _wide(i), s),
     "scatter along 1": lambda x, i, s: x.t().scatter(1, _wide(i).t(), s.t()),
     "scatter of a number": lambda x, i, s: x.scatter(0, _wide(i), 9.0),
