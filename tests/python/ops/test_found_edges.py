@@ -450,3 +450,74 @@ def test_nothing_is_drawn_of_any_dtype() -> None:
             if dtype != C64:
                 with pytest.raises(NotImplementedError):
                     x.uniform_()
+
+
+def test_numbers_at_the_edge_of_a_dtype() -> None:
+    """One number may become infinite; a complex one without imaginary part may fill real ones."""
+    cases = []
+    for dtype in (torch.float16, torch.bfloat16, F64):
+        x = torch.tensor([0.0, 1.0, 3.0], dtype=dtype)
+        for number in (1e300, -1e300, 1e40, 70000.0, INF, NAN, 2**40, True):
+            cases.append((torch.where, (x > 0, x, number), {}))
+            cases.append((torch.where, (x > 0, number, x), {}))
+            cases.append((lambda x, n=number: _set_first(x.clone(), n), (x,), {}))
+    for dtype in (torch.bool, U8, I8, I16, I32, I64, torch.float16, torch.bfloat16, F32, F64, C64):
+        x = torch.tensor([0, 1, 3]).to(dtype)
+        cases.append((lambda x: x.masked_fill(x != 0, 2 + 0j), (x,), {}))
+        cases.append((lambda x: x.clone().masked_fill_(x == 0, 2 + 0j), (x,), {}))
+    cases.append((lambda x: x.masked_fill(x > 0, 1e300 + 0j), (torch.ones(2, dtype=F64),), {}))
+    check_many(cases)
+
+
+def _set_first(x: torch.Tensor, number: float) -> torch.Tensor:
+    x[0] = number
+    return x
+
+
+def test_numbers_that_do_not_fit_are_refused(device: torch.device) -> None:
+    def refused(f, *args) -> None:
+        for on in ("cpu", device):
+            with pytest.raises((RuntimeError, TypeError)):
+                f(*(x.to(on) for x in args)).cpu()
+
+    x = torch.tensor([1.0, 2.0])
+    refused(lambda x: x.masked_fill(x > 0, 2 + 1j), x)
+    refused(lambda x: x.half().masked_fill(x > 0, 1e300), x)
+    refused(lambda x: x.half().fill_(1e300), x)
+    for f in (lambda x: x // 2**40, lambda x: x % 2**40, lambda x: x.masked_fill(x > 0, 2**40)):
+        refused(f, x.int())
+
+
+def test_norms_of_large_orders() -> None:
+    x = torch.tensor([[2.0, 3.0, 0.0], [1.0, 0.5, 0.25]])
+    cases = []
+    for order in (3.5, 7.0, 1e4, 1e40, 1e300, INF, -1e40, -INF):  # from the third on a parameter
+        for dtype in (F32, F64):
+            cases.append((torch.linalg.vector_norm, (x.to(dtype), order), {}))
+            cases.append((torch.linalg.vector_norm, (x.to(dtype), order), {"dim": 1}))
+    check_many(cases)
+
+
+def test_an_out_of_a_norm(device: torch.device) -> None:
+    x = rand(3, 4)
+    for kwargs in (
+        {"p": 2, "dim": 1},
+        {"p": 1.5, "dim": (0, 1)},
+        {"p": "fro"},
+        {"p": INF, "dim": 0},
+    ):
+        expected, out = torch.norm(x, **kwargs), torch.empty(0, device=device)
+        before = fallbacks()
+        torch.norm(x.to(device), **kwargs, out=out)
+        assert fallbacks() == before
+        torch.testing.assert_close(out.cpu(), expected)
+
+
+def test_dropout_that_is_not_told_whether_it_trains(device: torch.device) -> None:
+    x = torch.ones(200, device=device)
+    drop = torch.ops.aten.native_dropout
+    assert drop(x, 1.0, None)[0].sum() == 0
+    result, kept = drop(x, 0.5, None)
+    assert 0 < int(kept.sum()) < 200
+    torch.testing.assert_close(result.cpu(), kept.cpu() * 2.0)
+    assert drop(x, 0.5, False)[1].all()
