@@ -1,6 +1,7 @@
 """torch.compile(backend="openxla"): graphs of dynamo as programs of the device."""
 
 import functools
+import importlib
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+import torch_xla.distributed.spmd as spmd
 
 
 @torch.library.custom_op("dynamo_test::host_only", mutates_args=(), device_types="cpu")
@@ -366,6 +368,23 @@ class TestBackends:
 
         with pytest.raises(AttributeError, match="bound by their places"):
             bridge.GraphInputMatcher  # noqa: B018
+
+    def test_absent_modules_and_names(self):
+        """Each says what there is instead, in a sentence."""
+        from torch_xla import _XLAC
+
+        for module in "torch_xla._dynamo", "torch_xla.experimental.gru":
+            with pytest.raises(ImportError, match="2.9 is not in this package: torch"):
+                importlib.import_module(module)
+        for owner, name in (
+            (xm, "xla_device_count"),
+            *((spmd, name) for name in ("enable_manual_sharding", "disable_manual_sharding")),
+            (spmd, "auto_policy"),
+            (torch_xla, "_dynamo"),
+            (_XLAC, "_get_xla_tensor_debug_info"),
+        ):
+            with pytest.raises(AttributeError, match=f"{name} of torch_xla 2.9 is not in this"):
+                getattr(owner, name)
 
 
 def test_tensors_of_the_host_in_a_graph():
