@@ -1355,7 +1355,8 @@ def main() -> int:
         found = run(pair)
         replayed += found.replayed
         if not found.replayed:
-            reasons[f"{'/'.join(str(pair).split('/')[:2])}: {found.reason[:150]}"] += 1
+            program = "/".join(str(pair).split("/")[:2])
+            reasons[f"{program}: {found.reason[:150]}"] += 1
         if found.stale:
             stale += 1
             print(f"STALE {pair}: {found.stale}", flush=True)
@@ -1363,9 +1364,8 @@ def main() -> int:
         for reason, count in reasons.most_common(300):
             print(f"{count:5d} {reason}")
     seconds = time.monotonic() - start
-    print(
-        f"{len(chosen)} pairs, {replayed} replayed before the change, {stale} stale; {seconds:.0f} s"
-    )
+    print(f"{len(chosen)} pairs, {replayed} replayed before the change, {stale} stale")
+    print(f"{seconds:.0f} s")
     return int(stale > 0)
 
 

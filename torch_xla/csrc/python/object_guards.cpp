@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <typeinfo>
+#include <unordered_map>
 
 #include "aten/replay.h"
 
@@ -94,14 +95,20 @@ bool SameArray(PyObject* copy, PyObject* now) {
   return same;
 }
 
-/// The attributes of an object, borrowed; null where it has none.
-PyObject* Attributes(PyObject* object) {
+/// The `__dict__` of an object, borrowed; null where it has none.
+PyObject* DictOf(PyObject* object) {
   PyObject** slot = _PyObject_GetDictPtr(object);
-  return slot && *slot && PyDict_GET_SIZE(*slot) > 0 ? *slot : nullptr;
+  return slot ? *slot : nullptr;
 }
 
-/// The dict of a hook that is one of Python's, as a class of PyTorch's, whose type information is not
-/// there to link with.
+/// The same where there are attributes in it.
+PyObject* Attributes(PyObject* object) {
+  PyObject* dict = DictOf(object);
+  return dict && PyDict_GET_SIZE(dict) > 0 ? dict : nullptr;
+}
+
+/// The dict of a hook that is one of Python's, as a class of PyTorch's, whose type information is
+/// not there to link with.
 template <typename PyHook, typename Hook>
 void AddDictOf(const char* mangled, const Hook* hook, std::vector<PyObject*>& dicts) {
   if (hook && std::strcmp(typeid(*hook).name(), mangled) == 0) {
@@ -283,8 +290,7 @@ void ObjectGuards::AddAttribute(py::object object, py::str name, std::string pat
 }
 
 void ObjectGuards::AddInstance(py::object object, std::string path) {
-  auto dict = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object.ptr(), nullptr));
-  PyErr_Clear();
+  auto dict = py::reinterpret_borrow<py::object>(DictOf(object.ptr()));
   auto type =
       py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
   Add(Kind::kInstance, object, {{type, dict}}, std::move(path));
@@ -454,13 +460,9 @@ int64_t ObjectGuards::Find(const Check& check) const {
       Py_XDECREF(now);
       return same ? -1 : begin;
     }
-    case Kind::kInstance: {
+    case Kind::kInstance:
       if (reinterpret_cast<PyObject*>(Py_TYPE(check.object)) != items[begin].first) return end;
-      PyObject* dict = PyObject_GenericGetDict(check.object, nullptr);
-      if (!dict) PyErr_Clear();
-      Py_XDECREF(dict);
-      return dict == items[begin].second ? -1 : end;
-    }
+      return DictOf(check.object) == items[begin].second ? -1 : end;
     case Kind::kTensor:
       return host_tensors_[check.version].Has(THPVariable_Unpack(check.object)) ? -1 : end;
     case Kind::kItems: {
@@ -483,18 +485,48 @@ int64_t ObjectGuards::Find(const Check& check) const {
   return end;
 }
 
+void ObjectGuards::Arrange() {
+  dicts_.clear();
+  of_dicts_.clear();
+  others_.clear();
+  std::unordered_map<PyObject*, std::vector<uint32_t>> checks;
+  std::vector<PyObject*> order;
+  for (uint32_t i = 0; i < checks_.size(); ++i) {
+    const Check& check = checks_[i];
+    if (check.kind != Kind::kDict && check.kind != Kind::kNames && check.kind != Kind::kAbsent) {
+      others_.push_back(i);
+      continue;
+    }
+    std::vector<uint32_t>& of_dict = checks[check.object];
+    if (of_dict.empty()) order.push_back(check.object);
+    of_dict.push_back(i);
+  }
+  for (PyObject* dict : order) {
+    const auto begin = static_cast<uint32_t>(of_dicts_.size());
+    of_dicts_.insert(of_dicts_.end(), checks[dict].begin(), checks[dict].end());
+    dicts_.push_back({dict, 0, begin, static_cast<uint32_t>(of_dicts_.size())});
+  }
+}
+
 bool ObjectGuards::Hold() {
-  for (Check& check : checks_) {
+  if (others_.size() + of_dicts_.size() != checks_.size()) Arrange();
+  for (DictOfChecks& one : dicts_) {
+    const int64_t version = DictVersion(one.dict);
+    if (version != 0 && version == one.version) continue;
+    for (uint32_t i = one.begin; i < one.end; ++i) {
+      if (Find(checks_[of_dicts_[i]]) >= 0) return false;
+    }
+    one.version = version;
+  }
+  for (uint32_t i : others_) {
+    Check& check = checks_[i];
     int64_t version = 0;
     if (check.kind == Kind::kClass) {
       const auto& [bases, type] = items_[check.end - 1];
       if (reinterpret_cast<PyTypeObject*>(type)->tp_mro != bases) return false;
       version = ClassVersion(type, check.object);
-    } else if (check.kind == Kind::kDict || check.kind == Kind::kNames ||
-               check.kind == Kind::kAbsent) {
-      version = DictVersion(check.object);
+      if (version != 0 && version == check.version) continue;
     }
-    if (version != 0 && version == check.version) continue;
     if (Find(check) >= 0) return false;
     if (version != 0) check.version = version;
   }

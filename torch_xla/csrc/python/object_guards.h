@@ -74,7 +74,13 @@ class ObjectGuards {
     Kind kind;
     PyObject* object;
     size_t begin, end;    // of items_
-    int64_t version = 0;  // of a dict, where it held last; of a tensor: which of host_tensors_
+    int64_t version = 0;  // of a class, where it held last; of a tensor: which of host_tensors_
+  };
+  /// A dict whose checks, some of of_dicts_, need not be made while its version is this one.
+  struct DictOfChecks {
+    PyObject* dict;
+    int64_t version;
+    uint32_t begin, end;
   };
   struct HostTensor {
     explicit HostTensor(const at::Tensor& tensor);
@@ -92,12 +98,16 @@ class ObjectGuards {
   void Add(Kind kind, const pybind11::object& object,
            const std::vector<std::pair<pybind11::object, pybind11::object>>& items,
            std::string path);
+  /// Sorts the checks by what they look at.
+  void Arrange();
   PyObject* Keep(const pybind11::object& object);
   /// The item that differs, or end; -1: nothing does.
   int64_t Find(const Check& check) const;
   int64_t FindInDict(PyObject* dict, int64_t begin, int64_t end) const;
 
   std::vector<Check> checks_;
+  std::vector<DictOfChecks> dicts_;
+  std::vector<uint32_t> of_dicts_, others_;             // places among checks_
   std::vector<std::pair<PyObject*, PyObject*>> items_;  // a key or null, and a value or null
   std::vector<pybind11::object> kept_;
   std::vector<HostTensor> host_tensors_;
