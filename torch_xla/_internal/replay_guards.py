@@ -434,9 +434,10 @@ class Walk:
             return
         else:
             self._push(tensor.grad, f"{path}.grad")
+        content = vars(tensor)  # Made when it is asked for, and looked at from then on.
         self.guards.add_instance(tensor, path)
-        self.guards.add_dict(vars(tensor), path)
-        for name, value in vars(tensor).items():
+        self.guards.add_dict(content, path)
+        for name, value in content.items():
             self._push(value, f"{path}.{name}")
         for hooks in self.guards.add_hooks(tensor, path):
             self._push(hooks, f"the hooks of {path}")

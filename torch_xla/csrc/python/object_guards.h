@@ -33,7 +33,7 @@ class ObjectGuards {
   void AddList(pybind11::list list, std::string path);
   void AddCell(pybind11::object cell, std::string path);
   void AddAttribute(pybind11::object object, pybind11::str name, std::string path);
-  /// Its type, and which dict is its `__dict__`.
+  /// Its type, and which dict is its `__dict__`, which has to be there already.
   void AddInstance(pybind11::object object, std::string path);
   /// A function's code, defaults and attributes.
   void AddFunction(pybind11::object function, std::string path);
