@@ -602,7 +602,7 @@ def test_integers_that_grow_with_the_steps_of_a_loop_move_no_cut(device):
         _XLAC._xla_forget_steps()
         counts = Counts()
         found = torch.zeros(0, dtype=torch.long, device=device)
-        for x, y in batches(8):
+        for x, _ in batches(8):
             opt.zero_grad()
             if parts > 1:
                 found = torch.zeros(0, dtype=torch.long, device=device)

@@ -464,7 +464,7 @@ def test_files_of_others_stay(tmp_path):
         command("--folder", str(folder), *arguments)
         assert {path: path.read_bytes() for path in kept} == kept
     names = {path.name for path in folder.iterdir()}
-    assert names - {path.name for path in kept} <= {"locks.XLAprog1", "evicted.XLAprog1"}
+    assert names - {path.name for path in kept} <= {"locks.XLAprog1", "evicted.XLAprog1", "tunings"}
 
 
 def test_a_pipe_in_the_place_of_a_program(tmp_path):

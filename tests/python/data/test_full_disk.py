@@ -7,9 +7,9 @@ from process_testing import start_python
 
 # Files larger than a limit of the process fail as those on a full disk do.
 CODE = """
-import pathlib, resource, sys
+import itertools, pathlib, resource, sys
 import torch, torch_xla, torch_xla.core.xla_model as xm
-from torch_xla import stablehlo
+from torch_xla import aot, stablehlo
 from torch_xla.debug import graph, model_comparator
 from torch_xla.distributed.fsdp import state_dict_utils
 from torch_xla.utils import gcsfs, safetensors, serialization as xser
@@ -18,9 +18,17 @@ from torch_xla.utils.tf_record_writer import TfRecordWriter
 folder = pathlib.Path(sys.argv[1])
 big = {"w": torch.arange(1 << 16, dtype=torch.float32).to("xla"), "t": torch.ones(1 << 16)}
 small = {"w": torch.ones(2).to("xla"), "t": torch.ones(2)}
-pending = [torch.ones(3, device="xla")]
-for number in range(100):
-    pending.append(pending[-1] * 1.25 + number)
+sizes = itertools.count(300)
+
+def picture(data, path):
+    results = [torch.ones(3, device="xla")]
+    for number in range(100 if data is big else 2):
+        results.append(results[-1] * 1.25 + number)
+    graph.render(results[-1:], path, graphviz=False)
+
+def plan(data, path):
+    new = torch.ones(next(sizes)).to("xla")  # Only what was not compiled yet has a plan.
+    aot.compile(torch.sin, (new,)).save(path)
 
 def records(data, path):
     with TfRecordWriter(path) as writer:
@@ -54,8 +62,8 @@ WRITERS = {
     "gcsfs": lambda data, path: gcsfs.write(path, bytes(data["t"].numpy())),
     "records": records,
     "export": export,
-    "picture": lambda data, path: graph.render(
-        pending[-1:] if data is big else pending[:2], path, graphviz=False),
+    "picture": picture,
+    "plan": plan,
     "compared": compared,
     "consolidated": consolidated,
 }
@@ -72,7 +80,7 @@ for name, write in WRITERS.items():
     write(small, path)
     before = content(here)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
     try:
         write(big, path)
     except (OSError, RuntimeError) as error:
