@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import hlo, plugins, regions, topologies
+from torch_xla._internal import hlo, plugins, regions, replication, topologies
 from torch_xla._internal.atomic_file import write_file
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
@@ -504,6 +504,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.batch:
         _find_option(options.batch, arguments)
     used = _use(options.topology)
+    if used is not None and used.platform not in replication.startable_platforms():
+        try:
+            _XLAC._xla_get_devices()
+        except RuntimeError as error:  # Before the script is run, whose traceback would hide it.
+            parser.exit(2, f"{parser.prog}: {error}\n")
     _XLAC._set_ir_debug(True)  # Each instruction names its operator and line.
     try:
         ended, held = _run(options.script, arguments, options.syncs)

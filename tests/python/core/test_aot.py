@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from process_testing import python_output
+from process_testing import python_output, start_python
 
 from torch_xla import aot
 from torch_xla.experimental.scan import scan
@@ -169,3 +169,19 @@ def test_largest_batch(device):
         aot.largest_batch(step, args_of)
     with pytest.raises(ValueError, match="expected more memory for a larger one"):
         aot._search(lambda batch: 40, 1, 50)
+
+
+def test_a_plugin_that_is_not_there_is_told_before_the_script_runs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('it ran')\n")
+    result = start_python(
+        "-m",
+        "torch_xla.aot",
+        str(script),
+        "--topology",
+        "v5e:2x2",
+        PJRT_TPU_LIBRARY_PATH=str(tmp_path / "libtpu.so"),
+    )
+    assert result.returncode == 2
+    assert "there is no such file" in result.stderr and "Traceback" not in result.stderr
+    assert "it ran" not in result.stderr

@@ -322,6 +322,8 @@ def test_copy_shares_memory(device, copied):
     results = {}
     for on in ("cpu", device):
         for name, x in shared_looks(on).items():
+            if name == "uint16":
+                continue  # PyTorch rebuilds it from a file alone.
             y = copied(x)
             assert y is not x and y.device == x.device and type(y) is type(x), name
             assert y.requires_grad == x.requires_grad and y.is_leaf and y.shape == x.shape, name
@@ -385,9 +387,13 @@ SAVED = [copy.deepcopy, by_pickle, save_and_load, by_old_format, by_xm, by_xser,
 def test_saved_after_a_write_while_a_copy_lives(device, saved, kept):
     """What is saved is what the tensor is now, whatever somebody made of it before."""
     for name, x in shared_looks(device).items():
-        if name in ("uint16", "conj") and saved in (by_pickle, by_safetensors):
-            continue  # As on the CPU, where these do not load or cannot be written.
-        if name in ("subclass", "buffer", "noted") and saved is not copy.deepcopy:
+        # As on the CPU, where these do not load, or cannot be copied or written.
+        if name == "conj" and saved in (by_pickle, by_safetensors):
+            continue
+        if name == "uint16" and (kept is as_copied or saved in (by_pickle, by_old_format)):
+            continue
+        # As on the CPU, where no subclass is deeply copied, and files keep no attributes.
+        if name == "subclass" or name in ("buffer", "noted") and saved is not copy.deepcopy:
             x = x.detach().as_subclass(torch.Tensor)
         holder = kept(x)
         first = saved(x).detach().tolist()
@@ -408,7 +414,7 @@ def test_a_storage_keeps_its_memory(device):
     assert function(*arguments).tolist() == [0, 2, 4] and again.tolist() == [1, 2, 3]
     assert again.untyped_storage()._cdata == storage._cdata
     # Who asks of whom it shares memory with does not keep others from writing.
-    x = torch.zeros(()).to(device).expand(3)
+    x = torch.zeros(3).to(device)
     x.untyped_storage()
     x.add_(1)
     assert x.tolist() == [1, 1, 1]

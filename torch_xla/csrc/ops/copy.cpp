@@ -57,6 +57,8 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
     GetImpl(self)->Write(ValueFor(self, src));
     return self;
   }
+  // A block of memory of no bytes has no address.
+  if ((self.is_xla() || !IsXla(src)) && src.numel() == 0) return self;
   if (self.is_xla() && src.is_cpu()) {
     aten::WriteToStorage(self, src);
     return self;
