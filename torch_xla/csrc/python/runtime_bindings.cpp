@@ -71,13 +71,7 @@ void BindRuntime(py::module_& m) {
   m.def("_xla_is_initialized", &lazy::ClientCreated);
   m.def("_xla_give_back_freed_memory", &runtime::GiveBackFreedMemory, NoGil());
   m.def("_xla_known_libraries", &runtime::KnownLibraries);
-  m.def("_xla_cpu_device_count", [] {
-    try {
-      return runtime::CpuDeviceCount();
-    } catch (const runtime::Error& error) {
-      throw py::value_error(error.what());
-    }
-  });
+  m.def("_xla_cpu_device_count", &runtime::CpuDeviceCount);
   m.def("_xla_platform", [] { return lazy::Platform(); }, NoGil());
   m.def(
       "_xla_get_devices",

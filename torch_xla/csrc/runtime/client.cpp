@@ -293,7 +293,11 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
   client->devices_load_executables_ = library.Has(&PJRT_Api::PJRT_Executable_DeserializeAndLoad) &&
                                       (!spec.topology || spec.options.empty());
   if (IsHost(client->platform_) && !spec.options.contains("cpu_device_count")) {
-    spec.options["cpu_device_count"] = CpuDeviceCount();
+    try {
+      spec.options["cpu_device_count"] = CpuDeviceCount();
+    } catch (const std::invalid_argument& error) {
+      throw InvalidArgument(error.what());
+    }
   }
   // It never ran in a test: that takes several GPUs.
   if (place && IsGpu(client->platform_) && !spec.topology) {

@@ -3,9 +3,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
-
-#include "runtime/errors.h"
 
 namespace torch_xla::runtime {
 
@@ -17,8 +16,8 @@ int64_t CpuDeviceCount() {
   const auto [rest, failure] = std::from_chars(text, end, count);
   constexpr int kMost = 128;  // that a torch.device can number
   if (failure != std::errc() || rest != end || count < 1 || count > kMost) {
-    throw InvalidArgument("CPU_NUM_DEVICES must be an integer from 1 to " + std::to_string(kMost) +
-                          ", got '" + std::string(text) + "'");
+    throw std::invalid_argument("CPU_NUM_DEVICES must be an integer from 1 to " +
+                                std::to_string(kMost) + ", got '" + std::string(text) + "'");
   }
   return count;
 }
