@@ -2,8 +2,8 @@
 
 PyTorch calls :func:`register` at the end of its own import (the entry point group
 ``torch.backends``; ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps it from that). ``torch_xla`` is
-imported by the first tensor or module on ``xla``, the first name asked of ``torch.xla``, the first file
-loaded onto ``xla`` and, where ``PJRT_DEVICE`` asks for xla, by the first question to
+imported by the first tensor or module on ``xla``, the first name asked of ``torch.xla``, the first
+file loaded onto ``xla`` and, where ``PJRT_DEVICE`` asks for xla, by the first question to
 ``torch.accelerator``. This package lies outside of ``torch_xla``, and swallows whatever is wrong
 with itself: a broken installation must not break ``import torch``.
 """

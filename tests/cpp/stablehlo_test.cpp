@@ -258,9 +258,7 @@ TEST(Builder, ErrorsNameOpAndTypes) {
             "integer, got tensor<2x3xf32>, tensor<2x3xf32>");
   EXPECT_EQ(ErrorOf([&] { Reshape(x, {4}); }),
             "stablehlo.reshape: expected 4 elements for tensor<4xf32>, got tensor<2x3xf32>");
-  EXPECT_EQ(ErrorOf([&] {
-              Transpose(x, {0, 0});
-            }),
+  EXPECT_EQ(ErrorOf([&] { Transpose(x, {0, 0}); }),
             "stablehlo.transpose: expected a permutation distinct and in [0, 2), not [0, 0], "
             "got tensor<2x3xf32>");
   EXPECT_EQ(ErrorOf([&] { Add(x, Value()); }),

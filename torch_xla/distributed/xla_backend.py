@@ -550,9 +550,8 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     store = dist.PrefixStore(f"{name}/{_names[name]}", replication.store())
     # For "cpu:gloo,xla:xla" PyTorch has connected the members by a Gloo group of its own, which it
     # drops when this returns: not before all of them are connected.
-    made = dist.PrefixStore("made", store)
-    made.set(str(options.group_rank), "")
-    replication.wait_for_keys(made, {str(i): member for i, member in enumerate(members)})
+    if len(members) > 1:
+        replication.exchange(name, b"", members)
     return ProcessGroupXla(members, options.group_rank, store, options.timeout)
 
 

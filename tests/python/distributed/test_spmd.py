@@ -592,7 +592,7 @@ def test_extremes_of_parts_keep_a_nan():
 
 @in_spmd
 def test_uneven_tiles_of_indices():
-    """XLA's partitioner pads what it divides: also 64-bit indices, of which two are out of range."""
+    """XLA's partitioner pads what it divides, 64-bit indices, too; some are out of range."""
     at, source = torch.arange(7) % 6, torch.arange(28.0).view(7, 4)
     weight = torch.arange(24.0).view(6, 4)
     functions = {

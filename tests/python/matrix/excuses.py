@@ -34,7 +34,7 @@ EXCUSES = {
     ),
     "read in a full graph": Excuse(
         "full_graph=True: the graph would be cut here",
-        "the step reads a value of the device, in PyTorch's gradients of `prod` and `cumprod`, too; "
+        "the step reads a value of the device, as PyTorch's gradients of `prod` and `cumprod` do; "
         "`full_graph=True` is there to refuse that",
     ),
 }

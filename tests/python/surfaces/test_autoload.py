@@ -58,7 +58,8 @@ class TestAutoload:
     def test_what_is_tied_stays_tied(self):
         code = (
             "import torch\n"
-            "model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3, bias=False))\n"
+            "from torch import nn\n"
+            "model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))\n"
             "model[1].weight = model[0].weight\n"
             "model.{move}\n"
             "assert model[1].weight is model[0].weight and model[0].weight.device.type == 'xla'\n"

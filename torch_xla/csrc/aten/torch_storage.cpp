@@ -35,8 +35,7 @@ std::unordered_map<const void*, Context*>& Contexts() {
 
 void DeleteContext(void* pointer) {
   ContextPtr context(static_cast<Context*>(pointer));
-  const void* address =
-      context->host ? context->host.data() : StorageAddress(context->root);
+  const void* address = context->host ? context->host.data() : StorageAddress(context->root);
   std::lock_guard lock(mutex);
   auto it = Contexts().find(address);
   if (it != Contexts().end() && it->second == context.get()) Contexts().erase(it);

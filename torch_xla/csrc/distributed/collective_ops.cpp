@@ -10,8 +10,8 @@ namespace {
 
 // In the order of CollectiveKind. A transfer is a permutation of one pair to the graph.
 constexpr std::array<const ir::OpSpec*, kCollectiveKinds> kOps = {
-    &ir::ops::all_reduce,     &ir::ops::all_gather,         &ir::ops::all_to_all,
-    &ir::ops::reduce_scatter, &ir::ops::collective_permute, &ir::ops::broadcast,
+    &ir::ops::all_reduce,        &ir::ops::all_gather,         &ir::ops::all_to_all,
+    &ir::ops::reduce_scatter,    &ir::ops::collective_permute, &ir::ops::broadcast,
     &ir::ops::collective_permute};
 
 }  // namespace

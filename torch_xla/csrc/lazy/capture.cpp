@@ -96,7 +96,7 @@ struct Capture::Walk {
   std::vector<const ir::Node*> order;  // operands before users
   Positions inputs;                    // those that are needed, as they stand in the list
   std::vector<size_t> used;
-  std::vector<ir::Value> captured;  // numbers, leaves and values from outside
+  std::vector<ir::Value> captured;                       // numbers, leaves and values from outside
   std::unordered_map<const ir::Node*, ir::Value> fills;  // which of the numbers a fill is of
 };
 
@@ -327,8 +327,7 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
 
 Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
                                         const std::vector<ir::Value>& outputs,
-                                        const std::string& name,
-                                        const FunctionOptions& options) {
+                                        const std::string& name, const FunctionOptions& options) {
   Walk walk = Collect(inputs, outputs);
   if (options.numbers) TakeNumbers(walk, *options.numbers);
   Function function;

@@ -94,7 +94,7 @@ class Capture {
   const std::string what_;
   const uint64_t first_data_;  // ids of data made since then are larger
   const uint64_t rng_state_;
-  std::optional<ir::Value> token_;  // that of collectives, before
+  std::optional<ir::Value> token_;                        // that of collectives, before
   std::vector<std::pair<StoragePtr, ir::Value>> before_;  // pending ones, and what they held
   Positions outside_;                                     // those values
   std::vector<ir::Value> placeholders_;

@@ -592,8 +592,8 @@ at::Tensor XLANativeFunctions::_convolution(const at::Tensor& input, const at::T
                                             at::IntArrayRef output_padding, int64_t groups,
                                             bool /*benchmark*/, bool /*deterministic*/,
                                             bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
-  return at::convolution(input, weight, bias, stride, padding, dilation, transposed,
-                         output_padding, groups);
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                         groups);
 }
 
 }  // namespace torch_xla

@@ -429,8 +429,9 @@ at::Tensor& XLANativeFunctions::rrelu_with_noise_(at::Tensor& self, at::Tensor& 
   return self.copy_(rrelu_with_noise(self, noise, lower, upper, training, std::move(generator)));
 }
 
-std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::native_dropout(
-    const at::Tensor& input, double p, std::optional<bool> train) {
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::native_dropout(const at::Tensor& input,
+                                                                      double p,
+                                                                      std::optional<bool> train) {
   // As PyTorch's CPU kernel: it drops unless told not to.
   if (!train.value_or(true)) return {input.clone(), at::ones_like(input, at::kBool)};
   const at::Tensor mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);

@@ -46,7 +46,7 @@ std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string
 }
 
 /// PyTorch warns, once, that nothing waits for a functional collective whose tensor has no storage.
-/// Of xla tensors nothing need wait: they are those of the graph. Here the warning is said to nobody.
+/// Of xla tensors nothing need wait: they are those of the graph. Here nobody hears the warning.
 void SpendWarningOfWorks() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning& /*warning*/) override {}
