@@ -18,6 +18,6 @@ def set_enabled(enable: bool) -> None:
         # A higher-order operator has no fallback: those that it calls run at once.
         key = torch._C._dispatch_key_parse(_KEY)
         for operator in torch._ops._higher_order_ops.values():
-            if key in operator.non_fallthrough_keys:
+            if operator.non_fallthrough_keys.has(key):
                 operator.fallthrough(key)
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, enable)

@@ -73,16 +73,23 @@ def test_server(device, tmp_path):
 
 
 AT_EXIT = """
-import sys, time, torch, torch_xla, torch_xla.debug.profiler as xp
+import sys, threading, torch, torch_xla, torch_xla.debug.profiler as xp
 how, folder = sys.argv[1:]
 if how == "start_trace":
     xp.start_trace(folder)
 elif how == "trace_detached":
+    recording, original = threading.Event(), xp._Recording
+
+    def record(*args):
+        made = original(*args)
+        recording.set()
+        return made
+
+    xp._Recording = record
     server = xp.start_server(0)
     address = f"localhost:{server.server_address[1]}"
     xp.trace_detached(address, folder, duration_ms=600_000, timeout_s=60)
-    while not torch.autograd._profiler_enabled():
-        time.sleep(0.01)
+    recording.wait()
 elif how == "torch.profiler":
     torch.profiler.profile().start()
 with xp.Trace("outer"):

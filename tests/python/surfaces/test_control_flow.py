@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import os
+import threading
 import weakref
 
 import pytest
@@ -706,3 +707,30 @@ def test_higher_order_operators_in_eager_mode():
         found = torch.cond(y.sum() > 1, torch.sin, torch.cos, (y,))
         assert found.device.type == "xla"
     torch.testing.assert_close(found.cpu(), x.cos())
+
+
+def test_another_thread_writes_meanwhile():
+    """What it changes is not what the traced function changes."""
+    counter, ended = torch.zeros(2, device="xla"), threading.Event()
+
+    def write():
+        while not ended.is_set():
+            counter.add_(1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        x = torch.ones(2, device="xla")
+        for k in range(20):
+            found = torch.cond(x.sum() > k, torch.sin, torch.cos, (x,))
+            torch.testing.assert_close(found.cpu(), torch.ones(2).sin() if k < 2 else x.cos().cpu())
+    finally:
+        ended.set()
+        thread.join()
+
+    def writes(y):
+        x.add_(1)
+        return y
+
+    with pytest.raises(RuntimeError, match="changes a tensor from outside"):
+        cond(x.sum() > 0, writes, torch.cos, (x * 2,))

@@ -173,12 +173,15 @@ std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& va
 bool Capture::ChangedOutside() const {
   std::unordered_set<const Storage*> known;
   for (const auto& [storage, value] : before_) {
-    if (storage->value() != value) return true;
+    if (writes_.Has(storage.get()) && storage->value() != value) return true;
     known.insert(storage.get());
   }
   for (const StoragePtr& storage : Storage::Pending(device_)) {
     const uint64_t last = storage->last_data();
-    if (last != 0 && last < first_data_ && !known.contains(storage.get())) return true;
+    if (last != 0 && last < first_data_ && writes_.Has(storage.get()) &&
+        !known.contains(storage.get())) {
+      return true;
+    }
   }
   return false;
 }

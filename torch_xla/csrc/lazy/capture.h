@@ -13,6 +13,7 @@
 
 #include "lazy/program.h"
 #include "lazy/storage.h"
+#include "lazy/writes_of_thread.h"
 
 namespace torch_xla::lowering {
 class LoweringContext;
@@ -68,7 +69,7 @@ class Capture {
   static std::vector<ir::Value> BasesOf(std::vector<ir::Value> values);
   /// Which of the values are computed from placeholders.
   std::vector<bool> DependOnPlaceholders(const std::vector<ir::Value>& values) const;
-  /// Whether a tensor that was there before was written to.
+  /// Whether the function has written to a tensor that was there before.
   bool ChangedOutside() const;
 
  private:
@@ -94,6 +95,7 @@ class Capture {
   const std::string what_;
   const uint64_t first_data_;  // ids of data made since then are larger
   const uint64_t rng_state_;
+  WritesOfThread writes_;
   std::optional<ir::Value> token_;                        // that of collectives, before
   std::vector<std::pair<StoragePtr, ir::Value>> before_;  // pending ones, and what they held
   Positions outside_;                                     // those values

@@ -6,6 +6,7 @@
 
 #include "lazy/device.h"
 #include "lazy/sharded_value.h"
+#include "lazy/writes_of_thread.h"
 
 namespace torch_xla::lazy {
 
@@ -92,6 +93,7 @@ void Storage::SetSharding(const distributed::Sharding* sharding) {
 }
 
 void Storage::Assign(ir::Value value) {
+  WritesOfThread::Note(this);
   if (LeafData(value)) {
     const distributed::Sharding* wanted = sharding();
     if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);
