@@ -12,6 +12,7 @@
 #include "XLAOps.h"
 #include "debug/environment.h"
 #include "lazy/device_data.h"
+#include "lazy/growths.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -27,11 +28,6 @@ constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
-/// Of one that makes integers longer, which is more telling, and for how long. Where gradients are
-/// recorded, parts of a step may do so: it has to go on for more rounds.
-constexpr uint64_t kGrowingRounds = 3;
-constexpr uint64_t kGrowingRoundsWithGradients = 8;
-constexpr uint64_t kGrowingLoop = 48;
 /// And is cut no more often than this.
 constexpr uint64_t kLeast = 64;
 /// Data that waits for operations: more of it makes any two rounds a loop, and much more is cut
@@ -59,74 +55,6 @@ uint64_t FilterOf(const auto& places) {
 const bool enabled = debug::EnvFlag("XLA_AUTO_STEP", /*otherwise=*/true);
 
 std::atomic<bool (*)()> syncs_in_loop{nullptr};
-
-/// A place that makes integers longer and longer: tokens, as a loop generates them. Its rounds have
-/// other shapes each, so that no round repeats another one.
-struct Growth {
-  const void* site = nullptr;
-  int64_t numel = 0;    // of what it made last
-  uint64_t last = 0;    // when
-  uint64_t rounds = 0;  // since the last cut
-  uint64_t run = 0;     // rounds since the user has read, or it began anew
-  uint64_t spared = 0;  // so many came before a backward pass: they are of one step
-  bool found = false;   // is cut at from now on
-};
-
-/// Those of a device, the newest ones.
-class Growths {
- public:
-  /// Whether operation `now`, which makes `value`, ends a round of such a loop that is cut;
-  /// `period`: how long the round was where it is the first one, else 0.
-  bool Grows(const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period) {
-    std::lock_guard lock(mutex_);
-    Growth& place = At(value.node->location());
-    const int64_t numel = value.shape()->numel;
-    const bool longer = std::exchange(place.numel, numel) < numel;
-    *period = now - std::exchange(place.last, now);
-    place.rounds = longer && *period < now - floor ? place.rounds + 1 : 1;
-    place.run = longer ? place.run + 1 : 1;
-    if (now - floor < kGrowingLoop) return false;
-    if (c10::GradMode::is_enabled() &&
-        place.run <= std::max(kGrowingRoundsWithGradients, 2 * place.spared)) {
-      return false;
-    }
-    if (place.found) {
-      *period = 0;
-      return true;
-    }
-    return place.found = place.rounds >= kGrowingRounds;
-  }
-  void BackwardBegins() {
-    std::lock_guard lock(mutex_);
-    for (Growth& place : places_) place.spared = std::max(place.spared, place.run);
-  }
-  void Read() {
-    std::lock_guard lock(mutex_);
-    for (Growth& place : places_) place.run = 0;
-  }
-  void Forget() {
-    std::lock_guard lock(mutex_);
-    places_ = {};
-  }
-
- private:
-  Growth& At(const void* site) {
-    auto* known = std::ranges::find(places_, site, &Growth::site);
-    if (known != places_.end()) return *known;
-    Growth& place = places_[next_++ % places_.size()];
-    place = {.site = site};
-    return place;
-  }
-
-  std::mutex mutex_;
-  std::array<Growth, 4> places_;
-  size_t next_ = 0;
-};
-
-Growths& GrowthsOf(int device) {
-  static auto& all = *new std::array<Growths, 256>;
-  return all[static_cast<uint8_t>(device)];
-}
 
 bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -443,7 +371,7 @@ void StepFinder::Synced() {
 }
 
 void StepFinder::Ran() {
-  GrowthsOf(device_).Read();
+  GrowthsOf(device_).Ran();
   due_.store(Due::kNot, std::memory_order_relaxed);
   CutAt(count_);
 }

@@ -22,6 +22,7 @@
 #include "lazy/explain.h"
 #include "lazy/graph.h"
 #include "lazy/graph_dump.h"
+#include "lazy/growths.h"
 #include "lazy/host_calls.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
@@ -699,6 +700,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
   while (true) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
+    GrowthsOf(storage->device()).Read();
     // A read by one process alone must not change the programs that they share.
     if (MayCut() && !RunsAcrossProcesses() && ReadsAll(storage)) {
       StepFinderOf(storage->device()).Ran();
