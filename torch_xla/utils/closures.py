@@ -103,9 +103,9 @@ def run_step_closures() -> None:
         Exception: What a closure raised.
     """
     global _pending
-    if not _pending and _async_handler is None:
-        return
-    closures, _pending = _pending, []
+    closures: list[tuple[Closure, bool]] = []
+    if _pending:
+        closures, _pending = _pending, closures
     for closure, run_async in closures:
         if run_async:
             _get_async_handler().run(closure)

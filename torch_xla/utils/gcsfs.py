@@ -269,7 +269,8 @@ def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
         TypeError: ``content`` is nothing of that.
     """
     # An object store does by itself what the other does for a local file.
-    with open(path, "wb") if _is_url(path) else atomic_write(path, sync=False) as file:
+    is_url = _is_url(os.fspath(path))
+    with open(path, "wb") if is_url else atomic_write(path, sync=False) as file:
         if hasattr(content, "read"):
             while chunk := content.read(1 << 20):
                 file.write(chunk.encode() if isinstance(chunk, str) else chunk)

@@ -467,11 +467,11 @@ WRAPPING = {
     "index_put of pairs with accumulate": lambda x, i, s: x.index_put(
         (i, i), s[:, 0], accumulate=True
     ),
-    "index_put of dimensions apart": lambda x, i, s: x.view(4, 1, 5).index_put(
-        (i, None, i), s[:, :1]
+    "index_put of dimensions apart": lambda x, i, s: torch.ops.aten.index_put(
+        x.view(4, 1, 5), [i, None, i], s[:, :1]
     ),
     "assignment": lambda x, i, s: _assigned(x, (i, slice(1, 3)), s[:, :2]),
-    "assignment of columns": lambda x, i, s: _assigned(x, (slice(None), i), s[:, :4].t()),
+    "assignment of columns": lambda x, i, s: _assigned(x[:, :4], (slice(None), i), s[:, :4].t()),
     "index_fill": lambda x, i, s: x.index_fill(0, i, 9.0),
 }
 PLAIN = {

@@ -31,7 +31,7 @@ class TestAutoload:
     )
     def test_first_use_imports(self, use):
         code = f"import torch; {use}; assert torch.arange(3, device='xla').tolist() == [0, 1, 2]"
-        assert python_output(code + _LOADED) == "True"
+        assert python_output(code + _LOADED, PJRT_DEVICE="CPU") == "True"
 
     def test_who_does_not_ask_gets_nothing(self):
         code = (
