@@ -325,13 +325,13 @@ Value Put(Value x, int64_t dim, Value index, Value updates, std::optional<Reduce
   if (IsEmpty(x) || IsEmpty(updates)) return x;
   // XLA's partitioner ends the process at 64-bit indices that it has to pad. What is out of range
   // stays so.
+  const int64_t devices = x.builder().partitions();
   const ElementType narrow = IndexElement(x.dims()[dim] + 1);
-  if (runtime::ByteWidth(index.element()) > runtime::ByteWidth(narrow)) {
+  if (devices > 1 && runtime::ByteWidth(index.element()) > runtime::ByteWidth(narrow)) {
     index = Clamp(ScalarLike(index, -1), index, ScalarLike(index, x.dims()[dim]));
     index = Convert(index, narrow);
   }
   // It divides 7 updates over 2 devices as if they were 8, and writes the eighth.
-  const int64_t devices = x.builder().partitions();
   if (std::ranges::any_of(index.dims(), [&](int64_t n) { return n % devices != 0; })) {
     index = Sharded(index, *distributed::Sharding::Replicated());
     updates = Sharded(updates, *distributed::Sharding::Replicated());
