@@ -376,6 +376,18 @@ void ObjectGuards::AddQuestion(py::object function, py::tuple args, std::string 
 }
 
 /// The entry of a dict that is not as items have it, or end; -1: none.
+namespace {
+
+/// Whether the answer to a question, which may be null with an error set, is what it was before.
+bool IsStill(PyObject* before, PyObject* answer) {
+  if (!answer) PyErr_Clear();
+  const bool same = SameValue(before, answer);
+  Py_XDECREF(answer);
+  return same;
+}
+
+}  // namespace
+
 int64_t ObjectGuards::FindInDict(PyObject* dict, int64_t begin, int64_t end) const {
   if (PyDict_GET_SIZE(dict) != end - begin) return end;
   PyObject *key, *value;
@@ -431,13 +443,10 @@ int64_t ObjectGuards::Find(const Check& check) const {
                  ? -1
                  : end;
     }
-    case Kind::kQuestion: {
-      PyObject* now = PyObject_CallObject(check.object, items[begin].first);
-      if (!now) PyErr_Clear();
-      const bool same = SameValue(items[begin].second, now);
-      Py_XDECREF(now);
-      return same ? -1 : end;
-    }
+    case Kind::kQuestion:
+      return IsStill(items[begin].second, PyObject_CallObject(check.object, items[begin].first))
+                 ? -1
+                 : end;
     case Kind::kNames:
       for (int64_t k = begin; k < end; ++k) {
         PyObject* now = PyDict_GetItemWithError(check.object, items[k].first);
@@ -453,13 +462,10 @@ int64_t ObjectGuards::Find(const Check& check) const {
       return -1;
     case Kind::kCell:
       return SameValue(items[begin].second, PyCell_GET(check.object)) ? -1 : begin;
-    case Kind::kAttribute: {
-      PyObject* now = PyObject_GetAttr(check.object, items[begin].first);
-      if (!now) PyErr_Clear();
-      const bool same = SameValue(items[begin].second, now);
-      Py_XDECREF(now);
-      return same ? -1 : begin;
-    }
+    case Kind::kAttribute:
+      return IsStill(items[begin].second, PyObject_GetAttr(check.object, items[begin].first))
+                 ? -1
+                 : begin;
     case Kind::kInstance:
       if (reinterpret_cast<PyObject*>(Py_TYPE(check.object)) != items[begin].first) return end;
       return DictOf(check.object) == items[begin].second ? -1 : end;
