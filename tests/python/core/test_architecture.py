@@ -32,13 +32,6 @@ _NEVER_IMPORTED_BY = {
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
     "aten": ["bridge index_check", "tensor_impl torch_storage"],
-    "lazy": [
-        "auto_step compile_progress compile_settings cpu_handler device device_data errors explain "
-        "foreach_call foreach_chain frequency graph graph_record host_calls line_costs "
-        "memory_report node_factory number_reader origin program settings stored_programs timeline "
-        "transfer worker",
-        "executor graph_dump",
-    ],
     "lowering": ["context cpu_kernel kernel_choice"],
     "ops": [
         "convolution_groups convolution_library convolution_product convolution_winograd",

@@ -175,7 +175,7 @@ void Warn(const std::string& name) {
   static auto& warned = *new std::set<std::string>;
   std::lock_guard<std::mutex> lock(mutex);
   if (!warned.insert(name).second) return;
-  const ir::SourceLocation* line = lazy::CurrentLocation();
+  const ir::SourceLocation* line = ir::CurrentLocation();
   debug::Report("pt-xla-profiler: Op(s) not lowered: " + name + ", run on the CPU" +
                 (line ? " (first called at " + line->ToString() + ")" : "") +
                 "; see docs/op_lowering.md\n");

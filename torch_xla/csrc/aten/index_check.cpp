@@ -124,7 +124,7 @@ void CheckOnDevice(const char* op, const at::Tensor& index, int64_t low, int64_t
   const at::Tensor wide = index.detach().to(at::kLong);
   at::Tensor bad = wide.lt(low).logical_or(wide.ge(high));
   if (ignored) bad = bad.logical_and(wide.ne(*ignored));
-  Remember({op, lazy::CurrentLocation(), low, high, at::where(bad, wide, kNone).amax()});
+  Remember({op, ir::CurrentLocation(), low, high, at::where(bad, wide, kNone).amax()});
 }
 
 }  // namespace
@@ -141,7 +141,7 @@ void CheckIndex(const char* op, const at::Tensor& index, int64_t low, int64_t hi
 
 void NoteGood(const char* op, const char* message, const at::Tensor& good) {
   if (!IsXla(good)) return;
-  Remember({op, lazy::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}), message});
+  Remember({op, ir::CurrentLocation(), 0, 1, at::where(good, kNone, int64_t{1}), message});
 }
 
 void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indices,

@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace torch_xla::ir {
+namespace {
+
+LocationFunction location_function = nullptr;
+
+}  // namespace
+
+void SetLocationFunction(LocationFunction function) { location_function = function; }
+
+const SourceLocation* CurrentLocation() {
+  return location_function ? location_function() : nullptr;
+}
 
 int SourceCode::LineAt(uint32_t offset) const {
   auto after = std::upper_bound(lines.begin(), lines.end(), offset,

@@ -36,6 +36,12 @@ struct SourceLocation {
   std::string ToString() const;
 };
 
+/// Where in the user's Python program the calling thread is; null outside it. What is called for
+/// that is set by the bindings.
+const SourceLocation* CurrentLocation();
+using LocationFunction = const SourceLocation* (*)();
+void SetLocationFunction(LocationFunction function);
+
 /// The file and the line of `location`, or "an unknown line" where it is null.
 std::string LineOf(const SourceLocation* location);
 

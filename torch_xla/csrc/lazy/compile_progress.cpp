@@ -13,27 +13,10 @@
 #include <system_error>
 #include <vector>
 
-#include "lazy/explain.h"
 #include "runtime/errors.h"
 
 namespace torch_xla::lazy {
 namespace {
-
-/// 4812 as "4,812".
-std::string WithCommas(size_t number) {
-  std::string text = std::to_string(number);
-  for (size_t i = text.size(); i > 3;) text.insert(i -= 3, ",");
-  return text;
-}
-
-std::string Described(int64_t number) {
-  const std::vector<Explanation> found = Explanations(number - 1, SIZE_MAX);
-  if (found.empty() || found[0].number != number) return "compiling";
-  std::string text =
-      "compiling graph " + std::to_string(number) + " (" + WithCommas(found[0].nodes) + " ops)";
-  if (!found[0].line.empty()) text += ", " + found[0].line;
-  return text;
-}
 
 /// So many columns that the terminal does not break the line, which could not be erased then.
 size_t Columns() {
@@ -65,11 +48,13 @@ double CompileProgressSeconds() {
   return seconds;
 }
 
-CompileProgress::CompileProgress(int64_t number) {
+CompileProgress::CompileProgress(std::string description) {
   static const double seconds = CompileProgressSeconds();
-  if (seconds <= 0 || number <= 0) return;
+  if (seconds <= 0) return;
   try {
-    watcher_ = std::thread([=, this] { Watch(number, std::chrono::duration<double>(seconds)); });
+    watcher_ = std::thread([this, description = std::move(description)] {
+      Watch(description, std::chrono::duration<double>(seconds));
+    });
   } catch (const std::system_error&) {
     // The system has no thread: there is no line.
   }
@@ -85,7 +70,8 @@ CompileProgress::~CompileProgress() {
   watcher_.join();
 }
 
-void CompileProgress::Watch(int64_t number, std::chrono::duration<double> patience) {
+void CompileProgress::Watch(const std::string& description,
+                            std::chrono::duration<double> patience) {
   static auto& screen = *new std::mutex;
   const auto over = [this] { return over_; };
   std::unique_lock lock(mutex_);
@@ -93,19 +79,18 @@ void CompileProgress::Watch(int64_t number, std::chrono::duration<double> patien
     // A notebook, or a file that is read later: one line that stays.
     if (ended_.wait_for(lock, 2 * patience, over)) return;
     std::ostringstream line;
-    line << "torch_xla: " << Described(number) << ": " << 2 * patience.count() << " s so far\n";
+    line << "torch_xla: " << description << ": " << 2 * patience.count() << " s so far\n";
     Put(line.str());
     return;
   }
   if (ended_.wait_for(lock, patience, over)) return;
-  const std::string what = Described(number);
   std::unique_lock shown(screen, std::defer_lock);
   do {
     if (!shown.owns_lock() && !shown.try_lock()) continue;
     const auto passed = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_);
     const std::string time = " \xe2\x80\xa6 " + std::to_string(passed.count()) + " s";
     const size_t room = Columns() - std::min(Columns(), time.size());
-    Put(std::string(kErase) + what.substr(0, room) + time);
+    Put(std::string(kErase) + description.substr(0, room) + time);
   } while (!ended_.wait_for(lock, std::chrono::seconds(1), over));
   if (shown.owns_lock()) Put(kErase);
 }

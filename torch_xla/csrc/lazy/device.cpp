@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "debug/environment.h"
-#include "lazy/settings.h"
 #include "runtime/errors.h"
 #include "runtime/flag_check.h"
 #include "runtime/platform.h"
@@ -30,6 +29,11 @@ thread_local int current_device = 0;
 std::vector<void (*)(runtime::Client&)>& ClientHooks() {
   static auto& hooks = *new std::vector<void (*)(runtime::Client&)>;
   return hooks;
+}
+
+std::vector<void (*)()>& ClientChecks() {
+  static auto& checks = *new std::vector<void (*)()>;
+  return checks;
 }
 
 std::optional<runtime::ProcessPlace>& Place() {
@@ -60,7 +64,7 @@ void EnterSpmdMode(const runtime::Client& made) {
 }
 
 runtime::Client* CreateClient() {
-  CheckSettings();
+  for (auto* check : ClientChecks()) check();
   std::vector<std::string> platforms = runtime::CandidatePlatforms();
   std::ostringstream failures;
   for (const std::string& platform : platforms) {
@@ -101,6 +105,8 @@ runtime::Client& GetClient() {
 }
 
 void OnClientCreated(void (*hook)(runtime::Client& client)) { ClientHooks().push_back(hook); }
+
+void CheckBeforeClient(void (*check)()) { ClientChecks().push_back(check); }
 
 void SetProcessPlace(runtime::ProcessPlace place) {
   std::lock_guard<std::mutex> lock(client_mutex);

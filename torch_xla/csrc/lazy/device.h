@@ -13,6 +13,9 @@ namespace torch_xla::lazy {
 /// The client of PJRT_DEVICE's platform (or of the first that has a device). Throws
 /// runtime::Error when there is none; a later call tries again.
 runtime::Client& GetClient();
+/// Calls `check` before the client is made; what it throws, GetClient throws. For static
+/// initialization.
+void CheckBeforeClient(void (*check)());
 /// Calls `hook` when the client has been made, before anything is compiled. For static
 /// initialization: hooks that come later than the client are not called.
 void OnClientCreated(void (*hook)(runtime::Client& client));

@@ -7,11 +7,9 @@
 #include <mutex>
 
 #include "XLAOps.h"
+#include "debug/timeline.h"
 #include "lazy/below_modes.h"
 #include "lazy/device.h"
-#include "lazy/node_factory.h"
-#include "lazy/timeline.h"
-#include "lazy/transfer.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -100,7 +98,7 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::
       sharding_(Sharding::Replicated()),
       foreign_(buffer->foreign()),
       state_(kReady) {
-  location_ = CurrentLocation();
+  location_ = ir::CurrentLocation();
   buffers_.push_back(std::move(buffer));
   Account();
 }
@@ -121,7 +119,7 @@ DeviceData::DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sh
       sharding_(sharding),
       host_(std::move(host)),
       state_(kOnDemand) {
-  location_ = CurrentLocation();
+  location_ = ir::CurrentLocation();
 }
 
 DeviceData::~DeviceData() {
@@ -224,7 +222,7 @@ uint64_t DeviceData::NextId() {
 
 const Buffers& DeviceData::Wait() {
   if (pending()) {
-    HostTimer timer(HostPart::kWait);
+    debug::HostTimer timer(debug::HostPart::kWait);
     state_.wait(kPending, std::memory_order_acquire);
   }
   return Get();
@@ -251,7 +249,7 @@ const Buffers& DeviceData::On(const DeviceSet* devices) {
   if (devices == devices_) return own;
   Buffers* moved = moved_.load(std::memory_order_acquire);
   if (moved) return *moved;
-  auto made = std::make_unique<Buffers>(Upload(Download(*own[0], shape_), *devices, *sharding()));
+  auto made = std::make_unique<Buffers>(Upload(Download(own, shape_), *devices, *sharding()));
   if (!moved_.compare_exchange_strong(moved, made.get())) return *moved;
   return *made.release();
 }

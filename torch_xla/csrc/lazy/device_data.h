@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
-#include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
@@ -14,14 +13,12 @@
 
 #include "distributed/sharding.h"
 #include "ir/node.h"
+#include "lazy/buffers.h"
 #include "lazy/device.h"
 #include "lazy/spin.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
-
-/// An array's memory: a buffer on each device of a set, which hold the tiles of a sharding.
-using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
 
 /// The two least and the two largest of some integers, their sum (modulo 2^64) and whether one is
 /// 0. Where all are equal, `second_least` is the largest int64 and `second_most` the least one.

@@ -2,12 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <atomic>
-
-#include "lazy/device.h"
-#include "lazy/explain.h"
-#include "lazy/memory_report.h"
-
 namespace torch_xla::lazy {
 namespace {
 
@@ -44,40 +38,13 @@ constexpr ErrorClass kClasses[] = {
     Class<c10::Error>("Error"),
 };
 
-std::atomic<HoldersFunction> holders{nullptr};
-
-/// With what was in memory then.
 class OutOfMemory : public c10::OutOfMemoryError {
  public:
   OutOfMemory(c10::SourceLocation place, std::string message,
-              std::vector<DeviceData::Live> arrays_then)
-      : c10::OutOfMemoryError(place, std::move(message)), arrays(std::move(arrays_then)) {}
-  std::vector<DeviceData::Live> arrays;
+              std::function<std::string()> holders_then)
+      : c10::OutOfMemoryError(place, std::move(message)), holders(std::move(holders_then)) {}
+  std::function<std::string()> holders;
 };
-
-/// What was in memory when an execution failed: not what it, and what was launched behind it,
-/// should have made, unless in the place of what was there.
-std::vector<DeviceData::Live> LiveThen(const Failed& failed) {
-  std::vector<DeviceData::Live> arrays = DeviceData::AllLive();
-  if (failed.execution == 0) return arrays;
-  std::erase_if(arrays, [&](const DeviceData::Live& array) {
-    return array.device == failed.device && array.producer >= failed.execution && !array.in_place;
-  });
-  return arrays;
-}
-
-/// What the program needs, what of its graph is largest, and what would help.
-std::string NeedText(const Failed& failed) {
-  for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
-    if (explanation.number != failed.program) continue;
-    std::string text = "\n  which needs " + MemoryText(explanation.memory);
-    if (const GraphRecordPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
-    const std::string advice =
-        MicrobatchText(explanation.memory, GetClient().memory(failed.device));
-    return advice.empty() ? text : text + "\n" + advice;
-  }
-  return {};
-}
 
 constexpr std::string_view kBegin = "<torch.", kEnd = "</torch>";
 
@@ -101,10 +68,10 @@ std::exception_ptr AsTorchError(const runtime::Error& error, const Failed& faile
   const std::string place =
       failed.origin.location ? "\n  in the program of " + failed.origin.ToString() : "";
   if (error.out_of_memory()) {
-    std::vector<DeviceData::Live> arrays = LiveThen(failed);
-    std::string text = error.what() + place + NeedText(failed) + "\n" + MemoryReport(arrays, 10);
-    return std::make_exception_ptr(
-        OutOfMemory({__func__, __FILE__, __LINE__}, std::move(text), std::move(arrays)));
+    MemoryShortage shortage = Events().OutOfMemory(failed);
+    return std::make_exception_ptr(OutOfMemory({__func__, __FILE__, __LINE__},
+                                               error.what() + place + shortage.text,
+                                               std::move(shortage.holders)));
   }
   const std::string_view text = error.what();
   const size_t begin = text.find(kBegin), end = text.rfind(kEnd);
@@ -128,16 +95,13 @@ std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed) 
   }
 }
 
-void SetHoldersFunction(HoldersFunction function) { holders.store(function); }
-
 void ThrowToUser(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const OutOfMemory& memory) {
-    const HoldersFunction function = holders.load();
-    if (!function) throw;
+    if (!memory.holders) throw;
     std::rethrow_exception(
-        Make<c10::OutOfMemoryError>(memory.what_without_backtrace() + function(memory.arrays)));
+        Make<c10::OutOfMemoryError>(memory.what_without_backtrace() + memory.holders()));
   }
 }
 

@@ -4,8 +4,7 @@
 #include <exception>
 #include <string>
 
-#include "lazy/device_data.h"
-#include "lazy/origin.h"
+#include "lazy/events.h"
 #include "runtime/client.h"
 
 namespace torch_xla::lazy {
@@ -13,14 +12,6 @@ namespace torch_xla::lazy {
 /// The message of an error, marked with its class: what a custom call's handler gives to XLA,
 /// and AsTorchError finds in the failure of the execution.
 std::string ErrorText(const std::exception& error);
-
-/// What failed.
-struct Failed {
-  Origin origin{};
-  int64_t program = 0;  // by its number (lazy/explain.h), 0 for none
-  int device = 0;
-  uint64_t execution = 0;  // as DeviceData::producer(); 0: none was launched
-};
 
 /// torch.OutOfMemoryError for a plugin that has no memory left, an error of a custom call's
 /// handler as it was there, any other as it is.
@@ -32,8 +23,5 @@ std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed =
 /// Throws what failed earlier, on another thread: an out-of-memory error with what holds the memory
 /// added. To be called without locks.
 [[noreturn]] void ThrowToUser(const std::exception_ptr& error);
-/// Says what holds these arrays. Set by the bindings.
-using HoldersFunction = std::string (*)(const std::vector<DeviceData::Live>& arrays);
-void SetHoldersFunction(HoldersFunction function);
 
 }  // namespace torch_xla::lazy

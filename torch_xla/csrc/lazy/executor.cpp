@@ -14,20 +14,20 @@
 #include "XLAOps.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
+#include "debug/timeline.h"
 #include "distributed/collective_ops.h"
 #include "ir/dump.h"
 #include "lazy/collective.h"
 #include "lazy/cuts.h"
 #include "lazy/device.h"
-#include "lazy/explain.h"
+#include "lazy/events.h"
 #include "lazy/graph.h"
-#include "lazy/graph_dump.h"
 #include "lazy/growths.h"
 #include "lazy/host_calls.h"
+#include "lazy/lower_graph.h"
 #include "lazy/node_factory.h"
 #include "lazy/number_plans.h"
 #include "lazy/recorder.h"
-#include "lazy/timeline.h"
 #include "lazy/worker.h"
 #include "lowering/kernel_choice.h"
 #include "runtime/platform.h"
@@ -311,7 +311,9 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       program->aliases = std::move(aliases);
       program->across_processes = runtime::HasInterconnect(Platform()) && HasCollective(graph);
       program->shardings = std::move(shardings);
-      program->explanation = ExplainCompile(graph, *program, key, cut.execution.origin);
+      program->origin = cut.execution.origin;
+      program->nodes = graph.order.size();
+      program->explanation = Events().Compiling(graph, *program, key, cut.execution.origin);
       uncached.Add();
       handles.Add();
       const bool alone = cut.devices->size() == 1 && !program->across_processes;
@@ -417,11 +419,11 @@ void Run(Cut cut, bool donate) {
   Execution& execution = cut.execution;
   execution.origin = CurrentOrigin();
   try {
-    SaveGraph(cut.graph, execution.origin);
+    Events().Cut(cut.graph, execution.origin);
     execution.program = FindOrMakeProgram(cut, donate);
     const std::vector<const Sharding*>& shardings = execution.program->shardings;
     for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
-    if (debug::DebugLevel() >= 2) ExplainExecution(cut.graph, execution.origin);
+    Events().Queued(cut.graph, execution.origin);
     if (Recorder* recorder = CurrentRecorder()) [[unlikely]]
       Record(cut, *recorder);
   } catch (...) {
@@ -620,12 +622,13 @@ void EndStep(int device) {
   if (Storage::Pending(device).empty()) return;
   NoteRead();
   auto_step.Add();
-  NoteStep();
-  HostTimer timer(HostPart::kSync);
+  debug::NoteStep();
+  Events().StepEnded();
+  debug::HostTimer timer(debug::HostPart::kSync);
   CauseScope cause("the end of a step");
   const uint64_t news = StepFinderOf(device).TakeNews();
   if (news != 0 && debug::DebugLevel() >= 1) {
-    const std::string line = ir::LineOf(CurrentLocation());
+    const std::string line = ir::LineOf(ir::CurrentLocation());
     debug::Report("pt-xla-profiler: " +
                   (news == StepFinder::kOptimizer
                        ? "the graph is cut behind each step of an optimizer, here " + line
@@ -643,8 +646,9 @@ void SyncDevice(int device, bool wait) {
   CheckMayCut();
   NoteRead();
   mark_step.Add();
-  NoteStep();
-  HostTimer timer(HostPart::kSync);
+  debug::NoteStep();
+  Events().StepEnded();
+  debug::HostTimer timer(debug::HostPart::kSync);
   StepFinderOf(device).Synced();
   CauseScope cause("torch_xla.sync()");
   Worker& worker = GetWorker(device);
@@ -719,7 +723,7 @@ ir::Value Evaluate(const ir::Value& value, int device) {
 
 void WaitDevice(int device) {
   Worker& worker = GetWorker(device);
-  HostTimer timer(HostPart::kWait);
+  debug::HostTimer timer(debug::HostPart::kWait);
   worker.Drain();
   worker.ThrowFailure();
 }

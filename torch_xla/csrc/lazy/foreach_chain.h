@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lazy/graph.h"
+#include "lowering/context.h"
 
 namespace torch_xla::lazy {
 

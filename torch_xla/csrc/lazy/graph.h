@@ -1,13 +1,11 @@
 // A cut of the graph: what some values need, in a canonical order, with its hash.
 #pragma once
 
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "lazy/device_data.h"
-#include "lowering/context.h"
 
 namespace torch_xla::lazy {
 
@@ -53,21 +51,5 @@ struct Graph {
 /// like leaves.
 using GraphInputs = std::unordered_map<const ir::Node*, DeviceDataPtr>;
 Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs = {});
-
-/// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
-/// or -1; may be shorter than the parameters. On several devices the parameters have the shardings
-/// of their data, the outputs those given; where that is null or missing, XLA chooses. `name`
-/// is the module's. Needs no lock, since it reads no marks.
-std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
-                       const std::string& platform, size_t num_devices = 1,
-                       std::span<const distributed::Sharding* const> outputs = {},
-                       std::string_view name = {});
-
-/// A number as a constant of that type, and data that is nothing but a fill.
-stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
-                             const stablehlo::Type& type);
-stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data);
-/// Element `index` of packed numbers, as a rank-0 value.
-stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
 
 }  // namespace torch_xla::lazy

@@ -8,7 +8,7 @@
 #include "debug/environment.h"
 #include "ir/dump.h"
 #include "lazy/device.h"
-#include "lazy/executor.h"
+#include "lazy/lower_graph.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -19,7 +19,7 @@ std::string Env(const char* name) {
 }
 
 std::string InForm(const Graph& graph, const std::string& form) {
-  if (form == "hlo") return StableHloOf(graph.roots);
+  if (form == "hlo") return LowerGraph(graph, {}, Platform());
   return form == "dot" ? ir::ToDot(graph.roots) : ir::ToText(graph.roots);
 }
 

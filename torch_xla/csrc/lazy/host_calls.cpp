@@ -17,7 +17,6 @@
 #include "lazy/argument_decoder.h"
 #include "lazy/below_modes.h"
 #include "lazy/device.h"
-#include "lazy/transfer.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -257,7 +256,7 @@ const at::Tensor& HostCalls::Slot::Value() {
     value.unsafeGetTensorImpl()->set_wrapped_number(shape->wrapped);
   } else {
     const auto& fill = data->fill();
-    value = fill ? at::full(shape->dims, *fill, dtype) : Download(*data->Get()[0], shape);
+    value = fill ? at::full(shape->dims, *fill, dtype) : Download(data->Get(), shape);
   }
   return value;
 }

@@ -1,6 +1,7 @@
 #include "lazy/memory_report.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "lazy/explain.h"
@@ -8,6 +9,8 @@
 
 namespace torch_xla::lazy {
 namespace {
+
+std::atomic<HoldersFunction> holders{nullptr};
 
 struct Group {
   size_t arrays = 0;
@@ -108,5 +111,9 @@ std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
   }
   return {};
 }
+
+void SetHoldersFunction(HoldersFunction function) { holders.store(function); }
+
+HoldersFunction GetHoldersFunction() { return holders.load(); }
 
 }  // namespace torch_xla::lazy

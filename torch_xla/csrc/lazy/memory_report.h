@@ -33,4 +33,10 @@ std::string MemoryText(const runtime::Executable::MemoryUse& memory);
 std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
                            const runtime::MemoryInfo& device);
 
+/// Says what holds these arrays. Set by the bindings; null: not known.
+using HoldersFunction = std::string (*)(const std::vector<DeviceData::Live>& arrays);
+void SetHoldersFunction(HoldersFunction function);
+
+HoldersFunction GetHoldersFunction();
+
 }  // namespace torch_xla::lazy

@@ -22,7 +22,6 @@
 namespace torch_xla::lazy {
 namespace {
 
-LocationFunction location_function = nullptr;
 std::atomic<bool> ir_debug{debug::EnvFlag("XLA_IR_DEBUG")};
 std::atomic<bool> all_numbers_special{false};
 
@@ -137,7 +136,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
     it = memo.emplace(key, outputs).first;
   }
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes), it->second, hash));
-  node->set_location(CurrentLocation());
+  node->set_location(ir::CurrentLocation());
   return node;
 }
 
@@ -160,11 +159,6 @@ bool IrDebug() { return ir_debug.load(std::memory_order_relaxed); }
 void SetAllNumbersSpecial(bool on) { all_numbers_special.store(on, std::memory_order_relaxed); }
 bool AllNumbersSpecial() { return all_numbers_special.load(std::memory_order_relaxed); }
 
-void SetLocationFunction(LocationFunction function) { location_function = function; }
-const ir::SourceLocation* CurrentLocation() {
-  return location_function ? location_function() : nullptr;
-}
-
 ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words attributes,
                    ir::ShapeRef shape) {
   ir::Hasher hasher;
@@ -172,7 +166,7 @@ ir::Value MakeNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Words 
   hasher.Add(shape->hash);
   ir::NodePtr node(new ir::Node(op, std::move(operands), std::move(attributes),
                                 ir::InternOutputs(shape), hasher.Finish()));
-  node->set_location(CurrentLocation());
+  node->set_location(ir::CurrentLocation());
   return {std::move(node), 0};
 }
 

@@ -46,10 +46,4 @@ bool IrDebug();
 void SetAllNumbersSpecial(bool on);
 bool AllNumbersSpecial();
 
-/// Where in the user's Python program the calling thread is; null outside it. What is called for
-/// that is set by the bindings.
-const ir::SourceLocation* CurrentLocation();
-using LocationFunction = const ir::SourceLocation* (*)();
-void SetLocationFunction(LocationFunction function);
-
 }  // namespace torch_xla::lazy

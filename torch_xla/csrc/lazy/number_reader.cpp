@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "lazy/cpu_handler.h"
-#include "lazy/graph.h"
 #include "lowering/kernel_choice.h"
 
 namespace torch_xla::lazy {
@@ -55,6 +54,10 @@ stablehlo::Value Element(const std::vector<stablehlo::Value>& unpacked, int64_t 
 }
 
 }  // namespace
+
+stablehlo::Value Unpack(stablehlo::Value packed, int64_t index) {
+  return stablehlo::Reshape(stablehlo::Slice(packed, {index}, {index + 1}), {});
+}
 
 NumberReader::NumberReader(std::string_view platform, stablehlo::Value floats,
                            stablehlo::Value integers)

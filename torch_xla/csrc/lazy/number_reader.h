@@ -8,6 +8,9 @@
 
 namespace torch_xla::lazy {
 
+/// Element `index` of packed numbers, as a rank-0 value.
+stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
+
 /// Two ways. A slice for each number fuses into what reads it, so that kernels alike but for the
 /// place of their number are compiled one by one: the updates of all parameters by an optimizer,
 /// the dropouts of all layers. A custom call that gives all numbers at once leaves such kernels

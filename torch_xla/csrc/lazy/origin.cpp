@@ -1,7 +1,5 @@
 #include "lazy/origin.h"
 
-#include "lazy/node_factory.h"
-
 namespace torch_xla::lazy {
 namespace {
 
@@ -33,7 +31,7 @@ Origin CurrentOrigin() {
   if (reader_function) {
     if (const char* reader = reader_function()) cause = reader;
   }
-  return {cause, scope.detail, CurrentLocation()};
+  return {cause, scope.detail, ir::CurrentLocation()};
 }
 
 }  // namespace torch_xla::lazy

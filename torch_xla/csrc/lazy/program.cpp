@@ -15,7 +15,7 @@
 #include "debug/metrics.h"
 #include "lazy/compile_progress.h"
 #include "lazy/device.h"
-#include "lazy/explain.h"
+#include "lazy/events.h"
 #include "lazy/settings.h"
 #include "lazy/stored_programs.h"
 #include "runtime/host_memory.h"
@@ -79,13 +79,24 @@ runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskC
   return options;
 }
 
+/// "compiling graph 3 (4,812 ops), train.py:12".
+std::string DescriptionOf(const Program& program) {
+  if (program.explanation == 0) return "compiling";
+  std::string nodes = std::to_string(program.nodes);
+  for (size_t i = nodes.size(); i > 3;) nodes.insert(i -= 3, ",");
+  std::string text =
+      "compiling graph " + std::to_string(program.explanation) + " (" + nodes + " ops)";
+  if (const ir::SourceLocation* line = program.origin.location) text += ", " + line->ToString();
+  return text;
+}
+
 ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& options) {
   static auto& compile_time = *new debug::Metric("CompileTime", debug::Unit::kTimeNs);
   ExecutablePtr executable;
   const auto start = std::chrono::steady_clock::now();
   {
     debug::ScopedTimer timer(compile_time);
-    const CompileProgress progress(program.explanation);
+    const CompileProgress progress(DescriptionOf(program));
     executable = GetClient().Compile(program.stablehlo, options);
   }
   // Of a large program the compiler frees hundreds of megabytes, and its threads' arenas keep them.
@@ -97,12 +108,6 @@ ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& opt
 /// The entry on disk that says what a graph became; without its last line, which is for people.
 std::string RecordOf(const std::string& text_hash, const Signature& signature) {
   return text_hash + "\n" + signature.ToString() + "\n";
-}
-
-/// Where in the user's program it was asked for.
-std::string CauseOf(const Program& program) {
-  const std::vector<Explanation> found = Explanations(program.explanation - 1, SIZE_MAX);
-  return found.empty() || found[0].number != program.explanation ? "" : found[0].cause;
 }
 
 ExecutablePtr FindOrCompile(const Program& program) {
@@ -121,15 +126,16 @@ ExecutablePtr FindOrCompile(const Program& program) {
   }
   if (executable) {
     if (!program.record.empty()) {
-      cache->Write(program.record, RecordOf(text_hash, program.signature) + CauseOf(program));
+      cache->Write(program.record,
+                   RecordOf(text_hash, program.signature) + program.origin.ToString());
     }
     return executable;
   }
   misses.Add();
-  NoteDiskMiss(program.explanation, key);
+  Events().MissedOnDisk(program.explanation, key);
   executable = Compile(program, WithTunings(options, *cache));
   StoreProgram({cache, key, options, executable, std::move(claim), program.record,
-                RecordOf(text_hash, program.signature) + CauseOf(program)});
+                RecordOf(text_hash, program.signature) + program.origin.ToString()});
   return executable;
 }
 

@@ -14,6 +14,7 @@
 #include "ir/hash.h"
 #include "lazy/compile_settings.h"
 #include "lazy/device_data.h"
+#include "lazy/origin.h"
 #include "lazy/stored_programs.h"
 
 namespace torch_xla::lazy {
@@ -48,7 +49,9 @@ struct Program {
   CompileSettingsPtr settings = CurrentSettings();
   bool must_repeat = MustRepeat();
   debug::Counter* runs = nullptr;  // of a program with a name
-  int64_t explanation = 0;         // its number (lazy/explain.h)
+  Origin origin;                   // of the graph that it was made for first
+  size_t nodes = 0;                // of that graph
+  int64_t explanation = 0;         // the number of its compilation, see Listener::Compiling
   // How long it ran the last time, in nanoseconds; 0: it has not.
   std::shared_ptr<std::atomic<int64_t>> run_time = std::make_shared<std::atomic<int64_t>>(0);
   // On several devices, of the outputs: where null, XLA's choice once it is compiled.

@@ -9,6 +9,7 @@
 
 #include "debug/environment.h"
 #include "lazy/compile_progress.h"
+#include "lazy/device.h"
 #include "lazy/disk_cache.h"
 #include "runtime/errors.h"
 
@@ -22,22 +23,8 @@ void CheckSwitch(const char* name) {
                                  "'");
 }
 
-}  // namespace
-
-size_t ProgramCacheCapacity() {
-  constexpr size_t kDefault = 2048;
-  const char* text = std::getenv("XLA_COMPILATION_CACHE_SIZE");
-  if (!text || !*text) return kDefault;
-  size_t size = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, failure] = std::from_chars(text, end, size);
-  if (failure != std::errc() || rest != end || size < 1) {
-    throw runtime::InvalidArgument("XLA_COMPILATION_CACHE_SIZE must be a positive integer, got '" +
-                                   std::string(text) + "'");
-  }
-  return size;
-}
-
+/// Throws runtime::Error for a variable whose value means nothing; warns of a folder for programs
+/// that cannot be written.
 void CheckSettings() {
   for (const char* name : {"XLA_USE_SPMD", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_IR_DEBUG",
                            "XLA_NO_SPECIAL_SCALARS", "XLA_AUTO_STEP"}) {
@@ -53,6 +40,27 @@ void CheckSettings() {
   CompileProgressSeconds();
   // One that cannot be written is no error, so that it serves those who may only read it.
   if (const auto cache = GetDiskCache()) cache->Check();
+}
+
+[[maybe_unused]] const bool checked = [] {
+  CheckBeforeClient(CheckSettings);
+  return true;
+}();
+
+}  // namespace
+
+size_t ProgramCacheCapacity() {
+  constexpr size_t kDefault = 2048;
+  const char* text = std::getenv("XLA_COMPILATION_CACHE_SIZE");
+  if (!text || !*text) return kDefault;
+  size_t size = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, failure] = std::from_chars(text, end, size);
+  if (failure != std::errc() || rest != end || size < 1) {
+    throw runtime::InvalidArgument("XLA_COMPILATION_CACHE_SIZE must be a positive integer, got '" +
+                                   std::string(text) + "'");
+  }
+  return size;
 }
 
 }  // namespace torch_xla::lazy

@@ -25,14 +25,4 @@ at::Tensor ToHost(DeviceData& data);
 /// What each device holds of the array, not filled up where the array ends in a tile.
 std::vector<at::Tensor> TilesToHost(DeviceData& data);
 
-// For DeviceData:
-
-/// Copies a CPU tensor to devices, tile by tile.
-Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
-               const distributed::Sharding& sharding);
-/// The other way, of a buffer that holds a whole array of this shape.
-at::Tensor Download(const runtime::Buffer& buffer, ir::ShapeRef shape);
-/// A CPU tensor filled with `value`, to be read only.
-at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value);
-
 }  // namespace torch_xla::lazy

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "debug/metrics.h"
+#include "debug/timeline.h"
 #include "lazy/device.h"
-#include "lazy/explain.h"
+#include "lazy/events.h"
 #include "lazy/spin.h"
-#include "lazy/timeline.h"
 #include "lowering/context.h"
 #include "runtime/platform.h"
 
@@ -192,7 +192,7 @@ void Worker::Fill(Place reserved, Execution execution) {
   // Once full, wait until half is done: one change of threads for several steps.
   if (full) {
     lock.lock();
-    HostTimer timer(HostPart::kWait);
+    debug::HostTimer timer(debug::HostPart::kWait);
     done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
   }
 }
@@ -305,7 +305,7 @@ void Worker::Finish(const Running& running, const runtime::Error* error) noexcep
   const std::chrono::nanoseconds end = std::chrono::system_clock::now().time_since_epoch();
   try {
     ExecuteTime().AddSample(static_cast<double>(nanoseconds));
-    NoteRan({running.program, device_, (end - time).count(), end.count()});
+    debug::NoteRan({running.program, device_, (end - time).count(), end.count()});
   } catch (const std::bad_alloc&) {
     // One measurement less.
   }
@@ -381,7 +381,7 @@ void Worker::Execute(Execution& execution) {
     if (program.failure) std::rethrow_exception(program.failure);
     if (!program.memory_noted) {
       program.result_bytes = ResultBytes(program);
-      NoteMemory(program.explanation, program.executable->memory());
+      Events().Compiled(program.explanation, program.executable->memory());
       program.memory_noted = true;
     }
     CheckFits(program, execution);

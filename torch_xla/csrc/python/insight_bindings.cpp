@@ -2,6 +2,7 @@
 #include <pybind11/typing.h>
 
 #include "aten/bridge.h"
+#include "debug/timeline.h"
 #include "lazy/device.h"
 #include "lazy/disk_cache.h"
 #include "lazy/errors.h"
@@ -9,7 +10,6 @@
 #include "lazy/explain.h"
 #include "lazy/line_costs.h"
 #include "lazy/memory_report.h"
-#include "lazy/timeline.h"
 #include "lowering/kernel_choice.h"
 #include "python/bindings.h"
 #include "runtime/device_profiler.h"
@@ -198,12 +198,12 @@ void BindInsight(py::module_& m) {
   m.def("_kernel_choices", &lowering::KernelChoices);
   // Nanoseconds that the calling thread waited for data to train on, until now.
   m.def("_note_input_time", [](int64_t nanoseconds) {
-    lazy::NoteHostTime(lazy::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
+    debug::NoteHostTime(debug::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
   });
   // (program, device, begin, end): the latter in nanoseconds since 1970.
   m.def("_executions", [] {
     std::vector<std::tuple<int64_t, int, int64_t, int64_t>> all;
-    for (const lazy::Ran& ran : lazy::AllRan()) {
+    for (const debug::Ran& ran : debug::AllRan()) {
       all.emplace_back(ran.program, ran.device, ran.begin_ns, ran.end_ns);
     }
     return all;

@@ -103,7 +103,7 @@ bool SyncsInLoop() {
 
 void RegisterInterpreterHooks() {
   PrepareUserLocation();
-  lazy::SetLocationFunction(&UserLocation);
+  ir::SetLocationFunction(&UserLocation);
   lazy::SetReaderFunction(&Reader);
   lazy::SetSyncsInLoop(&SyncsInLoop);
   aten::SetDecomposer(&Decompose);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace torch_xla::lazy {
+namespace torch_xla::debug {
 
 /// Of the time of a thread that cuts steps. The others' (loaders, workers) is not on the way of the
 /// program, and not counted.
@@ -38,7 +38,7 @@ void NoteStep();
 
 /// What a device ran.
 struct Ran {
-  int64_t program;  // its number, see lazy/explain.h
+  int64_t program;  // its number, see explain/explain.h
   int device;
   int64_t begin_ns, end_ns;  // since 1970
 };
@@ -46,4 +46,4 @@ void NoteRan(const Ran& ran);
 /// The last 1,024, oldest first.
 std::vector<Ran> AllRan();
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::debug

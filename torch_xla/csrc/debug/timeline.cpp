@@ -1,4 +1,4 @@
-#include "lazy/timeline.h"
+#include "debug/timeline.h"
 
 #include <deque>
 #include <mutex>
@@ -6,18 +6,15 @@
 #include <utility>
 
 #include "debug/metrics.h"
-#include "debug/report.h"
-#include "lazy/frequency.h"
 
-namespace torch_xla::lazy {
+namespace torch_xla::debug {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxRan = 1024;
 
-debug::Metric& MetricOf(HostPart part) {
-  using debug::Metric, debug::Unit;
+Metric& MetricOf(HostPart part) {
   static auto& sync = *new Metric("HostSyncTime", Unit::kTimeNs);
   static auto& wait = *new Metric("HostWaitTime", Unit::kTimeNs);
   static auto& transfer = *new Metric("HostTransferTime", Unit::kTimeNs);
@@ -69,8 +66,8 @@ void NoteHostTime(HostPart part, std::chrono::nanoseconds time) {
 }
 
 void NoteStep() {
-  static auto& step_time = *new debug::Metric("StepTime", debug::Unit::kTimeNs);
-  static auto& tracing = *new debug::Metric("LazyTracing", debug::Unit::kTimeNs);
+  static auto& step_time = *new Metric("StepTime", Unit::kTimeNs);
+  static auto& tracing = *new Metric("LazyTracing", Unit::kTimeNs);
   const Clock::time_point now = Clock::now();
   if (last_step) {
     const std::chrono::nanoseconds time = now - *last_step;
@@ -78,7 +75,6 @@ void NoteStep() {
     tracing.AddSample(static_cast<double>((time - in_parts).count()));
   }
   last_step = now;
-  if (debug::DebugLevel() > 0) NoteStepOfMany();
   in_parts = {};
 }
 
@@ -95,4 +91,4 @@ std::vector<Ran> AllRan() {
   return {all.ran.begin(), all.ran.end()};
 }
 
-}  // namespace torch_xla::lazy
+}  // namespace torch_xla::debug
