@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "XLAOps.h"
+#include "cpu/ffi_handler.h"
+#include "cpu/ffi_tensor.h"
 #include "lazy/device.h"
 #include "lazy/executor.h"
 #include "lazy/node_factory.h"
 #include "lazy/transfer.h"
 #include "lowering/context.h"
-#include "lowering/ffi_tensor.h"
-#include "runtime/ffi_handler.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -160,9 +160,9 @@ Signal* run_may_end = nullptr;
 
 /// The identity, which runs until it may end.
 runtime::pjrt::XLA_FFI_Error* SlowHandler(runtime::pjrt::XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
+  if (!cpu::EntersExecution(frame)) return nullptr;
   EXPECT_TRUE(run_may_end->Came());
-  lowering::FfiTensor(frame->rets.rets[0]).copy_(lowering::FfiTensor(frame->args.args[0]));
+  cpu::FfiTensor(frame->rets.rets[0]).copy_(cpu::FfiTensor(frame->args.args[0]));
   return nullptr;
 }
 

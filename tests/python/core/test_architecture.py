@@ -14,6 +14,7 @@ _CSRC = _ROOT / "torch_xla" / "csrc"
 _BELOW = {
     "debug": set(),
     "runtime": {"debug"},
+    "cpu": {"debug", "runtime"},
     "stablehlo": {"runtime"},
     "data": set(),
     "ir": {"debug"},

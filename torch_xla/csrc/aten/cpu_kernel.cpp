@@ -5,11 +5,11 @@
 
 #include <span>
 
+#include "cpu/ffi_tensor.h"
 #include "lazy/argument_decoder.h"
 #include "lazy/cpu_handler.h"
 #include "lazy/device.h"
 #include "lowering/cpu_kernel.h"
-#include "lowering/ffi_tensor.h"
 
 namespace torch_xla::aten {
 namespace {
@@ -22,20 +22,20 @@ struct BufferOperands {
   int64_t next = 0;
 
   at::Tensor Tensor() {
-    at::Tensor tensor = lowering::FfiTensor(buffers->args[next]);
+    at::Tensor tensor = cpu::FfiTensor(buffers->args[next]);
     for (int64_t index : wrapped) {
       if (index == next) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
     }
     ++next;
     return tensor;
   }
-  c10::Scalar Scalar() { return lowering::FfiTensor(buffers->args[next++]).item(); }
+  c10::Scalar Scalar() { return cpu::FfiTensor(buffers->args[next++]).item(); }
 };
 
 void TakeResult(const at::Tensor& result, const XLA_FFI_Rets& rets, int64_t& next) {
   if (!result.defined()) return;
   TORCH_INTERNAL_ASSERT(next < rets.size, "the CPU kernel gave more than ", rets.size, " results");
-  at::Tensor out = lowering::FfiTensor(rets.rets[next]);
+  at::Tensor out = cpu::FfiTensor(rets.rets[next]);
   TORCH_INTERNAL_ASSERT(result.scalar_type() == out.scalar_type() && result.sizes() == out.sizes(),
                         "result ", next, " of the CPU kernel is ", result.scalar_type(),
                         result.sizes(), ", its Meta kernel gave ", out.scalar_type(), out.sizes());
@@ -44,7 +44,7 @@ void TakeResult(const at::Tensor& result, const XLA_FFI_Rets& rets, int64_t& nex
 }
 
 void Call(const XLA_FFI_CallFrame& frame) {
-  lowering::FfiAttributes attributes(frame.attrs);
+  cpu::FfiAttributes attributes(frame.attrs);
   const std::string op(attributes.Text("op")), overload(attributes.Text("overload"));
   auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str());
   std::span<const int64_t> encoded = attributes.List("words");
@@ -70,15 +70,14 @@ void Call(const XLA_FFI_CallFrame& frame) {
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  lowering::DefaultFloatEnvironment environment;
+  cpu::DefaultFloatEnvironment environment;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   Call(frame);
 }
 
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
-    if (runtime::RegisterCpuHandler(client, lowering::kCpuKernelTarget,
-                                    &lazy::CpuHandler<Handle>)) {
+    if (cpu::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &cpu::Handler<Handle>)) {
       lowering::EnableCpuKernels(client.platform());
     }  // else there is the fallback
   });

@@ -6,12 +6,12 @@
 #include <array>
 #include <mutex>
 
+#include "cpu/ffi_tensor.h"
 #include "distributed/collective_ops.h"
 #include "distributed/communicator.h"
 #include "lazy/cpu_handler.h"
 #include "lazy/device.h"
 #include "lazy/node_factory.h"
-#include "lowering/ffi_tensor.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lazy {
@@ -67,14 +67,14 @@ ir::NodePtr MakeNode(const distributed::Collective& collective,
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  lowering::DefaultFloatEnvironment environment;
+  cpu::DefaultFloatEnvironment environment;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
-  lowering::FfiAttributes attributes(frame.attrs);
+  cpu::FfiAttributes attributes(frame.attrs);
   std::vector<at::Tensor> inputs, outputs;
   // All but the token.
   for (int64_t i = 0; i + 1 < frame.args.size; ++i) {
-    inputs.push_back(lowering::FfiTensor(frame.args.args[i]));
-    outputs.push_back(lowering::FfiTensor(frame.rets.rets[i]));
+    inputs.push_back(cpu::FfiTensor(frame.args.args[i]));
+    outputs.push_back(cpu::FfiTensor(frame.rets.rets[i]));
   }
   distributed::GetCommunicator()->Run(distributed::Decode(attributes.List("collective")),
                                       attributes.Text("text"), inputs, outputs);
@@ -82,7 +82,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 
 [[maybe_unused]] const bool registered =
     RegisterWithClient<distributed::kCollectiveTarget,
-                       CpuHandler<Handle, PJRT_Error_Code_ABORTED>>();
+                       cpu::Handler<Handle, PJRT_Error_Code_ABORTED>>();
 
 }  // namespace
 

@@ -17,10 +17,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cpu/aten_calls.h"
 #include "ir/of_thread.h"
 #include "lazy/argument_decoder.h"
 #include "lazy/stand_in.h"
-#include "lowering/aten_calls.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -206,7 +206,7 @@ class Unnoticed {
   at::DisableRecordFunctionGuard no_profile_;
   // A few elements are not worth waking threads: where the processor is busy, they cost a hundred
   // times what the kernel does.
-  lowering::OneThread one_thread_;
+  cpu::OneThread one_thread_;
 };
 
 /// What the kernel throws for these tensors.

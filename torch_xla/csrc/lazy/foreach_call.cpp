@@ -10,9 +10,9 @@
 #include <span>
 #include <utility>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/instruction_sets.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/cpu_vectors.h"
-#include "lowering/ffi_parts.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
 
@@ -166,10 +166,10 @@ TORCH_XLA_AVX512 void MapAvx512(const Sources& from, float* to, int64_t count) {
 }
 
 Kernel FindKernel(ForeachOp op) {
-#define TORCH_XLA_FOREACH(kOp)                 \
-  case ForeachOp::kOp:                         \
-    return lowering::ForThisProcessor<Kernel>( \
-        &MapBaseline<ForeachOp::kOp>, &MapAvx2<ForeachOp::kOp>, &MapAvx512<ForeachOp::kOp>);
+#define TORCH_XLA_FOREACH(kOp)                                                                   \
+  case ForeachOp::kOp:                                                                           \
+    return cpu::ForThisProcessor<Kernel>(&MapBaseline<ForeachOp::kOp>, &MapAvx2<ForeachOp::kOp>, \
+                                         &MapAvx512<ForeachOp::kOp>);
   switch (op) {
     TORCH_XLA_FOREACH(kAbs)
     TORCH_XLA_FOREACH(kAdd)
@@ -275,7 +275,7 @@ class Chunks {
 
   float* Result(size_t r, int64_t tensor) const {
     const int64_t place = static_cast<int64_t>(r) * tensors_ + tensor;
-    return lowering::FfiData<float>(frame_.rets.rets[place]);
+    return cpu::FfiData<float>(frame_.rets.rets[place]);
   }
 
   struct Operand {
@@ -379,13 +379,13 @@ std::vector<Table> FindTables(const XLA_FFI_CallFrame& frame, std::span<const in
   void** result = frame.rets.rets + frame.rets.size - words.size() / kRowSumsWords;
   for (; !words.empty(); words = words.subspan(kRowSumsWords)) {
     const int64_t rows = static_cast<const XLA_FFI_Buffer*>(*result)->dims[0];
-    tables.push_back({words[0], {frame, words, rows}, lowering::FfiData<float>(*result++)});
+    tables.push_back({words[0], {frame, words, rows}, cpu::FfiData<float>(*result++)});
   }
   return tables;
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
-  const lowering::FfiAttributes attributes(frame.attrs);
+  const cpu::FfiAttributes attributes(frame.attrs);
   const std::vector<ForeachStep> steps = Decode(attributes.List("steps"));
   const std::span<const int64_t> results = attributes.List("results");
   const std::vector<Table> tables = FindTables(frame, attributes.List("tables"));
@@ -397,7 +397,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   }
   const int64_t elements = begins.back();
   const auto num_steps = static_cast<int64_t>(steps.size());
-  lowering::InParts(frame, elements, num_steps, 1 << 17, [&](int64_t, int64_t begin, int64_t end) {
+  cpu::InParts(frame, elements, num_steps, 1 << 17, [&](int64_t, int64_t begin, int64_t end) {
     Chunks chunks(frame, steps, results, tables, tensors);
     auto tensor = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
     for (; tensor < tensors && begins[tensor] < end; ++tensor) {
@@ -407,7 +407,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   });
 }
 
-[[maybe_unused]] const bool registered = RegisterWithClient<kTarget, CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

@@ -28,17 +28,17 @@ size_t SizeOf(XLA_FFI_DataType type) {
 
 /// Called on XLA's threads.
 XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!runtime::EntersExecution(frame)) return nullptr;
+  if (!cpu::EntersExecution(frame)) return nullptr;
   int64_t next = 0;
   for (int64_t i = 0; i < frame->args.size; ++i) {
     const auto& packed = *static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]);
     const size_t size = SizeOf(packed.dtype);
     if (packed.rank != 1 || size == 0 || packed.dims[0] > frame->rets.size - next) {
-      return runtime::FfiError(frame, PJRT_Error_Code_INTERNAL, "not an array of numbers");
+      return cpu::FfiError(frame, PJRT_Error_Code_INTERNAL, "not an array of numbers");
     }
     const char* from = static_cast<const char*>(packed.data);
     for (int64_t k = 0; k < packed.dims[0]; ++k, from += size) {
-      std::memcpy(lowering::FfiData<void>(frame->rets.rets[next++]), from, size);
+      std::memcpy(cpu::FfiData<void>(frame->rets.rets[next++]), from, size);
     }
   }
   return nullptr;

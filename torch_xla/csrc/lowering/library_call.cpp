@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lowering/ffi_tensor.h"
+#include "cpu/ffi_tensor.h"
 #include "lowering/row_major.h"
 #include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
@@ -30,7 +30,7 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
   options.aliases = std::move(aliases);
   if (has_form) {
     if (!options.backend_config.empty()) options.backend_config += ", ";
-    options.backend_config += Cat(kOperandDims, " = ", stablehlo::I64Array(dims));
+    options.backend_config += Cat(cpu::kOperandDims, " = ", stablehlo::I64Array(dims));
   }
   for (Value form : forms) options.operand_layouts.push_back(RowMajor(form.rank()));
   for (const auto& type : results) options.result_layouts.push_back(RowMajor(type.rank()));

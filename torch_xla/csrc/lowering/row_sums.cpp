@@ -8,10 +8,13 @@
 #include <numeric>
 
 #include "XLAOps.h"
-#include "lowering/cpu_vectors.h"
-#include "lowering/ffi_tensor.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 C10_ALWAYS_INLINE void Add(const float* from, float scale, float* to, int64_t count) {

@@ -5,13 +5,16 @@
 
 #include <bit>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
 #include "lowering/row_major.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -46,11 +49,11 @@ struct Call {
   void InParts(const at::Tensor& query, const at::Tensor& key, const Work& work) const {
     // Less than this is not worth a second thread.
     constexpr int64_t kLeast = 1 << 18;
-    const int64_t threads = runtime::FfiThreads(frame);
+    const int64_t threads = cpu::FfiThreads(frame);
     const int64_t dim = query.size(0) >= threads ? 0 : 1, size = query.size(dim);
     const int64_t products = query.numel() * key.size(2);
-    const int64_t parts = runtime::FfiParts(frame, products, kLeast, size);
-    runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const int64_t parts = cpu::FfiParts(frame, products, kLeast, size);
+    cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
       work([&](const at::Tensor& tensor) {
         return tensor.size(dim) == 1 && size > 1 ? tensor : Part(tensor, dim, i, parts);
@@ -100,8 +103,8 @@ void Backward(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Forward>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
+    lazy::RegisterWithClient<kTarget, cpu::Handler<Forward>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, cpu::Handler<Backward>>();
 
 std::vector<Value> Make(const char* target, const std::vector<Value>& operands,
                         const AttentionCall& call, const std::vector<stablehlo::Type>& results,

@@ -3,15 +3,18 @@
 #include <algorithm>
 
 #include "XLAOps.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/float_loops.h"
+#include "cpu/instruction_sets.h"
 #include "ir/attributes.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/cpu_vectors.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -84,7 +87,7 @@ TORCH_XLA_AVX512 void Avx512(const Rows<T>& rows, int64_t columns, double* sums)
 template <typename T>
 void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, float* results) {
   static const auto add = ForThisProcessor<AddRows<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
-  const int64_t parts = runtime::FfiParts(frame, rows.count * columns, 1 << 15);
+  const int64_t parts = cpu::FfiParts(frame, rows.count * columns, 1 << 15);
   // Threads take columns, or rows where these are few.
   const bool by_rows = columns < 64 * parts;
   std::vector<double> sums((by_rows ? parts : 1) * columns);
@@ -117,8 +120,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   }
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 /// Whether a view shows all elements of its operand, those of a row next to each other: products
 /// read transposed matrices as they are, so that they need not be in memory.

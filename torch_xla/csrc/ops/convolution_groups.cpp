@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "lowering/cpu_vectors.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/float_vectors.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/float_vectors.h"
+#include "cpu/instruction_sets.h"
 #include "ops/convolution_columns.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -15,6 +15,9 @@
 #endif
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;

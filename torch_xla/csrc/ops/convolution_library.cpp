@@ -9,16 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "ops/convolution_groups.h"
 #include "ops/convolution_product.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -138,11 +141,11 @@ struct Call {
                              : part == ConvolutionPart::kInputGradient
                                  ? lhs.numel() * rhs[0].numel()
                                  : rhs.numel() * result[0].numel();
-    const int64_t threads = runtime::FfiThreads(frame);
+    const int64_t threads = cpu::FfiThreads(frame);
     const Cut cut = BestCut(threads);
-    const int64_t count = runtime::FfiParts(frame, products, kLeast, cut.extent);
+    const int64_t count = cpu::FfiParts(frame, products, kLeast, cut.extent);
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
-    runtime::RunOnFfiThreads(frame, count, [&](int64_t i) {
+    cpu::RunOnFfiThreads(frame, count, [&](int64_t i) {
       const AtenCalls calls;
       at::Tensor out = Part(result, cut.result, i, count);
       // Only its sizes count, but those of a view that is not contiguous would be copied.
@@ -183,8 +186,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   call.Run(frame);
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

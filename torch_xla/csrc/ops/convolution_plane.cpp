@@ -1,8 +1,11 @@
 #include "ops/convolution_plane.h"
 
-#include "lowering/float_vectors.h"
+#include "cpu/float_vectors.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 /// to[k] = from[k * stride].

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "lowering/ffi_parts.h"
-#include "lowering/small_product.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/small_product.h"
 #include "ops/convolution_columns.h"
 #include "ops/convolution_winograd.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -229,7 +232,7 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   const int64_t row = RowOf(some * pixels);
   const int64_t rows = InPanels(weights) * PanelWidth();
   const bool sees = call.part != ConvolutionPart::kInputGradient;
-  std::vector<Floats> sums(runtime::FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
+  std::vector<Floats> sums(cpu::FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
   const int64_t parts = InParts(
       frame, call.x.size(0), call.w.numel() * pixels, kProducts,
       [&](int64_t part, int64_t begin, int64_t end) {
@@ -285,7 +288,7 @@ bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) 
   const int64_t images = call.y.size(0), pixels = PixelsOf(call);
   const int64_t products = images * pixels * call.w.numel();
   // An image is on one thread.
-  const int64_t parts = runtime::FfiParts(frame, products, kProducts);
+  const int64_t parts = cpu::FfiParts(frame, products, kProducts);
   if (images < parts) return false;
   const int64_t columns = WeightsOf(call) * pixels;
   if (call.w.numel() <= kWeights && columns <= kColumns &&

@@ -4,11 +4,14 @@
 #include <atomic>
 #include <vector>
 
-#include "lowering/ffi_parts.h"
-#include "lowering/small_product.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/small_product.h"
 #include "ops/winograd_tiles.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -127,7 +130,7 @@ class Convolution {
   /// All channels, and on each thread some rows of tiles.
   bool RunByTiles(const XLA_FFI_CallFrame& frame) {
     const int64_t panels = phases() * panels_, weights = panels * PanelSize();
-    std::vector<Floats> sums(runtime::FfiThreads(frame));  // of the weights' gradients
+    std::vector<Floats> sums(cpu::FfiThreads(frame));  // of the weights' gradients
     Floats shared;
     if (!is_of_weights()) {
       shared = Scratch(weights);
@@ -419,8 +422,8 @@ bool RunWinograd(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   const Transforms* transforms = TransformsFor(call);
   if (!transforms) return false;
   Convolution convolution(call, bias, *transforms);
-  return convolution.IsByTiles(runtime::FfiThreads(frame)) ? convolution.RunByTiles(frame)
-                                                           : convolution.RunByChannels(frame);
+  return convolution.IsByTiles(cpu::FfiThreads(frame)) ? convolution.RunByTiles(frame)
+                                                       : convolution.RunByChannels(frame);
 }
 
 }  // namespace torch_xla::lowering

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <limits>
 
-#include "lowering/cpu_vectors.h"
-#include "lowering/float_loops.h"
-#include "lowering/float_math.h"
+#include "cpu/float_loops.h"
+#include "cpu/float_math.h"
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 template <typename V>

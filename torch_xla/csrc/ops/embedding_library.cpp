@@ -2,14 +2,17 @@
 
 #include <algorithm>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -78,8 +81,8 @@ void HandleBag(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kAddTarget, lazy::CpuHandler<HandleAddRows>>() &&
-    lazy::RegisterWithClient<kBagTarget, lazy::CpuHandler<HandleBag>>();
+    lazy::RegisterWithClient<kAddTarget, cpu::Handler<HandleAddRows>>() &&
+    lazy::RegisterWithClient<kBagTarget, cpu::Handler<HandleBag>>();
 
 bool IsFloat(Value x) { return x.element() == ElementType::kF32; }
 bool IsInteger(Value x) {

@@ -7,14 +7,16 @@
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 constexpr const char* kTarget = "torch_xla.cpu_empty";
 
 void Handle(const runtime::pjrt::XLA_FFI_CallFrame&) {}
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

@@ -5,13 +5,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/float_vectors.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/product_tile.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/cpu_vectors.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
-#include "lowering/float_vectors.h"
 #include "lowering/library_call.h"
-#include "lowering/product_tile.h"
 #include "stablehlo/text.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -19,6 +19,9 @@
 #endif
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -288,8 +291,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   IsFfiFloat(frame.args.args[0]) ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "ops/softmax_library.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -91,8 +94,8 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward>>();
+    lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, cpu::Handler<HandleBackward>>();
 
 bool Calls(const LoweringContext& cx, Value self, const NllCall& call) {
   return self.rank() == 2 && call.target.element() == ElementType::kS64 &&

@@ -7,13 +7,16 @@
 
 #include <vector>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -40,10 +43,10 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   // Less than this is not worth a second thread.
   constexpr int64_t kLeast = 1 << 20;
   const bool is_widened = result.scalar_type() != lhs.scalar_type();
-  const int64_t threads = runtime::FfiThreads(frame), cut = BestCut(result, threads, is_widened);
+  const int64_t threads = cpu::FfiThreads(frame), cut = BestCut(result, threads, is_widened);
   const int64_t rows = result.dim() - 2, products = result.numel() * lhs.size(-1);
-  const int64_t parts = runtime::FfiParts(frame, products, kLeast, result.size(cut));
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  const int64_t parts = cpu::FfiParts(frame, products, kLeast, result.size(cut));
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     const at::Tensor a = Part(lhs, cut == rows + 1 ? -1 : cut, i, parts);
     const at::Tensor b = Part(rhs, cut == rows ? -1 : cut, i, parts);
@@ -60,8 +63,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   });
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lowering/cpu_vectors.h"
-#include "lowering/float_loops.h"
+#include "cpu/float_loops.h"
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 template <typename V, typename T>

@@ -3,15 +3,18 @@
 #include <array>
 
 #include "XLAOps.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -30,8 +33,8 @@ class Call {
     const auto words = FfiAttributes(frame.attrs).List("form");
     form_ = {static_cast<NormalizedGroups>(words[0]), words[1], words[2], words[3], words[4]};
     for (size_t i = 0; i < has_.size(); ++i) has_[i] = words[5 + i] != 0;
-    num_parts_ = runtime::FfiParts(frame, form_.num_groups() * form_.group_size(), 1 << 15,
-                                   form_.num_groups());
+    num_parts_ =
+        cpu::FfiParts(frame, form_.num_groups() * form_.group_size(), 1 << 15, form_.num_groups());
   }
 
   const NormalizedForm& form() const { return form_; }
@@ -124,8 +127,8 @@ void BackwardOf(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<ForwardOf>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<BackwardOf>>();
+    lazy::RegisterWithClient<kTarget, cpu::Handler<ForwardOf>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, cpu::Handler<BackwardOf>>();
 
 std::string Attributes(const NormalizedForm& form, const Flags& has) {
   Dims words{static_cast<int64_t>(form.kind), form.rows, form.groups, form.channels, form.length};

@@ -10,19 +10,22 @@
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
+#include "cpu/float_loops.h"
+#include "cpu/instruction_sets.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/cpu_vectors.h"
 #include "lowering/elementwise.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
-#include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla {
 namespace lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -69,7 +72,7 @@ void Norms(const XLA_FFI_CallFrame& frame) {
   for (int64_t i = 0; i < count; ++i) {
     ends.push_back(total += NumElements(*static_cast<XLA_FFI_Buffer*>(frame.args.args[i])));
   }
-  const int64_t parts = runtime::FfiParts(frame, total, 1 << 16);
+  const int64_t parts = cpu::FfiParts(frame, total, 1 << 16);
   std::vector<double> sums(count * parts);
   RunParts(frame, parts, total, [&](int64_t part, int64_t at, int64_t end) {
     for (int64_t i = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin(); at < end; ++i) {
@@ -90,8 +93,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   IsFfiFloat(frame.args.args[0]) ? Norms<float>(frame) : Norms<c10::BFloat16>(frame);
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 Value Norm(Value x) {
   x = stablehlo::Convert(x, ComputeType(x.element()));

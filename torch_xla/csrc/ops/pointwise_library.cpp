@@ -17,14 +17,17 @@
 #include <cmath>
 #include <iterator>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -96,8 +99,8 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   for (int64_t i = 0; i < frame.args.size; ++i) {
     operands.push_back(FfiTensor(frame.args.args[i]).flatten());
   }
-  const int64_t parts = runtime::FfiParts(frame, result.numel(), 1 << 14);
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  const int64_t parts = cpu::FfiParts(frame, result.numel(), 1 << 14);
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     at::Tensor out = Part(result, 0, i, parts);
     const at::Tensor first = Part(operands[0], 0, i, parts);
@@ -109,8 +112,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   });
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

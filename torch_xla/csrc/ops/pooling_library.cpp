@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -40,8 +43,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   IsFfiFloat(frame.args.args[0]) ? Scatter<float>(frame) : Scatter<double>(frame);
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 /// Of the dimensions that are pooled, or those before them.
 int64_t Product(const Dims& dims, int64_t from, int64_t to) {

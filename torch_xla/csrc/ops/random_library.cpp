@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -57,17 +60,16 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
   for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
-  const int64_t parts = runtime::FfiParts(frame, count, 1 << 15);
+  const int64_t parts = cpu::FfiParts(frame, count, 1 << 15);
   const int64_t part = (count / parts / kWords + 1) * kWords;
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const int64_t from = i * part;
     Philox(seed, first + from / kWords, static_cast<uint32_t*>(bits.data) + from,
            std::min(part, count - from));
   });
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 

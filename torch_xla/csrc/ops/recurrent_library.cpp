@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_threads.h"
+#include "cpu/float_math.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
-#include "lowering/float_math.h"
 #include "lowering/library_call.h"
 #include "ops/few_rows_library.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 // Chosen when the library is loaded, as the package is built for any processor of the architecture.
@@ -31,6 +31,9 @@
 #endif
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -169,8 +172,8 @@ struct Call {
   void ForSamples(int64_t samples, int64_t products_each, const Work& work) const {
     // Fewer do not use what a thread reads of the weights; less work is not worth a thread.
     constexpr int64_t kFew = 4, kLeast = 1 << 20;
-    const int64_t parts = runtime::FfiParts(frame, samples * products_each, kLeast, samples / kFew);
-    runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const int64_t parts = cpu::FfiParts(frame, samples * products_each, kLeast, samples / kFew);
+    cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
       const AtenCalls calls;
       const int64_t from = samples * i / parts;
       work(from, samples * (i + 1) / parts - from);
@@ -277,8 +280,8 @@ void Backward(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Forward>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<Backward>>();
+    lazy::RegisterWithClient<kTarget, cpu::Handler<Forward>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, cpu::Handler<Backward>>();
 
 std::vector<Value> Make(const char* target, Cell cell, bool reverse,
                         const std::vector<Value>& operands,

@@ -12,18 +12,21 @@
 #include <bit>
 #include <numeric>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_threads.h"
+#include "cpu/float_loops.h"
+#include "cpu/instruction_sets.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
-#include "lowering/cpu_vectors.h"
 #include "lowering/elementwise.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/float_loops.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -99,7 +102,7 @@ void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* res
   static const auto sum =
       ForThisProcessor<double (*)(const c10::BFloat16*, int64_t)>(&Baseline, &Avx2, &Avx512);
   const auto* elements = x.const_data_ptr<c10::BFloat16>();
-  const int64_t length = x.numel() / rows, parts = runtime::FfiParts(frame, x.numel(), 1 << 16);
+  const int64_t length = x.numel() / rows, parts = cpu::FfiParts(frame, x.numel(), 1 << 16);
   // Rows are cut where there are too few to share out.
   const int64_t cuts = rows < 4 * parts ? parts : 1;
   std::vector<double> sums(cuts > 1 ? rows * cuts : 0);
@@ -133,14 +136,14 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   }
   const at::Tensor x = operand.view(joined.sizes);
   const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
-  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 18, x.size(0));
+  const int64_t parts = cpu::FfiParts(frame, x.numel(), 1 << 18, x.size(0));
   at::Tensor of_parts = result;
   if (!joined.first_is_kept) {
     Dims sizes = joined.kept_sizes;
     sizes.insert(sizes.begin(), parts);
     of_parts = at::empty(sizes, x.options());
   }
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     reduce(joined.first_is_kept ? Part(result, 0, i, parts) : of_parts.select(0, i),
            Part(x, 0, i, parts), joined.reduced);
@@ -153,9 +156,9 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 void HandleDot(const XLA_FFI_CallFrame& frame) {
   const at::Tensor x = FfiTensor(frame.args.args[0]), y = FfiTensor(frame.args.args[1]);
   at::Tensor result = FfiTensor(frame.rets.rets[0]);
-  const int64_t parts = runtime::FfiParts(frame, x.numel(), 1 << 18);
+  const int64_t parts = cpu::FfiParts(frame, x.numel(), 1 << 18);
   at::Tensor of_parts = at::empty({parts}, x.options());
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     of_parts[i].copy_(at::dot(Part(x, 0, i, parts), Part(y, 0, i, parts)));
   });
@@ -164,8 +167,8 @@ void HandleDot(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
-    lazy::RegisterWithClient<kDotTarget, lazy::CpuHandler<HandleDot>>();
+    lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>() &&
+    lazy::RegisterWithClient<kDotTarget, cpu::Handler<HandleDot>>();
 
 bool IsLast(const Dims& dims, int64_t rank) {
   return std::all_of(dims.begin(), dims.end(),

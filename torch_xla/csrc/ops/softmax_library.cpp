@@ -12,16 +12,19 @@
 #include <limits>
 #include <numeric>
 
+#include "cpu/aten_calls.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_threads.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/aten_calls.h"
-#include "lowering/ffi_parts.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "ops/cross_entropy_kernel.h"
-#include "runtime/ffi_threads.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -39,8 +42,8 @@ constexpr int64_t kLeast = 1 << 14;
 /// Calls work(of) on XLA's threads; of(y) is a part of the rows of `y`, which has as many as `x`.
 template <typename Work>
 void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& work) {
-  const int64_t parts = runtime::FfiParts(frame, x.numel(), kLeast, x.size(0));
-  runtime::RunOnFfiThreads(frame, parts, [&](int64_t i) {
+  const int64_t parts = cpu::FfiParts(frame, x.numel(), kLeast, x.size(0));
+  cpu::RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const AtenCalls calls;
     work([&](const at::Tensor& y) { return Part(y, 0, i, parts); });
   });
@@ -163,14 +166,14 @@ void HandleBackward(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kSumsTarget, lazy::CpuHandler<HandleSums>>() &&
+    lazy::RegisterWithClient<kSumsTarget, cpu::Handler<HandleSums>>() &&
     lazy::RegisterWithClient<kCrossEntropyBackwardTarget,
-                             lazy::CpuHandler<HandleCrossEntropyBackward>>() &&
-    lazy::RegisterWithClient<kLogTarget, lazy::CpuHandler<HandleLog>>() &&
+                             cpu::Handler<HandleCrossEntropyBackward>>() &&
+    lazy::RegisterWithClient<kLogTarget, cpu::Handler<HandleLog>>() &&
     lazy::RegisterWithClient<kLogBackwardTarget,
-                             lazy::CpuHandler<HandleBackward<&LogSoftmaxBackward>>>() &&
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>() &&
-    lazy::RegisterWithClient<kBackwardTarget, lazy::CpuHandler<HandleBackward<&SoftmaxBackward>>>();
+                             cpu::Handler<HandleBackward<&LogSoftmaxBackward>>>() &&
+    lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>() &&
+    lazy::RegisterWithClient<kBackwardTarget, cpu::Handler<HandleBackward<&SoftmaxBackward>>>();
 
 bool Calls(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
   const bool is_half = x.element() == ElementType::kBF16;

@@ -2,13 +2,16 @@
 
 #include <cstring>
 
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
-#include "lowering/ffi_tensor.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -35,8 +38,8 @@ void Handle(const XLA_FFI_CallFrame& frame) {
 }
 
 [[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kStackTarget, lazy::CpuHandler<Handle<true>>>() &&
-    lazy::RegisterWithClient<kUnbindTarget, lazy::CpuHandler<Handle<false>>>();
+    lazy::RegisterWithClient<kStackTarget, cpu::Handler<Handle<true>>>() &&
+    lazy::RegisterWithClient<kUnbindTarget, cpu::Handler<Handle<false>>>();
 
 std::string BytesOf(const stablehlo::Type& part) {
   const auto bytes = static_cast<int64_t>(part.num_elements() * runtime::ByteWidth(part.element));

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu/ffi_parts.h"
 #include "lazy/cpu_handler.h"
-#include "lowering/ffi_parts.h"
 #include "stablehlo/transposition.h"
 
 namespace torch_xla::lowering {
+
+using namespace cpu;
+
 namespace {
 
 using namespace runtime::pjrt;
@@ -60,8 +63,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   }
 }
 
-[[maybe_unused]] const bool registered =
-    lazy::RegisterWithClient<kTarget, lazy::CpuHandler<Handle>>();
+[[maybe_unused]] const bool registered = lazy::RegisterWithClient<kTarget, cpu::Handler<Handle>>();
 
 }  // namespace
 }  // namespace torch_xla::lowering

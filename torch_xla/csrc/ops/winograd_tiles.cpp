@@ -4,14 +4,17 @@
 #include <array>
 #include <memory>
 
-#include "lowering/cpu_vectors.h"
-#include "lowering/product_tile.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/product_tile.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
 #endif
 
 namespace torch_xla::lowering::winograd {
+
+using namespace cpu;
+
 namespace {
 
 /// Rows of maps with what is missing around them, each pixel a vector of channels.

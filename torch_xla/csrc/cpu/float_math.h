@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lowering/float_vectors.h"
+#include "cpu/float_vectors.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// exp(x), a few units in the last place off, and zero where that has no exponent: Cody and Waite's
 /// reduction and the polynomial of Cephes' expf. `V` is float or Lanes<n>.
@@ -30,4 +30,4 @@ C10_ALWAYS_INLINE V Exp(V x) {
   return y * __builtin_bit_cast(V, (__builtin_bit_cast(Bits, rounded) + kBias) << 23);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -16,7 +16,7 @@
 #define TORCH_XLA_AVX512
 #endif
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// That for the most that the processor has, or what ATEN_CPU_CAPABILITY says.
 template <typename Function>
@@ -25,4 +25,4 @@ Function ForThisProcessor(Function baseline, Function avx2, Function avx512) {
   return capability == "AVX512" ? avx512 : capability == "AVX2" ? avx2 : baseline;
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -3,17 +3,19 @@
 
 #include <string>
 
+#include "cpu/error_text.h"
+#include "cpu/ffi_tensor.h"
 #include "runtime/client.h"
 #include "runtime/errors.h"
 #include "runtime/ffi_abi.h"
 #include "runtime/platform.h"
 
-namespace torch_xla::runtime {
+namespace torch_xla::cpu {
 
 /// Whether the handler has to do its work now. XLA also calls it in the stages before, and
 /// once for its metadata, which this answers.
-inline bool EntersExecution(pjrt::XLA_FFI_CallFrame* frame) {
-  using namespace pjrt;
+inline bool EntersExecution(runtime::pjrt::XLA_FFI_CallFrame* frame) {
+  using namespace runtime::pjrt;
   for (auto* extension = frame->extension_start; extension; extension = extension->next) {
     if (extension->type != XLA_FFI_Extension_Metadata) continue;
     auto* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
@@ -26,9 +28,10 @@ inline bool EntersExecution(pjrt::XLA_FFI_CallFrame* frame) {
 }
 
 /// The failure of an execution, as a handler returns it.
-inline pjrt::XLA_FFI_Error* FfiError(pjrt::XLA_FFI_CallFrame* frame, pjrt::PJRT_Error_Code code,
-                                     const std::string& message) {
-  using namespace pjrt;
+inline runtime::pjrt::XLA_FFI_Error* FfiError(runtime::pjrt::XLA_FFI_CallFrame* frame,
+                                              runtime::pjrt::PJRT_Error_Code code,
+                                              const std::string& message) {
+  using namespace runtime::pjrt;
   XLA_FFI_Error_Create_Args args{};
   args.struct_size = kStructSize<XLA_FFI_Error_Create_Args>;
   args.message = message.c_str();
@@ -36,17 +39,33 @@ inline pjrt::XLA_FFI_Error* FfiError(pjrt::XLA_FFI_CallFrame* frame, pjrt::PJRT_
   return frame->api->XLA_FFI_Error_Create(&args);
 }
 
+/// The handler that does `kWork`, on XLA's threads. What that throws fails the execution, by
+/// `kCode`.
+template <auto kWork,
+          runtime::pjrt::PJRT_Error_Code kCode = runtime::pjrt::PJRT_Error_Code_INVALID_ARGUMENT>
+runtime::pjrt::XLA_FFI_Error* Handler(runtime::pjrt::XLA_FFI_CallFrame* frame) {
+  if (!EntersExecution(frame)) return nullptr;
+  try {
+    const OperandDims dims(*frame);
+    kWork(*frame);
+    return nullptr;
+  } catch (const std::exception& error) {
+    return FfiError(frame, kCode, ErrorText(error));
+  }
+}
+
 /// Lets programs on the CPU call `handler` as `target`. False for other platforms, whose memory it
 /// could not read, and for a plugin without custom calls.
-inline bool RegisterCpuHandler(Client& client, const char* target,
-                               pjrt::XLA_FFI_Error* (*handler)(pjrt::XLA_FFI_CallFrame*)) {
-  if (!IsHost(client.platform())) return false;
+inline bool RegisterCpuHandler(
+    runtime::Client& client, const char* target,
+    runtime::pjrt::XLA_FFI_Error* (*handler)(runtime::pjrt::XLA_FFI_CallFrame*)) {
+  if (!runtime::IsHost(client.platform())) return false;
   try {
     client.RegisterCustomCall(target, reinterpret_cast<void*>(handler));
     return true;
-  } catch (const Error&) {
+  } catch (const runtime::Error&) {
     return false;
   }
 }
 
-}  // namespace torch_xla::runtime
+}  // namespace torch_xla::cpu

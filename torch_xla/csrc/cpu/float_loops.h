@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "lowering/float_vectors.h"
+#include "cpu/float_vectors.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 constexpr int kFloatLanes = 16;
 using FloatLanes = Lanes<kFloatLanes>;
@@ -73,4 +73,4 @@ C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
 template <typename T>
 using Element = std::remove_reference_t<decltype(std::declval<T>()[0])>;
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

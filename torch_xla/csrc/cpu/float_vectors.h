@@ -12,7 +12,7 @@
 #pragma GCC diagnostic ignored "-Wpsabi"  // of functions that are inlined
 #endif
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 template <typename T, int kLanes>
 struct VectorOf {
@@ -66,4 +66,4 @@ C10_ALWAYS_INLINE void Store(const V& x, c10::BFloat16* to) {
   }
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

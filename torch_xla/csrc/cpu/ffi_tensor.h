@@ -10,7 +10,7 @@
 
 #include "runtime/ffi_abi.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// A buffer of the program (an XLA_FFI_Buffer) as a CPU tensor, in place.
 at::Tensor FfiTensor(void* buffer);
@@ -73,4 +73,4 @@ class DefaultFloatEnvironment {
   std::fenv_t saved_;
 };
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

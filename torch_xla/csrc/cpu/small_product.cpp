@@ -1,16 +1,16 @@
-#include "lowering/small_product.h"
+#include "cpu/small_product.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "lowering/cpu_vectors.h"
-#include "lowering/product_tile.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/product_tile.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
 #endif
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 namespace {
 
 /// Some columns of all rows, as many at a time as there are registers for.
@@ -122,4 +122,4 @@ void PackPanel(const float* from, int64_t stride, int64_t terms, float* panel) {
   Chosen().pack(from, stride, terms, panel);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "lowering/float_vectors.h"
+#include "cpu/float_vectors.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// c [kRows, kVectors * kLanes] = (or, to add, +=) a times b, of `terms` terms. Element (i, l) of a
 /// is at i * a_row + l * a_term; inlined, so that a stride of 1 costs nothing.
@@ -55,4 +55,4 @@ C10_ALWAYS_INLINE void Transpose(Lanes<kLanes>* v) {
   Transpose<kLanes>(v, std::make_integer_sequence<int, kLanes>());
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

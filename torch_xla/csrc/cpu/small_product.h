@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// What a product reads or writes, not initialized.
 using Floats = std::unique_ptr<float[]>;
@@ -48,4 +48,4 @@ inline int64_t PanelBegin(int64_t panel, int64_t columns) {
 /// rows `stride` apart, of which as many floats as there are in whole vectors of terms are read.
 void PackPanel(const float* from, int64_t stride, int64_t terms, float* panel);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-#include "runtime/ffi_threads.h"
+#include "cpu/ffi_threads.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,9 +7,9 @@
 #include <exception>
 #include <memory>
 
-namespace torch_xla::runtime {
+namespace torch_xla::cpu {
 
-using namespace pjrt;
+using namespace runtime::pjrt;
 
 namespace {
 
@@ -109,4 +109,4 @@ void RunOnFfiThreads(const XLA_FFI_CallFrame& frame, int64_t count,
   if (work->failed.load()) std::rethrow_exception(work->failure);
 }
 
-}  // namespace torch_xla::runtime
+}  // namespace torch_xla::cpu

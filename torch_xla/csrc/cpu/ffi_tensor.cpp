@@ -1,8 +1,8 @@
-#include "lowering/ffi_tensor.h"
+#include "cpu/ffi_tensor.h"
 
 #include <ATen/ops/from_blob.h>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 using namespace runtime::pjrt;
 
@@ -103,4 +103,4 @@ OperandDims::OperandDims(XLA_FFI_CallFrame& frame) : frame_(frame), before_(fram
   frame.args.args = operands_.data();
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

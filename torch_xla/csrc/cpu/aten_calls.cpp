@@ -1,4 +1,4 @@
-#include "lowering/aten_calls.h"
+#include "cpu/aten_calls.h"
 
 #include <ATen/Parallel.h>
 
@@ -10,7 +10,7 @@ __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
 __attribute__((weak)) int mkl_vml_serv_cpu_detect();
 }
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 namespace {
 
 // MKL's first function of vectors in a process stores the processor's kind twice: as it was found,
@@ -42,4 +42,4 @@ at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t co
   return tensor.narrow(dim, from, size * (index + 1) / count - from);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

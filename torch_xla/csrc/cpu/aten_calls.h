@@ -3,9 +3,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "lowering/ffi_tensor.h"
+#include "cpu/ffi_tensor.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Kernels called while it lives take no other thread than this one: at::set_num_threads() would
 /// change other threads too.
@@ -20,7 +20,7 @@ class OneThread {
   int threads_ = 0, mkl_threads_ = 0;
 };
 
-/// For each part of the work that one of XLA's threads does (runtime/ffi_threads.h).
+/// For each part of the work that one of XLA's threads does (ffi_threads.h).
 struct AtenCalls {
   DefaultFloatEnvironment environment;
   OneThread one_thread;
@@ -31,4 +31,4 @@ struct AtenCalls {
 /// negative.
 at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu
