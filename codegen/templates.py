@@ -425,7 +425,7 @@ def meta_shard(ops: list[Op], shard: int, shards: int) -> str:
     lines = [
         HEADER,
         *(f"#include <ATen/ops/{name}_meta_dispatch.h>\n" for name in names),
-        '\n#include "lazy/meta_kernels.h"\n\nnamespace torch_xla {\n\n'
+        '\n#include "rules/meta_kernels.h"\n\nnamespace torch_xla {\n\n'
         "static const lazy::MetaKernels kernels{\n",
     ]
     for op, pointer in mine:

@@ -1,5 +1,5 @@
-// lazy/disk_cache: entries that are whole or not there, one maker for each, and a bound.
-#include "lazy/disk_cache.h"
+// exec/disk_cache: entries that are whole or not there, one maker for each, and a bound.
+#include "exec/disk_cache.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// lazy/: cutting graphs, running them, donation, the cache of programs.
-#include "lazy/executor.h"
+// exec/: cutting graphs, running them, donation, the cache of programs.
+#include "exec/executor.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -22,15 +22,15 @@
 
 #include "XLAOps.h"
 #include "debug/metrics.h"
-#include "lazy/device.h"
-#include "lazy/disk_cache.h"
-#include "lazy/failures.h"
-#include "lazy/graph.h"
-#include "lazy/node_factory.h"
-#include "lazy/program.h"
-#include "lazy/stored_programs.h"
-#include "lazy/transfer.h"
-#include "lazy/worker.h"
+#include "exec/disk_cache.h"
+#include "exec/failures.h"
+#include "exec/graph.h"
+#include "exec/program.h"
+#include "exec/stored_programs.h"
+#include "exec/transfer.h"
+#include "exec/worker.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
 namespace {

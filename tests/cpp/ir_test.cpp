@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "XLAOps.h"
+#include "exec/graph.h"
 #include "ir/dump.h"
 #include "ir/node.h"
 #include "ir/of_thread.h"
 #include "ir/shape.h"
-#include "lazy/graph.h"
-#include "lazy/node_factory.h"
 #include "lowering/context.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla {
 namespace {

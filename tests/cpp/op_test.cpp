@@ -10,8 +10,8 @@
 
 #include "aten/index_check.h"
 #include "debug/metrics.h"
-#include "lazy/executor.h"
-#include "lazy/recorder.h"
+#include "exec/executor.h"
+#include "exec/recorder.h"
 
 namespace torch_xla {
 namespace {

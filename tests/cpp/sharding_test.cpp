@@ -1,5 +1,5 @@
 // Which part of an array each device holds.
-#include "distributed/sharding.h"
+#include "tensor/sharding.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// lazy/ from many threads, on several devices: who waits for whom, and whose values come out.
+// The device from many threads, on several devices: who waits for whom, and whose values come out.
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 #include "XLAOps.h"
 #include "cpu/ffi_handler.h"
 #include "cpu/ffi_tensor.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
-#include "lazy/transfer.h"
+#include "exec/executor.h"
+#include "exec/transfer.h"
 #include "lowering/context.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
 namespace {

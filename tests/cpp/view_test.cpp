@@ -1,4 +1,4 @@
-#include "lazy/view.h"
+#include "tensor/view.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "XLAOps.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
-#include "lazy/transfer.h"
+#include "exec/executor.h"
+#include "exec/transfer.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
 namespace {

@@ -1,4 +1,4 @@
-"""Steps of loops that call no ``mark_step``: what lazy/auto_step.h learns of the program."""
+"""Steps of loops that call no ``mark_step``: what tensor/auto_step.h learns of the program."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from torch_xla import _XLAC
 from torch_xla._internal.atomic_file import atomic_write
 
 _NAME = re.compile(r"[0-9a-f]{32}\.(program|record)")
-_MAGIC = b"XLAprog1"  # that an entry begins with, see csrc/lazy/disk_cache.cpp
+_MAGIC = b"XLAprog1"  # that an entry begins with, see csrc/exec/disk_cache.cpp
 _SECONDS = 5.0
 
 

@@ -1,6 +1,6 @@
 """Where the time of steps went: intervals of the program's thread and of the device, and sums.
 
-The runtime keeps the last 1,024 samples of each kind (``csrc/lazy/timeline.h``), whoever asks for
+The runtime keeps the last 1,024 samples of each kind (``csrc/debug/timeline.h``), whoever asks for
 them. Times are in seconds since 1970.
 """
 

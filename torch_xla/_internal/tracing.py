@@ -11,7 +11,7 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._internal import eager
 
-# Between two draws of a seed; see csrc/lazy/rng.cpp.
+# Between two draws of a seed; see csrc/tensor/rng.cpp.
 SEED_STEP = -0x61C8864680B583EB
 
 

@@ -20,9 +20,12 @@ _BELOW = {
     "ir": {"debug"},
 }
 _BELOW["lowering"] = set(_BELOW) - {"data"}
-_BELOW["distributed"] = _BELOW["lowering"] | {"lowering"}
-_BELOW["lazy"] = _BELOW["distributed"] | {"distributed"}
-_BELOW["aten"] = _BELOW["lazy"] | {"lazy"}
+_BELOW["rules"] = _BELOW["lowering"] | {"lowering"}
+_BELOW["tensor"] = _BELOW["rules"] | {"rules"}
+_BELOW["distributed"] = _BELOW["tensor"] | {"tensor"}
+_BELOW["exec"] = _BELOW["distributed"] | {"distributed"}
+_BELOW["explain"] = _BELOW["exec"] | {"exec"}
+_BELOW["aten"] = _BELOW["explain"] | {"explain"}
 _BELOW["ops"] = _BELOW["aten"] | {"aten"}
 _BELOW["python"] = _BELOW["ops"] | {"ops", "data"}
 # Public folders of the package; what is above may import what is below.

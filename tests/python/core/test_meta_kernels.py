@@ -1,4 +1,4 @@
-"""What knows the shapes of results: lazy/shape_inference.h."""
+"""What knows the shapes of results: rules/shape_inference.h."""
 
 from process_testing import python_output
 

@@ -1,4 +1,4 @@
-"""The device refuses what the CPU refuses (lazy/cpu_trial.h): dtypes, attributes and numbers."""
+"""The device refuses what the CPU refuses (rules/cpu_trial.h): dtypes, attributes and numbers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ void AssignInPlace(const at::Tensor& self, ir::Value value, const char* op = "in
 void AssignInPlace(const at::Tensor& self, const at::Tensor& value);
 
 /// Writes `value` into `out` as an out= op does: `out` is resized where it must be. Of a value
-/// whether the dtype is castable is the caller's to check (lazy/cpu_trial.h).
+/// whether the dtype is castable is the caller's to check (rules/cpu_trial.h).
 void AssignOut(const at::Tensor& out, ir::Value value, const char* op = "out= op");
 void AssignOut(const at::Tensor& out, const at::Tensor& value);
 

@@ -4,12 +4,12 @@
 #include <ATen/ops/empty.h>
 
 #include "aten/index_check.h"
-#include "lazy/cuts.h"
-#include "lazy/device.h"
-#include "lazy/errors.h"
-#include "lazy/executor.h"
-#include "lazy/origin.h"
-#include "lazy/transfer.h"
+#include "exec/cuts.h"
+#include "exec/executor.h"
+#include "exec/transfer.h"
+#include "tensor/device.h"
+#include "tensor/errors.h"
+#include "tensor/origin.h"
 
 namespace torch_xla::aten {
 

@@ -4,7 +4,7 @@
 #include <typeinfo>
 
 #include "aten/tensor_impl.h"
-#include "lazy/node_factory.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
 

@@ -6,10 +6,10 @@
 #include <span>
 
 #include "cpu/ffi_tensor.h"
-#include "lazy/argument_decoder.h"
-#include "lazy/cpu_handler.h"
-#include "lazy/device.h"
 #include "lowering/cpu_kernel.h"
+#include "rules/argument_decoder.h"
+#include "tensor/cpu_handler.h"
+#include "tensor/device.h"
 
 namespace torch_xla::aten {
 namespace {

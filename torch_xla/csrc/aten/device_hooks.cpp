@@ -3,7 +3,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "aten/generator.h"
-#include "lazy/device.h"
+#include "tensor/device.h"
 
 namespace torch_xla::aten {
 namespace {

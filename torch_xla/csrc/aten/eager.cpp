@@ -6,9 +6,9 @@
 #include <torch/library.h>
 
 #include "debug/environment.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
-#include "lazy/origin.h"
+#include "exec/executor.h"
+#include "tensor/device.h"
+#include "tensor/origin.h"
 
 namespace torch_xla::aten {
 namespace {

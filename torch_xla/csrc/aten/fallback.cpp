@@ -9,9 +9,9 @@
 #include "aten/bridge.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
-#include "lazy/cpu_trial.h"
-#include "lazy/node_factory.h"
-#include "lazy/origin.h"
+#include "rules/cpu_trial.h"
+#include "tensor/node_factory.h"
+#include "tensor/origin.h"
 
 namespace torch_xla::aten {
 namespace {

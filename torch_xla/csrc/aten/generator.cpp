@@ -9,8 +9,8 @@
 
 #include "XLAOps.h"
 #include "aten/bridge.h"
-#include "lazy/device.h"
-#include "lazy/rng.h"
+#include "tensor/device.h"
+#include "tensor/rng.h"
 
 namespace torch_xla::aten {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "aten/bridge.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
-#include "lazy/recorder.h"
+#include "exec/executor.h"
+#include "exec/recorder.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {

@@ -1,8 +1,8 @@
 #include "aten/node_builder.h"
 
 #include "aten/overlap.h"
-#include "lazy/cpu_trial.h"
-#include "lazy/device.h"
+#include "rules/cpu_trial.h"
+#include "tensor/device.h"
 
 namespace torch_xla::aten {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
-#include "lazy/collective.h"
-#include "lazy/device.h"
-#include "lazy/rng.h"
-#include "lazy/transfer.h"
-#include "lazy/worker.h"
+#include "distributed/collective_node.h"
+#include "exec/transfer.h"
+#include "exec/worker.h"
+#include "tensor/device.h"
+#include "tensor/rng.h"
 
 namespace torch_xla::aten {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "aten/tensor_impl.h"
-#include "lazy/recorder.h"
+#include "exec/recorder.h"
 
 namespace torch_xla::aten {
 

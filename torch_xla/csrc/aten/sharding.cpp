@@ -1,9 +1,9 @@
 #include "aten/sharding.h"
 
 #include "aten/bridge.h"
-#include "lazy/device.h"
-#include "lazy/sharded_value.h"
-#include "lazy/transfer.h"
+#include "exec/transfer.h"
+#include "tensor/device.h"
+#include "tensor/sharded_value.h"
 
 namespace torch_xla::aten {
 

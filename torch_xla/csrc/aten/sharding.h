@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "distributed/sharding.h"
+#include "tensor/sharding.h"
 
 namespace torch_xla::aten {
 

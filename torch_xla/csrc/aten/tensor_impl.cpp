@@ -5,9 +5,9 @@
 #include "XLAOps.h"
 #include "aten/torch_storage.h"
 #include "debug/metrics.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
+#include "exec/executor.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <atomic>
 
-#include "lazy/storage.h"
-#include "lazy/view.h"
+#include "tensor/storage.h"
+#include "tensor/view.h"
 
 namespace torch_xla::aten {
 

@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "aten/tensor_impl.h"
-#include "lazy/device.h"
-#include "lazy/node_factory.h"
-#include "lazy/transfer.h"
+#include "exec/transfer.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lazy/storage.h"
+#include "tensor/storage.h"
 
 namespace torch_xla::aten {
 

@@ -1,8 +1,8 @@
 // Collectives as operations of the graph.
 //
 // Operands: the arrays, and last a token; results: the same. The token (a byte without content)
-// is the order: each collective takes the one before it gave (lazy/collective.h), in the same
-// program or in a later one. Attributes: how many arrays, then the words of Encode().
+// is the order: each collective takes the one before it gave (distributed/collective_node.h), in
+// the same program or in a later one. Attributes: how many arrays, then the words of Encode().
 #pragma once
 
 #include "distributed/collective.h"

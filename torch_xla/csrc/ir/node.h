@@ -2,7 +2,7 @@
 //
 // A node's hash covers its operation, its attributes and the shapes of its
 // operands, not which nodes those operands are: the executor adds the wiring when
-// it walks the graph (see lazy/graph.h), so that sharing is part of the hash.
+// it walks the graph (see exec/graph.h), so that sharing is part of the hash.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -95,7 +95,7 @@ class Node {
   /// Lets go of an operand of a node that nobody will read again.
   void DropOperand(size_t index) const { const_cast<Node*>(this)->operands_[index].node = {}; }
 
-  /// Scratch of the one graph walk that may run at a time (lazy/graph.cpp).
+  /// Scratch of the one graph walk that may run at a time (exec/graph.cpp).
   struct Mark {
     uint64_t walk = 0;
     uint32_t position = 0;

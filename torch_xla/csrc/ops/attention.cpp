@@ -16,7 +16,6 @@
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
 #include "aten/cpu_kernel.h"
-#include "lazy/device.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "ops/attention_cudnn.h"
@@ -24,6 +23,7 @@
 #include "ops/dot.h"
 #include "ops/few_rows_library.h"
 #include "stablehlo/arithmetic.h"
+#include "tensor/device.h"
 
 namespace torch_xla {
 namespace {

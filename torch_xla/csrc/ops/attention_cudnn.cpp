@@ -8,7 +8,6 @@
 #include <limits>
 #include <string>
 
-#include "lazy/device.h"
 #include "lowering/elementwise.h"
 #include "lowering/row_major.h"
 #include "runtime/client.h"
@@ -16,6 +15,7 @@
 #include "stablehlo/arithmetic.h"
 #include "stablehlo/constants.h"
 #include "stablehlo/text.h"
+#include "tensor/device.h"
 
 namespace torch_xla::lowering {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/ffi_threads.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/row_major.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

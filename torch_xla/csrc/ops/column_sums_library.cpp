@@ -7,9 +7,9 @@
 #include "cpu/float_loops.h"
 #include "cpu/instruction_sets.h"
 #include "ir/attributes.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

@@ -12,11 +12,11 @@
 #include "cpu/aten_calls.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/library_call.h"
 #include "ops/convolution_groups.h"
 #include "ops/convolution_product.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

@@ -10,9 +10,9 @@
 #include "aten/overlap.h"
 #include "aten/torch_storage.h"
 #include "debug/metrics.h"
-#include "lazy/device.h"
-#include "lazy/origin.h"
-#include "lazy/transfer.h"
+#include "exec/transfer.h"
+#include "tensor/device.h"
+#include "tensor/origin.h"
 
 namespace torch_xla {
 namespace {

@@ -1,10 +1,10 @@
 #include "ops/empty_library.h"
 
-#include "lazy/cpu_handler.h"
 #include "lowering/library_call.h"
 #include "stablehlo/constants.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

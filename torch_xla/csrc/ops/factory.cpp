@@ -14,10 +14,10 @@
 #include "aten/assign.h"
 #include "aten/bridge.h"
 #include "aten/sharding.h"
-#include "lazy/device.h"
-#include "lazy/node_factory.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::lowering::aten {
 

@@ -10,9 +10,9 @@
 #include "cpu/float_vectors.h"
 #include "cpu/instruction_sets.h"
 #include "cpu/product_tile.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")

@@ -11,10 +11,10 @@
 #include "aten/cpu_kernel.h"
 #include "aten/fallback.h"
 #include "aten/node_builder.h"
-#include "lazy/executor.h"
-#include "lazy/storage.h"
+#include "exec/executor.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
+#include "tensor/storage.h"
 
 namespace torch_xla::lowering::aten {
 namespace {

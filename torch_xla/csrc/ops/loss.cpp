@@ -5,13 +5,13 @@
 
 #include "XLALowerings.h"
 #include "XLAOps.h"
-#include "lazy/view.h"
 #include "lowering/elementwise.h"
 #include "ops/indexing.h"
 #include "ops/loss_library.h"
 #include "ops/reduction.h"
 #include "ops/softmax_library.h"
 #include "stablehlo/arithmetic.h"
+#include "tensor/view.h"
 
 namespace torch_xla::lowering::aten {
 namespace {

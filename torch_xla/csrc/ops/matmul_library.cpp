@@ -9,9 +9,9 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/ffi_threads.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

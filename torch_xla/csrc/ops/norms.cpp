@@ -15,11 +15,11 @@
 #include "cpu/ffi_threads.h"
 #include "cpu/float_loops.h"
 #include "cpu/instruction_sets.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "stablehlo/arithmetic.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla {
 namespace lowering {

@@ -5,10 +5,10 @@
 
 #include "cpu/ffi_parts.h"
 #include "cpu/ffi_tensor.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

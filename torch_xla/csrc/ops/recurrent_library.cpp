@@ -11,10 +11,10 @@
 #include "cpu/aten_calls.h"
 #include "cpu/ffi_threads.h"
 #include "cpu/float_math.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/library_call.h"
 #include "ops/few_rows_library.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 // Chosen when the library is loaded, as the package is built for any processor of the architecture.
 // Sanitizers are not ready when that choice is made.

@@ -1,8 +1,8 @@
 // How a value shall lie on the devices, in the program.
 #pragma once
 
-#include "distributed/sharding.h"
 #include "stablehlo/builder.h"
+#include "tensor/sharding.h"
 
 namespace torch_xla::lowering {
 

@@ -15,11 +15,11 @@
 #include "cpu/aten_calls.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/ffi_threads.h"
-#include "lazy/cpu_handler.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "ops/cross_entropy_kernel.h"
 #include "stablehlo/text.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

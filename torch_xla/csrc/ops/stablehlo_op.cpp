@@ -9,10 +9,10 @@
 #include "XLALowerings.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
-#include "lazy/device.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/builder.h"
 #include "stablehlo/function_text.h"
+#include "tensor/device.h"
 
 namespace torch_xla::lowering::aten {
 

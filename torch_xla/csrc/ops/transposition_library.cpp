@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cpu/ffi_parts.h"
-#include "lazy/cpu_handler.h"
 #include "stablehlo/transposition.h"
+#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lowering {
 

@@ -19,10 +19,10 @@
 #include "XLALowerings.h"
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
-#include "lazy/product.h"
 #include "lowering/context.h"
 #include "lowering/strided_view.h"
 #include "stablehlo/text.h"
+#include "tensor/product.h"
 
 namespace torch_xla {
 namespace {

@@ -17,7 +17,7 @@
 #include "XLANativeFunctions.h"
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
-#include "lazy/view.h"
+#include "tensor/view.h"
 
 namespace torch_xla::autograd {
 namespace {

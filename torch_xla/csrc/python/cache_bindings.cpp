@@ -1,8 +1,8 @@
 // The cache of compiled programs on disk: where it is, and what is in it.
 #include <pybind11/stl.h>
 
-#include "lazy/disk_cache.h"
-#include "lazy/stored_programs.h"
+#include "exec/disk_cache.h"
+#include "exec/stored_programs.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {

@@ -4,14 +4,14 @@
 
 #include "aten/bridge.h"
 #include "aten/replay.h"
-#include "lazy/capture.h"
-#include "lazy/cuts.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
+#include "exec/capture.h"
+#include "exec/cuts.h"
+#include "exec/executor.h"
 #include "lowering/precision.h"
 #include "ops/stablehlo_op.h"
 #include "python/bindings.h"
 #include "python/devices.h"
+#include "tensor/device.h"
 
 namespace torch_xla::python {
 

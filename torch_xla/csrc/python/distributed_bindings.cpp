@@ -3,11 +3,11 @@
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "aten/bridge.h"
+#include "distributed/collective_node.h"
 #include "distributed/communicator.h"
 #include "distributed/process_store.h"
-#include "lazy/collective.h"
-#include "lazy/device.h"
 #include "python/bindings.h"
+#include "tensor/device.h"
 
 namespace torch_xla::python {
 

@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "aten/bridge.h"
-#include "lazy/device.h"
-#include "lazy/transfer.h"
+#include "exec/transfer.h"
 #include "python/bindings.h"
 #include "python/devices.h"
+#include "tensor/device.h"
 
 namespace torch_xla::python {
 

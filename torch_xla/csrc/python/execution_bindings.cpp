@@ -3,12 +3,12 @@
 #include "aten/generator.h"
 #include "aten/index_check.h"
 #include "aten/torch_storage.h"
+#include "exec/executor.h"
 #include "ir/dump.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
 #include "python/bindings.h"
 #include "python/devices.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::python {
 

@@ -3,17 +3,17 @@
 
 #include "aten/bridge.h"
 #include "debug/timeline.h"
-#include "lazy/device.h"
-#include "lazy/disk_cache.h"
-#include "lazy/errors.h"
-#include "lazy/executor.h"
-#include "lazy/explain.h"
-#include "lazy/line_costs.h"
-#include "lazy/memory_report.h"
+#include "exec/disk_cache.h"
+#include "exec/executor.h"
+#include "explain/explain.h"
+#include "explain/line_costs.h"
+#include "explain/memory_report.h"
 #include "lowering/kernel_choice.h"
 #include "python/bindings.h"
 #include "runtime/device_profiler.h"
 #include "runtime/plugin.h"
+#include "tensor/device.h"
+#include "tensor/errors.h"
 
 namespace torch_xla::python {
 

@@ -3,11 +3,11 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "aten/fallback.h"
-#include "lazy/auto_step.h"
-#include "lazy/node_factory.h"
-#include "lazy/origin.h"
 #include "python/bindings.h"
 #include "python/source_lines.h"
+#include "tensor/auto_step.h"
+#include "tensor/node_factory.h"
+#include "tensor/origin.h"
 
 namespace torch_xla::python {
 

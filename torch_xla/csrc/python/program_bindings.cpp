@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "lazy/executor.h"
+#include "exec/executor.h"
 #include "python/bindings.h"
 
 namespace torch_xla::python {

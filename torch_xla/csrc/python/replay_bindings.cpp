@@ -16,13 +16,13 @@
 #include "aten/index_check.h"
 #include "aten/replay.h"
 #include "debug/metrics.h"
-#include "lazy/cuts.h"
-#include "lazy/device.h"
-#include "lazy/executor.h"
-#include "lazy/node_factory.h"
+#include "exec/cuts.h"
+#include "exec/executor.h"
 #include "lowering/precision.h"
 #include "python/bindings.h"
 #include "python/object_guards.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::python {
 

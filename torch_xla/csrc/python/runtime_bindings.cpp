@@ -2,14 +2,14 @@
 
 #include <map>
 
-#include "lazy/device.h"
-#include "lazy/rng.h"
-#include "lazy/storage.h"
 #include "python/bindings.h"
 #include "python/devices.h"
 #include "runtime/cpu_devices.h"
 #include "runtime/host_memory.h"
 #include "runtime/plugin.h"
+#include "tensor/device.h"
+#include "tensor/rng.h"
+#include "tensor/storage.h"
 
 namespace torch_xla::python {
 

@@ -2,9 +2,9 @@
 #include <pybind11/stl.h>
 
 #include "aten/sharding.h"
-#include "lazy/device.h"
 #include "ops/matmul.h"
 #include "python/bindings.h"
+#include "tensor/device.h"
 
 namespace torch_xla::python {
 

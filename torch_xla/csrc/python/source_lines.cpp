@@ -26,7 +26,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "lazy/node_factory.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::python {
 namespace {

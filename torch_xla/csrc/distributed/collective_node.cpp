@@ -1,0 +1,151 @@
+#include "distributed/collective_node.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "cpu/ffi_tensor.h"
+#include "distributed/collective_ops.h"
+#include "distributed/communicator.h"
+#include "runtime/platform.h"
+#include "tensor/cpu_handler.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+using namespace runtime::pjrt;
+using distributed::CollectiveKind;
+
+std::mutex token_mutex;
+
+/// The token that the device's last collective gave. Like a tensor it is pending until a sync,
+/// which so runs every collective, whether its results are used or not.
+StoragePtr& TokenOf(int device) {
+  static auto& tokens = *new std::array<StoragePtr, 256>;
+  return tokens[static_cast<uint8_t>(device)];
+}
+
+ir::ShapeRef TokenShape() { return ir::GetShape(c10::ScalarType::Byte, {}); }
+
+/// A parameter from the first step on, so that the second one is the same program.
+StoragePtr MakeToken(int device) {
+  return c10::make_intrusive<Storage>(
+      MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
+}
+
+/// One node for arrays of one dtype.
+ir::NodePtr MakeNode(const distributed::Collective& collective,
+                     const std::vector<ir::Value>& inputs, int device) {
+  const ir::OpSpec& op = distributed::CollectiveOp(collective.kind);
+  op.counter->Add();
+  std::vector<int64_t> encoded = distributed::Encode(collective);
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token) token = MakeToken(device);
+  ir::Node::Operands operands(inputs.begin(), inputs.end());
+  operands.push_back(token->value());
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.Int(static_cast<int64_t>(inputs.size()));
+  writer.IntList(encoded);
+  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words), [&] {
+    ir::OutputShapes outputs;
+    for (const ir::Value& input : inputs) {
+      ir::ShapeRef shape = input.shape();
+      outputs.shapes.push_back(
+          ir::GetShape(shape->dtype, distributed::ResultDims(collective, shape->dims)));
+    }
+    outputs.shapes.push_back(TokenShape());
+    return outputs;
+  });
+  token->Assign({node, static_cast<uint32_t>(inputs.size())});
+  return node;
+}
+
+void Handle(const XLA_FFI_CallFrame& frame) {
+  cpu::DefaultFloatEnvironment environment;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  cpu::FfiAttributes attributes(frame.attrs);
+  std::vector<at::Tensor> inputs, outputs;
+  // All but the token.
+  for (int64_t i = 0; i + 1 < frame.args.size; ++i) {
+    inputs.push_back(cpu::FfiTensor(frame.args.args[i]));
+    outputs.push_back(cpu::FfiTensor(frame.rets.rets[i]));
+  }
+  distributed::GetCommunicator()->Run(distributed::Decode(attributes.List("collective")),
+                                      attributes.Text("text"), inputs, outputs);
+}
+
+[[maybe_unused]] const bool registered =
+    RegisterWithClient<distributed::kCollectiveTarget,
+                       cpu::Handler<Handle, PJRT_Error_Code_ABORTED>>();
+
+}  // namespace
+
+std::vector<ir::Value> MakeCollective(distributed::Collective collective,
+                                      const std::vector<ir::Value>& inputs, int device) {
+  const auto replicas = distributed::GetCommunicator();
+  const std::vector<int64_t> group = collective.GroupOf(replicas->rank(), replicas->size());
+  if (collective.kind == CollectiveKind::kAllGather ||
+      collective.kind == CollectiveKind::kAllToAll ||
+      collective.kind == CollectiveKind::kReduceScatter) {
+    collective.arguments.push_back(static_cast<int64_t>(group.size()));
+  }
+  const bool reduces = collective.kind == CollectiveKind::kAllReduce ||
+                       collective.kind == CollectiveKind::kReduceScatter;
+  std::vector<c10::ScalarType> dtypes;  // in the order in which they come
+  for (const ir::Value& input : inputs) {
+    const c10::ScalarType dtype = input.shape()->dtype;
+    if (reduces) distributed::CheckReduction(collective.reduction, dtype);
+    const bool in_pairs =
+        c10::isComplexType(dtype) || dtype == c10::kLong || dtype == c10::ScalarType::UInt64;
+    TORCH_CHECK(!reduces || collective.reduction != distributed::Reduction::kMul || !in_pairs ||
+                    !runtime::HasLongsInPairs(Platform()),
+                "the reduction 'mul' over TPUs is not there for ", dtype,
+                ", of which they have pairs of 32 bits; gather the parts and multiply them");
+    if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
+  }
+  std::vector<ir::Value> results(inputs.size());
+  for (c10::ScalarType dtype : dtypes) {
+    std::vector<ir::Value> arrays;
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].shape()->dtype != dtype) continue;
+      arrays.push_back(inputs[i]);
+      positions.push_back(i);
+    }
+    ir::NodePtr node = MakeNode(collective, arrays, device);
+    for (uint32_t i = 0; i < positions.size(); ++i) results[positions[i]] = {node, i};
+  }
+  return results;
+}
+
+StoragePtr CollectiveToken(int device, bool make) {
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token && make) token = MakeToken(device);
+  return token;
+}
+
+void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before) {
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token) return;
+  if (before) {
+    token->Replace(token->value(), *before);
+  } else {
+    token = nullptr;
+  }
+}
+
+bool CollectivePending(int device) {
+  std::lock_guard lock(token_mutex);
+  const StoragePtr& token = TokenOf(device);
+  return token && !LeafData(token->value());
+}
+
+}  // namespace torch_xla::lazy

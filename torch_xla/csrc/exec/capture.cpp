@@ -1,0 +1,454 @@
+#include "exec/capture.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include "XLAOps.h"
+#include "distributed/collective_node.h"
+#include "exec/graph.h"
+#include "exec/lower_graph.h"
+#include "exec/number_reader.h"
+#include "exec/worker.h"
+#include "ir/dump.h"
+#include "lowering/context.h"
+#include "lowering/kernel_choice.h"
+#include "stablehlo/joined_dims.h"
+#include "tensor/device.h"
+#include "tensor/node_factory.h"
+#include "tensor/rng.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+std::exception_ptr NoValue(const std::string& what) {
+  try {
+    TORCH_CHECK(false, what,
+                ": this tensor stands for a value while the function is traced, and has none; a "
+                "function that is traced must not read its tensors, nor leave any behind");
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+DeviceDataPtr Promise(ir::ShapeRef shape, int device) {
+  return c10::make_intrusive<DeviceData>(shape, device, DevicesOf(device),
+                                         distributed::Sharding::Replicated());
+}
+
+bool IsNumber(const ir::Node& node) { return &node.op() == &ir::ops::scalar; }
+
+stablehlo::Value LowerNumber(lowering::LoweringContext& cx, const ir::Node& node) {
+  const c10::Scalar number = ir::AttributeReader(node.attributes()).Scalar();
+  return LowerScalar(cx, number, cx.Physical(node.shape()));
+}
+
+// Texts of functions, by the hash of what they compute. All that are kept are forgotten when there
+// are many.
+constexpr size_t kMaxTexts = 1024;
+std::mutex texts_mutex;
+
+std::unordered_map<ir::Hash128, std::string, ir::Hash128Hasher>& Texts() {
+  static auto& texts = *new std::unordered_map<ir::Hash128, std::string, ir::Hash128Hasher>;
+  return texts;
+}
+
+std::optional<std::string> FindText(const ir::Hash128& hash) {
+  std::lock_guard<std::mutex> lock(texts_mutex);
+  auto it = Texts().find(hash);
+  return it == Texts().end() ? std::nullopt : std::optional(it->second);
+}
+
+void KeepText(const ir::Hash128& hash, const std::string& text) {
+  std::lock_guard<std::mutex> lock(texts_mutex);
+  if (Texts().size() >= kMaxTexts) Texts().clear();
+  Texts().emplace(hash, text);
+}
+
+/// `numbers`: of fills that are no constants.
+void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order,
+              const std::unordered_map<const ir::Node*, ir::Value>& numbers) {
+  for (const ir::Node* node : order) {
+    if (auto it = numbers.find(node); it != numbers.end()) {
+      cx.SetLeaf(*node, BroadcastTo(cx.Lowered(it->second), cx.Physical(node->shape()).dims));
+    } else if (node->payload()) {
+      cx.SetLeaf(*node, LowerFill(cx, *static_cast<DeviceData*>(node->payload())));
+    } else if (IsNumber(*node)) {
+      cx.SetLeaf(*node, LowerNumber(cx, *node));
+    } else {
+      cx.Lower(*node);
+    }
+  }
+}
+
+/// Of its first operand.
+bool IsViewOrMultiple(const ir::Node& node) {
+  if (&node.op() == &ir::ops::as_strided) return true;
+  return &node.op() == &ir::ops::mul_Tensor && &node.operands()[1].node->op() == &ir::ops::scalar &&
+         node.operands()[0].shape() == node.shape();
+}
+
+}  // namespace
+
+/// What lies between inputs and outputs.
+struct Capture::Walk {
+  std::vector<const ir::Node*> order;  // operands before users
+  Positions inputs;                    // those that are needed, as they stand in the list
+  std::vector<size_t> used;
+  std::vector<ir::Value> captured;                       // numbers, leaves and values from outside
+  std::unordered_map<const ir::Node*, ir::Value> fills;  // which of the numbers a fill is of
+};
+
+Capture::Capture(int device, std::string what)
+    : device_(device),
+      what_(std::move(what)),
+      first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
+      rng_state_(GetRngSeed(device)) {
+  for (StoragePtr& storage : Storage::Pending(device)) {
+    ir::Value value = storage->value();
+    if (LeafData(value)) continue;
+    outside_.emplace(Key{value.node.get(), value.index}, 0);
+    before_.emplace_back(std::move(storage), std::move(value));
+  }
+  if (StoragePtr token = CollectiveToken(device)) token_ = token->value();
+  StepFinderOf(device).Hold();
+}
+
+Capture::~Capture() {
+  StepFinderOf(device_).Release();
+  // Collectives after this must not wait for those that were traced.
+  RestoreCollectiveToken(device_, token_);
+  std::unordered_set<const ir::Node*> depends;
+  for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
+  const auto failed = NoValue(what_);
+  for (const StoragePtr& storage : Storage::Pending(device_)) {
+    const ir::Value value = storage->value();
+    if (LeafData(value)) continue;
+    bool spoilt = false;
+    for (const ir::Node* node : ir::PostOrder({&value, 1})) {
+      spoilt = spoilt || depends.contains(node);
+    }
+    if (!spoilt) continue;
+    auto data = Promise(value.shape(), device_);
+    data->Fail(failed);
+    storage->Replace(value, MakeLeaf(data));
+  }
+}
+
+ir::Value Capture::Placeholder(ir::ShapeRef shape) {
+  auto data = Promise(ir::GetShape(shape->dtype, shape->dims), device_);
+  data->Fail(NoValue(what_));
+  return placeholders_.emplace_back(MakeLeaf(data));
+}
+
+bool Capture::IsOutside(const ir::Node& leaf) const {
+  return static_cast<const DeviceData*>(leaf.payload())->id() < first_data_;
+}
+
+std::vector<ir::Value> Capture::BasesOf(std::vector<ir::Value> values) {
+  constexpr int64_t kMuchLarger = 4;
+  for (ir::Value& value : values) {
+    const int64_t most = kMuchLarger * value.shape()->numel;
+    while (IsViewOrMultiple(*value.node) && value.node->operands()[0].shape()->numel <= most) {
+      value = ir::Value(value.node->operands()[0]);
+    }
+  }
+  return values;
+}
+
+std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& values) const {
+  std::unordered_set<const ir::Node*> depend;
+  for (const ir::Value& value : placeholders_) depend.insert(value.node.get());
+  for (const ir::Node* node : ir::PostOrder(values)) {
+    for (const ir::Value& operand : node->operands()) {
+      if (depend.contains(operand.node.get())) depend.insert(node);
+    }
+  }
+  std::vector<bool> result;
+  for (const ir::Value& value : values) result.push_back(depend.contains(value.node.get()));
+  return result;
+}
+
+bool Capture::ChangedOutside() const {
+  std::unordered_set<const Storage*> known;
+  for (const auto& [storage, value] : before_) {
+    if (writes_.Has(storage.get()) && storage->value() != value) return true;
+    known.insert(storage.get());
+  }
+  for (const StoragePtr& storage : Storage::Pending(device_)) {
+    const uint64_t last = storage->last_data();
+    if (last != 0 && last < first_data_ && writes_.Has(storage.get()) &&
+        !known.contains(storage.get())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t Capture::DrawOf(const ir::Node& number) const {
+  const c10::Scalar value = ir::AttributeReader(number.attributes()).Scalar();
+  if (!value.isIntegral(/*includeBool=*/false)) return -1;
+  const auto seed = static_cast<uint64_t>(value.toLong());
+  const uint64_t now = GetRngSeed(device_);
+  int64_t draw = 0;
+  for (uint64_t state = rng_state_; state != now; ++draw) {
+    state = NextRngState(state);
+    if (MixSeed(state) == seed) return draw;
+    // Somebody has set the state meanwhile.
+    if (draw == 1 << 20) break;
+  }
+  return -1;
+}
+
+Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
+                               const std::vector<ir::Value>& outputs) const {
+  Positions given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    given.try_emplace(Key{inputs[i].node.get(), inputs[i].index}, i);
+  }
+  Walk walk;
+  std::vector<bool> used(inputs.size());
+  Positions captured;
+  std::unordered_set<const ir::Node*> done;
+  std::vector<std::pair<const ir::Node*, size_t>> stack;
+  // Whether a value has to be computed: it comes from nowhere else.
+  auto open = [&](const ir::Value& value) {
+    const Key key{value.node.get(), value.index};
+    if (auto it = given.find(key); it != given.end()) {
+      used[it->second] = true;
+      return;
+    }
+    const ir::Node& node = *value.node;
+    if (const DeviceData* data = LeafData(value)) {
+      for (const ir::Value& placeholder : placeholders_) {
+        TORCH_CHECK(placeholder != value, what_,
+                    ": a result depends on an argument that is none of the function's");
+      }
+      if (data->fill() && !IsOutside(node)) {
+        if (!done.insert(&node).second) return;
+        walk.order.push_back(&node);
+        if (IsSpecial(*data->fill())) return;
+        ir::Value number = MakeScalarParameter(*data->fill(), node.shape()->dtype, false);
+        walk.fills.emplace(&node, number);
+        walk.captured.push_back(std::move(number));
+        return;
+      }
+      if (captured.try_emplace(key, walk.captured.size()).second) walk.captured.push_back(value);
+      return;
+    }
+    if (IsNumber(node) || outside_.contains(key)) {
+      if (captured.try_emplace(key, walk.captured.size()).second) walk.captured.push_back(value);
+      return;
+    }
+    if (!done.contains(&node)) stack.emplace_back(&node, 0);
+  };
+  for (const ir::Value& output : outputs) {
+    open(output);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (done.contains(node)) {
+        stack.pop_back();
+      } else if (next < node->operands().size()) {
+        open(node->operands()[next++]);
+      } else {
+        done.insert(node);
+        walk.order.push_back(node);
+        stack.pop_back();
+      }
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!used[i]) continue;
+    walk.inputs.emplace(Key{inputs[i].node.get(), inputs[i].index}, i);
+    walk.used.push_back(i);
+  }
+  return walk;
+}
+
+void Capture::TakeNumbers(Walk& walk, const std::vector<size_t>& kept) {
+  std::vector<ir::Value> captured;
+  std::vector<const ir::Node*> numbers;
+  for (size_t i = 0; i < walk.captured.size(); ++i) {
+    const ir::Value& value = walk.captured[i];
+    if (IsNumber(*value.node) && std::ranges::find(kept, i) == kept.end()) {
+      numbers.push_back(value.node.get());
+    } else {
+      captured.push_back(value);
+    }
+  }
+  walk.captured = std::move(captured);
+  walk.order.insert(walk.order.begin(), numbers.begin(), numbers.end());
+}
+
+ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
+                            const std::vector<ir::Value>& outputs, const std::string& name) const {
+  ir::Hasher hasher;
+  Positions known;
+  auto add_parameter = [&](const ir::Value& value) {
+    known.try_emplace(Key{value.node.get(), value.index}, known.size());
+    hasher.Add(value.shape()->hash);
+  };
+  for (size_t i : walk.used) add_parameter(inputs[i]);
+  hasher.Add(walk.used.size());
+  for (const ir::Value& value : walk.captured) add_parameter(value);
+  std::unordered_map<const ir::Node*, size_t> positions;
+  auto add_use = [&](const ir::Value& value) {
+    auto parameter = known.find(Key{value.node.get(), value.index});
+    hasher.Add(parameter != known.end() ? 2 * parameter->second
+                                        : 2 * positions.at(value.node.get()) + 1);
+    hasher.Add(value.index);
+  };
+  for (const ir::Node* node : walk.order) {
+    hasher.Add(node->hash());
+    // Its text is made once: what the hash leaves out is constant there.
+    const ir::Words& attributes = node->attributes();
+    for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
+      hasher.Add(attributes[std::countr_zero(rest)]);
+    }
+    if (IsNumber(*node)) {
+      for (uint64_t word : attributes) hasher.Add(word);
+    }
+    if (auto it = walk.fills.find(node); it != walk.fills.end()) {
+      add_use(it->second);
+    } else if (node->payload()) {
+      ir::Words words;
+      ir::AttributeWriter(words).Scalar(*static_cast<DeviceData*>(node->payload())->fill());
+      for (uint64_t word : words) hasher.Add(word);
+    }
+    for (const ir::Value& operand : node->operands()) add_use(operand);
+    positions.emplace(node, positions.size());
+  }
+  for (const ir::Value& output : outputs) {
+    add_use(output);
+    hasher.Add(output.shape()->hash);
+  }
+  hasher.Add(std::hash<std::string>()(name));
+  hasher.Add(CurrentSettings()->Hash());
+  return hasher.Finish();
+}
+
+Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
+                                        const std::vector<ir::Value>& outputs,
+                                        const std::string& name, const FunctionOptions& options) {
+  Walk walk = Collect(inputs, outputs);
+  if (options.numbers) TakeNumbers(walk, *options.numbers);
+  Function function;
+  function.inputs = walk.used;
+  function.captured = walk.captured;
+  for (const ir::Value& value : walk.captured) {
+    function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
+  }
+  const bool calls = !options.portable && DevicesOf(device_)->size() == 1;
+  ir::Hasher hasher;
+  hasher.Add(HashOf(walk, inputs, outputs, name));
+  hasher.Add(calls);
+  const ir::Hash128 hash = hasher.Finish();
+  if (std::optional<std::string> text = FindText(hash)) {
+    function.text = *std::move(text);
+    return function;
+  }
+  auto lower = [&] {
+    lowering::LoweringContext cx(Platform());
+    stablehlo::Builder& builder = cx.builder();
+    // Outside of the function there are the types that the user sees.
+    auto parameter = [&](const ir::Value& value) {
+      stablehlo::Type type = cx.Physical(value.shape());
+      const auto physical = type.element;
+      type.element = lowering::NaturalType(value.shape()->dtype);
+      cx.Bind(value, stablehlo::Convert(builder.Parameter(type), physical));
+    };
+    for (size_t i : walk.used) parameter(inputs[i]);
+    for (const ir::Value& value : walk.captured) parameter(value);
+    LowerAll(cx, walk.order, walk.fills);
+    std::vector<stablehlo::Value> results;
+    for (const ir::Value& output : outputs) {
+      results.push_back(
+          stablehlo::Convert(cx.Lowered(output), lowering::NaturalType(output.shape()->dtype)));
+    }
+    return builder.Finish(results, name);
+  };
+  function.text = lower();
+  if (const lowering::LibraryCalls allowed(calls); lowering::MayCallLibraries(Platform())) {
+    function.text = stablehlo::JoinForms(function.text, lower());
+  }
+  KeepText(hash, function.text);
+  return function;
+}
+
+Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
+                                       const std::vector<ir::Value>& outputs,
+                                       const std::string& name) {
+  Walk walk = Collect(inputs, outputs);
+  // What others are to compute, too, has to be data first.
+  for (const ir::Value& value : walk.captured) {
+    TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
+                ": expected tensors from outside that are computed");
+  }
+  const lowering::LibraryCalls calls(DevicesOf(device_)->size() == 1);
+  lowering::LoweringContext cx(Platform());
+  stablehlo::Builder& builder = cx.builder();
+  Compiled compiled;
+  compiled.program = std::make_shared<Program>();
+  Signature& signature = compiled.program->signature;
+  auto parameter = [&](const ir::Value& value) {
+    cx.Bind(value, builder.Parameter(cx.Physical(value.shape())));
+    signature.parameters.push_back(value.shape());
+  };
+  for (size_t i : walk.used) parameter(inputs[i]);
+  std::vector<std::pair<const ir::Node*, int64_t>> seeds;
+  for (const ir::Value& value : walk.captured) {
+    if (DeviceData* data = LeafData(value)) {
+      parameter(value);
+      compiled.captured.push_back(DeviceDataPtr::reclaim_copy(data));
+      continue;
+    }
+    const int64_t draw = DrawOf(*value.node);
+    if (draw < 0) {
+      cx.SetLeaf(*value.node, LowerNumber(cx, *value.node));
+    } else {
+      seeds.emplace_back(value.node.get(), draw);
+      compiled.draws = std::max(compiled.draws, static_cast<uint64_t>(draw) + 1);
+    }
+  }
+  if (!seeds.empty()) {
+    const auto count = static_cast<int64_t>(compiled.draws);
+    stablehlo::Value all = builder.Parameter({runtime::ElementType::kS64, {count}});
+    for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
+  }
+  LowerAll(cx, walk.order, walk.fills);
+  signature.integers = compiled.draws;
+  std::vector<stablehlo::Value> results;
+  for (const ir::Value& output : outputs) {
+    results.push_back(stablehlo::ComputedForm(cx.Lowered(output)));
+    signature.results.push_back(output.shape());
+  }
+  compiled.program->devices = DevicesOf(device_);
+  compiled.program->stablehlo = builder.Finish(results, name);
+  compiled.inputs = walk.used;
+  return compiled;
+}
+
+std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<DeviceDataPtr> inputs,
+                           c10::ArrayRef<ir::ShapeRef> outputs, int device) {
+  Execution execution;
+  execution.program = compiled.program;
+  execution.inputs = std::move(inputs);
+  execution.inputs.insert(execution.inputs.end(), compiled.captured.begin(),
+                          compiled.captured.end());
+  for (uint64_t i = 0; i < compiled.draws; ++i) {
+    const ir::Value seed = DrawSeed(device);
+    execution.integers.push_back(ir::AttributeReader(seed.node->attributes()).Scalar().toLong());
+  }
+  std::vector<ir::Value> results;
+  for (ir::ShapeRef shape : outputs) {
+    execution.outputs.push_back(Promise(shape, device));
+    results.push_back(MakeLeaf(execution.outputs.back()));
+  }
+  GetWorker(device).Push(std::move(execution));
+  return results;
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,114 @@
+#include "exec/graph.h"
+
+#include <bit>
+
+#include "XLAOps.h"
+#include "ir/attributes.h"
+#include "tensor/node_factory.h"
+#include "tensor/number.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+/// A fill that no tensor holds: no array is made of it, it is in the program.
+bool IsProgramFill(const DeviceData& data) {
+  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
+}
+
+/// Packs a number that is a parameter; returns of what kind it is, which is part of the program.
+uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
+  if (value.isComplex()) {
+    graph.floats.push_back(value.toComplexDouble().real());
+    graph.floats.push_back(value.toComplexDouble().imag());
+  } else if (value.isFloatingPoint()) {
+    graph.floats.push_back(value.toDouble());
+  } else {
+    graph.integers.push_back(IntegerBits(value));
+  }
+  return 2 + 2 * static_cast<uint64_t>(value.type());
+}
+
+/// Appends a leaf to the parameters; returns what tells it apart from leaves alike.
+uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
+  if (&node.op() == &ir::ops::device_data) {
+    auto* data = static_cast<DeviceData*>(node.payload());
+    if (IsProgramFill(*data)) {
+      if (!IsSpecial(*data->fill())) return AddNumber(*data->fill(), graph);
+      ir::Words words;
+      ir::AttributeWriter(words).Scalar(*data->fill());
+      ir::Hasher hasher;
+      for (uint64_t word : words) hasher.Add(word);
+      return hasher.Finish().low | 1;
+    }
+    graph.data.push_back(DeviceDataPtr::reclaim_copy(data));
+    graph.data_positions.push_back(node.mark().position);
+  } else if (&node.op() == &ir::ops::scalar) {
+    return AddNumber(ir::AttributeReader(node.attributes()).Scalar(), graph);
+  }
+  return 0;
+}
+
+/// Notes the numbers among a node's attributes.
+void AddNumbers(const ir::Node& node, Graph& graph) {
+  const ir::Words& words = node.attributes();
+  for (uint32_t rest = words.numbers; rest; rest &= rest - 1) {
+    const auto word = static_cast<uint32_t>(std::countr_zero(rest));
+    graph.numbers.push_back(
+        {node.mark().position, word, words[word], (words.floats >> word & 1) != 0});
+  }
+}
+
+}  // namespace
+
+Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
+  static uint64_t walks = 0;
+  const uint64_t walk = ++walks;
+  Graph graph;
+  ir::Hasher hasher;
+  std::vector<std::pair<const ir::Node*, uint32_t>> stack;
+  auto open = [&](const ir::Node* node) {
+    if (node->mark().walk != walk) stack.emplace_back(node, 0);
+  };
+  for (const ir::Value& root : roots) {
+    open(root.node.get());
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (node->mark().walk == walk) {
+        stack.pop_back();
+      } else if (auto input = inputs.empty() ? inputs.end() : inputs.find(node);
+                 input != inputs.end()) {
+        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
+        graph.data.push_back(input->second);
+        graph.data_positions.push_back(node->mark().position);
+        graph.order.push_back(node);
+        hasher.Add(MakeLeaf(input->second).node->hash());
+        hasher.Add(uint64_t{0});
+        stack.pop_back();
+      } else if (next < node->operands().size()) {
+        open(node->operands()[next++].node.get());
+      } else {
+        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
+        graph.order.push_back(node);
+        hasher.Add(node->hash());
+        for (const ir::Value& operand : node->operands()) {
+          ir::Node::Mark& mark = operand.node->mark();
+          ++mark.uses;
+          hasher.Add((static_cast<uint64_t>(mark.position) << 16) | operand.index);
+        }
+        if (node->operands().empty()) hasher.Add(VisitLeaf(*node, graph));
+        if (node->attributes().numbers) AddNumbers(*node, graph);
+        stack.pop_back();
+      }
+    }
+    ir::Node::Mark& mark = root.node->mark();
+    ++mark.uses;
+    hasher.Add((static_cast<uint64_t>(mark.position) << 16) | root.index);
+    // What follows from a number that is no part of a node's hash: how much is padded.
+    hasher.Add(root.shape()->hash);
+  }
+  graph.hash = hasher.Finish();
+  graph.roots = std::move(roots);
+  return graph;
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,322 @@
+#include "exec/host_calls.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "XLAOps.h"
+#include "debug/metrics.h"
+#include "ir/attributes.h"
+#include "rules/argument_decoder.h"
+#include "rules/below_modes.h"
+#include "tensor/device.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+/// Bookkeeping is smaller than this, and less than this is no bulk.
+constexpr int64_t kFewElements = 1 << 18;
+constexpr size_t kBulk = 16;
+/// As many operations at most for a value that is read.
+constexpr size_t kFewCalls = 16;
+/// So many graphs of one bulk are programs as they are: in the first round of a loop that adds up
+/// there is no sum yet, and the second one is like all others.
+constexpr size_t kGraphs = 2;
+/// Beyond this many all is forgotten: at worst a program more is compiled.
+constexpr size_t kMaxBulks = 1 << 12;
+
+bool IsNumber(const ir::Node& node) {
+  return &node.op() == &ir::ops::scalar || &node.op() == &ir::ops::Constant;
+}
+bool IsData(const ir::Node& node) { return &node.op() == &ir::ops::device_data; }
+bool IsLeaf(const ir::Node& node) { return IsData(node) || IsNumber(node); }
+
+bool IsSmallInteger(ir::ShapeRef shape) {
+  return shape && c10::isIntegralType(shape->dtype, /*includeBool=*/true) &&
+         shape->numel <= kFewElements;
+}
+
+/// Operators that are the same on the CPU to the last bit for integers, whatever the values: none
+/// that divides, shifts or indexes, which the CPU may refuse or do in another way.
+bool IsExact(const ir::OpSpec& op) {
+  if (&op == &ir::ops::fill || &op == &ir::ops::cast || &op == &ir::ops::expand) return true;
+  if (&op == &ir::ops::arange) return true;
+  static const auto& names = *new std::unordered_set<std::string_view>{
+      "aten::abs",
+      "aten::add",
+      "aten::all",
+      "aten::amax",
+      "aten::amin",
+      "aten::any",
+      "aten::arange",
+      "aten::as_strided",
+      "aten::bitwise_and",
+      "aten::bitwise_not",
+      "aten::bitwise_or",
+      "aten::bitwise_xor",
+      "aten::cat",
+      "aten::clone",
+      "aten::cumsum",
+      "aten::eq",
+      "aten::flip",
+      "aten::ge",
+      "aten::gt",
+      "aten::isin",
+      "aten::le",
+      "aten::logical_and",
+      "aten::logical_not",
+      "aten::logical_or",
+      "aten::logical_xor",
+      "aten::lt",
+      "aten::masked_fill",
+      "aten::max",
+      "aten::maximum",
+      "aten::min",
+      "aten::minimum",
+      "aten::mul",
+      "aten::ne",
+      "aten::neg",
+      "aten::repeat",
+      "aten::rsub",
+      "aten::constant_pad_nd",
+      "aten::sub",
+      "aten::sum",
+      "aten::where",
+  };
+  if (!names.contains(op.name)) return false;
+  const auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
+  return handle && handle->schema().arguments().size() == op.args.size();
+}
+
+bool IsBookkeeping(const ir::Node& node) {
+  if (node.num_outputs() != 1 || !IsSmallInteger(node.shape()) || !IsExact(node.op())) return false;
+  for (const ir::Value& operand : node.operands()) {
+    if (!IsNumber(*operand.node) && !IsSmallInteger(operand.shape())) return false;
+  }
+  return true;
+}
+
+/// Puts what `value` is made of into `calls`, operands first; false where that is not for the host.
+bool CollectCalls(const ir::Value& value, std::vector<const ir::Node*>& calls) {
+  const ir::Node& node = *value.node;
+  if (IsNumber(node) || std::ranges::find(calls, &node) != calls.end()) return true;
+  if (const DeviceData* data = LeafData(value)) return !data->pending() && data->producer() == 0;
+  if (!IsBookkeeping(node)) return false;
+  for (const ir::Value& operand : node.operands()) {
+    if (calls.size() == kFewCalls || !CollectCalls(operand, calls)) return false;
+  }
+  calls.push_back(&node);
+  return true;
+}
+
+enum class Part : uint8_t { kLeaf, kBefore, kBulk, kAfter };
+
+}  // namespace
+
+std::optional<SplitGraph> Split(const Graph& graph) {
+  std::unordered_map<const ir::Node*, size_t> positions;
+  positions.reserve(graph.order.size());
+  std::vector<Part> parts(graph.order.size(), Part::kBulk);
+  auto part = [&](const ir::Value& value) -> Part& {
+    return parts[positions.at(value.node.get())];
+  };
+  std::vector<bool> light(graph.order.size());
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    const ir::Node& node = *graph.order[i];
+    positions.emplace(&node, i);
+    if (IsLeaf(node)) {
+      parts[i] = Part::kLeaf;
+      continue;
+    }
+    light[i] = IsBookkeeping(node);
+    if (!light[i]) continue;
+    bool before = true;
+    for (const ir::Value& operand : node.operands()) before &= part(operand) != Part::kBulk;
+    if (before) parts[i] = Part::kBefore;
+  }
+  // From the end: what nothing of the bulk needs.
+  std::vector<bool> needed(graph.order.size());
+  for (size_t i = graph.order.size(); i-- > 0;) {
+    if (parts[i] == Part::kBulk && light[i] && !needed[i]) parts[i] = Part::kAfter;
+    if (parts[i] != Part::kBulk) continue;
+    for (const ir::Value& operand : graph.order[i]->operands())
+      needed[positions.at(operand.node.get())] = true;
+  }
+  SplitGraph split;
+  std::unordered_set<const ir::Node*> inputs;
+  std::vector<std::pair<const ir::Node*, uint32_t>> outputs;
+  size_t bulk = 0;
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    const ir::Node& node = *graph.order[i];
+    if (parts[i] == Part::kBefore) split.before.push_back(&node);
+    if (parts[i] == Part::kAfter) split.after.push_back(&node);
+    if (parts[i] == Part::kBulk) ++bulk;
+    if (parts[i] != Part::kBulk && parts[i] != Part::kAfter) continue;
+    for (const ir::Value& operand : node.operands()) {
+      const Part from = part(operand);
+      if (from == Part::kBefore && inputs.insert(operand.node.get()).second)
+        split.inputs.push_back(operand);
+      if (from != Part::kBulk || parts[i] == Part::kBulk) continue;
+      const std::pair key(static_cast<const ir::Node*>(operand.node.get()), operand.index);
+      if (std::find(outputs.begin(), outputs.end(), key) != outputs.end()) continue;
+      outputs.push_back(key);
+      split.outputs.push_back(operand);
+    }
+  }
+  if (bulk < kBulk || split.before.size() + split.after.size() == 0) return std::nullopt;
+  for (size_t i = 0; i < graph.roots.size(); ++i) {
+    const Part from = part(graph.roots[i]);
+    if (from == Part::kBulk || from == Part::kLeaf) split.roots.push_back(i);
+  }
+  return split;
+}
+
+std::optional<HostCalls> HostAlone(const ir::Value& value) {
+  std::vector<const ir::Node*> nodes;
+  if (!CollectCalls(value, nodes)) return std::nullopt;
+  HostCalls calls;
+  for (const ir::Node* node : nodes) calls.Add(*node);
+  return calls;
+}
+
+bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
+  using Graphs = c10::SmallVector<ir::Hash128, kGraphs>;
+  static std::mutex mutex;
+  static auto& bulks = *new std::unordered_map<ir::Hash128, Graphs, ir::Hash128Hasher>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (bulks.size() >= kMaxBulks) bulks.clear();
+  Graphs& graphs = bulks[bulk];
+  if (std::find(graphs.begin(), graphs.end(), graph) != graphs.end()) return false;
+  if (graphs.size() == kGraphs) return true;
+  graphs.push_back(graph);
+  return false;
+}
+
+uint32_t HostCalls::SlotOf(const ir::Value& value) {
+  const ir::Node& node = *value.node;
+  auto [it, is_new] =
+      places_.try_emplace({&node, value.index}, static_cast<uint32_t>(slots_.size()));
+  if (!is_new) return it->second;
+  Slot& slot = slots_.emplace_back();
+  slot.shape = value.shape();
+  if (IsNumber(node)) {
+    slot.number = ir::AttributeReader(node.attributes()).Scalar();
+  } else {
+    TORCH_INTERNAL_ASSERT(IsData(node), node.op().name, " is not computed on the host");
+    slot.data = DeviceDataPtr::reclaim_copy(static_cast<DeviceData*>(node.payload()));
+  }
+  return it->second;
+}
+
+void HostCalls::Bind(const ir::Value& value, DeviceDataPtr data) {
+  places_[{value.node.get(), value.index}] = static_cast<uint32_t>(slots_.size());
+  slots_.push_back({value.shape(), std::move(data), std::nullopt, {}});
+}
+
+void HostCalls::Add(const ir::Node& node) {
+  Call call{&node.op(), node.attributes(), {}, node.shape(), 0};
+  for (const ir::Value& operand : node.operands()) call.operands.push_back(SlotOf(operand));
+  call.result = places_[{&node, 0}] = static_cast<uint32_t>(slots_.size());
+  slots_.push_back({node.shape(), nullptr, std::nullopt, {}});
+  calls_.push_back(std::move(call));
+}
+
+void HostCalls::Promise(const ir::Value& value, DeviceDataPtr data) {
+  promises_.emplace_back(SlotOf(value), std::move(data));
+}
+
+std::vector<uint64_t> HostCalls::Producers() const {
+  std::vector<uint64_t> producers;
+  for (const Slot& slot : slots_) {
+    if (slot.data && !slot.data->pending() && slot.data->producer() != 0)
+      producers.push_back(slot.data->producer());
+  }
+  return producers;
+}
+
+void HostCalls::Fail(const std::exception_ptr& error, uint64_t producer) const {
+  for (const auto& [slot, data] : promises_) {
+    if (data->pending()) data->Fail(error, producer);
+  }
+}
+
+const at::Tensor& HostCalls::Slot::Value() {
+  if (value.defined()) return value;
+  const auto dtype = at::TensorOptions().dtype(shape->dtype);
+  if (number) {
+    value = at::scalar_tensor(*number, dtype);
+    // A Python number: it does not decide the result's dtype.
+    value.unsafeGetTensorImpl()->set_wrapped_number(shape->wrapped);
+  } else {
+    const auto& fill = data->fill();
+    value = fill ? at::full(shape->dims, *fill, dtype) : Download(data->Get(), shape);
+  }
+  return value;
+}
+
+/// The operands of a call, one after the other.
+struct SlotOperands {
+  std::vector<HostCalls::Slot>& slots;
+  const std::vector<uint32_t>& operands;
+  size_t next = 0;
+
+  at::Tensor Tensor() { return slots[operands[next++]].Value(); }
+  c10::Scalar Scalar() {
+    const HostCalls::Slot& slot = slots[operands[next]];
+    if (!slot.number) return Tensor().item();
+    ++next;
+    return *slot.number;
+  }
+};
+
+at::Tensor HostCalls::Compute(const Call& call) {
+  SlotOperands operands{slots_, call.operands};
+  at::Tensor result;
+  if (call.op == &ir::ops::fill || call.op == &ir::ops::cast || call.op == &ir::ops::expand) {
+    result = operands.Tensor().expand(call.shape->dims);
+  } else if (call.op == &ir::ops::arange) {
+    const at::Tensor start = operands.Tensor(), step = operands.Tensor();
+    result = at::arange(call.shape->numel, start.options().dtype(c10::kLong)).mul(step).add(start);
+  } else {
+    const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(call.op->name, call.op->overload);
+    torch::jit::Stack stack;
+    ArgumentDecoder decoder(operands, call.attributes);
+    for (const ir::ArgSpec& arg : call.op->args) {
+      // What is no part of the computation is as it is by default.
+      const auto& otherwise = handle.schema().arguments()[stack.size()].default_value();
+      const bool ignored = arg.kind == ir::ArgKind::kIgnored && otherwise;
+      stack.push_back(ignored ? *otherwise : decoder.Argument(arg.kind));
+    }
+    handle.callBoxed(stack);
+    result = stack.back().toTensor();
+  }
+  TORCH_INTERNAL_ASSERT(result.sizes() == c10::IntArrayRef(call.shape->dims), call.op->name, ": ",
+                        result.sizes(), " on the host");
+  // A value of its own: as_strided counts from where the memory begins.
+  result = result.to(call.shape->dtype);
+  return result.storage_offset() == 0 ? result.contiguous()
+                                      : result.clone(at::MemoryFormat::Contiguous);
+}
+
+void HostCalls::Run(uint64_t producer) {
+  static auto& counter = *new debug::Counter("HostCalls");
+  if (promises_.empty()) return;
+  counter.Add();
+  at::DisableRecordFunctionGuard no_profile;
+  const BelowModes below;  // This may be the tracing thread.
+  for (const Call& call : calls_) slots_[call.result].value = Compute(call);
+  for (const auto& [slot, data] : promises_) {
+    data->Fulfil(Upload(slots_[slot].Value(), *DevicesOf(data->device()), *data->sharding()),
+                 producer);
+  }
+}
+
+}  // namespace torch_xla::lazy

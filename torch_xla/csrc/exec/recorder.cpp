@@ -1,0 +1,82 @@
+#include "exec/recorder.h"
+
+#include <bit>
+#include <unordered_map>
+#include <utility>
+
+#include "XLAOps.h"
+#include "exec/transfer.h"
+#include "tensor/node_factory.h"
+#include "tensor/number.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+constinit thread_local Recorder* recorder_of_thread = nullptr;
+
+}  // namespace
+
+Recorder* SetRecorder(Recorder* recorder) { return std::exchange(recorder_of_thread, recorder); }
+
+Recorder* CurrentRecorder() { return recorder_of_thread; }
+
+void NoteReadSlow() {
+  Recorder& recorder = *recorder_of_thread;
+  if (!recorder.closing) recorder.reads.push_back(CurrentOrigin());
+}
+
+void CollectContents(const Recorder& recorder, RecordedCut& cut) {
+  // More is not compared with what comes the next time.
+  constexpr int64_t kMaxElements = 1 << 14;
+  cut.contents.resize(cut.inputs.size());
+  for (size_t i = 0; i < cut.inputs.size(); ++i) {
+    DeviceData& data = *cut.inputs[i];
+    if (data.id() < recorder.first_data || data.pending()) continue;
+    if (data.shape()->numel <= kMaxElements) cut.contents[i] = ToHost(data);
+  }
+}
+
+void CollectNumbers(const Graph& graph, RecordedCut& cut) {
+  int32_t next_float = 0, next_integer = 0;
+  size_t next_data = 0;
+  // A number has no line of its own: that of the operation that takes it.
+  std::unordered_map<const ir::Node*, const ir::SourceLocation*> lines;
+  for (const ir::Node* node : graph.order) {
+    for (const ir::Value& operand : node->operands()) {
+      if (operand.node->operands().empty()) lines.try_emplace(operand.node.get(), node->location());
+    }
+  }
+  auto add_packed = [&](const c10::Scalar& value, const ir::SourceLocation* location) {
+    auto add_float = [&](double number) {
+      cut.numbers.push_back({std::bit_cast<uint64_t>(number), true, next_float++, location});
+    };
+    if (value.isComplex()) {
+      add_float(value.toComplexDouble().real());
+      add_float(value.toComplexDouble().imag());
+    } else if (value.isFloatingPoint()) {
+      add_float(value.toDouble());
+    } else {
+      cut.numbers.push_back(
+          {static_cast<uint64_t>(IntegerBits(value)), false, next_integer++, location});
+    }
+  };
+  for (const ir::Node* node : graph.order) {
+    if (&node->op() == &ir::ops::device_data) {
+      const auto* data = static_cast<const DeviceData*>(node->payload());
+      if (next_data < graph.data.size() && graph.data[next_data].get() == data) {
+        ++next_data;
+        continue;
+      }
+      cut.folded.push_back(data->id());
+      if (!IsSpecial(*data->fill())) add_packed(*data->fill(), lines[node]);
+    } else if (&node->op() == &ir::ops::scalar) {
+      add_packed(ir::AttributeReader(node->attributes()).Scalar(), lines[node]);
+    }
+  }
+  for (const GraphNumber& number : graph.numbers) {
+    cut.numbers.push_back(
+        {number.bits, number.is_float, number.packed, graph.order[number.position]->location()});
+  }
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,75 @@
+// Gives the events of programs to the explainers of this room.
+#include "debug/environment.h"
+#include "debug/report.h"
+#include "explain/explain.h"
+#include "explain/frequency.h"
+#include "explain/graph_dump.h"
+#include "explain/memory_report.h"
+#include "tensor/device.h"
+#include "tensor/events.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+/// What the program needs, what of its graph is largest, and what would help.
+std::string NeedText(const Failed& failed) {
+  for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
+    if (explanation.number != failed.program) continue;
+    std::string text = "\n  which needs " + MemoryText(explanation.memory);
+    if (const GraphRecordPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
+    const std::string advice =
+        MicrobatchText(explanation.memory, GetClient().memory(failed.device));
+    return advice.empty() ? text : text + "\n" + advice;
+  }
+  return {};
+}
+
+/// What was in memory when an execution failed: not what it, and what was launched behind it,
+/// should have made, unless in the place of what was there.
+std::vector<DeviceData::Live> LiveThen(const Failed& failed) {
+  std::vector<DeviceData::Live> arrays = DeviceData::AllLive();
+  if (failed.execution == 0) return arrays;
+  std::erase_if(arrays, [&](const DeviceData::Live& array) {
+    return array.device == failed.device && array.producer >= failed.execution && !array.in_place;
+  });
+  return arrays;
+}
+
+class Explainers : public Listener {
+ public:
+  void Cut(const Graph& graph, const Origin& origin) const override { SaveGraph(graph, origin); }
+  int64_t Compiling(const Graph& graph, const Program& program, const ir::Hash128& key,
+                    const Origin& origin) const override {
+    return ExplainCompile(graph, program, key, origin);
+  }
+  void MissedOnDisk(int64_t compilation, const std::string& key) const noexcept override {
+    NoteDiskMiss(compilation, key);
+  }
+  void Compiled(int64_t compilation, const runtime::Executable::MemoryUse& memory) const override {
+    NoteMemory(compilation, memory);
+  }
+  void Queued(const Graph& graph, const Origin& origin) const override {
+    if (debug::DebugLevel() >= 2) ExplainExecution(graph, origin);
+  }
+  void StepEnded() const override {
+    if (debug::DebugLevel() > 0) NoteStepOfMany();
+  }
+  void Read() const override {
+    if (debug::DebugLevel() > 0) NoteFrequentRead(CurrentOrigin());
+  }
+  MemoryShortage OutOfMemory(const Failed& failed) const override {
+    std::vector<DeviceData::Live> arrays = LiveThen(failed);
+    std::string text = NeedText(failed) + "\n" + MemoryReport(arrays, 10);
+    const HoldersFunction function = GetHoldersFunction();
+    if (!function) return {std::move(text), {}};
+    return {std::move(text), [function, arrays = std::move(arrays)] { return function(arrays); }};
+  }
+};
+
+[[maybe_unused]] const bool listens = [] {
+  SetListener(new Explainers);
+  return true;
+}();
+
+}  // namespace
+}  // namespace torch_xla::lazy
