@@ -35,7 +35,6 @@ _NEVER_IMPORTED_BY = {
 }
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
-    "aten": ["bridge index_check", "tensor_impl torch_storage"],
     "lowering": ["context cpu_kernel kernel_choice"],
     "ops": [
         "convolution_groups convolution_library convolution_product convolution_winograd",

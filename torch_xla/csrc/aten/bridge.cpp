@@ -13,12 +13,6 @@
 
 namespace torch_xla::aten {
 
-XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK(tensor.defined(), what, ": expected an xla tensor, got None");
-  TORCH_CHECK(IsXla(tensor), what, ": expected an xla tensor, got one on ", tensor.device());
-  return static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
-}
-
 at::Tensor MakeTensor(ir::Value value, int device) {
   ir::ShapeRef shape = value.shape();
   return at::detail::make_tensor<XLATensorImpl>(

@@ -1,21 +1,10 @@
 // Between at::Tensor and the lazy layer.
 #pragma once
 
-#include <typeinfo>
-
 #include "aten/tensor_impl.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
-
-/// FakeTensor's tensors on the meta device have the dispatch keys of the device that they stand
-/// for, and are none.
-inline bool IsXla(const at::Tensor& tensor) {
-  return tensor.defined() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(XLATensorImpl);
-}
-
-/// The impl of an xla tensor; anything else is an error that names `what`.
-XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what = "tensor");
 
 /// The current IR value of an xla tensor.
 inline ir::Value GetIrValue(const at::Tensor& tensor) { return GetImpl(tensor)->Read(); }

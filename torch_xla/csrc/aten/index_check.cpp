@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "aten/bridge.h"
+#include "aten/tensor_impl.h"
 #include "exec/executor.h"
 #include "exec/recorder.h"
 #include "tensor/node_factory.h"
@@ -243,7 +243,7 @@ void ThrowIndexError(int device) {
   for (const Check& check : checks) storages.push_back(GetImpl(check.found)->root());
   lazy::SyncStorages(storages, /*wait=*/false);
   for (const Check& check : checks) {
-    const int64_t value = ToCpu(check.found).item<int64_t>();
+    const int64_t value = check.found.item<int64_t>();
     if (value != kNone) check.Throw(value);
   }
 }

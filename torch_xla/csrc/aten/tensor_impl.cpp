@@ -3,7 +3,6 @@
 #include <c10/core/AutogradState.h>
 
 #include "XLAOps.h"
-#include "aten/torch_storage.h"
 #include "debug/metrics.h"
 #include "exec/executor.h"
 #include "tensor/device.h"
@@ -133,13 +132,10 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
   DropMade();
 }
 
-const c10::Storage& XLATensorImpl::storage() const {
-  c10::Storage made = TorchStorage(root_);  // Also where there is one: it learns of a new size.
-  c10::Storage* shown = shown_.load(std::memory_order_acquire);
-  if (shown) return *shown;
-  auto kept = std::make_unique<c10::Storage>(std::move(made));
-  if (!shown_.compare_exchange_strong(shown, kept.get(), std::memory_order_acq_rel)) return *shown;
-  return *kept.release();
+XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK(tensor.defined(), what, ": expected an xla tensor, got None");
+  TORCH_CHECK(IsXla(tensor), what, ": expected an xla tensor, got one on ", tensor.device());
+  return static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
 }  // namespace torch_xla::aten

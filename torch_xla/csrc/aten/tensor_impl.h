@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <atomic>
+#include <typeinfo>
 
 #include "tensor/storage.h"
 #include "tensor/view.h"
@@ -75,5 +76,14 @@ class XLATensorImpl final : public c10::TensorImpl {
   mutable std::atomic<lazy::ViewPtr*> part_{nullptr};
   mutable std::atomic<c10::Storage*> shown_{nullptr};
 };
+
+/// FakeTensor's tensors on the meta device have the dispatch keys of the device that they stand
+/// for, and are none.
+inline bool IsXla(const at::Tensor& tensor) {
+  return tensor.defined() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(XLATensorImpl);
+}
+
+/// The impl of an xla tensor; anything else is an error that names `what`.
+XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what = "tensor");
 
 }  // namespace torch_xla::aten

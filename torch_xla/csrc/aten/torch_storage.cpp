@@ -83,6 +83,15 @@ c10::Storage TorchStorage(const lazy::StoragePtr& root) {
   return made;
 }
 
+const c10::Storage& XLATensorImpl::storage() const {
+  c10::Storage made = TorchStorage(root_);  // Also where there is one: it learns of a new size.
+  c10::Storage* shown = shown_.load(std::memory_order_acquire);
+  if (shown) return *shown;
+  auto kept = std::make_unique<c10::Storage>(std::move(made));
+  if (!shown_.compare_exchange_strong(shown, kept.get(), std::memory_order_acq_rel)) return *shown;
+  return *kept.release();
+}
+
 c10::Storage StorageFromHost(c10::Storage host, int device) {
   TORCH_CHECK(host.device_type() == c10::kCPU, "expected a storage on the CPU, got one on ",
               host.device());

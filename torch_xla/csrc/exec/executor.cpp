@@ -19,7 +19,7 @@
 #include "distributed/collective_ops.h"
 #include "exec/cuts.h"
 #include "exec/graph.h"
-#include "exec/host_calls.h"
+#include "exec/host_edges.h"
 #include "exec/lower_graph.h"
 #include "exec/number_plans.h"
 #include "exec/recorder.h"
@@ -182,7 +182,7 @@ std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& a
 ProgramPtr FindOrMakeProgram(Cut& cut, bool donate);
 
 /// Where other graphs had the same bulk: makes the cut one of the bulk alone, with the rest to be
-/// done on the host, and returns its program; see exec/host_calls.h. Else null.
+/// done on the host, and returns its program; see exec/host_edges.h. Else null.
 ProgramPtr SplitCut(Cut& cut, bool donate) {
   const Graph& graph = cut.graph;
   // A recording is one of programs; collectives are in the same programs in all processes.

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "exec/failures.h"
-#include "exec/host_calls.h"
+#include "exec/host_edges.h"
 #include "exec/program.h"
 #include "tensor/device_data.h"
 #include "tensor/errors.h"
