@@ -1,28 +1,23 @@
 #include "exec/executor.h"
 
-#include <algorithm>
 #include <exception>
-#include <iterator>
-#include <limits>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
-#include "XLAOps.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "debug/timeline.h"
-#include "distributed/collective_node.h"
-#include "distributed/collective_ops.h"
+#include "exec/cut.h"
 #include "exec/cuts.h"
+#include "exec/donation.h"
 #include "exec/graph.h"
 #include "exec/host_edges.h"
 #include "exec/lower_graph.h"
 #include "exec/number_plans.h"
+#include "exec/read_policy.h"
 #include "exec/recorder.h"
+#include "exec/split.h"
 #include "exec/worker.h"
 #include "ir/dump.h"
 #include "lowering/kernel_choice.h"
@@ -30,7 +25,6 @@
 #include "tensor/device.h"
 #include "tensor/events.h"
 #include "tensor/growths.h"
-#include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
 
@@ -38,235 +32,9 @@ using distributed::Sharding;
 
 namespace {
 
-/// One cut at a time in the process: the walk marks nodes. Held for the walk alone; nothing waits
-/// for a device, a compiler or a lowering under it.
-std::mutex graph_mutex;
-
-std::unique_lock<std::mutex> LockGraph() {
-  static auto& wait = *new debug::Metric("DeviceLockWait", debug::Unit::kTimeNs);
-  debug::ScopedTimer timer(wait);
-  return std::unique_lock<std::mutex>(graph_mutex);
-}
-
 ProgramCache& Cache() {
   static auto& cache = *new ProgramCache;
   return cache;
-}
-
-/// A tensor that is nothing but a fill needs no program: its data is made on demand.
-bool AssignFill(Storage& storage, const ir::Value& value) {
-  const ir::Node& node = *value.node;
-  if (&node.op() != &ir::ops::fill) return false;
-  const ir::Node& number = *node.operands()[0].node;
-  if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::Constant) return false;
-  auto data = c10::make_intrusive<DeviceData>(
-      value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
-      storage.sharding() ? storage.sharding() : Sharding::Replicated());
-  data->set_location(node.location());
-  storage.Replace(value, MakeLeaf(data));
-  return true;
-}
-
-/// Which nodes of the graph, by position, can be read after it is cut: those with an owner
-/// outside of it (a tensor, or an op that another thread is tracing) and all below them.
-/// The tensors that are evaluated must own their results by now: then nobody can get hold
-/// of a node that has no such owner, whatever other threads do.
-std::vector<bool> FindSurvivors(const Graph& graph) {
-  std::vector<bool> survives(graph.order.size());
-  for (size_t i = graph.order.size(); i-- > 0;) {
-    const ir::Node& node = *graph.order[i];
-    if (!survives[i]) survives[i] = node.references() != node.mark().uses;
-    if (!survives[i]) continue;
-    for (const ir::Value& operand : node.operands()) survives[operand.node->mark().position] = true;
-  }
-  return survives;
-}
-
-struct Edge {
-  const ir::Node* node;
-  size_t operand;
-};
-
-/// The edges from nodes that die to what survives, and to device data. The dying are freed on
-/// another thread, at any time; who owns the rest must not depend on it: the edges are dropped
-/// before that.
-std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& survives) {
-  std::vector<Edge> edges;
-  for (size_t i = 0; i < graph.order.size(); ++i) {
-    if (survives[i]) continue;
-    const ir::Node& node = *graph.order[i];
-    for (size_t k = 0; k < node.operands().size(); ++k) {
-      const ir::Node& operand = *node.operands()[k].node;
-      if (operand.payload() || survives[operand.mark().position]) edges.push_back({&node, k});
-    }
-  }
-  return edges;
-}
-
-struct Target {
-  Storage* storage;
-  size_t root;
-  uint64_t overwrites;  // the id of the storage's data before
-  const Sharding* sharding;
-};
-
-/// What was taken from the graph under the lock; nothing else is needed to run it.
-struct Cut {
-  int device;
-  const DeviceSet* devices;
-  Graph graph;
-  std::vector<Target> targets;
-  std::vector<bool> survives;     // see FindSurvivors
-  std::vector<Edge> dying;        // see EdgesOfDying
-  std::vector<ir::Value> leaves;  // that stand in the targets for the roots
-  Execution execution;
-  Worker::Place place;
-  bool is_bulk = false;  // see SplitCut
-};
-
-/// Pairs parameters whose buffers nothing can read after the step with the outputs that take
-/// their place: the new value of the tensor that held the data, else a root computed straight
-/// from it (p = p - g). No other output of its type will do: where the two are alive at once,
-/// XLA copies the parameter first, which costs more than a fresh buffer.
-std::vector<int> ChooseAliases(const Cut& cut) {
-  const Graph& graph = cut.graph;
-  std::vector<int> aliases(graph.data.size(), -1);
-  std::unordered_map<uint64_t, size_t> dying;  // parameters by the id of their data
-  for (size_t i = 0; i < graph.data.size(); ++i) {
-    if (!cut.survives[graph.data_positions[i]] && !graph.data[i]->foreign())
-      dying.emplace(graph.data[i]->id(), i);
-  }
-  if (dying.empty()) return aliases;
-  std::vector<bool> taken(graph.roots.size());
-  auto pair = [&](uint64_t id, size_t root) {
-    auto it = dying.find(id);
-    if (taken[root] || it == dying.end()) return;
-    if (graph.data[it->second]->shape() != graph.roots[root].shape()) return;
-    aliases[it->second] = static_cast<int>(root);
-    taken[root] = true;
-    dying.erase(it);
-  };
-  for (const Target& target : cut.targets) pair(target.overwrites, target.root);
-  // XLA may lay these out in another way than the parameter.
-  if (cut.devices->size() > 1) return aliases;
-  for (size_t root = 0; root < graph.roots.size() && !dying.empty(); ++root) {
-    for (const ir::Value& operand : graph.roots[root].node->operands()) {
-      if (taken[root]) break;  // Operations on lists have hundreds of operands.
-      if (DeviceData* data = LeafData(operand)) pair(data->id(), root);
-    }
-  }
-  return aliases;
-}
-
-bool HasCollective(const Graph& graph) {
-  return std::any_of(graph.order.begin(), graph.order.end(),
-                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
-}
-
-/// What is said of how the roots shall lie on several devices: by their tensors, or by
-/// the parameters that they take the place of. Those cannot be donated to another sharding.
-std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& aliases) {
-  std::vector<const Sharding*> shardings(cut.graph.roots.size());
-  for (const Target& target : cut.targets) {
-    if (!shardings[target.root]) shardings[target.root] = target.sharding;
-  }
-  for (size_t i = 0; i < aliases.size(); ++i) {
-    if (aliases[i] < 0) continue;
-    const Sharding*& root = shardings[aliases[i]];
-    if (!root) root = cut.graph.data[i]->sharding();
-    if (root != cut.graph.data[i]->sharding()) aliases[i] = -1;
-  }
-  return shardings;
-}
-
-ProgramPtr FindOrMakeProgram(Cut& cut, bool donate);
-
-/// Where other graphs had the same bulk: makes the cut one of the bulk alone, with the rest to be
-/// done on the host, and returns its program; see exec/host_edges.h. Else null.
-ProgramPtr SplitCut(Cut& cut, bool donate) {
-  const Graph& graph = cut.graph;
-  // A recording is one of programs; collectives are in the same programs in all processes.
-  if (cut.is_bulk || cut.devices->size() > 1 || CurrentRecorder() || HasCollective(graph)) {
-    return nullptr;
-  }
-  const std::optional<SplitGraph> split = Split(graph);
-  if (!split) return nullptr;
-  auto promise = [&](const ir::Value& value) {
-    for (size_t i = 0; i < graph.roots.size(); ++i) {
-      if (graph.roots[i] == value) return cut.execution.outputs[i];
-    }
-    auto data = c10::make_intrusive<DeviceData>(value.shape(), cut.device, cut.devices,
-                                                Sharding::Replicated());
-    data->set_location(value.node->location());
-    return data;
-  };
-  Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
-  std::vector<ir::Value> roots;
-  std::unordered_map<size_t, size_t> root_of;
-  for (size_t i : split->roots) {
-    root_of.emplace(i, roots.size());
-    roots.push_back(graph.roots[i]);
-    bulk.execution.outputs.push_back(cut.execution.outputs[i]);
-  }
-  Execution& execution = cut.execution;
-  GraphInputs inputs;
-  auto host = std::make_unique<HostEdges>();
-  auto& [before, after] = *host;
-  // By these, or later by whoever holds a tensor.
-  std::unordered_set<const ir::Node*> read;
-  for (const ir::Value& root : graph.roots) read.insert(root.node.get());
-  auto add = [&](HostCalls& calls, const ir::Node& node) {
-    calls.Add(node);
-    for (const ir::Value& operand : node.operands()) read.insert(operand.node.get());
-  };
-  for (const ir::Node* node : split->before) add(before, *node);
-  for (const ir::Value& value : split->inputs) {
-    const DeviceDataPtr data = promise(value);
-    before.Promise(value, data);
-    after.Bind(value, data);
-    inputs.emplace(value.node.get(), data);
-  }
-  for (const ir::Value& value : split->outputs) {
-    const DeviceDataPtr data = promise(value);
-    after.Bind(value, data);
-    if (std::find(roots.begin(), roots.end(), value) != roots.end()) continue;
-    roots.push_back(value);
-    bulk.execution.outputs.push_back(data);
-  }
-  for (const ir::Node* node : split->after) add(after, *node);
-  for (size_t i = 0; i < graph.roots.size(); ++i) {
-    const ir::Value& root = graph.roots[i];
-    const ir::Node* node = root.node.get();
-    if (root_of.contains(i) || inputs.contains(node)) continue;
-    const bool is_after =
-        std::find(split->after.begin(), split->after.end(), node) != split->after.end();
-    (is_after ? after : before).Promise(root, execution.outputs[i]);
-  }
-  {
-    auto lock = LockGraph();
-    bulk.graph = CollectGraph(std::move(roots), inputs);
-  }
-  if (!IsBulkOfOthers(bulk.graph.hash, graph.hash)) return nullptr;
-  std::unordered_map<const ir::Node*, bool> dies;
-  for (size_t i = 0; i < graph.order.size(); ++i) {
-    dies.emplace(graph.order[i], !cut.survives[i] && !read.contains(graph.order[i]));
-  }
-  for (const ir::Node* node : bulk.graph.order) bulk.survives.push_back(!dies.at(node));
-  for (Target target : cut.targets) {
-    const auto root = root_of.find(target.root);
-    if (root == root_of.end()) continue;
-    target.root = root->second;
-    bulk.targets.push_back(target);
-  }
-  bulk.execution.origin = execution.origin;
-  ProgramPtr program = FindOrMakeProgram(bulk, donate);
-  execution.outputs = std::move(bulk.execution.outputs);
-  execution.host = std::move(host);
-  // It is still known by its own hash and roots, which keep the nodes.
-  bulk.graph.hash = cut.graph.hash;
-  bulk.graph.roots = std::move(cut.graph.roots);
-  cut.graph = std::move(bulk.graph);
-  return program;
 }
 
 Signature SignatureOf(const Graph& graph) {
@@ -299,7 +67,16 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   const ir::Hash128 key = hasher.Finish();
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    if (ProgramPtr bulk = SplitCut(cut, donate)) return bulk;
+    if (std::optional<Bulk> bulk = SplitCut(cut)) {
+      program = FindOrMakeProgram(bulk->cut, donate);
+      cut.execution.outputs = std::move(bulk->cut.execution.outputs);
+      cut.execution.host = std::move(bulk->host);
+      // It is still known by its own hash and roots, which keep the nodes.
+      bulk->cut.graph.hash = graph.hash;
+      bulk->cut.graph.roots = std::move(cut.graph.roots);
+      cut.graph = std::move(bulk->cut.graph);
+      return program;
+    }
   }
   if (!program) program = Cache().Insert(key, std::make_shared<Program>());
   if (!program->made.load(std::memory_order_acquire)) {
@@ -355,43 +132,6 @@ void FailUnlowerable(const Cut& cut) {
       target.storage->Replace(root, MakeLeaf(failed));
     }
   }
-}
-
-/// Under the lock: puts promises in the place of what `storages` are pending for, which Run keeps;
-/// fills need no program. Nothing where nothing is pending.
-std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {
-  Worker& worker = GetWorker(device);
-  std::vector<ir::Value> roots;
-  std::map<std::pair<const ir::Node*, uint32_t>, size_t> position;
-  std::vector<Target> targets;
-  roots.reserve(storages.size());
-  for (const StoragePtr& storage : storages) {
-    ir::Value value = storage->value();
-    if (LeafData(value) || AssignFill(*storage, value)) continue;
-    auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
-    targets.push_back({storage.get(), it->second, storage->last_data(), storage->sharding()});
-    if (is_new) roots.push_back(std::move(value));
-  }
-  if (roots.empty()) return std::nullopt;
-
-  Cut cut{.device = device,
-          .devices = DevicesOf(device),
-          .graph = CollectGraph(std::move(roots)),
-          .targets = std::move(targets)};
-  // On several devices the compiler has a say in it.
-  const Sharding* sharding = cut.devices->size() > 1 ? nullptr : Sharding::Replicated();
-  for (const ir::Value& root : cut.graph.roots) {
-    cut.execution.outputs.push_back(
-        c10::make_intrusive<DeviceData>(root.shape(), device, cut.devices, sharding));
-    cut.execution.outputs.back()->set_location(root.node->location());
-    cut.leaves.push_back(MakeLeaf(cut.execution.outputs.back()));
-  }
-  for (const Target& t : cut.targets)
-    t.storage->Replace(cut.graph.roots[t.root], cut.leaves[t.root]);
-  cut.survives = FindSurvivors(cut.graph);
-  cut.dying = EdgesOfDying(cut.graph, cut.survives);
-  cut.place = worker.Reserve();
-  return cut;
 }
 
 void Record(const Cut& cut, Recorder& recorder) {
@@ -451,137 +191,6 @@ void Run(Cut cut, bool donate) {
   GetWorker(cut.device).Fill(std::move(cut.place), std::move(execution));
 }
 
-/// `storages` and all others that are evaluated with them: those whose values are computed on the
-/// way to theirs, which whoever reads values in a loop would have computed again by the next
-/// program, which would grow by it; and everything, if a collective is among that, since it runs
-/// once and what else is made of its results must not be left for later.
-std::vector<StoragePtr> WithCompanions(std::vector<StoragePtr> storages, int device) {
-  std::vector<StoragePtr> pending = Storage::Pending(device);
-  if (storages.size() == 1 && pending.size() <= 1) return storages;
-  std::vector<ir::Value> roots;
-  for (const StoragePtr& storage : storages) roots.push_back(storage->value());
-  const Graph graph = CollectGraph(std::move(roots));
-  if (CollectivePending(device) && HasCollective(graph)) return pending;
-  const std::unordered_set<StoragePtr> asked(storages.begin(), storages.end());
-  for (const StoragePtr& storage : pending) {
-    const ir::Value value = storage->value();
-    if (!LeafData(value) && graph.Contains(*value.node) && !asked.contains(storage)) {
-      storages.push_back(storage);
-    }
-  }
-  return storages;
-}
-
-/// The last read, see ReadsAll.
-struct LastRead {
-  const ir::SourceLocation* line = nullptr;
-  size_t pending = kMuch;  // how many nodes all that waited needed, where it needed little
-  size_t computed = 0;     // how many of its nodes earlier reads had computed
-  bool in_a_loop = false;
-
-  static constexpr size_t kMuch = std::numeric_limits<size_t>::max();
-};
-
-/// Whether a read had better compute all that is pending. Either it would compute again much that
-/// earlier ones did on their way, as an optimizer does that reads a norm of each gradient: a
-/// program for each, with most of the backward pass in it. Or it is one of a loop, read in the same
-/// line as before, that leaves more behind with every round. It may need little ("have all
-/// sequences ended?"), and what waits has grown by a round: whoever reads only that would have all
-/// rounds in one program at the end. Or it needs the bulk, and again more of what earlier rounds
-/// computed: counters that only the next round takes, whose chain is longer in each program.
-bool ReadsAll(const StoragePtr& storage) {
-  constexpr size_t kSmall = 64;
-  static std::unordered_map<int, LastRead> reads;
-  auto lock = LockGraph();
-  const ir::Value value = storage->value();
-  if (LeafData(value)) return false;
-  const ir::SourceLocation* line = value.node->location();
-  LastRead& last = reads[storage->device()];
-  if (!line || line != last.line) last = {.line = line};
-  if (last.in_a_loop) return true;
-  const Graph graph = CollectGraph({value});
-  if (graph.order.size() > kSmall) {
-    const auto computed =
-        static_cast<size_t>(std::ranges::count_if(graph.order, &ir::Node::computed));
-    last.in_a_loop = line && last.computed != 0 && computed > last.computed;
-    last.computed = computed;
-    last.pending = LastRead::kMuch;
-    return last.in_a_loop || 4 * computed > graph.order.size();
-  }
-  const size_t pending = CollectGraph(PendingValues(storage->device())).order.size();
-  last.in_a_loop = line && pending > last.pending && pending - last.pending > kSmall;
-  last.computed = 0;
-  last.pending = pending;
-  return last.in_a_loop;
-}
-
-/// A read of a number that the host can tell by itself, see HostAlone ("is anything masked?").
-bool EvaluateOnHost(Storage& storage) {
-  const ir::Value value = storage.value();
-  const DeviceSet* devices = DevicesOf(storage.device());
-  // A recording is one of programs.
-  if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentRecorder()) {
-    return false;
-  }
-  std::optional<HostCalls> calls = HostAlone(value);
-  if (!calls) return false;
-  auto data = c10::make_intrusive<DeviceData>(value.shape(), storage.device(), devices,
-                                              Sharding::Replicated());
-  data->set_location(value.node->location());
-  calls->Promise(value, data);
-  calls->Run(/*producer=*/0);
-  storage.Replace(value, MakeLeaf(data));
-  return true;
-}
-
-/// Of more results than this a compiler's passes take time by the square of their number.
-constexpr size_t kManyResults = 2048;
-constexpr size_t kResultsOfPart = 1024;
-
-/// With the lock held: parts of what is pending that have nothing in common but data and numbers,
-/// so that a program of each computes nothing twice. One part where that is few or one thing.
-std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
-  std::vector<std::vector<StoragePtr>> parts;
-  const auto whole = [&] {
-    parts.assign(1, std::move(pending));
-    return std::move(parts);
-  };
-  // A recording or a program with a name is one; replicas have to have the same programs.
-  if (pending.size() <= kManyResults || CurrentRecorder() || RunsAcrossProcesses() ||
-      !CurrentSettings()->name.empty()) {
-    return whole();
-  }
-  std::vector<ir::Value> roots;
-  for (const StoragePtr& storage : pending) roots.push_back(storage->value());
-  const Graph graph = CollectGraph(std::move(roots));
-  if (HasCollective(graph)) return whole();
-  // Each node's place in a tree of those that belong together, which ends with itself.
-  std::vector<size_t> above(graph.order.size());
-  std::iota(above.begin(), above.end(), size_t{0});
-  const auto top = [&](size_t i) {
-    while (above[i] != i) i = above[i] = above[above[i]];
-    return i;
-  };
-  for (size_t i = 0; i < graph.order.size(); ++i) {
-    for (const ir::Value& operand : graph.order[i]->operands()) {
-      if (!operand.node->operands().empty()) above[top(operand.node->mark().position)] = top(i);
-    }
-  }
-  std::vector<std::vector<StoragePtr>> groups;
-  std::unordered_map<size_t, size_t> group_of;
-  for (size_t i = 0; i < pending.size(); ++i) {
-    const size_t group =
-        group_of.emplace(top(graph.roots[i].node->mark().position), groups.size()).first->second;
-    if (group == groups.size()) groups.emplace_back();
-    groups[group].push_back(std::move(pending[i]));
-  }
-  for (std::vector<StoragePtr>& group : groups) {
-    if (parts.empty() || parts.back().size() + group.size() > kResultsOfPart) parts.emplace_back();
-    std::ranges::move(group, std::back_inserter(parts.back()));
-  }
-  return parts;
-}
-
 /// All that is pending on the device.
 void CutAndRun(int device) {
   std::vector<std::vector<StoragePtr>> parts;  // they outlive the cuts
@@ -639,6 +248,21 @@ void EndStep(int device) {
   CutUnasked(device);
 }
 
+/// These storages; the rest of the graph stays.
+void RunStorages(const std::vector<StoragePtr>& storages, int device) {
+  auto cut = [&] {
+    auto lock = LockGraph();
+    std::optional<Cut> made = CutGraph(storages, device);
+    if (made) {
+      for (const ir::Node* node : made->graph.order) {
+        if (!node->operands().empty()) node->set_computed();
+      }
+    }
+    return made;
+  }();
+  if (cut) Run(*std::move(cut), /*donate=*/false);
+}
+
 }  // namespace
 
 void SyncDevice(int device, bool wait) {
@@ -681,18 +305,7 @@ void SyncStorages(const std::vector<StoragePtr>& storages, bool wait) {
   for (const StoragePtr& storage : storages) by_device[storage->device()].push_back(storage);
   for (auto& [device, group] : by_device) {
     CutStepIfDue(device);
-    auto cut = [&] {
-      auto lock = LockGraph();
-      group = WithCompanions(std::move(group), device);
-      std::optional<Cut> made = CutGraph(group, device);
-      if (made) {
-        for (const ir::Node* node : made->graph.order) {
-          if (!node->operands().empty()) node->set_computed();
-        }
-      }
-      return made;
-    }();
-    if (cut) Run(*std::move(cut), /*donate=*/false);
+    RunStorages(PlanRead(std::move(group), device, /*may_run_all=*/false).storages, device);
   }
   if (wait) {
     for (auto& [device, group] : by_device) WaitDevice(device);
@@ -706,12 +319,17 @@ ir::Value Evaluate(const StoragePtr& storage) {
     if (LeafData(value)) return value;
     GrowthsOf(storage->device()).Read();
     // A read by one process alone must not change the programs that they share.
-    if (MayCut() && !RunsAcrossProcesses() && ReadsAll(storage)) {
-      StepFinderOf(storage->device()).Ran();
-      CutUnasked(storage->device());
+    const bool may_run_all = MayCut() && !RunsAcrossProcesses();
+    const int device = storage->device();
+    ReadPlan plan = PlanRead({storage}, device, may_run_all);
+    if (plan.all) {
+      StepFinderOf(device).Ran();
+      CutUnasked(device);
     }
     if (MayCut() && EvaluateOnHost(*storage)) continue;
-    SyncStorages({storage}, /*wait=*/false);
+    CheckMayCut();
+    CutStepIfDue(device);
+    RunStorages(plan.storages, device);
   }
 }
 

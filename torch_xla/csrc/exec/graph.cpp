@@ -60,46 +60,39 @@ void AddNumbers(const ir::Node& node, Graph& graph) {
 
 }  // namespace
 
-Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
+uint64_t GraphWalk::NextId() {
   static uint64_t walks = 0;
-  const uint64_t walk = ++walks;
+  return ++walks;
+}
+
+Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
   Graph graph;
   ir::Hasher hasher;
-  std::vector<std::pair<const ir::Node*, uint32_t>> stack;
-  auto open = [&](const ir::Node* node) {
-    if (node->mark().walk != walk) stack.emplace_back(node, 0);
+  GraphWalk walk;
+  const auto input_of = [&](const ir::Node& node) {
+    return inputs.empty() ? inputs.end() : inputs.find(&node);
+  };
+  const auto is_input = [&](const ir::Node& node) { return input_of(node) != inputs.end(); };
+  const auto visit = [&](const ir::Node& node) {
+    graph.order.push_back(&node);
+    if (const auto input = input_of(node); input != inputs.end()) {
+      graph.data.push_back(input->second);
+      graph.data_positions.push_back(node.mark().position);
+      hasher.Add(MakeLeaf(input->second).node->hash());
+      hasher.Add(uint64_t{0});
+      return;
+    }
+    hasher.Add(node.hash());
+    for (const ir::Value& operand : node.operands()) {
+      ir::Node::Mark& mark = operand.node->mark();
+      ++mark.uses;
+      hasher.Add((static_cast<uint64_t>(mark.position) << 16) | operand.index);
+    }
+    if (node.operands().empty()) hasher.Add(VisitLeaf(node, graph));
+    if (node.attributes().numbers) AddNumbers(node, graph);
   };
   for (const ir::Value& root : roots) {
-    open(root.node.get());
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      if (node->mark().walk == walk) {
-        stack.pop_back();
-      } else if (auto input = inputs.empty() ? inputs.end() : inputs.find(node);
-                 input != inputs.end()) {
-        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
-        graph.data.push_back(input->second);
-        graph.data_positions.push_back(node->mark().position);
-        graph.order.push_back(node);
-        hasher.Add(MakeLeaf(input->second).node->hash());
-        hasher.Add(uint64_t{0});
-        stack.pop_back();
-      } else if (next < node->operands().size()) {
-        open(node->operands()[next++].node.get());
-      } else {
-        node->mark() = {walk, static_cast<uint32_t>(graph.order.size()), 0};
-        graph.order.push_back(node);
-        hasher.Add(node->hash());
-        for (const ir::Value& operand : node->operands()) {
-          ir::Node::Mark& mark = operand.node->mark();
-          ++mark.uses;
-          hasher.Add((static_cast<uint64_t>(mark.position) << 16) | operand.index);
-        }
-        if (node->operands().empty()) hasher.Add(VisitLeaf(*node, graph));
-        if (node->attributes().numbers) AddNumbers(*node, graph);
-        stack.pop_back();
-      }
-    }
+    walk.From(*root.node, visit, is_input);
     ir::Node::Mark& mark = root.node->mark();
     ++mark.uses;
     hasher.Add((static_cast<uint64_t>(mark.position) << 16) | root.index);

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tensor/device_data.h"
@@ -43,6 +44,48 @@ struct Graph {
   size_t num_parameters() const {
     return data.size() + (floats.empty() ? 0 : 1) + (integers.empty() ? 0 : 1);
   }
+};
+
+/// Meets the nodes that values are made of, operands before users and each once, and marks each
+/// with its place in this order. One walk at a time in the process (LockGraph): a new walk makes
+/// the marks of those before it void.
+class GraphWalk {
+ public:
+  /// Calls `visit` for `root` and what it is made of, but for what was met before. Operands of a
+  /// node for which `is_input` is true are not looked at.
+  template <typename Visit, typename IsInput>
+  void From(const ir::Node& root, const Visit& visit, const IsInput& is_input) {
+    Open(root);
+    while (!stack_.empty()) {
+      auto& [node, next] = stack_.back();
+      if (node->mark().walk == id_) {
+        stack_.pop_back();
+      } else if (next < node->operands().size() && !is_input(*node)) {
+        Open(*node->operands()[next++].node);
+      } else {
+        const ir::Node& met = *node;
+        stack_.pop_back();
+        met.mark() = {id_, size_++, 0};
+        visit(met);
+      }
+    }
+  }
+  template <typename Visit>
+  void From(const ir::Node& root, const Visit& visit) {
+    From(root, visit, [](const ir::Node&) { return false; });
+  }
+  /// How many nodes it has met.
+  size_t size() const { return size_; }
+
+ private:
+  static uint64_t NextId();
+  void Open(const ir::Node& node) {
+    if (node.mark().walk != id_) stack_.emplace_back(&node, 0);
+  }
+
+  const uint64_t id_ = NextId();
+  uint32_t size_ = 0;
+  std::vector<std::pair<const ir::Node*, uint32_t>> stack_;  // with the next operand of each
 };
 
 /// Walks from `roots`. The hash covers every node, the wiring between them and the shapes of the

@@ -21,22 +21,15 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Bookkeeping is smaller than this, and less than this is no bulk.
+/// Bookkeeping is smaller than this.
 constexpr int64_t kFewElements = 1 << 18;
-constexpr size_t kBulk = 16;
 /// As many operations at most for a value that is read.
 constexpr size_t kFewCalls = 16;
-/// So many graphs of one bulk are programs as they are: in the first round of a loop that adds up
-/// there is no sum yet, and the second one is like all others.
-constexpr size_t kGraphs = 2;
-/// Beyond this many all is forgotten: at worst a program more is compiled.
-constexpr size_t kMaxBulks = 1 << 12;
 
 bool IsNumber(const ir::Node& node) {
   return &node.op() == &ir::ops::scalar || &node.op() == &ir::ops::Constant;
 }
 bool IsData(const ir::Node& node) { return &node.op() == &ir::ops::device_data; }
-bool IsLeaf(const ir::Node& node) { return IsData(node) || IsNumber(node); }
 
 bool IsSmallInteger(ir::ShapeRef shape) {
   return shape && c10::isIntegralType(shape->dtype, /*includeBool=*/true) &&
@@ -95,14 +88,6 @@ bool IsExact(const ir::OpSpec& op) {
   return handle && handle->schema().arguments().size() == op.args.size();
 }
 
-bool IsBookkeeping(const ir::Node& node) {
-  if (node.num_outputs() != 1 || !IsSmallInteger(node.shape()) || !IsExact(node.op())) return false;
-  for (const ir::Value& operand : node.operands()) {
-    if (!IsNumber(*operand.node) && !IsSmallInteger(operand.shape())) return false;
-  }
-  return true;
-}
-
 /// Puts what `value` is made of into `calls`, operands first; false where that is not for the host.
 bool CollectCalls(const ir::Value& value, std::vector<const ir::Node*>& calls) {
   const ir::Node& node = *value.node;
@@ -116,66 +101,16 @@ bool CollectCalls(const ir::Value& value, std::vector<const ir::Node*>& calls) {
   return true;
 }
 
-enum class Part : uint8_t { kLeaf, kBefore, kBulk, kAfter };
-
 }  // namespace
 
-std::optional<SplitGraph> Split(const Graph& graph) {
-  std::unordered_map<const ir::Node*, size_t> positions;
-  positions.reserve(graph.order.size());
-  std::vector<Part> parts(graph.order.size(), Part::kBulk);
-  auto part = [&](const ir::Value& value) -> Part& {
-    return parts[positions.at(value.node.get())];
-  };
-  std::vector<bool> light(graph.order.size());
-  for (size_t i = 0; i < graph.order.size(); ++i) {
-    const ir::Node& node = *graph.order[i];
-    positions.emplace(&node, i);
-    if (IsLeaf(node)) {
-      parts[i] = Part::kLeaf;
-      continue;
-    }
-    light[i] = IsBookkeeping(node);
-    if (!light[i]) continue;
-    bool before = true;
-    for (const ir::Value& operand : node.operands()) before &= part(operand) != Part::kBulk;
-    if (before) parts[i] = Part::kBefore;
+bool IsLeaf(const ir::Node& node) { return IsData(node) || IsNumber(node); }
+
+bool IsBookkeeping(const ir::Node& node) {
+  if (node.num_outputs() != 1 || !IsSmallInteger(node.shape()) || !IsExact(node.op())) return false;
+  for (const ir::Value& operand : node.operands()) {
+    if (!IsNumber(*operand.node) && !IsSmallInteger(operand.shape())) return false;
   }
-  // From the end: what nothing of the bulk needs.
-  std::vector<bool> needed(graph.order.size());
-  for (size_t i = graph.order.size(); i-- > 0;) {
-    if (parts[i] == Part::kBulk && light[i] && !needed[i]) parts[i] = Part::kAfter;
-    if (parts[i] != Part::kBulk) continue;
-    for (const ir::Value& operand : graph.order[i]->operands())
-      needed[positions.at(operand.node.get())] = true;
-  }
-  SplitGraph split;
-  std::unordered_set<const ir::Node*> inputs;
-  std::vector<std::pair<const ir::Node*, uint32_t>> outputs;
-  size_t bulk = 0;
-  for (size_t i = 0; i < graph.order.size(); ++i) {
-    const ir::Node& node = *graph.order[i];
-    if (parts[i] == Part::kBefore) split.before.push_back(&node);
-    if (parts[i] == Part::kAfter) split.after.push_back(&node);
-    if (parts[i] == Part::kBulk) ++bulk;
-    if (parts[i] != Part::kBulk && parts[i] != Part::kAfter) continue;
-    for (const ir::Value& operand : node.operands()) {
-      const Part from = part(operand);
-      if (from == Part::kBefore && inputs.insert(operand.node.get()).second)
-        split.inputs.push_back(operand);
-      if (from != Part::kBulk || parts[i] == Part::kBulk) continue;
-      const std::pair key(static_cast<const ir::Node*>(operand.node.get()), operand.index);
-      if (std::find(outputs.begin(), outputs.end(), key) != outputs.end()) continue;
-      outputs.push_back(key);
-      split.outputs.push_back(operand);
-    }
-  }
-  if (bulk < kBulk || split.before.size() + split.after.size() == 0) return std::nullopt;
-  for (size_t i = 0; i < graph.roots.size(); ++i) {
-    const Part from = part(graph.roots[i]);
-    if (from == Part::kBulk || from == Part::kLeaf) split.roots.push_back(i);
-  }
-  return split;
+  return true;
 }
 
 std::optional<HostCalls> HostAlone(const ir::Value& value) {
@@ -184,19 +119,6 @@ std::optional<HostCalls> HostAlone(const ir::Value& value) {
   HostCalls calls;
   for (const ir::Node* node : nodes) calls.Add(*node);
   return calls;
-}
-
-bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
-  using Graphs = c10::SmallVector<ir::Hash128, kGraphs>;
-  static std::mutex mutex;
-  static auto& bulks = *new std::unordered_map<ir::Hash128, Graphs, ir::Hash128Hasher>;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (bulks.size() >= kMaxBulks) bulks.clear();
-  Graphs& graphs = bulks[bulk];
-  if (std::find(graphs.begin(), graphs.end(), graph) != graphs.end()) return false;
-  if (graphs.size() == kGraphs) return true;
-  graphs.push_back(graph);
-  return false;
 }
 
 uint32_t HostCalls::SlotOf(const ir::Value& value) {

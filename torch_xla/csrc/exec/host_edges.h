@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "exec/graph.h"
 #include "tensor/device_data.h"
 
 namespace torch_xla::lazy {
@@ -68,24 +67,14 @@ struct HostEdges {
   HostCalls after;   // what is made of its results
 };
 
-/// A graph in three: what is done on the host before the program and after it, and the program.
-struct SplitGraph {
-  std::vector<const ir::Node*> before, after;
-  /// Results of `before` that the program or `after` needs, and of the program that `after` needs.
-  std::vector<ir::Value> inputs, outputs;
-  /// Those of the graph's roots that the program computes, by number.
-  std::vector<size_t> roots;
-};
-
-/// Nothing where there is nothing to split off, or what would be left is hardly worth it.
-std::optional<SplitGraph> Split(const Graph& graph);
+/// Whether a node is data or a number.
+bool IsLeaf(const ir::Node& node);
+/// Whether a node is one that the host may compute, as exactly as a device: an operation on a few
+/// integers.
+bool IsBookkeeping(const ir::Node& node);
 
 /// All that a value is made of, where that is a little bookkeeping of what came from the host:
 /// nobody need compile a program for it, nor wait for those that run. Else nothing.
 std::optional<HostCalls> HostAlone(const ir::Value& value);
-
-/// Whether two other graphs have been asked for whose bulk is that of this one: then it is worth a
-/// program of its own. Remembers it.
-bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph);
 
 }  // namespace torch_xla::lazy

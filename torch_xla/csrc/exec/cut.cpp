@@ -1,0 +1,162 @@
+#include "exec/cut.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "XLAOps.h"
+#include "debug/metrics.h"
+#include "distributed/collective_ops.h"
+#include "exec/recorder.h"
+#include "tensor/device.h"
+
+namespace torch_xla::lazy {
+
+using distributed::Sharding;
+
+namespace {
+
+/// A tensor that is nothing but a fill needs no program: its data is made on demand.
+bool AssignFill(Storage& storage, const ir::Value& value) {
+  const ir::Node& node = *value.node;
+  if (&node.op() != &ir::ops::fill) return false;
+  const ir::Node& number = *node.operands()[0].node;
+  if (&number.op() != &ir::ops::scalar && &number.op() != &ir::ops::Constant) return false;
+  auto data = c10::make_intrusive<DeviceData>(
+      value.shape(), storage.device(), ir::AttributeReader(number.attributes()).Scalar(),
+      storage.sharding() ? storage.sharding() : Sharding::Replicated());
+  data->set_location(node.location());
+  storage.Replace(value, MakeLeaf(data));
+  return true;
+}
+
+/// Which nodes of the graph, by position, can be read after it is cut: those with an owner
+/// outside of it (a tensor, or an op that another thread is tracing) and all below them.
+/// The tensors that are evaluated must own their results by now: then nobody can get hold
+/// of a node that has no such owner, whatever other threads do.
+std::vector<bool> FindSurvivors(const Graph& graph) {
+  std::vector<bool> survives(graph.order.size());
+  for (size_t i = graph.order.size(); i-- > 0;) {
+    const ir::Node& node = *graph.order[i];
+    if (!survives[i]) survives[i] = node.references() != node.mark().uses;
+    if (!survives[i]) continue;
+    for (const ir::Value& operand : node.operands()) survives[operand.node->mark().position] = true;
+  }
+  return survives;
+}
+
+/// The edges from nodes that die to what survives, and to device data. The dying are freed on
+/// another thread, at any time; who owns the rest must not depend on it: the edges are dropped
+/// before that.
+std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& survives) {
+  std::vector<Edge> edges;
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    if (survives[i]) continue;
+    const ir::Node& node = *graph.order[i];
+    for (size_t k = 0; k < node.operands().size(); ++k) {
+      const ir::Node& operand = *node.operands()[k].node;
+      if (operand.payload() || survives[operand.mark().position]) edges.push_back({&node, k});
+    }
+  }
+  return edges;
+}
+
+/// Of more results than this a compiler's passes take time by the square of their number.
+constexpr size_t kManyResults = 2048;
+constexpr size_t kResultsOfPart = 1024;
+
+}  // namespace
+
+std::unique_lock<std::mutex> LockGraph() {
+  static auto& mutex = *new std::mutex;
+  static auto& wait = *new debug::Metric("DeviceLockWait", debug::Unit::kTimeNs);
+  debug::ScopedTimer timer(wait);
+  return std::unique_lock<std::mutex>(mutex);
+}
+
+bool HasCollective(const Graph& graph) {
+  return std::any_of(graph.order.begin(), graph.order.end(),
+                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
+}
+
+std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {
+  Worker& worker = GetWorker(device);
+  std::vector<ir::Value> roots;
+  std::map<std::pair<const ir::Node*, uint32_t>, size_t> position;
+  std::vector<Target> targets;
+  roots.reserve(storages.size());
+  for (const StoragePtr& storage : storages) {
+    ir::Value value = storage->value();
+    if (LeafData(value) || AssignFill(*storage, value)) continue;
+    auto [it, is_new] = position.try_emplace({value.node.get(), value.index}, roots.size());
+    targets.push_back({storage.get(), it->second, storage->last_data(), storage->sharding()});
+    if (is_new) roots.push_back(std::move(value));
+  }
+  if (roots.empty()) return std::nullopt;
+
+  Cut cut{.device = device,
+          .devices = DevicesOf(device),
+          .graph = CollectGraph(std::move(roots)),
+          .targets = std::move(targets)};
+  // On several devices the compiler has a say in it.
+  const Sharding* sharding = cut.devices->size() > 1 ? nullptr : Sharding::Replicated();
+  for (const ir::Value& root : cut.graph.roots) {
+    cut.execution.outputs.push_back(
+        c10::make_intrusive<DeviceData>(root.shape(), device, cut.devices, sharding));
+    cut.execution.outputs.back()->set_location(root.node->location());
+    cut.leaves.push_back(MakeLeaf(cut.execution.outputs.back()));
+  }
+  for (const Target& t : cut.targets)
+    t.storage->Replace(cut.graph.roots[t.root], cut.leaves[t.root]);
+  cut.survives = FindSurvivors(cut.graph);
+  cut.dying = EdgesOfDying(cut.graph, cut.survives);
+  cut.place = worker.Reserve();
+  return cut;
+}
+
+std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
+  std::vector<std::vector<StoragePtr>> parts;
+  const auto whole = [&] {
+    parts.assign(1, std::move(pending));
+    return std::move(parts);
+  };
+  // A recording or a program with a name is one; replicas have to have the same programs.
+  if (pending.size() <= kManyResults || CurrentRecorder() || RunsAcrossProcesses() ||
+      !CurrentSettings()->name.empty()) {
+    return whole();
+  }
+  std::vector<ir::Value> roots;
+  for (const StoragePtr& storage : pending) roots.push_back(storage->value());
+  const Graph graph = CollectGraph(std::move(roots));
+  if (HasCollective(graph)) return whole();
+  // Each node's place in a tree of those that belong together, which ends with itself.
+  std::vector<size_t> above(graph.order.size());
+  std::iota(above.begin(), above.end(), size_t{0});
+  const auto top = [&](size_t i) {
+    while (above[i] != i) i = above[i] = above[above[i]];
+    return i;
+  };
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    for (const ir::Value& operand : graph.order[i]->operands()) {
+      if (!operand.node->operands().empty()) above[top(operand.node->mark().position)] = top(i);
+    }
+  }
+  std::vector<std::vector<StoragePtr>> groups;
+  std::unordered_map<size_t, size_t> group_of;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const size_t group =
+        group_of.emplace(top(graph.roots[i].node->mark().position), groups.size()).first->second;
+    if (group == groups.size()) groups.emplace_back();
+    groups[group].push_back(std::move(pending[i]));
+  }
+  for (std::vector<StoragePtr>& group : groups) {
+    if (parts.empty() || parts.back().size() + group.size() > kResultsOfPart) parts.emplace_back();
+    std::ranges::move(group, std::back_inserter(parts.back()));
+  }
+  return parts;
+}
+
+}  // namespace torch_xla::lazy
