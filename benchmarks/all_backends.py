@@ -322,34 +322,6 @@ def table(results: dict[str, dict[str, dict[str, Any]]], backends: list[str]) ->
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def plot(results: dict[str, dict[str, dict[str, Any]]], backends: list[str], path: str) -> None:
-    """Draws each job's steps over eager's; needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    running = [backend for backend in backends if backend != "limit"]
-    figure, axes = pyplot.subplots(figsize=(1.5 + len(results), 4), layout="constrained")
-    width = 0.8 / len(running)
-    for k, backend in enumerate(running):
-        places, heights = [], []
-        for i, found in enumerate(results.values()):
-            if "step_s" in found[backend] and "step_s" in found.get("eager", {}):
-                places.append(i + width * (k - len(running) / 2 + 0.5))
-                heights.append(found[backend]["step_s"] / found["eager"]["step_s"])
-        axes.bar(places, heights, width, label=backend)
-    for i, found in enumerate(results.values()):
-        if "step_s" in found.get("limit", {}) and "step_s" in found.get("eager", {}):
-            ratio = found["limit"]["step_s"] / found["eager"]["step_s"]
-            axes.hlines(ratio, i - 0.4, i + 0.4, "black", label="limit" if i == 0 else None)
-    axes.set_xticks(range(len(results)), list(results), rotation=30, ha="right")
-    axes.set_ylabel("step / eager's step")
-    axes.set_ylim(0, 2.5)
-    axes.legend(ncols=len(running) + 1, fontsize="small")
-    figure.savefig(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
@@ -366,7 +338,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for a turn")
     parser.add_argument("--upstream", metavar="PYTHON", help="of an environment of torch_xla")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
-    parser.add_argument("--plot", metavar="FILE", help="draw them, with matplotlib")
     args = parser.parse_args()
 
     missing = {"upstream"} if not args.upstream else set()
@@ -385,8 +356,6 @@ def main() -> None:
         if args.json:
             Path(args.json).write_text(json.dumps(results, indent=2))
     print(table(results, backends))
-    if args.plot:
-        plot(results, backends, args.plot)
 
 
 if __name__ == "__main__":

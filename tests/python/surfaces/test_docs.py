@@ -1,9 +1,11 @@
-"""The Python in README.md and docs/ runs; a block that cannot says so above it."""
+"""The Python in README.md and docs/ runs; generated pages are what their generators write."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import runpy
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -154,3 +156,25 @@ def test_what_is_run():
         runs = [block for block in _blocks(page) if not block.excuse]
         known = page.name in SETUP | AFTER | ALONE
         assert not runs or known, f"{page.name}:{runs[0].line} is not run by {__file__}"
+
+
+def test_benchmarks_are_written_from_the_results():
+    generator = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == generator["page"]()
+    assert (ROOT / "docs" / "jobs.svg").read_text() == generator["picture"]()
+    for file in (ROOT / "benchmarks" / "results").glob("*.json"):
+        run = generator["read"](file.stem)  # raises for a row with another number of cells
+        assert run.rows and run.machine and run.command, file.name
+        assert re.fullmatch(r"[0-9a-f]{7,}", run.commit), file.name
+
+
+def test_a_run_of_all_backends_becomes_a_file_of_results():
+    generator = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    keys = ("step_s", "cold_mb", "memory_mb", "cold_s", "warm_s")
+    backends = ("eager", "inductor", "jax", "xla", "replay")
+    run = {"mlp": {b: {k: i + j / 10 for j, k in enumerate(keys)} for i, b in enumerate(backends)}}
+    made = json.loads(generator["record"](run, "two cores", "a command"))
+    row = dict(zip(made["columns"], made["rows"][0], strict=True))
+    assert row["job"] == "mlp" and row["traced ms"] == 3000
+    assert row["replayed warm peak MB"] == 4.2 and row["jax warm first step s"] == 2.4
+    assert sorted(row) == sorted(generator["read"]("jobs_amd").rows[0])
