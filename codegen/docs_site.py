@@ -1,4 +1,4 @@
-"""What the site has beside docs/ (a hook of MkDocs): the front page, and the reference.
+"""What the site has beside docs/ (a hook of MkDocs): pages of the root, and the reference.
 
 README.md, CONTRIBUTING.md and CHANGELOG.md become pages. The reference is made of docstrings, which
 are read without importing anything, and of the extension's type stub, where it was built.
@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
-    "README.md": "index.md",
+    "README.md": "install.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
