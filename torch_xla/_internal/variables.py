@@ -73,15 +73,15 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "PJRT_DEVICE",
             "text",
             "",
-            "The platform: `CPU`, `CUDA`, `ROCM`, `TPU` or a registered name; by default the "
+            "The platform: `CPU`, `CUDA`, `ROCM`, `TPU` or a registered name. By default the "
             "first accelerator's plugin that has a device, else the CPU.",
         ),
         Variable(
             "PJRT_<NAME>_LIBRARY_PATH",
             "path",
             "",
-            "The plugin of that platform, a shared library. `PJRT_LIBRARY_PATH`: that of the "
-            "platform which `PJRT_DEVICE` names.",
+            "The plugin of that platform, a shared library. `PJRT_LIBRARY_PATH` names the plugin "
+            "of the platform in `PJRT_DEVICE`.",
             ("PJRT_LIBRARY_PATH",),
         ),
         Variable("CPU_NUM_DEVICES", "int", "1", "Devices of the CPU platform, 1 to 128."),
@@ -89,33 +89,33 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "PJRT_ALLOCATOR_PREALLOCATE",
             "flag",
             "1",
-            "A GPU's memory is taken at the start; off: as it is needed, so that several processes "
-            "and `torch.cuda` can share it.",
+            "Take a GPU's memory at the start. Off: take it as it is needed, so that several "
+            "processes and `torch.cuda` can share it.",
         ),
         Variable(
             "PJRT_ALLOCATOR_FRACTION",
             "float",
             "0.75",
-            "How much of a GPU's memory is taken, at most where it is not taken at the start.",
+            "The part of a GPU's memory to take; the most to take if it is not taken at the start.",
         ),
         Variable(
             "PJRT_ALLOCATOR_CUDA_ASYNC",
             "flag",
             "0",
-            "Memory of a GPU is of CUDA's own pool (`cudaMallocAsync`).",
+            "Take a GPU's memory from CUDA's own pool (`cudaMallocAsync`).",
         ),
         Variable(
             "XLA_TOPOLOGY",
             "text",
             "",
-            "Devices that are not there, to compile for: `v5e:2x4`, `h100:8`; "
+            "Compile for devices that are not there: `v5e:2x4`, `h100:8`; "
             "[platforms.md](platforms.md).",
         ),
         Variable(
             "XLA_USE_SPMD",
             "flag",
             "0",
-            "SPMD mode from the start, as `torch_xla.runtime.use_spmd()`.",
+            "Start in SPMD mode, as with `torch_xla.runtime.use_spmd()`.",
         ),
     ),
     "Replicas": (
@@ -126,20 +126,20 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_REPLICA_ADDRESS",
             "text",
             "",
-            "The address of this host for the replicas on others; by default that of the route to "
-            "`MASTER_ADDR`.",
+            "The address of this host for replicas on other hosts. By default the address of the "
+            "route to `MASTER_ADDR`.",
         ),
         Variable(
             "TORCH_XLA_STORE",
             "text",
             "",
-            "The address of the store of `xmp.spawn`, which it sets for its processes.",
+            "The address of the store of `xmp.spawn`, which sets it for its processes.",
         ),
         Variable(
             "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB",
             "int",
             "0",
-            "Gradients of one all-reduce of `xm.optimizer_step`, in megabytes; 0: all.",
+            "Megabytes of gradients in one all-reduce of `xm.optimizer_step`; 0: all in one.",
         ),
     ),
     "Programs": (
@@ -147,22 +147,22 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_AUTO_STEP",
             "flag",
             "1",
-            "A loop without `mark_step` is cut where its steps end: "
+            "Cut a loop without `mark_step` where its steps end: "
             "[architecture.md](architecture.md#steps-without-mark_step).",
         ),
         Variable(
             "XLA_REPLAY_CHECK",
             "int",
             "50",
-            "Every so many replayed calls one is traced in full and compared with the recording; "
-            "0: none. By default twice as many after each that agreed, up to 800: "
-            "[replay.md](replay.md).",
+            "After so many replayed calls one call is traced in full and compared with the "
+            "recording; 0: never. By default twice as many calls after each that agreed, up to "
+            "800: [replay.md](replay.md).",
         ),
         Variable(
             "XLA_NO_SPECIAL_SCALARS",
             "flag",
             "0",
-            "0 and 1 are parameters of programs, as other numbers are.",
+            "Make 0 and 1 parameters of programs, as other numbers are.",
         ),
         Variable("XLA_USE_BF16", "flag", "0", "Hold `float` and `double` as bf16."),
         Variable("XLA_USE_F16", "flag", "0", "Refused: there is no float16 behind `float`."),
@@ -171,38 +171,39 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_CPU_KERNELS",
             "flag",
             "1",
-            "Programs on the CPU call PyTorch's kernels, for linear algebra and where they are "
-            "faster (convolution, long log-softmax).",
+            "Programs on the CPU call PyTorch's kernels for linear algebra, and library kernels "
+            "where they are faster (convolution, long log-softmax).",
         ),
         Variable(
             "XLA_KERNELS",
             "text",
             "",
-            "`operation=implementation,…` before the table of kernels, for measurements: "
+            "For measurements: rows `operation=implementation,…` before the table of kernels: "
             "[op_lowering.md](op_lowering.md).",
         ),
         Variable(
             "XLA_COMPILATION_CACHE_SIZE",
             "int",
             "2048",
-            "Programs kept in memory; fewer when XLA:CPU's machine code uses up half of the memory "
-            "mappings that Linux allows a process (`vm.max_map_count`). Counter `EvictedCompile`.",
+            "How many programs are kept in memory. Fewer if XLA:CPU's machine code uses half of "
+            "the memory mappings that Linux allows a process (`vm.max_map_count`). Counter "
+            "`EvictedCompile`.",
         ),
         Variable(
             "XLA_PERSISTENT_CACHE_PATH",
             "path",
             "$XDG_CACHE_HOME/torch_xla/programs",
-            "The folder of compiled programs on disk, which a later process need not compile "
-            "again; empty: none; `gs://…`, `s3://…` and other places of fsspec's: mirrored in a "
-            "local folder. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
+            "The folder of compiled programs, which a later process need not compile again. "
+            "Empty: no folder. `gs://…`, `s3://…` and other places that fsspec knows are mirrored "
+            "in a local folder. `python -m torch_xla.cache` lists, verifies, clears and warms it. "
             "Counters `PersistentCacheHit`, `Miss`, `Write`, `Evict`, `CacheRejected`.",
         ),
-        Variable("XLA_PERSISTENT_CACHE_READ_ONLY", "flag", "0", "Nothing is written there."),
+        Variable("XLA_PERSISTENT_CACHE_READ_ONLY", "flag", "0", "Write nothing to that folder."),
         Variable(
             "XLA_PERSISTENT_CACHE_MAX_BYTES",
             "int",
             "10737418240",
-            "Its size; those that were not used for the longest time go.",
+            "The most bytes in that folder. Programs that were not used for the longest time go.",
         ),
     ),
     "Insight": (
@@ -211,96 +212,99 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "flag",
             "0",
             "Print why each program was compiled, what ran it, and which operations ran on the "
-            "CPU; check indices: [debugging.md](debugging.md).",
+            "CPU. Also check indices: [debugging.md](debugging.md).",
         ),
         Variable(
             "PT_XLA_DEBUG_LEVEL",
             "int",
             "0",
-            "1: compilations alone; 2, as `PT_XLA_DEBUG=1`: executions, too.",
+            "1: print compilations alone. 2, as `PT_XLA_DEBUG=1`: print executions, too.",
         ),
-        Variable("PT_XLA_DEBUG_FILE", "path", "", "To this file in place of the standard error."),
+        Variable("PT_XLA_DEBUG_FILE", "path", "", "Print to this file, not to the standard error."),
         Variable(
             "XLA_CHECK_INDICES",
             "flag",
             "0",
             "Raise IndexError for indices out of range that the device computes, and RuntimeError "
-            "for inputs and targets of `binary_cross_entropy` outside [0, 1], at the next read; "
-            "without it as `PT_XLA_DEBUG` says. Assign `torch_xla.config.check_indices`.",
+            "for probabilities and the like that are out of range, at the next read: "
+            "[differences.md](differences.md#errors). If it is not set, `PT_XLA_DEBUG` decides. "
+            "`torch_xla.config.check_indices` can be assigned to.",
         ),
         Variable(
             "XLA_IR_DEBUG",
             "flag",
             "0",
-            "Operations keep the whole stack of calls, and programs name their lines; the line "
-            "alone is always kept.",
+            "Keep the whole stack of calls of each operation, and name lines in programs. The "
+            "innermost line is always kept.",
             ("XLA_HLO_DEBUG",),
         ),
         Variable(
             "XLA_ON_RECOMPILE",
             "ignore|error",
             "ignore",
-            "`error`: compiling nearly the same graph again raises, with the reason.",
+            "`error`: raise if nearly the same graph is compiled again, with the reason.",
         ),
         Variable(
             "XLA_COMPILE_PROGRESS",
             "seconds",
             "5",
             "A compilation that takes longer shows a line on the terminal, which is erased at its "
-            "end; 0: none does. Where the standard error is no terminal, one line after twice as "
+            "end; 0: no line. If the standard error is no terminal, one line comes after twice as "
             "long.",
         ),
         Variable(
             "XLA_RECOMPILE_WARNING",
             "flag",
             "1",
-            "A line of warning when nearly the same graph is compiled again and again.",
+            "Print a line of warning if nearly the same graph is compiled again and again.",
         ),
         Variable(
             "XLA_SAVE_TENSORS_FILE",
             "path",
             "",
-            "Each graph that is cut is appended; `.<rank>` behind the name with several devices.",
+            "Append each graph that is cut to this file; with several devices `.<rank>` is behind "
+            "the name.",
         ),
         Variable(
             "XLA_SAVE_TENSORS_FMT",
             "text|hlo|dot",
             "text",
-            "How: as a list, as StableHLO (`hlo`), or for Graphviz (`dot`).",
+            "The form of these graphs: a list, StableHLO (`hlo`), or Graphviz (`dot`).",
         ),
         Variable(
             "XLA_SAVE_HLO_FILE",
             "path",
             "",
-            "A program that cannot be compiled is appended, as StableHLO.",
+            "Append a program that cannot be compiled to this file, as StableHLO.",
         ),
-        Variable("XLA_METRICS_FILE", "path", "", "Each sync appends the report of the metrics."),
-        Variable("XLA_EMIT_STEPLOG", "flag", "0", "Each sync prints a line to standard error."),
+        Variable("XLA_METRICS_FILE", "path", "", "Append the metrics' report at each sync."),
+        Variable("XLA_EMIT_STEPLOG", "flag", "0", "Print a line to standard error at each sync."),
         Variable("XLA_SYNC_WAIT", "flag", "0", "`torch_xla.sync` waits for the device."),
         Variable(
             "XLA_USE_EAGER_DEBUG_MODE",
             "flag",
             "0",
-            "In eager mode each operator waits for its end, so that an error has its line.",
+            "In eager mode wait for each operator, so that an error has the operator's line.",
         ),
     ),
 }
 
 # Read as well; they are others'.
 FOREIGN: dict[str, str] = {
-    "XLA_FLAGS": "XLA's own flags, read by the plugin. On the CPU a child process tries them first "
-    "(0.2 s): XLA ends a process over a flag that it does not know.",
-    "LIBTPU_INIT_ARGS": "The same of the TPU's plugin; both are part of a program's key on disk.",
-    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "Of `torchrun`: "
-    "which replica this process is.",
+    "XLA_FLAGS": "XLA's own flags, read by the plugin. On the CPU a child process tries them "
+    "first, because XLA ends a process over a flag that it does not know.",
+    "LIBTPU_INIT_ARGS": "Flags of the TPU's plugin. These and `XLA_FLAGS` are part of a program's "
+    "key on disk.",
+    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "Set by "
+    "`torchrun`: which replica this process is.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that `xmp.spawn` starts a process for.",
     "TPU_ACCELERATOR_TYPE, TPU_WORKER_HOSTNAMES, TPU_WORKER_ID, TPU_PROCESS_BOUNDS, "
     "TPU_VISIBLE_CHIPS, TPU_SKIP_MDS_QUERY, ALLOW_MULTIPLE_LIBTPU_LOAD": "Which part of which "
-    "slice this host is; else the cloud's metadata server says so. Some are set with "
-    "`XLA_TOPOLOGY`.",
-    "MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES": "With none of them set, "
-    "memory of a CPU device that is freed is kept for the next step: up to 512 MiB an arena, and "
-    "blocks of 1 MiB and more until as much is needed in one that none of them fits, or "
+    "slice this host is. If they are not set, the cloud's metadata server says so. `XLA_TOPOLOGY` "
+    "sets some of them.",
+    "MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_, GLIBC_TUNABLES": "If none of them is "
+    "set, freed memory of a CPU device is kept for the next step: up to 512 MiB an arena, and "
+    "blocks of 1 MiB and more until a block is needed that none of them fits, or until "
     "`torch.xla.empty_cache()`.",
     "HOME, XDG_CACHE_HOME": "Where the folder of compiled programs is by default.",
 }
@@ -379,11 +383,15 @@ def markdown() -> str:
         "<!-- Made by: python -c 'from torch_xla import config; print(config.markdown(), "
         'end="")\' -->\n'
         "# Configuration\n\n"
-        "The variables of the environment that torch_xla reads. `torch_xla.config` has each as an "
-        "attribute with a type (`torch_xla.config.compilation_cache_size`); what can be assigned "
-        "to while the process runs says so. `python -m torch_xla.doctor` shows those that are set. "
-        "A flag is off with `0`, `false`, `off`, `no` or nothing, in any case; a path may begin "
-        "with `~`. A name that is nearly one of these gets a line of warning at import.\n"
+        "The variables of the environment that torch_xla reads. Set them before the import: "
+        "some are read then, some at their first use, some each time.\n\n"
+        "- `torch_xla.config` has each as an attribute with a type "
+        "(`torch_xla.config.compilation_cache_size`). A variable that can be assigned to while the "
+        "process runs says so.\n"
+        "- `python -m torch_xla.doctor` shows the variables that are set.\n"
+        "- A flag is off with `0`, `false`, `off`, `no` or nothing, in any case. A path may begin "
+        "with `~`.\n"
+        "- A name that is nearly one of these gets a line of warning at import.\n"
     )
     for title, variables in GROUPS.items():
         text += f"\n## {title}\n\n" + _row(("variable", "type", "default", "meaning"))
@@ -401,7 +409,10 @@ def markdown() -> str:
                     variable.meaning,
                 )
             )
-    for title, rows in (("Of others", FOREIGN), ("Of torch_xla 2.9, not read here", NOT_READ)):
+    for title, rows in (
+        ("Of other programs", FOREIGN),
+        ("Of torch_xla 2.9, not read here", NOT_READ),
+    ):
         text += f"\n## {title}\n\n" + _row(
             ("variable", "meaning" if rows is FOREIGN else "instead")
         )
