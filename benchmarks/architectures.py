@@ -26,20 +26,21 @@ TOLERANCE = 1e-3
 
 INTRODUCTION = f"""# Models
 
-Tiny configurations with random weights, each in a process of its own: {STEPS} steps of SGD on xla
-(CPU plugin) and on the eager CPU from the same weights, dropout off. Written by `make models`.
+Does a model train as on the eager CPU, and does it stop compiling after the second step? `make
+models` writes this page. Each model is a tiny configuration with random weights in a process of its
+own. It takes {STEPS} steps of SGD on xla (CPU plugin) and on the eager CPU, from the same weights,
+without dropout.
 
-- **difference**: the largest relative one of the {STEPS} losses and of what they changed: the
-  distance of all parameters after them to eager's, by the way that eager's went. Up to
-  {TOLERANCE:g} is equal. Batch normalization over the few numbers of so small a batch can make
-  steps chaotic: a last bit becomes another result, on the eager CPU alone, too. Where they differ
-  in single precision they are compared in double, and "f64" says so.
-- **graphs**: programs that {ALL_STEPS} steps compiled, **late**: those after the second step.
-- **compile**: seconds, all graphs. **fallbacks**: operators that ran on the CPU after the second
-  step, with their number.
-- **ratio**: seconds of an xla step to those of an eager step, the shortest of the last
-  {ALL_STEPS - 2} of each. Models this small measure the overhead of a step and no more. "busy": the
-  machine had more work than cores, and the ratio would tell of that; seconds to compile do, too.
+- **difference**: the largest relative difference of the {STEPS} losses and of the parameters (their
+  distance to eager's, over the length of the way that eager's went). Up to {TOLERANCE:g} is equal.
+  "f64": the model was compared in double precision. Batch normalization over few numbers makes
+  single precision chaotic, on the eager CPU alone, too.
+- **graphs**: programs that {ALL_STEPS} steps compiled.
+- **late**: programs that were compiled after the second step.
+- **compile**: seconds, all graphs.
+- **fallbacks**: operators that ran on the CPU after the second step, with their number.
+- **ratio**: the shortest of the last {ALL_STEPS - 2} steps on xla, over eager's. Models this small
+  measure the overhead of a step and no more. "busy": the machine had more work than cores.
 """
 
 
