@@ -178,3 +178,31 @@ def test_a_run_of_all_backends_becomes_a_file_of_results():
     assert row["job"] == "mlp" and row["traced ms"] == 3000
     assert row["replayed warm peak MB"] == 4.2 and row["jax warm first step s"] == 2.4
     assert sorted(row) == sorted(generator["read"]("jobs_amd").rows[0])
+
+
+def _prose(page: Path) -> str:
+    """What stands neither in a block of code nor in a table."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_figures_are_in_the_results_and_pages_are_short():
+    pages = [*PAGES, ROOT / "CHANGELOG.md"]
+    found = {page.name: re.findall(r"\d ?(?:ms|µs|MB|GB|GB/s)\b", _prose(page)) for page in pages}
+    assert not {name: figures for name, figures in found.items() if figures}
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert max(release.count("\n") for release in releases) <= 60
+    assert (ROOT / "README.md").read_text().count("\n") <= 90
+    assert (ROOT / "docs" / "benchmarks.md").read_text().count("\n") <= 150
+
+
+def test_links_lead_somewhere():
+    def anchors(page: Path) -> set[str]:
+        titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+    for page in (*PAGES, ROOT / "CHANGELOG.md"):
+        for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name}: {name}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {name}#{anchor}"
