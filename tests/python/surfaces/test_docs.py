@@ -168,6 +168,15 @@ def test_benchmarks_are_written_from_the_results():
         assert re.fullmatch(r"[0-9a-f]{7,}", run.commit), file.name
 
 
+def test_the_readme_has_the_figures_of_the_results():
+    generator = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    rows = {row["job"]: row for row in generator["read"]("jobs_intel").rows}
+    text = (ROOT / "README.md").read_text()
+    for job, name in (("resnet18", "ResNet-18"), ("bert", "BERT")):
+        figures = (rows[job][f"{b} ms"] for b in ("replayed", "eager", "inductor", "jax"))
+        assert f"| {name}, a training step | {' | '.join(f'{f:.0f} ms' for f in figures)} |" in text
+
+
 def test_a_run_of_all_backends_becomes_a_file_of_results():
     generator = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
     keys = ("step_s", "cold_mb", "memory_mb", "cold_s", "warm_s")
