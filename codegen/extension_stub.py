@@ -2,7 +2,7 @@
 
 The extension is imported alone, without the Python package around it, which may be that of
 another build, or none. What it says in signatures is all that is in the stub; a C++ type that
-Python has no name for becomes `...`, which tests/python/core/test_types.py refuses.
+Python has no name for becomes `...`, which tests/python/package/test_types.py refuses.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from typing import Any
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import torch
-from bounds_exceptions import EXCUSES, Excuse
-from opinfo_cases import (
+from testing.bounds_exceptions import EXCUSES, Excuse
+from testing.opinfo_cases import (
     OPS,
     Case,
     _attempt,
@@ -43,9 +43,9 @@ from opinfo_cases import (
     dtype_name,
     dtypes_of,
 )
-from opinfo_exceptions import RANDOM
-from opinfo_testing import _difference, _one_line
-from process_testing import fork_child
+from testing.opinfo_exceptions import RANDOM
+from testing.opinfo_testing import _difference, _one_line
+from testing.process_testing import fork_child
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from tqdm import tqdm
 

@@ -37,9 +37,9 @@ if __name__ == "__main__":
 
 import torch
 import yaml
-from operators_page import read_platforms, with_platforms
-from opinfo_cases import CHECKS, DTYPES, OPS, dtype_name, plan
-from opinfo_exceptions import (
+from testing.operators_page import read_platforms, with_platforms
+from testing.opinfo_cases import CHECKS, DTYPES, OPS, dtype_name, plan
+from testing.opinfo_exceptions import (
     EXCEPTIONS,
     FALLBACK_REASONS,
     LAYOUT,
@@ -47,8 +47,8 @@ from opinfo_exceptions import (
     UNINITIALIZED,
     Excuse,
 )
-from opinfo_testing import check_op
-from process_testing import fork_child
+from testing.opinfo_testing import check_op
+from testing.process_testing import fork_child
 from tqdm import tqdm
 
 import torch_xla

@@ -25,10 +25,10 @@ if __name__ == "__main__":
 
 import torch
 from conformance import ROOT, run_all
-from operators_page import TITLES, read_platforms, with_platforms
-from opinfo_cases import OPS, _attempt, dtype_name, dtypes_of, make_cases
-from opinfo_exceptions import EXCEPTIONS
-from platforms_exceptions import REFUSED
+from testing.operators_page import TITLES, read_platforms, with_platforms
+from testing.opinfo_cases import OPS, _attempt, dtype_name, dtypes_of, make_cases
+from testing.opinfo_exceptions import EXCEPTIONS
+from testing.platforms_exceptions import REFUSED
 
 import torch_xla
 import torch_xla.core.xla_model as xm

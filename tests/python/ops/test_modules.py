@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from opinfo_exceptions import MODULE_TOLERANCES
+from testing.opinfo_exceptions import MODULE_TOLERANCES
 from torch.testing._internal.common_modules import ModuleInfo, module_db
 from torch.utils._pytree import tree_leaves, tree_map
 

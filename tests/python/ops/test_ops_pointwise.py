@@ -5,7 +5,7 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from op_testing import (
+from testing.op_testing import (
     BF16,
     BOOL,
     C64,

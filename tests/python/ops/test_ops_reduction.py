@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from op_testing import (
+from testing.op_testing import (
     BF16,
     BOOL,
     C64,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from op_testing import (
+from testing.op_testing import (
     BF16,
     C64,
     F32,

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from replay_testing import both, refused, right, status
+from testing.replay_testing import both, refused, right, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm

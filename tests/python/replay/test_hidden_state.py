@@ -19,7 +19,7 @@ import weakref
 
 import pytest
 import torch
-from replay_testing import refused, right
+from testing.replay_testing import refused, right
 
 settings = types.ModuleType("replay_settings")
 sys.modules["replay_settings"] = settings

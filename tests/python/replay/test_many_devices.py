@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from process_testing import python_output
-from replay_testing import batches, mlp, right, status
-from replica_testing import run_replicas
-from spmd_testing import in_spmd
+from testing.process_testing import python_output
+from testing.replay_testing import batches, mlp, right, status
+from testing.replica_testing import run_replicas
+from testing.spmd_testing import in_spmd
 
 import torch_xla
 import torch_xla.core.xla_model as xm

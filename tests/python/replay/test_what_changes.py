@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from replay_testing import status
+from testing.replay_testing import status
 from torch import nn
 from torch.overrides import TorchFunctionMode
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 import torch
-from op_testing import rand
-from process_testing import python_output
+from testing.op_testing import rand
+from testing.process_testing import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm

@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 import torch
-from op_testing import rand
-from process_testing import python_output
+from testing.op_testing import rand
+from testing.process_testing import python_output
 from torch import nn
 
 import torch_xla

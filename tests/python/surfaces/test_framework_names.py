@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 import torch
-from op_testing import rand
-from process_testing import run_python
-from replica_testing import run_replicas
+from testing.op_testing import rand
+from testing.process_testing import run_python
+from testing.replica_testing import run_replicas
 
 import torch_xla.core.xla_model as xm
 from torch_xla._internal import tpu

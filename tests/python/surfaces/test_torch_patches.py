@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from op_testing import rand
-from process_testing import python_output
+from testing.op_testing import rand
+from testing.process_testing import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -17,7 +17,7 @@ from torch_xla._internal import torch_patches
 
 def _run(code):
     return python_output(
-        "from cpu_programs import *\n" + code,
+        "from testing.cpu_programs import *\n" + code,
         PYTHONPATH=str(Path(__file__).parents[1]),
         PJRT_DEVICE="",  # Set, it asks for xla.
     )

@@ -1,5 +1,5 @@
 // The part of the XLA FFI C ABI that a custom-call handler (api_version 4) needs: the frame it is
-// called with. Checked by tests/python/core/test_pjrt_abi.py like pjrt_abi.h; one field per line.
+// called with. Checked by tests/python/runtime/test_pjrt_abi.py like pjrt_abi.h; one field per line.
 #pragma once
 
 #include "runtime/pjrt_abi.h"

@@ -1,5 +1,5 @@
 // The part of the PJRT C ABI that this runtime uses, declared from the published numbers: names,
-// field order and slot order are the ABI's own. tests/python/core/test_pjrt_abi.py checks every
+// field order and slot order are the ABI's own. tests/python/runtime/test_pjrt_abi.py checks every
 // size, offset, slot and enumerator below against the tables of the PyPI package `pypjrt`.
 //
 // Keep one field per line: the test reads this file.

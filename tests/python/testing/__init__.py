@@ -1,0 +1,1 @@
+"""What tests of several folders share, and the programs of `make conformance` with them."""
