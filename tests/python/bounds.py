@@ -32,6 +32,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import torch
 from testing.bounds_exceptions import EXCUSES, Excuse
+from testing.opinfo import _difference, _one_line
 from testing.opinfo_cases import (
     OPS,
     Case,
@@ -44,8 +45,7 @@ from testing.opinfo_cases import (
     dtypes_of,
 )
 from testing.opinfo_exceptions import RANDOM
-from testing.opinfo_testing import _difference, _one_line
-from testing.process_testing import fork_child
+from testing.processes import fork_child
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from tqdm import tqdm
 

@@ -38,6 +38,7 @@ if __name__ == "__main__":
 import torch
 import yaml
 from testing.operators_page import read_platforms, with_platforms
+from testing.opinfo import check_op
 from testing.opinfo_cases import CHECKS, DTYPES, OPS, dtype_name, plan
 from testing.opinfo_exceptions import (
     EXCEPTIONS,
@@ -47,8 +48,7 @@ from testing.opinfo_exceptions import (
     UNINITIALIZED,
     Excuse,
 )
-from testing.opinfo_testing import check_op
-from testing.process_testing import fork_child
+from testing.processes import fork_child
 from tqdm import tqdm
 
 import torch_xla

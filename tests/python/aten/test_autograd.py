@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from testing.process_testing import python_output
-from testing.tensor_testing import XLA, Net, xla
+from testing.processes import python_output
+from testing.tensors import XLA, Net, xla
 from torch import nn
 
 import torch_xla

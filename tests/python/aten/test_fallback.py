@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.op_testing import check, rand
+from testing.ops import check, rand
 
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met

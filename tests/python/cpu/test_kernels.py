@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, INF, NAN, check_many, rand
-from testing.process_testing import python_output, run_tests
+from testing.ops import BF16, INF, NAN, check_many, rand
+from testing.processes import python_output, run_tests
 
 import torch_xla.core.xla_model as xm
 from torch_xla import _XLAC

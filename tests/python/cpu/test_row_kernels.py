@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, INF, NAN, check_many, rand
-from testing.process_testing import python_output, run_tests
+from testing.ops import BF16, INF, NAN, check_many, rand
+from testing.processes import python_output, run_tests
 
 from torch_xla import _XLAC
 from torch_xla.stablehlo import exported_program_to_stablehlo

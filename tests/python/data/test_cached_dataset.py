@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from testing.gcs_testing import gcs_server
+from testing.gcs import gcs_server
 from torch.utils.data import DataLoader, Dataset
 
 from torch_xla.utils import gcsfs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 # Files larger than a limit of the process fail as those on a full disk do.
 CODE = """

@@ -8,7 +8,7 @@ from unittest import mock
 
 import fsspec
 import pytest
-from testing.gcs_testing import FaultyProxy, gcs_server
+from testing.gcs import FaultyProxy, gcs_server
 
 from torch_xla.utils import gcsfs
 

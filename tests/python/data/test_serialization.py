@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 import torch
-from testing.gcs_testing import gcs_server
-from testing.process_testing import run_python
-from testing.replica_testing import end_replicas, start_replicas
+from testing.gcs import gcs_server
+from testing.processes import run_python
+from testing.replicas import end_replicas, start_replicas
 
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.serialization as xser

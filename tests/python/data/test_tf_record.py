@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from testing.gcs_testing import gcs_server
+from testing.gcs import gcs_server
 from torch.utils.data import DataLoader
 
 from torch_xla.utils.tf_record_dataset import IndexedTfRecordDataset, TfRecordDataset

@@ -17,9 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from testing.gcs_testing import gcs_server
-from testing.process_testing import run_python
-from testing.replica_testing import run_replicas
+from testing.gcs import gcs_server
+from testing.processes import run_python
+from testing.replicas import run_replicas
 
 import torch_xla.core.xla_model as xm
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from testing.replica_testing import run_replicas
+from testing.replicas import run_replicas
 
 pytestmark = pytest.mark.multiprocess
 

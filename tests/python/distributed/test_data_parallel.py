@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 pytestmark = pytest.mark.multiprocess
 

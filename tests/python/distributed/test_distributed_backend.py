@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from testing.replica_testing import run_replicas
+from testing.replicas import run_replicas
 from torch import nn
 
 import torch_xla

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from testing.process_testing import run_python, start_python
-from testing.replica_testing import run_replicas
+from testing.processes import run_python, start_python
+from testing.replicas import run_replicas
 
 import torch_xla.core.collectives as collectives
 import torch_xla.distributed.xla_multiprocessing as xmp

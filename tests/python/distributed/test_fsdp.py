@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.replica_testing import run_replicas
+from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.replica_testing import run_replicas, start_replicas, wait_for_ends
+from testing.replicas import run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from testing.process_testing import start_python
-from testing.replica_testing import environment, run_replicas, start_replicas, wait_for_ends
+from testing.processes import start_python
+from testing.replicas import environment, run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
 import torch_xla.distributed.xla_multiprocessing as xmp

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.process_testing import start_python
-from testing.spmd_testing import in_spmd
+from testing.processes import start_python
+from testing.spmd import in_spmd
 from torch import nn
 
 import torch_xla

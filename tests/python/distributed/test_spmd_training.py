@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F  # noqa: N812
-from testing.spmd_testing import in_spmd
+from testing.spmd import in_spmd
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.process_testing import run_python
-from testing.replica_testing import run_replicas
+from testing.processes import run_python
+from testing.replicas import run_replicas
 from torch import nn
 
 import torch_xla

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.executor_testing import out_of_memory
+from testing.executor import out_of_memory
 
 import torch_xla
 import torch_xla.core.xla_model as xm

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 
 import torch
-from testing.plugin_testing import make_toy
-from testing.process_testing import python_output, start_python
+from testing.plugins import make_toy
+from testing.processes import python_output, start_python
 
 import torch_xla
 import torch_xla.debug.metrics as met

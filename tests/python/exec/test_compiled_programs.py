@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.executor_testing import compiles, model
-from testing.process_testing import run_python
+from testing.executor import compiles, model
+from testing.processes import run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm

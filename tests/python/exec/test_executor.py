@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.executor_testing import (
+from testing.executor import (
     compiles,
     executed_on_device,
     executions,
     model,
     out_of_memory,
 )
-from testing.process_testing import run_python, start_python
+from testing.processes import run_python, start_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm

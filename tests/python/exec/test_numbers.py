@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.op_testing import rand
+from testing.ops import rand
 from torch.utils._pytree import tree_map
 
 import torch_xla

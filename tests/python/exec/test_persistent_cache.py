@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testing.plugin_testing import make_toy
-from testing.process_testing import PREAMBLE, run_python, start_python
+from testing.plugins import make_toy
+from testing.processes import PREAMBLE, run_python, start_python
 
 from torch_xla import _XLAC, cache
 

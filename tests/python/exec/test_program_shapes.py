@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 import yaml
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 import torch_xla
 

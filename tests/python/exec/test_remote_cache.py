@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testing.process_testing import run_python, start_python
+from testing.processes import run_python, start_python
 
 pytestmark = pytest.mark.multiprocess
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm

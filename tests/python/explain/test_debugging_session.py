@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 ROOT = next(path for path in Path(__file__).parents if (path / "torch_xla").is_dir())
 PAGE = ROOT / "docs" / "debugging.md"

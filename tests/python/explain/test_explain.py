@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 import torch_xla
 from torch_xla.debug import explain, on_recompile

@@ -6,8 +6,8 @@ import re
 
 import torch
 from test_explain import line
-from testing.plugin_testing import make_toy
-from testing.process_testing import run_python
+from testing.plugins import make_toy
+from testing.processes import run_python
 
 import torch_xla
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from testing.plugin_testing import make_toy
-from testing.process_testing import start_python
+from testing.plugins import make_toy
+from testing.processes import start_python
 
 import torch_xla
 import torch_xla.debug.profiler as xp

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from testing.process_testing import run_python
+from testing.processes import run_python
 from torch import nn
 
 from torch_xla import _XLAC

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from test_explain import line
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 from torch_xla._internal import timeline, xspace
 from torch_xla.debug import profiler

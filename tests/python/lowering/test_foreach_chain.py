@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing import op_testing, process_testing
+from testing import ops, processes
 
 import torch_xla
 from torch_xla import _XLAC
@@ -21,8 +21,7 @@ SHAPES = [(3,), (), (64,), (2, 0), (7, 11), (600,), (33, 40), (2, 3, 4), (1,), (
 
 def make_lists(count: int, shapes: list[tuple[int, ...]] = SHAPES) -> Lists:
     return [
-        [op_testing.rand(*shape, seed=100 * i + k) for k, shape in enumerate(shapes)]
-        for i in range(count)
+        [ops.rand(*shape, seed=100 * i + k) for k, shape in enumerate(shapes)] for i in range(count)
     ]
 
 
@@ -68,7 +67,7 @@ def test_every_operation() -> None:
 
 
 def test_what_is_no_number_and_what_is_tiny() -> None:
-    special = torch.cat([op_testing.special(), torch.tensor([1e-40, -1e-40, 3e38])])
+    special = torch.cat([ops.special(), torch.tensor([1e-40, -1e-40, 3e38])])
     a = [special.repeat(2, 1) + i * 0 for i in range(9)]
     b = [special.flip(0).repeat(2, 1) for _ in range(9)]
 
@@ -137,7 +136,7 @@ def test_other_dtypes_are_as_before(dtype: torch.dtype) -> None:
 
 def test_parameters_are_updated_in_place() -> None:
     """From the second step on what the step before made is given away."""
-    weights = [op_testing.rand(16, 9, seed=i) for i in range(20)]
+    weights = [ops.rand(16, 9, seed=i) for i in range(20)]
     results = []
     for device in ("cpu", "xla"):
         parameters = [torch.nn.Parameter(w.clone().to(device)) for w in weights]
@@ -191,7 +190,7 @@ def test_gradients_of_embeddings_are_made_as_they_are_read(name: str, clips: boo
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randint(1000, (30, 4), generator=generator) for _ in range(3)]
     batches[1][:, 1:] = 3
-    weights = op_testing.rand(30, 4)
+    weights = ops.rand(30, 4)
     results = []
     for device in ("cpu", "xla"):
         model = Tables().to(device)
@@ -237,7 +236,7 @@ def test_rows_of_what_is_updated_in_place() -> None:
 @pytest.mark.skipif(not CALLS, reason="calls are switched off")
 @pytest.mark.parametrize("reads", [False, True])
 def test_gradients_that_others_read_are_made_once(reads: bool, tmp_path) -> None:
-    process_testing.python_output(
+    processes.python_output(
         f"""
         import torch, torch_xla
         tables = [torch.nn.Embedding(100, 8).to("xla") for _ in range(4)]
@@ -263,4 +262,4 @@ def test_gradients_that_others_read_are_made_once(reads: bool, tmp_path) -> None
 
 @pytest.mark.skipif(not CALLS, reason="calls are switched off")
 def test_without_calls() -> None:
-    process_testing.run_tests(__file__, XLA_CPU_KERNELS="0")
+    processes.run_tests(__file__, XLA_CPU_KERNELS="0")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from testing.operators_page import read_platforms, with_platforms
-from testing.process_testing import run_tests
+from testing.processes import run_tests
 
 PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 OPS = Path(__file__).parents[1] / "ops"

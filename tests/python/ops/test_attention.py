@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, F16, F64, INF, check_many, rand
-from testing.process_testing import run_tests
+from testing.ops import BF16, F16, F64, INF, check_many, rand
+from testing.processes import run_tests
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_xla.debug.metrics as met

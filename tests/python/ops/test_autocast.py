@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import rand
+from testing.ops import rand
 from torch import nn
 
 import torch_xla

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 OPS = (
     "argsort",

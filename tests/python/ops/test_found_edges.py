@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import (
+from testing.ops import (
     C64,
     C128,
     F32,

@@ -5,7 +5,7 @@ PyTorch's graphs (torch.compile, torch.export) have them, so none of them may re
 
 import pytest
 import torch
-from testing.op_testing import rand
+from testing.ops import rand
 
 import torch_xla.debug.metrics as met
 

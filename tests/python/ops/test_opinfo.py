@@ -8,9 +8,9 @@ ones as the CPU; what opinfo_exceptions.py excuses is excused here too.
 from __future__ import annotations
 
 import pytest
+from testing.opinfo import check_op, dtype_difference
 from testing.opinfo_cases import ALL_DTYPES, OPS, dtype_name, dtypes_of
 from testing.opinfo_exceptions import EXCEPTIONS, FALLBACK_REASONS, Excuse
-from testing.opinfo_testing import check_op, dtype_difference
 
 SAMPLES = 2
 

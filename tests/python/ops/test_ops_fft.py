@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from testing.op_testing import C64, C128, F32, F64, I64, check_many, rand
+from testing.ops import C64, C128, F32, F64, I64, check_many, rand
 
 ONE = (torch.fft.fft, torch.fft.ifft, torch.fft.hfft)
 ONE_REAL = (torch.fft.rfft, torch.fft.ihfft)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from testing.op_testing import check, check_many
+from testing.ops import check, check_many
 
 import torch_xla
 from torch_xla import _XLAC

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.op_testing import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
-from testing.process_testing import python_output, run_python
+from testing.ops import C64, C128, F32, F64, I8, I32, I64, U8, check, check_many, rand
+from testing.processes import python_output, run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm

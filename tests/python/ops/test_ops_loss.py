@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
+from testing.ops import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
 
 import torch_xla
 import torch_xla.debug.metrics as met

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, F16, F32, F64, I32, I64, INF, NAN, U8, check, check_many, rand
+from testing.ops import BF16, F16, F32, F64, I32, I64, INF, NAN, U8, check, check_many, rand
 
 aten = torch.ops.aten
 

@@ -3,7 +3,7 @@ aten/histogram_ops.cpp)."""
 
 import pytest
 import torch
-from testing.op_testing import BF16, F64, I32, I64, INF, NAN, U8, check, check_many, rand, special
+from testing.ops import BF16, F64, I32, I64, INF, NAN, U8, check, check_many, rand, special
 
 import torch_xla.core.xla_model as xm
 

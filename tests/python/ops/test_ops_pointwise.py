@@ -5,7 +5,7 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import (
+from testing.ops import (
     BF16,
     BOOL,
     C64,

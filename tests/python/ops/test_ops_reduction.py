@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from testing.op_testing import (
+from testing.ops import (
     BF16,
     BOOL,
     C64,

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, F16, F64, I64, INF, NAN, U8, check, check_many, rand
+from testing.ops import BF16, F16, F64, I64, INF, NAN, U8, check, check_many, rand
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from testing.op_testing import (
+from testing.ops import (
     BF16,
     C64,
     F32,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from testing.op_testing import fallbacks
+from testing.ops import fallbacks
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
 import torch_xla

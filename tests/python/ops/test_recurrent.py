@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from testing.op_testing import BF16, F16, F32, F64, INF, NAN, check_many, rand
-from testing.process_testing import run_tests
+from testing.ops import BF16, F16, F32, F64, INF, NAN, check_many, rand
+from testing.processes import run_tests
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import BF16, C64, F16, F32, F64, I8, I16, I32, I64, INF, NAN, U8, check_many
+from testing.ops import BF16, C64, F16, F32, F64, I8, I16, I32, I64, INF, NAN, U8, check_many
 
 FIRST = torch.tensor([-0.0, 0.0, -0.0, 0.0, 1.0, NAN, -1.0, 2.0])
 SECOND = torch.tensor([0.0, -0.0, -0.0, 0.0, NAN, 1.0, -0.0, -3.0])

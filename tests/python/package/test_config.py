@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 from torch_xla import config
 from torch_xla._internal import variables

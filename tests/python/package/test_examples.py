@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

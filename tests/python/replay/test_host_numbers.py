@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from testing.replay_testing import batches, both, clipped_step, mlp, refused, right, status
+from testing.replay import batches, both, clipped_step, mlp, refused, right, status
 
 import torch_xla
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from testing.process_testing import python_output
-from testing.replay_testing import batches, mlp, right, status
-from testing.replica_testing import run_replicas
-from testing.spmd_testing import in_spmd
+from testing.processes import python_output
+from testing.replay import batches, mlp, right, status
+from testing.replicas import run_replicas
+from testing.spmd import in_spmd
 
 import torch_xla
 import torch_xla.core.xla_model as xm

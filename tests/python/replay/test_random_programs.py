@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from testing.replay_testing import both
+from testing.replay import both
 from torch import nn
 
 QUICK = 4

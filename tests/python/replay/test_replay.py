@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from testing.replay_testing import batches, clipped_step, mlp, refused, right, status
+from testing.replay import batches, clipped_step, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.debug.metrics as met

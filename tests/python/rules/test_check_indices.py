@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.op_testing import INF, NAN, rand
-from testing.process_testing import start_python
+from testing.ops import INF, NAN, rand
+from testing.processes import start_python
 
 import torch_xla
 import torch_xla.debug.metrics as met

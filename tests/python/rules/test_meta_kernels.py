@@ -1,6 +1,6 @@
 """What knows the shapes of results: rules/shape_inference.h."""
 
-from testing.process_testing import python_output
+from testing.processes import python_output
 
 
 def test_inference_imports_no_compiler_of_pytorch():

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.op_testing import BF16, F32, F64, I32, I64, INF, NAN, check_many, rand, special
-from testing.process_testing import python_output
+from testing.ops import BF16, F32, F64, I32, I64, INF, NAN, check_many, rand, special
+from testing.processes import python_output
 from torch.utils._pytree import tree_map
 
 import torch_xla

@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from testing.process_testing import python_output, start_python
+from testing.processes import python_output, start_python
 
 from torch_xla import aot
 from torch_xla.experimental.scan import scan

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 
 def run(**environment: str) -> subprocess.CompletedProcess:

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from testing.plugin_testing import SOURCES, cpu_plugin, make_toy
-from testing.process_testing import start_python
+from testing.plugins import SOURCES, cpu_plugin, make_toy
+from testing.processes import start_python
 
 from torch_xla import plugin_check
 from torch_xla._internal.plugin_functions import FUNCTIONS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 from torch_xla import _XLAC
 from torch_xla._internal import plugins

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from testing.process_testing import python_output
+from testing.processes import python_output
 
 _LOADED = "\nimport sys; print('torch_xla' in sys.modules)"
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 import torch
-from testing.op_testing import rand
-from testing.process_testing import python_output
+from testing.ops import rand
+from testing.processes import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import rand
+from testing.ops import rand
 from torch import nn
 
 import torch_xla.debug.metrics as met

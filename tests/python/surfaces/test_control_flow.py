@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 import torch
-from testing.op_testing import rand
-from testing.process_testing import python_output
+from testing.ops import rand
+from testing.processes import python_output
 from torch import nn
 
 import torch_xla

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from testing.op_testing import rand
+from testing.ops import rand
 
 from torch_xla._internal import device_module
 

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm

@@ -6,7 +6,7 @@ import importlib
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.op_testing import rand
+from testing.ops import rand
 from torch import nn
 
 import torch_xla

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 import torch
-from testing.op_testing import rand
-from testing.process_testing import run_python
-from testing.replica_testing import run_replicas
+from testing.ops import rand
+from testing.processes import run_python
+from testing.replicas import run_replicas
 
 import torch_xla.core.xla_model as xm
 from torch_xla._internal import tpu

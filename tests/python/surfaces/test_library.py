@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from testing.op_testing import check, check_many, rand
+from testing.ops import check, check_many, rand
 
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met

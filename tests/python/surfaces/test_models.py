@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.op_testing import fallbacks
-from testing.process_testing import python_output
+from testing.ops import fallbacks
+from testing.processes import python_output
 from torch import nn
 
 import torch_xla

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from testing.process_testing import python_output
+from testing.processes import python_output
 from torch.utils.checkpoint import checkpoint
 
 import torch_xla

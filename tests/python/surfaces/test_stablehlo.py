@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from testing.op_testing import check, check_many, rand
+from testing.ops import check, check_many, rand
 
 import torch_xla
 import torch_xla.core.xla_model as xm

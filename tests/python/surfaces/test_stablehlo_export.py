@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from testing.op_testing import rand
+from testing.ops import rand
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributions as D
 import torch.nn.functional as F
-from testing.op_testing import rand
+from testing.ops import rand
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 SCRIPT = """
 import sys

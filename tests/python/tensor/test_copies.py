@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 import torch
-from testing.tensor_testing import DTYPES, FLOAT8, XLA, Net, bits, sample, xla
+from testing.tensors import DTYPES, FLOAT8, XLA, Net, bits, sample, xla
 from torch import nn
 
 import torch_xla

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from testing.tensor_testing import COMPLEX, DTYPES, FLOAT8, FLOATS, XLA, bits, sample, xla
+from testing.tensors import COMPLEX, DTYPES, FLOAT8, FLOATS, XLA, bits, sample, xla
 from torch import nn
 
 import torch_xla

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 import torch
-from testing.process_testing import python_output
-from testing.tensor_testing import xla
+from testing.processes import python_output
+from testing.tensors import xla
 from torch.utils.data import DataLoader, TensorDataset
 
 import torch_xla

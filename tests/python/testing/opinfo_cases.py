@@ -1,5 +1,5 @@
 """The calls of an operator of PyTorch's database that are made on both devices, and what is held
-against what: opinfo_testing.py makes and judges them.
+against what: opinfo.py makes and judges them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
-from testing.op_testing import WIDE
 from testing.opinfo_exceptions import (
     CANONICAL,
     LAYOUT,
     NO_EMPTY,
 )
+from testing.ops import WIDE
 
 DTYPES = (
     torch.float32,

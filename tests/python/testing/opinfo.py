@@ -19,7 +19,6 @@ from torch.testing._internal.opinfo.core import OpInfo
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
-from testing.op_testing import no_worse
 from testing.opinfo_cases import (
     BATCH,
     CHECKS,
@@ -42,6 +41,7 @@ from testing.opinfo_exceptions import (
     SOMETIMES_RANDOM,
     UNINITIALIZED,
 )
+from testing.ops import no_worse
 
 
 def _one_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
-from testing.process_testing import run_python
+from testing.processes import run_python
 
 from torch_xla._internal import greeting, replication
 from torch_xla._internal.replication import Topology

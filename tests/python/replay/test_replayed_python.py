@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from testing.replay_testing import both, refused, right, status
+from testing.replay import both, refused, right, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -339,7 +339,7 @@ class TestReads:
 
         for _ in range(4):
             f(torch.ones(2, device=device))
-        assert "test_footguns.py:" in status(f).reason
+        assert "test_replayed_python.py:" in status(f).reason
 
     def test_cpu_tensor_from_outside(self, device):
         def program(compile, device):

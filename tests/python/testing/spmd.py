@@ -1,7 +1,7 @@
 """Runs tests in SPMD mode with four devices, in another process.
 
 That is one process for all tests, as long as none breaks it, or one for a test alone. They are
-forked off a server that has imported everything and used nothing: see replica_testing.
+forked off a server that has imported everything and used nothing: see replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from testing import replica_testing  # noqa: F401  (which says what the server imports)
+from testing import replicas  # noqa: F401  (which says what the server imports)
 
 
 def _serve(connection: Connection, enter: bool, environment: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from testing.replay_testing import both, mlp, refused, right, status
+from testing.replay import both, mlp, refused, right, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from testing.replay_testing import status
+from testing.replay import status
 from torch import nn
 from torch.overrides import TorchFunctionMode
 

@@ -19,7 +19,7 @@ import weakref
 
 import pytest
 import torch
-from testing.replay_testing import refused, right
+from testing.replay import refused, right
 
 settings = types.ModuleType("replay_settings")
 sys.modules["replay_settings"] = settings
@@ -126,7 +126,7 @@ GUARDED = {
 
 REFUSED = {
     # It can reach all that this module has.
-    "globals": (set_global, lambda: globals()[NAME], "test_hidden_state."),
+    "globals": (set_global, lambda: globals()[NAME], "test_guarded_state."),
     "weak_values": (set_weak, lambda: WEAK["key"].value, "another object than before"),
     "shared": (lambda v: setattr(SHARED, "value", v), lambda: SHARED.value, "other processes"),
     "ctypes": (lambda v: setattr(NUMBER, "value", v), lambda: NUMBER.value, "no guard sees into"),

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from testing.process_testing import start_python
+from testing.processes import start_python
 
 _COMPUTE = """
 import torch, torch_xla

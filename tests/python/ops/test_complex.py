@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from testing.op_testing import C64, C128, INF, NAN
+from testing.ops import C64, C128, INF, NAN
 
 FUNCTIONS = (
     "abs acos acosh angle asin asinh atan atanh cos cosh exp exp2 log log10 log2 reciprocal rsqrt "
