@@ -23,6 +23,8 @@ import operators
 import torch
 import torch.nn.functional as F
 
+import torch_xla
+
 HALF = (torch.float16, torch.bfloat16)
 FLOAT = (torch.float32, torch.float64, *HALF)
 INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -496,7 +498,17 @@ def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
     return program
 
 
+def agrees(*lines: str) -> None:
+    """Asserts that the lines do on xla what they do on the CPU, whole and one by one."""
+    reference = environment("cpu", "cpu")
+    program = Program(list(lines), [execute(line, reference).split(":")[0] for line in lines])
+    env = environment("xla:0", "xla:0", torch_xla.sync)
+    said = check(program, env, program.run(env))
+    said = said or blame(program, ("xla:0", "xla:0"), torch_xla.sync)
+    assert not said, said
+
+
 def as_test(program: Program, said: str, seed: int) -> str:
-    """The program as a test to paste into test_found.py."""
+    """The program as a test, for the file of its operator's family in tests/python/ops."""
     body = "\n".join(f"        {line!r}," for line in program.lines)
-    return f"def test_{seed}():\n    # {said[:150]}\n    agrees(\n{body}\n    )\n"
+    return f"def test_{seed}():\n    # {said[:150]}\n    programs.agrees(\n{body}\n    )\n"

@@ -44,6 +44,8 @@ def test_a_wrong_line_is_found_and_made_short():
         ],
         [""] * 5,
     )
+    with pytest.raises(AssertionError, match="v3"):
+        programs.agrees(*program.lines)
     devices = ("xla:0", "xla:0")
     assert programs.blame(program, devices, lambda: None).startswith("v3 = ")
     short = programs.shrink(program, lambda p: bool(programs.blame(p, devices, lambda: None)))

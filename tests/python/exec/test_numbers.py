@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from number_sweep import LIMIT, sweep
 from testing.ops import rand
 from torch.utils._pytree import tree_map
 
@@ -392,3 +393,19 @@ def test_a_view_that_is_empty_wherever_it_begins(device: torch.device) -> None:
             assert other.cpu().equal(view)
         assert there[i:].cpu().equal(x[i:])
         assert there.tensor_split(i + 1)[-1].cpu().equal(x.tensor_split(i + 1)[-1])
+
+
+# Of all that number_sweep.py takes (`make conformance`).
+OPERATORS = (
+    "add|addcmul|clamp|div|float_power|lerp|pow|remainder|sub|nan_to_num|masked_fill|fill|full_like|"
+    "new_full|index_fill|addmm|logit|histc|cdist|linalg_norm|nn_functional_(elu|leaky_relu|"
+    "huber_loss|smooth_l1_loss|layer_norm|threshold|softplus)"
+)
+
+
+@pytest.mark.parametrize("values", [6])
+def test_numbers_share_programs(values: int) -> None:
+    results, bad = sweep(rf"^({OPERATORS})$", values)
+    assert len(results) > 20
+    assert not bad, {name: results[name] for name in bad}
+    assert LIMIT == 3

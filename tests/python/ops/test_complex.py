@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from testing.ops import C64, C128, INF, NAN
+from testing.ops import C64, C128, INF, NAN, check, check_many, rand
 
 FUNCTIONS = (
     "abs acos acosh angle asin asinh atan atanh cos cosh exp exp2 log log10 log2 reciprocal rsqrt "
@@ -82,3 +82,60 @@ def test_zeros_have_no_sign_in_sign(device: torch.device) -> None:
         zeros = torch.tensor([-0.0, 0.0], dtype=dtype)
         for function in (torch.sign, torch.sgn):
             assert not function(zeros.to(device)).signbit().any()
+
+
+@pytest.mark.parametrize("dtype", [C64, C128])
+def test_complex_powers_of_zero(dtype: torch.dtype) -> None:
+    zero = torch.zeros(2, dtype=dtype)
+    numbers = (0j, 1j, 1 + 1j, -1 + 1j, 2 + 0j, -2 + 0j, 0.5 + 0j, 1 + 0j)
+    cases = [(torch.pow, (zero, number)) for number in (*numbers, 0, 2, -2, -1, 0.7, -0.7, 3)]
+    cases += [(torch.pow, (zero, torch.full((2,), y, dtype=dtype))) for y in numbers]
+    cases += [(torch.pow, (0, torch.full((2,), y, dtype=dtype))) for y in numbers]
+    cases += [(torch.pow, (rand(4, dtype=dtype), y)) for y in numbers]
+    cases += [(torch.pow, (torch.zeros(2), 1j))]
+    check_many(cases, rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_of_one_to_complex_powers() -> None:
+    exponents = torch.tensor([complex(INF, 0), complex(0, INF), complex(NAN, 1), 2 + 1j, 0])
+    check_many(
+        [
+            (torch.pow, (base, exponents.to(dtype)))
+            for base in (1, 1.0, 1 + 0j, 2, 1j)
+            for dtype in (C64, C128)
+        ]
+    )
+
+
+def test_functions_at_their_cuts() -> None:
+    axis = torch.tensor([-2.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0], dtype=torch.float64)
+    z = torch.complex(axis.reshape(-1, 1).expand(8, 8), axis.expand(8, 8))
+    functions = torch.sqrt, torch.acos, torch.acosh, torch.asin, torch.asinh, torch.atan
+    check_many([(function, (z,)) for function in functions])
+    check(lambda z: torch.stack([function(z) for function in functions]), z)
+
+
+def test_conjugate_in_place() -> None:
+    check_many([(torch.Tensor.conj_physical_, (x,)) for x in (rand(3, 2, dtype=C64), rand(3))])
+
+
+def test_powers_and_quotients() -> None:
+    parts = torch.tensor([-INF, -2.0, -0.0, 0.0, 1.0, 3.0, INF, NAN])
+    z = torch.complex(parts.reshape(-1, 1).expand(8, 8), parts.expand(8, 8))
+    zero, inner = parts[3], z[1:6, 1:6]
+    cases = [
+        (torch.div, (z, z.T.contiguous())),
+        (torch.div, (z, 0)),
+        (torch.div, (z, torch.complex(-0.0 * zero, parts[2]))),
+        (torch.pow, (z, torch.complex(zero, zero))),
+        (torch.pow, (inner, 0.5)),
+        (torch.pow, (inner, -0.5)),
+        (torch.rsqrt, (z,)),
+        (torch.rsqrt, (inner,)),
+    ]
+    check_many(cases, rtol=3e-3, atol=1e-4)
+
+
+def test_reductions_of_little() -> None:
+    cases = [(torch.amax, (torch.zeros(3, 3, 0, dtype=C64), -3))]
+    check_many([*cases, (torch.var, (rand(2, dtype=C64), -1), {"correction": 2})])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from testing.ops import check, check_many
 
 import torch_xla
@@ -557,3 +558,26 @@ def test_reads_out_of_range_take_the_nearest():
         assert torch.equal(x.index_select(0, i).cpu(), rows)
         assert torch.equal(x.gather(0, _wide(i)).cpu(), rows)
         assert torch.equal(torch.nn.functional.embedding(i, x).cpu(), rows)
+
+
+@pytest.mark.parametrize("offsets", [[1, 2], [0, 4], [0, 2, 4]])
+def test_bags_that_begin_out_of_place(offsets: list[int]) -> None:
+    for device in ("cpu", "xla"):
+        indices = torch.tensor([0, 1, 2], device=device)
+        begins = torch.tensor(offsets, device=device)
+        with pytest.raises(RuntimeError):
+            F.embedding_bag(indices, torch.ones(4, 2, device=device), begins)
+
+
+def test_indices_of_what_has_no_elements() -> None:
+    """Nothing is looked up but where the indexed dimension itself is empty."""
+    index = torch.tensor([0, 3, 3])
+    places = [(index,), (slice(None), index), (slice(None), slice(None), index)]
+    for shape in ((4, 2, 0), (4, 0, 2), (0, 2, 4)):
+        x = torch.zeros(shape)
+        for place in places:
+            if shape[len(place) - 1] == 0:
+                with pytest.raises(IndexError):
+                    x.to("xla")[place]
+            else:
+                check(lambda x, i, p=place: x[*p[:-1], i], x, index)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.ops import BF16, F16, F32, F64, INF, NAN, check, check_many, rand
+from testing.ops import BF16, C64, F16, F32, F64, I64, INF, NAN, check, check_many, rand
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -299,3 +299,20 @@ def test_ctc_lengths_are_no_part_of_the_program():
         after = met.counter_value("UncachedCompile")
         assert before in (None, after)
         before = after
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, C64, I64, F32])
+def test_softmax_of_nothing(dtype: torch.dtype) -> None:
+    cases = [
+        (fn, (torch.zeros(shape, dtype=dtype), dim))
+        for fn in (torch.softmax, torch.log_softmax)
+        for shape, dim in (((0, 0, 0), 0), ((0, 3), 1), ((3, 0), 1))
+    ]
+    check_many(cases)
+
+
+def test_margin_losses_of_nan() -> None:
+    x = torch.tensor([[1.0, 2.0, NAN], [0.5, 1.0, 0.0]])
+    single, several = torch.tensor([2, 0]), torch.tensor([[2, -1, 0], [0, 1, -1]])
+    losses = ((F.multi_margin_loss, single), (F.multilabel_margin_loss, several))
+    check_many([(loss, (x, target), {"reduction": "none"}) for loss, target in losses])

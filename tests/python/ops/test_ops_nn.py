@@ -474,3 +474,37 @@ def test_norms_of_specials():
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+def test_steps_of_convolutions(device: torch.device) -> None:
+    x, w = torch.ones(1, 1, 5, device=device), torch.ones(1, 1, 3, device=device)
+    one = torch.ones(1, 1, 1, device=device)
+    with pytest.raises(RuntimeError, match="dilation"):
+        torch.conv1d(x, w, dilation=0)
+    for large in (2**62, 2**63 - 1):
+        with pytest.raises(RuntimeError):
+            torch.conv1d(x, w, dilation=large)
+        with pytest.raises(RuntimeError):
+            torch.conv1d(x, w, padding=large)
+        # Nothing is that far apart where there is one place alone.
+        assert torch.conv1d(x, w, stride=large).tolist() == [[[3]]]
+        assert torch.conv1d(x, one, dilation=large).tolist() == [[[1] * 5]]
+
+
+def test_windows_of_which_there_is_one() -> None:
+    x, y = rand(2, 3, 9), rand(2, 3, 9, 8)
+    for strides, grad in (((7, 8), True), ((100, 2**20), False)):  # the CPU's gradient crashes
+        cases = []
+        for stride in strides:
+            for kernel in (3, 5):
+                cases += [(F.avg_pool1d, (x, kernel, stride)), (F.max_pool1d, (x, kernel, stride))]
+                cases += [(F.avg_pool2d, (y, kernel, stride)), (F.max_pool2d, (y, kernel, stride))]
+                cases += [(F.conv1d, (x, rand(2, 3, kernel), None, stride))]
+        check_many(cases, rtol=1e-4, atol=1e-5, grad=grad)
+
+
+def test_a_transposed_view_of_nothing(device: torch.device) -> None:
+    x = torch.zeros(0, 2, device=device)
+    x[0:] = 0
+    assert (x @ x.t()).cpu().shape == (0, 0)
+    assert torch.equal((x.t() @ x).cpu(), torch.zeros(2, 2))

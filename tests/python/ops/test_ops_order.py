@@ -194,3 +194,28 @@ def test_extremes_of_order_statistics():
             for big in (True, False)
         ]
     )
+
+
+def test_searching_what_has_nan() -> None:
+    sequence = torch.tensor([-1.0, 0, 2, INF, NAN])
+    long = torch.cat([torch.linspace(-3, 3, 90), torch.full((9,), NAN)])
+    values = torch.tensor([-2.0, -1, 0, 1, 2, 5, INF, NAN, -INF])
+    rows = torch.stack([sequence, torch.tensor([NAN] * 5), torch.arange(5.0)])
+    cases = []
+    for right in (False, True):
+        kwargs = {"right": right}
+        for x in (sequence, sequence.double(), sequence.half(), long):
+            cases.append((torch.searchsorted, (x, values.to(x.dtype)), kwargs))
+            cases.append((torch.bucketize, (values.to(x.dtype), x), kwargs))
+        cases.append((torch.searchsorted, (rows, values.expand(3, 9).contiguous()), kwargs))
+        cases.append((torch.searchsorted, (sequence, 0.5), kwargs))
+    check_many(cases)
+
+
+def test_histograms_of_halves_in_a_range() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.tensor([1, 2, 0, 1, 2.5, 7], dtype=dtype)
+        check(lambda x: torch.histogram(x, 3, range=(0.0, 3.0)), x)
+        check(lambda x: torch.histogram(x, x[:3].sort().values), x)
+        with pytest.raises(NotImplementedError, match="not implemented for"):
+            torch.histogram(x.to("xla"), 3)

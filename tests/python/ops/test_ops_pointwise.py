@@ -533,3 +533,131 @@ def test_nan_to_num():
     cases = [(torch.nan_to_num, (special(dtype),)) for dtype in (F32, F64, F16, BF16, I64)]
     cases += [(torch.nan_to_num, (special(), 1.0, 2.0, -3.0))]
     check_many(cases)
+
+
+FIRST = torch.tensor([-0.0, 0.0, -0.0, 0.0, 1.0, NAN, -1.0, 2.0])
+
+
+SECOND = torch.tensor([0.0, -0.0, -0.0, 0.0, NAN, 1.0, -0.0, -3.0])
+
+
+# Not maximum, minimum and clamp by tensors: the CPU's vectors have the second zero, and what is
+# left over at their end the first.
+ZEROS = {
+    "relu": lambda a, b: F.relu(a),
+    "relu_": lambda a, b: F.relu_(a.clone()),
+    "relu6": lambda a, b: F.relu6(a),
+    "hardtanh": lambda a, b: F.hardtanh(a, 0.0, 1.0),
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "clamp": lambda a, b: torch.clamp(a, 0.0, 0.5),
+    "clamp min": lambda a, b: torch.clamp(a, min=0.0),
+    "clamp max": lambda a, b: torch.clamp(a, max=-0.0),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_which_zero_it_is(name: str) -> None:
+    # The CPU's fmax and fmin of bfloat16 prefer the second operand; all else the first.
+    for dtype in (F32, F64, F16) if name in ("fmax", "fmin") else (F32, F64, F16, BF16):
+        a, b = FIRST.to(dtype), SECOND.to(dtype)
+        expected = ZEROS[name](a, b)
+        actual = ZEROS[name](a.to("xla"), b.to("xla")).cpu()
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+        number = ~expected.isnan()
+        assert torch.equal(actual.signbit()[number], expected.signbit()[number]), dtype
+
+
+def test_where_of_a_complex_and_a_bool() -> None:
+    mask = torch.tensor([True, False])
+    c = torch.tensor([1j, 2j])
+    check_many([(torch.where, (mask, c, mask)), (torch.where, (mask, mask, c))])
+    check(torch.where, mask, c, rand(2, dtype=F64))
+
+
+def test_what_xla_would_simplify() -> None:
+    """Its algebra holds for finite, or for positive, numbers alone."""
+    x = torch.tensor([-2.0, -0.5, 0, 0.5, 3, 1000, -1000, INF, NAN])
+    y = torch.tensor([3.0, 2, 0, -1, 0.5, 2, 3, 0.5, 0])
+    turns = torch.complex(torch.zeros(4), torch.tensor([1.0, 4, -5, 9]))
+    check_many(
+        [
+            (lambda x, y: torch.log(x**y), (x, y)),
+            (lambda x: torch.log(x**2.5), (x,)),
+            (lambda x: torch.log2(2**x), (x,)),
+            (lambda x: torch.log(torch.exp(x)), (x,)),
+            (lambda x: torch.log(torch.exp(x)), (turns,)),
+            (lambda x: (x > 0) * x, (x,)),
+            (lambda x: (x > 0).double() * x.double(), (x,)),
+            (lambda x: (x > 0) / 0, (x,)),
+            (lambda x: torch.div(x, 0), (torch.tensor(False),)),
+        ],
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_exp_overflows_within_sums() -> None:
+    # XLA:CPU fused the last product of exp with the sum: exp(100) - 3e38 was finite.
+    for dtype in (F32, F64, torch.bfloat16):
+        edge = 709.78271 if dtype == F64 else 88.722831
+        x = torch.tensor([INF, edge - 1, edge + 0.5, 1.1 * edge, -INF, NAN, 5], dtype=dtype)
+        large = 0.9 * torch.finfo(dtype).max
+        check(lambda x, y: x.exp() - y, x, torch.full_like(x, large), rtol=2e-2)
+        check(lambda x: x.exp() - x * x, x, rtol=2e-2)
+
+
+def test_powers_of_bools_to_bools() -> None:
+    bools = torch.tensor([True, False])
+    check_many([(torch.pow, (bools, y)) for y in (True, False, 0, 1, 2, 2.5)])
+
+
+def test_numbers_at_the_edge_of_a_dtype() -> None:
+    """One number may become infinite; a complex one without imaginary part may fill real ones."""
+    cases = []
+    for dtype in (torch.float16, torch.bfloat16, F64):
+        x = torch.tensor([0.0, 1.0, 3.0], dtype=dtype)
+        for number in (1e300, -1e300, 1e40, 70000.0, INF, NAN, 2**40, True):
+            cases.append((torch.where, (x > 0, x, number), {}))
+            cases.append((torch.where, (x > 0, number, x), {}))
+            cases.append((lambda x, n=number: _set_first(x.clone(), n), (x,), {}))
+    for dtype in (torch.bool, U8, I8, I16, I32, I64, torch.float16, torch.bfloat16, F32, F64, C64):
+        x = torch.tensor([0, 1, 3]).to(dtype)
+        cases.append((lambda x: x.masked_fill(x != 0, 2 + 0j), (x,), {}))
+        cases.append((lambda x: x.clone().masked_fill_(x == 0, 2 + 0j), (x,), {}))
+    cases.append((lambda x: x.masked_fill(x > 0, 1e300 + 0j), (torch.ones(2, dtype=F64),), {}))
+    check_many(cases)
+
+
+def _set_first(x: torch.Tensor, number: float) -> torch.Tensor:
+    x[0] = number
+    return x
+
+
+def test_numbers_that_do_not_fit_are_refused(device: torch.device) -> None:
+    def refused(f, *args) -> None:
+        for on in ("cpu", device):
+            with pytest.raises((RuntimeError, TypeError)):
+                f(*(x.to(on) for x in args)).cpu()
+
+    x = torch.tensor([1.0, 2.0])
+    refused(lambda x: x.masked_fill(x > 0, 2 + 1j), x)
+    refused(lambda x: x.half().masked_fill(x > 0, 1e300), x)
+    refused(lambda x: x.half().fill_(1e300), x)
+    for f in (lambda x: x // 2**40, lambda x: x % 2**40, lambda x: x.masked_fill(x > 0, 2**40)):
+        refused(f, x.int())
+
+
+def test_powers_of_large_exponents() -> None:
+    y = torch.tensor([0, 1, 2, 3, 63, 64, 65, 126, 127, 128, 253, 254, 255])
+    small, large = y.to(U8), y * 2**50 // 2**49
+    signed = small.to(I8)
+    pairs = [
+        (3, small),
+        (small.reshape(-1, 1), small),
+        (large.reshape(-1, 1), large),
+        (signed.clamp(min=0).reshape(-1, 1), signed),
+        (torch.arange(-3, 3).reshape(-1, 1), -large),
+        (torch.tensor(7), torch.tensor(66)),
+    ]
+    check_many([(lambda x, y: x**y, pair) for pair in pairs])

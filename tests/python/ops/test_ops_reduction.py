@@ -16,7 +16,9 @@ from testing.ops import (
     INF,
     NAN,
     U8,
+    check,
     check_many,
+    fallbacks,
     rand,
     special,
 )
@@ -254,3 +256,87 @@ def test_errors_are_pytorchs():
         torch.sum(x, dim=3)
     with pytest.raises(RuntimeError):
         torch.mean(torch.ones(2, dtype=I64, device="xla"))
+
+
+def test_dtypes_of_out() -> None:
+    for device in ("cpu", "xla"):
+        flags = torch.tensor([[1, 0]], dtype=U8, device=device)
+        for fn, expected in ((torch.any, [True, False]), (torch.all, [True, False])):
+            for dtype in (torch.bool, U8):
+                out = torch.zeros(2, dtype=dtype, device=device)
+                assert fn(flags, 0, out=out).tolist() == expected and out.dtype == dtype
+            with pytest.raises(RuntimeError):
+                fn(flags, 0, out=torch.zeros(2, device=device))
+        whole = torch.tensor([1, 2], device=device)
+        with pytest.raises(RuntimeError, match="could not infer output dtype"):
+            torch.mean(whole, 0, out=torch.zeros((), device=device))
+        out = torch.zeros((), dtype=F64, device=device)
+        assert torch.mean(whole.float(), 0, out=out).item() == 1.5
+
+
+@pytest.mark.parametrize("fn", [torch.all, torch.any])
+def test_logical_reductions_of_no_dimension(fn) -> None:
+    cases = [
+        (fn, (x,), {"dim": (), "keepdim": keepdim})
+        for x in (torch.tensor([[3, 0], [1, 2]], dtype=U8), rand(2, 3) > 0, rand(2), rand())
+        for keepdim in (False, True)
+    ]
+    check_many(cases)
+
+
+def test_logsumexp_of_no_dimension(device: torch.device) -> None:
+    check(torch.logsumexp, rand(), (), False)
+    with pytest.raises(RuntimeError):
+        torch.logsumexp(rand(2, 2), dim=())
+    with pytest.raises(RuntimeError):
+        torch.logsumexp(rand(2, 2).to(device), dim=())
+
+
+def test_logsumexp_of_nothing_over_all() -> None:
+    check_many(
+        [
+            (torch.logsumexp, (torch.zeros(shape), ()), {"keepdim": keepdim})
+            for shape in ((0,), (3, 0), (0, 3))
+            for keepdim in (False, True)
+        ]
+    )
+
+
+def test_variance_of_no_numbers() -> None:
+    cases = []
+    for correction in (-2, -1, 0, 1, 0.5, NAN):
+        for x, dim in ((torch.empty(0), None), (torch.empty(0, 2), 0), (torch.empty(2, 0), 0)):
+            kwargs = {"dim": dim, "correction": correction}
+            cases += [(fn, (x,), kwargs) for fn in (torch.var, torch.std, torch.var_mean)]
+    check_many(cases)
+
+
+def test_norms_of_large_orders() -> None:
+    x = torch.tensor([[2.0, 3.0, 0.0], [1.0, 0.5, 0.25]])
+    cases = []
+    for order in (3.5, 7.0, 1e4, 1e40, 1e300, INF, -1e40, -INF):  # from the third on a parameter
+        for dtype in (F32, F64):
+            cases.append((torch.linalg.vector_norm, (x.to(dtype), order), {}))
+            cases.append((torch.linalg.vector_norm, (x.to(dtype), order), {"dim": 1}))
+    check_many(cases)
+
+
+def test_an_out_of_a_norm(device: torch.device) -> None:
+    x = rand(3, 4)
+    for kwargs in (
+        {"p": 2, "dim": 1},
+        {"p": 1.5, "dim": (0, 1)},
+        {"p": "fro"},
+        {"p": INF, "dim": 0},
+    ):
+        expected, out = torch.norm(x, **kwargs), torch.empty(0, device=device)
+        before = fallbacks()
+        torch.norm(x.to(device), **kwargs, out=out)
+        assert fallbacks() == before
+        torch.testing.assert_close(out.cpu(), expected)
+
+
+def test_cumulation_in_place_of_one_bool() -> None:
+    check_many(
+        [(fn, (torch.tensor(True), 0)) for fn in (torch.Tensor.cumsum_, torch.Tensor.cumprod_)]
+    )

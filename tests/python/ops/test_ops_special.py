@@ -15,6 +15,7 @@ from testing.ops import (
     NAN,
     SPECIAL,
     U8,
+    check,
     check_many,
     rand,
     special,
@@ -132,3 +133,28 @@ def test_fake_quantization() -> None:
         return torch.fake_quantize_per_tensor_affine(x, scale, zero, 0, 255)
 
     check_many([(tensor_qparams, (x, scale[:1], zero[:1]))])
+
+
+def test_lgamma_is_0_at_1_and_2() -> None:
+    for dtype in (F32, F64):
+        x = torch.tensor([1.0, 2.0, 1.0001, 1.9999, 0.5, -1.5, 0.0, INF, 1e30], dtype=dtype)
+        for actual in (torch.lgamma(x.to("xla")), torch._foreach_lgamma([x.to("xla")])[0]):
+            torch.testing.assert_close(actual.cpu(), torch.lgamma(x), rtol=1e-6, atol=0)
+
+
+def test_zeta_of_large_numbers() -> None:
+    x = torch.tensor([2.0, 1.5, 50.0, 200.0, 1e10, 1e300], dtype=F64).reshape(-1, 1)
+    q = torch.tensor([1.0, 2.0, 0.5, 1e10, 1e300, -1.5, -2.0, 0.0, -1e10], dtype=F64)
+    actual = torch.special.zeta(x.to("xla"), q.to("xla")).cpu()
+    torch.testing.assert_close(actual, torch.special.zeta(x, q), equal_nan=True)
+
+
+def test_bessel_j1_of_what_is_nearly_too_small() -> None:
+    x = torch.tensor([1e-37, -1e-37, 1e-30])
+    actual = torch.special.bessel_j1(x.to("xla")).cpu()
+    torch.testing.assert_close(actual, torch.special.bessel_j1(x), rtol=1e-5, atol=0)
+
+
+def test_zeta_at_infinity() -> None:
+    x = torch.tensor([1.0, 2.0, INF, NAN, 0.0, 60.0])
+    check(torch.special.zeta, x.reshape(-1, 1), torch.tensor([0.0, 1.0, 2.0, INF, NAN, 1e30]))

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from scipy import stats
+from testing.ops import C64, I8, I64, U8
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -637,3 +638,37 @@ def test_gradients_of_samples(device):
     concentration = torch.tensor([0.5, 2.0, 9.0], device=device, requires_grad=True)
     torch.distributions.Gamma(concentration, 1.0).rsample().sum().backward()
     assert concentration.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(U8, -1, 2), (U8, 0, 257), (I8, -129, 3), (torch.bool, -1, 1), (torch.float16, 0, 70000)],
+)
+def test_random_integers_beyond_the_dtype(dtype: torch.dtype, low: int, high: int) -> None:
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            torch.zeros(3, dtype=dtype, device=device).random_(low, high)
+
+
+def test_nothing_is_drawn_of_any_dtype() -> None:
+    draws = ("normal_", "log_normal_", "exponential_")
+    for dtype in (I64, torch.bool, C64):
+        for device in ("cpu", "xla"):
+            x = torch.zeros(0, 3, dtype=dtype, device=device)
+            for draw in draws:
+                assert getattr(x, draw)() is x
+            assert x.geometric_(0.5) is x and x.bernoulli_(0.5) is x
+            assert torch.bernoulli(x).dtype == torch.randn_like(x).dtype == dtype
+            if dtype != C64:
+                with pytest.raises(NotImplementedError):
+                    x.uniform_()
+
+
+def test_dropout_that_is_not_told_whether_it_trains(device: torch.device) -> None:
+    x = torch.ones(200, device=device)
+    drop = torch.ops.aten.native_dropout
+    assert drop(x, 1.0, None)[0].sum() == 0
+    result, kept = drop(x, 0.5, None)
+    assert 0 < int(kept.sum()) < 200
+    torch.testing.assert_close(result.cpu(), kept.cpu() * 2.0)
+    assert drop(x, 0.5, False)[1].all()

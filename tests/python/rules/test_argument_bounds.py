@@ -1,16 +1,19 @@
-"""Dims, steps and indices out of range are refused at the call as on the CPU.
+"""Dims, steps, sizes and indices out of range are refused at the call as on the CPU.
 
-Each of these ended the process, or was accepted. tests/python/bounds.py asks it of every slot of
-every operator.
+tests/python/bounds.py asks this of every slot of every operator; here are those of thirteen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from testing.ops import F32
+from testing.processes import start_python
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -179,3 +182,56 @@ TAKEN: dict[str, Callable[[Device], Any]] = {
 def test_taken_as_on_the_cpu(name: str) -> None:
     actual, expected = TAKEN[name](xm.xla_device()).cpu(), TAKEN[name]("cpu")
     torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+def test_sizes_that_overflow(device: torch.device) -> None:
+    for make in (
+        lambda: torch.empty(2**62, device=device),
+        lambda: torch.arange(-(2**63), 2, 2, dtype=F32, device=device),
+    ):
+        with pytest.raises(RuntimeError, match="overflow"):
+            make()
+    torch_xla.sync(wait=True)
+    assert xm.xla_device() == device
+
+
+def test_sizes_that_only_the_cpu_refused(device: torch.device) -> None:
+    x = torch.ones(1, 2, 4, device=device)
+    w = torch.ones(2, 2, 3, device=device)
+    for call in (
+        lambda: F.conv_transpose1d(x, w, output_padding=3),
+        lambda: F.conv_transpose1d(x, w, output_padding=-1),
+        lambda: F.conv_transpose1d(x, w, groups=0),
+        lambda: F.interpolate(x, 0, mode="linear"),
+        lambda: F.interpolate(x[:, None], scale_factor=0, mode="bilinear"),
+        lambda: F.avg_pool1d(x, 2, 2**31),
+        lambda: torch.as_strided_scatter(x, x[0, 0, :1], (0,), (1,)),
+    ):
+        with pytest.raises(RuntimeError):
+            call()
+
+
+SWEPT = (
+    "argsort",
+    "as_strided",
+    "diagonal_scatter",
+    "flip",
+    "index_reduce.amax",
+    "index_select",
+    "nn.functional.fractional_max_pool2d",
+    "roll",
+    "select_scatter",
+    "slice_scatter",
+    "sort",
+    "tril",
+    "unfold",
+)
+
+
+def test_every_slot_of_some_operators() -> None:
+    # In a process of its own: it forks for each operator, which one that has devices cannot.
+    script = Path(__file__).parents[1] / "bounds.py"
+    options = ("--quiet", "-v", "--ops", ",".join(SWEPT))
+    result = start_python(str(script), *options, timeout=600)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+    assert "13 operators" in result.stdout and "100.00% of the CPU's errors" in result.stdout

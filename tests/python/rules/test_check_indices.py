@@ -236,3 +236,14 @@ def test_environment(variables: dict[str, str], expected: bool) -> None:
     run = start_python("-c", program, **variables)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == [str(expected)]
+
+
+def test_bags_that_descend_when_data_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_xla.config, "check_indices", True)
+    weight = torch.ones(4, 2, device="xla")
+    indices = torch.tensor([0, 1, 2], device="xla")
+    good = F.embedding_bag(indices, weight, torch.tensor([0, 1, 1], device="xla"))
+    assert good.sum().item() == 4
+    bad = F.embedding_bag(indices, weight, torch.tensor([0, 2, 1], device="xla"))
+    with pytest.raises(RuntimeError, match="must begin with 0 and ascend"):
+        bad.sum().item()

@@ -89,3 +89,9 @@ def test_a_failure_that_is_read_hides_no_other() -> None:
     with pytest.raises(RuntimeError):
         first.cpu()
     torch_xla.sync(wait=True)
+
+
+def test_a_dtype_that_is_not_there_is_named(device: torch.device) -> None:
+    # Python would say "unsupported operand type(s)" for a TypeError.
+    with pytest.raises(NotImplementedError, match="no tensors of dtype ComplexHalf"):
+        torch.ones(2, dtype=torch.float16, device=device) * 1j

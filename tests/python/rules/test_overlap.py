@@ -113,3 +113,9 @@ def test_a_tensor_is_its_own_mask() -> None:
     assert x.tolist() == [True, False, True]
     x[x] = False
     assert x.tolist() == [False, False, False]
+
+
+def test_writes_to_what_overlaps_are_refused(device: torch.device) -> None:
+    x = torch.ones(1, 2, device=device)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        x.expand(3, 2).add_(1)

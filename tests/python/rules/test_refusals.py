@@ -267,3 +267,14 @@ def test_masks_of_attention_have_two_dimensions(device, sizes, dtype, grad):
     check_many([(attend, args) for args in taken])
     if dtype == F32:
         check_many([(lambda q, k, m: attend(q, k, m.requires_grad_()), (QUERY, KEY, mask))])
+
+
+def test_what_the_cpu_refuses() -> None:
+    for device in ("cpu", "xla"):
+        for dtype in (torch.uint16, torch.uint32, torch.uint64):
+            with pytest.raises(NotImplementedError):
+                torch.arange(3, dtype=dtype, device=device)
+        x = torch.arange(4, device=device)
+        for value in (torch.tensor(8.6), torch.tensor([8.6])):
+            with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+                x[torch.tensor([3], device=device)] = value.to(device)

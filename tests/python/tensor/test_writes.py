@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from testing.ops import C64, check
 from testing.processes import python_output
 from testing.tensors import xla
 from torch.utils.data import DataLoader, TensorDataset
@@ -176,3 +177,25 @@ def test_exit_with_pending_work_and_live_tensors():
         """
     )
     assert out.strip() == "end"
+
+
+def test_writes_to_expanded_nothing() -> None:
+    def write(x: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        y = x.expand(size)
+        y.fill_(1)
+        y.add_(1)
+        return y.copy_(torch.ones(size, device=x.device))
+
+    check(write, torch.empty(0, 1), (0, 3))
+    check(write, torch.empty(1, 0), (3, 0))
+
+
+def test_results_into_views_without_elements() -> None:
+    for look in (torch.imag, torch.view_as_real, lambda x: x.mT.reshape(-1), lambda x: x.real):
+        for device in ("cpu", "xla"):
+            base = torch.zeros(0, 3, dtype=C64, device=device)
+            out = look(base)
+            one = torch.ones(2, 2, dtype=out.dtype, device=device)
+            torch.add(one, 1, out=out)
+            assert out.cpu().equal(torch.full((2, 2), 2, dtype=out.dtype))
+            assert base.shape == (0, 3) and base.cpu().numel() == 0

@@ -1,0 +1,69 @@
+"""Tensors made of numbers: ranges, spaces, fills, the identity, memory that nobody filled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from testing.ops import F32, I32, check_many, fallbacks, rand
+
+BIG = 2**63 + 5
+
+
+def test_large_unsigned_numbers(device: torch.device) -> None:
+    number = torch.tensor(BIG, dtype=torch.uint64)
+    for x in (
+        torch.zeros(2, dtype=torch.uint64, device=device).copy_(number),
+        torch.zeros(2, dtype=torch.uint64, device=device).fill_(BIG),
+        torch.full((2,), BIG, dtype=torch.uint64, device=device),
+        number.to(device).expand(2),
+    ):
+        assert x.tolist() == [BIG, BIG]
+    # Beside floats it is a positive number, not one that wrapped.
+    check_many(
+        [(torch.add, (rand(3), BIG)), (torch.lt, (rand(3), BIG)), (torch.mul, (rand(3), BIG))]
+    )
+
+
+def test_numbers_go_into_an_out_of_their_count(device: torch.device) -> None:
+    # Its shape stays.
+    for function in (
+        lambda out: torch.arange(4, out=out),
+        lambda out: torch.linspace(0, 1, 4, out=out),
+        lambda out: torch.logspace(0, 1, 4, out=out),
+    ):
+        expected = function(torch.empty(2, 2))
+        out = torch.empty(2, 2, device=device)
+        torch.testing.assert_close(function(out).cpu(), expected)
+        assert out.shape == (2, 2)
+
+
+def test_eye_out_of_one_size(device: torch.device) -> None:
+    before = fallbacks()
+    for dtype in (F32, torch.int64, torch.bool):
+        out = torch.empty(3, 3, dtype=dtype, device=device)
+        assert torch.eye(3, out=out) is out
+        torch.testing.assert_close(out.cpu(), torch.eye(3, dtype=dtype))
+    with pytest.raises(RuntimeError, match="n must be greater or equal to 0"):
+        torch.eye(-1, out=torch.empty(0, device=device))
+    assert fallbacks() == before
+
+
+def test_even_spaces_of_bools() -> None:
+    for spaced in (torch.linspace, torch.logspace):
+        for device in ("cpu", "xla"):
+            assert spaced(0, 1, 1, dtype=torch.bool, device=device).tolist() == [
+                spaced is torch.logspace
+            ]
+            with pytest.raises(NotImplementedError, match="'Bool'"):
+                spaced(0, 1, 3, dtype=torch.bool, device=device)
+
+
+def test_deterministic_memory_is_filled(device: torch.device) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3, device=device).isnan().all()
+        assert torch.empty_strided((3,), (1,), device=device).isnan().all()
+        assert (torch.empty(3, dtype=I32, device=device) == 2**31 - 1).all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.empty(3, device=device).eq(0).all()
