@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from testing.kernels import CALLS, chosen, needs_calls
 from testing.ops import BF16, INF, NAN, check_many, rand
 from testing.processes import python_output, run_tests
 
@@ -15,6 +16,7 @@ import torch_xla.core.xla_model as xm
 from torch_xla import _XLAC
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
+FOLDER = os.path.dirname(__file__)
 TARGET = "torch_xla.cpu_convolution"
 # Work for several threads, cut along the batch or along the channels.
 SHAPES = [
@@ -233,9 +235,8 @@ def test_values_that_are_no_numbers() -> None:
     check_many([(F.conv2d, (x, rand(32, 16, 3, 3)), {"padding": 1})], rtol=1e-4, atol=1e-3)
 
 
+@needs_calls
 def test_the_program_calls_the_library_and_an_exported_one_does_not() -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("calls are switched off")
     model = torch.nn.Conv2d(3, 5, 3)
     image = rand(2, 3, 11, 11)
     expected = model(image).detach()
@@ -244,7 +245,7 @@ def test_the_program_calls_the_library_and_an_exported_one_does_not() -> None:
     assert TARGET not in _XLAC._get_xla_tensors_hlo([y])
     torch.testing.assert_close(y.cpu(), expected)
     kind = "f32 2d one kxk plain"
-    assert ("convolution.forward", kind, "library") in _XLAC._kernel_choices()
+    assert kind in chosen("convolution.forward")
     program = exported_program_to_stablehlo(torch.export.export(model, (image,)))
     assert TARGET not in program.get_stablehlo_text()
     torch.testing.assert_close(program(image).cpu(), expected)
@@ -285,8 +286,10 @@ def test_programs_with_calls_come_back_from_disk(tmp_path) -> None:
     assert hits[1] > hits[2]
 
 
-def test_without_calls() -> None:
-    run_tests(__file__, "-k", "in_parts or no_numbers", XLA_CPU_KERNELS="0", timeout=600)
+@pytest.mark.parametrize("subjects", ["", "norm_ reduction_ softmax_"], ids=["others", "rows"])
+def test_without_calls(subjects: str) -> None:
+    files = [f"{FOLDER}/test_{subject}kernels.py" for subject in subjects.split(" ")]
+    run_tests(*files, "-k", "in_parts or no_numbers", XLA_CPU_KERNELS="0", timeout=600)
 
 
 # Odd sizes, more than a thread's part, 64 bits, and loops that go on where the library ended.
@@ -316,7 +319,7 @@ def test_random_numbers_do_not_depend_on_who_draws_them() -> None:
     library = python_output(RANDOM + "print(torch_xla._XLAC._kernel_choices())")
     *drawn, chosen = library.splitlines()
     assert drawn == python_output(RANDOM, XLA_KERNELS="random.bits=stablehlo").splitlines()
-    if os.environ.get("XLA_CPU_KERNELS") != "0":
+    if CALLS:
         assert "('random.bits', '', 'library')" in chosen
 
 
@@ -333,10 +336,9 @@ def test_wrong_implementations_are_named() -> None:
     assert "expected stablehlo, product, elementwise, library, few_rows or cudnn, got quick" in said
 
 
+@needs_calls
 def test_few_rows_with_weights() -> None:
     """Up to 32 rows are multiplied by a function of ours: widths that fill no vector, too."""
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("the program is as others")
     cases = [
         case
         for rows, width, out in (
@@ -455,9 +457,9 @@ def test_products_on_another_processor(capability: str) -> None:
         f"{__file__}::test_convolutions_in_small_groups",
         f"{__file__}::test_gradients_that_are_folded",
         f"{__file__}::test_few_rows_with_weights",
-        f"{os.path.dirname(__file__)}/../ops/test_attention.py::test_few_queries",
-        f"{os.path.dirname(__file__)}/test_row_kernels.py::test_cross_entropy_of_long_rows",
-        f"{os.path.dirname(__file__)}/test_row_kernels.py::test_column_sums_in_parts",
+        f"{FOLDER}/../ops/test_attention.py::test_few_queries",
+        f"{FOLDER}/test_softmax_kernels.py::test_cross_entropy_of_long_rows",
+        f"{FOLDER}/test_reduction_kernels.py::test_column_sums_in_parts",
     )
     run_tests(*tests, ATEN_CPU_CAPABILITY=capability)
 
@@ -594,11 +596,10 @@ def test_int8_products_of_int32() -> None:
     check_many(cases)
 
 
+@needs_calls
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_functions_of_each_element_are_the_cpu_s(dtype) -> None:
     """Those that XLA:CPU calls libm for, to the last bit."""
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("libm's differ in the last bit")
     x = rand(40000).to(dtype) * 3
     x[:9] = torch.tensor([0.0, -0.0, INF, -INF, NAN, 1e6, -3e9, 1e38, 1e-40], dtype=dtype)
     y = rand(40000).to(dtype)
@@ -657,8 +658,8 @@ def test_max_pool_gradients_in_parts() -> None:
     ]
     for case in cases:
         check_many([case], grad=True)
-    if os.environ.get("XLA_CPU_KERNELS") != "0":
-        assert ("max_pool.gradient", "", "library") in _XLAC._kernel_choices()
+    if CALLS:
+        assert "" in chosen("max_pool.gradient")
 
 
 def test_samples_and_polygamma_are_the_cpu_s() -> None:
@@ -722,7 +723,7 @@ def test_bags_and_gradients_of_embeddings() -> None:
         ]
     cases.append((lambda w, i: bag(i, w), (weight, indices.view(10, 50))))
     check_many(cases, grad=True, rtol=1e-5, atol=1e-5)
-    if os.environ.get("XLA_CPU_KERNELS") != "0":
+    if CALLS:
         choices = _XLAC._kernel_choices()
         assert {
             ("embedding_bag", "", "library"),

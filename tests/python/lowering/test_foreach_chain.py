@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
 from testing import ops, processes
+from testing.kernels import CALLS, chosen
 
 import torch_xla
-from torch_xla import _XLAC
 
 Lists = list[list[torch.Tensor]]
-CALLS = os.environ.get("XLA_CPU_KERNELS") != "0"
 
 # Less than a block, some blocks, several chunks; none; a scalar; several dimensions.
 SHAPES = [(3,), (), (64,), (2, 0), (7, 11), (600,), (33, 40), (2, 3, 4), (1,), (256,), (17, 16)]
@@ -37,7 +35,7 @@ def check(f: Callable[..., list[torch.Tensor]], lists: Lists, rtol: float = 1e-6
     actual = f(*given)
     torch_xla.sync()
     if CALLS:
-        assert ("foreach", "f32 many", "library") in _XLAC._kernel_choices()
+        assert "f32 many" in chosen("foreach")
     for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
         torch.testing.assert_close(
             a.cpu(), e, rtol=rtol, atol=1e-7, equal_nan=True, msg=lambda m, i=i: f"{i}: {m}"
@@ -150,7 +148,7 @@ def test_parameters_are_updated_in_place() -> None:
     for a, e in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)
     if CALLS:
-        assert ("foreach", "f32 many", "library") in _XLAC._kernel_choices()
+        assert "f32 many" in chosen("foreach")
 
 
 class Tables(torch.nn.Module):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from testing.kernels import chosen, needs_calls
 from testing.ops import BF16, F16, F64, INF, check_many, rand
 from testing.processes import run_tests
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -195,10 +196,9 @@ def test_inference_mode_and_compiled(device: torch.device) -> None:
         torch.testing.assert_close(a.grad.cpu(), e.grad, rtol=1e-4, atol=1e-5)
 
 
+@needs_calls
 def test_only_programs_that_run_here_call_the_library(device: torch.device) -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("calls are switched off")
     q, k, v = (x.to(device) for x in heads(2, 2, 5, 5, 4))
     assert TARGET not in _XLAC._get_xla_tensors_hlo([attend(q, k, v)])
     attend(q, k, v).cpu()
-    assert ("attention", "f32 many", "library") in _XLAC._kernel_choices()
+    assert "f32 many" in chosen("attention")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from testing.kernels import chosen, needs_calls
 from testing.ops import BF16, F16, F32, F64, INF, NAN, check_many, rand
 from testing.processes import run_tests
 from torch import nn
@@ -94,22 +94,20 @@ def test_values_that_are_no_numbers(cell: str) -> None:
     check_many([(call, (*parameters, y, hidden)) for y in (x, large)], rtol=1e-4, atol=1e-5)
 
 
+@needs_calls
 def test_without_library_calls() -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("this run is that")
     names = "values_and_gradients or half_precision or no_numbers"
     run_tests(__file__, "-k", names, XLA_CPU_KERNELS="0")
 
 
+@needs_calls
 def test_the_program_calls_the_library_and_a_shown_one_does_not(device: torch.device) -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("calls are switched off")
     lstm = nn.LSTM(4, 6).to(device)
     x = rand(7, 2, 4).to(device)
     text = _XLAC._get_xla_tensors_hlo([lstm(x)[0]])
     assert TARGET not in text and "while" in text
     lstm(x)[0].cpu()
-    assert ("recurrent", "f32", "library") in _XLAC._kernel_choices()
+    assert "f32" in chosen("recurrent")
 
 
 def test_the_graph_does_not_grow_with_the_length(device: torch.device) -> None:
@@ -227,12 +225,11 @@ def test_wrong_arguments(device: torch.device) -> None:
             torch.lstm(*arguments, True, 1, 0.0, True, False, False)
 
 
+@needs_calls
 def test_float_is_the_only_dtype_of_the_call() -> None:
-    if os.environ.get("XLA_CPU_KERNELS") == "0":
-        pytest.skip("calls are switched off")
     check_many([case("gru", dtype=F64)])
     assert not any(
         operation == "recurrent" and kind != "f32" for operation, kind, _ in _XLAC._kernel_choices()
     )
     check_many([case("gru", dtype=F32, times=6)], rtol=1e-5, atol=1e-5)
-    assert ("recurrent", "f32", "library") in _XLAC._kernel_choices()
+    assert "f32" in chosen("recurrent")
