@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from testing.replay import batches, both, clipped_step, mlp, refused, right, status
+from testing.replay import batches, both, clipped_step, is_refused, mlp, refused, right, status
 
 import torch_xla
 
@@ -221,24 +221,22 @@ def test_patched_optimizer_is_refused(device, monkeypatch):
         replay_host._is_known.cache_clear()
 
 
-def test_order_of_optimizer_and_scheduler(device):
-    def program(compile, device):
-        model = mlp(device)
-        optimizer = optim.SGD(model.parameters(), lr=0.1)
-        scheduler = cosine(optimizer)
+@is_refused("an optimizer steps after a scheduler")
+def test_order_of_optimizer_and_scheduler(compile, device):
+    model = mlp(device)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    scheduler = cosine(optimizer)
 
-        @compile
-        def step(x, y):
-            scheduler.step()
-            optimizer.zero_grad()
-            mse(model(x), y).backward()
-            optimizer.step()
+    @compile
+    def step(x, y):
+        scheduler.step()
+        optimizer.zero_grad()
+        mse(model(x), y).backward()
+        optimizer.step()
 
-        for x, y in batches(device, 16):
-            step(x, y)
-        return states(model, optimizer)
-
-    refused(program, device, "an optimizer steps after a scheduler")
+    for x, y in batches(device, 16):
+        step(x, y)
+    return states(model, optimizer)
 
 
 def test_two_optimizers_and_two_steps(device):

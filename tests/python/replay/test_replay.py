@@ -4,7 +4,16 @@ import logging
 
 import pytest
 import torch
-from testing.replay import batches, clipped_step, mlp, refused, right, status
+from testing.replay import (
+    batches,
+    clipped_step,
+    is_refused,
+    is_replayed,
+    mlp,
+    refused,
+    right,
+    status,
+)
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -24,41 +33,37 @@ def states(*objects):
 
 
 class TestHooks:
-    def test_that_count(self, device):
-        def program(compile, device):
-            model, seen = mlp(device), []
-            model[0].register_forward_hook(lambda *args: seen.append(1))
+    @is_refused("has other entries")
+    def test_that_count(self, compile, device):
+        model, seen = mlp(device), []
+        model[0].register_forward_hook(lambda *args: seen.append(1))
 
-            @compile
-            def f(x):
-                return model(x).detach()
+        @compile
+        def f(x):
+            return model(x).detach()
 
-            for _ in range(15):
-                f(torch.ones(2, 6, device=device))
-            return [len(seen)]
+        for _ in range(15):
+            f(torch.ones(2, 6, device=device))
+        return [len(seen)]
 
-        refused(program, device, "has other entries")
+    @is_replayed
+    def test_added_later(self, compile, device):
+        model = mlp(device)
 
-    def test_added_later(self, device):
-        def program(compile, device):
-            model = mlp(device)
+        @compile
+        def f(x, y):
+            model.zero_grad()
+            mse(model(x), y).backward()
+            return model[0].weight.grad * 1
 
-            @compile
-            def f(x, y):
-                model.zero_grad()
-                mse(model(x), y).backward()
-                return model[0].weight.grad * 1
-
-            found = []
-            for i, (x, y) in enumerate(batches(device, 20)):
-                if i == 6:
-                    model[0].register_forward_hook(lambda module, args, out: out * 2)
-                if i == 12:
-                    model[0].weight.register_hook(lambda grad: grad * 3)
-                found.append(f(x, y))
-            return found
-
-        right(program, device)
+        found = []
+        for i, (x, y) in enumerate(batches(device, 20)):
+            if i == 6:
+                model[0].register_forward_hook(lambda module, args, out: out * 2)
+            if i == 12:
+                model[0].weight.register_hook(lambda grad: grad * 3)
+            found.append(f(x, y))
+        return found
 
 
 def products(numbers):
@@ -114,44 +119,40 @@ class TestOptimizers:
 
         assert right(program, device).replayed > 180
 
-    def test_learning_rate_by_hand(self, device):
-        def program(compile, device):
-            model = mlp(device)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    @is_replayed
+    def test_learning_rate_by_hand(self, compile, device):
+        model = mlp(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-            @compile
-            def step(x, y):
-                optimizer.zero_grad()
-                loss = mse(model(x), y)
-                loss.backward()
-                optimizer.step()
-                return loss
+        @compile
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = mse(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
 
-            losses = []
-            for i, (x, y) in enumerate(batches(device, 24)):
-                if i % 8 == 7:
-                    optimizer.param_groups[0]["lr"] /= 3
-                losses.append(step(x, y).detach())
-            return [losses, states(model, optimizer)]
+        losses = []
+        for i, (x, y) in enumerate(batches(device, 24)):
+            if i % 8 == 7:
+                optimizer.param_groups[0]["lr"] /= 3
+            losses.append(step(x, y).detach())
+        return [losses, states(model, optimizer)]
 
-        right(program, device)
+    @is_replayed
+    def test_gradients_are_kept_by_the_user(self, compile, device):
+        model = mlp(device)
 
-    def test_gradients_are_kept_by_the_user(self, device):
-        def program(compile, device):
-            model = mlp(device)
+        @compile
+        def step(x, y):
+            model.zero_grad()
+            mse(model(x), y).backward()
 
-            @compile
-            def step(x, y):
-                model.zero_grad()
-                mse(model(x), y).backward()
-
-            grads = []
-            for x, y in batches(device, 10):
-                step(x, y)
-                grads.append(model[0].weight.grad)
-            return grads
-
-        right(program, device)
+        grads = []
+        for x, y in batches(device, 10):
+            step(x, y)
+            grads.append(model[0].weight.grad)
+        return grads
 
     def test_a_recorded_step_is_that_of_a_traced_one(self, device):
         """It lets go of the gradients before: as many programs, and no more memory."""
@@ -180,44 +181,40 @@ class TestOptimizers:
         assert train(torch_xla.compile(replay=True)) == traced == 2
         assert met.counter_value("ReplayedCall") - before == 3
 
-    def test_gradients_that_somebody_keeps(self, device):
-        def program(compile, device):
-            model, kept = mlp(device), []
+    @is_replayed
+    def test_gradients_that_somebody_keeps(self, compile, device):
+        model, kept = mlp(device), []
 
-            @compile
-            def step(x, y):
-                model.zero_grad()
-                mse(model(x), y).backward()
+        @compile
+        def step(x, y):
+            model.zero_grad()
+            mse(model(x), y).backward()
 
-            for x, y in batches(device, 12):
-                step(x, y)
-                kept.append(model[0].weight.grad)  # the tensor itself, and a view of another
-                kept.append(model[0].bias.grad[0])
-            return kept
+        for x, y in batches(device, 12):
+            step(x, y)
+            kept.append(model[0].weight.grad)  # the tensor itself, and a view of another
+            kept.append(model[0].bias.grad[0])
+        return kept
 
-        right(program, device)
+    @is_replayed
+    def test_gradients_accumulate(self, compile, device):
+        model = mlp(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def test_gradients_accumulate(self, device):
-        def program(compile, device):
-            model = mlp(device)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        @compile
+        def backward(x, y):
+            mse(model(x), y).backward()
 
-            @compile
-            def backward(x, y):
-                mse(model(x), y).backward()
+        @compile
+        def update():
+            optimizer.step()
+            optimizer.zero_grad()
 
-            @compile
-            def update():
-                optimizer.step()
-                optimizer.zero_grad()
-
-            for i, (x, y) in enumerate(batches(device, 40)):
-                backward(x, y)
-                if i % 4 == 3:
-                    update()
-            return states(model)
-
-        right(program, device)
+        for i, (x, y) in enumerate(batches(device, 40)):
+            backward(x, y)
+            if i % 4 == 3:
+                update()
+        return states(model)
 
     def test_second_backward_says_so(self, device):
         model = mlp(device)

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from testing.replay import both, refused, right, status
+from testing.replay import both, is_refused, is_replayed, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -18,105 +18,88 @@ class Counter:
         self.calls = 0
 
 
-FLAG = False
-
-
 class TestNumbers:
-    def test_in_a_closure(self, device):
-        def program(compile, device):
-            scale = 1.0
+    @is_replayed
+    def test_in_a_closure(self, compile, device):
+        scale = 1.0
 
-            @compile
-            def f(x):
-                return x * scale
+        @compile
+        def f(x):
+            return x * scale
 
-            found = []
-            for i in range(15):
-                scale = 1.0 + i // 5
-                found.append(f(torch.ones(3, device=device)))
-            return found
+        found = []
+        for i in range(15):
+            scale = 1.0 + i // 5
+            found.append(f(torch.ones(3, device=device)))
+        return found
 
-        right(program, device)
+    @is_refused("f's scale is 1.857")
+    def test_that_changes_each_time(self, compile, device):
+        scale = 0.0
 
-    def test_that_changes_each_time(self, device):
-        def program(compile, device):
-            scale = 0.0
+        @compile
+        def f(x):
+            return x * scale
 
-            @compile
-            def f(x):
-                return x * scale
+        found = []
+        for i in range(15):
+            scale = i / 7
+            found.append(f(torch.ones(3, device=device)))
+        return found
 
-            found = []
-            for i in range(15):
-                scale = i / 7
-                found.append(f(torch.ones(3, device=device)))
-            return found
+    @is_refused("counter['calls'] is 13 and was 12")
+    def test_that_counts_inside(self, compile, device):
+        counter = Counter()
 
-        refused(program, device, "f's scale is 1.857")
+        @compile
+        def f(x):
+            counter.calls += 1
+            return x * counter.calls
 
-    def test_that_counts_inside(self, device):
-        def program(compile, device):
-            counter = Counter()
+        return [f(torch.ones(3, device=device)) for _ in range(15)]
 
-            @compile
-            def f(x):
-                counter.calls += 1
-                return x * counter.calls
+    @is_replayed
+    def test_as_an_argument(self, compile, device):
+        @compile
+        def f(x, by, *, plus=0):
+            return x * by + plus
 
-            return [f(torch.ones(3, device=device)) for _ in range(15)]
+        x = torch.ones(3, device=device)
+        return [f(x, 2.0 if i < 6 else 3.0, plus=i // 10) for i in range(16)]
 
-        refused(program, device, "counter['calls'] is 13 and was 12")
+    @is_refused("draws random numbers from random")
+    def test_of_a_random_generator_on_the_host(self, compile, device):
+        import random
 
-    def test_as_an_argument(self, device):
-        def program(compile, device):
-            @compile
-            def f(x, by, *, plus=0):
-                return x * by + plus
+        random.seed(0)
 
-            x = torch.ones(3, device=device)
-            return [f(x, 2.0 if i < 6 else 3.0, plus=i // 10) for i in range(16)]
+        @compile
+        def f(x):
+            return x * 2 if random.random() < 0.9 else x * 3
 
-        right(program, device)
+        return [f(torch.ones(3, device=device)) for _ in range(20)]
 
-    def test_of_a_random_generator_on_the_host(self, device):
-        def program(compile, device):
-            import random
+    @is_refused("calls time() at")
+    def test_of_a_clock(self, compile, device):
+        import time
 
-            random.seed(0)
+        @compile
+        def f(x):
+            return x * (2 if time.time() > 5 else 3)
 
-            @compile
-            def f(x):
-                return x * 2 if random.random() < 0.9 else x * 3
+        return [f(torch.ones(3, device=device)) for _ in range(15)]
 
-            return [f(torch.ones(3, device=device)) for _ in range(20)]
+    @is_refused("an object of type count")
+    def test_of_an_iterator(self, compile, device):
+        import itertools
 
-        refused(program, device, "draws random numbers from random")
+        numbers = itertools.count()
 
-    def test_of_a_clock(self, device):
-        def program(compile, device):
-            import time
+        @compile
+        def f(x):
+            return x if next(numbers) < 8 else -x
 
-            @compile
-            def f(x):
-                return x * (2 if time.time() > 5 else 3)
-
-            return [f(torch.ones(3, device=device)) for _ in range(15)]
-
-        refused(program, device, "calls time() at")
-
-    def test_of_an_iterator(self, device):
-        def program(compile, device):
-            import itertools
-
-            numbers = itertools.count()
-
-            @compile
-            def f(x):
-                return x if next(numbers) < 8 else -x
-
-            return [f(torch.ones(3, device=device)) for _ in range(15)]
-
-        refused(program, device, "an object of type count")
+        return [f(torch.ones(3, device=device)) for _ in range(15)]
 
     def test_of_a_generator_function(self, device):
         def program(compile, device):
@@ -139,54 +122,48 @@ class TestNumbers:
 
 
 class TestPython:
-    def test_flag_flipped_at_step_50(self, device):
-        def program(compile, device):
-            global FLAG
-            FLAG = False
+    @is_replayed
+    def test_flag_flipped_at_step_50(self, compile, device):
+        global FLAG
+        FLAG = False
 
-            @compile
-            def f(x):
-                return x.sin() if FLAG else x.cos()
+        @compile
+        def f(x):
+            return x.sin() if FLAG else x.cos()
 
-            found = []
-            for i in range(60):
-                FLAG = i >= 50
-                found.append(f(torch.full((2,), float(i), device=device)))
-            FLAG = False
-            return found
+        found = []
+        for i in range(60):
+            FLAG = i >= 50
+            found.append(f(torch.full((2,), float(i), device=device)))
+        FLAG = False
+        return found
 
-        right(program, device)
+    @is_refused("f's counter")
+    def test_attribute_set_inside(self, compile, device):
+        counter = Counter()
 
-    def test_attribute_set_inside(self, device):
-        def program(compile, device):
-            counter = Counter()
+        @compile
+        def f(x):
+            counter.last = x + 1
+            return x * 2
 
-            @compile
-            def f(x):
-                counter.last = x + 1
-                return x * 2
+        found = []
+        for i in range(15):
+            found.append(f(torch.full((2,), float(i), device=device)))
+            found.append(counter.last)
+        return found
 
-            found = []
-            for i in range(15):
-                found.append(f(torch.full((2,), float(i), device=device)))
-                found.append(counter.last)
-            return found
+    @is_refused("f's kept has other entries")
+    def test_list_of_the_user_s(self, compile, device):
+        kept = []
 
-        refused(program, device, "f's counter")
+        @compile
+        def f(x):
+            kept.append(x + 1)
 
-    def test_list_of_the_user_s(self, device):
-        def program(compile, device):
-            kept = []
-
-            @compile
-            def f(x):
-                kept.append(x + 1)
-
-            for i in range(15):
-                f(torch.full((2,), float(i), device=device))
-            return kept
-
-        refused(program, device, "f's kept has other entries")
+        for i in range(15):
+            f(torch.full((2,), float(i), device=device))
+        return kept
 
     def test_print(self, device, capsys):
         @torch_xla.compile(replay=True)
@@ -234,39 +211,35 @@ class TestPython:
         scale.by = lambda: 7.0
         assert [f(x).tolist() for _ in range(6)] == [[7, 7]] * 6
 
-    def test_event_of_another_thread(self, device):
-        def program(compile, device):
-            event = threading.Event()
+    @is_replayed
+    def test_event_of_another_thread(self, compile, device):
+        event = threading.Event()
 
-            @compile
-            def f(x):
-                return -x if event.is_set() else x
+        @compile
+        def f(x):
+            return -x if event.is_set() else x
 
-            found = []
-            for i in range(12):
-                if i == 7:
-                    event.set()
-                found.append(f(torch.ones(2, device=device)))
-            return found
+        found = []
+        for i in range(12):
+            if i == 7:
+                event.set()
+            found.append(f(torch.ones(2, device=device)))
+        return found
 
-        right(program, device)
+    @is_replayed
+    def test_behind_a_weak_reference(self, compile, device):
+        counter = Counter()
+        reference = weakref.ref(counter)
 
-    def test_behind_a_weak_reference(self, device):
-        def program(compile, device):
-            counter = Counter()
-            reference = weakref.ref(counter)
+        @compile
+        def f(x):
+            return x * (2 + reference().calls)
 
-            @compile
-            def f(x):
-                return x * (2 + reference().calls)
-
-            found = []
-            for i in range(12):
-                counter.calls = i // 6
-                found.append(f(torch.ones(2, device=device)))
-            return found
-
-        right(program, device)
+        found = []
+        for i in range(12):
+            counter.calls = i // 6
+            found.append(f(torch.ones(2, device=device)))
+        return found
 
     def test_environment(self, device, monkeypatch):
         import os
@@ -310,27 +283,25 @@ class TestPython:
 
 class TestReads:
     @pytest.mark.parametrize("read", ["item", "branch", "tolist", "cpu", "sync", "argument"])
-    def test_is_refused(self, device, read):
-        def program(compile, device):
-            @compile
-            def f(x):
-                y = x * 2
-                if read == "item":
-                    return x * y.sum().item()
-                if read == "branch":
-                    return y if y.sum() > 20 else -y
-                if read == "tolist":
-                    return x + y.tolist()[0]
-                if read == "cpu":
-                    return x + y.cpu().sum().item()
-                if read == "argument":
-                    return y * x.sum().item()
-                torch_xla.sync()
-                return y
+    @is_refused("it asks for")
+    def test_is_refused(self, compile, device, read):
+        @compile
+        def f(x):
+            y = x * 2
+            if read == "item":
+                return x * y.sum().item()
+            if read == "branch":
+                return y if y.sum() > 20 else -y
+            if read == "tolist":
+                return x + y.tolist()[0]
+            if read == "cpu":
+                return x + y.cpu().sum().item()
+            if read == "argument":
+                return y * x.sum().item()
+            torch_xla.sync()
+            return y
 
-            return [f(torch.full((2,), float(i), device=device)) for i in range(15)]
-
-        refused(program, device, "it asks for")
+        return [f(torch.full((2,), float(i), device=device)) for i in range(15)]
 
     def test_names_the_line(self, device):
         @torch_xla.compile(replay=True)
@@ -341,32 +312,28 @@ class TestReads:
             f(torch.ones(2, device=device))
         assert "test_replayed_python.py:" in status(f).reason
 
-    def test_cpu_tensor_from_outside(self, device):
-        def program(compile, device):
-            weight = torch.ones(2)
+    @is_replayed
+    def test_cpu_tensor_from_outside(self, compile, device):
+        weight = torch.ones(2)
 
-            @compile
-            def f(x):
-                return x * weight.to(device)
+        @compile
+        def f(x):
+            return x * weight.to(device)
 
-            found = []
-            for i in range(18):
-                if i % 6 == 5:
-                    weight.mul_(2)
-                found.append(f(torch.ones(2, device=device)))
-            return found
+        found = []
+        for i in range(18):
+            if i % 6 == 5:
+                weight.mul_(2)
+            found.append(f(torch.ones(2, device=device)))
+        return found
 
-        right(program, device)
+    @is_refused("tensor on cpu")
+    def test_cpu_argument(self, compile, device):
+        @compile
+        def f(x):
+            return x.to(device) * 2
 
-    def test_cpu_argument(self, device):
-        def program(compile, device):
-            @compile
-            def f(x):
-                return x.to(device) * 2
-
-            return [f(torch.full((2,), float(i))) for i in range(15)]
-
-        refused(program, device, "tensor on cpu")
+        return [f(torch.full((2,), float(i))) for i in range(15)]
 
     def test_tensor_that_nothing_leads_to(self, device):
         hidden = {}

@@ -4,166 +4,149 @@ import threading
 
 import pytest
 import torch
-from testing.replay import both, mlp, refused, right, status
+from testing.replay import is_refused, is_replayed, is_right, mlp, right, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 
 
 class TestTensors:
-    def test_results_are_kept(self, device):
-        def program(compile, device):
-            total = torch.zeros(2, device=device)
+    @is_replayed
+    def test_results_are_kept(self, compile, device):
+        total = torch.zeros(2, device=device)
 
-            @compile
-            def f(x):
-                total.add_(x)
-                return total * 2, total.clone(), total
+        @compile
+        def f(x):
+            total.add_(x)
+            return total * 2, total.clone(), total
 
-            return [f(torch.full((2,), float(i), device=device))[:2] for i in range(12)]
+        return [f(torch.full((2,), float(i), device=device))[:2] for i in range(12)]
 
-        right(program, device)
+    @is_replayed
+    def test_arguments_that_share_memory(self, compile, device):
+        @compile
+        def f(a, b):
+            a.add_(1)
+            return a * b
 
-    def test_arguments_that_share_memory(self, device):
-        def program(compile, device):
-            @compile
-            def f(a, b):
-                a.add_(1)
-                return a * b
+        found = []
+        for _ in range(6):
+            x, y = torch.ones(2, device=device), torch.full((2,), 3.0, device=device)
+            found += [f(x, y), x, y]
+        for i in range(6):
+            x = torch.full((2,), float(i), device=device)
+            found += [f(x, x), x]
+        for _ in range(6):
+            x = torch.arange(4.0, device=device)
+            found += [f(x[:2], x[1:3]), x]
+            found += [f(x[:2], x[2:]), x]
+        return found
 
-            found = []
-            for _ in range(6):
-                x, y = torch.ones(2, device=device), torch.full((2,), 3.0, device=device)
-                found += [f(x, y), x, y]
-            for i in range(6):
-                x = torch.full((2,), float(i), device=device)
-                found += [f(x, x), x]
-            for _ in range(6):
-                x = torch.arange(4.0, device=device)
-                found += [f(x[:2], x[1:3]), x]
-                found += [f(x[:2], x[2:]), x]
-            return found
+    @is_replayed
+    def test_argument_that_is_a_result(self, compile, device):
+        @compile
+        def f(x):
+            return x * 2 + 1, x
 
-        right(program, device)
+        x, found = torch.ones(2, device=device), []
+        for _ in range(12):
+            y, same = f(x)
+            assert same is x
+            found.append(y)
+            x = y
+        return found
 
-    def test_argument_that_is_a_result(self, device):
-        def program(compile, device):
-            @compile
-            def f(x):
-                return x * 2 + 1, x
+    @is_replayed
+    def test_result_is_a_view_of_an_argument(self, compile, device):
+        @compile
+        def f(x):
+            return x[1:], x.t()
 
-            x, found = torch.ones(2, device=device), []
-            for _ in range(12):
-                y, same = f(x)
-                assert same is x
-                found.append(y)
-                x = y
-            return found
+        found = []
+        for _ in range(8):
+            x = torch.arange(6.0, device=device).reshape(2, 3)
+            row, turned = f(x)
+            turned.add_(1)
+            row.mul_(2)
+            found.append(x)
+        return found
 
-        right(program, device)
+    @is_replayed
+    def test_view_at_another_offset(self, compile, device):
+        @compile
+        def f(x):
+            return x * 2
 
-    def test_result_is_a_view_of_an_argument(self, device):
-        def program(compile, device):
-            @compile
-            def f(x):
-                return x[1:], x.t()
+        x = torch.arange(12.0, device=device)
+        return [f(x[i // 4 * 3 : i // 4 * 3 + 2]) for i in range(16)]
 
-            found = []
-            for _ in range(8):
-                x = torch.arange(6.0, device=device).reshape(2, 3)
-                row, turned = f(x)
-                turned.add_(1)
-                row.mul_(2)
-                found.append(x)
-            return found
+    @is_replayed
+    def test_clone_of_state_survives(self, compile, device):
+        weight = torch.ones(3, device=device)
 
-        right(program, device)
+        @compile
+        def f(x):
+            weight.add_(x)
 
-    def test_view_at_another_offset(self, device):
-        def program(compile, device):
-            @compile
-            def f(x):
-                return x * 2
+        kept = []
+        for i in range(16):
+            if i % 3 == 0:
+                kept.append(weight.clone())
+            f(torch.full((3,), float(i), device=device))
+        return [*kept, weight]
 
-            x = torch.arange(12.0, device=device)
-            return [f(x[i // 4 * 3 : i // 4 * 3 + 2]) for i in range(16)]
-
-        right(program, device)
-
-    def test_clone_of_state_survives(self, device):
-        def program(compile, device):
-            weight = torch.ones(3, device=device)
-
-            @compile
-            def f(x):
-                weight.add_(x)
-
-            kept = []
-            for i in range(16):
-                if i % 3 == 0:
-                    kept.append(weight.clone())
-                f(torch.full((3,), float(i), device=device))
-            return [*kept, weight]
-
-        right(program, device)
-
-    def test_gradients_of_earlier_calls(self, device):
+    @is_replayed
+    def test_gradients_of_earlier_calls(self, compile, device):
         """One that nobody has seen is written in place; one that somebody has is another tensor."""
+        layer = torch.nn.Linear(3, 3, device=device)
 
-        def program(compile, device):
-            layer = torch.nn.Linear(3, 3, device=device)
+        @compile
+        def step(x):
+            layer.zero_grad()
+            layer(x).square().sum().backward()
 
-            @compile
-            def step(x):
-                layer.zero_grad()
-                layer(x).square().sum().backward()
+        found, kept = [], []
+        for i in range(16):
+            step(torch.full((2, 3), float(i), device=device))
+            grad = layer.weight.grad
+            if i % 4 == 0:
+                kept += [grad, layer.bias.grad.view(3, 1), layer.bias.grad[1:]]
+            elif i % 4 == 1:
+                assert not hasattr(grad, "mark"), i
+                grad.mark = i
+            elif i % 4 == 2:
+                kept.append(grad.detach())
+                layer.bias.grad.add_(1)
+            found += [grad._version, layer.bias.grad._version]
+            found += [layer.weight.grad.clone(), layer.bias.grad.clone()]
+            del grad
+        for i in range(4):
+            step(torch.full((2, 3), float(i), device=device))  # Nobody looks.
+        return found, kept, [p.grad for p in layer.parameters()]
 
-            found, kept = [], []
-            for i in range(16):
-                step(torch.full((2, 3), float(i), device=device))
-                grad = layer.weight.grad
-                if i % 4 == 0:
-                    kept += [grad, layer.bias.grad.view(3, 1), layer.bias.grad[1:]]
-                elif i % 4 == 1:
-                    assert not hasattr(grad, "mark"), i
-                    grad.mark = i
-                elif i % 4 == 2:
-                    kept.append(grad.detach())
-                    layer.bias.grad.add_(1)
-                found += [grad._version, layer.bias.grad._version]
-                found += [layer.weight.grad.clone(), layer.bias.grad.clone()]
-                del grad
-            for i in range(4):
-                step(torch.full((2, 3), float(i), device=device))  # Nobody looks.
-            return found, kept, [p.grad for p in layer.parameters()]
+    @is_replayed
+    def test_state_is_replaced_between_calls(self, compile, device):
+        model = mlp(device)
 
-        right(program, device)
+        @compile
+        def f(x):
+            with torch.no_grad():
+                return model(x)
 
-    def test_state_is_replaced_between_calls(self, device):
-        def program(compile, device):
-            model = mlp(device)
-
-            @compile
-            def f(x):
-                with torch.no_grad():
-                    return model(x)
-
-            found = []
-            x = torch.ones(2, 6, device=device)
-            for i in range(24):
-                if i == 6:
-                    model[0].weight.data = torch.ones(8, 6, device=device)
-                if i == 10:
-                    model.load_state_dict(
-                        {k: v * 2 for k, v in model.state_dict().items()}, assign=True
-                    )
-                if i == 16:
-                    model[0].weight = model[0].weight
-                    model[3].bias = torch.nn.Parameter(torch.ones(3, device=device))
-                found.append(f(x))
-            return found
-
-        right(program, device)
+        found = []
+        x = torch.ones(2, 6, device=device)
+        for i in range(24):
+            if i == 6:
+                model[0].weight.data = torch.ones(8, 6, device=device)
+            if i == 10:
+                model.load_state_dict(
+                    {k: v * 2 for k, v in model.state_dict().items()}, assign=True
+                )
+            if i == 16:
+                model[0].weight = model[0].weight
+                model[3].bias = torch.nn.Parameter(torch.ones(3, device=device))
+            found.append(f(x))
+        return found
 
     def test_lora_on_and_off(self, device):
         class Lora(torch.nn.Module):
@@ -192,59 +175,53 @@ class TestTensors:
 
         right(program, device)
 
-    def test_resized_buffer(self, device):
-        def program(compile, device):
-            buffer = torch.ones(4, device=device)
+    @is_replayed
+    def test_resized_buffer(self, compile, device):
+        buffer = torch.ones(4, device=device)
 
-            @compile
-            def f(x):
-                return x * buffer.sum()
+        @compile
+        def f(x):
+            return x * buffer.sum()
 
-            found = []
-            for i in range(16):
-                if i == 6:
-                    buffer.resize_(2)
-                if i == 11:
-                    buffer.resize_(6).fill_(2)
-                found.append(f(torch.ones(2, device=device)))
-            return found
+        found = []
+        for i in range(16):
+            if i == 6:
+                buffer.resize_(2)
+            if i == 11:
+                buffer.resize_(6).fill_(2)
+            found.append(f(torch.ones(2, device=device)))
+        return found
 
-        right(program, device)
+    @is_replayed
+    def test_fill_between_calls(self, compile, device):
+        total = torch.zeros(2, device=device)
 
-    def test_fill_between_calls(self, device):
-        def program(compile, device):
-            total = torch.zeros(2, device=device)
+        @compile
+        def f(x):
+            total.add_(x)
+            return total * 3
 
-            @compile
-            def f(x):
-                total.add_(x)
-                return total * 3
+        found = []
+        for i in range(24):
+            if i % 5 == 0 or 10 < i < 16:
+                total.zero_()
+            found.append(f(torch.full((2,), float(i), device=device)))
+        return [*found, total]
 
-            found = []
-            for i in range(24):
-                if i % 5 == 0 or 10 < i < 16:
-                    total.zero_()
-                found.append(f(torch.full((2,), float(i), device=device)))
-            return [*found, total]
+    @is_refused("grad_fn")
+    def test_graph_from_outside(self, compile, device):
+        weight = torch.ones(2, device=device, requires_grad=True)
 
-        right(program, device)
+        @compile
+        def f(x):
+            return (x * 2).sum()
 
-    def test_graph_from_outside(self, device):
-        def program(compile, device):
-            weight = torch.ones(2, device=device, requires_grad=True)
-
-            @compile
-            def f(x):
-                return (x * 2).sum()
-
-            found = []
-            for _ in range(6):
-                weight.grad = None
-                f(weight * 3).backward()
-                found.append(weight.grad)
-            return found
-
-        refused(program, device, "grad_fn")
+        found = []
+        for _ in range(6):
+            weight.grad = None
+            f(weight * 3).backward()
+            found.append(weight.grad)
+        return found
 
     def test_saved_tensor_is_overwritten(self, device):
         weight = torch.ones(2, device=device, requires_grad=True)
@@ -264,26 +241,24 @@ class TestTensors:
 
 
 class TestRandom:
-    def test_dropout_and_state(self, device):
-        def program(compile, device):
-            model = mlp(device, dropout=0.5)
+    @is_replayed
+    def test_dropout_and_state(self, compile, device):
+        model = mlp(device, dropout=0.5)
 
-            @compile
-            def f(x):
-                return model(x).detach() + torch.randn(2, 3, device=device)
+        @compile
+        def f(x):
+            return model(x).detach() + torch.randn(2, 3, device=device)
 
-            found = []
-            x = torch.ones(2, 6, device=device)
-            for i in range(12):
-                found.append(f(x))
-                if i % 4 == 3:
-                    found.append(torch.rand(3, device=device))
-                found.append(xm.get_rng_state())
-            torch_xla.manual_seed(11)
-            found += [f(x), f(x)]
-            return [*found, torch.rand(2, device=device)]
-
-        right(program, device)
+        found = []
+        x = torch.ones(2, 6, device=device)
+        for i in range(12):
+            found.append(f(x))
+            if i % 4 == 3:
+                found.append(torch.rand(3, device=device))
+            found.append(xm.get_rng_state())
+        torch_xla.manual_seed(11)
+        found += [f(x), f(x)]
+        return [*found, torch.rand(2, device=device)]
 
     def test_second_thread_draws(self, device):
         @torch_xla.compile(replay=True)
@@ -306,67 +281,61 @@ class TestRandom:
         everything = torch.stack(ours + theirs)
         assert len(torch.unique(everything, dim=0)) == 40  # Each seed was drawn once.
 
-    def test_seed_is_set_inside(self, device):
-        def program(compile, device):
-            @compile
-            def f():
-                torch_xla.manual_seed(5)
-                return torch.rand(3, device=device)
+    @is_right
+    def test_seed_is_set_inside(self, compile, device):
+        @compile
+        def f():
+            torch_xla.manual_seed(5)
+            return torch.rand(3, device=device)
 
-            return [f() for _ in range(15)]
+        return [f() for _ in range(15)]
 
-        both(program, device)
+    @is_refused("draws from the generator")
+    def test_generator_of_the_user_s(self, compile, device):
+        generator = torch.Generator(device=device)
+        generator.manual_seed(4)
 
-    def test_generator_of_the_user_s(self, device):
-        def program(compile, device):
-            generator = torch.Generator(device=device)
-            generator.manual_seed(4)
+        @compile
+        def f():
+            return torch.rand(3, device=device, generator=generator)
 
-            @compile
-            def f():
-                return torch.rand(3, device=device, generator=generator)
-
-            return [f() for _ in range(15)]
-
-        refused(program, device, "draws from the generator")
+        return [f() for _ in range(15)]
 
 
 class TestModes:
     @pytest.mark.parametrize(
         "mode", ["train", "autocast", "grad", "dtype", "deterministic", "precision", "inference"]
     )
-    def test_is_guarded(self, device, mode):
-        def program(compile, device):
-            model = mlp(device, dropout=0.4)
+    @is_replayed
+    def test_is_guarded(self, compile, device, mode):
+        model = mlp(device, dropout=0.4)
 
-            @compile
-            def f(x):
-                made = torch.ones(2, device=device)
-                return model(x + made.sum().to(x.dtype)).detach(), made
+        @compile
+        def f(x):
+            made = torch.ones(2, device=device)
+            return model(x + made.sum().to(x.dtype)).detach(), made
 
-            found = []
-            x = torch.ones(2, 6, device=device)
-            try:
-                for i in range(20):
-                    on = i // 5 % 2 == 1
-                    if mode == "train":
-                        model.train(not on)
-                    elif mode == "dtype":
-                        torch.set_default_dtype(torch.float64 if on else torch.float32)
-                    elif mode == "deterministic":
-                        torch.use_deterministic_algorithms(on)
-                    elif mode == "precision":
-                        torch_xla.backends.set_mat_mul_precision("highest" if on else "default")
-                    with (
-                        torch.autocast("xla", torch.bfloat16, enabled=mode == "autocast" and on),
-                        torch.set_grad_enabled(not (mode == "grad" and on)),
-                        torch.inference_mode(mode == "inference" and on),
-                    ):
-                        found.append(f(x))
-            finally:
-                torch.set_default_dtype(torch.float32)
-                torch.use_deterministic_algorithms(False)
-                torch_xla.backends.set_mat_mul_precision("default")
-            return found
-
-        right(program, device)
+        found = []
+        x = torch.ones(2, 6, device=device)
+        try:
+            for i in range(20):
+                on = i // 5 % 2 == 1
+                if mode == "train":
+                    model.train(not on)
+                elif mode == "dtype":
+                    torch.set_default_dtype(torch.float64 if on else torch.float32)
+                elif mode == "deterministic":
+                    torch.use_deterministic_algorithms(on)
+                elif mode == "precision":
+                    torch_xla.backends.set_mat_mul_precision("highest" if on else "default")
+                with (
+                    torch.autocast("xla", torch.bfloat16, enabled=mode == "autocast" and on),
+                    torch.set_grad_enabled(not (mode == "grad" and on)),
+                    torch.inference_mode(mode == "inference" and on),
+                ):
+                    found.append(f(x))
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+            torch_xla.backends.set_mat_mul_precision("default")
+        return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +59,7 @@ def both(program: Callable[[Compile, torch.device], Any], device: torch.device) 
             functions.append(torch_xla.compile(function, replay=is_replayed))
             return functions[-1]
 
-        leaves = _pytree.tree_leaves(program(compile, device))
+        leaves = _pytree.tree_leaves(program(compile=compile, device=device))
         found.append(
             [leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         )
@@ -90,6 +92,34 @@ def refused(
     found = both(program, device)
     assert found.replayed == 0, str(found)
     assert match in found.reason, str(found)
+
+
+def _as_test(program: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., None]:
+    """Makes a test of a program of ``compile``, ``device`` and any fixtures."""
+
+    @functools.wraps(program)
+    def test(*args: Any, device: torch.device, **fixtures: Any) -> None:
+        check(functools.partial(program, *args, **fixtures), device)
+
+    signature = inspect.signature(program)
+    kept = [one for name, one in signature.parameters.items() if name != "compile"]
+    test.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return test
+
+
+def is_right(program: Callable[..., Any]) -> Callable[..., None]:
+    """Decorates a program that is a test: see :func:`both`."""
+    return _as_test(program, both)
+
+
+def is_replayed(program: Callable[..., Any]) -> Callable[..., None]:
+    """Decorates a program that is a test: see :func:`right`."""
+    return _as_test(program, right)
+
+
+def is_refused(match: str) -> Callable[..., Callable[..., None]]:
+    """Decorates a program that is a test: see :func:`refused`."""
+    return functools.partial(_as_test, check=functools.partial(refused, match=match))
 
 
 def mlp(device: torch.device, dropout: float = 0.0) -> torch.nn.Sequential:
