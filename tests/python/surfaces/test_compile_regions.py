@@ -188,8 +188,11 @@ class TestEagerMode:
 
 class TestRegions:
     def test_reset_scope(self, device):
-        torch_xla.sync(reset_scope=False)
-        xm.mark_step(True, False)
+        for cut in (lambda: torch_xla.sync(reset_scope=False), lambda: xm.mark_step(True, False)):
+            x = torch.ones(2, device=device) * 3
+            assert "aten::mul" in _XLAC._get_xla_tensors_text([x])
+            cut()
+            assert "aten::mul" not in _XLAC._get_xla_tensors_text([x])
 
     def test_nested_calls_of_one_function(self, device):
         @torch_xla.compile

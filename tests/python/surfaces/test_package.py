@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.executor import executed_on_device
 from testing.processes import python_output
 from torch.utils.checkpoint import checkpoint
 
@@ -200,7 +201,11 @@ class TestSteps:
 
     def test_wait_device_ops(self, device):
         for devices in ((), [device], [str(device)], ["xla"]):
+            before = executed_on_device()
+            a = torch.ones(2).to(device) + 1
+            torch_xla.sync()
             xm.wait_device_ops(devices)
+            assert executed_on_device() == before + 1 and a.tolist() == [2, 2]
 
     @pytest.mark.parametrize("style", ["call", "decorator", "context", "step", "empty call"])
     def test_compile(self, device, style):
