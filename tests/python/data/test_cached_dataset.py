@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from testing.gcs import gcs_server
+from testing.processes import write_script
 from torch.utils.data import DataLoader, Dataset
 
 from torch_xla.utils import gcsfs
@@ -157,8 +158,7 @@ CachedDataset(Squares(), sys.argv[1]).warmup(progress=False)
 
 @pytest.mark.multiprocess
 def test_a_killed_warmup_goes_on(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(_KILLED)
+    script = write_script(tmp_path, _KILLED)
     child = subprocess.run([sys.executable, script, tmp_path / "cache"], timeout=120)
     assert child.returncode == -signal.SIGKILL
     squares = Squares(20)

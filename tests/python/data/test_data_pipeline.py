@@ -5,24 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from testing.processes import start_python
 
 SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "digits_pipeline.py"
 
 
 def _run(folder: Path, *arguments: str) -> tuple[int, dict[int, str], str]:
     """Returns the exit status, the losses by step as exact numbers, and the output."""
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), "--folder", str(folder), "--size", "600", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    options = ("--folder", str(folder), "--size", "600", *arguments)
+    result = start_python(str(SCRIPT), *options, timeout=300)
     output = result.stdout + result.stderr
     losses = re.findall(r"^step (\d+): loss [0-9.]+ \((\S+)\)$", result.stdout, re.MULTILINE)
     return result.returncode, {int(step): loss for step, loss in losses}, output

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from testing.gcs import gcs_server
-from testing.processes import run_python
+from testing.processes import run_python, write_script
 from testing.replicas import run_replicas
 
 import torch_xla.core.xla_model as xm
@@ -272,15 +272,15 @@ def test_preemption(tmp_path):
 
 @pytest.mark.multiprocess
 def test_killed_while_saving(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = write_script(
+        tmp_path,
         "import os, signal, sys, torch\n"
         "import torch.distributed.checkpoint as dcp\n"
         "from torch_xla.experimental.distributed_checkpoint import CheckpointManager\n"
         "manager = CheckpointManager(sys.argv[1], 1)\n"
         "manager.save(1, {'a': torch.ones(10)})\n"
         "dcp.FileSystemWriter.finish = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "manager.save(2, {'a': torch.zeros(10)})\n"
+        "manager.save(2, {'a': torch.zeros(10)})\n",
     )
     child = subprocess.run([sys.executable, script, tmp_path / "run"], timeout=120)
     assert child.returncode == -signal.SIGKILL
@@ -432,8 +432,8 @@ def test_process_group(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = write_script(
+        tmp_path,
         "import os, signal, sys, torch\n"
         "import torch.distributed as dist\n"
         "from torch_xla.experimental.distributed_checkpoint import CheckpointManager\n"
@@ -451,7 +451,7 @@ def test_process_group(tmp_path):
         "assert saved and step == 3 and state['a'].eq(1).all()\n"
         "assert state[f'own{rank}'].eq(rank).all()\n"
         "manager.close()\n"
-        "dist.destroy_process_group()\n"
+        "dist.destroy_process_group()\n",
     )
     ranks = [
         subprocess.Popen([sys.executable, script, str(rank), tmp_path / "run"]) for rank in (0, 1)

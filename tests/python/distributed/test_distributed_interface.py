@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from testing.processes import run_python, start_python
+from testing.processes import run_python, start_python, write_script
 from testing.replicas import run_replicas
 
 import torch_xla.core.collectives as collectives
@@ -212,12 +211,11 @@ LAUNCHED = """
 
 
 def test_launch_under_torchrun_gives_the_local_rank(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(LAUNCHED))
+    script = write_script(tmp_path, LAUNCHED)
     # The second process of the second host.
     place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     # Accelerators' plugins, where one is installed, would look for the others at once.
-    result = start_python(str(script), timeout=100, PJRT_DEVICE="CPU", **place)
+    result = start_python(script, timeout=100, PJRT_DEVICE="CPU", **place)
     assert "CALLED 1 word 3" in result.stdout
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from testing.processes import start_python
 from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
@@ -422,6 +421,11 @@ class Harmful:
         return (Path.touch, (Path(self.path),))
 
 
+consolidate = functools.partial(
+    start_python, "-m", "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"
+)
+
+
 def test_consolidation_does_not_run_what_is_in_files(tmp_path):
     from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
 
@@ -429,16 +433,7 @@ def test_consolidation_does_not_run_what_is_in_files(tmp_path):
     torch.save({"model": Harmful(str(touched))}, tmp_path / "model_0.pth")
     with pytest.raises(pickle.UnpicklingError):
         consolidate_sharded_model_checkpoints(str(tmp_path / "model"))
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"),
-            *("--ckpt_prefix", str(tmp_path / "model"), "--ckpt_suffix", "*.pth"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    result = consolidate("--ckpt_prefix", str(tmp_path / "model"), "--ckpt_suffix", "*.pth")
     assert result.returncode != 0 and "weights_only" in result.stderr
     assert not touched.exists()
     with pytest.raises(Exception, match="shard_metadata"):
@@ -501,16 +496,9 @@ def test_consolidation_of_checkpoints_of_torch_xla_2_9(tmp_path):
             {"model": state, "shard_metadata": {**metadata, "rank": rank}},
             tmp_path / f"model_rank-{rank}-of-2.pth",
         )
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"),
-            *("--ckpt_prefix", str(tmp_path / "model")),
-            *("--ckpt_suffix", "_rank-*-of-*.pth", "--save_path", str(tmp_path / "joined.pth")),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    result = consolidate(
+        *("--ckpt_prefix", str(tmp_path / "model")),
+        *("--ckpt_suffix", "_rank-*-of-*.pth", "--save_path", str(tmp_path / "joined.pth")),
     )
     assert result.returncode == 0, result.stderr
     joined = torch.load(tmp_path / "joined.pth")["model"]

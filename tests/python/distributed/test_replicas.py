@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from testing.processes import start_python
+from testing.processes import start_python, write_script
 from testing.replicas import environment, run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
@@ -262,22 +261,18 @@ if __name__ == "__main__":
 """
 
 
-def write_script(folder: Path) -> str:
-    script = folder / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    return str(script)
+def torchrun(*arguments: str, **variables: str) -> None:
+    """Has torchrun start two replicas of a script, and end well."""
+    variables = {"XLA_COLLECTIVE_TIMEOUT": "60", **variables}
+    options = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    result = start_python(*options, *arguments, timeout=200, **variables)
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
 @pytest.mark.parametrize("how", ["launch", "spawn"])
 def test_torchrun(how, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", write_script(tmp_path), str(tmp_path), how]
     # Also where the machine would have more devices.
-    env = {**os.environ, "CPU_NUM_DEVICES": "4", "XLA_COLLECTIVE_TIMEOUT": "60"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=150, check=False, env=env
-    )
-    assert result.returncode == 0, result.stderr[-4000:]
+    torchrun(write_script(tmp_path, SCRIPT), str(tmp_path), how, CPU_NUM_DEVICES="4")
     assert [(tmp_path / name).read_text() for name in "01"] == ["0 2 0 1 3", "1 2 1 1 3"]
 
 
@@ -288,7 +283,7 @@ def free_port() -> int:
 
 
 def test_two_hosts(tmp_path):
-    script, port = write_script(tmp_path), free_port()
+    script, port = write_script(tmp_path, SCRIPT), free_port()
     hosts = []
     for host in range(2):
         env = {
@@ -361,10 +356,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_wrapped_model_and_serial_executor(method, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(FORKED)
+    script = write_script(tmp_path, FORKED)
     variables = {"CPU_NUM_DEVICES": "3", "XLA_COLLECTIVE_TIMEOUT": "60"}
-    result = start_python(str(script), str(tmp_path), method, timeout=150, **variables)
+    result = start_python(script, str(tmp_path), method, timeout=150, **variables)
     assert result.returncode == 0, result.stderr[-4000:]
 
 
@@ -421,13 +415,12 @@ if __name__ == "__main__":
     ],
 )
 def test_repeated_spawns_leave_nothing(count, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(REPEATED)
+    script = write_script(tmp_path, REPEATED)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     ports = _listening_ports()
     variables = {"CPU_NUM_DEVICES": "2", "TMPDIR": str(temporary)}
-    result = start_python(str(script), str(count), timeout=1400, **variables)
+    result = start_python(script, str(count), timeout=1400, **variables)
     assert result.returncode == 0, result.stderr[-4000:]
     # Other programs may have opened some meanwhile, but hardly as many.
     assert len(_listening_ports() - ports) < max(5, count // 10)
@@ -471,13 +464,6 @@ with open(os.path.join(sys.argv[1], str(rank)), "w") as file:
 
 def test_restarts(tmp_path):
     """The store of a launcher that starts its processes again has what the first ones wrote."""
-    script = tmp_path / "script.py"
-    script.write_text(RESTARTED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=2"]
-    command += ["--nproc-per-node=2", "--monitor-interval=0.1", str(script), str(tmp_path)]
-    env = {**os.environ, "XLA_COLLECTIVE_TIMEOUT": "60"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=200, check=False, env=env
-    )
-    assert result.returncode == 0, result.stderr[-4000:]
+    script = write_script(tmp_path, RESTARTED)
+    torchrun("--max-restarts=2", "--monitor-interval=0.1", script, str(tmp_path))
     assert [(tmp_path / name).read_text() for name in "01"] == ["2 2", "2 2"]

@@ -458,11 +458,10 @@ BF16_SCRIPT = """
 """
 
 
-def test_float16_behind_float32_is_refused(tmp_path):
+def test_float16_behind_float32_is_refused():
     """Lightning's `precision="16-true"` sets the variable before there is a client."""
-    script = tmp_path / "script.py"
-    script.write_text("import torch, torch_xla\nprint(torch.ones(1, device='xla').cpu())\n")
-    result = start_python(str(script), XLA_USE_F16="1")
+    code = "import torch, torch_xla; torch.ones(1, device='xla').cpu()"
+    result = start_python("-c", code, XLA_USE_F16="1")
     assert result.returncode != 0 and "XLA_USE_F16 is not supported" in result.stderr
 
 

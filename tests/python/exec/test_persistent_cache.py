@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from testing.plugins import make_toy
-from testing.processes import PREAMBLE, run_python, start_python
+from testing.processes import PREAMBLE, run_python, start_python, write_script
 
 from torch_xla import _XLAC, cache
 
@@ -227,20 +227,20 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):
 
 
 def test_of_many_processes_one_compiles(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = write_script(
+        tmp_path,
         "import torch, torch_xla, torch_xla.debug.metrics as met, sys, json\n"
         "x = torch.arange(400.0, device='xla').view(20, 20)\n"
         "for _ in range(40): x = torch.linalg.qr(x.tanh() + x.sin()).Q @ x.cos()\n"
         "sys.stdin.readline()\n"
         "x.cpu()\n"
         "names = 'PersistentCacheHit', 'PersistentCacheMiss'\n"
-        "print(json.dumps([met.counter_value(name) or 0 for name in names]))"
+        "print(json.dumps([met.counter_value(name) or 0 for name in names]))",
     )
     environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script)],
+            [sys.executable, script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import functools
 from pathlib import Path
 
 import pytest
+from testing.processes import start_python
 
-_MATRIX = Path(__file__).with_name("matrix.py")
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(_MATRIX), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+_run = functools.partial(start_python, str(Path(__file__).with_name("matrix.py")), timeout=900)
 
 
 @pytest.mark.multiprocess

@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from testing.processes import python_output, start_python
+from testing.processes import python_output, start_python, write_script
 
 from torch_xla import aot
 from torch_xla.experimental.scan import scan
@@ -70,8 +70,8 @@ def test_a_loop_counts_as_often_as_it_runs(device):
 
 
 def test_largest_arrays(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = write_script(
+        tmp_path,
         "import torch\n"
         "from torch_xla import aot\n"
         "def f(x):\n"
@@ -79,9 +79,9 @@ def test_largest_arrays(tmp_path):
         "    return (wide @ wide)[0]\n"
         "plan = aot.compile(f, (torch.ones(1024, 8),))\n"
         "for array in plan.largest(2):\n"
-        "    print(array.bytes, array.shape, array.line)\n"
+        "    print(array.bytes, array.shape, array.line)\n",
     )
-    code = f"import runpy; runpy.run_path({str(script)!r})"
+    code = f"import runpy; runpy.run_path({script!r})"
     lines = python_output(code, XLA_HLO_DEBUG="1").splitlines()
     assert [line.split(" ", 2)[:2] for line in lines] == [["4194304", "f32[1024,1024]"]] * 2
     assert {line.split(" ", 2)[2] for line in lines} == {
@@ -106,8 +106,8 @@ def test_a_whole_step_is_planned(device):
 
 def test_peak_by_category(tmp_path):
     """Three products are kept for the backward pass, and an input."""
-    script = tmp_path / "script.py"
-    script.write_text(
+    script = write_script(
+        tmp_path,
         "import torch\n"
         "from torch_xla import aot\n"
         "weights = [torch.nn.Parameter(torch.randn(64, 64, device='xla')) for _ in range(3)]\n"
@@ -124,9 +124,9 @@ def test_peak_by_category(tmp_path):
         "assert sum(parts.values()) == plan.peak\n"
         "print(parts['parameters'], parts['optimizer state'], parts['other arguments'])\n"
         "print(parts['activations'] / (4 * 4096 * 64))\n"
-        "print(plan.batches())\n"
+        "print(plan.batches())\n",
     )
-    code = f"import runpy; runpy.run_path({str(script)!r})"
+    code = f"import runpy; runpy.run_path({script!r})"
     held, kept, batches = python_output(code, XLA_HLO_DEBUG="1").splitlines()
     parameters, state, others = map(int, held.split())
     assert (parameters, state) == (3 * 4 * 64 * 64, 2 * 3 * 4 * 64 * 64)
@@ -172,12 +172,11 @@ def test_largest_batch(device):
 
 
 def test_a_plugin_that_is_not_there_is_told_before_the_script_runs(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("raise SystemExit('it ran')\n")
+    script = write_script(tmp_path, "raise SystemExit('it ran')\n")
     result = start_python(
         "-m",
         "torch_xla.aot",
-        str(script),
+        script,
         "--topology",
         "v5e:2x2",
         PJRT_TPU_LIBRARY_PATH=str(tmp_path / "libtpu.so"),

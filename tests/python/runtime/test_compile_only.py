@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import re
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from testing.processes import start_python
 
 from torch_xla._internal import topologies
 
@@ -75,19 +74,7 @@ def needs(platform: str) -> None:
         pytest.skip(f"no plugin of {platform}: pip install -r requirements-platforms.txt")
 
 
-def run(
-    *arguments: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess:
-    inherited = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=cwd,
-        env={**inherited, **environment},
-    )
+run = functools.partial(start_python, timeout=280, PJRT_DEVICE=None)
 
 
 @pytest.mark.parametrize("text", ["v5e", "h100", "h100:", "h100:0", "h100:2x2x2", "h99:1", ":4"])

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 import torch
-from testing.tensors import DTYPES, FLOAT8, XLA, Net, bits, sample, xla
+from testing.tensors import DTYPES, FLOAT8, XLA, Net, bits, looks, sample, xla
 from torch import nn
 
 import torch_xla
@@ -274,39 +274,6 @@ def test_large_zeros_of_other_dtypes(dtype):
 # ---------------------------------------------------------------- copies that share memory
 
 
-class Marked(torch.Tensor):
-    """A subclass, with something of its own."""
-
-
-def shared_looks(on):
-    """Tensors over memory that others may write, each with what writes to that memory."""
-    base = torch.arange(12.0).view(3, 4).to(on)
-    parameter = nn.Parameter(torch.ones(2, 2).to(on))
-    leaf = torch.ones(3).to(on).requires_grad_()
-    subclass = torch.arange(3.0).to(on).as_subclass(Marked)
-    subclass.note = "kept"
-    turned = torch.complex(torch.ones(2), torch.ones(2)).to(on).conj()
-    small = torch.tensor([1, 2], dtype=torch.uint16).to(on)
-    noted = torch.zeros(2, dtype=torch.int64).to(on)
-    noted.note = "kept"
-    return {
-        "whole": base,
-        "row": base[1],
-        "transposed": base.t(),
-        "every second": base[:, ::2],
-        "detached": base.detach(),
-        "parameter": parameter,
-        "leaf": leaf,
-        "subclass": subclass,
-        "conj": turned,
-        "uint16": small,
-        "noted": noted,
-        "scalar": torch.tensor(3.0).to(on),
-        "empty": torch.empty(0, 2).to(on),
-        "buffer": nn.Buffer(torch.ones(2).to(on)),
-    }
-
-
 def as_copied(x):
     return copy.copy(x)
 
@@ -321,7 +288,7 @@ def test_copy_shares_memory(device, copied):
     """As on the CPU and on CUDA: a new tensor on the same device, over the same memory."""
     results = {}
     for on in ("cpu", device):
-        for name, x in shared_looks(on).items():
+        for name, x in looks(on).items():
             if name == "uint16":
                 continue  # PyTorch rebuilds it from a file alone.
             y = copied(x)
@@ -386,7 +353,7 @@ SAVED = [copy.deepcopy, by_pickle, save_and_load, by_old_format, by_xm, by_xser,
 @pytest.mark.parametrize("saved", SAVED)
 def test_saved_after_a_write_while_a_copy_lives(device, saved, kept):
     """What is saved is what the tensor is now, whatever somebody made of it before."""
-    for name, x in shared_looks(device).items():
+    for name, x in looks(device).items():
         # As on the CPU, where these do not load, or cannot be copied or written.
         if name == "conj" and saved in (by_pickle, by_safetensors):
             continue

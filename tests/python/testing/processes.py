@@ -31,7 +31,7 @@ device = xm.xla_device()
 
 
 def start_python(
-    *args: str, timeout: float = 120, **environment: str | None
+    *args: str, timeout: float = 120, cwd: Path | None = None, **environment: str | None
 ) -> subprocess.CompletedProcess[str]:
     """Runs the interpreter with these arguments and variables, None for unset, till its end."""
     variables = {**os.environ, **environment}
@@ -41,8 +41,16 @@ def start_python(
         text=True,
         timeout=timeout,
         check=False,
+        cwd=cwd,
         env={name: value for name, value in variables.items() if value is not None},
     )
+
+
+def write_script(folder: Path, code: str) -> str:
+    """Writes ``code``, which may be indented, to a file in the folder, and returns its path."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(code))
+    return str(script)
 
 
 def run_tests(*arguments: str, timeout: float = 300, **environment: str | None) -> str:
@@ -96,9 +104,8 @@ def run_python(
     Returns:
         What it reported (JSON), and its standard error.
     """
-    script = tmp_path / "script.py"
-    script.write_text(PREAMBLE + textwrap.dedent(code))
-    result = start_python(str(script), timeout=timeout, **environment)
+    script = write_script(tmp_path, PREAMBLE + textwrap.dedent(code))
+    result = start_python(script, timeout=timeout, **environment)
     assert result.returncode == 0, result.stderr[-4000:]
     reported: dict[str, Any] = {}
     for line in result.stdout.splitlines():

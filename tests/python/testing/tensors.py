@@ -59,3 +59,36 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.two(torch.relu(self.one(x))) * self.scale
+
+
+class Marked(torch.Tensor):
+    """A subclass, with something of its own."""
+
+
+def looks(on):
+    """Tensors over memory that others may write, each with what writes to that memory."""
+    base = torch.arange(12.0).view(3, 4).to(on)
+    parameter = nn.Parameter(torch.ones(2, 2).to(on))
+    leaf = torch.ones(3).to(on).requires_grad_()
+    subclass = torch.arange(3.0).to(on).as_subclass(Marked)
+    subclass.note = "kept"
+    turned = torch.complex(torch.ones(2), torch.ones(2)).to(on).conj()
+    small = torch.tensor([1, 2], dtype=torch.uint16).to(on)
+    noted = torch.zeros(2, dtype=torch.int64).to(on)
+    noted.note = "kept"
+    return {
+        "whole": base,
+        "row": base[1],
+        "transposed": base.t(),
+        "every second": base[:, ::2],
+        "detached": base.detach(),
+        "parameter": parameter,
+        "leaf": leaf,
+        "subclass": subclass,
+        "conj": turned,
+        "uint16": small,
+        "noted": noted,
+        "scalar": torch.tensor(3.0).to(on),
+        "empty": torch.empty(0, 2).to(on),
+        "buffer": nn.Buffer(torch.ones(2).to(on)),
+    }
