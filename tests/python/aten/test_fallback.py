@@ -383,10 +383,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: F.cosine_embedding_loss(x, y, torch.tensor([1, -1, 1]).to(x.device)),
         (rand(3, 4), rand(3, 4, seed=1)),
     ),
-    "triplet": (
-        F.triplet_margin_loss,
-        (rand(3, 4), rand(3, 4, seed=1), rand(3, 4, seed=2)),
-    ),
+    "triplet": (F.triplet_margin_loss, (rand(3, 4), rand(3, 4, seed=1), rand(3, 4, seed=2))),
     "cdist": (torch.cdist, (rand(4, 3), rand(5, 3))),
     "pdist": (F.pdist, (rand(4, 3),)),
     "cumprod": (lambda x: x.cumprod(1), (rand(3, 4),)),
@@ -400,10 +397,7 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "trace": (torch.trace, (rand(4, 4),)),
     "kron": (torch.kron, (rand(2, 2), rand(2, 3))),
     "einsum": (lambda a, b: torch.einsum("bij,bjk->bk", a, b), (rand(2, 3, 4), rand(2, 4, 5))),
-    "put": (
-        lambda x, v: x.put(torch.tensor([1, 5]).to(x.device), v),
-        (rand(3, 4), rand(2)),
-    ),
+    "put": (lambda x, v: x.put(torch.tensor([1, 5]).to(x.device), v), (rand(3, 4), rand(2))),
     "take_along_dim": (
         lambda x: torch.take_along_dim(x, torch.tensor([[0, 2]]).to(x.device), 1),
         (rand(3, 4),),

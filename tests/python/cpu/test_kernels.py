@@ -725,10 +725,7 @@ def test_bags_and_gradients_of_embeddings() -> None:
     check_many(cases, grad=True, rtol=1e-5, atol=1e-5)
     if CALLS:
         choices = _XLAC._kernel_choices()
-        assert {
-            ("embedding_bag", "", "library"),
-            ("embedding.gradient", "", "library"),
-        } <= choices
+        assert {("embedding_bag", "", "library"), ("embedding.gradient", "", "library")} <= choices
 
 
 def test_mkl_knows_the_processor() -> None:

@@ -476,9 +476,7 @@ def test_torch_load_onto_a_missing_device(device):
 
 
 @pytest.mark.parametrize(
-    "map_location",
-    ["xla", "xla:0", torch.device("xla"), {"cpu": "xla:0"}, "callable"],
-    ids=str,
+    "map_location", ["xla", "xla:0", torch.device("xla"), {"cpu": "xla:0"}, "callable"], ids=str
 )
 @pytest.mark.parametrize("mmap", [False, True])
 def test_torch_load_of_a_cpu_checkpoint(device, tmp_path, map_location, mmap):

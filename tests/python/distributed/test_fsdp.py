@@ -463,10 +463,7 @@ def test_consolidation_of_checkpoints_of_torch_xla_2_9(tmp_path):
                 },
             },
             "_fsdp_wrapped_module.0": {
-                inner: {
-                    "_orig_name": "_fsdp_wrapped_module.flat_param_0",
-                    "_orig_size": flat.shape,
-                }
+                inner: {"_orig_name": "_fsdp_wrapped_module.flat_param_0", "_orig_size": flat.shape}
             },
         },
         "flatten_info": {

@@ -11,13 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.executor import (
-    compiles,
-    executed_on_device,
-    executions,
-    model,
-    out_of_memory,
-)
+from testing.executor import compiles, executed_on_device, executions, model, out_of_memory
 from testing.processes import run_python, start_python
 
 import torch_xla

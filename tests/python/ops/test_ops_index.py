@@ -281,10 +281,7 @@ def test_index_reduce(include_self):
     i, rows = index(2, 0, 2), torch.cos(ramp(3, 4, 5)) * 3
     whole = ramp(3, 4, 5, dtype=INT64) - 25
     cases = [
-        (
-            lambda x, i, s, r=r, d=d: x.index_reduce(d, i, s, r, include_self=include_self),
-            (x, i, s),
-        )
+        (lambda x, i, s, r=r, d=d: x.index_reduce(d, i, s, r, include_self=include_self), (x, i, s))
         for r in ("prod", "mean", "amax", "amin")
         for x, s, d in ((X, rows, 0), (X, rows[:, :, :3], 2), (whole, whole - 30, 0))
     ]
@@ -372,10 +369,7 @@ def test_static_sizes():
             (lambda x: torch.nonzero_static(x, size=5, fill_value=-7), (MASK,)),
             (lambda x: torch.nonzero_static(x, size=2), (torch.tensor(3.0),)),
             (lambda x: torch.nonzero_static(x, size=0), (MASK,)),
-            (
-                lambda x, i: torch.repeat_interleave(x, i, 0, output_size=5),
-                (X, index(2, 0, 3)),
-            ),
+            (lambda x, i: torch.repeat_interleave(x, i, 0, output_size=5), (X, index(2, 0, 3))),
             (lambda i: torch.repeat_interleave(i, output_size=5), (index(2, 0, 3, dtype=INT32),)),
         ]
     )

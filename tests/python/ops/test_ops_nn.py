@@ -266,10 +266,7 @@ def test_max_pool_dtypes():
     check_many([(max_pool, (rand(2, 3, 6, 6, dtype=t), *args)) for t in dtypes])
     check(max_pool, large(2, 3, 7, 7, dtype=BF16), 2, None, 0, 1, False, grad=True)
     check_many(
-        [
-            (F.max_pool1d, (rand(2, 3, 8), 2)),
-            (F.adaptive_max_pool2d, (rand(2, 3, 8, 8), 4)),
-        ],
+        [(F.max_pool1d, (rand(2, 3, 8), 2)), (F.adaptive_max_pool2d, (rand(2, 3, 8, 8), 4))],
         fallback_ok=True,
         grad=True,
     )

@@ -81,14 +81,7 @@ def test_searchsorted(right):
     values = torch.cat([special(), BOUNDS, rand(4)])
     cases = [
         (torch.searchsorted, (BOUNDS, values), {"right": right}),
-        (
-            torch.searchsorted,
-            (
-                BOUNDS,
-                values,
-            ),
-            {"right": right, "out_int32": True},
-        ),
+        (torch.searchsorted, (BOUNDS, values), {"right": right, "out_int32": True}),
         (torch.searchsorted, (long, values), {"side": "right" if right else "left"}),
         (torch.searchsorted, (rows, rand(3, 4)), {"right": right}),
         (torch.searchsorted, (rand(3, 100).sort(-1)[0], rand(3, 4)), {"right": right}),

@@ -186,11 +186,7 @@ def test_sort():
         (torch.msort, (ramp(3, 2).flip(0),)),
     ]
     check_many(cases)
-    check(
-        lambda x: torch.sort(x, descending=True)[0],
-        ramp(2, 6).flip(1).contiguous(),
-        grad=True,
-    )
+    check(lambda x: torch.sort(x, descending=True)[0], ramp(2, 6).flip(1).contiguous(), grad=True)
 
 
 def test_topk():

@@ -223,10 +223,7 @@ CONTINUOUS = {
         lambda d: torch._standard_gamma(torch.full((N,), 0.3, device=d)),
         ("gamma", 0.3),
     ),
-    "gamma": (
-        lambda d: torch._standard_gamma(torch.full((N,), 2.5, device=d)),
-        ("gamma", 2.5),
-    ),
+    "gamma": (lambda d: torch._standard_gamma(torch.full((N,), 2.5, device=d)), ("gamma", 2.5)),
     "gamma f64": (
         lambda d: torch._standard_gamma(torch.full((N,), 50.0, device=d, dtype=torch.float64)),
         ("gamma", 50.0),

@@ -1109,14 +1109,10 @@ THINGS: dict[str, Thing] = {
         },
     ),
     "lock": Thing(
-        threading.Lock,
-        lambda v, x: x * (2 if v.locked() else 3),
-        {"acquire": do(at("acquire"))},
+        threading.Lock, lambda v, x: x * (2 if v.locked() else 3), {"acquire": do(at("acquire"))}
     ),
     "event": Thing(
-        threading.Event,
-        lambda v, x: x * (2 if v.is_set() else 3),
-        {"set": do(at("set"))},
+        threading.Event, lambda v, x: x * (2 if v.is_set() else 3), {"set": do(at("set"))}
     ),
     "weak_set": Thing(
         lambda: [weakref.WeakSet(), Box(3.0)],

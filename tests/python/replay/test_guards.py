@@ -197,15 +197,11 @@ class TestPython:
     def test_items_that_are_equal(self):
         fields = collections.deque([Field("a")])
         notices(
-            lambda x: x * fields[0].scale,
-            lambda: fields.__setitem__(0, Field("a", 2.0)),
-            ones(),
+            lambda x: x * fields[0].scale, lambda: fields.__setitem__(0, Field("a", 2.0)), ones()
         )
         zeros = collections.deque([0.0])
         notices(
-            lambda x: x * math.copysign(1.0, zeros[0]),
-            lambda: zeros.__setitem__(0, -0.0),
-            ones(),
+            lambda x: x * math.copysign(1.0, zeros[0]), lambda: zeros.__setitem__(0, -0.0), ones()
         )
         for base in (collections.deque, set, list, dict):
             one = type("Own", (base,), {})()

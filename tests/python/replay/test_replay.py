@@ -292,9 +292,7 @@ class TestChecks:
 
     def test_full_graph_and_options(self, device):
         @torch_xla.compile(
-            replay=True,
-            full_graph=True,
-            custom_compile_options={"xla_cpu_enable_fast_math": False},
+            replay=True, full_graph=True, custom_compile_options={"xla_cpu_enable_fast_math": False}
         )
         def f(x, read):
             return x * (x.sum().item() if read else 3)

@@ -92,10 +92,7 @@ def test_names(tmp_path):
     described = topologies.parse(f"{file}:2")
     assert described.platform == "CUDA"
     assert described.chip is None
-    assert described.options == {
-        "target_config": 'platform_name: "CUDA"',
-        "topology": "1x1x2",
-    }
+    assert described.options == {"target_config": 'platform_name: "CUDA"', "topology": "1x1x2"}
     assert topologies.parse("h100:4x8").devices == 32
     assert topologies.parse("v5p:2x2x1").devices == 4
     assert topologies.parse("v4:2x2x1").devices == 8

@@ -258,10 +258,7 @@ def test_placeholders_tell_who_reads_them(device):
     from torch_xla._internal import tracing
 
     def run(f, match):
-        with (
-            pytest.raises(RuntimeError, match=match),
-            tracing.trace("test", device) as capture,
-        ):
+        with pytest.raises(RuntimeError, match=match), tracing.trace("test", device) as capture:
             f(capture.placeholder(torch.empty(2, device="meta")))
 
     here = r"test_compiled_writes\.py:\d+"

@@ -353,10 +353,7 @@ def language_model(name: str, attention: str) -> nn.Module:
     }
     if name == "mixtral":  # its experts are torch._grouped_mm
         config = transformers.MixtralConfig(
-            num_local_experts=4,
-            num_experts_per_tok=2,
-            experts_implementation="grouped_mm",
-            **size,
+            num_local_experts=4, num_experts_per_tok=2, experts_implementation="grouped_mm", **size
         )
         return transformers.MixtralForCausalLM(config).train()
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**size)).train()

@@ -278,10 +278,7 @@ def test_operations_of_the_builder():
         ),
         (lambda h, x, y: h.concatenate([x, x * 2], 0), lambda x, y: torch.cat([x, x * 2])),
         (lambda h, x, y: h.reverse(x, [1]), lambda x, y: x.flip(1)),
-        (
-            lambda h, x, y: h.broadcast_in_dim(y, [4, 2], [0]),
-            lambda x, y: y[:, None].expand(4, 2),
-        ),
+        (lambda h, x, y: h.broadcast_in_dim(y, [4, 2], [0]), lambda x, y: y[:, None].expand(4, 2)),
         (lambda h, x, y: h.broadcast_to(y, x.shape), lambda x, y: y.expand(3, 4)),
         (lambda h, x, y: h.full_like(x, 7), lambda x, y: torch.full_like(x, 7)),
         (

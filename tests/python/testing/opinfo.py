@@ -35,12 +35,7 @@ from testing.opinfo_cases import (
     make_cases,
     op_name,
 )
-from testing.opinfo_exceptions import (
-    EXCEPTIONS,
-    RANDOM,
-    SOMETIMES_RANDOM,
-    UNINITIALIZED,
-)
+from testing.opinfo_exceptions import EXCEPTIONS, RANDOM, SOMETIMES_RANDOM, UNINITIALIZED
 from testing.ops import no_worse
 
 
@@ -107,11 +102,7 @@ def _compare_random(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def _judge(
-    op: OpInfo,
-    case: Case,
-    actual: Any,
-    expected: Any,
-    tolerances: tuple[float, float] | None,
+    op: OpInfo, case: Case, actual: Any, expected: Any, tolerances: tuple[float, float] | None
 ) -> Failure | None:
     """What is wrong with a case, or None."""
 
@@ -148,11 +139,7 @@ def _judge(
 
 
 def _difference(
-    name: str,
-    actual: Any,
-    expected: Any,
-    tolerances: tuple[float, float] | None,
-    random: bool,
+    name: str, actual: Any, expected: Any, tolerances: tuple[float, float] | None, random: bool
 ) -> str | None:
     if not isinstance(expected, torch.Tensor):
         if random or actual == expected or (actual != actual and expected != expected):
@@ -222,10 +209,7 @@ def _expected(name: str, case: Case) -> Any:
 
 
 def check_op(
-    op: OpInfo,
-    dtype: torch.dtype,
-    checks: Iterable[str] = CHECKS,
-    limit: int | None = None,
+    op: OpInfo, dtype: torch.dtype, checks: Iterable[str] = CHECKS, limit: int | None = None
 ) -> Report:
     """Runs the named checks of one op in one dtype.
 

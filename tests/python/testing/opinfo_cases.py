@@ -16,11 +16,7 @@ from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
-from testing.opinfo_exceptions import (
-    CANONICAL,
-    LAYOUT,
-    NO_EMPTY,
-)
+from testing.opinfo_exceptions import CANONICAL, LAYOUT, NO_EMPTY
 from testing.ops import WIDE
 
 DTYPES = (

@@ -125,10 +125,7 @@ def is_refused(match: str) -> Callable[..., Callable[..., None]]:
 def mlp(device: torch.device, dropout: float = 0.0) -> torch.nn.Sequential:
     """Returns a small model."""
     return torch.nn.Sequential(
-        torch.nn.Linear(6, 8),
-        torch.nn.Tanh(),
-        torch.nn.Dropout(dropout),
-        torch.nn.Linear(8, 3),
+        torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(8, 3)
     ).to(device)
 
 
