@@ -1,7 +1,5 @@
 """Runs a program of ``programs/`` as a user would, and gives what it reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

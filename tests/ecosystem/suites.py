@@ -5,8 +5,6 @@ installed. ``suites.toml`` has the reasons for which a test may fail that are no
 expressions that are searched in the test's name and error; all else has to pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """accelerate: loops of one's own, alone and launched, saved and restored."""
 
-from __future__ import annotations
-
 import pytest
 from program_testing import assert_same, run, run_one, run_without_xla
 

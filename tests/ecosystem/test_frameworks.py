@@ -1,7 +1,5 @@
 """peft, diffusers, Lightning, trl, sentence-transformers, torchmetrics and Keras 3."""
 
-from __future__ import annotations
-
 import pytest
 from program_testing import assert_same, run_one, run_without_xla
 

@@ -1,7 +1,5 @@
 """transformers' generate() with a static cache."""
 
-from __future__ import annotations
-
 import pytest
 from program_testing import run_one, run_without_xla
 

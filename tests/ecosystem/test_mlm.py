@@ -1,7 +1,5 @@
 """examples/hf/run_mlm.py: BERT on the standard library's sources."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

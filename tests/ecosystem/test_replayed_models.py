@@ -3,8 +3,6 @@
 Tiny configurations with random weights: nothing is downloaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """transformers.Trainer with its defaults, against itself without torch_xla."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

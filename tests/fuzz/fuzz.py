@@ -5,8 +5,6 @@ its batch is run again one by one and the seed is named. Failures are shrunk and
 the exit status is 1 when there are any.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

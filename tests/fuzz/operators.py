@@ -23,8 +23,6 @@ shape and dtype. What the CPU refuses is dropped, so a template need not fit alw
 undefined is not here: unstable orders, writes that overlap, floats that no integer holds.
 """
 
-from __future__ import annotations
-
 # Elementwise functions: torch.NAME(x), x.NAME_() and out=.
 UNARY = {
     "x": "abs square sign sgn positive bitwise_not logical_not isnan isinf isfinite neg negative",

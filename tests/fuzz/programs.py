@@ -10,8 +10,6 @@ time from the values that xla has (`blame`). What no single line explains, and n
 inputs either, is a fault of the graph as a whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re

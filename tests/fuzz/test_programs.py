@@ -1,7 +1,5 @@
 """Random programs with fixed seeds; `make fuzz-programs` runs as many as one likes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

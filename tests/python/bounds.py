@@ -11,8 +11,6 @@ another goes on after it. Exits with 1 when something failed that bounds_excepti
 excuse, when nothing needed an excuse, or when fewer than BAR of the CPU's errors are matched.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

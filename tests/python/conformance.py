@@ -8,8 +8,6 @@ one): a crash or an endless loop of one is a line of the report. Exits with 1 wh
 that opinfo_exceptions.py does not excuse, when something excused passes, or below the bar.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

@@ -1,7 +1,5 @@
 """What tests of all files use."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

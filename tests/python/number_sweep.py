@@ -8,8 +8,6 @@ two more: what compiles more than three for the values of one slot is listed, an
 is 1. So is 0 for an operator in ``EXCUSES``, which says why.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

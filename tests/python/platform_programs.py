@@ -9,8 +9,6 @@ gradients. All go through the chip's own compiler (docs/platforms.md) and nothin
 where one is refused.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import os

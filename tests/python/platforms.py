@@ -9,8 +9,6 @@ make a column of docs/operators.md. Exits with 1 where a compiler refuses a prog
 call that the CPU takes.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import os

@@ -1,7 +1,5 @@
 """How a program tells the test that runs it what it computed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

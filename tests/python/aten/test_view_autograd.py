@@ -1,7 +1,5 @@
 """Autograd of the views that have a kernel of their own: view and slice."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.autograd.forward_ad as fwad

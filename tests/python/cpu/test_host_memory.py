@@ -1,7 +1,5 @@
 """Memory of a CPU device that is freed stays for the next step."""
 
-from __future__ import annotations
-
 import pytest
 from testing.processes import run_python
 

@@ -1,7 +1,5 @@
 """The table of kernels: some operations call ATen on the CPU, where programs may call libraries."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 

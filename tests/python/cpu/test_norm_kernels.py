@@ -1,7 +1,5 @@
 """Normalization of layers, groups and batches, which calls kernels of the table on the CPU."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

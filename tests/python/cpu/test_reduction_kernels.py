@@ -1,7 +1,5 @@
 """Reductions of rows and columns, which call kernels of the table on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

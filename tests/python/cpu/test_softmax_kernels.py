@@ -1,7 +1,5 @@
 """Softmax and cross entropy of rows, which call kernels of the table on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

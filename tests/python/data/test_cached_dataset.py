@@ -1,7 +1,5 @@
 """CachedDataset: samples made once, then read from files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """examples/digits_pipeline.py: TFRecords, cache, device loader, checkpoints, and going on."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Files that cannot be written to their end: what writes them raises, and what was there stays."""
 
-from __future__ import annotations
-
 import pytest
 from testing.processes import start_python
 

@@ -1,7 +1,5 @@
 """torch_xla.utils.gcsfs against a Google Cloud Storage server, on disk, and in fsspec's memory."""
 
-from __future__ import annotations
-
 import io
 import time
 from unittest import mock

@@ -1,7 +1,5 @@
 """Checkpoints: serialization.save/load, safetensors, and torch.save/load of xla tensors."""
 
-from __future__ import annotations
-
 import collections
 import io
 import os

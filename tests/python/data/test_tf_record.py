@@ -1,7 +1,5 @@
 """TFRecord files: reader, writer, datasets."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """CheckpointManager: when it saves, what it keeps, and that what it restores is what was saved."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

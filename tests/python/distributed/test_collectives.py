@@ -1,7 +1,5 @@
 """Every collective, reduction and dtype, over groups of 2 to 4 replicas, against numpy's sums."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, NamedTuple
 

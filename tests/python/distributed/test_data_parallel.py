@@ -1,7 +1,5 @@
 """DataParallel: devices of one process that train together, a thread for each."""
 
-from __future__ import annotations
-
 import pytest
 from testing.processes import run_python
 

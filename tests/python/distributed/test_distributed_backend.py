@@ -1,7 +1,5 @@
 """torch.distributed's backend xla, DDP, functional collectives, ZeRO-1, autograd over replicas."""
 
-from __future__ import annotations
-
 import copy
 import os
 import time

@@ -1,7 +1,5 @@
 """What programs written for torch_xla 2.9 call of the replicas."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """XlaFullyShardedDataParallel: the training of whole batches, with a part of everything."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pickle

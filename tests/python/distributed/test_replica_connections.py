@@ -1,7 +1,5 @@
 """While replicas connect, anybody else may connect, too: nobody waits for them."""
 
-from __future__ import annotations
-
 import hmac
 import socket
 import threading

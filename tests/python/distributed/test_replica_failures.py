@@ -1,7 +1,5 @@
 """Replicas that die, come late or disagree are named by those that wait."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

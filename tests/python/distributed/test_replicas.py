@@ -1,7 +1,5 @@
 """Replicas as processes: how they start, find each other, fail and end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """SPMD mode: entering it, meshes, marks, and what computes on marked tensors."""
 
-from __future__ import annotations
-
 import copy
 import io
 

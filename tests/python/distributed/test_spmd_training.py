@@ -1,7 +1,5 @@
 """SPMD mode: loaders, FSDP, linear layers, DTensor, checkpoints, pictures."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import copy

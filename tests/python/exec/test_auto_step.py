@@ -1,7 +1,5 @@
 """Loops that never call mark_step: they are cut where a step ends, at the same place each time."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any

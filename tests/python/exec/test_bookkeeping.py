@@ -1,7 +1,5 @@
 """Loops that append to integers and read a few of them: one program for all lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers from Python are parameters: another value needs no compilation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The cache of compiled programs on disk: torch_xla.runtime.initialize_cache, torch_xla.cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

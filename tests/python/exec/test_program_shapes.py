@@ -1,7 +1,5 @@
 """A program runs with arrays of the sizes that it was compiled for, however it was found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Compiled programs in a folder of fsspec's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

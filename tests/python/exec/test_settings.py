@@ -1,7 +1,5 @@
 """Settings that mean nothing are refused, or warned about, before XLA sees them."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 ``UPDATE_DOCS=1`` writes the outputs anew.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

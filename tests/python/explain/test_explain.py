@@ -1,7 +1,5 @@
 """Every compilation says why, in the user's own lines; each remedy makes the message go."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures and files of graphs and programs."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 

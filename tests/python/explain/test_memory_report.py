@@ -1,7 +1,5 @@
 """What is in device memory, with the line that made it."""
 
-from __future__ import annotations
-
 import re
 
 import torch

@@ -1,7 +1,5 @@
 """Nodes know the line of the user's program that traced them, without any switch."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import threading

@@ -1,7 +1,5 @@
 """profiler.summary(): where steps went; the runtime's rows in recordings of torch.profiler."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

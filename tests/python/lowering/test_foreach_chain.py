@@ -1,7 +1,5 @@
 """`_foreach_` operations that follow each other are one call on the CPU: what it computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 """The StableHLO of operators that on the CPU are PyTorch's kernels, which XLA_CPU_KERNELS=0
 switches off: their tests, once more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from testing.operators_page import read_platforms, with_platforms

@@ -1,7 +1,5 @@
 """Why a pair may be refused: reasons, found by the message of what was raised."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

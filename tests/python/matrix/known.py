@@ -1,7 +1,5 @@
 """Pairs that fail today, by the reason; each has to fail, or its line is taken out."""
 
-from __future__ import annotations
-
 KNOWN: dict[str, tuple[str, ...]] = {}
 
 

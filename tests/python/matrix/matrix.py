@@ -6,8 +6,6 @@ or refused for a reason that excuses.py lists; what else it may be is a failure,
 known.py lists, which have to fail. Where all pairs run, docs/matrix.md is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ the same on the CPU, eagerly. torch_xla is imported where it is used, since one 
 that does not import it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """A quarter of the matrix, which changes with the sources; `make matrix` runs all pairs."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attention takes the CPU's flash kernel where the CPU would, else PyTorch's composition."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torch.autocast("xla"), GradScaler and torch_xla.amp, against PyTorch's own on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,8 +1,6 @@
 """Complex functions at zeros of both signs, infinities and NaN, against the CPU's: which parts are
 NaN, infinite or zero, and the signs, by which one tells on which side of a cut a number lies."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

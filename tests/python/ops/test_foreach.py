@@ -1,7 +1,5 @@
 """`_foreach_` operators and fused optimizers: one node for a list, the results of the loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

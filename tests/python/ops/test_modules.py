@@ -3,8 +3,6 @@
 The first inputs of each module; `make conformance` runs them all.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any

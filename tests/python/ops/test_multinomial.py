@@ -1,7 +1,5 @@
 """torch.multinomial: what is drawn, and how often."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy import stats

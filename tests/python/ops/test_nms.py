@@ -1,7 +1,5 @@
 """torch_xla.core.functions.nms against the textbook loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -5,8 +5,6 @@ forward, with its gradient, and is called once in each dtype, to see that the de
 ones as the CPU; what opinfo_exceptions.py excuses is excused here too.
 """
 
-from __future__ import annotations
-
 import pytest
 from testing.opinfo import check_op, dtype_difference
 from testing.opinfo_cases import ALL_DTYPES, OPS, dtype_name, dtypes_of

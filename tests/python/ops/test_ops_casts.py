@@ -1,7 +1,5 @@
 """Conversions between dtypes, by value and by views of the same bytes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ops import (

@@ -1,7 +1,5 @@
 """Tensors made of numbers: ranges, spaces, fills, the identity, memory that nobody filled."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ops import F32, I32, check_many, fallbacks, rand

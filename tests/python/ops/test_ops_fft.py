@@ -1,7 +1,5 @@
 """Fourier transforms: every kind, dimension, normalization and parity."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ops import C64, C128, F32, F64, I64, check_many, rand

@@ -1,7 +1,5 @@
 """Linear algebra: LAPACK's kernels inside programs, and products of every dtype."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

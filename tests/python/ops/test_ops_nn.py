@@ -1,7 +1,5 @@
 """Matrix products, convolution, pooling and normalization against CPU PyTorch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Interpolation, padding by copies, sampling at a grid, pooling by other windows, distances."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Special functions, and numbers taken apart and put together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ops import (

@@ -1,7 +1,5 @@
 """Every optimizer of PyTorch's optimizer database on xla against CPU, three steps each."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

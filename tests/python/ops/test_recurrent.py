@@ -1,7 +1,5 @@
 """LSTM, GRU and plain recurrent layers: one operation for a layer and a direction."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

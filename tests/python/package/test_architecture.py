@@ -1,7 +1,5 @@
 """The layers of docs/architecture.md, held to by reading every include and import."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """torch_xla.config: the one table of variables, its page, and the warning of a misspelt one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

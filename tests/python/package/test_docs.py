@@ -1,7 +1,5 @@
 """The Python in README.md and docs/ runs; generated pages are what their generators write."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """What a type checker sees: the extension's stub, which the build writes, and py.typed."""
 
-from __future__ import annotations
-
 import ast
 import typing
 from pathlib import Path

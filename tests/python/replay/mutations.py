@@ -9,8 +9,6 @@ that Python lets one do to the thing, or puts another thing in its place. Behind
 replayed function has to give the bits of the function itself, or raise as it does.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextvars

@@ -4,8 +4,6 @@ Two twins of a program run side by side, one replayed and one traced, before, du
 change. See mutations.py, which runs these, too.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import dataclasses

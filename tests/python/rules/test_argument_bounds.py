@@ -3,8 +3,6 @@
 tests/python/bounds.py asks this of every slot of every operator; here are those of thirteen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Indices out of range: those from the host raise at the call, those that the device computes at
 the next read (torch_xla.config.check_indices)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Bad arguments raise at the call, not at the sync, and raise what they raise on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is written may not be what is read: the CPU's kernels say where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The device refuses what the CPU refuses (rules/cpu_trial.h): dtypes, attributes and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Devices that are not there: XLA_TOPOLOGY."""
 
-from __future__ import annotations
-
 import functools
 import re
 from importlib import metadata

@@ -1,7 +1,5 @@
 """python -m torch_xla.doctor."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """python -m torch_xla.plugin_check: the CPU's plugin, and toys that lack things."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``import torch`` alone makes the device known; torch_xla is imported when it is used."""
 
-from __future__ import annotations
-
 import pytest
 from testing.processes import python_output
 

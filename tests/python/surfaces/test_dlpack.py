@@ -1,7 +1,5 @@
 """DLPack, with NumPy, PyTorch and JAX as the other side."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

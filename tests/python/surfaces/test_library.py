@@ -1,7 +1,5 @@
 """Operators of the user: torch.library and torch_xla.library.register_lowering."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -6,8 +6,6 @@ is complete nothing may be compiled and no op may run on the CPU. Models are tin
 is their ops, and the time goes into compiling.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Iterable

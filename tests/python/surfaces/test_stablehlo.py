@@ -1,7 +1,5 @@
 """Operators of the user written in StableHLO: torch_xla.library.stablehlo."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ops import check, check_many, rand

@@ -1,7 +1,5 @@
 """What PyTorch builds on top of operators: transforms, fake tensors, export, checkpointing, …"""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Tensors that ``multiprocessing`` sends: queues, pools, managers, the workers of a loader."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

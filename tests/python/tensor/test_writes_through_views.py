@@ -1,7 +1,5 @@
 """Writes through views of one storage: what of them is left of a loop."""
 
-from __future__ import annotations
-
 import torch
 
 from torch_xla import _XLAC

@@ -1,7 +1,5 @@
 """What the sweep of bounds.py excuses, with the reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """A Google Cloud Storage server in this process, and a proxy before it that breaks connections."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import os

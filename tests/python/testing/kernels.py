@@ -1,7 +1,5 @@
 """Which kernels the lowering chose on the CPU."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of docs/operators.md: `make conformance` writes rows, `make platforms` two columns."""
 
-from __future__ import annotations
-
 # By the topology's kind of chip.
 TITLES = {"v5e": "TPU v5e", "h100": "H100"}
 _HEAD = "| operator | float32 |"

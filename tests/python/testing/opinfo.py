@@ -6,8 +6,6 @@ syncs once, so that XLA compiles once, and returns a ``Report``: what differs, a
 the operator ran. tests/python/ops/test_opinfo.py and tests/python/conformance.py ask the questions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

@@ -2,8 +2,6 @@
 against what: opinfo.py makes and judges them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import warnings

@@ -4,8 +4,6 @@ An ``Excuse`` with tolerances widens them; one without lets the check fail. ``ma
 fails when nothing needed an entry, so that none outlives its reason: but for those of some CPUs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ XLA compiles once. Both fail when an op took the CPU fallback (an ``aten::`` cou
 unless ``fallback_ok`` says that it may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any

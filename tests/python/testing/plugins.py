@@ -1,7 +1,5 @@
 """Toy device plugins: the CPU's, with other functions."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

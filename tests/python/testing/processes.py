@@ -1,7 +1,5 @@
 """Processes of tests: a piece of Python with variables of its own, a forked child."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that run traced and replayed, and have to give the same bits."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

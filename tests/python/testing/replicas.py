@@ -4,8 +4,6 @@ They are forked off a server that has imported everything and used nothing, whic
 imports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

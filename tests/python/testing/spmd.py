@@ -4,8 +4,6 @@ That is one process for all tests, as long as none breaks it, or one for a test 
 forked off a server that has imported everything and used nothing: see replicas.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import multiprocessing
