@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -463,8 +464,6 @@ def test_process_group(tmp_path):
 
 
 def run_while_writing(folder: str) -> dict[str, Any]:
-    import time
-
     dist.init_process_group("gloo", init_method="xla://")
     rank = dist.get_rank()
     manager = CheckpointManager(folder, 2, chkpt_on_preemption=False)

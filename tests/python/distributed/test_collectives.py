@@ -1,12 +1,18 @@
 """Every collective, reduction and dtype, over groups of 2 to 4 replicas, against numpy's sums."""
 
 import random
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from testing.executor import count
 from testing.replicas import run_replicas
+
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla import _XLAC
 
 pytestmark = pytest.mark.multiprocess
 
@@ -109,9 +115,6 @@ def group_of(case: Case, rank: int, count: int) -> list[int]:
 
 
 def run_cases(count: int) -> dict[str, torch.Tensor]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     rank = xm.get_ordinal()
     results = {}
@@ -205,16 +208,9 @@ def test_against_numpy(count, tmp_path):
 
 
 def run_variants() -> dict[str, Any]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    import torch_xla.debug.metrics as met
-
     device = xm.xla_device()
     rank = xm.get_ordinal()
     out: dict[str, Any] = {}
-
-    def count(name: str) -> int:
-        return met.counter_value(name) or 0
 
     # A list: in place, of several dtypes and shapes, one node for each dtype.
     before = count("xla::all_reduce")
@@ -324,9 +320,6 @@ def fuzz_step(generator: random.Random, state: list[Any], count: int, run: Any) 
 
 
 def run_fuzz(count: int, seed: int, steps: int) -> list[np.ndarray]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     rank = xm.get_ordinal()
     state = [torch.arange(48.0, device=device) * (rank + 1) - 20 * i for i in range(3)]
@@ -413,8 +406,6 @@ def test_random_sequences(count, seed, tmp_path):
 
 
 def run_bad_arguments() -> list[tuple[str, str]]:
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     x = torch.ones(3, 4, device=device)
     calls = [
@@ -473,12 +464,6 @@ def test_bad_arguments(tmp_path):
 
 
 def run_asking_while_tracing() -> int:
-    import threading
-
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    from torch_xla import _XLAC
-
     value = torch.ones(2, device=xm.xla_device())
     xm.all_reduce(xm.REDUCE_SUM, value).cpu()
 

@@ -13,15 +13,23 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from testing.replicas import run_replicas
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import torch_xla
+import torch_xla.core.functions as xf
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+import torch_xla.distributed.spmd as xs
+from torch_xla._internal import tracing
+from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 pytestmark = pytest.mark.multiprocess
 
 
 def start() -> torch.device:
-    import torch_xla.core.xla_model as xm
-
     dist.init_process_group("xla", init_method="xla://")
     return xm.xla_device()
 
@@ -203,9 +211,6 @@ def train(model: nn.Module, optimizer: Any, batches: torch.Tensor, step: Any) ->
 
 
 def run_ddp(view: bool) -> dict[str, Any]:
-    import torch_xla
-    import torch_xla.debug.metrics as met
-
     device = start()
     rank, count = dist.get_rank(), dist.get_world_size()
     model = make_model()
@@ -235,9 +240,6 @@ def run_ddp(view: bool) -> dict[str, Any]:
 
 
 def run_ddp_in_one_graph() -> list[Any]:
-    import torch_xla
-    import torch_xla.debug.metrics as met
-
     device = start()
     model = nn.parallel.DistributedDataParallel(make_model().to(device), bucket_cap_mb=0.001)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -290,11 +292,6 @@ def test_ddp(view, tmp_path):
 
 
 def run_zero(clip: float | None, options: dict[str, Any]) -> dict[str, Any]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    import torch_xla.debug.metrics as met
-    from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
-
     device = xm.xla_device()
     rank, count = xm.get_ordinal(), xm.xrt_world_size()
     model = make_model().to(device)
@@ -343,9 +340,6 @@ def run_zero(clip: float | None, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_zero_interface() -> None:
-    import torch_xla.core.xla_model as xm
-    from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
-
     device = xm.xla_device()
     weight = torch.nn.Parameter(torch.zeros(4, device=device))
     other = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16, device=device))
@@ -441,8 +435,6 @@ def test_zero_redundancy_optimizer(clip, options, tmp_path):
 
 def _gradients(function: Any, inputs: list[torch.Tensor], rank: int) -> tuple[Any, Any]:
     """This replica's gradient of all replicas' weighted sums, by autograd and by differences."""
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     weights = torch.linspace(0.5, 1.5, 512, dtype=torch.float64).roll(rank * 7)
 
@@ -470,9 +462,6 @@ def _gradients(function: Any, inputs: list[torch.Tensor], rank: int) -> tuple[An
 
 
 def run_gradients() -> list[Any]:
-    import torch_xla.core.functions as xf
-    import torch_xla.core.xla_model as xm
-
     rank, count = xm.get_ordinal(), xm.xrt_world_size()
     generator = torch.Generator().manual_seed(1)
     inputs = [torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(count)]
@@ -531,13 +520,6 @@ def test_objects(tmp_path):
 
 
 def run_what_replicas_have_not() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-    import torch_xla.distributed.spmd as xs
-
     device = start()
     mesh = init_device_mesh("xla", (2,))
     x = torch.zeros(2, 2, device=device)
@@ -600,9 +582,6 @@ def test_no_warnings_that_are_not_true(tmp_path):
 
 
 def run_ties() -> list[float]:
-    import torch_xla.core.functions as xf
-    import torch_xla.core.xla_model as xm
-
     x = torch.tensor([1.0, float(xm.get_ordinal())], device=xm.xla_device(), requires_grad=True)
     xf.all_reduce(xm.REDUCE_MAX, x).sum().backward()
     return x.grad.tolist()
@@ -627,10 +606,6 @@ def test_backend_of_one_process():
 
 
 def run_compiled_collectives() -> dict[str, Any]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    from torch_xla._internal import tracing
-
     device = start()
     rank, world = dist.get_rank(), dist.group.WORLD
     out: dict[str, Any] = {}
@@ -747,8 +722,6 @@ def calls_of_a_group(x: torch.Tensor) -> dict[str, Any]:
 
 def train_one_step() -> float:
     """A step of two replicas, by the package's own collectives."""
-    import torch_xla.core.xla_model as xm
-
     weight = nn.Parameter(torch.ones(2, device=xm.xla_device()))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     (weight.sum() * (1 + xm.get_ordinal())).backward()
@@ -758,8 +731,6 @@ def train_one_step() -> float:
 
 
 def run_gloo() -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-
     dist.init_process_group("gloo", init_method="xla://")
     rank = dist.get_rank()
     x = torch.arange(4.0, device=xm.xla_device()) + rank
@@ -787,8 +758,6 @@ def test_a_group_of_another_backend_refuses_xla_tensors(tmp_path):
 
 
 def run_backends(backend: str | None, on_host: bool, with_device: bool) -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     assert dist.get_default_backend_for_device("xla") == "xla"
     (torch.ones(1, device=device) + 1).cpu()  # It is used: a group without a name is for it.
@@ -853,8 +822,6 @@ def test_groups_of_both_kinds_of_tensors(backend, on_host, with_device, tmp_path
 
 
 def run_again(backend: str) -> None:
-    import torch_xla.core.xla_model as xm
-
     for i in range(1, 4):
         dist.init_process_group(backend, init_method="xla://")
         for group in (None, dist.new_group([0, 1]), dist.new_group([0, 1], backend="gloo")):

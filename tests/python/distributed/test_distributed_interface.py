@@ -12,7 +12,10 @@ from testing.processes import run_python, start_python, write_script
 from testing.replicas import run_replicas
 
 import torch_xla.core.collectives as collectives
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
 import torch_xla.distributed.xla_multiprocessing as xmp
+import torch_xla.runtime as xr
 from torch_xla import _XLAC
 from torch_xla._internal import pjrt, replication
 from torch_xla._internal.replication import Topology
@@ -64,9 +67,6 @@ def test_backend_is_registered_by_the_import_alone(tmp_path):
 
 
 def run_interface() -> None:
-    import torch_xla.core.xla_model as xm
-    import torch_xla.debug.metrics as met
-
     device = xm.xla_device()
     rank = xm.get_ordinal()
     transfers = 0
@@ -162,9 +162,6 @@ def test_collectives_of_some_replicas_are_refused_on_accelerators(monkeypatch):
 
 def run_evenly() -> None:
     """As on an accelerator, but that the collectives themselves are the CPU's."""
-    import torch_xla.core.xla_model as xm
-    import torch_xla.debug.metrics as met
-
     device = xm.xla_device()
     dist.init_process_group("xla", init_method="xla://")
     rank, count = dist.get_rank(), dist.get_world_size()
@@ -223,8 +220,6 @@ def _initialize(index: int, port: int, folder: str) -> None:
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True"
     )
-    import torch_xla.core.xla_model as xm
-    import torch_xla.runtime as xr
 
     pjrt.initialize_multiprocess(index, 2)
     pjrt.initialize_multiprocess(index, 2)

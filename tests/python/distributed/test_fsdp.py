@@ -13,7 +13,15 @@ from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
 
-from torch_xla.distributed.fsdp import wrap
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as met
+from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+from torch_xla.distributed.fsdp import (
+    checkpoint_module,
+    consolidate_sharded_model_checkpoints,
+    wrap,
+)
 
 pytestmark = pytest.mark.multiprocess
 
@@ -56,12 +64,6 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def run_training(options: dict[str, Any], nested: str, clip: float | None) -> dict[str, Any]:
-    import torch_xla
-    import torch_xla.core.xla_model as xm
-    import torch_xla.debug.metrics as met
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-    from torch_xla.distributed.fsdp import checkpoint_module
-
     device = xm.xla_device()
     rank, count = xm.get_ordinal(), xm.xrt_world_size()
     # From the CPU a part alone goes to the device.
@@ -170,10 +172,6 @@ def test_clip_grad_norm(clip, tmp_path):
 
 
 def run_checkpoint(folder: str) -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-    from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
-
     rank = xm.get_ordinal()
 
     def make() -> FSDP:
@@ -216,8 +214,6 @@ def test_checkpoints(tmp_path):
 
 
 def wrapped(**options: Any) -> nn.Module:
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-
     net = make_net().to("xla")
     net.blocks[0] = FSDP(net.blocks[0], **options)
     return FSDP(net, **options)
@@ -262,8 +258,6 @@ def test_a_backward_pass_after_one_that_failed(flatten, bucket_mb, device):
 
 
 def test_the_arguments_are_upstreams():
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-
     names = list(inspect.signature(FSDP.__init__).parameters)[1:]
     assert names[:21] == [
         "module",
@@ -327,8 +321,6 @@ def test_names_of_sharded_parameters(device):
 
 
 def test_modules_on_the_meta_device(device):
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-
     policy = functools.partial(wrap.always_wrap_policy)
     with torch.device("meta"):
         net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
@@ -377,8 +369,6 @@ def by_name(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
     ],
 )
 def test_wrap_policies_of_both_kinds(policy, wrappers, device):
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-
     model = FSDP(make_net().to(device), auto_wrap_policy=policy)
     assert sum(isinstance(module, FSDP) for module in model.modules()) == wrappers
     batch = make_batches(1)[0, 0]
@@ -425,8 +415,6 @@ consolidate = functools.partial(
 
 
 def test_consolidation_does_not_run_what_is_in_files(tmp_path):
-    from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
-
     touched = tmp_path / "touched"
     torch.save({"model": Harmful(str(touched))}, tmp_path / "model_0.pth")
     with pytest.raises(pickle.UnpicklingError):
@@ -510,9 +498,6 @@ def test_consolidation_of_checkpoints_of_torch_xla_2_9(tmp_path):
 
 
 def run_variants() -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-
     device = xm.xla_device()
     rank, count = xm.get_ordinal(), xm.xrt_world_size()
     batches = make_batches(count)[:, rank].to(device)

@@ -1,7 +1,9 @@
 """Replicas that die, come late or disagree are named by those that wait."""
 
+import functools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,13 @@ import torch
 from testing.replicas import run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 
 pytestmark = pytest.mark.multiprocess
 
 
 def _until_failure(folder: str, body: Any) -> None:
     """Runs ``body`` and notes how it failed, and after how many seconds."""
-    import torch_xla.core.xla_model as xm
-
     device, rank = xm.xla_device(), xm.get_ordinal()
     xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=device)).cpu()  # Everyone is connected.
     start = time.monotonic()
@@ -36,8 +37,6 @@ def errors_of(folder: Path, ranks: list[int]) -> list[tuple[float, str]]:
 
 
 def _die_in_step(device: torch.device, rank: int) -> None:
-    import torch_xla.core.xla_model as xm
-
     for step in range(5):
         x = torch.full((300, 300), float(step), device=device)
         if rank == 1 and step == 3:
@@ -48,12 +47,8 @@ def _die_in_step(device: torch.device, rank: int) -> None:
     x.cpu()
 
 
-def run_death(folder: str) -> None:
-    _until_failure(folder, _die_in_step)
-
-
 def test_killed_replica_is_named(tmp_path):
-    context = start_replicas(run_death, 3, tmp_path, str(tmp_path))
+    context = start_replicas(_until_failure, 3, tmp_path, str(tmp_path), _die_in_step)
     codes = wait_for_ends(context, 90)
     assert codes[1] == -signal.SIGKILL
     for seconds, text in errors_of(tmp_path, [0, 2]):
@@ -63,10 +58,6 @@ def test_killed_replica_is_named(tmp_path):
 
 
 def _die_in_transfer(device: torch.device, rank: int) -> None:
-    import threading
-
-    import torch_xla.core.xla_model as xm
-
     if rank == 1:
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     x = torch.ones(4_000_000, device=device)
@@ -75,12 +66,8 @@ def _die_in_transfer(device: torch.device, rank: int) -> None:
         torch_xla.sync(wait=True)
 
 
-def run_death_in_transfer(folder: str) -> None:
-    _until_failure(folder, _die_in_transfer)
-
-
 def test_killed_in_the_middle_of_a_transfer(tmp_path):
-    context = start_replicas(run_death_in_transfer, 2, tmp_path, str(tmp_path))
+    context = start_replicas(_until_failure, 2, tmp_path, str(tmp_path), _die_in_transfer)
     codes = wait_for_ends(context, 90)
     assert codes[1] == -signal.SIGKILL
     [(seconds, text)] = errors_of(tmp_path, [0])
@@ -89,54 +76,41 @@ def test_killed_in_the_middle_of_a_transfer(tmp_path):
 
 
 def _be_late(device: torch.device, rank: int) -> None:
-    import torch_xla.core.xla_model as xm
-
     if rank == 0:
         time.sleep(16)
     xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device=device)).cpu()
 
 
-def run_late(folder: str) -> None:
-    _until_failure(folder, _be_late)
-
-
 def test_late_replica_is_named(tmp_path):
-    context = start_replicas(run_late, 2, tmp_path, str(tmp_path), XLA_COLLECTIVE_TIMEOUT="6")
+    context = start_replicas(
+        _until_failure, 2, tmp_path, str(tmp_path), _be_late, XLA_COLLECTIVE_TIMEOUT="6"
+    )
     wait_for_ends(context, 60)
     [(seconds, text)] = errors_of(tmp_path, [1])
     assert 5.5 < seconds < 15
     assert "rank 0 did not come within 6 s" in text and "all_reduce(sum, f32[2]" in text
 
 
-def _disagree(what: str) -> Any:
-    def body(device: torch.device, rank: int) -> None:
-        import torch_xla.core.xla_model as xm
-
-        x = torch.ones(4, 6, device=device)
-        large = torch.ones(100, 100, device=device)
-        if what == "shape":
-            xm.all_reduce("sum", x if rank == 0 else x[:, :5])
-        elif what == "large":
-            xm.all_reduce("sum", large if rank == 0 else large[:99])
-        elif what == "size":
-            xm.all_reduce("sum", x if rank == 0 else large)
-        elif what == "dtype":
-            xm.all_reduce("sum", x if rank == 0 else x.int())
-        elif what == "operation":
-            xm.all_reduce("sum", x) if rank == 0 else xm.all_gather(x)
-        elif what == "reduction":
-            xm.all_reduce("sum" if rank == 0 else "max", x)
-        elif what == "order":
-            calls = [lambda: xm.all_reduce("sum", x), lambda: xm.all_gather(x, 1)]
-            for call in calls if rank == 0 else reversed(calls):
-                call()
-        torch_xla.sync(wait=True)
-
-    return body
-
-
-def run_disagreement(folder: str, what: str) -> None:
-    _until_failure(folder, _disagree(what))
+def _disagree(device: torch.device, rank: int, what: str) -> None:
+    x = torch.ones(4, 6, device=device)
+    large = torch.ones(100, 100, device=device)
+    if what == "shape":
+        xm.all_reduce("sum", x if rank == 0 else x[:, :5])
+    elif what == "large":
+        xm.all_reduce("sum", large if rank == 0 else large[:99])
+    elif what == "size":
+        xm.all_reduce("sum", x if rank == 0 else large)
+    elif what == "dtype":
+        xm.all_reduce("sum", x if rank == 0 else x.int())
+    elif what == "operation":
+        xm.all_reduce("sum", x) if rank == 0 else xm.all_gather(x)
+    elif what == "reduction":
+        xm.all_reduce("sum" if rank == 0 else "max", x)
+    elif what == "order":
+        calls = [lambda: xm.all_reduce("sum", x), lambda: xm.all_gather(x, 1)]
+        for call in calls if rank == 0 else reversed(calls):
+            call()
+    torch_xla.sync(wait=True)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +126,9 @@ def run_disagreement(folder: str, what: str) -> None:
     ],
 )
 def test_disagreement_is_reported(what, texts, tmp_path):
-    context = start_replicas(run_disagreement, 2, tmp_path, str(tmp_path), what)
+    context = start_replicas(
+        _until_failure, 2, tmp_path, str(tmp_path), functools.partial(_disagree, what=what)
+    )
     wait_for_ends(context, 90)
     for rank, (seconds, text) in enumerate(errors_of(tmp_path, [0, 1])):
         assert seconds < 30
@@ -162,8 +138,6 @@ def test_disagreement_is_reported(what, texts, tmp_path):
 
 
 def run_rendezvous_with_dead() -> str:
-    import torch_xla.core.xla_model as xm
-
     rank = xm.get_ordinal()
     xm.all_reduce(xm.REDUCE_SUM, torch.ones(1, device=xm.xla_device())).cpu()
     if rank == 1:

@@ -15,7 +15,9 @@ from testing.processes import start_python, write_script
 from testing.replicas import environment, run_replicas, start_replicas, wait_for_ends
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_multiprocessing as xmp
+import torch_xla.runtime as xr
 
 pytestmark = pytest.mark.multiprocess
 
@@ -24,9 +26,6 @@ pytestmark = pytest.mark.multiprocess
 
 
 def run_identity() -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-    import torch_xla.runtime as xr
-
     device = xm.xla_device()
     return {
         "device": str(device),
@@ -110,8 +109,6 @@ def test_error_of_a_replica_is_raised():
 
 
 def run_failing_with_a_collective() -> None:
-    import torch_xla.core.xla_model as xm
-
     value = torch.ones(4, device=xm.xla_device())
     xm.all_reduce(xm.REDUCE_SUM, value).cpu()
     if xm.get_ordinal() == 0:
@@ -136,8 +133,6 @@ def test_a_failing_replica_does_not_wait_for_the_others(method, tmp_path):
 
 def run_inheriting() -> str:
     """Replica 1 is killed, and a process that it has forked lives on."""
-    import torch_xla.core.xla_model as xm
-
     value = torch.ones(4, device=xm.xla_device())
     xm.all_reduce(xm.REDUCE_SUM, value).cpu()
     if xm.get_ordinal() == 1:
@@ -166,8 +161,6 @@ def test_a_forked_child_does_not_keep_a_replica_alive(tmp_path):
 
 
 def run_host_functions(folder: str) -> dict[str, Any]:
-    import torch_xla.core.xla_model as xm
-
     device = xm.xla_device()
     rank = xm.get_ordinal()
     out: dict[str, Any] = {}
