@@ -165,6 +165,7 @@ def main() -> int:
             say(name, _run(["-c", code], {"XLA_TOPOLOGY": topology}))
     programs = made
 
+    sys.path.insert(0, str(HERE / "ops"))
     from conformance import run_all
     from torch.testing._internal.common_modules import module_db
 

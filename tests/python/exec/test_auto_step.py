@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from testing.executor import compiles
 from testing.processes import run_python
 from testing.replicas import run_replicas
 from torch import nn
@@ -19,10 +20,6 @@ from torch_xla._internal import auto_step
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 STEPS = 16
-
-
-def compiles() -> int:
-    return met.counter_value("UncachedCompile") or 0
 
 
 def cuts() -> int:

@@ -4,23 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.executor import out_of_memory
+from testing.executor import compiles, out_of_memory
 
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 
 VOCABULARY, WIDTH, ROOM = 23, 8, 64
-
-
-@pytest.fixture
-def device() -> torch.device:
-    torch_xla.sync(wait=True)
-    return xm.xla_device()
-
-
-def compiles() -> int:
-    return met.counter_value("UncachedCompile") or 0
 
 
 def host_calls() -> int:

@@ -127,20 +127,14 @@ def test_tracing_runs_ahead_of_the_device(device):
     assert statistics.median(shares) < 0.2, shares
 
 
-def test_wait_device_ops_waits_for_what_was_launched(device):
+@pytest.mark.parametrize("wait", [False, True])
+def test_waiting_returns_when_the_device_is_done(device, wait):
     step = SlowStep(device)
     before = executed_on_device()
     step.trace()
-    torch_xla.sync()
-    xm.wait_device_ops()
-    assert executed_on_device() == before + 1
-
-
-def test_sync_wait_returns_when_the_device_is_done(device):
-    step = SlowStep(device)
-    before = executed_on_device()
-    step.trace()
-    torch_xla.sync(wait=True)
+    torch_xla.sync(wait=wait)
+    if not wait:
+        xm.wait_device_ops()
     assert executed_on_device() == before + 1
 
 

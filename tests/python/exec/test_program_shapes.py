@@ -11,6 +11,7 @@ import yaml
 from testing.processes import run_python
 
 import torch_xla
+from torch_xla.experimental.scan import scan
 
 TABLE = Path(__file__).parents[3] / "codegen" / "xla_native_functions.yaml"
 
@@ -56,8 +57,6 @@ def test_padding_by_many_amounts(tmp_path: Path) -> None:
 
 
 def test_padding_in_replays_and_captured_programs(device: torch.device) -> None:
-    from torch_xla.experimental.scan import scan
-
     x = torch.arange(24.0).reshape(4, 6)
     there = x.to(device)
     replayed = torch_xla.compile(lambda x, n: F.pad(x, (n, 1)), replay=True)

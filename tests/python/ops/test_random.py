@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from scipy import stats
+from testing.executor import compiles
 from testing.ops import C64, I8, I64, U8
 
 import torch_xla
@@ -18,10 +19,6 @@ N = 20_000
 P = 1e-3
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def compiles() -> int:
-    return met.counter_value("UncachedCompile") or 0
 
 
 DRAWS = {

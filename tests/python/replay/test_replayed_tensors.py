@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from testing.replay import is_refused, is_replayed, is_right, mlp, right, status
+from testing.replay import is_refused, is_replayed, is_right, mlp, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm
@@ -148,7 +148,8 @@ class TestTensors:
             found.append(f(x))
         return found
 
-    def test_lora_on_and_off(self, device):
+    @is_replayed
+    def test_lora_on_and_off(self, compile, device):
         class Lora(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -159,21 +160,18 @@ class TestTensors:
             def forward(self, x):
                 return self.base(x) + self.low(x) if self.on else self.base(x)
 
-        def program(compile, device):
-            model = Lora().to(device)
+        model = Lora().to(device)
 
-            @compile
-            def f(x):
-                with torch.no_grad():
-                    return model(x)
+        @compile
+        def f(x):
+            with torch.no_grad():
+                return model(x)
 
-            found = []
-            for i in range(20):
-                model.on = i // 5 % 2 == 0
-                found.append(f(torch.ones(2, 3, device=device)))
-            return found
-
-        right(program, device)
+        found = []
+        for i in range(20):
+            model.on = i // 5 % 2 == 0
+            found.append(f(torch.ones(2, 3, device=device)))
+        return found
 
     @is_replayed
     def test_resized_buffer(self, compile, device):

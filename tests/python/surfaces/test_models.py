@@ -312,43 +312,23 @@ def language_model(name: str, attention: str) -> nn.Module:
     """A tiny model of the transformers package, without dropout, in training mode."""
     import transformers
 
-    size = {"vocab_size": VOCABULARY, "attn_implementation": attention}
-    if name == "bert":
-        config = transformers.BertConfig(
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_position_embeddings=32,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            **size,
-        )
-        return transformers.BertForMaskedLM(config).train()
+    common = {"vocab_size": VOCABULARY, "attn_implementation": attention}
     if name == "gpt2":
-        config = transformers.GPT2Config(
-            n_embd=32,
-            n_layer=1,
-            n_head=4,
-            n_positions=32,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=0,
-            eos_token_id=0,
-            **size,
-        )
+        drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32, "bos_token_id": 0}
+        config = transformers.GPT2Config(**sizes, eos_token_id=0, **drops, **common)
         return transformers.GPT2LMHeadModel(config).train()
-    size |= {
+    size = common | {
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 1,
         "num_attention_heads": 4,
-        "num_key_value_heads": 2,
         "max_position_embeddings": 32,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
     }
+    if name == "bert":
+        drops = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+        return transformers.BertForMaskedLM(transformers.BertConfig(**drops, **size)).train()
+    size |= {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 0}
     if name == "mixtral":  # its experts are torch._grouped_mm
         config = transformers.MixtralConfig(
             num_local_experts=4, num_experts_per_tok=2, experts_implementation="grouped_mm", **size

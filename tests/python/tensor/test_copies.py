@@ -13,6 +13,7 @@ from torch import nn
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from torch_xla.utils import serialization
 
 # ---------------------------------------------------------------- copies and files
 
@@ -323,8 +324,6 @@ def by_safetensors(x):
 
 
 def by_xser(x):
-    from torch_xla.utils import serialization
-
     with tempfile.TemporaryDirectory() as folder:
         serialization.save(x, folder + "/file")
         return serialization.load(folder + "/file", weights_only=False)
