@@ -3,7 +3,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.ops import BF16, F16, F32, F64, I32, I64, INF, NAN, U8, check, check_many, rand
+from testing.ops import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    I32,
+    I64,
+    INF,
+    NAN,
+    U8,
+    check,
+    check_groups,
+    check_many,
+    rand,
+)
 
 aten = torch.ops.aten
 
@@ -11,13 +25,6 @@ aten = torch.ops.aten
 def large(*shape, dtype=F32):
     """Numbers that sums do not cancel, for half types."""
     return rand(*shape, dtype=dtype).abs()
-
-
-def check_groups(cases, size=8, **options):
-    """check_many in groups: XLA's compile time is worse than linear in the number of ops."""
-    cases = list(cases)
-    for i in range(0, len(cases), size):
-        check_many(cases[i : i + size], **options)
 
 
 # ---- Matrix products --------------------------------------------------------------------

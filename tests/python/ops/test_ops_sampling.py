@@ -5,16 +5,9 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from testing.ops import BF16, F16, F64, I64, INF, NAN, U8, check, check_many, rand
+from testing.ops import BF16, F16, F64, I64, INF, NAN, U8, check, check_groups, check_many, rand
 
 aten = torch.ops.aten
-
-
-def check_groups(cases, size=12, **options):
-    """check_many in groups: XLA's compile time is worse than linear in the number of ops."""
-    cases = list(cases)
-    for i in range(0, len(cases), size):
-        check_many(cases[i : i + size], **options)
 
 
 # ---- Interpolation ----------------------------------------------------------------------

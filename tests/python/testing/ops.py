@@ -232,6 +232,13 @@ def check_many(
     assert not failures, "\n".join(failures)
 
 
+def check_groups(cases: Iterable[Sequence[Any]], size: int = 8, **options: Any) -> None:
+    """check_many in groups: XLA's compile time is worse than linear in the number of ops."""
+    cases = list(cases)
+    for i in range(0, len(cases), size):
+        check_many(cases[i : i + size], **options)
+
+
 def check(
     fn: Callable[..., Any],
     *args: Any,
