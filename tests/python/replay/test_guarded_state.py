@@ -106,6 +106,9 @@ FUTURE = concurrent.futures.Future()
 VARIABLE = contextvars.ContextVar("variable", default=1.0)
 GETTER = operator.attrgetter("SCALE")
 OWN_RANDOM = random.Random(0)
+EVENT = threading.Event()
+SCALED, ON = Box(1.0), "XLA_TEST_OF_REPLAY"
+REFERENCE = weakref.ref(SCALED)
 
 GUARDED = {
     "threading.local": (lambda v: setattr(LOCAL, "value", v), lambda: LOCAL.value),
@@ -121,6 +124,13 @@ GUARDED = {
     "enum": (lambda v: setattr(Colour.RED, "scale", v), lambda: Colour.RED.scale),
     "metaclass": (lambda v: setattr(Meta, "scale", v), lambda: WithMeta.current),
     "contextvar": (lambda v: VARIABLE.set(v), lambda: VARIABLE.get()),
+    "global": (set_global, lambda: SCALE),
+    "event": (lambda v: EVENT.set() if v > 1 else EVENT.clear(), lambda: 1.0 + EVENT.is_set()),
+    "weak_reference": (lambda v: setattr(SCALED, "value", v), lambda: REFERENCE().value),
+    "environment": (
+        lambda v: os.environ.__setitem__(ON, str(v)),
+        lambda: float(os.environ.get(ON, "2")),
+    ),
     "nullcontext": (lambda v: setattr(CONTEXT, "enter_result", v), entering),
 }
 
@@ -157,6 +167,12 @@ REFUSED = {
     "thread": (set_global, of_a_thread, "calls start_new_thread()"),
     "pool": (set_global, of_a_pool, "of concurrent"),
     "clock": (lambda v: None, lambda: float(time.localtime().tm_year), "calls localtime()"),
+    "seconds": (lambda v: None, lambda: 2 if time.time() > 5 else 3, "calls time() at"),
+    "random": (
+        lambda v: random.seed(v),
+        lambda: random.random(),
+        "draws random numbers from random",
+    ),
     "sleep": (lambda v: None, lambda: time.sleep(0) or 1.0, "calls sleep()"),
     "uuid": (lambda v: None, lambda: float(uuid.uuid4().version), "calls urandom()"),
 }
@@ -183,6 +199,7 @@ def surroundings(tmp_path):
     FILE = tmp_path / "file"
     threads, arguments = torch.get_num_threads(), list(sys.argv)
     yield
+    os.environ.pop(ON, None)
     torch.set_num_threads(threads)
     sys.argv[:] = arguments
 

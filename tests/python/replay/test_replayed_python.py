@@ -1,16 +1,11 @@
 """Known traps of replay, in Python: each is right, or refused with words; none is silent."""
 
-import threading
-import weakref
-
 import pytest
 import torch
 from testing.replay import both, is_refused, is_replayed, is_right, status
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-
-FLAG = False
 
 
 class Counter:
@@ -67,28 +62,6 @@ class TestNumbers:
         x = torch.ones(3, device=device)
         return [f(x, 2.0 if i < 6 else 3.0, plus=i // 10) for i in range(16)]
 
-    @is_refused("draws random numbers from random")
-    def test_of_a_random_generator_on_the_host(self, compile, device):
-        import random
-
-        random.seed(0)
-
-        @compile
-        def f(x):
-            return x * 2 if random.random() < 0.9 else x * 3
-
-        return [f(torch.ones(3, device=device)) for _ in range(20)]
-
-    @is_refused("calls time() at")
-    def test_of_a_clock(self, compile, device):
-        import time
-
-        @compile
-        def f(x):
-            return x * (2 if time.time() > 5 else 3)
-
-        return [f(torch.ones(3, device=device)) for _ in range(15)]
-
     @is_refused("an object of type count")
     def test_of_an_iterator(self, compile, device):
         import itertools
@@ -122,22 +95,6 @@ class TestNumbers:
 
 
 class TestPython:
-    @is_replayed
-    def test_flag_flipped_at_step_50(self, compile, device):
-        global FLAG
-        FLAG = False
-
-        @compile
-        def f(x):
-            return x.sin() if FLAG else x.cos()
-
-        found = []
-        for i in range(60):
-            FLAG = i >= 50
-            found.append(f(torch.full((2,), float(i), device=device)))
-        FLAG = False
-        return found
-
     @is_refused("f's counter")
     def test_attribute_set_inside(self, compile, device):
         counter = Counter()
@@ -210,48 +167,6 @@ class TestPython:
         assert [f(x).tolist() for _ in range(6)] == [[5, 5]] * 6
         scale.by = lambda: 7.0
         assert [f(x).tolist() for _ in range(6)] == [[7, 7]] * 6
-
-    @is_replayed
-    def test_event_of_another_thread(self, compile, device):
-        event = threading.Event()
-
-        @compile
-        def f(x):
-            return -x if event.is_set() else x
-
-        found = []
-        for i in range(12):
-            if i == 7:
-                event.set()
-            found.append(f(torch.ones(2, device=device)))
-        return found
-
-    @is_replayed
-    def test_behind_a_weak_reference(self, compile, device):
-        counter = Counter()
-        reference = weakref.ref(counter)
-
-        @compile
-        def f(x):
-            return x * (2 + reference().calls)
-
-        found = []
-        for i in range(12):
-            counter.calls = i // 6
-            found.append(f(torch.ones(2, device=device)))
-        return found
-
-    def test_environment(self, device, monkeypatch):
-        import os
-
-        @torch_xla.compile(replay=True)
-        def f(x):
-            return x * float(os.environ.get("XLA_TEST_OF_REPLAY", "2"))
-
-        x = torch.ones(2, device=device)
-        assert [f(x).tolist() for _ in range(6)] == [[2, 2]] * 6
-        monkeypatch.setenv("XLA_TEST_OF_REPLAY", "3")
-        assert [f(x).tolist() for _ in range(6)] == [[3, 3]] * 6
 
     def test_step_closure(self, device):
         seen = []
