@@ -62,7 +62,7 @@ def _save(index: int, function: Callable[..., Any], folder: str, args: tuple[Any
 
 
 def _start_gloo() -> None:
-    from torch_xla._internal import replication
+    from torch_xla._internal.replicas import replication
 
     place = replication.topology()
     store = dist.PrefixStore("benchmark", replication.store())
@@ -138,7 +138,7 @@ def _train(kind: str, name: str) -> list[float]:
         job.optimizer.register_step_pre_hook(lambda optimizer, *_: xm.reduce_gradients(optimizer))
         sync, wait = torch_xla.sync, xm.wait_device_ops
     else:
-        from torch_xla._internal import replication
+        from torch_xla._internal.replicas import replication
 
         # The cores are shared as they are between the xla replicas.
         processes = replication.topology().world_size
@@ -184,7 +184,7 @@ def _coordination(steps: int) -> dict[str, float]:
     """Seconds of this process that an all-reduce takes, by what a step does in its place."""
     import torch_xla
     import torch_xla.core.xla_model as xm
-    from torch_xla._internal import replication
+    from torch_xla._internal.replicas import replication
 
     torch.set_num_threads(1)
     x = torch.zeros(1, device=torch_xla.device())

@@ -24,7 +24,7 @@ import torch
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import replay
+from torch_xla._internal.replay import functions as replay
 
 WIDTHS = (64, 128, 128, 10)
 BATCH = 32

@@ -81,29 +81,29 @@ except ImportError as error:
     ) from error
 
 from torch_xla import config as config  # noqa: E402
-from torch_xla._internal import absent as _absent_names  # noqa: E402
-from torch_xla._internal import accelerate_state as _accelerate_state  # noqa: E402
-from torch_xla._internal import auto_step as _auto_step  # noqa: E402
-from torch_xla._internal import device_module as _device_module  # noqa: E402
-from torch_xla._internal import higher_order as _higher_order  # noqa: E402
-from torch_xla._internal import plugins as _plugins  # noqa: E402
-from torch_xla._internal import regions as _regions  # noqa: E402
-from torch_xla._internal import remote_cache as _remote_cache  # noqa: E402
-from torch_xla._internal import replication as _replication  # noqa: E402
-from torch_xla._internal import spmd_mode as _spmd_mode  # noqa: E402
-from torch_xla._internal import storage_location as _storage_location  # noqa: E402
-from torch_xla._internal import sync_variables as _sync_variables  # noqa: E402
-from torch_xla._internal import torch_patches as _torch_patches  # noqa: E402
 from torch_xla._internal import variables as _variables  # noqa: E402
+from torch_xla._internal.compile import auto_step as _auto_step  # noqa: E402
+from torch_xla._internal.compile import higher_order as _higher_order  # noqa: E402
+from torch_xla._internal.compile import regions as _regions  # noqa: E402
+from torch_xla._internal.device import module as _device_module  # noqa: E402
+from torch_xla._internal.device import storage_location as _storage_location  # noqa: E402
+from torch_xla._internal.files import remote_cache as _remote_cache  # noqa: E402
+from torch_xla._internal.insight import sync_variables as _sync_variables  # noqa: E402
+from torch_xla._internal.names import missing as _absent_names  # noqa: E402
+from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # noqa: E402
+from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
+from torch_xla._internal.plugins import finder as _plugins  # noqa: E402
+from torch_xla._internal.replicas import replication as _replication  # noqa: E402
+from torch_xla._internal.replicas import spmd_mode as _spmd_mode  # noqa: E402
 
 
 def _xlac_getattr(name: str) -> Any:
     # Names of torch_xla 2.9's extension, which are Python here.
     if name.startswith("__"):
         raise AttributeError(name)
-    from torch_xla._internal import xlac_names
+    from torch_xla._internal.names import xlac
 
-    return xlac_names.lookup(name)
+    return xlac.lookup(name)
 
 
 setattr(_XLAC, "__getattr__", _xlac_getattr)  # noqa: B010  mypy takes it for a method.
@@ -274,7 +274,7 @@ def compile(
     """
     region = _regions.Region(full_graph, name, max_different_graphs, custom_compile_options)
     if replay:
-        from torch_xla._internal import replay as _replay
+        from torch_xla._internal.replay import functions as _replay
 
         if f is None:
             return lambda f: _replay.replayed(f, region, name)

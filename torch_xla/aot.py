@@ -24,8 +24,11 @@ from torch.utils._pytree import tree_map
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import hlo, plugins, regions, replication, topologies
-from torch_xla._internal.atomic_file import write_file
+from torch_xla._internal.compile import regions
+from torch_xla._internal.files.atomic_file import write_file
+from torch_xla._internal.insight import hlo
+from torch_xla._internal.plugins import finder, topologies
+from torch_xla._internal.replicas import replication
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
@@ -226,7 +229,7 @@ def _use(topology: str | None) -> topologies.Topology | None:
             )
         os.environ["XLA_TOPOLOGY"] = topology
         os.environ["PJRT_DEVICE"] = wanted.platform
-        plugins.register_plugins()
+        finder.register_plugins()
     return topologies.requested()
 
 

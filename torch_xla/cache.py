@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import remote_cache
+from torch_xla._internal.files import remote_cache
 from torch_xla.debug import metrics
 
 

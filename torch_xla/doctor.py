@@ -23,7 +23,8 @@ import torch
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import plugins, variables
+from torch_xla._internal import variables
+from torch_xla._internal.plugins import finder
 
 _TIMEOUT = 120  # seconds for a child process
 
@@ -95,7 +96,7 @@ def _distribution(library: str) -> str:
 
 def _plugins() -> tuple[list[tuple[str, str]], list[str]]:
     rows, problems = [], []
-    found = {spec.platform: spec.library for spec in plugins.find_plugins()}
+    found = {spec.platform: spec.library for spec in finder.find_plugins()}
     for name, path in os.environ.items():
         if match := re.fullmatch(r"PJRT_(\w+)_LIBRARY_PATH", name):
             found[match[1]] = path

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_xla._internal.plugin_functions import FUNCTIONS, Function
+from torch_xla._internal.plugins.functions import FUNCTIONS, Function
 
 _EXTENSIONS = {
     5: ("FFI", "no lowerings that call the host, no kernels of the CPU"),
@@ -80,7 +80,7 @@ def check(library: str, options: dict[str, object] | None = None, timeout: float
         }
         for name in ("XLA_TOPOLOGY", "PJRT_LIBRARY_PATH", "XLA_USE_SPMD", "RANK", "WORLD_SIZE"):
             environment.pop(name, None)
-        command = [sys.executable, "-m", "torch_xla._internal.plugin_probe"]
+        command = [sys.executable, "-m", "torch_xla._internal.plugins.probe"]
         process = subprocess.Popen(
             [*command, os.path.realpath(library), json.dumps(options or {})],
             stdout=subprocess.PIPE,

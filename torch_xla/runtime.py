@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal import absent, remote_cache, replication, spmd_mode
+from torch_xla._internal.files import remote_cache
+from torch_xla._internal.names import missing
+from torch_xla._internal.replicas import replication, spmd_mode
 
 
 def device_type() -> str:
@@ -251,7 +253,7 @@ def set_collective_timeout(seconds: float) -> None:
     replication.set_timeout(seconds)
 
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     {
         "xla_device": "torch_xla.device()",

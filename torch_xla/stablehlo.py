@@ -26,7 +26,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._internal import mlir, tracing
+from torch_xla._internal.compile import mlir, tracing
 
 _FOLDERS = ("functions", "data", "constants")
 _WHAT = "exported_program_to_stablehlo()"

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree
 
 import torch_xla
-from torch_xla._internal import replay
+from torch_xla._internal.replay import functions as replay
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.timeout(300)]
 

@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch_xla._internal import device_module
+from torch_xla._internal.device import module as device_module
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torch_xla._internal import replication
+from torch_xla._internal.replicas import replication
 
 
 def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import urllib.request
 
-from torch_xla._internal import replication
+from torch_xla._internal.replicas import replication
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 _METADATA_TIMEOUT = 5.0  # Seconds.

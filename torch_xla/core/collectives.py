@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import replication, thread_group
+from torch_xla._internal.replicas import replication, thread_group
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"

@@ -15,7 +15,8 @@ from torch import fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import absent, tracing
+from torch_xla._internal.compile import tracing
+from torch_xla._internal.names import missing
 
 _NAME = "torch.compile"
 
@@ -308,7 +309,7 @@ def extract_compiled_graph(
     return _CompiledGraph(xla_model)
 
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     {
         "GraphInputMatcher": "inputs are bound by their places",

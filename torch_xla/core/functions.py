@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import replication
+from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
 

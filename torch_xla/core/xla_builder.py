@@ -9,11 +9,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla import _XLAC
-from torch_xla._internal import absent
+from torch_xla._internal.names import missing
 
 _BUILDER = "write StableHLO with torch_xla.library.stablehlo and torch_xla.library.hlo"
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     dict.fromkeys(
         (

@@ -13,11 +13,12 @@ import torch
 
 import torch_xla
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import absent, barrier
-from torch_xla._internal.atomic_file import atomic_write
-from torch_xla._internal.rate_tracker import RateTracker
-from torch_xla._internal.tensor_arena import ToXlaTensorArena
-from torch_xla._internal.tensors import HostCopies
+from torch_xla._internal.compile import optimization_barrier
+from torch_xla._internal.device.tensor_arena import ToXlaTensorArena
+from torch_xla._internal.device.tensors import HostCopies
+from torch_xla._internal.files.atomic_file import atomic_write
+from torch_xla._internal.insight.rate_tracker import RateTracker
+from torch_xla._internal.names import missing
 from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
@@ -314,7 +315,7 @@ def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> byt
     Raises:
         ImportError: jaxlib is not installed.
     """
-    from torch_xla._internal import mlir
+    from torch_xla._internal.compile import mlir
 
     return mlir.bytecode(get_stablehlo(tensors))
 
@@ -328,7 +329,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     Args:
         tensors: XLA tensors of any shapes and dtypes.
     """
-    barrier.apply_(list(tensors))
+    optimization_barrier.apply_(list(tensors))
 
 
 def add_step_closure(
@@ -635,7 +636,7 @@ def get_memory_info(device: torch.device | str | None = None) -> MemoryInfo:
     }
 
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     {
         "CoalescingBuckets": "xm.all_gather_bucketized and xm.reduce_scatter_bucketized",

@@ -1,5 +1,5 @@
 """Seeing what torch_xla does."""
 
-from torch_xla._internal.insight import explain, memory_report, on_recompile
+from torch_xla._internal.insight.explain import explain, memory_report, on_recompile
 
 __all__ = ["explain", "memory_report", "on_recompile"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import hlo
-from torch_xla._internal.atomic_file import write_file
+from torch_xla._internal.files.atomic_file import write_file
+from torch_xla._internal.insight import hlo
 
 _LINE = re.compile(r"\s*%(\d+) = (.+?) ([\w.]+::[\w.]+)\((.*?)\)(.*)")
 _ROW, _GAP, _CHAR = 64, 24, 6.6  # heights and widths in pixels

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal.atomic_file import write_file
+from torch_xla._internal.files.atomic_file import write_file
 
 _numbers = itertools.count()
 

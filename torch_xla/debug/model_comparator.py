@@ -16,7 +16,7 @@ from collections import defaultdict
 import torch
 
 from torch_xla import runtime
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files.atomic_file import atomic_write
 
 _state = threading.local()
 

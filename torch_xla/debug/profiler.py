@@ -34,9 +34,9 @@ import torch
 from torch._C._profiler import RecordScope
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import profiles, xspace
-from torch_xla._internal.atomic_file import write_file
-from torch_xla._internal.timeline import LineTime, Summary, summary
+from torch_xla._internal.files.atomic_file import write_file
+from torch_xla._internal.insight import profiles, xspace
+from torch_xla._internal.insight.timeline import LineTime, Summary, summary
 
 __all__ = [
     "LineTime",

@@ -1,8 +1,8 @@
 """Feeding the devices and replicating over them."""
 
-from torch_xla._internal import absent
+from torch_xla._internal.names import missing
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     {
         "cluster": "torchrun, or the same command on each host",

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._internal.thread_group import ThreadGroup
+from torch_xla._internal.replicas.thread_group import ThreadGroup
 from torch_xla.core import xla_model
 from torch_xla.distributed.parallel_loader import ParallelLoader
 

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal import replication
+from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
 _REDUCTIONS = {

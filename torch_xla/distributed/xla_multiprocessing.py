@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing
 
-from torch_xla._internal import replication, spmd_mode
+from torch_xla._internal.replicas import replication, spmd_mode
 
 _T = TypeVar("_T")
 

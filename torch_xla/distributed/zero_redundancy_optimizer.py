@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._internal import replication
+from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
 

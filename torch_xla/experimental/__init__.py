@@ -5,22 +5,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torch_xla._internal import absent
+from torch_xla._internal.names import missing
 
 # Where names of this package are, imported when they are asked for.
 _HOMES = {
-    "associative_scan": "torch_xla._internal.control_flow",
-    "cond": "torch_xla._internal.control_flow",
+    "associative_scan": "torch_xla._internal.compile.control_flow",
+    "cond": "torch_xla._internal.compile.control_flow",
     "eager_mode": "torch_xla.experimental.eager",
     "eager_mode_context": "torch_xla.experimental.eager",
     "is_eager_mode": "torch_xla.experimental.eager",
-    "map": "torch_xla._internal.control_flow",
+    "map": "torch_xla._internal.compile.control_flow",
 }
 
 _KERNELS = "TPU kernels need JAX's Pallas; torch_xla.core.xla_builder.call_jax calls them"
 _MARKS = "torch.library and torch_xla.library.register_lowering name what a compiler shall see"
 
-_absent = absent.getter(
+_absent = missing.getter(
     __name__,
     {
         "callback": "xm.add_step_closure runs a function when a step's tensors are there",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from torch_xla._internal import eager
+from torch_xla._internal.compile import eager
 
 
 def eager_mode(enable: bool) -> None:

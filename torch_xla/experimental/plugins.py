@@ -10,7 +10,8 @@ import os
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal import plugins, replication
+from torch_xla._internal.plugins import finder
+from torch_xla._internal.replicas import replication
 
 _plugins: dict[str, DevicePlugin] = {}
 
@@ -84,4 +85,4 @@ def default() -> DevicePlugin:
 
 def register_installed_plugins() -> None:
     """Looks for installed plugins again; the import of torch_xla has done so before."""
-    plugins.register_plugins()
+    finder.register_plugins()

@@ -13,8 +13,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC
-from torch_xla._internal import autograd_edges, tracing
-from torch_xla._internal.control_flow import at_turn, constant
+from torch_xla._internal.compile import autograd_edges, tracing
+from torch_xla._internal.compile.control_flow import at_turn, constant
 
 _hlo = _XLAC.hlo
 _SCAN = "scan()"

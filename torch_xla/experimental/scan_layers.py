@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten
 
 from torch_xla import _XLAC
-from torch_xla._internal import tracing
+from torch_xla._internal.compile import tracing
 from torch_xla.experimental.scan import scan
 
 _hlo = _XLAC.hlo

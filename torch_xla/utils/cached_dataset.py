@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from torch_xla._internal import restricted_pickle
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files import restricted_pickle
+from torch_xla._internal.files.atomic_file import atomic_write
 from torch_xla.utils import gcsfs
 
 _METADATA = "metadata.json"

@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 import fsspec  # type: ignore[import-untyped]
 import fsspec.core  # type: ignore[import-untyped]
 
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files.atomic_file import atomic_write
 
 _GCS_PREFIX = "gs://"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

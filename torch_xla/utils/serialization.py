@@ -21,8 +21,8 @@ import torch
 from torch.utils.serialization import config
 
 from torch_xla import _XLAC
-from torch_xla._internal.atomic_file import atomic_write
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.files.atomic_file import atomic_write
 from torch_xla.core import xla_model
 from torch_xla.utils import gcsfs
 from torch_xla.utils.utils import for_each_instance_rewrite

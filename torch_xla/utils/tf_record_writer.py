@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files.atomic_file import atomic_write
 from torch_xla.utils import gcsfs
 
 # zlib's window bits for each compression.

@@ -1010,7 +1010,7 @@ def run_unread_at_the_end(folder: str, what: str) -> None:
     try:
         if rank == 0:
             dist.isend(x, 1)
-            torch_xla._internal.replication.finish()
+            torch_xla._internal.replicas.replication.finish()
         elif what == "collective":
             dist.all_reduce(x)
             x.cpu()

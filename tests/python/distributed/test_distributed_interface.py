@@ -17,8 +17,9 @@ import torch_xla.debug.metrics as met
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from torch_xla import _XLAC
-from torch_xla._internal import pjrt, replication
-from torch_xla._internal.replication import Topology
+from torch_xla._internal import pjrt
+from torch_xla._internal.replicas import replication
+from torch_xla._internal.replicas.replication import Topology
 
 pytestmark = pytest.mark.multiprocess
 

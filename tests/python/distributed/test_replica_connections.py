@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from testing.processes import run_python
 
-from torch_xla._internal import greeting, replication
-from torch_xla._internal.replication import Topology
+from torch_xla._internal.replicas import greeting, replication
+from torch_xla._internal.replicas.replication import Topology
 
 COUNT = 3
 # More than it takes by far: whoever waits for a stranger waits so long.
@@ -136,7 +136,7 @@ def test_lengths_from_a_socket_are_bounded(tmp_path):
     code = """
     import datetime, socket, struct
     import torch.distributed as dist
-    from torch_xla._internal import replication
+    from torch_xla._internal.replicas import replication
 
     replication._override = replication.Topology(0, 2, 0, 2)
     texts = []

@@ -16,7 +16,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
-from torch_xla._internal import auto_step
+from torch_xla._internal.compile import auto_step
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 STEPS = 16

@@ -7,7 +7,7 @@ import torch
 from test_explain import line
 from testing.processes import run_python
 
-from torch_xla._internal import timeline, xspace
+from torch_xla._internal.insight import timeline, xspace
 from torch_xla.debug import profiler
 
 _LOOP = """

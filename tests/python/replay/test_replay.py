@@ -18,7 +18,7 @@ from testing.replay import (
 import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
-from torch_xla._internal import replay
+from torch_xla._internal.replay import functions as replay
 
 mse = torch.nn.functional.mse_loss
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from testing.processes import start_python
 
-from torch_xla._internal import topologies
+from torch_xla._internal.plugins import topologies
 
 HERE = Path(__file__).parents[1]
 CODE = """

@@ -9,7 +9,7 @@ from testing.plugins import SOURCES, cpu_plugin, make_toy
 from testing.processes import start_python
 
 from torch_xla import plugin_check
-from torch_xla._internal.plugin_functions import FUNCTIONS
+from torch_xla._internal.plugins.functions import FUNCTIONS
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from testing.processes import start_python
 
 from torch_xla import _XLAC
-from torch_xla._internal import plugins
+from torch_xla._internal.plugins import finder
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,8 @@ def install(site: Path, name: str, files: dict[str, str], entry_points: str = ""
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def found() -> dict[str, plugins.PluginSpec]:
-    return {spec.platform: spec for spec in plugins.find_plugins()}
+def found() -> dict[str, finder.PluginSpec]:
+    return {spec.platform: spec for spec in finder.find_plugins()}
 
 
 def test_default_cpu_wheel():
@@ -129,8 +129,8 @@ def test_jax_plugin_is_found_without_import(site):
 
 def test_cuda_wheel_is_found_without_entry_point(site, monkeypatch):
     # That of CUDA 13 comes first, where it is installed (requirements-platforms.txt).
-    folder = plugins._module_folder
-    monkeypatch.setattr(plugins, "_module_folder", lambda name: "13" not in name and folder(name))
+    folder = finder._module_folder
+    monkeypatch.setattr(finder, "_module_folder", lambda name: "13" not in name and folder(name))
     install(site, "cuda12", {"jax_plugins/xla_cuda12/xla_cuda_plugin.so": ""})
     (site / "jax_plugins/xla_cuda12/__init__.py").write_text(IMPORTS_JAX)
     assert found()["CUDA"].library.endswith("xla_cuda12/xla_cuda_plugin.so")
@@ -141,7 +141,7 @@ def test_tpu_wheel_needs_a_chip(site, monkeypatch):
         site, "libtpu", {"libtpu/__init__.py": "def get_library_path(): return '/lib/libtpu.so'"}
     )
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
-    monkeypatch.setattr(plugins.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr(finder.glob, "glob", lambda pattern: [])
     assert "TPU" not in found()
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     assert found()["TPU"].library == "/lib/libtpu.so"
@@ -150,22 +150,22 @@ def test_tpu_wheel_needs_a_chip(site, monkeypatch):
 def test_registration_passes_everything_on(monkeypatch):
     calls = []
     monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
-    plugins.register_plugins()
-    assert calls == [tuple(spec) for spec in plugins.find_plugins()]
+    finder.register_plugins()
+    assert calls == [tuple(spec) for spec in finder.find_plugins()]
 
 
 def test_the_environment_says_how_a_gpu_allocates(monkeypatch):
     specs = [
-        plugins.PluginSpec("CUDA", "/lib/cuda.so", {"memory_fraction": 0.9}),
-        plugins.PluginSpec("CPU", "/lib/cpu.so", {}),
+        finder.PluginSpec("CUDA", "/lib/cuda.so", {"memory_fraction": 0.9}),
+        finder.PluginSpec("CPU", "/lib/cpu.so", {}),
     ]
     calls = []
-    monkeypatch.setattr(plugins, "find_plugins", lambda: specs)
+    monkeypatch.setattr(finder, "find_plugins", lambda: specs)
     monkeypatch.setattr(_XLAC, "_xla_add_plugin", lambda *args: calls.append(args))
     monkeypatch.setenv("PJRT_ALLOCATOR_PREALLOCATE", "false")
     monkeypatch.setenv("PJRT_ALLOCATOR_FRACTION", "0.5")
     monkeypatch.setenv("PJRT_ALLOCATOR_CUDA_ASYNC", "1")
-    plugins.register_plugins()
+    finder.register_plugins()
     # A plugin's own options hold.
     options = {"preallocate": False, "memory_fraction": 0.9, "allocator": "cuda_async"}
     assert calls == [("CUDA", "/lib/cuda.so", options), ("CPU", "/lib/cpu.so", {})]

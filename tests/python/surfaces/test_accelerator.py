@@ -8,7 +8,7 @@ from testing.ops import rand
 from testing.processes import python_output
 
 import torch_xla
-from torch_xla._internal import accelerator
+from torch_xla._internal.patches import accelerator
 
 
 def test_accelerator(device):

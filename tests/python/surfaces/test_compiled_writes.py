@@ -255,7 +255,7 @@ def test_a_device_by_name(device):
 
 def test_placeholders_tell_who_reads_them(device):
     """An operator that reads a tensor while a function is traced is named, with its line."""
-    from torch_xla._internal import tracing
+    from torch_xla._internal.compile import tracing
 
     def run(f, match):
         with pytest.raises(RuntimeError, match=match), tracing.trace("test", device) as capture:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from testing.ops import rand
 
-from torch_xla._internal import device_module
+from torch_xla._internal.device import module as device_module
 
 
 def test_events(device):

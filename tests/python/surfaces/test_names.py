@@ -15,7 +15,7 @@ import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 import torch_xla.utils.utils as xu
 from torch_xla import _XLAC
-from torch_xla._internal import mlir
+from torch_xla._internal.compile import mlir
 from torch_xla._internal.jax_workarounds import requires_jax
 from torch_xla.backends import get_mat_mul_precision, set_mat_mul_precision
 from torch_xla.debug import metrics_compare_utils, metrics_saver, model_comparator
@@ -243,7 +243,7 @@ class TestVariables:
         assert met.metric_data("ExecuteTime")[0] == 1
 
     def test_library_path(self, monkeypatch):
-        from torch_xla._internal import plugins as finder
+        from torch_xla._internal.plugins import finder
 
         monkeypatch.setenv("PJRT_DEVICE", "mychip")
         monkeypatch.setenv("PJRT_LIBRARY_PATH", "/opt/mychip.so")

@@ -12,7 +12,7 @@ from testing.processes import python_output
 
 import torch_xla
 import torch_xla.core.xla_model as xm
-from torch_xla._internal import torch_patches
+from torch_xla._internal.patches import pytorch as torch_patches
 
 
 def _run(code):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla._internal import plugins
+from torch_xla._internal.plugins import finder
 
 SOURCES = Path(__file__).parents[3] / "torch_xla" / "csrc"
 
@@ -36,7 +36,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
 
 
 def cpu_plugin() -> str:
-    (library,) = (spec.library for spec in plugins.find_plugins() if spec.platform == "CPU")
+    (library,) = (spec.library for spec in finder.find_plugins() if spec.platform == "CPU")
     return library
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree
 
 import torch_xla
-from torch_xla._internal import replay
+from torch_xla._internal.replay import functions as replay
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 

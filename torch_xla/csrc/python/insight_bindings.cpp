@@ -234,8 +234,8 @@ void BindInsight(py::module_& m) {
     if (!Py_IsInitialized()) return {};
     py::gil_scoped_acquire gil;
     try {
-      const py::module_ holders = py::module_::import("torch_xla._internal.holders");
-      return holders.attr("text")(AsDicts(arrays)).cast<std::string>();
+      const py::module_ owners = py::module_::import("torch_xla._internal.insight.memory_owners");
+      return owners.attr("text")(AsDicts(arrays)).cast<std::string>();
     } catch (const std::exception&) {
       return {};  // What is told already is enough.
     }

@@ -91,8 +91,8 @@ bool SyncsInLoop() {
   py::gil_scoped_acquire gil;
   try {
     // Never freed: the interpreter may be gone by then.
-    static auto& function =
-        *new py::object(py::module_::import("torch_xla._internal.auto_step").attr("syncs_in_loop"));
+    static auto& function = *new py::object(
+        py::module_::import("torch_xla._internal.compile.auto_step").attr("syncs_in_loop"));
     return function().cast<bool>();
   } catch (const py::error_already_set&) {
     return false;

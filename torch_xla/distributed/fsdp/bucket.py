@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import torch_xla
-from torch_xla._internal import replication
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files.atomic_file import atomic_write
 
 # A wrapper's name for what it wraps.
 WRAPPED = "_fsdp_wrapped_module"

@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 import torch_xla
 from torch_xla._internal.auto_wrap import wrap_children
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.device.tensors import is_xla
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding, gather, reduce
 from torch_xla.distributed.fsdp.state_dict_utils import WRAPPED, clean_name

@@ -3,7 +3,7 @@
 See ``docs/spmd.md``.
 """
 
-from torch_xla._internal import absent
+from torch_xla._internal.names import missing
 from torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 from torch_xla.distributed.spmd.dtensor import xla_distribute_module, xla_distribute_tensor
 from torch_xla.distributed.spmd.hybrid_mesh import HybridMesh
@@ -39,7 +39,7 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
 
 _MANUAL = "XLA's partitioner places every operation; torch_xla.launch runs replicas by hand"
 
-__getattr__ = absent.getter(
+__getattr__ = missing.getter(
     __name__,
     {
         "annotate_custom_sharding": "mark_sharding",

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal import barrier, replication
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.compile import optimization_barrier
+from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.replicas import replication
 from torch_xla.distributed.spmd.mesh import Mesh
 from torch_xla.distributed.spmd.partition import PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
@@ -99,7 +100,7 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     marked = _XLAC._xla_marked_sharding(t) is not None
     _XLAC._xla_clear_sharding(t)
     if marked:  # Its data lies as it did: the next program's result may lie otherwise.
-        barrier.apply_([plain])
+        optimization_barrier.apply_([plain])
     return plain
 
 
@@ -199,6 +200,8 @@ def apply_backward_optimization_barrier(m: nn.Module) -> None:
     """
 
     def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
-        barrier.apply_([g for g in grad_input if isinstance(g, torch.Tensor) and is_xla(g)])
+        optimization_barrier.apply_(
+            [g for g in grad_input if isinstance(g, torch.Tensor) and is_xla(g)]
+        )
 
     m.register_full_backward_hook(hook)

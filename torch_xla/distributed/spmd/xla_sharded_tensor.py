@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, cast
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.device.tensors import is_xla
 
 
 class ShardingType(IntEnum):

@@ -24,8 +24,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from torch_xla import runtime
-from torch_xla._internal import restricted_pickle
-from torch_xla._internal.atomic_file import sync_directory
+from torch_xla._internal.files import restricted_pickle
+from torch_xla._internal.files.atomic_file import sync_directory
 from torch_xla.core import xla_model
 from torch_xla.experimental.distributed_checkpoint.planners import (
     RestrictedLoadPlanner,

@@ -1,6 +1,6 @@
 """``torch_xla.compile(f, replay=True)``: calls that run no Python of ``f``.
 
-A call is traced in full while its Python is watched (replay_calls.py) and what it does to tensors
+A call is traced in full while its Python is watched (calls.py) and what it does to tensors
 is recorded (csrc/aten/replay.h). Once two calls whose guards hold have done the same, calls like
 them are replayed: the guards are checked, and the recorded program runs on what the tensors hold
 now. What cannot be guarded is traced each time, and :func:`statuses` says why.
@@ -22,7 +22,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree
 
 from torch_xla import _XLAC
-from torch_xla._internal import regions, replay_calls, replay_guards, replay_host, variables
+from torch_xla._internal import variables
+from torch_xla._internal.compile import regions
+from torch_xla._internal.replay.calls import Calls
+from torch_xla._internal.replay.guards import LEAVES, VALUES, Walk
+from torch_xla._internal.replay.host import Host
 from torch_xla.utils import closures
 
 # Calls that are recorded in vain before it is given up, and of those with arguments of new sizes or
@@ -88,7 +92,7 @@ class _Results:
             return (kind, [self.describe(item) for item in value])
         if type(value) is dict:
             return ("dict", [self.describe(item) for item in value.values()], list(value))
-        if type(value) in replay_guards.VALUES or isinstance(value, replay_guards.LEAVES):
+        if type(value) in VALUES or isinstance(value, LEAVES):
             return ("value", value)
         leaves, spec = _pytree.tree_flatten(value)
         if spec.is_leaf():
@@ -165,12 +169,12 @@ class _Attempt:
         self.refusal = ""
         self.is_guarded = False  # All that it can reach is looked at.
         self.recording: Any = None
-        self.calls = replay_calls.Calls()
+        self.calls = Calls()
         self._owner = owner
         self._outside = outside  # Of the region, which has settings of its own.
         self._surroundings = _XLAC._ReplaySurroundings()
         self._pattern = _XLAC._ArgumentPattern(args, kwargs)
-        self._walk = replay_guards.Walk(owner.code)
+        self._walk = Walk(owner.code)
         self._recorder: Any = None
         self.refusal = self._surroundings.refusal() or self._pattern.refusal
         if self.refusal:
@@ -188,7 +192,7 @@ class _Attempt:
         given = [*self._walk.tensors, *self._pattern.take_tensors()]
         self._containers = self._pattern.take_containers()
         self._given = given
-        self._host = replay_host.Host(self._walk.optimizers)
+        self._host = Host(self._walk.optimizers)
         self._recorder = _XLAC._ReplayRecorder(given)
         self.refusal = self._recorder.refusal()
 
@@ -315,7 +319,7 @@ class _OfThread:
         attempt.finish()
         return attempt, result
 
-    def _learn(self, calls: replay_calls.Calls) -> bool:
+    def _learn(self, calls: Calls) -> bool:
         """Notes what code ran; returns whether all of it was known."""
         known = (
             calls.code.keys() <= self.code.keys() and calls.objects.keys() <= self.objects.keys()
@@ -324,7 +328,7 @@ class _OfThread:
         self.objects |= calls.objects
         return known
 
-    def _relearn(self, calls: replay_calls.Calls) -> None:
+    def _relearn(self, calls: Calls) -> None:
         """Forgets what code ran but for one call: an earlier one may have imported modules."""
         self.code, self.objects = calls.code, calls.objects
 
@@ -332,7 +336,7 @@ class _OfThread:
         if not self._learnt:  # Which code it runs.
             self._learnt = True
             self.reason = "it was the first call"
-            with self._region.again(), replay_calls.Calls() as calls:
+            with self._region.again(), Calls() as calls:
                 result = self.function(*args, **kwargs)
             self._learn(calls)
             return result
@@ -411,7 +415,7 @@ class _OfThread:
         return result
 
 
-def _set_host(recording: Any, host: replay_host.Host, places: list[list[int]]) -> None:
+def _set_host(recording: Any, host: Host, places: list[list[int]]) -> None:
     recording.set_host(host, host.reader, places, host.schedulers)
 
 

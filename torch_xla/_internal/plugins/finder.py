@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch_xla import _XLAC
-from torch_xla._internal import topologies, variables
+from torch_xla._internal import variables
+from torch_xla._internal.plugins import topologies
 
 
 class DevicePlugin(Protocol):

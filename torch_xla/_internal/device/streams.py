@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.device_memory import Device, device_name
+from torch_xla._internal.device.memory import Device, device_name
 
 _DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.
 

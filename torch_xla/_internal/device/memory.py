@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import holders
-from torch_xla._internal.atomic_file import write_file
+from torch_xla._internal.files.atomic_file import write_file
+from torch_xla._internal.insight import memory_owners
 
 Device = torch.device | str | int | None
 
@@ -127,7 +127,7 @@ def _record_memory_history(
     _XLAC._record_memory_events(max_entries if enabled else 0)
 
 
-def _frames(array: dict[str, Any], holder: holders.Holder | None) -> list[dict[str, Any]]:
+def _frames(array: dict[str, Any], holder: memory_owners.Holder | None) -> list[dict[str, Any]]:
     frames = []
     if holder:
         frames.append({"filename": holder.kind, "line": 0, "name": holder.name or holder.kind})
@@ -145,7 +145,7 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
     :func:`_record_memory_history` was called before.
     """
     _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
-    known = holders.find()
+    known = memory_owners.find()
     only = None if device is None else torch.device(device_name(device)).index
     segments = []
     for array in _XLAC._live_arrays():

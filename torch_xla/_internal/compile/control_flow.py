@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC
-from torch_xla._internal import autograd_edges, tracing
+from torch_xla._internal.compile import autograd_edges, tracing
 
 _hlo = _XLAC.hlo
 

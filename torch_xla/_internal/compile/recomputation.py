@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_xla import _XLAC
-from torch_xla._internal import barrier
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.compile import optimization_barrier
+from torch_xla._internal.device.tensors import is_xla
 from torch_xla.utils.utils import map_tensors
 
 
@@ -25,7 +25,7 @@ class _Barrier(torch.autograd.Function):
         ctx: Any, late: list[torch.Tensor], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         zero = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
-        results = barrier.apply_late([zero, *tensors], late)
+        results = optimization_barrier.apply_late([zero, *tensors], late)
         ctx.set_materialize_grads(False)
         # What needed no gradient still needs none: both computations save the same tensors.
         needs_grad = (False, *ctx.needs_input_grad[1:])

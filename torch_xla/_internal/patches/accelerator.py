@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import eval_frame
 
-from torch_xla._internal import device_module
+from torch_xla._internal.device import module as device_module
 
 _PREFIX = "_accelerator_"
 _torch_finds: Callable[[], torch.device | None] = torch._C._accelerator_getAccelerator

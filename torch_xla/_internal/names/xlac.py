@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import absent, device_module, replication
+from torch_xla._internal.device import module as device_module
+from torch_xla._internal.names import missing
+from torch_xla._internal.replicas import replication
 
 
 def _init_computation_client() -> None:
@@ -149,7 +151,7 @@ _INSTEAD = {
     "profiler": "torch_xla.debug.profiler",
 }
 
-_absent = absent.getter("torch_xla._XLAC", _INSTEAD)
+_absent = missing.getter("torch_xla._XLAC", _INSTEAD)
 
 
 def lookup(name: str) -> Any:
@@ -159,7 +161,7 @@ def lookup(name: str) -> Any:
     if name.startswith("_xla_op_"):
         raise AttributeError(
             f"torch_xla._XLAC.{name} of torch_xla 2.9 is not in this package: {_BUILDER} "
-            f"(see {absent.PAGE})"
+            f"(see {missing.PAGE})"
         )
     return _absent(name)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import eager
+from torch_xla._internal.compile import eager
 
 # Between two draws of a seed; see csrc/tensor/rng.cpp.
 SEED_STEP = -0x61C8864680B583EB

@@ -30,7 +30,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from torch_xla import _XLAC
-from torch_xla._internal import greeting, plugins, topologies, variables
+from torch_xla._internal import variables
+from torch_xla._internal.plugins import finder, topologies
+from torch_xla._internal.replicas import greeting
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
 TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
@@ -122,7 +124,7 @@ def _join_processes() -> None:
     The plugin asks the store when it starts. CPU devices need none: their collectives run on the
     host.
     """
-    if not plugins.may_have_accelerator() or _XLAC._xla_is_initialized():
+    if not finder.may_have_accelerator() or _XLAC._xla_is_initialized():
         return
     place = topology()
     _XLAC._xla_set_process_place(

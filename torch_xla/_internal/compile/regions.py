@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal import eager
+from torch_xla._internal.compile import eager
 from torch_xla.utils import closures
 
 # How much of a difference between two graphs is told.

@@ -30,16 +30,13 @@ from torch.utils.data._utils import collate as collating
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
-from torch_xla._internal import (
-    accelerator,
-    device_memory,
-    device_module,
-    dynamo_backend,
-    recomputation,
-    storage_location,
-    tensors,
-)
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal import dynamo_backend
+from torch_xla._internal.compile import recomputation
+from torch_xla._internal.device import memory as device_memory
+from torch_xla._internal.device import module as device_module
+from torch_xla._internal.device import storage_location, tensors
+from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.patches import accelerator
 
 _MARK = "_torch_xla_replaces"
 
@@ -143,7 +140,7 @@ def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
     def export_chrome_trace(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, path, *args, **kwargs)
         if device_module.is_initialized():
-            from torch_xla._internal import profiles
+            from torch_xla._internal.insight import profiles
 
             profiles.add_rows(path)
         return result

@@ -16,7 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 
 
 def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any]) -> Any:
-    from torch_xla._internal.control_flow import cond
+    from torch_xla._internal.compile.control_flow import cond
 
     with torch.no_grad():
         return cond(pred, true_fn, false_fn, tuple(operands))
@@ -30,7 +30,7 @@ def _while_loop(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    from torch_xla._internal.control_flow import while_loop
+    from torch_xla._internal.compile.control_flow import while_loop
 
     return tuple(while_loop(cond_fn, body_fn, tuple(carried_inputs), tuple(additional_inputs)))
 

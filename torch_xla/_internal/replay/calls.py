@@ -1,7 +1,7 @@
 """What a recorded function calls: which code runs, and what no guard can see through.
 
 A clock, a print, a file, another thread: what they give or leave behind is not in the objects that
-replay_guards.py looks at, so a call that comes to one of them is traced.
+guards.py looks at, so a call that comes to one of them is traced.
 """
 
 from __future__ import annotations

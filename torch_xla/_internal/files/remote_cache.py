@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal.atomic_file import atomic_write
+from torch_xla._internal.files.atomic_file import atomic_write
 
 _NAME = re.compile(r"[0-9a-f]{32}\.(program|record)")
 _MAGIC = b"XLAprog1"  # that an entry begins with, see csrc/exec/disk_cache.cpp

@@ -14,58 +14,58 @@ from collections.abc import Iterable
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal import device_memory as memory
-from torch_xla._internal import replication
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device import memory
+from torch_xla._internal.device.memory import (
     Device,
 )
-from torch_xla._internal.device_memory import device_name as _device_name
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import device_name as _device_name
+from torch_xla._internal.device.memory import (
     empty_cache as empty_cache,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     max_memory_allocated as max_memory_allocated,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     max_memory_reserved as max_memory_reserved,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     mem_get_info as mem_get_info,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     memory_allocated as memory_allocated,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     memory_reserved as memory_reserved,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     memory_stats as memory_stats,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     reset_max_memory_allocated as reset_max_memory_allocated,
 )
-from torch_xla._internal.device_memory import (
+from torch_xla._internal.device.memory import (
     reset_peak_memory_stats as reset_peak_memory_stats,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     Event as Event,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     Stream as Stream,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     current_stream as current_stream,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     default_stream as default_stream,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     set_stream as set_stream,
 )
-from torch_xla._internal.streams import (
+from torch_xla._internal.device.streams import (
     stream as stream,
 )
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.replicas import replication
 
 SEED_MASK = (1 << 64) - 1
 

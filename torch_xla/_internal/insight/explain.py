@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal import holders
+from torch_xla._internal.insight import memory_owners
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _Explain:
         Each has ``name``, ``state`` (``"replayed"``, ``"recording"``, ``"refused"``), ``reason``
         (why the last call that was traced was not replayed), ``calls`` and ``replayed``.
         """
-        from torch_xla._internal import replay
+        from torch_xla._internal.replay import functions as replay
 
         return replay.statuses()
 
@@ -231,7 +231,7 @@ def memory_report(count: int = 10) -> MemoryReport:
         count: How many lines of arrays and of programs the text has at most.
     """
     _XLAC._xla_wait_device_ops()
-    known = holders.find()
+    known = memory_owners.find()
     arrays = [
         LiveArray(found["bytes"], found["shape"], found["device"], found["line"], *known[number])
         for found in _XLAC._live_arrays()
@@ -241,5 +241,5 @@ def memory_report(count: int = 10) -> MemoryReport:
     return MemoryReport(
         tuple(sorted(arrays, key=lambda array: -array.bytes)),
         tuple(sorted(programs, key=lambda program: -program.peak)),
-        _XLAC._memory_report(count) + holders.text(count=min(count, 3)),
+        _XLAC._memory_report(count) + memory_owners.text(count=min(count, 3)),
     )

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch_xla._internal.plugin_functions import FUNCTIONS
+from torch_xla._internal.plugins.functions import FUNCTIONS
 
 _TABLE = 40  # bytes in front of the first function: sizes, extensions, version
 _PROT_READ_WRITE = 3

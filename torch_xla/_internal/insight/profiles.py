@@ -7,8 +7,8 @@ import json
 import os
 from typing import Any
 
-from torch_xla._internal import timeline
-from torch_xla._internal.atomic_file import write_file
+from torch_xla._internal.files.atomic_file import write_file
+from torch_xla._internal.insight import timeline
 
 _PROCESS = "torch_xla runtime"
 _IDLE = "device idle"

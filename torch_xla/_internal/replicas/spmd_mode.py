@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torch_xla import _XLAC
-from torch_xla._internal import replication, variables
+from torch_xla._internal import variables
+from torch_xla._internal.replicas import replication
 
 
 def _is_wanted() -> bool:

@@ -1,0 +1,1 @@
+"""Tracing functions into programs: branches, loops, regions, recomputation."""

@@ -1,0 +1,1 @@
+"""The device as PyTorch sees it: its module, memory, streams and tensors."""

@@ -1,0 +1,1 @@
+"""Files that are written whole, loaded with care, and kept by others."""

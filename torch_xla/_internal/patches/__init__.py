@@ -1,0 +1,1 @@
+"""What is replaced in PyTorch and in accelerate: see docs/torch_patches.md."""

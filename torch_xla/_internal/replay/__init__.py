@@ -1,0 +1,1 @@
+"""Functions whose calls are recorded and done again without their Python."""
