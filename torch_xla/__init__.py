@@ -85,10 +85,10 @@ from torch_xla._internal import variables as _variables  # noqa: E402
 from torch_xla._internal.compile import auto_step as _auto_step  # noqa: E402
 from torch_xla._internal.compile import higher_order as _higher_order  # noqa: E402
 from torch_xla._internal.compile import regions as _regions  # noqa: E402
+from torch_xla._internal.compile.step import sync as sync  # noqa: E402
 from torch_xla._internal.device import module as _device_module  # noqa: E402
 from torch_xla._internal.device import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal.files import remote_cache as _remote_cache  # noqa: E402
-from torch_xla._internal.insight import sync_variables as _sync_variables  # noqa: E402
 from torch_xla._internal.names import missing as _absent_names  # noqa: E402
 from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # noqa: E402
 from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
@@ -101,9 +101,9 @@ def _xlac_getattr(name: str) -> Any:
     # Names of torch_xla 2.9's extension, which are Python here.
     if name.startswith("__"):
         raise AttributeError(name)
-    from torch_xla._internal.names import xlac
+    from torch_xla import _xlac_names
 
-    return xlac.lookup(name)
+    return _xlac_names.lookup(name)
 
 
 setattr(_XLAC, "__getattr__", _xlac_getattr)  # noqa: B010  mypy takes it for a method.
@@ -114,6 +114,12 @@ _XLAC._init()
 _variables.warn_of_misspelt()
 if _variables.is_on("XLA_IR_DEBUG"):
     _XLAC._set_ir_debug(True)
+
+
+def _create_group(*args: object) -> torch.distributed.ProcessGroup:
+    from torch_xla.distributed import xla_backend  # Slow to import.
+
+    return xla_backend.create(*args)
 
 
 def _end_profile() -> None:
@@ -131,7 +137,7 @@ _storage_location.register()
 _torch_patches.apply()
 _auto_step.register()
 _spmd_mode.register()
-_replication.register()
+_replication.register(_create_group)
 _higher_order.register()
 _accelerate_state.register()
 _remote_cache.register()
@@ -171,28 +177,6 @@ def real_devices() -> list[str]:
 def device_count() -> int:
     """Returns how many XLA devices this process can use."""
     return len(_XLAC._xla_get_devices())
-
-
-def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Cuts the graph of the default device here, runs it, then runs the step closures.
-
-    The graph is compiled when it was not seen before, and runs asynchronously: only reading
-    a value waits for it. Closures added by
-    :func:`torch_xla.core.xla_model.add_step_closure` run after the cut.
-
-    Args:
-        wait: Whether to return only when the device has finished.
-        reset_scope: Changes nothing; taken for scripts that pass it.
-
-    Raises:
-        RuntimeError: Compilation failed, or asynchronous work of an earlier step did.
-        Exception: Whatever a step closure raised.
-    """
-    if not _sync_variables.any_set():
-        _regions.sync(wait)
-        return
-    _regions.sync(wait or _variables.is_on("XLA_SYNC_WAIT"))
-    _sync_variables.after_sync()
 
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:

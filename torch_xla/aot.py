@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 import torch_xla
 from torch_xla import _XLAC
-from torch_xla._internal.compile import regions
+from torch_xla._internal.compile import step
 from torch_xla._internal.files.atomic_file import write_file
 from torch_xla._internal.insight import hlo
 from torch_xla._internal.plugins import finder, topologies
@@ -455,7 +455,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
     Returns:
         Why it ended, and what it held then.
     """
-    sync, made = regions.sync, 0
+    sync, made = step.cut, 0
 
     def counting_sync(wait: bool = False) -> None:
         nonlocal made
@@ -466,7 +466,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
 
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    regions.sync = counting_sync
+    step.cut = counting_sync
     try:
         runpy.run_path(script, run_name="__main__")
     except _EnoughError:
@@ -481,7 +481,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
         sync(True)  # What is traced and not compiled yet is a part of the step.
         return f"where the script reads a value, {where}", _held()
     finally:
-        regions.sync = sync
+        step.cut = sync
     return "at the end of the script", _held()
 
 

@@ -80,7 +80,7 @@ def check(library: str, options: dict[str, object] | None = None, timeout: float
         }
         for name in ("XLA_TOPOLOGY", "PJRT_LIBRARY_PATH", "XLA_USE_SPMD", "RANK", "WORLD_SIZE"):
             environment.pop(name, None)
-        command = [sys.executable, "-m", "torch_xla._internal.plugins.probe"]
+        command = [sys.executable, "-m", "torch_xla._plugin_probe"]
         process = subprocess.Popen(
             [*command, os.path.realpath(library), json.dumps(options or {})],
             stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal.replicas import replication, thread_group
+from torch_xla._internal.replicas.replication import rendezvous as rendezvous
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"
@@ -643,36 +644,3 @@ def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
     result = _transfer(torch.zeros_like(_checked_tensor("recv", output)), channel_id, False)
     with torch.no_grad():
         return output.copy_(result)
-
-
-def rendezvous(tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Waits until all replicas have come to the same point, and exchanges data.
-
-    Collectives that were traced are launched first, since others may wait for them.
-
-    Args:
-        tag: The name of the point.
-        payload: What the others get from this replica.
-        replicas: The ordinals that take part, this one among them; all when empty.
-
-    Returns:
-        The payloads in order of the ordinals that take part; where all do, that of ordinal i is
-        at position i.
-
-    Raises:
-        RuntimeError: A replica did not come within the timeout, or has ended.
-        ValueError: ``replicas`` is not as above.
-    """
-    place = replication.topology()
-    data = payload.encode() if isinstance(payload, str) else bytes(payload)
-    members = sorted(set(replicas)) or list(range(place.world_size))
-    if place.rank not in members or not 0 <= members[0] <= members[-1] < place.world_size:
-        raise ValueError(
-            f"rendezvous(): expected `replicas` from 0 to {place.world_size - 1} with this one, "
-            f"{place.rank}, among them, got {members}"
-        )
-    if len(members) == 1:
-        return [data]
-    if _XLAC._xla_collective_pending():
-        _XLAC._xla_sync([], False)
-    return replication.exchange(tag, data, members)

@@ -11,14 +11,16 @@ from typing import Any, TextIO, TypedDict
 
 import torch
 
-import torch_xla
 from torch_xla import _XLAC, runtime
-from torch_xla._internal.compile import optimization_barrier
-from torch_xla._internal.device.tensor_arena import ToXlaTensorArena
-from torch_xla._internal.device.tensors import HostCopies
+from torch_xla._internal.compile import optimization_barrier, step_closures
+from torch_xla._internal.compile.step import sync
+from torch_xla._internal.device.module import SEED_MASK
+from torch_xla._internal.device.sharded_inputs import send_sharded
 from torch_xla._internal.files.atomic_file import atomic_write
 from torch_xla._internal.insight.rate_tracker import RateTracker
 from torch_xla._internal.names import missing
+from torch_xla._internal.nested_data import ToXlaTensorArena, map_tensors
+from torch_xla._internal.tensors import HostCopies, unlazy
 from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
@@ -42,8 +44,6 @@ from torch_xla.core.collectives import (
     rendezvous,
     send,
 )
-from torch_xla.utils import closures
-from torch_xla.utils.utils import map_tensors
 
 __all__ = [
     "MemoryInfo",
@@ -293,7 +293,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
         wait: Whether to return only when the device has finished.
         reset_scope: Changes nothing; taken for scripts that pass it.
     """
-    torch_xla.sync(wait, reset_scope)
+    sync(wait, reset_scope)
 
 
 def get_stablehlo(tensors: Sequence[torch.Tensor] | None = None) -> str:
@@ -353,7 +353,7 @@ def add_step_closure(
             Those closures run one after the other. Tensors that the next steps change in
             place must be cloned first. An error is raised by a later step, or printed at exit.
     """
-    closures.add_step_closure(closure, args, run_async)
+    step_closures.add_step_closure(closure, args, run_async)
 
 
 def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
@@ -364,15 +364,6 @@ def wait_device_ops(devices: Sequence[torch.device | str] = ()) -> None:
     """
     names = [_device_name(device) for device in devices] or _XLAC._xla_get_devices()
     _XLAC._xla_wait_device_ops(names)
-
-
-def unlazy(tensors: Sequence[torch.Tensor]) -> None:
-    """Executes what ``tensors`` depend on, and waits until they have their values.
-
-    Args:
-        tensors: XLA tensors of any shape and dtype.
-    """
-    _XLAC._xla_sync_multi(list(tensors), [], True)
 
 
 def optimizer_step(
@@ -536,8 +527,6 @@ def send_cpu_data_to_device(
 
 def _sent(datas: Any, device: torch.device | str, input_sharding: Any) -> Any:
     if input_sharding is not None:
-        from torch_xla.distributed.spmd.input_sharding import send_sharded
-
         return send_sharded(datas, device, input_sharding)
     return map_tensors(
         lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor, datas
@@ -551,7 +540,7 @@ def set_rng_state(seed: int, device: torch.device | str | None = None) -> None:
         seed: The state, an integer of 64 bits.
         device: The XLA device; the default one when None.
     """
-    torch_xla.manual_seed(seed, _device_name(device))
+    _XLAC._xla_set_rng_seed(int(seed) & SEED_MASK, _device_name(device))
 
 
 def get_rng_state(device: torch.device | str | None = None) -> int:

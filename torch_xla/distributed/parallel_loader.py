@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import torch
 
-import torch_xla
 from torch_xla import _XLAC, runtime
+from torch_xla._internal.compile.step import sync
 from torch_xla.core import xla_model
 
 # How long to wait at exit for a thread that is inside the wrapped loader, in seconds.
@@ -415,7 +415,7 @@ class PerDeviceLoader:
         if at_boundary:
             if self._batches == 0:
                 _XLAC._xla_expect_syncs(self._batches_per_execution)
-            torch_xla.sync()
+            sync()
         try:
             data = self._loader._take(self._device)
         except BaseException:
@@ -425,7 +425,7 @@ class PerDeviceLoader:
             self._loader = None  # The loader closes with its last iterator.
             _XLAC._xla_expect_syncs(0)
             if not at_boundary:
-                torch_xla.sync()
+                sync()
             raise StopIteration
         self._batches += 1
         return data
@@ -464,7 +464,7 @@ class MpDeviceLoader:
         self, loader: Iterable[Any], device: torch.device | str | None, **kwargs: Any
     ) -> None:
         self._loader = loader
-        self._device = torch_xla.device() if device is None else torch.device(device)
+        self._device = xla_model.xla_device() if device is None else torch.device(device)
         self._parallel_loader_kwargs = kwargs
         self._passes: weakref.WeakSet[ParallelLoader] = weakref.WeakSet()
 

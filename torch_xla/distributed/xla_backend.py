@@ -28,8 +28,8 @@ from torch._C._distributed_c10d import Work, _create_work_from_future  # type: i
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-import torch_xla
 from torch_xla import _XLAC
+from torch_xla._internal.compile.step import sync
 from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
@@ -406,7 +406,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         shapes = sorted({tuple(tensor.shape) for tensor in (*outputs, *inputs)})
         if len(shapes) != 1:
             raise RuntimeError(
-                f"all_to_all: on {torch_xla.runtime.device_type()} all parts must have one shape, "
+                f"all_to_all: on {_XLAC._xla_platform()} all parts must have one shape, "
                 f"got {', '.join(str(list(shape)) for shape in shapes)}"
             )
         exchanged = self._run("all_to_all", [torch.stack(list(inputs))], [0, 0])[0]
@@ -500,7 +500,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         if not self._alone():
-            token = torch.zeros(1, device=torch_xla.device())
+            token = torch.zeros(1, device="xla")
             self._run("all_reduce", [token], in_place=True)
             token.cpu()
         return _done(None)
@@ -511,7 +511,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         for tensor in tensors:
             self._transfer(tensor, self.rank(), dst, tag)
         # The receiver may read before this replica's next step.
-        torch_xla.sync()
+        sync()
         return _done(tensors)
 
     @_by_place

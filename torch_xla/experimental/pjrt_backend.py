@@ -1,3 +1,1 @@
 """Importing ``torch_xla`` registers the backend ``xla`` of ``torch.distributed``; this does so."""
-
-import torch_xla  # noqa: F401

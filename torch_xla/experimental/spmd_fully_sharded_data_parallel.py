@@ -11,7 +11,7 @@ from torch import nn
 from torch_xla import _XLAC
 from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla.distributed import spmd
-from torch_xla.distributed.spmd.partition import Axis, PartitionSpec
+from torch_xla.distributed.spmd.mesh import Axis, PartitionSpec
 
 _WRAPPED = "_orig_module"
 _AXIS = "fsdp"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla.core import xla_model
+from torch_xla._internal.tensors import is_xla, unlazy
 from torch_xla.utils import serialization
 
 _DTYPES = {
@@ -82,8 +82,8 @@ def save_file(
         OSError: The file cannot be written. What was there stays.
     """
     _check(state_dict)
-    if on_device := [t for t in state_dict.values() if xla_model.is_xla_tensor(t)]:
-        xla_model.unlazy(on_device)  # On every replica: it may need them all.
+    if on_device := [t for t in state_dict.values() if is_xla(t)]:
+        unlazy(on_device)  # On every replica: it may need them all.
     if not serialization._is_master(master_only, global_master):
         return
     texts = dict(metadata or {})
@@ -110,7 +110,7 @@ def save_file(
         staging = serialization._Staging.for_tensors(state_dict.values())
         for name in names:
             tensor = state_dict[name]
-            if not xla_model.is_xla_tensor(tensor):
+            if not is_xla(tensor):
                 tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
                 file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
             else:

@@ -21,11 +21,11 @@ import torch
 from torch.utils.serialization import config
 
 from torch_xla import _XLAC
-from torch_xla._internal.device.tensors import is_xla
 from torch_xla._internal.files.atomic_file import atomic_write
-from torch_xla.core import xla_model
+from torch_xla._internal.nested_data import for_each_instance_rewrite
+from torch_xla._internal.replicas import replication
+from torch_xla._internal.tensors import is_xla, unlazy
 from torch_xla.utils import gcsfs
-from torch_xla.utils.utils import for_each_instance_rewrite
 
 _PROTOCOL = 2  # What torch.save writes, and the restricted unpickler of torch.load reads.
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -236,7 +236,8 @@ def _write_records(writer: Any, pickled: bytes, storages: list[_Storage]) -> Non
 
 
 def _is_master(master_only: bool, global_master: bool) -> bool:
-    return not master_only or xla_model.is_master_ordinal(local=not global_master)
+    place = replication.topology()
+    return not master_only or (place.rank if global_master else place.local_rank) == 0
 
 
 def _replacing(path: str | os.PathLike[str]) -> AbstractContextManager[IO[bytes]]:
@@ -277,7 +278,7 @@ def save(
     first_pass = _Pickler(io.BytesIO(), None)
     first_pass.dump(data)
     if first_pass.tensors:
-        xla_model.unlazy(first_pass.tensors)  # On every replica: it may need them all.
+        unlazy(first_pass.tensors)  # On every replica: it may need them all.
     if _is_master(master_only, global_master):
         with _replacing(path) as file:
             _write(data, first_pass.tensors, file)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from torch_xla import _XLAC, runtime
+from torch_xla import _XLAC
+from torch_xla._internal.replicas import replication
 from torch_xla.utils import gcsfs
 from torch_xla.utils.tf_record_reader import TfRecordReader, Transforms, parse_example
 
@@ -88,8 +89,9 @@ class TfRecordDataset(IterableDataset[Any]):
         self._decode = decode
         self._shuffle_buffer = shuffle_buffer
         self._seed = seed
-        self._replicas = runtime.world_size() if num_replicas is None else num_replicas
-        self._replica = runtime.global_ordinal() if replica is None else replica
+        place = replication.topology()
+        self._replicas = place.world_size if num_replicas is None else num_replicas
+        self._replica = place.rank if replica is None else replica
         if not 0 <= self._replica < self._replicas:
             raise ValueError(
                 f"TfRecordDataset: expected `replica` from 0 to {self._replicas - 1}, got "

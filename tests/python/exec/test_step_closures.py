@@ -10,7 +10,7 @@ from testing.processes import start_python
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
-from torch_xla.utils import closures
+from torch_xla._internal.compile import step_closures as closures
 
 
 def drain() -> None:

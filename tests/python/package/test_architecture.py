@@ -26,11 +26,24 @@ _BELOW["explain"] = _BELOW["exec"] | {"exec"}
 _BELOW["aten"] = _BELOW["explain"] | {"explain"}
 _BELOW["ops"] = _BELOW["aten"] | {"aten"}
 _BELOW["python"] = _BELOW["ops"] | {"ops", "data"}
-# Public folders of the package; what is above may import what is below.
-_NEVER_IMPORTED_BY = {
-    "_internal": ("torch_xla.distributed.fsdp", "torch_xla.distributed.spmd", "torch_xla.amp"),
-    "core": ("torch_xla.distributed.fsdp", "torch_xla.amp"),
-}
+# The rooms of the package from the lowest floor to the highest. Above them are the package itself,
+# which gathers names of all others, and modules that none names.
+_FLOORS = [
+    {"_internal.names", "_internal.nested_data", "_internal.tensors", "_internal.variables"},
+    {"_internal.files", "_internal.plugins"},
+    {"_internal.replicas"},
+    {"_internal.compile"},
+    {"_internal.replay"},
+    {"_internal.insight"},
+    {"_internal.device"},
+    {"_internal.patches", "_internal"},
+    {"amp", "backends", "config", "utils"},
+    {"runtime"},
+    {"core", "debug"},
+    {"cache"},
+    {"distributed"},
+    {"experimental"},
+]
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
     "lowering": ["context cpu_kernel kernel_choice"],
@@ -44,12 +57,6 @@ _KNOTS = {
     ],
     "stablehlo": ["builder function_text text"],
 }
-_MODULE_KNOTS = [
-    "control_flow scan",
-    "replication collectives xla_backend",
-    "dtensor marking xla_sharded_tensor",
-    "mesh partition",
-]
 
 
 def test_every_folder_is_a_layer():
@@ -86,28 +93,6 @@ def test_platforms_are_compared_by_name_in_one_file():
     assert {str(path) for path, source in _sources() if compared.search(source)} == {
         "runtime/platform.h"
     }
-
-
-def _imports(path: Path) -> set[str]:
-    """Modules that a file imports at its top, without those of functions."""
-    names = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-@pytest.mark.parametrize("folder", _NEVER_IMPORTED_BY)
-def test_the_package_imports_downwards_only(folder):
-    upward = [
-        f"{path.relative_to(_ROOT)} imports {name}"
-        for path in sorted((_ROOT / "torch_xla" / folder).rglob("*.py"))
-        for name in _imports(path)
-        if name.startswith(_NEVER_IMPORTED_BY[folder])
-    ]
-    assert not upward
 
 
 def _knots(edges: dict[str, set[str]]) -> list[list[str]]:
@@ -147,28 +132,53 @@ def test_units_of_a_layer_do_not_include_each_other(layer):
     assert knots == _KNOTS.get(layer, []), "untie the units, or take an untied one off the list"
 
 
-def _all_imports(path: Path, modules: set[str]) -> set[str]:
-    """Modules of the package that a file imports anywhere, in functions too."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                names.add(name if name in modules else node.module)
-    return names & modules
-
-
-def test_modules_do_not_import_each_other():
+def _modules() -> dict[str, Path]:
     files = {}
     for path in sorted((_ROOT / "torch_xla").rglob("*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         files[name.removesuffix(".__init__")] = path
-    modules = set(files) - {"torch_xla"}  # The package itself gathers names of all others.
-    edges = {name: _all_imports(files[name], modules) - {name} for name in modules}
-    knots = [" ".join(name.rpartition(".")[2] for name in knot) for knot in _knots(edges)]
-    assert knots == _MODULE_KNOTS, "untie the modules, or take an untied one off the list"
+    return files
+
+
+def _edges() -> dict[str, set[str]]:
+    """Modules of the package that each of them imports anywhere, in functions too."""
+    files = _modules()
+    edges = {}
+    for module, path in files.items():
+        names = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    name = f"{node.module}.{alias.name}"
+                    if name != "torch_xla._XLAC":
+                        names.add(name if name in files else node.module)
+        edges[module] = (names & files.keys()) - {module}
+    return edges
+
+
+def _floor(module: str) -> int:
+    folder, _, rest = module.removeprefix("torch_xla.").partition(".")
+    inner = f"{folder}.{rest.partition('.')[0]}"
+    floors = {room: floor for floor, rooms in enumerate(_FLOORS) for room in rooms}
+    return floors.get(inner, floors.get(folder, len(_FLOORS)))
+
+
+def test_the_package_imports_downwards_only():
+    upward = [
+        f"{name} imports {imported}"
+        for name, imports in _edges().items()
+        for imported in sorted(imports)
+        if _floor(imported) > _floor(name)
+    ]
+    assert not upward
+
+
+def test_modules_do_not_import_each_other():
+    edges = _edges()
+    del edges["torch_xla"]
+    assert not _knots(edges)
 
 
 def test_names_of_test_files_are_unique():

@@ -10,30 +10,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC
 from torch_xla._internal.compile import autograd_edges, tracing
+from torch_xla._internal.compile.scan import scan
+from torch_xla._internal.compile.tracing import at_turn, constant
 
 _hlo = _XLAC.hlo
-
-# Between the seeds of two turns of a loop: others draw those in between.
-_SEEDS_APART = tracing.SEED_STEP * 1_000_003
-
-
-def constant(like: Any, number: int) -> Any:
-    """A number of turns. Not an int64: those are pairs on TPUs, whose loops then have no length."""
-    return _hlo.full(like, number, [], torch.int32)
-
-
-def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[Any]:
-    """What a function captured, with seeds of its own for each turn of a loop."""
-    apart = _hlo.full(index, _wrapped(_SEEDS_APART), [], torch.int64)
-    return [
-        value if seed < 0 else value + _hlo.convert(index, torch.int64) * apart
-        for value, seed in zip(captured, seeds, strict=True)
-    ]
-
-
-def _wrapped(number: int) -> int:
-    """``number`` as an int64 has it."""
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _forms(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
@@ -313,8 +293,6 @@ def fori_loop(
     if isinstance(lower, int) and isinstance(upper, int):
         values = init
         if lower < upper:
-            from torch_xla.experimental.scan import scan
-
             turns = torch.arange(lower, upper, device=device)
             values, _ = scan(lambda values, i: (step(i, values), None), init, turns)
     else:
@@ -339,8 +317,6 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
         xs: Nested data with xla tensors of one first dimension.
         *args: What it gets besides.
     """
-    from torch_xla.experimental.scan import scan
-
     return scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
 
 

@@ -36,7 +36,7 @@ def _while_loop(
 
 
 def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any) -> Any:
-    from torch_xla.experimental.scan import scan
+    from torch_xla._internal.compile.scan import scan
 
     count = len(init)
 

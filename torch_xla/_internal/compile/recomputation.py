@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_xla import _XLAC
 from torch_xla._internal.compile import optimization_barrier
-from torch_xla._internal.device.tensors import is_xla
-from torch_xla.utils.utils import map_tensors
+from torch_xla._internal.nested_data import map_tensors
+from torch_xla._internal.tensors import is_xla
 
 
 class _Barrier(torch.autograd.Function):

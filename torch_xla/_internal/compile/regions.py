@@ -8,17 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import eager
-from torch_xla.utils import closures
+from torch_xla._internal.compile import eager, step
 
 # How much of a difference between two graphs is told.
 _MAX_LINES = 12
-
-
-def sync(wait: bool = False) -> None:
-    """Cuts the graph of the default device, and runs the step closures."""
-    _XLAC._xla_sync([], wait)
-    closures.run_step_closures()
 
 
 def as_options(options: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -80,7 +73,7 @@ class Region(contextlib.ContextDecorator):
         return f"torch_xla.compile({self._name or ''})"
 
     def __enter__(self) -> Region:
-        sync()
+        step.cut()
         settings = cuts = None
         if self._has_settings:
             own = _XLAC._xla_compile_settings(self._options, self._name or "")
@@ -104,7 +97,7 @@ class Region(contextlib.ContextDecorator):
             if exc_type is None:
                 if self._max_different_graphs is not None:
                     self._count_graph()
-                sync()
+                step.cut()
         finally:
             if self._has_settings:
                 _XLAC._xla_set_thread_settings(settings)

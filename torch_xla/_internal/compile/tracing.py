@@ -128,3 +128,26 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
             lambda *values: make(values), list(operands)
         )
     return _XLAC._stablehlo_call(text, list(operands))
+
+
+# Between the seeds of two turns of a loop: others draw those in between.
+_SEEDS_APART = SEED_STEP * 1_000_003
+
+
+def constant(like: Any, number: int) -> Any:
+    """A number of turns. Not an int64: those are pairs on TPUs, whose loops then have no length."""
+    return _XLAC.hlo.full(like, number, [], torch.int32)
+
+
+def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[Any]:
+    """What a function captured, with seeds of its own for each turn of a loop."""
+    apart = _XLAC.hlo.full(index, _wrapped(_SEEDS_APART), [], torch.int64)
+    return [
+        value if seed < 0 else value + _XLAC.hlo.convert(index, torch.int64) * apart
+        for value, seed in zip(captured, seeds, strict=True)
+    ]
+
+
+def _wrapped(number: int) -> int:
+    """``number`` as an int64 has it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -64,8 +64,8 @@ from torch_xla._internal.device.streams import (
 from torch_xla._internal.device.streams import (
     stream as stream,
 )
-from torch_xla._internal.device.tensors import is_xla
 from torch_xla._internal.replicas import replication
+from torch_xla._internal.tensors import is_xla
 
 SEED_MASK = (1 << 64) - 1
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.device.memory import device_name
 
 # Before the CPU's, which takes every storage of the host for its own.
 _PRIORITY = 9
@@ -25,9 +26,7 @@ def _location(storage: Any) -> str | None:
 def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
     if not location.startswith("xla"):
         return None
-    from torch_xla.core import xla_model
-
-    device = torch.device(xla_model._device_name(location))
+    device = torch.device(device_name(location))
     count = torch.xla.device_count()  # type: ignore[attr-defined]
     if device.index >= count:
         raise RuntimeError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.compile.step import sync
 from torch_xla._internal.device.memory import Device, device_name
 
 _DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.
@@ -90,10 +91,8 @@ class Event:
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Launches what was traced on the stream's device, the current one when None."""
-        import torch_xla
-
         self._device = _XLAC._xla_get_default_device() if stream is None else str(stream.device)
-        torch_xla.sync()
+        sync()
         if self._timing:
             self.synchronize()
             self._time = time.perf_counter()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch_xla import _XLAC
+from torch_xla._internal.compile.step import sync
 from torch_xla._internal.insight import memory_owners
 
 
@@ -114,12 +115,10 @@ class _Explain:
         Returns:
             What it returned, and the compilations.
         """
-        import torch_xla
-
-        torch_xla.sync()
+        sync()
         last = self.last()
         result = function(*args, **kwargs)
-        torch_xla.sync(wait=True)
+        sync(wait=True)
         return Explanation(result, _compilations(last.number if last else 0))
 
     def last(self) -> Compilation | None:

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from torch_xla._internal.replicas import replication
+
 
 def _respect_cpu(state: types.ModuleType) -> None:
     """Makes ``PartialState`` pass over xla when it is told ``cpu=True``."""
@@ -60,9 +62,7 @@ def _number_processes(state: types.ModuleType) -> None:
             return
         _name_compiled_parameters()
         if self.local_process_index == -1:
-            from torch_xla import runtime
-
-            self.local_process_index = runtime.local_ordinal()
+            self.local_process_index = replication.topology().local_rank
 
     state.PartialState.__init__ = init
 
@@ -94,11 +94,9 @@ def _gather_objects(operations: types.ModuleType) -> None:
         state = operations.PartialState()
         if state.distributed_type != operations.DistributedType.XLA:
             return original(object)
-        from torch_xla.core import collectives
-
         if state.num_processes == 1:
             return object
-        gathered = collectives.rendezvous("accelerate.gather_object", pickle.dumps(object))
+        gathered = replication.rendezvous("accelerate.gather_object", pickle.dumps(object))
         return [item for objects in gathered for item in pickle.loads(objects)]
 
     operations.gather_object = gather_object  # type: ignore[attr-defined]

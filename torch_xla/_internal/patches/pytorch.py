@@ -30,13 +30,13 @@ from torch.utils.data._utils import collate as collating
 from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
-from torch_xla._internal import dynamo_backend
+from torch_xla._internal import dynamo_backend, tensors
 from torch_xla._internal.compile import recomputation
+from torch_xla._internal.device import dlpack, storage_location
 from torch_xla._internal.device import memory as device_memory
 from torch_xla._internal.device import module as device_module
-from torch_xla._internal.device import storage_location, tensors
-from torch_xla._internal.device.tensors import is_xla
 from torch_xla._internal.patches import accelerator
+from torch_xla._internal.tensors import is_xla
 
 _MARK = "_torch_xla_replaces"
 
@@ -164,7 +164,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
-    def dlpack(
+    def export(
         self: torch.Tensor,
         *,
         stream: Any = -1,
@@ -176,20 +176,16 @@ def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(
                 self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
             )
-        from torch_xla.utils import dlpack as xla_dlpack
+        return dlpack._protocol_export(self, stream, max_version, dl_device, copy)
 
-        return xla_dlpack._protocol_export(self, stream, max_version, dl_device, copy)
-
-    return dlpack
+    return export
 
 
 def _dlpack_device(original: Callable[..., Any]) -> Callable[..., Any]:
     def dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
         if not is_xla(self):
             return cast(tuple[Any, int], original(self))
-        from torch_xla.utils import dlpack as xla_dlpack
-
-        return xla_dlpack._protocol_device(self)
+        return dlpack._protocol_device(self)
 
     return dlpack_device
 
@@ -198,9 +194,7 @@ def _to_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
     def to_dlpack(tensor: torch.Tensor) -> Any:
         if not is_xla(tensor):
             return original(tensor)
-        from torch_xla.utils import dlpack as xla_dlpack
-
-        return xla_dlpack.to_dlpack(tensor)
+        return dlpack.to_dlpack(tensor)
 
     return to_dlpack
 

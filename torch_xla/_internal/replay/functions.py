@@ -23,11 +23,10 @@ from torch.utils import _pytree
 
 from torch_xla import _XLAC
 from torch_xla._internal import variables
-from torch_xla._internal.compile import regions
+from torch_xla._internal.compile import regions, step, step_closures
 from torch_xla._internal.replay.calls import Calls
 from torch_xla._internal.replay.guards import LEAVES, VALUES, Walk
 from torch_xla._internal.replay.host import Host
-from torch_xla.utils import closures
 
 # Calls that are recorded in vain before it is given up, and of those with arguments of new sizes or
 # values; one more for so many replayed.
@@ -197,7 +196,7 @@ class _Attempt:
         self.refusal = self._recorder.refusal()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        closures_before = len(closures._pending)
+        closures_before = len(step_closures._pending)
         try:
             with self.calls:
                 result = self._owner.function(*args, **kwargs)
@@ -205,7 +204,7 @@ class _Attempt:
             self._close()
             raise
         self.refusal = self.refusal or self.calls.refusal
-        if not self.refusal and len(closures._pending) != closures_before:
+        if not self.refusal and len(step_closures._pending) != closures_before:
             self.refusal = "it adds a step closure"
         if not self.refusal:
             self.refusal = self._changes(args, kwargs)
@@ -297,7 +296,7 @@ class _OfThread:
             if replayed is not None:
                 self._to_check -= 1
                 self.replayed += 1
-                closures.run_step_closures()
+                step_closures.run_step_closures()
                 return replayed[0]
         if self.refused or not _XLAC._may_record():
             return self._run(args, kwargs)
@@ -348,7 +347,7 @@ class _OfThread:
             if not self._recordings:
                 self._refuse()
             return self._run(args, kwargs)
-        regions.sync()  # Guards of tensors look at data.
+        step.cut()  # Guards of tensors look at data.
         # A recording whose guards hold was not replayed for its numbers: it may learn.
         alike = [one for one in (*self._recordings, *self._candidates) if one.holds(args, kwargs)]
         if self._candidates and not alike:

@@ -21,13 +21,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed import distributed_c10d
-from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from torch.distributed.rendezvous import register_rendezvous_handler
+from torch.distributed.rendezvous import rendezvous as _torch_rendezvous
 
 from torch_xla import _XLAC
 from torch_xla._internal import variables
@@ -190,7 +191,7 @@ def store() -> Store:
                 host, port = os.environ[STORE_VARIABLE].rsplit(":", 1)
                 _store = make_store(host, int(port), server=False)
             else:
-                found = rendezvous(
+                found = _torch_rendezvous(
                     "env://",
                     place.rank,
                     place.world_size,
@@ -401,6 +402,39 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
     return payloads
 
 
+def rendezvous(tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()) -> list[bytes]:
+    """Waits until all replicas have come to the same point, and exchanges data.
+
+    Collectives that were traced are launched first, since others may wait for them.
+
+    Args:
+        tag: The name of the point.
+        payload: What the others get from this replica.
+        replicas: The ordinals that take part, this one among them; all when empty.
+
+    Returns:
+        The payloads in order of the ordinals that take part; where all do, that of ordinal i is
+        at position i.
+
+    Raises:
+        RuntimeError: A replica did not come within the timeout, or has ended.
+        ValueError: ``replicas`` is not as above.
+    """
+    place = topology()
+    data = payload.encode() if isinstance(payload, str) else bytes(payload)
+    members = sorted(set(replicas)) or list(range(place.world_size))
+    if place.rank not in members or not 0 <= members[0] <= members[-1] < place.world_size:
+        raise ValueError(
+            f"rendezvous(): expected `replicas` from 0 to {place.world_size - 1} with this one, "
+            f"{place.rank}, among them, got {members}"
+        )
+    if len(members) == 1:
+        return [data]
+    if _XLAC._xla_collective_pending():
+        _XLAC._xla_sync([], False)
+    return exchange(tag, data, members)
+
+
 _channels: dict[tuple[int, bool], tuple[int, int]] = {}
 
 
@@ -545,12 +579,6 @@ def place_environment(place: Topology) -> dict[str, str]:
     }
 
 
-def _create_group(*args: object) -> dist.ProcessGroup:
-    from torch_xla.distributed import xla_backend
-
-    return xla_backend.create(*args)
-
-
 def _rendezvous(
     url: str, timeout: datetime.timedelta | None = None, **kwargs: object
 ) -> Iterator[tuple[Store, int, int]]:
@@ -564,9 +592,13 @@ def _rendezvous(
     raise RuntimeError("init_method 'xla://' cannot rendezvous twice")
 
 
-def register() -> None:
-    """At import: torch.distributed's backend ``xla``, and what one of several replicas needs."""
-    dist.Backend.register_backend("xla", _create_group, extended_api=True, devices=["xla"])
+def register(create_group: Callable[..., dist.ProcessGroup]) -> None:
+    """At import: torch.distributed's backend ``xla``, and what one of several replicas needs.
+
+    Args:
+        create_group: Makes a group of the backend.
+    """
+    dist.Backend.register_backend("xla", create_group, extended_api=True, devices=["xla"])
     # torch 2.15 cannot attach its recorder of collectives to a group that is no list of backends.
     recording: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("xla")

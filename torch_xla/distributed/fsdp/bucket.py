@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-import torch_xla
-from torch_xla._internal.device.tensors import is_xla
 from torch_xla._internal.replicas import replication
+from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 
 
@@ -87,7 +86,7 @@ class Bucket:
         part = self.padded_size // sharding.size
         begin = sharding.rank * part
         # Cut before it goes to the device, which need not hold the whole of a module on the CPU.
-        device = first.device if is_xla(first) else torch_xla.device()
+        device = first.device if is_xla(first) else "xla"
         shard = flat[begin : begin + part].clone().to(device)
         if by_rows:
             shard = shard.view(parts, *self.shapes[0][1:])

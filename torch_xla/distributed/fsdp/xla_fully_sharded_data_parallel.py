@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
-import torch_xla
 from torch_xla._internal.auto_wrap import wrap_children
-from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.compile.step import sync
+from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding, gather, reduce
 from torch_xla.distributed.fsdp.state_dict_utils import WRAPPED, clean_name
@@ -40,7 +40,7 @@ def _materialize(module: nn.Module, init: Callable[[nn.Module], None] | None) ->
                     f"({type(child).__name__}) is on the meta device and has no "
                     "reset_parameters(); expected `param_init_fn`, which gives it its values"
                 )
-            child.to_empty(device=torch_xla.device(), recurse=False)
+            child.to_empty(device="xla", recurse=False)
             child.reset_parameters()
 
 
@@ -198,7 +198,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             self.register_parameter(name, bucket.shard)
             self._shard_names.append(name)
         if execute_sharding_on_init:
-            torch_xla.sync()
+            sync()
 
     @staticmethod
     def _convert_buffers(module: nn.Module, dtype: torch.dtype | None) -> None:
@@ -211,7 +211,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                 new = dtype if buffer.dtype.is_floating_point else None
                 if not is_xla(buffer):
                     if buffer not in moved:
-                        moved[buffer] = buffer.to(torch_xla.device(), new)
+                        moved[buffer] = buffer.to("xla", new)
                     child._buffers[name] = moved[buffer]
                 elif new is not None:
                     buffer.data = buffer.data.to(new)
@@ -322,7 +322,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             reduce([bucket])
             bucket.finish()
         if self._is_root and self._syncs_at_end:
-            torch_xla.sync()
+            sync()
 
     def _on_ready(self, bucket: Bucket) -> None:
         self._to_reduce.append(bucket)
@@ -437,7 +437,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                             state[key] = full.detach().clone()
             for name, buffer in self.named_buffers():
                 state[clean_name(name)] = buffer.detach().clone()
-            torch_xla.sync()
+            sync()
             return {name: tensor.cpu() for name, tensor in state.items()}
 
     def get_shard_metadata(self) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from torch_xla.distributed.spmd.marking import (
 )
 from torch_xla.distributed.spmd.mesh import (
     Mesh,
+    PartitionSpec,
     get_1d_mesh,
     get_global_mesh,
     set_global_mesh,
 )
-from torch_xla.distributed.spmd.partition import PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     ShardingType,
     XLAShard,

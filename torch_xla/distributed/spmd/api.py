@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_xla.distributed.spmd import dtensor
+from torch_xla.distributed.spmd import device_mesh
 from torch_xla.distributed.spmd.dtensor import xla_distribute_module, xla_distribute_tensor
-from torch_xla.distributed.spmd.mesh import Mesh
-from torch_xla.distributed.spmd.partition import PartitionSpec
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
     """Returns the mesh of a ``DeviceMesh`` of device type xla."""
-    return dtensor.to_mesh(dt_mesh)
+    return device_mesh.to_mesh(dt_mesh)
 
 
 def convert_to_xla_partition_spec(
     tensor: torch.Tensor, placements: Sequence[Placement]
 ) -> PartitionSpec:
     """Returns what placements mean for a tensor: see :func:`xla_distribute_tensor`."""
-    return dtensor.to_partition_spec(tensor.dim(), None, placements)
+    return device_mesh.to_partition_spec(tensor.dim(), None, placements)
 
 
 __all__ = [

@@ -10,13 +10,13 @@ from torch import nn
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.compile import optimization_barrier
-from torch_xla._internal.device.tensors import is_xla
 from torch_xla._internal.replicas import replication
-from torch_xla.distributed.spmd.mesh import Mesh
-from torch_xla.distributed.spmd.partition import PartitionSpec
+from torch_xla._internal.tensors import is_xla
+from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     XLAShardedTensor,
     unwrap_sharded_tensor,
+    with_sharding,
     wrap_as_sharded_tensor,
 )
 
@@ -109,27 +109,14 @@ class MarkShardingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        torch_tensor: torch.Tensor,
-        mesh: Mesh | _XLAC.Sharding,
-        partition_spec: PartitionSpec | None = None,
+        ctx: Any, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
     ) -> torch.Tensor:
-        if isinstance(mesh, Mesh):
-            sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec or ())
-        else:
-            sharding = mesh
-        ctx.sharding = sharding
-        return _XLAC._xla_with_sharding(unwrap_sharded_tensor(torch_tensor), sharding)
+        ctx.sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec)
+        return with_sharding(torch_tensor, ctx.sharding)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return with_sharding(gradient, ctx.sharding), None, None
-
-
-def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
-    """Returns a tensor of the same content that lies so, as its gradient does."""
-    marked = MarkShardingFunction.apply(t, sharding)  # type: ignore[no-untyped-call]
-    return cast(torch.Tensor, marked)
 
 
 def mark_sharding_with_gradients(

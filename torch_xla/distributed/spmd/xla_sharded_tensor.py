@@ -11,7 +11,8 @@ from typing import Any, SupportsIndex, cast
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.device.tensors import is_xla
+from torch_xla._internal.tensors import is_xla
+from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 
 
 class ShardingType(IntEnum):
@@ -66,6 +67,23 @@ def _tiles(tensor: torch.Tensor) -> tuple[list[torch.Tensor], _XLAC.Sharding]:
     if sharding is None:  # A view: what it looks at may lie in any way.
         return _tiles(tensor.detach().clone())
     return tiles, sharding
+
+
+class _WithSharding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
+        ctx.sharding = sharding
+        return _XLAC._xla_with_sharding(unwrap_sharded_tensor(t), sharding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return with_sharding(gradient, ctx.sharding), None
+
+
+def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
+    """Returns a tensor of the same content that lies so, as its gradient does."""
+    marked = _WithSharding.apply(t, sharding)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, marked)
 
 
 class XLAShardedTensor(torch.Tensor):
@@ -170,8 +188,6 @@ class XLAShardedTensor(torch.Tensor):
 
     def full_tensor(self) -> torch.Tensor:
         """Returns a plain tensor that every device has all of, as DTensor's method does."""
-        from torch_xla.distributed.spmd.marking import with_sharding
-
         return with_sharding(self.global_tensor, _XLAC.Sharding.replicated())
 
     def redistribute(
@@ -183,9 +199,6 @@ class XLAShardedTensor(torch.Tensor):
 
         See :func:`torch_xla.distributed.spmd.xla_distribute_tensor`.
         """
-        from torch_xla.distributed.spmd.dtensor import to_mesh, to_partition_spec
-        from torch_xla.distributed.spmd.marking import with_sharding
-
         spec = to_partition_spec(self.dim(), device_mesh, placements)
         sharding = to_mesh(device_mesh).get_op_sharding(spec)
         return XLAShardedTensor(with_sharding(self.global_tensor, sharding))

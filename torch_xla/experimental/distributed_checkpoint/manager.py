@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch_xla import runtime
 from torch_xla._internal.files import restricted_pickle
 from torch_xla._internal.files.atomic_file import sync_directory
+from torch_xla._internal.nested_data import map_tensors
 from torch_xla.core import xla_model
 from torch_xla.experimental.distributed_checkpoint.planners import (
     RestrictedLoadPlanner,
@@ -33,7 +34,6 @@ from torch_xla.experimental.distributed_checkpoint.planners import (
     SPMDSavePlanner,
 )
 from torch_xla.utils import gcsfs
-from torch_xla.utils.utils import map_tensors
 
 # That there is no process group is no mistake here.
 warnings.filterwarnings(

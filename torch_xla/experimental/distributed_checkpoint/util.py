@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 
-import torch_xla
+from torch_xla._internal.compile.step import sync
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -25,5 +25,5 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     _init_optim_state(optimizer)
     for parameter, grad in zip(parameters, grads, strict=True):
         parameter.grad = grad
-    torch_xla.sync()
+    sync()
     return optimizer

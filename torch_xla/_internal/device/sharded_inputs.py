@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from torch_xla import _XLAC, runtime
-from torch_xla.distributed.spmd.marking import ShardingSpec
-from torch_xla.utils.utils import for_each_instance, map_tensors
+from torch_xla import _XLAC
+from torch_xla._internal.nested_data import for_each_instance, map_tensors
+from torch_xla._internal.replicas import spmd_mode
 
 
 def _pairs(data: Any, specs: Any) -> dict[Any, Any] | None:
@@ -23,11 +23,11 @@ def _pairs(data: Any, specs: Any) -> dict[Any, Any] | None:
     return None
 
 
-def _plan(data: Any, specs: Any, planned: dict[int, ShardingSpec]) -> None:
+def _plan(data: Any, specs: Any, planned: dict[int, Any]) -> None:
     """Notes by the tensors' ids which spec they get."""
     if specs is None:
         return
-    if isinstance(specs, ShardingSpec):
+    if hasattr(specs, "can_apply"):  # A ShardingSpec.
 
         def note(tensor: torch.Tensor) -> None:
             if specs.can_apply(tensor):
@@ -48,11 +48,11 @@ def _plan(data: Any, specs: Any, planned: dict[int, ShardingSpec]) -> None:
 
 def send_sharded(data: Any, device: torch.device | str, input_sharding: Any) -> Any:
     """See :func:`torch_xla.core.xla_model.send_cpu_data_to_device`."""
-    if not runtime.is_spmd():
+    if not spmd_mode.is_on():
         raise RuntimeError(
             "input_sharding: expected SPMD mode; call torch_xla.runtime.use_spmd() first"
         )
-    planned: dict[int, ShardingSpec] = {}
+    planned: dict[int, Any] = {}
     _plan(data, input_sharding, planned)
 
     def send(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,15 @@ def memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | No
     return _XLAC._xla_get_storage_tensor(tensor), *layout
 
 
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Executes what ``tensors`` depend on, and waits until they have their values.
+
+    Args:
+        tensors: XLA tensors of any shape and dtype.
+    """
+    _XLAC._xla_sync_multi(list(tensors), [], True)
+
+
 class HostCopies:
     """Copies xla tensors to the CPU; those that share memory on the device share it there.
 

@@ -1,0 +1,367 @@
+"""Loops over the first dimension of tensors that are one loop of the program, too.
+
+:func:`scan` compiles its function once, however many iterations there are; written in Python, the
+loop would be that many copies of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from torch_xla import _XLAC
+from torch_xla._internal.compile import autograd_edges, tracing
+from torch_xla._internal.compile.tracing import at_turn, constant
+
+_hlo = _XLAC.hlo
+_SCAN = "scan()"
+
+
+class _Residuals:
+    """The tensors that autograd keeps of a function for its backward pass."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != "xla":
+            return tensor
+        # In-place operations may follow.
+        self.tensors.append(tensor.detach().clone())
+        return self.tensors[-1]
+
+    def unpack(self, kept: torch.Tensor) -> torch.Tensor:
+        return kept
+
+
+class _Plan:
+    """How a scan is computed: what its function is, and that of the gradients."""
+
+    def __init__(self, carry: int, ys: int, length: int) -> None:
+        self.carry, self.ys, self.length = carry, ys, length
+        self.forward: tracing.Function
+        self.backward: tracing.Function | None = None
+        self.out_like: list[torch.Tensor] = []  # Of carry, ys and residuals.
+        self.params: list[torch.Tensor] = []
+        self.num_xs = 0
+        self.kept: list[int] = []  # Carries that the backward function takes.
+        self.carry_grads: list[int] = []  # Which carries have gradients, within and outside.
+        self.y_grads: list[int] = []
+        self.x_grads: list[int] = []
+        # What the backward function takes of each iteration.
+        self.order: list[tuple[str, int]] = []
+        self.grads_like: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+
+
+def _check_carry(given: Sequence[torch.Tensor], returned: Sequence[Any], specs: Any) -> None:
+    if specs[0] != specs[1]:
+        raise ValueError(
+            f"{_SCAN}: expected `fn` to return a carry of the structure of `init`, {specs[0]}, got "
+            f"{specs[1]}"
+        )
+    for number, (before, after) in enumerate(zip(given, returned, strict=True)):
+        if not isinstance(after, torch.Tensor) or before.device != after.device:
+            raise TypeError(
+                f"{_SCAN}: expected `fn` to return tensors on {before.device} as its carry, got "
+                f"{after.device if isinstance(after, torch.Tensor) else type(after).__name__}"
+            )
+        if before.shape != after.shape or before.dtype != after.dtype:
+            raise ValueError(
+                f"{_SCAN}: expected `fn` to return carry {number} as {before.dtype} of shape "
+                f"{list(before.shape)}, as it is in `init`, got {after.dtype} of shape "
+                f"{list(after.shape)}"
+            )
+
+
+def _length(xs: Sequence[torch.Tensor]) -> int:
+    lengths = {tensor.shape[0] if tensor.dim() else None for tensor in xs}
+    if len(lengths) != 1 or None in lengths or 0 in lengths:
+        raise ValueError(
+            f"{_SCAN}: expected tensors in `xs` of one first dimension of at least 1, got shapes "
+            f"{[list(tensor.shape) for tensor in xs]}"
+        )
+    return xs[0].shape[0]
+
+
+def _at(value: Any, index: Any, zero: Any) -> Any:
+    """Element ``index`` of a value along its first dimension."""
+    shape = value.shape[1:]
+    starts = [index] + [zero] * len(shape)
+    return _hlo.reshape(_hlo.dynamic_slice(value, starts, [1, *shape]), list(shape))
+
+
+def _put(buffer: Any, element: Any, index: Any, zero: Any) -> Any:
+    starts = [index] + [zero] * (len(buffer.shape) - 1)
+    return _hlo.dynamic_update_slice(buffer, _hlo.reshape(element, [1, *element.shape]), starts)
+
+
+def _forward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Runs the loop: the last carry, then what is stacked: ys, residuals, kept carries."""
+    count, carries = plan.length, plan.carry
+    xs = len(operands) - carries - len(plan.forward.captured)
+
+    def make(values: Sequence[Any]) -> Any:
+        init, sliced = values[:carries], values[carries : carries + xs]
+        captured = values[carries + xs :]
+        zero = constant(values[0], 0)
+        stacked = [
+            _hlo.empty(values[0], [count, *like.shape], like.dtype)
+            for like in plan.out_like[carries:] + [plan.out_like[i] for i in plan.kept]
+        ]
+
+        def body(index: Any, *state: Any) -> Any:
+            carry = state[:carries]
+            inputs = [*carry, *(_at(x, index, zero) for x in sliced)]
+            turn = at_turn(captured, plan.forward.seeds, index)
+            results = plan.forward.call(inputs, turn, index)
+            elements = [*results[carries:], *(carry[i] for i in plan.kept)]
+            buffers = zip(state[carries:], elements, strict=True)
+            return [
+                index + constant(index, 1),
+                *results[:carries],
+                *(_put(buffer, element, index, zero) for buffer, element in buffers),
+            ]
+
+        def more(index: Any, *state: Any) -> Any:
+            return index < constant(index, count)
+
+        return _hlo.while_loop([zero, *init, *stacked], more, body)[1:]
+
+    key = ("scan", plan.forward.text, tuple(plan.forward.inputs), count, carries, tuple(plan.kept))
+    return tracing.build((*key, tuple(plan.forward.seeds)), make, operands)
+
+
+def _backward(plan: _Plan, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Runs the loop backwards: gradients of carries, of xs, of parameters.
+
+    ``operands``: gradients of the last carry, of ys; stacked carries, xs, residuals; captured.
+    """
+    backward, count = plan.backward, plan.length
+    assert backward is not None  # There is a gradient.
+    n_carry, n_y = len(plan.carry_grads), len(plan.y_grads)
+    n_inputs = len(operands) - len(backward.captured) - n_carry - n_y
+
+    def make(values: Sequence[Any]) -> Any:
+        cotangents, ys = values[:n_carry], values[n_carry : n_carry + n_y]
+        sliced = values[n_carry + n_y : n_carry + n_y + n_inputs]
+        captured = values[n_carry + n_y + n_inputs :]
+        zero = constant(values[0], 0)
+        like = plan.grads_like
+        stacked = [_hlo.empty(values[0], [count, *x.shape], x.dtype) for x in like[0]]
+        sums = [_hlo.full(values[0], 0, list(p.shape), p.dtype) for p in like[1]]
+
+        def body(turn: Any, *state: Any) -> Any:
+            index = constant(turn, count - 1) - turn
+            own = list(state[:n_carry])
+            buffers = state[n_carry : n_carry + len(stacked)]
+            totals = state[n_carry + len(stacked) :]
+            elements = [_at(x, index, zero) for x in (*sliced, *ys)]
+            results = backward.call(
+                [*elements[:n_inputs], *own, *elements[n_inputs:]],
+                at_turn(captured, backward.seeds, index),
+                index,
+            )
+            xs = results[n_carry : n_carry + len(stacked)]
+            more = results[n_carry + len(stacked) :]
+            return [
+                turn + constant(turn, 1),
+                *results[:n_carry],
+                *(_put(b, x, index, zero) for b, x in zip(buffers, xs, strict=True)),
+                *(total + g for total, g in zip(totals, more, strict=True)),
+            ]
+
+        def unfinished(turn: Any, *state: Any) -> Any:
+            return turn < constant(turn, count)
+
+        return _hlo.while_loop([zero, *cotangents, *stacked, *sums], unfinished, body)[1:]
+
+    key = ("scan backward", backward.text, tuple(backward.inputs), count, n_carry, n_y)
+    return tracing.build((*key, tuple(backward.seeds)), make, operands)
+
+
+class Scan(torch.autograd.Function):
+    """A scan, as one node of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        carry = plan.carry
+        results = _forward(plan, [*tensors[: carry + plan.num_xs], *plan.forward.captured])
+        ctx.plan = plan
+        visible = plan.carry + plan.ys
+        kept = results[len(results) - len(plan.kept) :]
+        stacks = {("x", i): tensors[carry + i] for i in range(plan.num_xs)}
+        stacks |= {("residual", i): tensor for i, tensor in enumerate(results[visible:])}
+        stacks |= {("carry", i): t for i, t in zip(plan.kept, kept, strict=True)}
+        ctx.save_for_backward(*(stacks[key] for key in plan.order))
+        outputs = tuple(results[:visible])
+        with_gradients = {*plan.carry_grads, *(carry + y for y in plan.y_grads)}
+        ctx.mark_non_differentiable(
+            *(out for i, out in enumerate(outputs) if i not in with_gradients)
+        )
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        plan = ctx.plan
+        wanted = [grads[i] for i in plan.carry_grads]
+        wanted += [grads[plan.carry + y] for y in plan.y_grads]
+        operands = [*wanted, *ctx.saved_tensors, *plan.backward.captured]
+        results = _backward(plan, [tensor.detach() for tensor in operands])
+        found: list[torch.Tensor | None] = [None] * (plan.carry + plan.num_xs)
+        for place, gradient in zip(plan.carry_grads, results, strict=False):
+            found[place] = gradient
+        results = results[len(plan.carry_grads) :]
+        for place, gradient in zip(plan.x_grads, results, strict=False):
+            found[plan.carry + place] = gradient
+        return (None, *found, *results[len(plan.x_grads) :])
+
+
+def _needs_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _plan_backward(
+    plan: _Plan,
+    capture: Any,
+    arguments: tuple[list[torch.Tensor], list[torch.Tensor]],
+    outputs: list[torch.Tensor],
+    kept: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Makes the backward function; returns the residuals that the forward one has to give."""
+    carry, xs = arguments
+    plan.carry_grads = [
+        i for i in range(plan.carry) if carry[i].requires_grad and outputs[i].requires_grad
+    ]
+    plan.y_grads = [i for i in range(plan.ys) if outputs[plan.carry + i].requires_grad]
+    plan.x_grads = [i for i, x in enumerate(xs) if x.requires_grad]
+    sources = [outputs[i] for i in plan.carry_grads]
+    sources += [outputs[plan.carry + i] for i in plan.y_grads]
+    cotangents = [capture.placeholder(tensor) for tensor in sources]
+    targets = [carry[i] for i in plan.carry_grads] + [xs[i] for i in plan.x_grads]
+    targets += plan.params
+    found_grads = torch.autograd.grad(sources, targets, cotangents, allow_unused=True)
+    grads = [
+        torch.zeros_like(target) if grad is None else grad
+        for grad, target in zip(found_grads, targets, strict=True)
+    ]
+    # Of views and multiples what they are of: a weight that was transposed is no residual, but
+    # given, and attention's scaled queries and keys lie in one product, which is kept.
+    kept = capture.bases(kept)
+    dependent = capture.depend(kept)
+    candidates = [tensor for tensor, ours in zip(kept, dependent, strict=True) if ours]
+    names = [("carry", i) for i in range(plan.carry)] + [("x", i) for i in range(len(xs))]
+    names += [("residual", i) for i in range(len(candidates))]
+    offered = [*carry, *xs, *candidates]
+    found = tracing.function(capture, [*offered, *cotangents], grads, "scan_backward")
+    used = [i for i in found.inputs if i < len(offered)]
+    # Residuals are numbered anew; the function is called with those that it uses alone.
+    order = [names[i] for i in used]
+    residuals = [candidates[i] for kind, i in order if kind == "residual"]
+    numbers = iter(range(len(residuals)))
+    plan.order = [(k, next(numbers)) if k == "residual" else (k, i) for k, i in order]
+    plan.kept = [i for kind, i in order if kind == "carry"]
+    places = {old: new for new, old in enumerate(used)}
+    places |= {len(offered) + i: len(used) + i for i in range(len(cotangents))}
+    plan.backward = found._replace(inputs=[places[i] for i in found.inputs])
+    first = len(plan.carry_grads)
+    likes = [tracing.like(grad.shape, grad.dtype) for grad in grads]
+    plan.grads_like = (likes[first : first + len(plan.x_grads)], likes[first + len(plan.x_grads) :])
+    return residuals
+
+
+def scan(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    partition_fn: Any = None,
+    is_fn_pure: bool = False,
+) -> tuple[Any, Any]:
+    """Calls ``carry, y = fn(carry, x)`` for each ``x`` along the first dimension of ``xs``.
+
+    The same as this, as one loop of the program::
+
+        def scan(fn, init, xs):
+            ys = []
+            for i in range(len(xs)):
+                init, y = fn(init, xs[i])
+                ys.append(y)
+            return init, torch.stack(ys)
+
+    ``fn`` is traced once for each call, in one iteration. It must not read a tensor, nor change
+    one from outside. Its random numbers are others in every iteration. Gradients go to ``init``,
+    ``xs`` and the parameters that ``fn`` uses; what autograd keeps for them is stacked, but for
+    what :func:`torch_xla.utils.checkpoint.checkpoint` within ``fn`` computes again.
+
+    Args:
+        fn: The function. ``carry`` keeps its structure, shapes and dtypes.
+        init: The first carry: nested data with xla tensors.
+        xs: Nested data with xla tensors of one first dimension.
+        partition_fn: Changes nothing: autograd says what is kept for the backward pass.
+        is_fn_pure: Changes nothing: functions are the same whenever they trace the same.
+
+    Returns:
+        The last carry, and the stacked ``y``.
+
+    Raises:
+        ValueError: The carry changes its form, ``xs`` have no common first dimension, or ``fn``
+            uses a tensor from outside that was computed and needs a gradient.
+        TypeError: ``fn`` returns something else than two values of nested tensors.
+        RuntimeError: ``fn`` reads a tensor, or changes one from outside.
+    """
+    carry_leaves, carry_spec = tree_flatten(init)
+    x_leaves, x_spec = tree_flatten(xs)
+    device = tracing.device_of(_SCAN, [*carry_leaves, *x_leaves])
+    length = _length(x_leaves)
+    inputs = [*carry_leaves, *x_leaves]
+    gradients = torch.is_grad_enabled()
+    residuals = _Residuals()
+    with tracing.trace(_SCAN, device) as capture:
+        carry = [capture.placeholder(tensor) for tensor in carry_leaves]
+        sliced = [capture.placeholder(tracing.like(t.shape[1:], t.dtype)) for t in x_leaves]
+        for tensor in carry:
+            tensor.requires_grad_(gradients and _needs_gradient(tensor))
+        for tensor, x in zip(sliced, x_leaves, strict=True):
+            tensor.requires_grad_(gradients and x.requires_grad)
+        since = autograd_edges.now()
+        with torch.autograd.graph.saved_tensors_hooks(residuals.pack, residuals.unpack):
+            # What it is given it may change in place.
+            given = [tensor.clone() for tensor in (*carry, *sliced)]
+            returned = fn(
+                tree_unflatten(given[: len(carry)], carry_spec),
+                tree_unflatten(given[len(carry) :], x_spec),
+            )
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(
+                f"{_SCAN}: expected `fn` to return a carry and a y, got {type(returned).__name__}"
+            )
+        new_carry, new_spec = tree_flatten(returned[0])
+        _check_carry(carry, new_carry, (carry_spec, new_spec))
+        ys, y_spec = tree_flatten(returned[1])
+        present = [i for i, y in enumerate(ys) if y is not None]
+        outputs = [*new_carry, *(ys[i] for i in present)]
+        tracing.device_of(_SCAN, outputs)
+        plan = _Plan(len(carry), len(present), length)
+        plan.num_xs = len(sliced)
+        kept: list[torch.Tensor] = []
+        if gradients:
+            plan.params = autograd_edges.leaves_outside(_SCAN, outputs, [*carry, *sliced], since)
+            gradients = bool(plan.params) or any(tensor.requires_grad for tensor in inputs)
+        if gradients:
+            kept = _plan_backward(plan, capture, (carry, sliced), outputs, residuals.tensors)
+        results = [*outputs, *kept]
+        plan.out_like = [tracing.like(tensor.shape, tensor.dtype) for tensor in results]
+        plan.forward = tracing.function(capture, [*carry, *sliced], results, "scan")
+    if gradients:
+        results = list(Scan.apply(plan, *inputs, *plan.params))  # type: ignore[no-untyped-call]
+    else:
+        results = _forward(plan, [*inputs, *plan.forward.captured])
+    stacked: list[Any] = [None] * len(ys)
+    for i, y in zip(present, results[len(carry) :], strict=True):
+        stacked[i] = y
+    return tree_unflatten(results[: len(carry)], carry_spec), tree_unflatten(stacked, y_spec)
+
+
+__all__ = ["Scan", "scan"]
