@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch_xla._internal.plugins import platform_choice
 from torch_xla._internal.plugins.functions import FUNCTIONS
 
 _TABLE = 40  # bytes in front of the first function: sizes, extensions, version
@@ -203,7 +204,7 @@ def main() -> None:
     import torch_xla  # noqa: F401
     from torch_xla import _XLAC
 
-    _XLAC._xla_add_plugin(os.environ["PJRT_DEVICE"], library, options)
+    _XLAC._xla_add_plugin(platform_choice.platform(), library, options)
     for name, attempt in _tries().items():
         _say("S", name)
         try:

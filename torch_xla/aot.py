@@ -27,8 +27,7 @@ from torch_xla import _XLAC
 from torch_xla._internal.compile import step
 from torch_xla._internal.files.atomic_file import write_file
 from torch_xla._internal.insight import hlo
-from torch_xla._internal.plugins import finder, topologies
-from torch_xla._internal.replicas import replication
+from torch_xla._internal.plugins import device_counts, finder, platform_choice, topologies
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
@@ -220,15 +219,15 @@ def _bytes(size: float) -> str:
 def _use(topology: str | None) -> topologies.Topology | None:
     """Makes the topology this process's, and returns it; with None what it has."""
     running = _XLAC._xla_is_initialized()
-    if topology is not None and os.environ.get("XLA_TOPOLOGY") != topology:
+    if topology is not None and platform_choice.topology() != topology:
         wanted = topologies.parse(topology)
         if running:
             raise RuntimeError(
                 f"aot: the devices of {_XLAC._xla_platform()} are in use already; compile for "
                 f"{topology} in a process of its own, or set XLA_TOPOLOGY={topology}"
             )
-        os.environ["XLA_TOPOLOGY"] = topology
-        os.environ["PJRT_DEVICE"] = wanted.platform
+        platform_choice.set_topology(topology)
+        platform_choice.set_platform(wanted.platform)
         finder.register_plugins()
     return topologies.requested()
 
@@ -507,7 +506,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.batch:
         _find_option(options.batch, arguments)
     used = _use(options.topology)
-    if used is not None and used.platform not in replication.startable_platforms():
+    if used is not None and used.platform not in device_counts.startable_platforms():
         try:
             _XLAC._xla_get_devices()
         except RuntimeError as error:  # Before the script is run, whose traceback would hide it.

@@ -24,7 +24,7 @@ import torch
 import torch_xla
 from torch_xla import _XLAC
 from torch_xla._internal import variables
-from torch_xla._internal.plugins import finder
+from torch_xla._internal.plugins import finder, platform_choice
 
 _TIMEOUT = 120  # seconds for a child process
 
@@ -48,6 +48,7 @@ _SMOKE = """
 import json, os, time
 import torch, torch_xla
 from torch_xla import _XLAC
+from torch_xla._internal.plugins import platform_choice
 
 start = time.perf_counter()
 devices = [str(d) for d in torch_xla.devices()]
@@ -55,7 +56,7 @@ kinds = [_XLAC._xla_device_kind(d) for d in devices]
 started = time.perf_counter()
 x = torch.ones(64, 64).to("xla")
 y = (x @ x + x).sum()
-if os.environ.get("XLA_TOPOLOGY"):
+if platform_choice.topology():
     torch_xla.sync(wait=True)
     value = None
 else:
@@ -177,7 +178,7 @@ def _devices() -> tuple[list[tuple[str, str]], list[str]]:
         ("platform", f"{report['platform']}, started in {report['start']:.2f} s"),
         *zip(report["devices"], report["kinds"], strict=True),
     ]
-    if os.environ.get("XLA_TOPOLOGY"):
+    if platform_choice.topology():
         rows.append(("program", f"compiled in {report['program']:.2f} s; nothing is there to run"))
         return rows, []
     rows.append(("program", f"runs, {report['program']:.2f} s with its compilation"))

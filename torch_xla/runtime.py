@@ -8,6 +8,7 @@ from typing import Any
 from torch_xla import _XLAC
 from torch_xla._internal.files import remote_cache
 from torch_xla._internal.names import missing
+from torch_xla._internal.plugins import platform_choice
 from torch_xla._internal.replicas import replication, spmd_mode
 
 
@@ -19,10 +20,8 @@ def device_type() -> str:
     Raises:
         RuntimeError: No PJRT plugin could be started.
     """
-    named = os.environ.get("PJRT_DEVICE")
-    if named and not _XLAC._xla_is_initialized():
-        return named.upper()
-    return _XLAC._xla_platform()
+    named = platform_choice.platform()
+    return named if named and not _XLAC._xla_is_initialized() else _XLAC._xla_platform()
 
 
 def set_device_type(pjrt_device: str) -> None:
@@ -39,7 +38,7 @@ def set_device_type(pjrt_device: str) -> None:
             f"set_device_type({pjrt_device!r}): the devices of {device_type()} are in use already; "
             "call it before the first use of a device"
         )
-    os.environ["PJRT_DEVICE"] = pjrt_device
+    platform_choice.set_platform(pjrt_device)
 
 
 def use_spmd(auto: bool = False) -> None:
@@ -190,7 +189,7 @@ def get_master_ip() -> str:
     """
     if address := os.environ.get("MASTER_ADDR"):
         return address
-    if os.environ.get("PJRT_DEVICE", "").upper() == "TPU":
+    if platform_choice.platform() == "TPU":
         from torch_xla._internal import tpu
 
         return tpu.get_worker_ips()[0]

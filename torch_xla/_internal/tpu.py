@@ -10,7 +10,7 @@ import os
 import re
 import urllib.request
 
-from torch_xla._internal.replicas import replication
+from torch_xla._internal.plugins import device_counts, platform_choice
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 _METADATA_TIMEOUT = 5.0  # Seconds.
@@ -18,7 +18,7 @@ _METADATA_TIMEOUT = 5.0  # Seconds.
 
 def num_available_chips() -> int:
     """Returns how many TPU chips this host has."""
-    return replication._tpu_device_count()
+    return device_counts.of_tpu()
 
 
 def num_available_devices() -> int:
@@ -27,11 +27,7 @@ def num_available_devices() -> int:
     Those of the platform that ``PJRT_DEVICE`` names, be it the CPU; where it names none, the
     chips, so that a machine without a TPU does not offer its CPU as one.
     """
-    return (
-        replication.local_device_count()
-        if os.environ.get("PJRT_DEVICE")
-        else (num_available_chips())
-    )
+    return device_counts.of_host() if platform_choice.platform() else num_available_chips()
 
 
 def _metadata(key: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.multiprocessing
 
+from torch_xla._internal.plugins import device_counts, platform_choice
 from torch_xla._internal.replicas import replication, spmd_mode
 
 _T = TypeVar("_T")
@@ -49,7 +50,7 @@ def _run_replica(
 
 
 def _checked_count(nprocs: int | None) -> int:
-    count = replication.local_device_count()
+    count = device_counts.of_host()
     if nprocs not in (None, 1, count):
         raise ValueError(
             f"spawn(): expected `nprocs` of 1, of {count} (the devices of this host) or None, got "
@@ -123,7 +124,7 @@ def spawn(
     if count == 1 and hosts == 1:
         fn(0, *args)
         return None
-    if os.environ.get("XLA_TOPOLOGY"):
+    if platform_choice.topology():
         replication.stand_for_all(hosts * count)
         fn(0, *args)
         return None

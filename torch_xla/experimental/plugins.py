@@ -54,11 +54,9 @@ def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
         name: The platform, which ``PJRT_DEVICE`` names.
         device_plugin: The plugin.
     """
-    _XLAC._xla_add_plugin(
-        name.upper(),
-        os.fspath(device_plugin.library_path()),
-        dict(device_plugin.client_create_options() or {}),
-    )
+    library = os.fspath(device_plugin.library_path())
+    options = dict(device_plugin.client_create_options() or {})
+    finder.make_known(finder.PluginSpec(name.upper(), library, options))
     _plugins[name.upper()] = device_plugin
 
 

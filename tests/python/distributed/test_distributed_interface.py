@@ -252,3 +252,14 @@ def test_bad_local_ranks():
     for local_rank in (-1, 2):
         with pytest.raises(ValueError, match=f"from 0 to 1, got {local_rank}"):
             pjrt.initialize_multiprocess(local_rank, 2)
+
+
+def test_an_error_that_was_shown_before_the_replicas_met_ends_none_of_them(monkeypatch):
+    ends = []
+    monkeypatch.setattr(replication, "finish", lambda: ends.append("finished"))
+    monkeypatch.setattr(replication, "abandon", lambda error: ends.append(str(error)))
+    shown = ValueError("shown in a session that went on")
+    monkeypatch.setattr(sys, "last_value", shown, raising=False)
+    replication._finish_at_exit(shown)
+    replication._finish_at_exit(None)
+    assert ends == ["finished", str(shown)]

@@ -239,7 +239,7 @@ def main(index, folder):
     device = xm.xla_device()
     total = xm.all_reduce(xm.REDUCE_SUM, torch.full((5000,), index + 1.0, device=device))
     values = (index, xr.world_size(), xr.local_ordinal(), xr.addressable_device_count(),
-              int(total[0].item()))
+              int(total[0].item()), os.environ["CPU_NUM_DEVICES"])
     with open(os.path.join(folder, str(index)), "w") as file:
         file.write(" ".join(map(str, values)))
 
@@ -304,7 +304,7 @@ def test_two_hosts(tmp_path):
             host.kill()
             host.wait()
     found = [(tmp_path / name).read_text() for name in "0123"]
-    assert found == ["0 4 0 1 10", "1 4 1 1 10", "2 4 0 1 10", "3 4 1 1 10"]
+    assert found == [*("0 4 0 1 10 2", "1 4 1 1 10 2", "2 4 0 1 10 2", "3 4 1 1 10 2")]
 
 
 # ------------------------------------------------------------------------- shared models

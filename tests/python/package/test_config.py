@@ -45,6 +45,11 @@ def test_no_variable_is_outside_the_table():
     assert not unread, "in the table, and read nowhere"
 
 
+def test_one_module_asks_for_the_platform_and_the_topology():
+    asked = re.compile(r'environ\S*"(?:PJRT_DEVICE|XLA_TOPOLOGY)"')
+    assert {path.name for path, text in _sources() if asked.search(text)} == {"platform_choice.py"}
+
+
 def test_attributes_have_types(monkeypatch):
     for variable in config.variables():
         assert variable.attribute in dir(config)

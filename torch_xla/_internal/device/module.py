@@ -64,7 +64,7 @@ from torch_xla._internal.device.streams import (
 from torch_xla._internal.device.streams import (
     stream as stream,
 )
-from torch_xla._internal.replicas import replication
+from torch_xla._internal.plugins import device_counts
 from torch_xla._internal.tensors import is_xla
 
 SEED_MASK = (1 << 64) - 1
@@ -83,7 +83,7 @@ def is_available() -> bool:
     asks at the first step of Adam, also of a program that runs on the CPU.
     """
     if not is_initialized():
-        return bool(replication.startable_platforms())
+        return bool(device_counts.startable_platforms())
     try:
         return device_count() > 0
     except RuntimeError:  # This process was forked from the one that has the client.
@@ -102,7 +102,7 @@ def init() -> None:
 
 def device_count() -> int:
     """Returns how many XLA devices this process can use. The CPU's are known beforehand."""
-    if not is_initialized() and (count := replication.device_count_without_client()) is not None:
+    if not is_initialized() and (count := device_counts.without_client()) is not None:
         return count
     return len(_XLAC._xla_get_devices())
 

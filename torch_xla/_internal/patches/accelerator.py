@@ -10,7 +10,6 @@ before the import. What is replaced are the functions of ``torch._C`` under
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch._C._dynamo import eval_frame
 
 from torch_xla._internal.device import module as device_module
+from torch_xla._internal.plugins import platform_choice
 
 _PREFIX = "_accelerator_"
 _torch_finds: Callable[[], torch.device | None] = torch._C._accelerator_getAccelerator
@@ -25,7 +25,7 @@ _XLA = torch.device("xla")
 
 
 def _is_xla() -> bool:
-    asked = device_module.is_initialized() or bool(os.environ.get("PJRT_DEVICE"))
+    asked = device_module.is_initialized() or bool(platform_choice.platform())
     return asked and not _torch_has_one()
 
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch_xla import _XLAC
 from torch_xla._internal import variables
-from torch_xla._internal.plugins import topologies
+from torch_xla._internal.plugins import platform_choice, topologies
 
 
 class DevicePlugin(Protocol):
@@ -106,7 +106,7 @@ def _from_entry_points() -> Iterator[PluginSpec]:
 def _has_tpu() -> bool:
     # libtpu, started on a machine without a chip, waits for one.
     return (
-        os.environ.get("PJRT_DEVICE", "").upper() == "TPU"
+        platform_choice.platform() == "TPU"
         or bool(glob.glob("/dev/accel*"))
         or bool(glob.glob("/dev/vfio/[0-9]*"))
     )
@@ -142,10 +142,9 @@ def find_plugins() -> list[PluginSpec]:
     """Returns one plugin for each platform that has one installed, in order of preference."""
     found: dict[str, PluginSpec] = {}
     # As torch_xla 2.9 has it: the library of the one platform that is asked for.
-    platform, library = os.environ.get("PJRT_DEVICE", ""), os.environ.get("PJRT_LIBRARY_PATH")
+    platform, library = platform_choice.platform(), os.environ.get("PJRT_LIBRARY_PATH")
     if platform and library:
-        path = os.path.expanduser(library)
-        found[platform.upper()] = PluginSpec(platform.upper(), path, {})
+        found[platform] = PluginSpec(platform, os.path.expanduser(library), {})
     for spec in _from_entry_points():
         found.setdefault(spec.platform, spec)
     for platform, find_library in _KNOWN_WHEELS:
@@ -170,25 +169,39 @@ def _gpu_options() -> dict[str, str | bool | float]:
     return options
 
 
-# The platforms that register_plugins has found a plugin for.
-_registered: list[str] = []
+# What was made known to the runtime, by its platform.
+_known: dict[str, PluginSpec] = {}
+
+# Options of the CPU platform, whoever makes its plugin.
+cpu_options: dict[str, int] = {}
+
+
+def make_known(spec: PluginSpec) -> None:
+    """Makes a plugin known to the runtime; it is not loaded by this."""
+    own = _gpu_options() if spec.platform in ("CUDA", "ROCM") else {}
+    if spec.platform == "CPU":
+        own |= cpu_options
+    _XLAC._xla_add_plugin(spec.platform, spec.library, own | spec.options)
+    _known[spec.platform] = spec
+
+
+def set_cpu_options(options: dict[str, int]) -> None:
+    """Sets the options with which the CPU platform starts."""
+    cpu_options.update(options)
+    make_known(_known.get("CPU", PluginSpec("CPU", "", {})))
 
 
 def register_plugins() -> None:
     """Makes every installed plugin known to the runtime; none is loaded by this."""
-    topology = topologies.requested()
-    libraries = {}
     for spec in find_plugins():
-        of_gpu = _gpu_options() if spec.platform in ("CUDA", "ROCM") else {}
-        _XLAC._xla_add_plugin(spec.platform, spec.library, of_gpu | spec.options)
-        _registered.append(spec.platform)
-        libraries[spec.platform] = spec.library
-    if topology:
-        library = libraries.get(topology.platform, "")
+        make_known(spec)
+    if topology := topologies.requested():
+        known = _known.get(topology.platform)
+        library = known.library if known else ""
         _XLAC._xla_add_plugin(topology.platform, library, topology.options, topology.name)
 
 
 def may_have_accelerator() -> bool:
     """Returns whether the runtime may start on another platform than the CPU."""
-    platform = os.environ.get("PJRT_DEVICE", "").upper()
-    return any(name != "CPU" for name in ([platform] if platform else _registered))
+    platform = platform_choice.platform()
+    return any(name != "CPU" for name in ([platform] if platform else _known))

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from torch_xla._internal.plugins import platform_choice
+
 
 class Chip(NamedTuple):
     """What one device can do, by its vendor's data sheet: dense, without sparsity.
@@ -177,12 +179,13 @@ def requested() -> Topology | None:
     Raises:
         ValueError: There is no such topology, or ``PJRT_DEVICE`` is another platform.
     """
-    text = os.environ.get("XLA_TOPOLOGY", "")
+    text = platform_choice.topology()
     if not text:
         return None
     topology = parse(text)
-    platform = os.environ.setdefault("PJRT_DEVICE", topology.platform)
-    if platform.upper() != topology.platform:
+    if not (platform := platform_choice.platform()):
+        platform_choice.set_platform(platform := topology.platform)
+    if platform != topology.platform:
         raise ValueError(
             f"XLA_TOPOLOGY={text} needs PJRT_DEVICE={topology.platform}, got {platform!r}"
         )

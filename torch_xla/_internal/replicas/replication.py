@@ -31,8 +31,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.distributed.rendezvous import rendezvous as _torch_rendezvous
 
 from torch_xla import _XLAC
-from torch_xla._internal import variables
-from torch_xla._internal.plugins import finder, topologies
+from torch_xla._internal.plugins import device_counts, finder, platform_choice
 from torch_xla._internal.replicas import greeting
 
 STORE_VARIABLE = "TORCH_XLA_STORE"
@@ -96,7 +95,7 @@ def adopt(store: Store, rank: int, world_size: int) -> None:
             )
         return
     if world_size > 1:
-        use_one_device()
+        device_counts.use_one()
         _override = Topology(rank, world_size, rank, world_size)
         _store = _store_of_this_start(PrefixStore("torch_xla", store), rank, world_size)
         _join_processes()
@@ -111,12 +110,6 @@ def stand_for_all(count: int) -> None:
     _override = Topology(0, count, 0, count)
     _store = HashStore()
     _join_processes()
-
-
-def use_one_device() -> None:
-    """Makes the CPU platform give this process one device: the other replicas have theirs."""
-    if not _XLAC._xla_is_initialized():
-        os.environ["CPU_NUM_DEVICES"] = "1"
 
 
 def _join_processes() -> None:
@@ -293,10 +286,10 @@ def connect() -> None:
             return
         place = topology()
         seconds = timeout()
-        if os.environ.get("XLA_TOPOLOGY"):  # Nothing runs: who they are is all that is asked.
+        if platform_choice.topology():  # Nothing runs: who they are is all that is asked.
             alone = dist.ProcessGroupGloo(HashStore(), 0, 1, datetime.timedelta(seconds=seconds))
             _XLAC._xla_connect_replicas(place.rank, [-1] * place.world_size, seconds, alone)
-            atexit.register(_finish_at_exit)
+            atexit.register(_finish_at_exit, getattr(sys, "last_value", None))
             return
         keys = PrefixStore("connect", store())
         sockets = _open_sockets(keys, place, seconds)
@@ -313,7 +306,7 @@ def connect() -> None:
             seconds,
             bulk,
         )
-        atexit.register(_finish_at_exit)
+        atexit.register(_finish_at_exit, getattr(sys, "last_value", None))
         os.register_at_fork(after_in_child=_XLAC._xla_close_replicas_in_child)
 
 
@@ -337,10 +330,11 @@ def abandon(error: BaseException) -> None:
         _XLAC._xla_disconnect_replicas(f"{type(error).__name__}: {error}"[:2000])
 
 
-def _finish_at_exit() -> None:
-    # After an error this replica's collectives are not to be waited for.
+def _finish_at_exit(shown_before: BaseException | None) -> None:
+    # After an error this replica's collectives are not to be waited for. An interactive session
+    # goes on after one, and connects.
     error = getattr(sys, "last_value", None)
-    if error is None:
+    if error is shown_before:
         finish()
     else:
         abandon(error)
@@ -385,7 +379,7 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
     """
     members = tuple(ordinals)
     rank = topology().rank
-    if os.environ.get("XLA_TOPOLOGY"):  # As if all had the same.
+    if platform_choice.topology():  # As if all had the same.
         return [payload] * len(members)
     with _lock:
         count = _rendezvous_counts.get((tag, members), 0)
@@ -500,75 +494,6 @@ class HostLock:
         self._socket.close()
 
 
-def local_device_count() -> int:
-    """Returns how many devices this host has, without starting a PJRT client.
-
-    Raises:
-        ValueError: ``CPU_NUM_DEVICES`` is no positive integer, or too large.
-    """
-    if wanted := topologies.requested():
-        return wanted.devices
-    platform = os.environ.get("PJRT_DEVICE", "").upper()
-    counts = {
-        "CUDA": _cuda_device_count,
-        "TPU": _tpu_device_count,
-        "CPU": _XLAC._xla_cpu_device_count,
-    }
-    if platform in counts:
-        return counts[platform]()
-    if platform:  # Any other plugin is asked, which starts its client.
-        return len(_XLAC._xla_get_devices())
-    return next((count for count in (_tpu_device_count(), _cuda_device_count()) if count), 0) or (
-        _XLAC._xla_cpu_device_count()
-    )
-
-
-def startable_platforms() -> list[str]:
-    """Returns the platforms that the runtime would try, of which all that can be seen is there.
-
-    That is the library, and of GPUs and TPUs a device. Starts nothing.
-    """
-    seen = {"CUDA": _cuda_device_count, "TPU": _tpu_device_count}
-    if os.environ.get("XLA_TOPOLOGY"):  # Of devices that are not there.
-        seen = {}
-    return [
-        platform
-        for platform, library in _XLAC._xla_known_libraries()
-        if os.path.isfile(library) and (platform not in seen or seen[platform]())
-    ]
-
-
-def device_count_without_client() -> int | None:
-    """Returns how many devices the runtime will give this process, where that is certain."""
-    if startable_platforms() != ["CPU"]:
-        return None
-    return 1 if variables.is_on("XLA_USE_SPMD") else _XLAC._xla_cpu_device_count()
-
-
-def _numbered(folder: str, prefix: str) -> Iterator[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        if name.startswith(prefix) and name[len(prefix) :].isdigit():
-            yield name
-
-
-# No test runs on an accelerator: what these two read of the system is from documentation.
-
-
-def _cuda_device_count() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return len(list(_numbered("/dev", "nvidia")))
-
-
-def _tpu_device_count() -> int:
-    return len(list(_numbered("/dev", "accel"))) or len(list(_numbered("/dev/vfio", "")))
-
-
 def place_environment(place: Topology) -> dict[str, str]:
     """Returns the environment variables that make a process a replica."""
     return {
@@ -609,5 +534,5 @@ def register(create_group: Callable[..., dist.ProcessGroup]) -> None:
 def join() -> None:
     """Prepares a process that is one of several replicas, before it uses a device."""
     if topology().world_size > 1:
-        use_one_device()
+        device_counts.use_one()
         _join_processes()
