@@ -23,7 +23,7 @@ import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
-from torch_xla._internal import tracing
+from torch_xla._internal.compile import tracing
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 pytestmark = pytest.mark.multiprocess

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from pathlib import Path
 from typing import Any
 

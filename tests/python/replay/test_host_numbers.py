@@ -18,7 +18,7 @@ from testing.replay import (
 )
 
 import torch_xla
-from torch_xla._internal import replay_host
+from torch_xla._internal.replay import host as replay_host
 
 mse = torch.nn.functional.mse_loss
 optim = torch.optim
