@@ -11,7 +11,7 @@
 #include "aten/index_check.h"
 #include "debug/metrics.h"
 #include "exec/executor.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 
 namespace torch_xla {
 namespace {

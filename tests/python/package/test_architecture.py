@@ -26,6 +26,7 @@ _BELOW["explain"] = _BELOW["exec"] | {"exec"}
 _BELOW["aten"] = _BELOW["explain"] | {"explain"}
 _BELOW["ops"] = _BELOW["aten"] | {"aten"}
 _BELOW["python"] = _BELOW["ops"] | {"ops", "data"}
+_BELOW["replay"] = _BELOW["python"] - {"data"} | {"python"}
 # The rooms of the package from the lowest floor to the highest. Above them are the package itself,
 # which gathers names of all others, and modules that none names.
 _FLOORS = [

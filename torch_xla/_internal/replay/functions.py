@@ -1,7 +1,7 @@
 """``torch_xla.compile(f, replay=True)``: calls that run no Python of ``f``.
 
 A call is traced in full while its Python is watched (calls.py) and what it does to tensors
-is recorded (csrc/aten/replay.h). Once two calls whose guards hold have done the same, calls like
+is recorded (csrc/replay/plan.h). Once two calls whose guards hold have done the same, calls like
 them are replayed: the guards are checked, and the recorded program runs on what the tensors hold
 now. What cannot be guarded is traced each time, and :func:`statuses` says why.
 """

@@ -13,7 +13,7 @@
 
 #include "aten/tensor_impl.h"
 #include "exec/executor.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::aten {

@@ -10,7 +10,7 @@
 #include "XLAOps.h"
 #include "debug/metrics.h"
 #include "distributed/collective_ops.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {

@@ -16,7 +16,7 @@
 #include "exec/lower_graph.h"
 #include "exec/number_plans.h"
 #include "exec/read_policy.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 #include "exec/split.h"
 #include "exec/worker.h"
 #include "ir/dump.h"

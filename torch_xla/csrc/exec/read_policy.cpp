@@ -11,7 +11,7 @@
 #include "distributed/collective_ops.h"
 #include "exec/cut.h"
 #include "exec/host_edges.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 #include "tensor/device_data.h"
 
 namespace torch_xla::lazy {

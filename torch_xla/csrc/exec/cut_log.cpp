@@ -1,4 +1,4 @@
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 
 #include <bit>
 #include <unordered_map>

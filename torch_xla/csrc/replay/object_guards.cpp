@@ -1,4 +1,4 @@
-#include "python/object_guards.h"
+#include "replay/object_guards.h"
 
 #include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -8,7 +8,7 @@
 #include <typeinfo>
 #include <unordered_map>
 
-#include "aten/replay.h"
+#include "replay/plan.h"
 
 namespace torch_xla::python {
 

@@ -1,5 +1,5 @@
 // What a thread runs while it records: the programs that it cuts, and the places where it reads
-// what it computed. Replay (aten/replay.h) is made of it.
+// what it computed. Replay (replay/plan.h) is made of it.
 #pragma once
 
 #include <vector>

@@ -3,7 +3,7 @@
 // A plan says which storages a program reads, which ones take its results, which gradients and
 // which tensors are new. It is made of a call that was traced in full (ReplayRecorder), and is for
 // tensors that are alike in all that tracing can see: Plan::Fits. Whether the function would do the
-// same again depends on its Python objects, too: python/object_guards.h.
+// same again depends on its Python objects, too: replay/object_guards.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "aten/tensor_impl.h"
-#include "exec/recorder.h"
+#include "exec/cut_log.h"
 
 namespace torch_xla::aten {
 

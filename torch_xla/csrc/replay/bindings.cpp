@@ -1,4 +1,4 @@
-// Replay: a recorded call of a Python function, its guards and its plan (aten/replay.h).
+// Replay: a recorded call of a Python function, its guards and its plan (replay/plan.h).
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
@@ -14,13 +14,13 @@
 #include <unordered_set>
 
 #include "aten/index_check.h"
-#include "aten/replay.h"
+#include "replay/plan.h"
 #include "debug/metrics.h"
 #include "exec/cuts.h"
 #include "exec/executor.h"
 #include "lowering/precision.h"
 #include "python/bindings.h"
-#include "python/object_guards.h"
+#include "replay/object_guards.h"
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 

@@ -1,4 +1,4 @@
-#include "aten/replay.h"
+#include "replay/plan.h"
 
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
