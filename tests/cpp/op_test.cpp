@@ -343,10 +343,10 @@ TEST_F(OpTest, IndexPutAccumulates) {
 TEST_F(OpTest, HostsIntegersAreAskedAboutOnce) {
   const Tensor weight = at::rand({4, 2}, kXla), indices = at::arange(3).to(kXla),
                offsets = (at::arange(2) * 2).to(kXla);
-  lazy::Recorder recorder;
-  lazy::Recorder* outer = lazy::SetRecorder(&recorder);
+  lazy::CutLog recorder;
+  lazy::CutLog* outer = lazy::SetCutLog(&recorder);
   aten::CheckBags("embedding_bag", weight, indices, offsets);
-  lazy::SetRecorder(outer);
+  lazy::SetCutLog(outer);
   EXPECT_EQ(recorder.bounds.size(), 2u);  // the indices' and the offsets'
 }
 

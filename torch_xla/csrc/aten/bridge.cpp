@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "aten/index_check.h"
+#include "distributed/collective_node.h"
 #include "exec/cuts.h"
 #include "exec/executor.h"
 #include "exec/transfer.h"
@@ -128,6 +129,15 @@ at::Tensor ToCpu(const at::Tensor& tensor) {
 
 at::Tensor FromCpu(const at::Tensor& cpu, int device) {
   return MakeTensor(lazy::MakeLeaf(lazy::ToDevice(cpu, device)), device);
+}
+
+at::Tensor CollectiveTokenTensor(int device, bool make) {
+  lazy::StoragePtr token = lazy::CollectiveToken(device, make);
+  if (!token) return {};
+  const ir::ShapeRef shape = token->shape();
+  return at::detail::make_tensor<XLATensorImpl>(std::move(token), nullptr,
+                                                c10::scalarTypeToTypeMeta(shape->dtype),
+                                                lazy::Ints(shape->dims.begin(), shape->dims.end()));
 }
 
 }  // namespace torch_xla::aten

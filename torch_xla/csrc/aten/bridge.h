@@ -29,4 +29,8 @@ at::Tensor ToCpu(const at::Tensor& tensor);
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu);
 at::Tensor FromCpu(const at::Tensor& cpu, int device);
 
+/// The token of the device's collectives, which is state that no tensor leads to; undefined where
+/// there is none and none shall be made.
+at::Tensor CollectiveTokenTensor(int device, bool make = false);
+
 }  // namespace torch_xla::aten

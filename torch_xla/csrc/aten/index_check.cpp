@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "aten/tensor_impl.h"
-#include "exec/executor.h"
 #include "exec/cut_log.h"
+#include "exec/executor.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::aten {
@@ -93,7 +93,7 @@ std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
   const lazy::DeviceData* data = lazy::LeafData(value);
   if (!data) return std::nullopt;
   // A replayed call comes without its operations: what they look at is looked at for them.
-  if (lazy::Recorder* recorder = lazy::CurrentRecorder()) [[unlikely]] {
+  if (lazy::CutLog* recorder = lazy::CurrentCutLog()) [[unlikely]] {
     if (SeesAll(tensor)) recorder->bounds.push_back({data->id(), bounds});
   }
   const std::optional<lazy::Extremes> extremes = data->extremes();

@@ -124,7 +124,7 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
     return std::move(parts);
   };
   // A recording or a program with a name is one; replicas have to have the same programs.
-  if (pending.size() <= kManyResults || CurrentRecorder() || RunsAcrossProcesses() ||
+  if (pending.size() <= kManyResults || CurrentCutLog() || RunsAcrossProcesses() ||
       !CurrentSettings()->name.empty()) {
     return whole();
   }

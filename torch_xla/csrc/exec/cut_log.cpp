@@ -12,20 +12,20 @@
 namespace torch_xla::lazy {
 namespace {
 
-constinit thread_local Recorder* recorder_of_thread = nullptr;
+constinit thread_local CutLog* recorder_of_thread = nullptr;
 
 }  // namespace
 
-Recorder* SetRecorder(Recorder* recorder) { return std::exchange(recorder_of_thread, recorder); }
+CutLog* SetCutLog(CutLog* recorder) { return std::exchange(recorder_of_thread, recorder); }
 
-Recorder* CurrentRecorder() { return recorder_of_thread; }
+CutLog* CurrentCutLog() { return recorder_of_thread; }
 
 void NoteReadSlow() {
-  Recorder& recorder = *recorder_of_thread;
+  CutLog& recorder = *recorder_of_thread;
   if (!recorder.closing) recorder.reads.push_back(CurrentOrigin());
 }
 
-void CollectContents(const Recorder& recorder, RecordedCut& cut) {
+void CollectContents(const CutLog& recorder, RecordedCut& cut) {
   // More is not compared with what comes the next time.
   constexpr int64_t kMaxElements = 1 << 14;
   cut.contents.resize(cut.inputs.size());

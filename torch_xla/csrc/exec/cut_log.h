@@ -27,7 +27,7 @@ struct RecordedCut {
   ir::Hash128 hash;
   ProgramPtr program;
   std::vector<DeviceDataPtr> inputs, outputs;
-  /// Of inputs that came to the device since Recorder::first_data; not of large ones.
+  /// Of inputs that came to the device since CutLog::first_data; not of large ones.
   std::vector<at::Tensor> contents;
   std::vector<double> floats;
   std::vector<int64_t> integers;
@@ -47,7 +47,7 @@ struct RecordedBounds {
   IntegerBounds bounds;
 };
 
-struct Recorder {
+struct CutLog {
   std::vector<RecordedCut> cuts;
   std::vector<RecordedBounds> bounds;
   uint64_t first_data = UINT64_MAX;
@@ -57,18 +57,18 @@ struct Recorder {
 };
 
 /// Of this thread; null: it records nothing. Returns what was before.
-Recorder* SetRecorder(Recorder* recorder);
-Recorder* CurrentRecorder();
+CutLog* SetCutLog(CutLog* recorder);
+CutLog* CurrentCutLog();
 
 void NoteReadSlow();
 /// Something asks for a value here, or for a cut.
 inline void NoteRead() {
-  if (CurrentRecorder()) [[unlikely]]
+  if (CurrentCutLog()) [[unlikely]]
     NoteReadSlow();
 }
 
 /// Its contents; before the program may overwrite them.
-void CollectContents(const Recorder& recorder, RecordedCut& cut);
+void CollectContents(const CutLog& recorder, RecordedCut& cut);
 /// The numbers of a graph whose numbers are packed, as its lowering takes them; and which data
 /// became numbers.
 void CollectNumbers(const Graph& graph, RecordedCut& cut);

@@ -9,6 +9,7 @@
 #include "debug/report.h"
 #include "debug/timeline.h"
 #include "exec/cut.h"
+#include "exec/cut_log.h"
 #include "exec/cuts.h"
 #include "exec/donation.h"
 #include "exec/graph.h"
@@ -16,7 +17,6 @@
 #include "exec/lower_graph.h"
 #include "exec/number_plans.h"
 #include "exec/read_policy.h"
-#include "exec/cut_log.h"
 #include "exec/split.h"
 #include "exec/worker.h"
 #include "ir/dump.h"
@@ -134,7 +134,7 @@ void FailUnlowerable(const Cut& cut) {
   }
 }
 
-void Record(const Cut& cut, Recorder& recorder) {
+void Record(const Cut& cut, CutLog& recorder) {
   RecordedCut recorded;
   recorded.device = cut.device;
   recorded.hash = cut.graph.hash;
@@ -164,7 +164,7 @@ void Run(Cut cut, bool donate) {
     const std::vector<const Sharding*>& shardings = execution.program->shardings;
     for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
     Events().Queued(cut.graph, execution.origin);
-    if (Recorder* recorder = CurrentRecorder()) [[unlikely]]
+    if (CutLog* recorder = CurrentCutLog()) [[unlikely]]
       Record(cut, *recorder);
   } catch (...) {
     for (const Target& t : cut.targets) {

@@ -10,8 +10,8 @@
 #include "distributed/collective_node.h"
 #include "distributed/collective_ops.h"
 #include "exec/cut.h"
-#include "exec/host_edges.h"
 #include "exec/cut_log.h"
+#include "exec/host_edges.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {
@@ -113,7 +113,7 @@ bool EvaluateOnHost(Storage& storage) {
   const ir::Value value = storage.value();
   const DeviceSet* devices = DevicesOf(storage.device());
   // A recording is one of programs.
-  if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentRecorder()) {
+  if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentCutLog()) {
     return false;
   }
   std::optional<HostCalls> calls = HostAlone(value);

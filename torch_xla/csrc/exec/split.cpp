@@ -112,7 +112,7 @@ bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
 std::optional<Bulk> SplitCut(const Cut& cut) {
   const Graph& graph = cut.graph;
   // A recording is one of programs; collectives are in the same programs in all processes.
-  if (cut.is_bulk || cut.devices->size() > 1 || CurrentRecorder() || HasCollective(graph)) {
+  if (cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() || HasCollective(graph)) {
     return std::nullopt;
   }
   const std::optional<SplitGraph> split = Split(graph);

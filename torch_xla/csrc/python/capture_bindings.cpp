@@ -3,7 +3,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/bridge.h"
-#include "replay/plan.h"
 #include "exec/capture.h"
 #include "exec/cuts.h"
 #include "exec/executor.h"

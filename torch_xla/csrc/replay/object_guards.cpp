@@ -8,34 +8,14 @@
 #include <typeinfo>
 #include <unordered_map>
 
-#include "replay/plan.h"
+#include "replay/objects.h"
+#include "replay/tensor_guards.h"
 
-namespace torch_xla::python {
+namespace torch_xla::replay {
 
 namespace py = pybind11;
 
 namespace {
-
-PyObject*& ValueTypes() {
-  static PyObject* types = nullptr;
-  return types;
-}
-
-bool IsValue(PyObject* object) {
-  if (object == Py_None || PyFloat_CheckExact(object) || PyLong_CheckExact(object) ||
-      PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object) ||
-      PyComplex_CheckExact(object)) {
-    return true;
-  }
-  PyObject* types = ValueTypes();
-  return types && PySequence_Contains(types, reinterpret_cast<PyObject*>(Py_TYPE(object))) == 1;
-}
-
-bool Equal(PyObject* a, PyObject* b) {
-  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-  if (equal < 0) PyErr_Clear();
-  return equal == 1;
-}
 
 /// A number that every change of a dict makes another (PEP 509); 0 where Python has none.
 int64_t DictVersion([[maybe_unused]] PyObject* dict) {
@@ -49,8 +29,6 @@ int64_t DictVersion([[maybe_unused]] PyObject* dict) {
 #endif
 }
 
-std::string NameOf(PyTypeObject* type) { return type->tp_name; }
-
 /// A number that every change of a class or of its bases makes another, or 0.
 int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
 #if PY_VERSION_HEX < 0x030D0000
@@ -60,23 +38,6 @@ int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
              ? reinterpret_cast<PyTypeObject*>(type)->tp_version_tag
              : 0;
 #endif
-}
-
-/// Whether two buffers have equal bytes; false where one is none.
-bool SameBytes(PyObject* a, PyObject* b) {
-  Py_buffer first, second;
-  if (PyObject_GetBuffer(a, &first, PyBUF_SIMPLE) != 0) {
-    PyErr_Clear();
-    return false;
-  }
-  bool same = false;
-  if (PyObject_GetBuffer(b, &second, PyBUF_SIMPLE) == 0) {
-    same = first.len == second.len && std::memcmp(first.buf, second.buf, first.len) == 0;
-    PyBuffer_Release(&second);
-  }
-  PyErr_Clear();
-  PyBuffer_Release(&first);
-  return same;
 }
 
 /// Whether an array is one of the same shape and bytes as a view of a copy of it.
@@ -93,18 +54,6 @@ bool SameArray(PyObject* copy, PyObject* now) {
   PyBuffer_Release(&a);
   PyBuffer_Release(&b);
   return same;
-}
-
-/// The `__dict__` of an object, borrowed; null where it has none.
-PyObject* DictOf(PyObject* object) {
-  PyObject** slot = _PyObject_GetDictPtr(object);
-  return slot ? *slot : nullptr;
-}
-
-/// The same where there are attributes in it.
-PyObject* Attributes(PyObject* object) {
-  PyObject* dict = DictOf(object);
-  return dict && PyDict_GET_SIZE(dict) > 0 ? dict : nullptr;
 }
 
 /// The dict of a hook that is one of Python's, as a class of PyTorch's, whose type information is
@@ -143,62 +92,7 @@ std::vector<PyObject*> HookDicts(const at::Tensor& tensor) {
   return dicts;
 }
 
-PyObject* ParameterClass() {
-  static PyObject* type =
-      py::object(py::module_::import("torch.nn.parameter").attr("Parameter")).release().ptr();
-  return type;
-}
-
 }  // namespace
-
-bool SameValue(PyObject* before, PyObject* now) {
-  if (before == now) return true;
-  if (!before || !now || Py_TYPE(before) != Py_TYPE(now)) return false;
-  if (PyFloat_CheckExact(now)) {
-    const double a = PyFloat_AS_DOUBLE(before), b = PyFloat_AS_DOUBLE(now);
-    return std::memcmp(&a, &b, sizeof a) == 0;
-  }
-  if (PyComplex_CheckExact(now)) {
-    const Py_complex a = PyComplex_AsCComplex(before), b = PyComplex_AsCComplex(now);
-    return std::memcmp(&a, &b, sizeof a) == 0;
-  }
-  if (PyTuple_CheckExact(now)) {
-    const Py_ssize_t size = PyTuple_GET_SIZE(now);
-    if (PyTuple_GET_SIZE(before) != size) return false;
-    for (Py_ssize_t i = 0; i < size; ++i) {
-      if (!SameValue(PyTuple_GET_ITEM(before, i), PyTuple_GET_ITEM(now, i))) return false;
-    }
-    return true;
-  }
-  // A bound method is made anew whenever it is asked for.
-  if (PyMethod_Check(now)) {
-    return PyMethod_GET_SELF(before) == PyMethod_GET_SELF(now) &&
-           PyMethod_GET_FUNCTION(before) == PyMethod_GET_FUNCTION(now);
-  }
-  if (!IsValue(now)) return false;
-  // Of numpy's numbers 0.0 is equal to -0.0, too.
-  return PyObject_CheckBuffer(now) ? SameBytes(before, now) : Equal(before, now);
-}
-
-void SetValueTypes(const py::tuple& types) {
-  Py_XDECREF(ValueTypes());
-  ValueTypes() = py::tuple(types).release().ptr();
-}
-
-std::string Text(PyObject* object) {
-  if (!object) return "missing";
-  if (THPVariable_Check(object)) return "a tensor";
-  if (!IsValue(object) && !PyTuple_CheckExact(object)) {
-    return "an object of type " + NameOf(Py_TYPE(object));
-  }
-  PyObject* text = PyObject_Repr(object);
-  const char* utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
-  std::string result = utf8 ? utf8 : "?";
-  PyErr_Clear();
-  Py_XDECREF(text);
-  if (result.size() > 80) result = result.substr(0, 77) + "...";
-  return result;
-}
 
 // ---------------------------------------------------------------- what a function can reach
 
@@ -303,15 +197,15 @@ ObjectGuards::HostTensor::HostTensor(const at::Tensor& tensor)
       keys(tensor.key_set()),
       sizes(tensor.sizes().vec()),
       strides(tensor.strides().vec()),
-      hooks(aten::HookStamp(*impl)),
+      hooks(HookStamp(*impl)),
       requires_grad(tensor.requires_grad()) {}
 
 bool ObjectGuards::HostTensor::Has(const at::Tensor& tensor) const {
   const c10::TensorImpl& now = *tensor.unsafeGetTensorImpl();
   return &now == impl && now.dtype() == dtype && now.key_set() == keys &&
          now.sizes() == c10::IntArrayRef(sizes) && now.strides() == c10::IntArrayRef(strides) &&
-         now.requires_grad() == requires_grad && aten::HookStamp(now) == hooks &&
-         !aten::HasTangent(now) && tensor.grad().unsafeGetTensorImpl() == grad &&
+         now.requires_grad() == requires_grad && HookStamp(now) == hooks && !HasTangent(now) &&
+         tensor.grad().unsafeGetTensorImpl() == grad &&
          (!content.defined() || content.numel() == 0 ||
           std::memcmp(tensor.const_data_ptr(), content.const_data_ptr(), content.numel()) == 0);
 }
@@ -324,7 +218,7 @@ std::string ObjectGuards::AddTensor(py::object tensor, size_t max_bytes, std::st
     return "a tensor on " + now.device().str() + " whose content no guard compares";
   }
   if (!now.is_leaf()) return "a tensor on " + now.device().str() + " that has a grad_fn";
-  if (aten::HasTangent(impl)) return "a tensor with a tangent of forward-mode autograd";
+  if (HasTangent(impl)) return "a tensor with a tangent of forward-mode autograd";
   HostTensor one(now);
   if (now.is_cpu()) {
     size_t bytes = now.numel() == 0 ? 0 : now.itemsize();
@@ -569,136 +463,4 @@ std::string ObjectGuards::Difference() const {
   return {};
 }
 
-// ---------------------------------------------------------------- arguments
-
-ArgumentPattern::ArgumentPattern(const py::tuple& args, const py::dict& kwargs)
-    : args_(Make(args, "args")), kwargs_(Make(kwargs, "kwargs")) {}
-
-ArgumentPattern::Part ArgumentPattern::Make(py::handle object, const std::string& path) {
-  PyObject* pointer = object.ptr();
-  Part part{Part::kObject, Py_TYPE(pointer)};
-  if (PyTuple_CheckExact(pointer) || PyList_CheckExact(pointer) || PyDict_CheckExact(pointer)) {
-    if (PyObject_Size(pointer) > 0) {
-      containers_.push_back(py::reinterpret_borrow<py::object>(object));
-    }
-  }
-  if (THPVariable_Check(pointer)) {
-    part.kind = Part::kTensor;
-    if (!THPVariable_CheckExact(pointer) &&
-        reinterpret_cast<PyObject*>(part.type) != ParameterClass()) {
-      refusal_ = path + " is a tensor subclass, " + NameOf(part.type);
-    } else if (THPVariable_Unpack(pointer).device().type() != c10::DeviceType::XLA) {
-      refusal_ = path + " is a tensor on " + THPVariable_Unpack(pointer).device().str() +
-                 ", whose content is looked at by no guard: move it to the device first";
-    } else if (aten::HookStamp(*THPVariable_Unpack(pointer).unsafeGetTensorImpl()) != 0) {
-      refusal_ = path + " is a tensor with hooks of autograd";
-    }
-    if (PyObject* attributes = Attributes(pointer)) {
-      part.parts.push_back(Make(attributes, "the attributes of " + path));
-      containers_.pop_back();
-    }
-    tensors_.push_back(py::reinterpret_borrow<py::object>(object));
-  } else if (PyTuple_CheckExact(pointer) || PyList_CheckExact(pointer)) {
-    part.kind = PyTuple_CheckExact(pointer) ? Part::kTuple : Part::kList;
-    size_t i = 0;
-    for (py::handle item : py::reinterpret_borrow<py::sequence>(object)) {
-      part.parts.push_back(Make(item, path + "[" + std::to_string(i++) + "]"));
-    }
-  } else if (PyDict_CheckExact(pointer)) {
-    part.kind = Part::kDict;
-    PyObject *key, *value;
-    for (Py_ssize_t i = 0; PyDict_Next(pointer, &i, &key, &value);) {
-      part.keys.push_back(py::reinterpret_borrow<py::object>(key));
-      part.parts.push_back(Make(value, path + "[" + Text(key) + "]"));
-    }
-  } else {
-    part.kind = IsValue(pointer) ? Part::kValue : Part::kObject;
-    part.value = py::reinterpret_borrow<py::object>(object);
-    if (part.kind == Part::kObject) others_.emplace_back(path, part.value);
-  }
-  return part;
-}
-
-bool ArgumentPattern::Match(const py::tuple& args, const py::dict& kwargs,
-                            std::vector<PyObject*>& tensors) const {
-  return Match(args_, args.ptr(), tensors) && Match(kwargs_, kwargs.ptr(), tensors);
-}
-
-bool ArgumentPattern::Match(const Part& part, PyObject* object, std::vector<PyObject*>& tensors) {
-  if (Py_TYPE(object) != part.type) return false;
-  switch (part.kind) {
-    case Part::kTensor: {
-      PyObject* attributes = Attributes(object);
-      if (!attributes != part.parts.empty()) return false;
-      if (attributes && !Match(part.parts[0], attributes, tensors)) return false;
-      tensors.push_back(object);
-      return true;
-    }
-    case Part::kTuple:
-    case Part::kList: {
-      if (PySequence_Fast_GET_SIZE(object) != static_cast<Py_ssize_t>(part.parts.size())) {
-        return false;
-      }
-      PyObject** items = PySequence_Fast_ITEMS(object);
-      for (size_t i = 0; i < part.parts.size(); ++i) {
-        if (!Match(part.parts[i], items[i], tensors)) return false;
-      }
-      return true;
-    }
-    case Part::kDict: {
-      if (PyDict_GET_SIZE(object) != static_cast<Py_ssize_t>(part.parts.size())) return false;
-      PyObject *key, *value;
-      size_t k = 0;
-      for (Py_ssize_t i = 0; PyDict_Next(object, &i, &key, &value); ++k) {
-        if (!SameValue(part.keys[k].ptr(), key) || !Match(part.parts[k], value, tensors)) {
-          return false;
-        }
-      }
-      return true;
-    }
-    case Part::kValue:
-    case Part::kObject:
-      return SameValue(part.value.ptr(), object);
-  }
-  return false;
-}
-
-std::string ArgumentPattern::Difference(const py::tuple& args, const py::dict& kwargs) const {
-  const std::string found = Difference(args_, args.ptr(), "args");
-  return found.empty() ? Difference(kwargs_, kwargs.ptr(), "kwargs") : found;
-}
-
-std::string ArgumentPattern::Difference(const Part& part, PyObject* object,
-                                        const std::string& path) {
-  std::vector<PyObject*> tensors;
-  if (Match(part, object, tensors)) return {};
-  if (Py_TYPE(object) != part.type) {
-    return path + " is of type " + NameOf(Py_TYPE(object)) + " and was of type " +
-           NameOf(part.type);
-  }
-  if (part.kind == Part::kTuple || part.kind == Part::kList) {
-    const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(object));
-    for (size_t i = 0; i < std::min(size, part.parts.size()); ++i) {
-      const std::string found = Difference(part.parts[i], PySequence_Fast_ITEMS(object)[i],
-                                           path + "[" + std::to_string(i) + "]");
-      if (!found.empty()) return found;
-    }
-  } else if (part.kind == Part::kTensor) {
-    return path + " has other attributes than before";
-  } else if (part.kind == Part::kDict) {
-    for (size_t i = 0; i < part.keys.size(); ++i) {
-      PyObject* value = PyDict_GetItemWithError(object, part.keys[i].ptr());
-      if (!value) break;
-      const std::string found =
-          Difference(part.parts[i], value, path + "[" + Text(part.keys[i].ptr()) + "]");
-      if (!found.empty()) return found;
-    }
-  } else {
-    const std::string before = Text(part.value.ptr()), now = Text(object);
-    return before == now ? path + " is another object than before"
-                         : path + " is " + now + " and was " + before;
-  }
-  return path + " has other entries than before";
-}
-
-}  // namespace torch_xla::python
+}  // namespace torch_xla::replay

@@ -1,0 +1,87 @@
+// Tensors that a function can reach, and what of them decides what is traced.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aten/tensor_impl.h"
+
+namespace torch_xla::replay {
+
+/// Tensors that a function can reach: those given, then their gradients; and their storages, in the
+/// order in which they meet.
+struct TensorTable {
+  struct Entry {
+    aten::XLATensorImpl* impl;
+    uint32_t storage;
+    int32_t twin;  // an earlier entry that is the same tensor, or -1
+    int32_t grad;  // the entry that is its gradient, or -1
+  };
+  std::vector<Entry> entries;
+  std::vector<lazy::Storage*> storages;
+  size_t num_given = 0;
+  std::string refusal;  // why one of them cannot be replayed; the table ends there
+
+  /// The tensors must outlive it.
+  explicit TensorTable(c10::ArrayRef<const at::Tensor*> tensors);
+
+ private:
+  /// Numbers pointers in the order in which they come.
+  class PointerIndex {
+   public:
+    void Reserve(size_t count);
+    /// The number of one that is new: that given, or how many there were.
+    uint32_t Find(const void* pointer, std::optional<uint32_t> number = std::nullopt);
+
+   private:
+    std::vector<std::pair<const void*, uint32_t>> slots_;
+    uint32_t count_ = 0;
+  };
+  void Add(const at::Tensor& tensor);
+
+  PointerIndex storage_index_, tensor_index_;
+};
+
+/// Which hooks run when a gradient comes to a tensor; 0: none.
+size_t HookStamp(const c10::TensorImpl& impl);
+/// Whether it has a tangent of forward-mode autograd.
+bool HasTangent(const c10::TensorImpl& impl);
+
+/// Whether two views, null for whole storages, are alike.
+bool SameView(const lazy::View* a, const lazy::View* b);
+/// Whether a tensor is the result of an operation that autograd records.
+bool HasGradFn(const aten::XLATensorImpl& impl);
+/// How often a tensor was written to; those of inference mode do not count.
+uint32_t VersionOf(c10::TensorImpl& impl);
+
+/// What of a tensor, and of a storage, decides what is traced.
+struct TensorGuard {
+  ir::ShapeRef root;
+  lazy::ViewPtr view;
+  lazy::Ints sizes;
+  caffe2::TypeMeta dtype;
+  c10::DispatchKeySet keys;
+  int device;
+  bool requires_grad;
+  uint32_t storage;
+  int32_t twin, grad;
+  size_t hooks;
+
+  explicit TensorGuard(const TensorTable::Entry& entry);
+  /// What differs, in words; null: nothing. Gradients and storages are looked at where `wiring`.
+  const char* Difference(const TensorTable::Entry& entry, bool wiring) const;
+};
+
+struct StorageGuard {
+  bool filled;  // it holds a number that some operations look at
+  const distributed::Sharding* sharding;
+
+  explicit StorageGuard(const lazy::Storage& storage);
+  bool Holds(const lazy::Storage& storage) const;
+};
+
+}  // namespace torch_xla::replay
