@@ -1,6 +1,6 @@
 // Collectives as the devices carry them out: four replicas in this process against what ATen makes
 // of their inputs.
-#include "ops/device_collectives.h"
+#include "distributed/device_lowering.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "ir/hash.h"
+
 namespace torch_xla::distributed {
 namespace {
 
@@ -110,14 +112,16 @@ std::string Describe(const Collective& collective, c10::ArrayRef<ir::ShapeRef> s
       collective.kind == CollectiveKind::kReduceScatter) {
     text += std::string(Name(collective.reduction)) + ", ";
   }
-  size_t hash = 0;
+  // Compared between processes, which may have other standard libraries: no std::hash.
+  ir::Hasher hasher;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    std::string shape = shapes[i]->ToString();
-    hash = hash * 1000003 + std::hash<std::string>{}(shape);
+    const std::string shape = shapes[i]->ToString();
+    for (const char letter : shape) hasher.Add(static_cast<uint64_t>(letter));
     if (text.size() + shape.size() < kMaxDescription) text += shape + ", ";
   }
   if (shapes.size() > 1) {
-    text += std::to_string(shapes.size()) + " arrays (" + std::to_string(hash) + "), ";
+    text +=
+        std::to_string(shapes.size()) + " arrays (" + std::to_string(hasher.Finish().low) + "), ";
   }
   auto append_number = [&](int64_t number) { text += std::to_string(number); };
   if (!collective.arguments.empty()) {

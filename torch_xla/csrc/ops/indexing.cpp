@@ -9,7 +9,7 @@
 #include "lowering/strided_view.h"
 #include "ops/embedding_library.h"
 #include "ops/reduction.h"
-#include "ops/sharding.h"
+#include "distributed/sharding_lowering.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {

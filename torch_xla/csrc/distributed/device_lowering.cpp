@@ -1,4 +1,4 @@
-#include "ops/device_collectives.h"
+#include "distributed/device_lowering.h"
 
 #include <c10/util/Exception.h>
 

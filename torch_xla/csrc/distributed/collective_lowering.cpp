@@ -1,8 +1,8 @@
 // Collectives: a custom call on the CPU, StableHLO's own elsewhere.
 #include "XLALowerings.h"
 #include "distributed/collective_ops.h"
+#include "distributed/device_lowering.h"
 #include "lowering/row_major.h"
-#include "ops/device_collectives.h"
 #include "runtime/platform.h"
 #include "stablehlo/text.h"
 
@@ -38,13 +38,14 @@ Value JoinParts(Value x, int64_t dim) {
 /// The custom call works on whole arrays in memory: what is to be split comes, and what is to
 /// be joined goes, with the parts along a first dimension.
 std::vector<Value> Call(LoweringContext& cx, const distributed::Collective& collective,
-                        std::vector<Value> operands, std::vector<stablehlo::Type> results) {
+                        c10::IntArrayRef words, std::vector<Value> operands,
+                        std::vector<stablehlo::Type> results) {
   std::vector<ir::ShapeRef> shapes;
   for (size_t i = 0; i + 1 < operands.size(); ++i) shapes.push_back(cx.operand_shape(i));
   stablehlo::CustomCallOptions options;
   options.has_side_effect = true;
   options.backend_config =
-      "collective = " + stablehlo::I64Array(distributed::Encode(collective)) +
+      "collective = " + stablehlo::I64Array({words.data(), words.size()}) +
       ", text = " + stablehlo::Quoted(distributed::Describe(collective, shapes));
   for (size_t i = 0; i < operands.size(); ++i) {
     options.operand_layouts.push_back(RowMajor(operands[i].rank()));
@@ -88,12 +89,12 @@ std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arr
     case CollectiveKind::kPermute:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kTransfer:
-      made = Call(cx, collective, operands, results());
+      made = Call(cx, collective, words, operands, results());
       break;
     case CollectiveKind::kAllGather: {
       std::vector<stablehlo::Type> types = results();
       types[0].dims.insert(types[0].dims.begin(), count);
-      made = Call(cx, collective, operands, types);
+      made = Call(cx, collective, words, operands, types);
       made[0] = JoinParts(made[0], arguments[0]);
       break;
     }
@@ -101,12 +102,12 @@ std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arr
       operands[0] = PartsFirst(operands[0], arguments[0], count);
       std::vector<stablehlo::Type> types = results();
       types[0].dims.erase(types[0].dims.begin());
-      made = Call(cx, collective, operands, types);
+      made = Call(cx, collective, words, operands, types);
       break;
     }
     case CollectiveKind::kAllToAll:
       operands[0] = PartsFirst(operands[0], arguments[0], count);
-      made = Call(cx, collective, operands, results());
+      made = Call(cx, collective, words, operands, results());
       made[0] = JoinParts(made[0], arguments[1]);
       break;
   }

@@ -1,4 +1,4 @@
-#include "ops/sharding.h"
+#include "distributed/sharding_lowering.h"
 
 #include "XLALowerings.h"
 #include "stablehlo/text.h"
