@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "cpu/aten_calls.h"
+#include "cpu/convolution_groups.h"
+#include "cpu/convolution_product.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
 #include "lowering/library_call.h"
-#include "ops/convolution_groups.h"
-#include "ops/convolution_product.h"
 #include "stablehlo/text.h"
 #include "tensor/cpu_handler.h"
 

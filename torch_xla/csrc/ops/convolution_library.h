@@ -5,11 +5,12 @@
 
 #include <optional>
 
+#include "cpu/convolution.h"
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
 
-enum class ConvolutionPart : int64_t { kForward, kInputGradient, kWeightGradient };
+using cpu::ConvolutionPart;
 
 /// Of a convolution from x [N, C, input…] by w [O, C / groups, kernel…] to y [N, O, output…].
 struct ConvolutionCall {

@@ -6,10 +6,13 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/normalization_kernel.h"
 #include "lowering/context.h"
-#include "ops/normalization_kernel.h"
 
 namespace torch_xla::lowering {
+
+using cpu::NormalizedForm;
+using cpu::NormalizedGroups;
 
 /// Whether a call is to normalize `input`, with `others`, values or none.
 bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,

@@ -13,11 +13,11 @@
 #include <numeric>
 
 #include "cpu/aten_calls.h"
+#include "cpu/cross_entropy_kernel.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/ffi_threads.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "ops/cross_entropy_kernel.h"
 #include "stablehlo/text.h"
 #include "tensor/cpu_handler.h"
 

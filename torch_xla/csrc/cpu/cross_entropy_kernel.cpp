@@ -1,4 +1,4 @@
-#include "ops/cross_entropy_kernel.h"
+#include "cpu/cross_entropy_kernel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,7 @@
 #include "cpu/float_math.h"
 #include "cpu/instruction_sets.h"
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -103,4 +101,4 @@ void WriteGradient(const CrossEntropyGradient& call, int64_t begin, int64_t end,
   best(call, begin, end, result);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

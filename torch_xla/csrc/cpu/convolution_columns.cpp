@@ -1,8 +1,8 @@
-#include "ops/convolution_columns.h"
+#include "cpu/convolution_columns.h"
 
 #include <algorithm>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 Columns::Columns(at::IntArrayRef x, at::IntArrayRef w, at::IntArrayRef y, at::IntArrayRef stride,
                  at::IntArrayRef padding, at::IntArrayRef dilation)
     : rows{1, 1, 1, 1, 0, 1} {
@@ -68,4 +68,4 @@ void Columns::Fold(const float* columns, int64_t stride, float* image, int64_t c
   }
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -1,10 +1,8 @@
-#include "ops/convolution_plane.h"
+#include "cpu/convolution_plane.h"
 
 #include "cpu/float_vectors.h"
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -82,4 +80,4 @@ void Plane::Give(float* channel) const {
   }
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// What has moments of its own, and what a weight is for.
 enum class NormalizedGroups : int64_t {
@@ -77,4 +77,4 @@ struct NormalizationBackward {
   void Run(int64_t begin, int64_t end, float* of_weight, float* of_bias) const;
 };
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-#include "ops/winograd_tiles.h"
+#include "cpu/winograd_tiles.h"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,7 @@
 #pragma GCC optimize("O3")
 #endif
 
-namespace torch_xla::lowering::winograd {
-
-using namespace cpu;
+namespace torch_xla::cpu::winograd {
 
 namespace {
 
@@ -467,4 +465,4 @@ const Transforms& Chosen() {
 const Transforms& TransformsOf3x3() { return Chosen<Of3x3>(); }
 const Transforms& TransformsOf4x4() { return Chosen<Of4x4>(); }
 
-}  // namespace torch_xla::lowering::winograd
+}  // namespace torch_xla::cpu::winograd

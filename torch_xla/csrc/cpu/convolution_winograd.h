@@ -3,10 +3,10 @@
 // brought into blocks by each thread.
 #pragma once
 
-#include "ops/convolution_product.h"
+#include "cpu/convolution_product.h"
 #include "runtime/ffi_abi.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Whether it does with half as many multiplications: where the tiles have few pixels to spare.
 bool WinogradHalvesProducts(const ConvolutionProduct& call);
@@ -17,4 +17,4 @@ bool WinogradHalvesProducts(const ConvolutionProduct& call);
 bool RunWinograd(const ConvolutionProduct& call, const runtime::pjrt::XLA_FFI_CallFrame& frame,
                  const float* bias);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -22,7 +22,7 @@
 
 #include <cstdint>
 
-namespace torch_xla::lowering::winograd {
+namespace torch_xla::cpu::winograd {
 
 /// Some rows of a map's tiles. Pixel (i, j) of what tiles see, or make, is pixel
 /// (top + step * i, left + step * j) of the map, or zero where there is none.
@@ -74,4 +74,4 @@ const Transforms& TransformsOf3x3();
 /// Of every second tap of 4 x 4 kernels with a stride of 2.
 const Transforms& TransformsOf4x4();
 
-}  // namespace torch_xla::lowering::winograd
+}  // namespace torch_xla::cpu::winograd

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Rows [rows, columns] of floats: `x`, and `bias` [columns], which is added to each, or null.
 struct BiasedFloats {
@@ -28,4 +28,4 @@ struct CrossEntropyGradient {
 /// Writes grad * ((column is the class) - softmax(x)).
 void WriteGradient(const CrossEntropyGradient& call, int64_t begin, int64_t end, float* result);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

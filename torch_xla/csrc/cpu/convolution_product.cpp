@@ -1,18 +1,16 @@
-#include "ops/convolution_product.h"
+#include "cpu/convolution_product.h"
 
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "cpu/convolution_columns.h"
+#include "cpu/convolution_winograd.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/small_product.h"
-#include "ops/convolution_columns.h"
-#include "ops/convolution_winograd.h"
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -232,7 +230,7 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   const int64_t row = RowOf(some * pixels);
   const int64_t rows = InPanels(weights) * PanelWidth();
   const bool sees = call.part != ConvolutionPart::kInputGradient;
-  std::vector<Floats> sums(cpu::FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
+  std::vector<Floats> sums(FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
   const int64_t parts = InParts(
       frame, call.x.size(0), call.w.numel() * pixels, kProducts,
       [&](int64_t part, int64_t begin, int64_t end) {
@@ -288,7 +286,7 @@ bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) 
   const int64_t images = call.y.size(0), pixels = PixelsOf(call);
   const int64_t products = images * pixels * call.w.numel();
   // An image is on one thread.
-  const int64_t parts = cpu::FfiParts(frame, products, kProducts);
+  const int64_t parts = FfiParts(frame, products, kProducts);
   if (images < parts) return false;
   const int64_t columns = WeightsOf(call) * pixels;
   if (call.w.numel() <= kWeights && columns <= kColumns &&
@@ -318,4 +316,4 @@ bool RunProducts(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   return true;
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

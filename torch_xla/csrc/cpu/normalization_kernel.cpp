@@ -1,4 +1,4 @@
-#include "ops/normalization_kernel.h"
+#include "cpu/normalization_kernel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,7 @@
 #include "cpu/float_loops.h"
 #include "cpu/instruction_sets.h"
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -480,4 +478,4 @@ template struct Normalization<c10::BFloat16>;
 template struct NormalizationBackward<float>;
 template struct NormalizationBackward<c10::BFloat16>;
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

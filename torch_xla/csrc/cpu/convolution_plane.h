@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// How the positions of one dimension go with those of the kernel.
 struct Axis {
@@ -78,4 +78,4 @@ class Plane {
   int64_t num_seen_ = 0;
 };
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -1,22 +1,20 @@
-#include "ops/convolution_groups.h"
+#include "cpu/convolution_groups.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "cpu/convolution_columns.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/float_vectors.h"
 #include "cpu/instruction_sets.h"
-#include "ops/convolution_columns.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
 #endif
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -341,4 +339,4 @@ bool RunGroups(const ConvolutionProduct& call, int64_t groups, const XLA_FFI_Cal
   TORCH_INTERNAL_ASSERT(false);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-#include "ops/convolution_winograd.h"
+#include "cpu/convolution_winograd.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,11 +6,9 @@
 
 #include "cpu/ffi_parts.h"
 #include "cpu/small_product.h"
-#include "ops/winograd_tiles.h"
+#include "cpu/winograd_tiles.h"
 
-namespace torch_xla::lowering {
-
-using namespace cpu;
+namespace torch_xla::cpu {
 
 namespace {
 
@@ -130,7 +128,7 @@ class Convolution {
   /// All channels, and on each thread some rows of tiles.
   bool RunByTiles(const XLA_FFI_CallFrame& frame) {
     const int64_t panels = phases() * panels_, weights = panels * PanelSize();
-    std::vector<Floats> sums(cpu::FfiThreads(frame));  // of the weights' gradients
+    std::vector<Floats> sums(FfiThreads(frame));  // of the weights' gradients
     Floats shared;
     if (!is_of_weights()) {
       shared = Scratch(weights);
@@ -422,8 +420,8 @@ bool RunWinograd(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
   const Transforms* transforms = TransformsFor(call);
   if (!transforms) return false;
   Convolution convolution(call, bias, *transforms);
-  return convolution.IsByTiles(cpu::FfiThreads(frame)) ? convolution.RunByTiles(frame)
-                                                       : convolution.RunByChannels(frame);
+  return convolution.IsByTiles(FfiThreads(frame)) ? convolution.RunByTiles(frame)
+                                                  : convolution.RunByChannels(frame);
 }
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

@@ -6,10 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/convolution_library.h"
+#include "cpu/convolution.h"
 #include "runtime/ffi_abi.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Of floats x [N, C, input…], w [O, C / groups, kernel…] and y [N, O, output…], contiguous.
 struct ConvolutionProduct {
@@ -23,4 +23,4 @@ struct ConvolutionProduct {
 bool RunProducts(const ConvolutionProduct& call, const runtime::pjrt::XLA_FFI_CallFrame& frame,
                  const float* bias);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

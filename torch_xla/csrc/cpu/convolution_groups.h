@@ -2,10 +2,10 @@
 // sums of planes (convolution_plane.h) times a weight, where there is too little for a product.
 #pragma once
 
-#include "ops/convolution_product.h"
+#include "cpu/convolution_product.h"
 #include "runtime/ffi_abi.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Writes the part of a convolution of floats in `groups`, of one or two dimensions, that is asked
 /// for, on XLA's threads, where groups are so small; returns whether it has. It has not where
@@ -14,4 +14,4 @@ namespace torch_xla::lowering {
 bool RunGroups(const ConvolutionProduct& call, int64_t groups,
                const runtime::pjrt::XLA_FFI_CallFrame& frame, const float* bias);
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

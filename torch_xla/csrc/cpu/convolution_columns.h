@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "ops/convolution_plane.h"
+#include "cpu/convolution_plane.h"
 
-namespace torch_xla::lowering {
+namespace torch_xla::cpu {
 
 /// Of a convolution in one group, of one or two dimensions.
 struct Columns {
@@ -30,4 +30,4 @@ struct Columns {
   void Fold(const float* columns, int64_t stride, float* image, int64_t channels) const;
 };
 
-}  // namespace torch_xla::lowering
+}  // namespace torch_xla::cpu

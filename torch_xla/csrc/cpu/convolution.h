@@ -1,0 +1,41 @@
+// A convolution and its gradients as a call from the program on the device's memory: by products,
+// tiles or planes of ours where these are faster, else by ATen's kernels (oneDNN).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/calls.h"
+
+namespace torch_xla::cpu {
+
+enum class ConvolutionPart : int64_t { kForward, kInputGradient, kWeightGradient };
+
+/// Operands: (x, w), and the bias of y alone, if there is one; (y's gradient, w) for x's; (x, y's
+/// gradient) for w's. Of one element type, float or bfloat16, not empty.
+inline constexpr const char* kConvolutionTarget = "torch_xla.cpu_convolution";
+
+/// Of a convolution from x [N, C, input…] by w [O, C / groups, kernel…] to y [N, O, output…].
+struct ConvolutionCall {
+  ConvolutionPart part;
+  int64_t groups;
+  Words stride, padding, dilation;
+
+  Words Encode() const {
+    Words words{static_cast<int64_t>(part), groups};
+    for (const Words* list : {&stride, &padding, &dilation}) {
+      words.insert(words.end(), list->begin(), list->end());
+    }
+    return words;
+  }
+  static ConvolutionCall Decode(std::span<const int64_t> words) {
+    const size_t rank = (words.size() - 2) / 3;
+    auto list = [&](size_t i) {
+      const auto values = words.subspan(2 + i * rank, rank);
+      return Words(values.begin(), values.end());
+    };
+    return {static_cast<ConvolutionPart>(words[0]), words[1], list(0), list(1), list(2)};
+  }
+};
+
+}  // namespace torch_xla::cpu
