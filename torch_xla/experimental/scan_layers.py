@@ -53,7 +53,7 @@ class _OtherDtypes(Exception):
 
 
 class _Stack(torch.autograd.Function):
-    """``torch.stack``, whose gradients are arrays of their own: csrc/ops/stack_library.h."""
+    """``torch.stack``, whose gradients are arrays of their own: csrc/ops/stack.h."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:

@@ -47,11 +47,8 @@ _FLOORS = [
 ]
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
+    "cpu": ["convolution_product convolution_winograd"],
     "lowering": ["context cpu_kernel kernel_choice"],
-    "ops": [
-        "convolution_groups convolution_library convolution_product convolution_winograd",
-        "recurrent recurrent_library",
-    ],
     "runtime": [
         "buffer_type element_type",
         "client client_impl compile_only compile_options errors plugin plugin_library",
@@ -94,6 +91,22 @@ def test_platforms_are_compared_by_name_in_one_file():
     assert {str(path) for path, source in _sources() if compared.search(source)} == {
         "runtime/platform.h"
     }
+
+
+def test_handlers_of_calls_are_in_one_room():
+    """Elsewhere are those alone that need more than it may see."""
+    frames = {str(path) for path, source in _sources() if "XLA_FFI_CallFrame" in source}
+    assert {path for path in frames if not path.startswith(("cpu/", "runtime/"))} == {
+        "aten/cpu_kernel.cpp",
+        "distributed/collective_node.cpp",
+    }
+    targets = [
+        re.findall(r'Target =\s+"(torch_xla\.[\w.]+)"', source)
+        for path, source in _sources()
+        if path.parts[0] == "cpu"
+    ]
+    table = (_CSRC / "cpu" / "table.cpp").read_text()
+    assert sum(map(len, targets)) == len(re.findall(r"\{k\w+Target, Handler<", table))
 
 
 def _knots(edges: dict[str, set[str]]) -> list[list[str]]:

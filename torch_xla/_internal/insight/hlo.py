@@ -263,7 +263,7 @@ def _cublas_flops(call: Instruction, left: Shape) -> int:
     return 2 * math.prod(result.dims) * math.prod(left.dims[int(d)] for d in contracted)
 
 
-# Calls of ops/*_library.cpp.
+# Calls of csrc/cpu/calls.h.
 _LIBRARY = "torch_xla.cpu_"
 _LIBRARY_CONVOLUTION = "torch_xla.cpu_convolution"
 _LIBRARY_ATTENTION = "torch_xla.cpu_attention"
@@ -300,15 +300,15 @@ def _library_recurrent_flops(call: Instruction, shapes: list[Shape]) -> int:
 
 
 def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
-    """Of ops/convolution_library.cpp's call."""
-    config = bytes(call.details.get(_CONFIG, b"")).decode()
-    if "weight gradient" in config:
-        image, kernel, output = shapes[0], call.shape, shapes[1]
-    elif "input gradient" in config:
-        image, kernel, output = call.shape, shapes[1], shapes[0]
-    else:
-        image, kernel, output = shapes[0], shapes[1], call.shape
-    windows = zip(*(_numbers(call, n) for n in ("stride", "padding", "dilation")), strict=True)
+    """By its words: part, groups, strides, paddings, dilations (csrc/cpu/convolution_call.h)."""
+    part, _, *lists = _numbers(call, "words")
+    image, kernel, output = (
+        (shapes[0], shapes[1], call.shape),
+        (call.shape, shapes[1], shapes[0]),
+        (shapes[0], call.shape, shapes[1]),
+    )[part]
+    rank = len(lists) // 3
+    windows = zip(lists[:rank], lists[rank : 2 * rank], lists[2 * rank :], strict=True)
     pairs = [
         _taps(image.dims[d], output.dims[d], {1: [kernel.dims[d]], 2: [s], 3: [p], 5: [dilation]})
         for d, (s, p, dilation) in enumerate(windows, 2)

@@ -5,10 +5,10 @@
 
 #include <span>
 
+#include "cpu/ffi_handler.h"
 #include "cpu/ffi_tensor.h"
 #include "lowering/cpu_kernel.h"
 #include "rules/argument_decoder.h"
-#include "tensor/cpu_handler.h"
 #include "tensor/device.h"
 
 namespace torch_xla::aten {
@@ -75,6 +75,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   Call(frame);
 }
 
+// No call of cpu/table.h: it needs the kinds of arguments that a node has.
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
     if (cpu::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &cpu::Handler<Handle>)) {

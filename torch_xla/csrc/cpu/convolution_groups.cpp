@@ -15,7 +15,6 @@
 #endif
 
 namespace torch_xla::cpu {
-
 namespace {
 
 using namespace runtime::pjrt;

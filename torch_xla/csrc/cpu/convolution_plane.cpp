@@ -3,7 +3,6 @@
 #include "cpu/float_vectors.h"
 
 namespace torch_xla::cpu {
-
 namespace {
 
 /// to[k] = from[k * stride].

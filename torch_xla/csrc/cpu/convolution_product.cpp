@@ -11,7 +11,6 @@
 #include "cpu/small_product.h"
 
 namespace torch_xla::cpu {
-
 namespace {
 
 using namespace runtime::pjrt;

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "cpu/convolution.h"
+#include "cpu/convolution_call.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::cpu {

@@ -9,7 +9,6 @@
 #include "cpu/winograd_tiles.h"
 
 namespace torch_xla::cpu {
-
 namespace {
 
 using namespace runtime::pjrt;

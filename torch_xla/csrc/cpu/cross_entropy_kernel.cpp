@@ -9,7 +9,6 @@
 #include "cpu/instruction_sets.h"
 
 namespace torch_xla::cpu {
-
 namespace {
 
 template <typename V>

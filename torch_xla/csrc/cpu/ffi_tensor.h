@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu/calls.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::cpu {
@@ -40,6 +41,15 @@ class FfiAttributes {
 
   const runtime::pjrt::XLA_FFI_Attrs& attrs_;
 };
+
+/// The words of a call, and the struct that they are (calls.h).
+inline std::span<const int64_t> WordsOf(const runtime::pjrt::XLA_FFI_CallFrame& frame) {
+  return FfiAttributes(frame.attrs).List(kWords);
+}
+template <typename T>
+T CallOf(const runtime::pjrt::XLA_FFI_CallFrame& frame) {
+  return FromWords<T>(WordsOf(frame));
+}
 
 /// The attribute that says the dimensions of the operands, each after its rank, where elementwise
 /// ops made some of them in others (stablehlo/joined_dims.h).

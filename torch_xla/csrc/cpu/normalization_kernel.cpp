@@ -7,7 +7,6 @@
 #include "cpu/instruction_sets.h"
 
 namespace torch_xla::cpu {
-
 namespace {
 
 template <typename V, typename T>

@@ -5,28 +5,9 @@
 
 #include <cstdint>
 
+#include "cpu/calls.h"
+
 namespace torch_xla::cpu {
-
-/// What has moments of its own, and what a weight is for.
-enum class NormalizedGroups : int64_t {
-  kLayers,  // a row; an element of it
-  kGroups,  // some channels of a row; a channel
-  kBatch,   // a channel of all rows; the channel
-};
-
-/// An array of `rows` of `groups` each, of `channels` in a group, of `length` elements. There is
-/// one group of one channel in a layer's row, and one of all channels in a batch's.
-struct NormalizedForm {
-  NormalizedGroups kind;
-  int64_t rows, groups, channels, length;
-
-  bool is_batch() const { return kind == NormalizedGroups::kBatch; }
-  int64_t num_groups() const { return is_batch() ? channels : rows * groups; }
-  int64_t group_size() const { return (is_batch() ? rows : channels) * length; }
-  int64_t num_parameters() const {
-    return kind == NormalizedGroups::kLayers ? length : groups * channels;
-  }
-};
 
 /// Of a batch: running = momentum * that of the batch + (1 - momentum) * running, with the unbiased
 /// variance. The results may lie where the operands do.

@@ -6,11 +6,11 @@
 #include <array>
 #include <mutex>
 
+#include "cpu/ffi_handler.h"
 #include "cpu/ffi_tensor.h"
 #include "distributed/collective_ops.h"
 #include "distributed/communicator.h"
 #include "runtime/platform.h"
-#include "tensor/cpu_handler.h"
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
 
@@ -80,9 +80,14 @@ void Handle(const XLA_FFI_CallFrame& frame) {
                                       attributes.Text("text"), inputs, outputs);
 }
 
-[[maybe_unused]] const bool registered =
-    RegisterWithClient<distributed::kCollectiveTarget,
-                       cpu::Handler<Handle, PJRT_Error_Code_ABORTED>>();
+// No call of cpu/table.h: it needs the communicator.
+[[maybe_unused]] const bool registered = [] {
+  OnClientCreated([](runtime::Client& client) {
+    cpu::RegisterCpuHandler(client, distributed::kCollectiveTarget,
+                            &cpu::Handler<Handle, PJRT_Error_Code_ABORTED>);
+  });
+  return true;
+}();
 
 }  // namespace
 

@@ -4,9 +4,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "exec/foreach_call.h"
+#include "cpu/foreach.h"
 #include "lowering/foreach.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "lowering/row_sums.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -14,9 +16,44 @@ namespace {
 using lowering::ListArgument;
 using lowering::ListArguments;
 
+constexpr std::string_view kPrefix = "aten::_foreach_";
+
+struct Named {
+  std::string_view name;
+  size_t arguments;
+  cpu::ForeachOp op;
+};
+
+constexpr Named kOps[] = {
+    {"abs", 1, cpu::ForeachOp::kAbs},           {"add", 2, cpu::ForeachOp::kAdd},
+    {"add", 3, cpu::ForeachOp::kAddScaled},     {"addcdiv", 4, cpu::ForeachOp::kAddcdiv},
+    {"addcmul", 4, cpu::ForeachOp::kAddcmul},   {"clamp_max", 2, cpu::ForeachOp::kMinimum},
+    {"clamp_min", 2, cpu::ForeachOp::kMaximum}, {"div", 2, cpu::ForeachOp::kDiv},
+    {"lerp", 3, cpu::ForeachOp::kLerp},         {"maximum", 2, cpu::ForeachOp::kMaximum},
+    {"minimum", 2, cpu::ForeachOp::kMinimum},   {"mul", 2, cpu::ForeachOp::kMul},
+    {"neg", 1, cpu::ForeachOp::kNeg},           {"reciprocal", 1, cpu::ForeachOp::kReciprocal},
+    {"sqrt", 1, cpu::ForeachOp::kSqrt},         {"sub", 2, cpu::ForeachOp::kSub},
+    {"sub", 3, cpu::ForeachOp::kSubScaled},
+};
+
+/// What computes `name` ("aten::_foreach_add") of so many arguments; nothing where none does.
+std::optional<cpu::ForeachOp> FindForeachOp(std::string_view name, size_t arguments) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const auto* found = std::find_if(std::begin(kOps), std::end(kOps), [&](const Named& one) {
+    return one.name == name && one.arguments == arguments;
+  });
+  return found == std::end(kOps) ? std::nullopt : std::optional(found->op);
+}
+
+bool IsForeachNumber(runtime::ElementType type) {
+  return type == runtime::ElementType::kF32 || type == runtime::ElementType::kF64 ||
+         type == runtime::ElementType::kS64;
+}
+
 /// Whether a call can compute it.
 bool CanCall(const ir::Node& node, const lowering::LoweringContext& cx) {
-  if (!IsForeach(node.op().name)) return false;
+  if (!std::string_view(node.op().name).starts_with(kPrefix)) return false;
   const std::vector<ListArgument> arguments = ListArguments(node);
   if (!FindForeachOp(node.op().name, arguments.size())) return false;
   auto is_taken = [&](const ir::Value& value, ir::ShapeRef result) {
@@ -161,17 +198,48 @@ class Planner {
   std::vector<uint32_t> nodes_, waiting_;            // the same, in order
 };
 
+/// A tensor of a list that the call makes as well, before it is read: a table of which only some
+/// rows are not zero is not worth a way to memory and back.
+struct Table {
+  int64_t place;  // in the operands, where the rows to be added stand for it
+  lowering::AddedRows rows;
+  stablehlo::Type type;
+};
+
+/// The call for some of the tensors.
+struct Call {
+  std::vector<stablehlo::Value> operands;
+  std::vector<Table> tables;
+  std::vector<stablehlo::OutputOperandAlias> aliases;
+  cpu::ForeachCall told;
+
+  /// The lists of `told.results`, one after the other, and the tables; `tensors` are the types of
+  /// one list.
+  std::vector<stablehlo::Value> Make(const std::vector<stablehlo::Type>& tensors) {
+    std::vector<stablehlo::Type> types;
+    for (size_t i = 0; i < told.results.size(); ++i) {
+      types.insert(types.end(), tensors.begin(), tensors.end());
+    }
+    for (const auto& [place, rows, type] : tables) {
+      types.push_back(type);
+      told.tables.push_back(lowering::AddOperands(rows, place, operands));
+    }
+    return lowering::CallLibrary(cpu::kForeachTarget, operands, types, told.Encode(), aliases);
+  }
+};
+
 /// The operands of a call for some of the tensors, lists that are equal once.
 class Operands {
  public:
-  Operands(const lowering::LoweringContext& cx, const ForeachChain& chain, ForeachCall& call,
-           size_t begin, size_t end)
+  Operands(const lowering::LoweringContext& cx, const ForeachChain& chain, Call& call, size_t begin,
+           size_t end)
       : cx_(cx), chain_(chain), call_(call), begin_(begin), end_(end) {}
 
-  ForeachArgument Find(const ListArgument& argument) {
+  cpu::ForeachArgument Find(const ListArgument& argument) {
     const auto values =
         argument.is_list ? argument.values.subspan(begin_, end_ - begin_) : argument.values;
-    const auto kind = argument.is_list ? ForeachArgument::kList : ForeachArgument::kSingle;
+    const auto kind =
+        argument.is_list ? cpu::ForeachArgument::kList : cpu::ForeachArgument::kSingle;
     for (const auto& [known, at] : lists_) {
       if (std::equal(known.begin(), known.end(), values.begin(), values.end())) return {kind, at};
     }
@@ -186,14 +254,14 @@ class Operands {
     for (const auto& [known, at] : lists_) {
       const int64_t place = at + static_cast<int64_t>(tensor - begin_);
       if (tensor - begin_ < known.size() && call_.operands[place] == wanted &&
-          std::ranges::find(call_.tables, place, &ForeachTable::place) == call_.tables.end()) {
+          std::ranges::find(call_.tables, place, &Table::place) == call_.tables.end()) {
         return place;
       }
     }
     return -1;
   }
 
-  /// The nodes of `ForeachCall::tables`.
+  /// The nodes of `Call::tables`.
   const std::vector<const ir::Node*>& tables() const { return tables_; }
 
  private:
@@ -211,7 +279,7 @@ class Operands {
 
   const lowering::LoweringContext& cx_;
   const ForeachChain& chain_;
-  ForeachCall& call_;
+  Call& call_;
   const size_t begin_, end_;
   std::vector<const ir::Node*> tables_;
   std::vector<std::pair<std::span<const ir::Value>, int64_t>> lists_;
@@ -250,18 +318,19 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
   std::vector<std::vector<stablehlo::Value>> made(results.size());
   for (size_t begin = 0; begin < tensors; begin += kTensors) {
     const size_t end = std::min(tensors, begin + kTensors), count = end - begin;
-    ForeachCall call;
-    call.results = results;
+    Call call;
+    call.told.results = results;
     Operands operands(cx, chain, call, begin, end);
     for (const ir::Node* node : chain.nodes) {
       const std::vector<ListArgument> arguments = ListArguments(*node);
-      ForeachStep& step = call.steps.emplace_back();
+      cpu::ForeachStep& step = call.told.steps.emplace_back();
       step.op = *FindForeachOp(node->op().name, arguments.size());
       for (const ListArgument& argument : arguments) {
         const auto made_by = places.find(argument.values[0].node.get());
-        step.arguments.push_back(made_by == places.end()
-                                     ? operands.Find(argument)
-                                     : ForeachArgument{ForeachArgument::kStep, made_by->second});
+        step.arguments.push_back(
+            made_by == places.end()
+                ? operands.Find(argument)
+                : cpu::ForeachArgument{cpu::ForeachArgument::kStep, made_by->second});
       }
     }
     for (const auto& [root, parameter] : donations) {
@@ -275,7 +344,7 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
     }
     std::vector<stablehlo::Type> types;
     for (size_t i = begin; i < end; ++i) types.push_back(cx.Physical(chain.nodes[0]->shape(i)));
-    const std::vector<stablehlo::Value> values = CallForeach(call, types);
+    const std::vector<stablehlo::Value> values = call.Make(types);
     for (size_t r = 0; r < results.size(); ++r) {
       const auto first = values.begin() + static_cast<int64_t>(r * count);
       made[r].insert(made[r].end(), first, first + static_cast<int64_t>(count));

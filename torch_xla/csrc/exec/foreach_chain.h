@@ -1,4 +1,4 @@
-// Which nodes of a graph one call computes (foreach_call.h): `_foreach_` operations on lists alike,
+// Which nodes of a graph one call computes (cpu/foreach.h): `_foreach_` operations on lists alike,
 // as those of an optimizer are.
 #pragma once
 

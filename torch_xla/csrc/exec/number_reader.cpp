@@ -1,50 +1,10 @@
 #include "exec/number_reader.h"
 
-#include <cstring>
-
+#include "cpu/calls.h"
 #include "lowering/kernel_choice.h"
-#include "tensor/cpu_handler.h"
 
 namespace torch_xla::lazy {
 namespace {
-
-using namespace runtime::pjrt;
-
-constexpr const char* kTarget = "torch_xla.unpack_numbers";
-
-size_t SizeOf(XLA_FFI_DataType type) {
-  switch (type) {
-    case XLA_FFI_DataType_F64:
-    case XLA_FFI_DataType_S64:
-      return 8;
-    case XLA_FFI_DataType_F32:
-      return 4;
-    case XLA_FFI_DataType_BF16:
-      return 2;
-    default:
-      return 0;
-  }
-}
-
-/// Called on XLA's threads.
-XLA_FFI_Error* Handler(XLA_FFI_CallFrame* frame) {
-  if (!cpu::EntersExecution(frame)) return nullptr;
-  int64_t next = 0;
-  for (int64_t i = 0; i < frame->args.size; ++i) {
-    const auto& packed = *static_cast<const XLA_FFI_Buffer*>(frame->args.args[i]);
-    const size_t size = SizeOf(packed.dtype);
-    if (packed.rank != 1 || size == 0 || packed.dims[0] > frame->rets.size - next) {
-      return cpu::FfiError(frame, PJRT_Error_Code_INTERNAL, "not an array of numbers");
-    }
-    const char* from = static_cast<const char*>(packed.data);
-    for (int64_t k = 0; k < packed.dims[0]; ++k, from += size) {
-      std::memcpy(cpu::FfiData<void>(frame->rets.rets[next++]), from, size);
-    }
-  }
-  return nullptr;
-}
-
-[[maybe_unused]] const bool registered = RegisterWithClient<kTarget, Handler>();
 
 int64_t CountOf(stablehlo::Value packed) { return packed.valid() ? packed.dims()[0] : 0; }
 
@@ -72,7 +32,7 @@ NumberReader::NumberReader(std::string_view platform, stablehlo::Value floats,
     types.insert(types.end(), static_cast<size_t>(CountOf(packed)),
                  stablehlo::Type(packed.element(), {}));
   }
-  unpacked_ = stablehlo::CustomCall(arrays[0].builder(), kTarget, arrays, types);
+  unpacked_ = stablehlo::CustomCall(arrays[0].builder(), cpu::kUnpackNumbersTarget, arrays, types);
 }
 
 stablehlo::Value NumberReader::Float(int64_t index) const {

@@ -6,13 +6,17 @@
 #include "lowering/row_major.h"
 #include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
+#include "stablehlo/transposition.h"
 
 namespace torch_xla::lowering {
 
 using stablehlo::Cat;
 
+// The one call that StableHLO's layer writes itself, which does not see those of the CPU.
+static_assert(std::string_view(cpu::kTranspositionTarget) == stablehlo::kTransposition);
+
 std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& operands,
-                               const std::vector<stablehlo::Type>& results, std::string attributes,
+                               const std::vector<stablehlo::Type>& results, const cpu::Words& words,
                                std::vector<stablehlo::OutputOperandAlias> aliases) {
   stablehlo::Builder& builder = operands[0].builder();
   std::vector<Value> forms;
@@ -26,7 +30,7 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
     dims.insert(dims.end(), operand.dims().begin(), operand.dims().end());
   }
   stablehlo::CustomCallOptions options;
-  options.backend_config = std::move(attributes);
+  if (!words.empty()) options.backend_config = WordsText(words);
   options.aliases = std::move(aliases);
   if (has_form) {
     if (!options.backend_config.empty()) options.backend_config += ", ";
@@ -35,6 +39,10 @@ std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& ope
   for (Value form : forms) options.operand_layouts.push_back(RowMajor(form.rank()));
   for (const auto& type : results) options.result_layouts.push_back(RowMajor(type.rank()));
   return stablehlo::CustomCall(builder, target, forms, results, options);
+}
+
+std::string WordsText(const cpu::Words& words) {
+  return Cat(cpu::kWords, " = ", stablehlo::I64Array(words));
 }
 
 std::string BothForms(const std::vector<stablehlo::Type>& arguments, const FormBody& plain,

@@ -1,13 +1,12 @@
-// Tables of zeros but for a few rows, which are sums of others: the gradients of embeddings.
+// Tables of zeros but for a few rows, which are sums of others: the gradients of embeddings, which
+// a call makes (cpu/row_sums.h).
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
+#include "cpu/calls.h"
 #include "lowering/context.h"
-#include "runtime/ffi_abi.h"
 
 namespace torch_xla::lowering {
 
@@ -26,53 +25,8 @@ std::optional<AddedRows> FindAddedRows(const LoweringContext& cx, const ir::Node
 /// Whether it may be one.
 bool IsRowSums(const ir::Node& node);
 
-/// Words of an attribute that say where the operands of a call are that make such a table.
-constexpr size_t kRowSumsWords = 5;
-/// Adds these operands, but for `rows.grad`, which is operand `grad`, and those words.
-void AddOperands(const AddedRows& rows, int64_t grad, std::vector<Value>& operands, Dims& words);
-
-/// Integers of 32 or 64 bits, in a buffer of a call.
-class FfiIntegers {
- public:
-  explicit FfiIntegers(const void* buffer);
-  int64_t size() const { return size_; }
-  int64_t operator[](int64_t i) const {
-    return is_long_ ? static_cast<const int64_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
-  }
-
- private:
-  const void* data_;
-  bool is_long_;
-  int64_t size_;
-};
-
-/// to += from * scale, of `count` elements.
-using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
-AddRow FindAddRow();
-
-/// Such a table of `rows` rows, by the operands of a call.
-class RowSums {
- public:
-  RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, std::span<const int64_t> words,
-          int64_t rows);
-
-  int64_t columns() const { return columns_; }
-  /// Rows of the table that lie in the first cache.
-  int64_t few_rows() const { return int64_t{1} << shift_; }
-  /// Its rows `begin` to `end`, to `to`. Each row's sum is in the order of the indices.
-  void Make(int64_t begin, int64_t end, float* to) const;
-
- private:
-  struct Added {
-    int64_t row;
-    const float* from;
-    float scale;
-  };
-
-  int64_t columns_;
-  int shift_;  // few_rows(), as a power of two
-  std::vector<Added> added_;
-  std::vector<int64_t> starts_;  // in `added_`, of each few rows
-};
+/// What a call is told that makes such a table: adds its operands but for `rows.grad`, which is
+/// operand `grad`.
+cpu::AddedRowsCall AddOperands(const AddedRows& rows, int64_t grad, std::vector<Value>& operands);
 
 }  // namespace torch_xla::lowering

@@ -16,12 +16,14 @@
 #include "XLANativeFunctions.h"
 #include "aten/bridge.h"
 #include "aten/cpu_kernel.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "lowering/row_major.h"
 #include "ops/attention_cudnn.h"
-#include "ops/attention_library.h"
 #include "ops/dot.h"
-#include "ops/few_rows_library.h"
+#include "ops/matmul.h"
 #include "stablehlo/arithmetic.h"
 #include "tensor/device.h"
 
@@ -146,6 +148,43 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
       query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
+namespace lowering {
+namespace {
+
+std::vector<Value> MakeAttention(const char* target, const std::vector<Value>& operands,
+                                 const AttentionCall& call,
+                                 const std::vector<stablehlo::Type>& results, size_t others) {
+  // A mask is small, or read as it lies; the logsumexp has three dimensions.
+  auto layout = [](size_t rank, bool is_mask) {
+    return rank == 4 && !is_mask ? HeadsInside() : RowMajor(static_cast<int64_t>(rank));
+  };
+  stablehlo::CustomCallOptions options;
+  options.backend_config = WordsText(cpu::ToWords(
+      cpu::AttentionCall{call.is_causal, call.scale.has_value(), call.scale.value_or(0)}));
+  for (size_t i = 0; i < operands.size(); ++i)
+    options.operand_layouts.push_back(layout(operands[i].rank(), i == others));
+  for (const auto& type : results) options.result_layouts.push_back(layout(type.rank(), false));
+  return stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);
+}
+
+/// (query, key, value, mask if there is one) -> output, logsumexp; each [N, heads, length, width],
+/// the logsumexp [N, heads, length].
+std::vector<Value> CallAttention(const std::vector<Value>& operands, const AttentionCall& call,
+                                 const std::vector<stablehlo::Type>& results) {
+  return MakeAttention(cpu::kAttentionTarget, operands, call, results, 3);
+}
+
+/// (output's gradient, query, key, value, output, logsumexp, mask if there is one) -> gradients of
+/// query, key and value.
+std::vector<Value> CallAttentionBackward(const std::vector<Value>& operands,
+                                         const AttentionCall& call,
+                                         const std::vector<stablehlo::Type>& results) {
+  return MakeAttention(cpu::kAttentionBackwardTarget, operands, call, results, 6);
+}
+
+}  // namespace
+}  // namespace lowering
+
 namespace lowering::aten {
 namespace {
 
@@ -155,7 +194,8 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query
               std::vector<Kernel> possible) {
   return ChooseKernel(
       cx, operation,
-      {runtime::MlirName(query.element()), query.dim(2) <= kFewQueries ? "few" : "many"}, possible);
+      {runtime::MlirName(query.element()), query.dim(2) <= cpu::kFewQueries ? "few" : "many"},
+      possible);
 }
 
 Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_causal) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
 #include "lowering/row_major.h"
 #include "runtime/client.h"
@@ -100,7 +101,7 @@ Operand Plain(Value x) { return {x, RowMajor(x.rank())}; }
 Operand Made(Value x) { return {x, HeadsInside()}; }
 /// Keys and values: where few queries attend to them they are kept from call to call, and not to be
 /// laid out anew.
-Operand Kept(Value x, Value query) { return query.dim(2) <= kFewQueries ? Plain(x) : Made(x); }
+Operand Kept(Value x, Value query) { return query.dim(2) <= cpu::kFewQueries ? Plain(x) : Made(x); }
 
 std::vector<Value> Call(const char* target, const std::vector<Operand>& operands,
                         std::vector<Type> results, std::string config) {

@@ -5,9 +5,21 @@
 #include <optional>
 #include <vector>
 
-#include "ops/attention_library.h"
+#include "lowering/context.h"
 
 namespace torch_xla::lowering {
+
+/// Minor to major, of [N, heads, length, width]: by lengths before heads, as the products that make
+/// these arrays and take them have it, so that none is copied.
+inline const Dims& HeadsInside() {
+  static const Dims layout{3, 1, 2, 0};
+  return layout;
+}
+
+struct AttentionCall {
+  bool is_causal;
+  std::optional<double> scale;
+};
 
 /// Whether the devices are GPUs that have it: of compute capability 8.0 or more.
 bool HasCudnnAttention();
@@ -19,8 +31,9 @@ struct AttentionShape {
 };
 bool FitsCudnnAttention(const AttentionShape& shape, bool is_causal);
 
-/// (query, key, value, mask if there is one) -> output, logsumexp in float; shapes as in
-/// CallAttention. A query that may attend to nothing gets zeros, as its gradients do.
+/// (query, key, value, mask if there is one) -> output, logsumexp in float; each [N, heads, length,
+/// width], the logsumexp [N, heads, length]. A query that may attend to nothing gets zeros, as its
+/// gradients do.
 std::vector<Value> CallCudnnAttention(const std::vector<Value>& operands,
                                       const AttentionCall& call);
 /// (output's gradient, query, key, value, output, logsumexp, mask if there is one) -> gradients of

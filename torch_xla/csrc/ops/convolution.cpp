@@ -9,7 +9,7 @@
 // want, where they have one of the element type (dot.h). XLA:CPU runs many convolutions as naive
 // loops, and oneDNN is up to three times as fast as its best, so there it is
 // - a sum of elementwise products, one per kernel element, for depthwise kernels;
-// - a call of ATen's kernel (convolution_library.h);
+// - a call of ATen's kernel (cpu/convolution_call.h);
 // - where programs may call none, a matrix product over patches (im2col) if that is faster or
 //   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
 #include <ATen/ops/_convolution.h>
@@ -22,13 +22,14 @@
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
+#include "cpu/convolution_call.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "lowering/precision.h"
-#include "ops/convolution_library.h"
 #include "ops/dimension_map.h"
 #include "ops/dot.h"
-#include "ops/matmul_library.h"
+#include "ops/matmul.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering::aten {
@@ -118,10 +119,10 @@ class Geometry {
 
  private:
   bool IsPlain() const;
-  Kernel Choose(ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
+  Kernel Choose(cpu::ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
                 int64_t outputs, const Dims& lhs, const Dims& rhs, int64_t zeros = 1) const;
   Value ForwardBy(Kernel kernel, Value x, Value w, const Dims& result) const;
-  Value Library(ConvolutionPart part, Value lhs, Value rhs, Dims result,
+  Value Library(cpu::ConvolutionPart part, Value lhs, Value rhs, Dims result,
                 std::optional<Value> bias = std::nullopt) const;
   Value Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numbers,
                  stablehlo::ConvolutionOptions options) const;
@@ -235,8 +236,9 @@ bool Geometry::IsPlain() const {
 /// `lhs` and `rhs` are the sizes of the maps that a stablehlo.convolution would have as input
 /// and as kernel, the latter with its dilation; `zeros` is how many times larger its input
 /// would be by dilation with zeros.
-Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch, int64_t inputs,
-                        int64_t outputs, const Dims& lhs, const Dims& rhs, int64_t zeros) const {
+Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t batch,
+                        int64_t inputs, int64_t outputs, const Dims& lhs, const Dims& rhs,
+                        int64_t zeros) const {
   constexpr int64_t kMaxPatches = int64_t{1} << 26;
   constexpr int64_t kMaxTaps = 64;  // those of depthwise kernels are unrolled
   if (LacksConvolution(platform_, element)) return Kernel::kProduct;
@@ -268,13 +270,16 @@ Kernel Geometry::Choose(ConvolutionPart part, ElementType element, int64_t batch
                       possible);
 }
 
-Value Geometry::Library(ConvolutionPart part, Value lhs, Value rhs, Dims result,
+Value Geometry::Library(cpu::ConvolutionPart part, Value lhs, Value rhs, Dims result,
                         std::optional<Value> bias) const {
   const ElementType given = lhs.element();
   const ElementType element = MultipliesNatively(element_) ? element_ : given;
   if (bias) bias = Convert(*bias, element);
-  return Convert(CallConvolution(Convert(lhs, element), Convert(rhs, element), bias,
-                                 {part, stride_, padding_, dilation_, groups_, std::move(result)}),
+  std::vector<Value> operands{Convert(lhs, element), Convert(rhs, element)};
+  if (bias) operands.push_back(*bias);
+  const cpu::ConvolutionCall call{part, groups_, stride_, padding_, dilation_};
+  return Convert(CallLibrary(cpu::kConvolutionTarget, operands, {{element, std::move(result)}},
+                             call.Encode())[0],
                  given);
 }
 
@@ -304,9 +309,10 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
 Value Geometry::Forward(Value x, Value w, std::optional<Value> bias) const {
   const int64_t batch = x.dim(0), outputs = w.dim(0);
   const Dims result = Join({batch, outputs}, output_);
-  const Kernel kernel =
-      Choose(ConvolutionPart::kForward, x.element(), batch, x.dim(1), outputs, input_, window_);
-  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kForward, x, w, result, bias);
+  const Kernel kernel = Choose(cpu::ConvolutionPart::kForward, x.element(), batch, x.dim(1),
+                               outputs, input_, window_);
+  if (kernel == Kernel::kLibrary)
+    return Library(cpu::ConvolutionPart::kForward, x, w, result, bias);
   Value y = ForwardBy(kernel, x, w, result);
   return bias ? Add(y, BroadcastInDim(Convert(*bias, y.element()), result, {1})) : y;
 }
@@ -342,10 +348,10 @@ Value Geometry::ForwardBy(Kernel kernel, Value x, Value w, const Dims& result) c
 
 Value Geometry::InputGradient(Value dy, Value w) const {
   const int64_t batch = dy.dim(0), outputs = w.dim(0), inputs = w.dim(1) * groups_;
-  const Kernel form = Choose(ConvolutionPart::kInputGradient, dy.element(), batch, inputs, outputs,
-                             output_, window_, Product(stride_));
+  const Kernel form = Choose(cpu::ConvolutionPart::kInputGradient, dy.element(), batch, inputs,
+                             outputs, output_, window_, Product(stride_));
   if (form == Kernel::kLibrary) {
-    return Library(ConvolutionPart::kInputGradient, dy, w, Join({batch, inputs}, input_));
+    return Library(cpu::ConvolutionPart::kInputGradient, dy, w, Join({batch, inputs}, input_));
   }
   if (form == Kernel::kElementwise) {
     Value sum;
@@ -390,9 +396,10 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   for (int64_t i = 2; i < dy.rank(); ++i) batch_and_map.push_back(i);
   Dims spread;  // dy as a kernel, dilated by the stride
   for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
-  const Kernel kernel =
-      Choose(ConvolutionPart::kWeightGradient, x.element(), batch, inputs, outputs, input_, spread);
-  if (kernel == Kernel::kLibrary) return Library(ConvolutionPart::kWeightGradient, x, dy, result);
+  const Kernel kernel = Choose(cpu::ConvolutionPart::kWeightGradient, x.element(), batch, inputs,
+                               outputs, input_, spread);
+  if (kernel == Kernel::kLibrary)
+    return Library(cpu::ConvolutionPart::kWeightGradient, x, dy, result);
   if (kernel == Kernel::kElementwise) {
     Value padded = Padded(x);
     std::vector<Value> taps;

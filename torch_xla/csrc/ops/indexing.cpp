@@ -5,15 +5,71 @@
 
 #include "XLALowerings.h"
 #include "XLAOps.h"
-#include "lowering/elementwise.h"
-#include "lowering/strided_view.h"
-#include "ops/embedding_library.h"
-#include "ops/reduction.h"
+#include "cpu/calls.h"
 #include "distributed/sharding_lowering.h"
+#include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "lowering/row_sums.h"
+#include "lowering/strided_view.h"
+#include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
 namespace {
+
+/// Bags of the sum, or the mean, of rows, as PyTorch's embedding_bag has them.
+struct BagCall {
+  Value weight, indices, offsets;
+  std::optional<Value> per_sample_weights;
+  bool is_mean;
+  bool include_last_offset;
+  int64_t padding_idx;
+};
+
+bool IsFloat(Value x) { return x.element() == ElementType::kF32; }
+bool IsInteger(Value x) {
+  return x.element() == ElementType::kS64 || x.element() == ElementType::kS32;
+}
+
+bool IsChosen(const LoweringContext& cx, const char* operation) {
+  return ChooseKernel(cx, operation, {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
+         Kernel::kLibrary;
+}
+
+/// [num_weights, columns] of float, zeros but for those sums; none where a call is not the fastest.
+std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int64_t num_weights) {
+  const auto& [grad, index, of, scale, padding] = rows;
+  const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
+  if (!IsFloat(grad) || !IsInteger(index) || (of && !IsInteger(*of)) ||
+      (scale && !IsFloat(*scale)) || type.num_elements() == 0 ||
+      !IsChosen(cx, "embedding.gradient")) {
+    return std::nullopt;
+  }
+  KeepAddedRows(cx, rows);
+  std::vector<Value> operands{grad};
+  const cpu::AddedRowsCall call = AddOperands(rows, 0, operands);
+  return CallLibrary(cpu::kAddRowsTarget, operands, {type}, call)[0];
+}
+
+/// Output, the bag of each index and the sizes of bags, without paddings (both s64).
+std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, const BagCall& call) {
+  const auto& scale = call.per_sample_weights;
+  const int64_t bags = call.offsets.dim(0) - (call.include_last_offset ? 1 : 0);
+  const int64_t columns = call.weight.dim(1), indices = call.indices.dim(0);
+  if (!IsFloat(call.weight) || !IsInteger(call.indices) || !IsInteger(call.offsets) ||
+      (scale && !IsFloat(*scale)) || bags <= 0 || indices == 0 ||
+      call.weight.type().num_elements() == 0 || !IsChosen(cx, "embedding_bag")) {
+    return std::nullopt;
+  }
+  std::vector<Value> operands{call.weight, call.indices, call.offsets};
+  if (scale) operands.push_back(*scale);
+  return CallLibrary(cpu::kEmbeddingBagTarget, operands,
+                     {{ElementType::kF32, {bags, columns}},
+                      {ElementType::kS64, {indices}},
+                      {ElementType::kS64, {bags}}},
+                     cpu::EmbeddingBagCall{call.is_mean, std::max<int64_t>(call.padding_idx, -1)});
+}
 
 Dims TakeDims(Value x, int64_t dim, Value index) {
   Dims dims = x.dims();

@@ -1,17 +1,157 @@
 // Softmax and the losses with their gradients. Half types are computed in float.
+#include <ATen/core/Reduction.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
 
 #include "XLALowerings.h"
 #include "XLAOps.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+#include "lowering/number.h"
 #include "ops/indexing.h"
-#include "ops/loss_library.h"
 #include "ops/reduction.h"
-#include "ops/softmax_library.h"
 #include "stablehlo/arithmetic.h"
 #include "tensor/view.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+/// Rows [rows…, columns]: `x` and, where there is one, `bias` [columns], which is added to each.
+struct BiasedRows {
+  Value x;
+  std::optional<Value> bias;
+};
+
+/// Of each row: the maximum, and the logarithm of the sum of exp(x - maximum).
+struct RowSums {
+  Value maximum, log_sum;
+};
+
+bool CallsRows(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
+  const bool is_half = x.element() == ElementType::kBF16;
+  if (!is_half && x.element() != ElementType::kF32) return false;
+  if (x.rank() < 2 || dims != Dims{x.rank() - 1}) return false;
+  constexpr int64_t kLong = 1000, kMany = 1 << 20, kSome = 1 << 13;
+  const int64_t elements = x.type().num_elements();
+  return ChooseKernel(cx, operation,
+                      {is_half ? "bf16" : "f32", x.dim(-1) >= kLong ? "long" : "short",
+                       elements >= kMany   ? "many"
+                       : elements >= kSome ? "some"
+                                           : "few"},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
+
+/// Whether a call is the fastest for those of log-softmax over `dims`, of what is not empty.
+bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
+  return CallsRows(cx, "log_softmax", x, dims);
+}
+
+RowSums CallRowSums(const BiasedRows& rows) {
+  std::vector<Value> operands{rows.x};
+  if (rows.bias) operands.push_back(*rows.bias);
+  Dims sums = rows.x.dims();
+  sums.pop_back();
+  const stablehlo::Type type(rows.x.element(), sums);
+  const auto results = CallLibrary(cpu::kRowSumsTarget, operands, {type, type});
+  return {results[0], results[1]};
+}
+
+/// The gradient of log-softmax's argument where that of its result is `grad` [rows] at the class
+/// of each of [rows, columns], and zero elsewhere.
+Value CallCrossEntropyBackward(const BiasedRows& rows, const RowSums& sums, Value classes,
+                               Value grad) {
+  std::vector<Value> operands{rows.x, sums.maximum, sums.log_sum, classes, grad};
+  if (rows.bias) operands.push_back(*rows.bias);
+  return CallLibrary(cpu::kCrossEntropyBackwardTarget, operands, {rows.x.type()})[0];
+}
+
+/// Whether log-softmax over `dims`, and what cross entropy makes of it, are calls of their own.
+bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {
+  return x.element() == ElementType::kF32 && x.type().num_elements() > 0 &&
+         CallsRows(cx, "cross_entropy", x, dims);
+}
+
+/// Log-softmax as a whole, and the gradient of its argument from that of its result `output`.
+std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
+  if (!CallsCrossEntropy(cx, x, dims)) return std::nullopt;
+  return CallLibrary(cpu::kLogSoftmaxTarget, {x}, {x.type()})[0];
+}
+
+std::optional<Value> CallLogSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                            const Dims& dims) {
+  if (grad.element() != output.element() || !CallsCrossEntropy(cx, output, dims)) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kLogSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
+}
+
+/// The softmax of `x` over `dims`; `safe`: zeros where all of them are -inf.
+std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe) {
+  if (!CallsRows(cx, "softmax", x, dims)) return std::nullopt;
+  return CallLibrary(cpu::kSoftmaxTarget, {x}, {x.type()}, cpu::SoftmaxCall{safe})[0];
+}
+
+/// The gradient of its argument from that of its result `output`.
+std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
+                                         const Dims& dims) {
+  if (grad.element() != output.element() || !CallsRows(cx, "softmax", output, dims)) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
+}
+
+/// What PyTorch's nll_loss is given beside the logarithms. Classes out of range are the nearest
+/// one.
+struct NllCall {
+  Value target;                 // [rows] of s64
+  std::optional<Value> weight;  // [columns]
+  int64_t reduction;            // as at::Reduction has it
+  Number ignore_index;
+};
+
+bool Calls(const LoweringContext& cx, Value self, const NllCall& call) {
+  return self.rank() == 2 && call.target.element() == ElementType::kS64 &&
+         (!call.weight || call.weight->element() == ElementType::kF32) &&
+         CallsCrossEntropy(cx, self, {1});
+}
+
+std::vector<Value> Operands(const NllCall& call, std::initializer_list<Value> others) {
+  Value first = stablehlo::Slice(call.target, {0}, {1});
+  std::vector<Value> operands{call.target, stablehlo::Reshape(call.ignore_index.Like(first), {})};
+  operands.insert(operands.end(), others);
+  if (call.weight) operands.push_back(*call.weight);
+  return operands;
+}
+
+cpu::NllLossCall Form(const NllCall& call) { return {call.reduction, call.weight.has_value()}; }
+
+/// Of [rows, columns]: the loss, [rows] or a number, and the total weight; none where a call is not
+/// the fastest.
+std::optional<std::vector<Value>> CallNllLoss(const LoweringContext& cx, Value self,
+                                              const NllCall& call) {
+  if (!Calls(cx, self, call)) return std::nullopt;
+  const Dims dims = call.reduction == at::Reduction::None ? Dims{self.dim(0)} : Dims{};
+  return CallLibrary(cpu::kNllLossTarget, Operands(call, {self}),
+                     {{ElementType::kF32, dims}, {ElementType::kF32, {}}}, Form(call));
+}
+
+/// [rows, columns], zero but where `target` says.
+std::optional<Value> CallNllLossBackward(const LoweringContext& cx, Value grad_output, Value self,
+                                         const NllCall& call, Value total_weight) {
+  if (!Calls(cx, self, call) || grad_output.element() != ElementType::kF32 ||
+      total_weight.element() != ElementType::kF32) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kNllLossBackwardTarget, Operands(call, {grad_output, total_weight}),
+                     {self.type()}, Form(call))[0];
+}
+
+}  // namespace
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::lowering::aten {
 namespace {

@@ -6,18 +6,86 @@
 #include "XLALowerings.h"
 #include "XLAOps.h"
 #include "aten/bridge.h"
+#include "cpu/calls.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "lowering/precision.h"
 #include "ops/dot.h"
-#include "ops/few_rows_library.h"
-#include "ops/matmul_library.h"
-#include "ops/reduction_library.h"
+#include "ops/reduction.h"
 #include "runtime/platform.h"
 
 namespace torch_xla::lowering {
+
+bool MultipliesNatively(ElementType element) {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has && element == ElementType::kBF16;
+#else
+  return false;
+#endif
+}
+
+Value CallFewRows(Value rows, Value weights, bool by_columns) {
+  Dims dims = rows.dims();
+  dims.back() = weights.dim(weights.rank() - (by_columns ? 1 : 2));
+  return CallLibrary(cpu::kFewRowsTarget, {rows, weights}, {{ElementType::kF32, dims}},
+                     cpu::FewRowsCall{by_columns})[0];
+}
+
 namespace {
+
+/// A matrix, or a batch of them, as it lies in memory.
+struct MatrixOperand {
+  Value value;              // [*, rows, columns]
+  bool transposed = false;  // [*, columns, rows]
+};
+
+/// Whether ATen's products of an element type are made for this processor: those of what it
+/// multiplies natively, and float's on an Intel (MKL).
+bool HasTunedProducts(ElementType element) {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool is_intel = __builtin_cpu_is("intel");
+  if (element == ElementType::kF32) return is_intel;
+#endif
+  return MultipliesNatively(element);
+}
+
+/// Whether ATen multiplies matrices `from` one element type `to` another.
+bool HasMatmul(ElementType from, ElementType to) {
+  switch (from) {
+    case ElementType::kS8:
+      if (to == ElementType::kS32) return true;
+      [[fallthrough]];
+    case ElementType::kU8:
+    case ElementType::kS16:
+    case ElementType::kS32:
+    case ElementType::kS64:
+    case ElementType::kBF16:
+    case ElementType::kF32:
+    case ElementType::kF64:
+    case ElementType::kC64:
+    case ElementType::kC128:
+      return from == to;
+    default:
+      return false;
+  }
+}
+
+/// lhs times rhs [*, m, n] of `element`, rounded once, with `bias`, of the same type, which
+/// broadcasts to the result, where there is one; `*` is one dimension or none.
+Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, ElementType element,
+                 std::optional<Value> bias) {
+  Dims dims = lhs.value.dims();
+  const auto rank = static_cast<int64_t>(dims.size());
+  dims[rank - 2] = lhs.value.dim(rank - (lhs.transposed ? 1 : 2));
+  dims[rank - 1] = rhs.value.dim(rank - (rhs.transposed ? 2 : 1));
+  std::vector<Value> operands = {lhs.value, rhs.value};
+  if (bias) operands.push_back(*bias);
+  return CallLibrary(cpu::kMatmulTarget, operands, {{element, dims}},
+                     cpu::MatmulCall{lhs.transposed, rhs.transposed})[0];
+}
 
 Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers) {
   Dims dims;  // batch, free of lhs, free of rhs, contracting
@@ -203,9 +271,9 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
   return ChooseKernel(
       cx, "matmul",
       {runtime::MlirName(element),
-       rows <= 4          ? "few"
-       : rows <= kFewRows ? "some"
-                          : "many",
+       rows <= 4               ? "few"
+       : rows <= cpu::kFewRows ? "some"
+                               : "many",
        transposed.rhs ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
        HasTunedProducts(element) ? "tuned" : "other", products < long_ones ? "short" : "long",
        transposed.lhs ? "transposed" : "plain"},

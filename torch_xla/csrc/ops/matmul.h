@@ -1,7 +1,28 @@
-// StableHLO's dot_general on tensors.
+// Products of matrices: calls of a few rows, which other lowerings make too, and StableHLO's
+// dot_general on tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "lowering/context.h"
+
+namespace torch_xla::lowering {
+
+/// Whether the processor has instructions for products of that element type, besides float's.
+bool MultipliesNatively(ElementType element);
+
+/// Whether there is a product of a few rows of that element type.
+inline bool HasFewRows(ElementType element) {
+  return element == ElementType::kF32 || element == ElementType::kBF16;
+}
+
+/// rows [*, m, k] times weights [*, n, k], transposed, or, by columns, [*, k, n]: [*, m, n] of
+/// float. Both are of f32 or of bf16.
+Value CallFewRows(Value rows, Value weights, bool by_columns = false);
+
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::aten {
 

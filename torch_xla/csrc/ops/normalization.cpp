@@ -2,7 +2,7 @@
 // array and then scale and shift; they differ in which (struct Axes). Statistics of half
 // types are computed in float. Plain reductions: XLA fuses them with what is around them,
 // and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
-// Where the table of kernels wants it they are calls (normalization_library.h).
+// Where the table of kernels wants it they are calls (cpu/normalization.cpp).
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
@@ -17,8 +17,154 @@
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
-#include "ops/normalization_library.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+using stablehlo::Convert;
+
+using cpu::NormalizedForm;
+using cpu::NormalizedGroups;
+
+/// Running statistics of a batch norm, those that there are; `momentum` is a number of double.
+struct RunningValues {
+  std::optional<Value> mean, variance, momentum;
+};
+
+/// What alone reads the output of a batch norm, and is part of its call.
+struct Rectifier {
+  const ir::Node* relu = nullptr;  // or there is none
+  std::optional<Value> addend;     // between the two
+};
+
+/// A gradient, of the output of a batch norm's rectifier where that is given.
+struct RectifiedGrad {
+  Value grad;
+  std::optional<Value> rectified = std::nullopt;
+};
+
+stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
+
+/// Whether a call is to normalize `input`, with `others`, values or none.
+bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
+                        const std::vector<std::optional<Value>>& others) {
+  auto fits = [&](const Value& value) {
+    return value.element() == ElementType::kF32 || value.element() == input.element();
+  };
+  if (input.element() != ElementType::kF32 && input.element() != ElementType::kBF16) return false;
+  if (input.type().num_elements() == 0) return false;
+  for (const auto& other : others) {
+    if (other && !fits(*other)) return false;
+    // Else the composition says what is wrong.
+    if (other && other->rank() == 1 && form.is_batch() && other->dim(0) != form.channels) {
+      return false;
+    }
+  }
+  static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
+  return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)], {},
+                      {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
+}
+
+Rectifier FindRectifier(LoweringContext& cx) {
+  const ir::Node& node = cx.node();
+  Rectifier rectifier{cx.NextSoleReader(node), std::nullopt};
+  // Of bfloat16 there would be a rounding less.
+  if (const ir::Node* add = rectifier.relu;
+      add && &add->op() == &ir::ops::add_Tensor && cx.output_element() == ElementType::kF32) {
+    const auto& operands = add->operands();
+    const ir::Value& addend = operands[operands[0].node.get() == &node ? 1 : 0];
+    if (!IsNumber(operands[2], 1) || addend.shape() != node.shape(0) || !cx.IsLowered(addend)) {
+      return {};
+    }
+    rectifier = {cx.NextSoleReader(*add), cx.Lowered(addend)};
+  }
+  if (!rectifier.relu || &rectifier.relu->op() != &ir::ops::relu) return {};
+  return rectifier;
+}
+
+/// What `grad_output` of a batch norm's gradient is made of, where that alone reads it.
+RectifiedGrad FindRectifiedGrad(LoweringContext& cx, Value grad_output) {
+  const ir::Value& value = cx.node().operands()[0];
+  const ir::Node& gate = *value.node;
+  if (&gate.op() != &ir::ops::threshold_backward || cx.SoleReader(gate) != &cx.node() ||
+      !IsNumber(gate.operands()[2], 0)) {
+    return {grad_output};
+  }
+  const ir::Value &grad = gate.operands()[0], &rectified = gate.operands()[1];
+  for (const ir::Value* operand : {&grad, &rectified}) {
+    if (operand->shape() != value.shape() || !cx.IsLowered(*operand)) return {grad_output};
+  }
+  return {cx.Lowered(grad), cx.Lowered(rectified)};
+}
+
+/// Output, mean and inverse standard deviation in the shapes of the node's results, and what there
+/// is of `running`; `eps` is a number of double. The output is that of the rectifier, if any.
+std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
+                                     const std::optional<Value>& weight,
+                                     const std::optional<Value>& bias, Value eps,
+                                     const RunningValues& running = {},
+                                     const Rectifier& rectifier = {}) {
+  std::vector<Value> operands{input, eps};
+  std::vector<stablehlo::Type> types{cx.output_type(0), InFloat(cx.output_type(1)),
+                                     InFloat(cx.output_type(2))};
+  std::vector<stablehlo::OutputOperandAlias> aliases;
+  for (const auto& parameter : {weight, bias}) {
+    if (parameter) operands.push_back(Convert(*parameter, ElementType::kF32));
+  }
+  for (const auto& statistic : {running.mean, running.variance}) {
+    if (!statistic) continue;
+    aliases.push_back({static_cast<int64_t>(types.size()), static_cast<int64_t>(operands.size())});
+    operands.push_back(Convert(*statistic, ElementType::kF32));
+    types.push_back(operands.back().type());
+  }
+  if (!aliases.empty()) operands.push_back(*running.momentum);
+  if (rectifier.addend) operands.push_back(*rectifier.addend);
+  std::vector<Value> results =
+      CallLibrary(cpu::kNormalizationTarget, operands, types,
+                  cpu::NormalizationCall{form, weight.has_value(), bias.has_value(),
+                                         running.mean.has_value(), running.variance.has_value(),
+                                         rectifier.relu != nullptr, rectifier.addend.has_value()},
+                  aliases);
+  for (size_t i = 0; i < results.size(); ++i)
+    results[i] = Convert(results[i], cx.output_element(i));
+  return results;
+}
+
+/// Gradients of input, weight and bias, those of them that have a shape in the node.
+std::vector<Value> CallNormalizationBackward(LoweringContext& cx, const RectifiedGrad& grad_output,
+                                             Value input, Value mean, Value inverse_std,
+                                             const NormalizedForm& form,
+                                             const std::optional<Value>& weight) {
+  const std::optional<Value>& rectified = grad_output.rectified;
+  std::vector<Value> operands{Convert(grad_output.grad, input.element()), input};
+  for (Value moment : {mean, inverse_std}) {
+    operands.push_back(Convert(moment, ElementType::kF32));
+  }
+  if (weight) operands.push_back(Convert(*weight, ElementType::kF32));
+  if (rectified) operands.push_back(Convert(*rectified, input.element()));
+  bool gives[3];
+  std::vector<stablehlo::Type> types;
+  for (size_t i = 0; i < 3; ++i) {
+    gives[i] = static_cast<bool>(cx.node().shape(i));
+    if (gives[i]) types.push_back(i == 0 ? cx.output_type(i) : InFloat(cx.output_type(i)));
+  }
+  const std::vector<Value> results =
+      CallLibrary(cpu::kNormalizationBackwardTarget, operands, types,
+                  cpu::NormalizationBackwardCall{form, gives[0], gives[1], gives[2],
+                                                 weight.has_value(), rectified.has_value()});
+  std::vector<Value> gradients(3);
+  for (size_t i = 0, next = 0; i < 3; ++i) {
+    if (gives[i]) gradients[i] = Convert(results[next++], cx.output_element(i));
+  }
+  return gradients;
+}
+
+}  // namespace
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::lowering::aten {
 namespace {

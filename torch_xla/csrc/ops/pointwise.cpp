@@ -1,5 +1,7 @@
 // Ops that compute each element from the elements at the same place. Those with an
 // exact counterpart in StableHLO are named in the yaml and have no function here.
+#include "ops/pointwise.h"
+
 #include <torch/version.h>
 
 #include <cmath>
@@ -7,10 +9,32 @@
 #include <numbers>
 
 #include "XLALowerings.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
-#include "ops/pointwise_library.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering {
+
+std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<Value>& operands) {
+  const std::string_view name = cx.node().op().name;
+  const int64_t function = cpu::FindPointwise(name);
+  const stablehlo::Type& type = operands[0].type();
+  if (function < 0 || !runtime::IsFloat(type.element) || runtime::ByteWidth(type.element) < 4) {
+    return std::nullopt;
+  }
+  // Fewer are fused with what is around them.
+  const bool is_large = type.num_elements() >= 1 << 12;
+  if (ChooseKernel(cx, "pointwise", {name, is_large ? "large" : "small"},
+                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kPointwiseTarget, operands, {type}, cpu::PointwiseCall{function})[0];
+}
+
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::lowering::aten {
 namespace {

@@ -10,12 +10,48 @@
 #include <numeric>
 
 #include "XLALowerings.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "ops/dimension_map.h"
 #include "ops/indexing.h"
-#include "ops/pooling_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
+
+namespace torch_xla::lowering {
+namespace {
+
+/// Of the dimensions that are pooled, or those before them.
+int64_t Product(const Dims& dims, int64_t from, int64_t to) {
+  int64_t product = 1;
+  for (int64_t i = from; i < to; ++i) product *= dims[i];
+  return product;
+}
+
+/// Of an input of dimensions `dims`, the last `pooled` of which make a plane: `grad_output` goes
+/// where `indices`, of its shape, say in the plane. Nothing where no call is made.
+std::optional<Value> CallMaxPoolBackward(const LoweringContext& cx, Value grad_output,
+                                         Value indices, const Dims& dims, int64_t pooled) {
+  const ElementType element = grad_output.element();
+  const auto rank = static_cast<int64_t>(dims.size());
+  const int64_t planes = Product(dims, 0, rank - pooled);
+  const int64_t inputs = Product(dims, rank - pooled, rank);
+  if ((element != ElementType::kF32 && element != ElementType::kF64) ||
+      inputs > std::numeric_limits<int32_t>::max() ||
+      ChooseKernel(cx, "max_pool.gradient", {}, {Kernel::kStableHlo, Kernel::kLibrary}) !=
+          Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  const int64_t outputs = Product(grad_output.dims(), rank - pooled, rank);
+  // As the forward pass had them.
+  indices = stablehlo::Convert(indices, ElementType::kS32);
+  return CallLibrary(cpu::kMaxPoolBackwardTarget, {grad_output, indices}, {{element, dims}},
+                     cpu::MaxPoolBackwardCall{planes, inputs, outputs})[0];
+}
+
+}  // namespace
+}  // namespace torch_xla::lowering
 
 namespace torch_xla::lowering::aten {
 namespace {

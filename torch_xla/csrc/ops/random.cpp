@@ -5,10 +5,11 @@
 #include <numeric>
 
 #include "XLALowerings.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "ops/order.h"
-#include "ops/random_library.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 
@@ -16,6 +17,12 @@ namespace torch_xla::lowering {
 namespace {
 
 using namespace stablehlo;  // NOLINT: formulas
+
+/// What rng_bit_generator (Philox) gives after `blocks` blocks of 4 words, from the state [seed,
+/// 0]. `seed` is a number of 64 bits, `type` one of u32 or u64.
+Value CallRandomBits(Value seed, int64_t blocks, const stablehlo::Type& type) {
+  return CallLibrary(cpu::kRandomBitsTarget, {seed}, {type}, cpu::RandomBitsCall{blocks})[0];
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

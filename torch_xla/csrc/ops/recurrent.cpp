@@ -3,11 +3,12 @@
 #include "ops/recurrent.h"
 
 #include "XLALowerings.h"
+#include "cpu/calls.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "ops/dot.h"
 #include "ops/indexing.h"
-#include "ops/recurrent_library.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {
@@ -123,7 +124,8 @@ std::vector<Value> Recurrent(LoweringContext& cx, Value gates, Value weight, Val
   if (CallsLibrary(cx, gates, which)) {
     std::vector<Value> operands{gates, weight, bias, hidden};
     if (cell) operands.push_back(*cell);
-    return CallRecurrent(which, reverse, operands, OutputTypes(cx));
+    return CallLibrary(cpu::kRecurrentTarget, operands, OutputTypes(cx),
+                       cpu::RecurrentCall{which == Cell::kLstm, reverse});
   }
   const ElementType element = gates.element(), wide = ComputeType(element);
   const int64_t times = gates.dim(0);
@@ -166,7 +168,8 @@ std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weig
     std::vector<Value> operands{grad, weight, hidden};
     operands.insert(operands.end(), states.begin(), states.end());
     if (cell) operands.insert(operands.end(), {*cell, *grad_cell});
-    return CallRecurrentBackward(which, reverse, operands, OutputTypes(cx));
+    return CallLibrary(cpu::kRecurrentBackwardTarget, operands, OutputTypes(cx),
+                       cpu::RecurrentCall{which == Cell::kLstm, reverse});
   }
   const ElementType element = grad.element(), wide = ComputeType(element);
   const int64_t times = grad.dim(0);

@@ -8,14 +8,128 @@
 #include <limits>
 
 #include "XLALowerings.h"
+#include "XLAOps.h"
+#include "cpu/calls.h"
+#include "ir/attributes.h"
 #include "lowering/elementwise.h"
-#include "ops/column_sums_library.h"
-#include "ops/reduction_library.h"
+#include "lowering/kernel_choice.h"
+#include "lowering/library_call.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering {
 namespace {
+
+bool IsLast(const Dims& dims, int64_t rank) {
+  return std::all_of(dims.begin(), dims.end(),
+                     [&](int64_t dim) { return dim >= rank - std::ssize(dims); });
+}
+
+/// `large` and `is_long` are how many elements there are, and make one of the result, at least.
+std::optional<Value> CallReduction(const LoweringContext& cx, std::string_view name, Value x,
+                                   const Dims& dims, int64_t large, int64_t is_long,
+                                   cpu::Reduction operation, double p = 0) {
+  Dims kept;
+  int64_t length = 1;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (std::find(dims.begin(), dims.end(), i) == dims.end()) {
+      kept.push_back(x.dim(i));
+    } else {
+      length *= x.dim(i);
+    }
+  }
+  if (length <= 1 || x.type().num_elements() == 0) return std::nullopt;
+  if (ChooseKernel(
+          cx, name,
+          {IsLast(dims, x.rank()) ? "last" : "others", length >= is_long ? "long" : "short",
+           x.type().num_elements() >= large ? "large" : "small"},
+          {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  cpu::Words words = cpu::ToWords(cpu::ReductionCall{operation, p});
+  words.insert(words.end(), dims.begin(), dims.end());
+  const ElementType element =
+      operation == cpu::Reduction::kSum ? ComputeType(x.element()) : x.element();
+  return CallLibrary(cpu::kReductionTarget, {x}, {{element, kept}}, words)[0];
+}
+
+bool IsWide(Value x) {
+  return x.element() == ElementType::kF32 || x.element() == ElementType::kF64;
+}
+
+/// Each of the next gives nothing where no call is made.
+/// In float, of bfloat16.
+std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
+  // XLA converts bfloat16 one element after the other.
+  const bool is_half = x.element() == ElementType::kBF16 && IsLast(dims, x.rank());
+  if (is_half) return CallReduction(cx, "sum", x, dims, 1 << 14, 64, cpu::Reduction::kSum);
+  if (!IsWide(x)) return std::nullopt;
+  return CallReduction(cx, "sum", x, dims, 1 << 17, 1024, cpu::Reduction::kSum);
+}
+
+std::optional<Value> CallProduct(const LoweringContext& cx, Value x, const Dims& dims) {
+  // ATen's takes one dimension; those at the end are one.
+  if (!IsWide(x) || !IsLast(dims, x.rank())) return std::nullopt;
+  return CallReduction(cx, "product", x, dims, 1 << 14, 64, cpu::Reduction::kProduct);
+}
+
+/// kMax or kMin, NaN where there is one.
+std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,
+                                 ReduceOp op) {
+  if (!runtime::IsFloat(x.element())) return std::nullopt;
+  return CallReduction(cx, "extreme", x, dims, 1 << 14, 1024,
+                       op == ReduceOp::kMax ? cpu::Reduction::kMax : cpu::Reduction::kMin);
+}
+
+/// The norms of order `p`.
+std::optional<Value> CallNorm(const LoweringContext& cx, Value x, const Dims& dims, double p) {
+  if (!IsWide(x) || !(p > 0)) return std::nullopt;
+  // XLA does not have in memory what it sums.
+  return CallReduction(cx, "norm", x, dims, 1 << 13, 64, cpu::Reduction::kNorm, p);
+}
+
+/// Whether a view shows all elements of its operand, those of a row next to each other: products
+/// read transposed matrices as they are, so that they need not be in memory.
+bool ShowsRows(const ir::Node& view) {
+  ir::AttributeReader words(view.attributes());
+  const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
+  return !sizes.empty() && strides.back() == 1 &&
+         view.shape(0)->numel == view.operands()[0].shape()->numel;
+}
+
+/// Whether what the node that is lowered reads is in memory: a parameter of the program, or what
+/// others read, too. Else XLA may sum what it computes. Each reader has views of its own.
+bool IsInMemory(LoweringContext& cx) {
+  const ir::Node* reader = &cx.node();
+  for (;;) {
+    const ir::Value& operand = reader->operands()[0];
+    const ir::Node& node = *operand.node;
+    const bool is_view = &node.op() == &ir::ops::as_strided;
+    if (is_view && !ShowsRows(node)) return false;
+    if (operand.index > 0 || cx.SoleReader(node) != reader) return true;
+    if (!is_view) return &node.op() == &ir::ops::device_data;
+    reader = &node;
+  }
+}
+
+/// The sum over `dims` of the first operand of the node that is lowered, in float of bfloat16;
+/// nothing where no call is made.
+std::optional<Value> CallColumnSums(LoweringContext& cx, Value x, const Dims& dims) {
+  const auto reduced = std::ssize(dims);
+  const bool is_first =
+      std::all_of(dims.begin(), dims.end(), [&](int64_t i) { return i < reduced; });
+  if (!is_first || reduced == x.rank() || x.type().num_elements() == 0 ||
+      (x.element() != ElementType::kF32 && x.element() != ElementType::kBF16) || !IsInMemory(cx)) {
+    return std::nullopt;
+  }
+  const Dims kept(x.dims().begin() + reduced, x.dims().end());
+  const bool is_large = x.type().num_elements() >= 1 << 12;
+  if (ChooseKernel(cx, "column_sums", {is_large ? "large" : "small"},
+                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kColumnSumsTarget, {x}, {{ElementType::kF32, kept}})[0];
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -30,6 +144,16 @@ stablehlo::Window PrefixWindow(Value x, int64_t dim) {
 bool IsTrivialScan(Value x) { return x.rank() == 0 || x.type().num_elements() == 0; }
 
 }  // namespace
+
+std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y) {
+  if (!IsWide(x) || x.element() != y.element()) return std::nullopt;
+  const bool is_large = x.type().num_elements() >= 1 << 12;
+  if (ChooseKernel(cx, "dot", {is_large ? "large" : "small"},
+                   {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
+    return std::nullopt;
+  }
+  return CallLibrary(cpu::kDotTarget, {x, y}, {{x.element(), {}}})[0];
+}
 
 // Comparing with the extreme keeps both passes plain reductions, which fuse and vectorize
 // (the more so in 32 bits).

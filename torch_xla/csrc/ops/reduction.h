@@ -1,12 +1,17 @@
 // Reductions and scans that other lowerings are made of, too.
 #pragma once
 
+#include <optional>
+
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
 
 /// The sum over `dims`, by a call where that is faster.
 Value Sum(const LoweringContext& cx, Value x, const Dims& dims);
+
+/// The product of two vectors by a call; nothing where none is made.
+std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y);
 
 /// The largest or the least (kMax, kMin) over `dims` as PyTorch has it: a NaN beats every number.
 /// Of floats, XLA:CPU's own may drop a NaN, which does not matter where it comes back in what is

@@ -9,7 +9,7 @@
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "ops/cephes_tables.h"
-#include "ops/pointwise_library.h"
+#include "ops/pointwise.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {

@@ -9,9 +9,8 @@
 #include <variant>
 
 #include "lowering/context.h"
-#include "ops/empty_library.h"
 #include "ops/stablehlo_op.h"
-#include "ops/stack_library.h"
+#include "ops/stack.h"
 #include "python/bindings.h"
 #include "stablehlo/arithmetic.h"
 

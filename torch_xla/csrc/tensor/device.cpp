@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "cpu/table.h"
 #include "debug/environment.h"
 #include "runtime/errors.h"
 #include "runtime/flag_check.h"
@@ -98,6 +99,7 @@ runtime::Client& GetClient() {
   if (!client.load()) {
     runtime::Client* made = CreateClient();
     if (debug::EnvFlag("XLA_USE_SPMD")) EnterSpmdMode(*made);
+    cpu::RegisterCalls(*made);
     for (auto* hook : ClientHooks()) hook(*made);
     client.store(made, std::memory_order_release);
   }

@@ -1,0 +1,118 @@
+// Sums of a matrix's rows into one, as the gradient of a linear layer's bias is: a call, where the
+// matrix is in memory for others anyhow. XLA:CPU sums windows of the rows, and then those sums, by
+// two kernels for each shape, which it compiles first.
+#include <algorithm>
+
+#include "cpu/calls.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/float_loops.h"
+#include "cpu/handlers.h"
+#include "cpu/instruction_sets.h"
+
+namespace torch_xla::cpu {
+namespace {
+
+using namespace runtime::pjrt;
+
+// ---------------------------------------------------------------- the kernel
+
+template <typename T>
+struct Rows {
+  const T* data;
+  int64_t stride, count;
+
+  Rows From(int64_t row, int64_t column) const {
+    return {data + row * stride + column, stride, count - row};
+  }
+};
+
+/// sums[i] += rows[0][i] + … + rows[kRows - 1][i]
+template <int kRows, typename T>
+C10_ALWAYS_INLINE void AddFew(const Rows<T>& rows, int64_t columns, float* sums) {
+  ForEach(columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    V lanes[kRows];
+    for (int row = 0; row < kRows; ++row) lanes[row] = Load<V>(rows.data + row * rows.stride + i);
+    for (int left = kRows / 2; left > 0; left /= 2) {
+      for (int row = 0; row < left; ++row) lanes[row] += lanes[row + left];
+    }
+    Store<V>(Load<V>(sums + i) + lanes[0], sums + i);
+  });
+}
+
+/// Adds the rows to sums[0] … sums[columns - 1].
+template <typename T>
+C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
+  constexpr int kFew = 8;           // rows at once
+  constexpr int64_t kBlock = 64;    // rows, so few that a float's sum does not lose much
+  constexpr int64_t kWidth = 1024;  // columns, whose sums stay in the first cache
+  float block[kWidth];
+  for (int64_t column = 0; column < columns; column += kWidth) {
+    const int64_t width = std::min(kWidth, columns - column);
+    for (int64_t row = 0; row < rows.count; row += kBlock) {
+      const int64_t end = std::min(rows.count, row + kBlock);
+      std::fill_n(block, width, 0.0F);
+      int64_t next = row;
+      for (; next + kFew <= end; next += kFew) AddFew<kFew>(rows.From(next, column), width, block);
+      for (; next < end; ++next) AddFew<1>(rows.From(next, column), width, block);
+      for (int64_t i = 0; i < width; ++i) sums[column + i] += block[i];
+    }
+  }
+}
+
+template <typename T>
+using AddRows = void (*)(const Rows<T>&, int64_t, double*);
+
+template <typename T>
+void Baseline(const Rows<T>& rows, int64_t columns, double* sums) {
+  Add(rows, columns, sums);
+}
+template <typename T>
+TORCH_XLA_AVX2 void Avx2(const Rows<T>& rows, int64_t columns, double* sums) {
+  Add(rows, columns, sums);
+}
+template <typename T>
+TORCH_XLA_AVX512 void Avx512(const Rows<T>& rows, int64_t columns, double* sums) {
+  Add(rows, columns, sums);
+}
+
+// ---------------------------------------------------------------- the call
+
+template <typename T>
+void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, float* results) {
+  static const auto add = ForThisProcessor<AddRows<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
+  const int64_t parts = FfiParts(frame, rows.count * columns, 1 << 15);
+  // Threads take columns, or rows where these are few.
+  const bool by_rows = columns < 64 * parts;
+  std::vector<double> sums((by_rows ? parts : 1) * columns);
+  const int64_t groups = (columns + kFloatLanes - 1) / kFloatLanes;
+  RunParts(frame, parts, by_rows ? rows.count : groups, [&](int64_t i, int64_t begin, int64_t end) {
+    if (by_rows) {
+      Rows<T> some = rows.From(begin, 0);
+      some.count = end - begin;
+      return add(some, columns, sums.data() + i * columns);
+    }
+    begin *= kFloatLanes;
+    end = std::min(end * kFloatLanes, columns);
+    add(rows.From(0, begin), end - begin, sums.data() + begin);
+  });
+  for (int64_t part = 1; by_rows && part < parts; ++part) {
+    for (int64_t i = 0; i < columns; ++i) sums[i] += sums[part * columns + i];
+  }
+  for (int64_t i = 0; i < columns; ++i) results[i] = static_cast<float>(sums[i]);
+}
+
+}  // namespace
+
+void RunColumnSums(const XLA_FFI_CallFrame& frame) {
+  const at::Tensor x = FfiTensor(frame.args.args[0]), result = FfiTensor(frame.rets.rets[0]);
+  const int64_t columns = result.numel(), count = x.numel() / columns;
+  auto* const results = result.mutable_data_ptr<float>();
+  if (x.scalar_type() == at::kFloat) {
+    Sum(frame, Rows<float>{x.const_data_ptr<float>(), columns, count}, columns, results);
+  } else {
+    using c10::BFloat16;
+    Sum(frame, Rows<BFloat16>{x.const_data_ptr<BFloat16>(), columns, count}, columns, results);
+  }
+}
+
+}  // namespace torch_xla::cpu

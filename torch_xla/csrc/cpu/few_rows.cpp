@@ -1,0 +1,299 @@
+#include "cpu/few_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "cpu/calls.h"
+#include "cpu/ffi_parts.h"
+#include "cpu/ffi_tensor.h"
+#include "cpu/float_vectors.h"
+#include "cpu/handlers.h"
+#include "cpu/instruction_sets.h"
+#include "cpu/product_tile.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")
+#endif
+
+namespace torch_xla::cpu {
+namespace {
+
+using namespace runtime::pjrt;
+
+template <int kLanes, typename T>
+C10_ALWAYS_INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
+  alignas(kLanes * sizeof(T)) unsigned char some[kLanes * sizeof(T)] = {};
+  std::memcpy(some, from, count * sizeof(T));
+  return Load<Lanes<kLanes>>(reinterpret_cast<const T*>(some));
+}
+
+/// Sums of lanes, four of them left.
+template <int kLanes>
+C10_ALWAYS_INLINE Lanes<4> Fold(Lanes<kLanes> x) {
+  if constexpr (kLanes == 16) {
+    return Fold<8>(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                   __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+  } else if constexpr (kLanes == 8) {
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  } else {
+    return x;
+  }
+}
+
+/// Elements, of what memory gives in the meantime.
+template <typename T>
+constexpr int64_t kAhead = 8192 / sizeof(T);
+
+/// kRows x kColumns of the result.
+template <int kLanes, int kRows, int kColumns, typename T>
+C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t column) {
+  const int64_t k = product.k;
+  const T* rows = product.rows + row * k;
+  const T* weights = product.weights + column * k;
+  Lanes<kLanes> sums[kColumns][kRows] = {};
+  int64_t l = 0;
+  for (; l + kLanes <= k; l += kLanes) {
+    Lanes<kLanes> xs[kRows];
+    for (int i = 0; i < kRows; ++i) xs[i] = Load<Lanes<kLanes>>(rows + i * k + l);
+    for (int j = 0; j < kColumns; ++j) {
+      // As the weights lie: rows are too short for the processor to see where it goes.
+      __builtin_prefetch(weights + kColumns * l + j * kLanes + kAhead<T>);
+      const auto w = Load<Lanes<kLanes>>(weights + j * k + l);
+      for (int i = 0; i < kRows; ++i) sums[j][i] += w * xs[i];
+    }
+  }
+  if (l < k) {
+    Lanes<kLanes> xs[kRows];
+    for (int i = 0; i < kRows; ++i) xs[i] = LoadFirst<kLanes>(rows + i * k + l, k - l);
+    for (int j = 0; j < kColumns; ++j) {
+      const auto w = LoadFirst<kLanes>(weights + j * k + l, k - l);
+      for (int i = 0; i < kRows; ++i) sums[j][i] += w * xs[i];
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    float* out = product.out + (row + i) * product.out_stride + column;
+    if constexpr (kColumns == 4) {
+      const Lanes<4> a = Fold<kLanes>(sums[0][i]), b = Fold<kLanes>(sums[1][i]);
+      const Lanes<4> c = Fold<kLanes>(sums[2][i]), d = Fold<kLanes>(sums[3][i]);
+      const Lanes<4> ab =
+          __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Lanes<4> cd =
+          __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      Lanes<4> sum =
+          __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+      if (product.accumulate) sum += Load<Lanes<4>>(out);
+      std::memcpy(out, &sum, sizeof(sum));
+    } else {
+      static_assert(kColumns == 1);
+      const Lanes<4> a = Fold<kLanes>(sums[0][i]);
+      const float sum = (a[0] + a[2]) + (a[1] + a[3]);
+      *out = product.accumulate ? *out + sum : sum;
+    }
+  }
+}
+
+/// `kRows` at a time, as many as there are registers for.
+template <int kLanes, int kRows, typename T>
+C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
+  for (; column + 4 <= end; column += 4) {
+    int64_t row = 0;
+    for (; row + kRows <= product.m; row += kRows) Tile<kLanes, kRows, 4>(product, row, column);
+    for (; row < product.m; ++row) Tile<kLanes, 1, 4>(product, row, column);
+  }
+  for (; column < end; ++column) {
+    for (int64_t row = 0; row < product.m; ++row) Tile<kLanes, 1, 1>(product, row, column);
+  }
+}
+
+/// Terms of the sums at a time, whose weights stay in the nearest cache.
+constexpr int64_t kPanelDepth = 64;
+
+/// Adds to some columns of the result; the weights of a term lie side by side.
+template <int kLanes, int kVectors, int kRows>
+C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64_t m,
+                                    const float* panel, int64_t depth, float* out,
+                                    int64_t out_stride, bool starts) {
+  for (; m >= kRows; m -= kRows, rows += kRows * row_stride, out += kRows * out_stride) {
+    MultiplyTile<kLanes, kVectors, kRows>(rows, row_stride, 1, panel, kVectors * kLanes, depth, out,
+                                          out_stride, !starts);
+  }
+  if constexpr (kRows > 1) {
+    AddPanelRows<kLanes, kVectors, kRows / 2>(rows, row_stride, m, panel, depth, out, out_stride,
+                                              starts);
+  }
+}
+
+/// kVectors * kLanes columns: their weights are transposed, a few terms at a time.
+template <int kLanes, int kVectors, int kRows, typename T>
+C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
+  constexpr int kWidth = kVectors * kLanes;
+  alignas(64) float panel[kPanelDepth * kWidth];
+  alignas(64) float converted[std::is_same_v<T, float> ? 1 : kFewRows * kPanelDepth];
+  for (int64_t begin = 0; begin < product.k; begin += kPanelDepth) {
+    const int64_t depth = std::min(kPanelDepth, product.k - begin);
+    for (int v = 0; v < kVectors; ++v) {
+      for (int64_t l = 0; l < depth; l += kLanes) {
+        Lanes<kLanes> block[kLanes];
+        for (int j = 0; j < kLanes; ++j) {
+          const T* from = product.weights + (column + v * kLanes + j) * product.k + begin + l;
+          __builtin_prefetch(from + kPanelDepth, 0, 2);
+          block[j] =
+              l + kLanes <= depth ? Load<Lanes<kLanes>>(from) : LoadFirst<kLanes>(from, depth - l);
+        }
+        Transpose<kLanes>(block);
+        for (int j = 0; j < kLanes; ++j) {
+          std::memcpy(panel + ((l + j) * kVectors + v) * kLanes, &block[j], sizeof(block[j]));
+        }
+      }
+    }
+    const bool starts = begin == 0 && !product.accumulate;
+    float* out = product.out + column;
+    if constexpr (std::is_same_v<T, float>) {
+      AddPanelRows<kLanes, kVectors, kRows>(product.rows + begin, product.k, product.m, panel,
+                                            depth, out, product.out_stride, starts);
+    } else {
+      for (int64_t row = 0; row < product.m; row += kFewRows) {
+        const int64_t count = std::min(kFewRows, product.m - row);
+        for (int64_t i = 0; i < count; ++i) {
+          const T* from = product.rows + (row + i) * product.k + begin;
+          for (int64_t l = 0; l < depth; ++l)
+            converted[i * kPanelDepth + l] = Load<float>(from + l);
+        }
+        AddPanelRows<kLanes, kVectors, kRows>(converted, kPanelDepth, count, panel, depth,
+                                              out + row * product.out_stride, product.out_stride,
+                                              starts);
+      }
+    }
+  }
+}
+
+/// `kDepth` terms of the sums of a row's columns: weights that lie by columns are read as they lie.
+template <int kLanes, int kDepth, typename T>
+C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
+  const T* weights = product.weights + l * product.n;
+  const bool starts = l == 0 && !product.accumulate;
+  const int64_t ahead = kDepth * std::max<int64_t>(1, kAhead<T> / (kDepth * product.n)) * product.n;
+  for (int64_t column = begin; column + kLanes <= end; column += kLanes) {
+    Lanes<kLanes> w[kDepth];
+    for (int t = 0; t < kDepth; ++t) {
+      w[t] = Load<Lanes<kLanes>>(weights + t * product.n + column);
+      if constexpr (kDepth > 1) __builtin_prefetch(weights + t * product.n + column + ahead);
+    }
+    for (int64_t row = 0; row < product.m; ++row) {
+      const T* x = product.rows + row * product.k + l;
+      float* out = product.out + row * product.out_stride + column;
+      Lanes<kLanes> sum = starts ? Lanes<kLanes>{} : Load<Lanes<kLanes>>(out);
+      for (int t = 0; t < kDepth; ++t) sum += w[t] * Load<float>(x + t);
+      std::memcpy(out, &sum, sizeof(sum));
+    }
+  }
+  for (int64_t column = end - (end - begin) % kLanes; column < end; ++column) {
+    for (int64_t row = 0; row < product.m; ++row) {
+      const T* x = product.rows + row * product.k + l;
+      float& out = product.out[row * product.out_stride + column];
+      float sum = starts ? 0 : out;
+      for (int t = 0; t < kDepth; ++t)
+        sum += Load<float>(weights + t * product.n + column) * Load<float>(x + t);
+      out = sum;
+    }
+  }
+}
+
+template <int kLanes, typename T>
+C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t end) {
+  constexpr int kDepth = 8;
+  if (product.k == 0 && !product.accumulate) {
+    for (int64_t row = 0; row < product.m; ++row) {
+      std::fill_n(product.out + row * product.out_stride + begin, end - begin, 0.f);
+    }
+  }
+  int64_t l = 0;
+  for (; l + kDepth <= product.k; l += kDepth) AddTerms<kLanes, kDepth>(product, l, begin, end);
+  for (; l < product.k; ++l) AddTerms<kLanes, 1>(product, l, begin, end);
+}
+
+template <int kLanes, int kRows, typename T>
+C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
+  if (product.by_columns) return Terms<kLanes>(product, begin, end);
+  // From how many rows on transposing the weights costs less than summing lanes for each row.
+  // Weights that come from memory are better read as they lie, unless each row would have to
+  // convert them.
+  constexpr int64_t kCache = 512 << 10;
+  const bool is_near = product.n * product.k * static_cast<int64_t>(sizeof(T)) <= kCache;
+  const int64_t least_rows = is_near ? 8 : std::is_same_v<T, float> ? 32 : 16;
+  if (product.m >= least_rows && product.k > 0) {
+    constexpr int kPanelRows = kRows * 2;
+    for (; begin + 2 * kLanes <= end; begin += 2 * kLanes) {
+      Panel<kLanes, 2, kPanelRows>(product, begin);
+    }
+    for (; begin + kLanes <= end; begin += kLanes) Panel<kLanes, 1, kPanelRows>(product, begin);
+  }
+  Columns<kLanes, kRows>(product, begin, end);
+}
+
+template <typename T>
+using Function = void (*)(const FewRows<T>&, int64_t, int64_t);
+
+template <typename T>
+void Baseline(const FewRows<T>& product, int64_t begin, int64_t end) {
+  Compute<4, 2>(product, begin, end);
+}
+
+template <typename T>
+TORCH_XLA_AVX2 void Avx2(const FewRows<T>& product, int64_t begin, int64_t end) {
+  Compute<8, 2>(product, begin, end);
+}
+
+template <typename T>
+TORCH_XLA_AVX512 void Avx512(const FewRows<T>& product, int64_t begin, int64_t end) {
+  Compute<16, 4>(product, begin, end);
+}
+
+template <typename T>
+void Multiply(const XLA_FFI_CallFrame& frame) {
+  const auto& rows = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
+  const auto& out = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
+  const int64_t batch = rows.rank - 2;
+  FewRows<T> product{.rows = static_cast<const T*>(rows.data),
+                     .weights = FfiData<const T>(frame.args.args[1]),
+                     .out = static_cast<float*>(out.data),
+                     .m = out.dims[batch],
+                     .n = out.dims[batch + 1],
+                     .k = rows.dims[batch + 1],
+                     .out_stride = out.dims[batch + 1],
+                     .by_columns = CallOf<FewRowsCall>(frame).by_columns != 0};
+  const int64_t m = product.m, n = product.n, k = product.k;
+  int64_t columns = n;
+  for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
+  if (columns * m == 0) return;
+  InParts(frame, columns, k * (1 + m / 4), 1 << 17, [&](int64_t, int64_t column, int64_t end) {
+    FewRows<T> some = product;
+    while (column < end) {
+      const int64_t at = column / n, first = column % n, last = std::min(n, first + end - column);
+      some.rows = product.rows + at * m * k;
+      some.weights = product.weights + at * n * k;
+      some.out = product.out + at * m * n;
+      some.Run(first, last);
+      column += last - first;
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void FewRows<T>::Run(int64_t begin, int64_t end) const {
+  static const Function<T> best = ForThisProcessor<Function<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
+  best(*this, begin, end);
+}
+
+template struct FewRows<float>;
+template struct FewRows<c10::BFloat16>;
+
+void RunFewRows(const XLA_FFI_CallFrame& frame) {
+  IsFfiFloat(frame.args.args[0]) ? Multiply<float>(frame) : Multiply<c10::BFloat16>(frame);
+}
+
+}  // namespace torch_xla::cpu

@@ -1,0 +1,61 @@
+// Products of matrices by ATen's kernels (oneDNN, MKL), called from the program on the device's
+// memory: XLA:CPU's library multiplies float alone, the other types are loops there, and bfloat16
+// is converted, which a processor may multiply itself at two to eight times the speed.
+#include <ATen/ops/_int_mm.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+
+#include "cpu/aten_calls.h"
+#include "cpu/calls.h"
+#include "cpu/ffi_threads.h"
+#include "cpu/handlers.h"
+
+namespace torch_xla::cpu {
+namespace {
+
+using namespace runtime::pjrt;
+
+/// The dimension of the result that threads share out: the longer one, as each packs all of the
+/// operand that has it not.
+int64_t BestCut(const at::Tensor& out, int64_t threads, bool is_widened) {
+  const int64_t rows = out.dim() - 2;
+  if (is_widened) return rows;  // whose kernel writes to nothing but whole rows
+  if (rows == 1 && out.size(0) >= threads) return 0;
+  return out.size(rows) >= out.size(rows + 1) ? rows : rows + 1;
+}
+
+}  // namespace
+
+void RunMatmul(const XLA_FFI_CallFrame& frame) {
+  const auto call = CallOf<MatmulCall>(frame);
+  at::Tensor lhs = FfiTensor(frame.args.args[0]), rhs = FfiTensor(frame.args.args[1]);
+  if (call.lhs_transposed) lhs = lhs.transpose(-2, -1);
+  if (call.rhs_transposed) rhs = rhs.transpose(-2, -1);
+  const at::Tensor result = FfiTensor(frame.rets.rets[0]);
+  at::Tensor bias;
+  if (frame.args.size == 3) bias = FfiTensor(frame.args.args[2]).expand(result.sizes());
+  // Less than this is not worth a second thread.
+  constexpr int64_t kLeast = 1 << 20;
+  const bool is_widened = result.scalar_type() != lhs.scalar_type();
+  const int64_t threads = FfiThreads(frame), cut = BestCut(result, threads, is_widened);
+  const int64_t rows = result.dim() - 2, products = result.numel() * lhs.size(-1);
+  const int64_t parts = FfiParts(frame, products, kLeast, result.size(cut));
+  RunOnFfiThreads(frame, parts, [&](int64_t i) {
+    const AtenCalls calls;
+    const at::Tensor a = Part(lhs, cut == rows + 1 ? -1 : cut, i, parts);
+    const at::Tensor b = Part(rhs, cut == rows ? -1 : cut, i, parts);
+    at::Tensor out = Part(result, cut, i, parts);
+    if (is_widened) {
+      at::_int_mm_out(out, a, b);
+    } else if (bias.defined()) {
+      at::addmm_out(out, Part(bias, cut, i, parts), a, b);
+    } else if (out.dim() == 3) {
+      at::bmm_out(out, a, b);
+    } else {
+      at::mm_out(out, a, b);
+    }
+  });
+}
+
+}  // namespace torch_xla::cpu
