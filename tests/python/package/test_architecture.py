@@ -48,9 +48,7 @@ _FLOORS = [
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
     "cpu": ["convolution_product convolution_winograd"],
-    "lowering": ["context cpu_kernel kernel_choice"],
     "runtime": [
-        "buffer_type element_type",
         "client client_impl compile_only compile_options errors plugin plugin_library",
     ],
     "stablehlo": ["builder function_text text"],

@@ -8,6 +8,7 @@
 #include "cpu/ffi_handler.h"
 #include "cpu/ffi_tensor.h"
 #include "lowering/cpu_kernel.h"
+#include "lowering/may_call.h"
 #include "rules/argument_decoder.h"
 #include "tensor/device.h"
 

@@ -15,7 +15,7 @@
 #include "exec/worker.h"
 #include "ir/dump.h"
 #include "lowering/context.h"
-#include "lowering/kernel_choice.h"
+#include "lowering/may_call.h"
 #include "stablehlo/joined_dims.h"
 #include "tensor/device.h"
 #include "tensor/node_factory.h"

@@ -20,7 +20,7 @@
 #include "exec/split.h"
 #include "exec/worker.h"
 #include "ir/dump.h"
-#include "lowering/kernel_choice.h"
+#include "lowering/may_call.h"
 #include "runtime/platform.h"
 #include "tensor/device.h"
 #include "tensor/events.h"

@@ -1,7 +1,7 @@
 #include "exec/number_reader.h"
 
 #include "cpu/calls.h"
-#include "lowering/kernel_choice.h"
+#include "lowering/may_call.h"
 
 namespace torch_xla::lazy {
 namespace {

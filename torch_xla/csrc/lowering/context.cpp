@@ -8,7 +8,7 @@
 #include "XLAOps.h"
 #include "debug/environment.h"
 #include "ir/attributes.h"
-#include "lowering/kernel_choice.h"
+#include "lowering/may_call.h"
 #include "lowering/result_type.h"
 #include "runtime/platform.h"
 

@@ -2,25 +2,12 @@
 
 #include <c10/util/Exception.h>
 
-#include <mutex>
-#include <set>
-
-#include "debug/environment.h"
+#include "lowering/may_call.h"
 #include "lowering/row_major.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::lowering {
 namespace {
-
-struct Platforms {
-  std::mutex mutex;
-  std::set<std::string, std::less<>> names;
-};
-
-Platforms& Enabled() {
-  static auto& platforms = *new Platforms;
-  return platforms;
-}
 
 /// `name = array<i64: 1, 2>`; nothing for an empty list.
 std::string ListAttribute(std::string_view name, const std::vector<int64_t>& values) {
@@ -48,17 +35,6 @@ std::string CallAttributes(const ir::Node& node) {
 }
 
 }  // namespace
-
-bool HasCpuKernels(std::string_view platform) {
-  std::lock_guard<std::mutex> lock(Enabled().mutex);
-  return Enabled().names.contains(platform);
-}
-
-void EnableCpuKernels(std::string platform) {
-  if (!debug::EnvFlag("XLA_CPU_KERNELS", /*otherwise=*/true)) return;
-  std::lock_guard<std::mutex> lock(Enabled().mutex);
-  Enabled().names.insert(std::move(platform));
-}
 
 std::vector<Value> CpuKernel(LoweringContext& cx) {
   const ir::Node& node = cx.node();

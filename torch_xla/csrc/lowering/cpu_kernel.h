@@ -12,11 +12,6 @@ namespace torch_xla::lowering {
 /// Target of the custom call.
 inline constexpr const char* kCpuKernelTarget = "torch_xla.cpu_kernel";
 
-/// Whether programs for the platform may call CPU kernels.
-bool HasCpuKernels(std::string_view platform);
-/// The handler is registered with the platform's client.
-void EnableCpuKernels(std::string platform);
-
 /// The results of the node being lowered, by the CPU kernel of its operator.
 std::vector<Value> CpuKernel(LoweringContext& cx);
 

@@ -8,12 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "lowering/cpu_kernel.h"
-
 namespace torch_xla::lowering {
 namespace {
-
-thread_local bool calls_allowed = false;
 
 /// `kind` is words; "*" matches any, and what is missing at the end too.
 struct Row {
@@ -90,7 +86,7 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
   const bool calls = MayCallLibraries(cx.platform());
   auto takes = [&](const Row& row) {
     const bool is_call = row.kernel == Kernel::kLibrary || row.kernel == Kernel::kFewRows;
-    if (row.kernel == Kernel::kCudnn ? !calls_allowed : is_call && !calls) return false;
+    if (row.kernel == Kernel::kCudnn ? !LibraryCalls::Allowed() : is_call && !calls) return false;
     return std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
            Matches(row, operation, cx.platform(), kind);
   };
@@ -105,18 +101,11 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
 
 }  // namespace
 
-LibraryCalls::LibraryCalls(bool allowed) : before_(calls_allowed) { calls_allowed = allowed; }
-LibraryCalls::~LibraryCalls() { calls_allowed = before_; }
-
-bool MayCallLibraries(std::string_view platform) {
-  return calls_allowed && HasCpuKernels(platform);
-}
-
 Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,
                     const std::vector<Kernel>& possible) {
   const Kernel kernel = Choose(cx, operation, kind, possible);
-  if (!calls_allowed) return kernel;  // checked or exported, not run
+  if (!LibraryCalls::Allowed()) return kernel;  // checked or exported, not run
   std::string words;
   for (std::string_view word : kind) words.append(words.empty() ? "" : " ").append(word);
   std::lock_guard<std::mutex> lock(Chosen().mutex);

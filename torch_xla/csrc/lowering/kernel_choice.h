@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lowering/context.h"
+#include "lowering/may_call.h"
 
 namespace torch_xla::lowering {
 
@@ -21,23 +22,6 @@ enum class Kernel {
   kFewRows,      // the same of ours for a few rows (cpu/few_rows.h)
   kCudnn,        // a call of cuDNN's kernel, which XLA's plugin makes
 };
-
-/// While it lives, programs that this thread lowers may call libraries of this process where these
-/// are faster: they run here, on one device. Programs that are exported or partitioned may not.
-class LibraryCalls {
- public:
-  explicit LibraryCalls(bool allowed);
-  LibraryCalls(const LibraryCalls&) = delete;
-  LibraryCalls& operator=(const LibraryCalls&) = delete;
-  ~LibraryCalls();
-
- private:
-  const bool before_;
-};
-
-/// Whether the program that this thread lowers may call those of this library, on this platform;
-/// XLA_CPU_KERNELS=0 forbids it.
-bool MayCallLibraries(std::string_view platform);
 
 /// The implementation of `operation`, one of `possible`, for the program that `cx` lowers. `kind`
 /// says what its shapes are like, a word for each column of the table; the first row that matches
