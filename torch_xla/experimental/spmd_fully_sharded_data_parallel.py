@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC
-from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla.distributed import spmd
+from torch_xla.distributed.fsdp.wrap import recursive_wrap
 from torch_xla.distributed.spmd.mesh import Axis, PartitionSpec
 
 _WRAPPED = "_orig_module"
@@ -84,10 +84,13 @@ class SpmdFullyShardedDataParallel(nn.Module):
                     f"{mesh}"
                 )
         if auto_wrap_policy is not None:
-            wrap_children(
+            recursive_wrap(
                 module,
                 auto_wrap_policy,
                 auto_wrapper_callable or SpmdFullyShardedDataParallel,
+                ignored_modules=set(),
+                ignored_params=set(),
+                only_wrap_children=True,
                 mesh=mesh,
                 shard_output=shard_output,
                 extra_data_axis=extra_data_axis,

@@ -14,17 +14,11 @@ from typing import Any
 
 import torch
 
-from torch_xla._internal.nested_data import (
-    DataWrapper as DataWrapper,
-)
-from torch_xla._internal.nested_data import (
-    for_each_instance as for_each_instance,
-)
-from torch_xla._internal.nested_data import (
-    for_each_instance_rewrite as for_each_instance_rewrite,
-)
-from torch_xla._internal.nested_data import (
-    map_tensors as map_tensors,
+from torch_xla._internal.nested_data import (  # noqa: F401
+    DataWrapper,
+    for_each_instance,
+    for_each_instance_rewrite,
+    map_tensors,
 )
 
 

@@ -15,54 +15,25 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal.device import memory
-from torch_xla._internal.device.memory import (
+from torch_xla._internal.device.memory import (  # noqa: F401 - of this module, too
     Device,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
 )
-from torch_xla._internal.device.memory import device_name as _device_name
-from torch_xla._internal.device.memory import (
-    empty_cache as empty_cache,
-)
-from torch_xla._internal.device.memory import (
-    max_memory_allocated as max_memory_allocated,
-)
-from torch_xla._internal.device.memory import (
-    max_memory_reserved as max_memory_reserved,
-)
-from torch_xla._internal.device.memory import (
-    mem_get_info as mem_get_info,
-)
-from torch_xla._internal.device.memory import (
-    memory_allocated as memory_allocated,
-)
-from torch_xla._internal.device.memory import (
-    memory_reserved as memory_reserved,
-)
-from torch_xla._internal.device.memory import (
-    memory_stats as memory_stats,
-)
-from torch_xla._internal.device.memory import (
-    reset_max_memory_allocated as reset_max_memory_allocated,
-)
-from torch_xla._internal.device.memory import (
-    reset_peak_memory_stats as reset_peak_memory_stats,
-)
-from torch_xla._internal.device.streams import (
-    Event as Event,
-)
-from torch_xla._internal.device.streams import (
-    Stream as Stream,
-)
-from torch_xla._internal.device.streams import (
-    current_stream as current_stream,
-)
-from torch_xla._internal.device.streams import (
-    default_stream as default_stream,
-)
-from torch_xla._internal.device.streams import (
-    set_stream as set_stream,
-)
-from torch_xla._internal.device.streams import (
-    stream as stream,
+from torch_xla._internal.device.streams import (  # noqa: F401
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
 )
 from torch_xla._internal.plugins import device_counts
 from torch_xla._internal.tensors import is_xla
@@ -114,14 +85,14 @@ def current_device() -> int:
 
 def set_device(device: Device) -> None:
     """Makes ``device`` the current one; an ordinal below 0 or None changes nothing."""
-    _XLAC._xla_set_default_device(_device_name(device))
+    _XLAC._xla_set_default_device(memory.device_name(device))
 
 
 class device:  # noqa: N801 - named as in torch.cuda
     """Context manager under which ``device`` is the current one."""
 
     def __init__(self, device: Device) -> None:
-        self._name = _device_name(device)
+        self._name = memory.device_name(device)
 
     def __enter__(self) -> None:
         self._previous = _XLAC._xla_set_default_device(self._name)
@@ -139,7 +110,7 @@ class device_of(device):  # noqa: N801 - named as in torch.cuda
 
 def get_device_name(device: Device = None) -> str:
     """Returns the hardware's own name, for example ``"NVIDIA H100 80GB HBM3"``."""
-    return _XLAC._xla_device_kind(_device_name(device))
+    return _XLAC._xla_device_kind(memory.device_name(device))
 
 
 def synchronize(device: Device = None) -> None:
@@ -149,11 +120,11 @@ def synchronize(device: Device = None) -> None:
     """
     if not is_initialized():
         return
-    _XLAC._xla_wait_device_ops([_device_name(device)])
+    _XLAC._xla_wait_device_ops([memory.device_name(device)])
 
 
 def _rng_device(device: Device) -> str:
-    name = _device_name(device)
+    name = memory.device_name(device)
     if not is_initialized() and int(name.removeprefix("xla:")) >= device_count():
         init()  # Whose devices are then looked at.
     return name
@@ -161,7 +132,7 @@ def _rng_device(device: Device) -> str:
 
 def manual_seed(seed: int) -> None:
     """Sets the seed of the current device, an integer of 64 bits."""
-    _XLAC._xla_set_rng_seed(int(seed) & SEED_MASK, _device_name(None))
+    _XLAC._xla_set_rng_seed(int(seed) & SEED_MASK, memory.device_name(None))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -211,7 +182,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 def initial_seed() -> int:
     """Returns the state of the current device's random number generator."""
-    return _XLAC._xla_get_rng_seed(_device_name(None)) & SEED_MASK
+    return _XLAC._xla_get_rng_seed(memory.device_name(None)) & SEED_MASK
 
 
 def seed() -> None:

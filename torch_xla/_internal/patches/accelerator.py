@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._C._dynamo import eval_frame
 
+from torch_xla._internal.device import memory, streams
 from torch_xla._internal.device import module as device_module
 from torch_xla._internal.plugins import platform_choice
 
@@ -54,17 +55,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exchangeDevice": _exchange_device,
     "maybeExchangeDevice": _exchange_device,
     "getDeviceCapability": _device_capability,
-    "getStream": device_module.current_stream,
-    "setStream": device_module.set_stream,
+    "getStream": streams.current_stream,
+    "setStream": streams.set_stream,
     "synchronizeDevice": device_module.synchronize,
     "isAllocatorInitialized": device_module.is_initialized,
-    "emptyCache": device_module.empty_cache,
+    "emptyCache": memory.empty_cache,
     "emptyHostCache": lambda: None,
-    "getDeviceStats": device_module.memory_stats,
-    "getMemoryInfo": device_module.mem_get_info,
+    "getDeviceStats": memory.memory_stats,
+    "getMemoryInfo": memory.mem_get_info,
     # PJRT counts no allocations: there is no sum to forget.
     "resetAccumulatedStats": lambda index: None,
-    "resetPeakStats": device_module.reset_peak_memory_stats,
+    "resetPeakStats": memory.reset_peak_memory_stats,
 }
 
 
@@ -84,7 +85,7 @@ def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def get_current_stream(device: torch.device) -> Any:
         if device.type == "xla":
-            return device_module.current_stream(device)
+            return streams.current_stream(device)
         return original(device)
 
     return _untraced(get_current_stream)

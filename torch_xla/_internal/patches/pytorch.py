@@ -32,13 +32,23 @@ from torch.utils.data._utils import pin_memory as pinning
 from torch_xla import _XLAC
 from torch_xla._internal import dynamo_backend, tensors
 from torch_xla._internal.compile import recomputation
-from torch_xla._internal.device import dlpack, storage_location
-from torch_xla._internal.device import memory as device_memory
-from torch_xla._internal.device import module as device_module
+from torch_xla._internal.device import (
+    dlpack,
+    storage_location,
+)
+from torch_xla._internal.device import (
+    memory as device_memory,
+)
+from torch_xla._internal.device import (
+    module as device_module,
+)
 from torch_xla._internal.patches import accelerator
 from torch_xla._internal.tensors import is_xla
 
 _MARK = "_torch_xla_replaces"
+
+# The names of what was replaced.
+replaced: list[str] = []
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Any:
@@ -49,6 +59,7 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -
     replacement = functools.wraps(original)(make(original))
     setattr(replacement, _MARK, True)
     setattr(owner, name, replacement)
+    replaced.append(name)
     return replacement
 
 
@@ -396,21 +407,31 @@ def _replace_stream_of_dynamo() -> None:
 # ------------------------------------------------------- what the replicas have not
 
 
-def _for_mesh_of_groups(original: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch makes neither groups nor coordinates for a mesh of xla, and misses them later."""
+_NO_GROUPS = (
+    "a DeviceMesh of xla has no process groups, which fully_shard, DTensor and parallelize_module "
+    "ask for. In SPMD mode (torch_xla.runtime.use_spmd(), one process, no launcher) "
+    "distribute_tensor and mark_sharding work; replicas shard parameters with "
+    "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel, and make groups with "
+    "torch.distributed.new_group"
+)
 
-    def method(self: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
+
+def _get_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_group(self: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
         if self.device_type == "xla" and not hasattr(self, "_dim_group_names"):
-            raise RuntimeError(
-                "a DeviceMesh of xla has no process groups, which fully_shard, DTensor and "
-                "parallelize_module ask for. In SPMD mode (torch_xla.runtime.use_spmd(), one "
-                "process, no launcher) distribute_tensor and mark_sharding work; replicas shard "
-                "parameters with torch_xla.distributed.fsdp.XlaFullyShardedDataParallel, and make "
-                "groups with torch.distributed.new_group"
-            )
+            raise RuntimeError(_NO_GROUPS)
         return original(self, *args, **kwargs)
 
-    return method
+    return get_group
+
+
+class _NoCoordinate:
+    """What a mesh finds under the name of an attribute that PyTorch gives to those with groups."""
+
+    def __get__(self, mesh: DeviceMesh | None, owner: Any) -> Any:
+        if mesh is None:
+            return self
+        raise RuntimeError(_NO_GROUPS)
 
 
 def _sync_batch_norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -457,13 +478,8 @@ def apply() -> None:
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
-    for name in (
-        "get_group",
-        "get_coordinate",
-        "_sym_get_coordinate",
-        "_is_current_rank_part_of_mesh",
-    ):
-        if hasattr(DeviceMesh, name):  # The last two are PyTorch's own business.
-            _replace(DeviceMesh, name, _for_mesh_of_groups)
+    _replace(DeviceMesh, "get_group", _get_group)
+    if not hasattr(DeviceMesh, "_coordinate_on_dim"):
+        setattr(DeviceMesh, "_coordinate_on_dim", _NoCoordinate())  # noqa: B010
     _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010

@@ -6,13 +6,12 @@ They are those of ``torch.distributed.fsdp.wrap``, but that the number of parame
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import wrap
-
-from torch_xla._internal.auto_wrap import for_torch
 
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
@@ -79,6 +78,21 @@ def size_based_auto_wrap_policy(
     )
 
 
+def _for_torch(policy: Callable[..., bool]) -> Callable[..., bool]:
+    """Returns a policy as torch calls it: with ``module``, ``recurse`` and ``nonwrapped_numel``.
+
+    Those that are written for ``torch_xla.distributed.fsdp`` name the last ``unwrapped_params``.
+    """
+    parameters = inspect.signature(policy).parameters
+    if "unwrapped_params" not in parameters:
+        return policy
+
+    def adapted(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        return policy(module=module, recurse=recurse, unwrapped_params=nonwrapped_numel)
+
+    return adapted
+
+
 def recursive_wrap(
     module: nn.Module,
     auto_wrap_policy: Callable[..., bool],
@@ -104,7 +118,7 @@ def recursive_wrap(
     """
     return wrap._recursive_wrap(
         module,
-        for_torch(auto_wrap_policy),
+        _for_torch(auto_wrap_policy),
         wrapper_cls,
         ignored_modules,
         ignored_params,

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
-from torch_xla._internal.auto_wrap import wrap_children
 from torch_xla._internal.compile.step import sync
 from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 from torch_xla.distributed.fsdp.bucket import Bucket, Place, Sharding, gather, reduce
 from torch_xla.distributed.fsdp.state_dict_utils import WRAPPED, clean_name
+from torch_xla.distributed.fsdp.wrap import recursive_wrap
 
 
 def _materialize(module: nn.Module, init: Callable[[nn.Module], None] | None) -> None:
@@ -145,10 +145,13 @@ class XlaFullyShardedDataParallel(nn.Module):
         if isinstance(module, XlaFullyShardedDataParallel):
             raise ValueError("XlaFullyShardedDataParallel: the module is wrapped already")
         if auto_wrap_policy is not None:
-            wrap_children(
+            recursive_wrap(
                 module,
                 auto_wrap_policy,
                 auto_wrapper_callable or XlaFullyShardedDataParallel,
+                ignored_modules=set(),
+                ignored_params=set(),
+                only_wrap_children=True,
                 reshard_after_forward=reshard_after_forward,
                 flatten_parameters=flatten_parameters,
                 execute_sharding_on_init=execute_sharding_on_init,
