@@ -84,7 +84,7 @@ from torch_xla import config as config  # noqa: E402
 from torch_xla._internal import variables as _variables  # noqa: E402
 from torch_xla._internal.compile import auto_step as _auto_step  # noqa: E402
 from torch_xla._internal.compile import higher_order as _higher_order  # noqa: E402
-from torch_xla._internal.compile import regions as _regions  # noqa: E402
+from torch_xla._internal.compile import traced_region as _traced_region  # noqa: E402
 from torch_xla._internal.compile.step import sync as sync  # noqa: E402
 from torch_xla._internal.device import module as _device_module  # noqa: E402
 from torch_xla._internal.device import storage_location as _storage_location  # noqa: E402
@@ -207,7 +207,7 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
         TypeError: A value is no text, number or bool. A name that the compiler does not know is
             an error at the next sync.
     """
-    _XLAC._xla_set_compile_options(_regions.as_options(options))
+    _XLAC._xla_set_compile_options(_traced_region.as_options(options))
 
 
 def step() -> contextlib.AbstractContextManager[Any]:
@@ -216,7 +216,7 @@ def step() -> contextlib.AbstractContextManager[Any]:
     What was traced earlier stays out of the step's graph, and the step's graph is launched at
     the end of the block. When the block raises, nothing is launched.
     """
-    return _regions.Region()
+    return _traced_region.Region()
 
 
 def compile(
@@ -256,7 +256,7 @@ def compile(
         TypeError: ``f`` is not callable.
         ValueError: ``max_different_graphs`` is below 1.
     """
-    region = _regions.Region(full_graph, name, max_different_graphs, custom_compile_options)
+    region = _traced_region.Region(full_graph, name, max_different_graphs, custom_compile_options)
     if replay:
         from torch_xla._internal.replay import functions as _replay
 

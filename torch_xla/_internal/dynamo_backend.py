@@ -21,7 +21,7 @@ def xla(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
     if not options:
         return openxla(graph, example_inputs, **kwargs)
     from torch_xla import _XLAC
-    from torch_xla._internal.compile.regions import as_options
+    from torch_xla._internal.compile.traced_region import as_options
 
     settings = _XLAC._xla_compile_settings(as_options(options), "")
     compiled = openxla(graph, example_inputs, **kwargs)

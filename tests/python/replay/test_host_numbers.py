@@ -18,7 +18,7 @@ from testing.replay import (
 )
 
 import torch_xla
-from torch_xla._internal.replay import host as replay_host
+from torch_xla._internal.replay import host_numbers
 
 mse = torch.nn.functional.mse_loss
 optim = torch.optim
@@ -221,13 +221,13 @@ def test_patched_optimizer_is_refused(device, monkeypatch):
 
     monkeypatch.setattr(module, "_single_tensor_adam", other)
     monkeypatch.setattr(module, "_multi_tensor_adam", other)
-    replay_host._is_known.cache_clear()
+    host_numbers._is_known.cache_clear()
     try:
         refused(
             training(lambda model: optim.Adam(model.parameters(), lr=0.1)), device, "was written to"
         )
     finally:
-        replay_host._is_known.cache_clear()
+        host_numbers._is_known.cache_clear()
 
 
 @is_refused("an optimizer steps after a scheduler")
@@ -289,7 +289,7 @@ def test_checks_see_another_rule(device, monkeypatch):
         optimizer.param_groups[0]["lr"] = 0.1 + i / 100
         step(*data[i])
     assert status(step).replayed > 0
-    source = replay_host._common
+    source = host_numbers._common
     (recording,) = step._xla_replay[0]._recordings
     for group in recording.host._groups:
         group.source = lambda group, step: tuple(one and 1.5 * one for one in source(group))

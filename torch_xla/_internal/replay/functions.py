@@ -23,10 +23,11 @@ from torch.utils import _pytree
 
 from torch_xla import _XLAC
 from torch_xla._internal import variables
-from torch_xla._internal.compile import regions, step, step_closures
+from torch_xla._internal.compile import step, step_closures
+from torch_xla._internal.compile.traced_region import Region
 from torch_xla._internal.replay.calls import Calls
 from torch_xla._internal.replay.guards import LEAVES, VALUES, Walk
-from torch_xla._internal.replay.host import Host
+from torch_xla._internal.replay.host_numbers import Host
 
 # Calls that are recorded in vain before it is given up, and of those with arguments of new sizes or
 # values; one more for so many replayed.
@@ -263,7 +264,7 @@ class _Attempt:
 class _OfThread:
     """What a thread knows of a function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, region: regions.Region) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, region: Region) -> None:
         self.function = function
         self.name = name
         self.code: dict[tuple[types.CodeType, int], dict[str, Any]] = {}
@@ -461,9 +462,7 @@ def statuses() -> tuple[Status, ...]:
     return tuple(found)
 
 
-def replayed(
-    function: Callable[..., Any], region: regions.Region, name: str | None
-) -> Callable[..., Any]:
+def replayed(function: Callable[..., Any], region: Region, name: str | None) -> Callable[..., Any]:
     """Returns ``function`` such that calls like earlier ones run no Python of it.
 
     Args:

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.replay import host
+from torch_xla._internal.replay import host_numbers
 from torch_xla._internal.replay.calls import family, file_family
 
 # Types whose objects never change.
@@ -82,7 +82,7 @@ _LRU_CACHE = type(functools.lru_cache(len))
 _LOCK = type(threading.Lock())
 _ABC_CACHES = type(vars(abc.ABC)["_abc_impl"])
 _MISSING = object()
-# Code that names one of these may read what host.py lets change.
+# Code that names one of these may read what host_numbers.py lets change.
 _READERS = {"param_groups", "state", "state_dict"}
 # Code that names one of these may read what it has no name of.
 _LOOK_UPS = {"getattr", "hasattr", "vars", "globals", "dir", "__dict__", "attrgetter"}
@@ -152,7 +152,7 @@ class Walk:
         self.tensors: list[torch.Tensor] = []
         self.seen: dict[int, Any] = {}
         self.generators: list[tuple[torch.Generator, torch.Tensor, str]] = []
-        self.optimizers: dict[int, tuple[Any, list[host.Group]]] = {}
+        self.optimizers: dict[int, tuple[Any, list[host_numbers.Group]]] = {}
         self.refusal = ""
         self._owned: set[int] = set()
         self._entering = False
@@ -552,7 +552,7 @@ class Walk:
             )
         ):
             return  # It can be read elsewhere.
-        groups = host.groups(optimizer)
+        groups = host_numbers.groups(optimizer)
         if groups is None:
             return
         self.optimizers[id(optimizer)] = optimizer, groups
