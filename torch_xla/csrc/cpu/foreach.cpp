@@ -22,7 +22,7 @@ using namespace runtime::pjrt;
 
 constexpr int64_t kBlock = 16;
 
-/// A block in a register, or in as many as the processor needs.
+/// A block of elements, in one or more vector registers.
 using Lanes = float __attribute__((vector_size(kBlock * sizeof(float))));
 using LaneBits = int32_t __attribute__((vector_size(kBlock * sizeof(float))));
 
@@ -33,8 +33,9 @@ C10_ALWAYS_INLINE void Sqrt(Lanes& a) {
   std::memcpy(&a, to, sizeof(a));
 }
 
-/// ATen's formulas, of `a` and the others into `a`. NaN beats every number. (By reference: the
-/// convention for registers is another where the baseline has none so wide.)
+/// Computes ATen's formula from `a` and the other arguments into `a`. NaN wins over every number.
+/// Arguments are references, because the calling convention for vectors of this width differs
+/// between instruction sets.
 template <ForeachOp kOp>
 C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
   constexpr int32_t kMagnitude = 0x7fffffff;
@@ -87,19 +88,19 @@ C10_ALWAYS_INLINE void Apply(Lanes& a, const Lanes& b, const Lanes& c, const Lan
   }
 }
 
-/// Elements of a chunk: what a step of the call does at a time.
+/// Number of elements in a chunk: each step of the call processes one chunk at a time.
 constexpr int64_t kChunk = 256;
 
-/// Where an argument is: block after block, or the same block for all.
+/// The place of an argument: consecutive blocks, or the same block for all elements.
 struct Source {
-  const float* data = nullptr;
-  int64_t blocks = 0;       // 1 or 0
-  int64_t whole = 0;        // of a tensor (1), or of a chunk of it (0)
-  bool is_fetched = false;  // from memory
+  const float* data = nullptr;  // 1, or 0 if the block is the same for all elements
+  int64_t blocks = 0;           // 1: `data` spans the tensor; 0: it holds one chunk
+  int64_t whole = 0;            // whether it comes from memory, so that prefetching helps
+  bool is_fetched = false;      // from memory
 
   void Advance(int64_t elements) { data += elements * whole; }
-  /// Brings a chunk that follows towards the processor while this one is computed: the roots and
-  /// quotients of AdamW take as long as its memory.
+  /// Prefetches a later chunk while this chunk is computed: the square roots and quotients of AdamW
+  /// take about as long as its memory accesses.
   C10_ALWAYS_INLINE void Fetch() const {
     constexpr int64_t kAhead = 2 * kChunk;
     if (!is_fetched) return;
@@ -108,8 +109,8 @@ struct Source {
 };
 using Sources = std::array<Source, ForeachStep::kMaxArguments>;
 
-/// `to` may be one of the sources. (Where they are is kept in registers: as far as the compiler
-/// knows what is written may be that.)
+/// `to` may be one of the sources. The pointers are copied into local variables, since the compiler
+/// must assume that writes through `to` change `from`.
 template <ForeachOp kOp>
 C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
   const float *w = from[0].data, *x = from[1].data, *y = from[2].data, *z = from[3].data;
@@ -186,15 +187,15 @@ float Number(const XLA_FFI_Buffer& buffer) {
   }
 }
 
-/// A tensor of a list that the call makes.
+/// A gradient table in a list that the call computes itself.
 struct Table {
   int64_t place;  // of the operand that stands for it
   RowSums sums;
   float* data;
 };
 
-/// The call on each tensor, a chunk after the other: what one step makes is in the first cache when
-/// the next reads it.
+/// Runs the call on each tensor, chunk by chunk, so that the result of one step is still in the L1
+/// cache when the next step reads it.
 class Chunks {
  public:
   Chunks(const XLA_FFI_CallFrame& frame, const ForeachCall& call, std::span<const Table> tables,
@@ -211,7 +212,8 @@ class Chunks {
     for (const ForeachStep& step : steps_) kernels_.push_back(FindKernel(step.op));
   }
 
-  /// Elements `from` to `to` of a tensor; of tables the rows that begin there.
+  /// Computes elements `from` to `to` of a tensor. If tables are read, computes the rows that begin
+  /// in this range.
   void Run(int64_t tensor, int64_t from, int64_t to) {
     const std::vector<const Table*> tables = FindPlaces(tensor);
     if (tables.empty()) return RunSteps(tensor, from, to);
@@ -225,7 +227,7 @@ class Chunks {
   }
 
  private:
-  /// Of a tensor (1), or of a chunk of it (0).
+  /// Where a step's result is: in a tensor (`whole` is 1) or in a buffer of one chunk (0).
   struct Made {
     float* data = nullptr;
     int64_t whole = 0;
@@ -257,8 +259,8 @@ class Chunks {
   }
 
   struct Operand {
-    const XLA_FFI_Buffer* buffer = nullptr;  // null where it is what a step makes
-    const Table* table = nullptr;            // that it stands for
+    const XLA_FFI_Buffer* buffer = nullptr;  // null if a step computes it
+    const Table* table = nullptr;            // the table that the operand stands for
 
     const void* data() const { return table ? table->data : buffer->data; }
   };
@@ -270,7 +272,7 @@ class Chunks {
             table == tables_.end() ? nullptr : &*table};
   }
 
-  /// Returns the tables that the steps read.
+  /// Sets the sources of all steps for a tensor. Returns the tables that the steps read.
   std::vector<const Table*> FindPlaces(int64_t tensor) {
     for (size_t s = 0; s < steps_.size(); ++s) made_[s] = {chunks_.data() + s * kChunk, 0};
     for (size_t r = 0; r < results_.size(); ++r) {
@@ -282,7 +284,7 @@ class Chunks {
     for (size_t s = 0; s < steps_.size(); ++s) {
       const std::vector<ForeachArgument>& arguments = steps_[s].arguments;
       for (size_t k = 0; k < sources_[s].size(); ++k) {
-        // What there is none of is not used.
+        // An operation with fewer arguments ignores the remaining sources.
         const ForeachArgument& argument = arguments[k < arguments.size() ? k : 0];
         const Operand operand = Find(argument, tensor);
         if (!operand.buffer) {
@@ -303,7 +305,8 @@ class Chunks {
     return tables;
   }
 
-  /// Whether a step after `step` reads an operand there: a result may lie where an operand does.
+  /// Whether a step after `step` reads an operand at `data`: a result may have the memory of an
+  /// operand.
   bool IsReadAfter(int64_t step, int64_t tensor, const void* data) const {
     return std::any_of(steps_.begin() + step + 1, steps_.end(), [&](const ForeachStep& later) {
       return std::any_of(later.arguments.begin(), later.arguments.end(),
@@ -320,10 +323,10 @@ class Chunks {
   const std::span<const Table> tables_;
   const int64_t tensors_;
   std::vector<Kernel> kernels_;
-  std::vector<float> chunks_;   // one of each step
-  std::vector<float> numbers_;  // a block of each
+  std::vector<float> chunks_;   // one chunk per step
+  std::vector<float> numbers_;  // one block per number
   std::vector<Made> made_;
-  std::vector<Sources> sources_, next_;  // of a tensor, of the next chunk
+  std::vector<Sources> sources_, next_;  // of the tensor, of the next chunk
 };
 
 std::vector<Table> FindTables(const XLA_FFI_CallFrame& frame,

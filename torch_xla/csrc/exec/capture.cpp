@@ -46,8 +46,7 @@ stablehlo::Value LowerNumber(lowering::LoweringContext& cx, const ir::Node& node
   return LowerScalar(cx, number, cx.Physical(node.shape()));
 }
 
-// Texts of functions, by the hash of what they compute. All that are kept are forgotten when there
-// are many.
+// The texts of functions, by the hash of what they compute. When the map is full it is cleared.
 constexpr size_t kMaxTexts = 1024;
 std::mutex texts_mutex;
 
@@ -68,7 +67,7 @@ void KeepText(const ir::Hash128& hash, const std::string& text) {
   Texts().emplace(hash, text);
 }
 
-/// `numbers`: of fills that are no constants.
+/// `numbers` maps a fill that is a parameter of the function to the number that it is filled with.
 void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order,
               const std::unordered_map<const ir::Node*, ir::Value>& numbers) {
   for (const ir::Node* node : order) {
@@ -84,7 +83,7 @@ void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>&
   }
 }
 
-/// Of its first operand.
+/// Whether the node is a view or a multiple of its first operand.
 bool IsViewOrMultiple(const ir::Node& node) {
   if (&node.op() == &ir::ops::as_strided) return true;
   return &node.op() == &ir::ops::mul_Tensor && &node.operands()[1].node->op() == &ir::ops::scalar &&
@@ -93,13 +92,14 @@ bool IsViewOrMultiple(const ir::Node& node) {
 
 }  // namespace
 
-/// What lies between inputs and outputs.
+/// The part of the graph between the inputs and the outputs of a function.
 struct Capture::Walk {
   std::vector<const ir::Node*> order;  // operands before users
-  Positions inputs;                    // those that are needed, as they stand in the list
+  Positions inputs;  // the inputs that are needed, by their places in the list of inputs
   std::vector<size_t> used;
   std::vector<ir::Value> captured;                       // numbers, leaves and values from outside
-  std::unordered_map<const ir::Node*, ir::Value> fills;  // which of the numbers a fill is of
+  std::unordered_map<const ir::Node*, ir::Value> fills;  // the number that each fill takes its
+                                                         // value from
 };
 
 Capture::Capture(int device, std::string what)
@@ -119,7 +119,7 @@ Capture::Capture(int device, std::string what)
 
 Capture::~Capture() {
   StepFinderOf(device_).Release();
-  // Collectives after this must not wait for those that were traced.
+  // Later collectives must not wait for the traced collectives.
   RestoreCollectiveToken(device_, token_);
   std::unordered_set<const ir::Node*> depends;
   for (const ir::Value& value : placeholders_) depends.insert(value.node.get());
@@ -197,7 +197,7 @@ int64_t Capture::DrawOf(const ir::Node& number) const {
   for (uint64_t state = rng_state_; state != now; ++draw) {
     state = NextRngState(state);
     if (MixSeed(state) == seed) return draw;
-    // Somebody has set the state meanwhile.
+    // The state of the generator was set to an unrelated value since the capture began.
     if (draw == 1 << 20) break;
   }
   return -1;
@@ -214,7 +214,8 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
   Positions captured;
   std::unordered_set<const ir::Node*> done;
   std::vector<std::pair<const ir::Node*, size_t>> stack;
-  // Whether a value has to be computed: it comes from nowhere else.
+  // Visits a value: an input, data, a number or a value from outside ends the walk; any other node
+  // is computed in the function.
   auto open = [&](const ir::Value& value) {
     const Key key{value.node.get(), value.index};
     if (auto it = given.find(key); it != given.end()) {
@@ -303,7 +304,8 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
   };
   for (const ir::Node* node : walk.order) {
     hasher.Add(node->hash());
-    // Its text is made once: what the hash leaves out is constant there.
+    // The text is made only once, so the numbers that the node's hash leaves out are constants in
+    // it.
     const ir::Words& attributes = node->attributes();
     for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
       hasher.Add(attributes[std::countr_zero(rest)]);
@@ -353,7 +355,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   auto lower = [&] {
     lowering::LoweringContext cx(Platform());
     stablehlo::Builder& builder = cx.builder();
-    // Outside of the function there are the types that the user sees.
+    // A function has the types that the user sees, not the types that the device computes in.
     auto parameter = [&](const ir::Value& value) {
       stablehlo::Type type = cx.Physical(value.shape());
       const auto physical = type.element;
@@ -382,7 +384,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
                                        const std::vector<ir::Value>& outputs,
                                        const std::string& name) {
   Walk walk = Collect(inputs, outputs);
-  // What others are to compute, too, has to be data first.
+  // A value that other programs need as well must be device data before this program is made.
   for (const ir::Value& value : walk.captured) {
     TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
                 ": expected tensors from outside that are computed");

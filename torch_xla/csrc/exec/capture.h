@@ -1,8 +1,8 @@
-// What a function traces, as a StableHLO function or as a program of its own: how control flow,
-// torch.compile and exports see a Python function.
+// Captures the graph that a Python function traces, as a StableHLO function or as a program of its
+// own. Control flow, torch.compile and exports use it.
 //
-// Between its construction and its end nothing is executed on the thread. The function is called
-// with placeholders; what it reads of tensors that were there before becomes further parameters.
+// While a Capture lives, its thread executes nothing. The function is called with placeholders;
+// every value from outside that the function reads becomes one more parameter.
 #pragma once
 
 #include <optional>
@@ -23,58 +23,61 @@ namespace torch_xla::lazy {
 
 class Capture {
  public:
-  /// `what` names the function in the messages of errors: "scan".
+  /// `what` names the function in error messages, for example "scan".
   Capture(int device, std::string what);
-  /// Tensors that still depend on placeholders raise from now on when they are read.
+  /// Tensors that still depend on placeholders become failed data: a later read of them throws.
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
   int device() const { return device_; }
 
-  /// An argument: it has a shape and no content.
+  /// A value with a shape and no content, to be passed to the function as an argument.
   ir::Value Placeholder(ir::ShapeRef shape);
 
   struct Function {
-    std::string text;                 // for stablehlo::Builder::AddFunctions, in both its forms
-    std::vector<size_t> inputs;       // which of the inputs are its first parameters
-    std::vector<ir::Value> captured;  // what its other parameters are
-    std::vector<int64_t> seeds;       // of `captured`: the how-manieth draw of a seed, or -1
+    std::string text;                 // text for stablehlo::Builder::AddFunctions, in both forms
+    std::vector<size_t> inputs;       // which of the given inputs are the first parameters
+    std::vector<ir::Value> captured;  // the values of the other parameters
+    std::vector<int64_t> seeds;  // per captured value: its index among the seeds drawn since the
+                                 // start, or -1
   };
-  /// The function from `inputs` (any values) to `outputs`. Inputs that it does not need are left
-  /// out. Can be called again for another part of what was traced. A function that was made before
-  /// is not lowered again.
+  /// Options of MakeFunction.
   struct FunctionOptions {
-    bool portable = false;  // only the form that calls no library of this process
-    /// Which of the numbers stay parameters, by their places in `captured` where all do; the
-    /// others are part of the text.
+    bool portable = false;  // make only the form that calls no library of this process
+    /// The numbers that stay parameters, by their places in `captured` when all numbers are kept;
+    /// all other numbers become constants. Without a value every number stays a parameter.
     std::optional<std::vector<size_t>> numbers;
   };
+  /// Makes the function from `inputs` (any values) to `outputs` and leaves out inputs that it does
+  /// not need. Can be called again for another part of the traced graph. A function that was made
+  /// before is not lowered again.
   Function MakeFunction(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
                         const std::string& name, const FunctionOptions& options);
 
   struct Compiled {
     ProgramPtr program;
-    std::vector<size_t> inputs;           // which of the inputs are its first parameters
-    std::vector<DeviceDataPtr> captured;  // its other parameters
-    uint64_t draws = 0;                   // of seeds in each run: what its integers are
+    std::vector<size_t> inputs;           // which of the given inputs are the first parameters
+    std::vector<DeviceDataPtr> captured;  // the data of the other parameters
+    uint64_t draws = 0;  // number of seeds that each run draws: the program's integer parameters
   };
-  /// The same as a program that takes and gives buffers. Numbers are part of it but for seeds,
-  /// which are drawn for every run.
+  /// Makes the same function as a program on buffers. Numbers are constants of the program, except
+  /// seeds, which each run draws anew.
   Compiled MakeProgram(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs,
                        const std::string& name);
 
-  /// What the values are views or multiples of; themselves where that is much larger, or they are
-  /// none.
+  /// Replaces each value by the value that it is a view or a multiple of. A value stays as it is if
+  /// it is neither, or if its base is much larger.
   static std::vector<ir::Value> BasesOf(std::vector<ir::Value> values);
-  /// Which of the values are computed from placeholders.
+  /// Whether each of the values is computed from a placeholder.
   std::vector<bool> DependOnPlaceholders(const std::vector<ir::Value>& values) const;
-  /// Whether the function has written to a tensor that was there before.
+  /// Whether the function has written to a tensor that existed before the capture.
   bool ChangedOutside() const;
 
  private:
   struct Walk;
-  /// Makes numbers part of the program but for those at the places `kept` of what is captured.
+  /// Turns the captured numbers into constants of the function, except those at the places `kept`
+  /// of the captured values.
   static void TakeNumbers(Walk& walk, const std::vector<size_t>& kept);
   using Key = std::pair<const ir::Node*, uint32_t>;
   struct KeyHash {
@@ -87,23 +90,25 @@ class Capture {
   Walk Collect(const std::vector<ir::Value>& inputs, const std::vector<ir::Value>& outputs) const;
   ir::Hash128 HashOf(const Walk& walk, const std::vector<ir::Value>& inputs,
                      const std::vector<ir::Value>& outputs, const std::string& name) const;
-  /// The how-manieth seed that was drawn since the start this number is, from 0; -1: none.
+  /// The index, from 0, of this number among the seeds drawn since the start of the capture; -1 if
+  /// it is no such seed.
   int64_t DrawOf(const ir::Node& number) const;
   bool IsOutside(const ir::Node& leaf) const;
 
   const int device_;
   const std::string what_;
-  const uint64_t first_data_;  // ids of data made since then are larger
+  const uint64_t first_data_;  // data made during the capture has ids above this one
   const uint64_t rng_state_;
   WritesOfThread writes_;
-  std::optional<ir::Value> token_;                        // that of collectives, before
-  std::vector<std::pair<StoragePtr, ir::Value>> before_;  // pending ones, and what they held
-  Positions outside_;                                     // those values
+  std::optional<ir::Value> token_;  // the token of the collectives before the capture
+  std::vector<std::pair<StoragePtr, ir::Value>> before_;  // storages that were pending before, with
+                                                          // their values
+  Positions outside_;                                     // the values in `before_`
   std::vector<ir::Value> placeholders_;
 };
 
-/// Queues a run of the program; the results are the promises of its outputs. `inputs`: the data
-/// of its parameters.
+/// Queues a run of the program and returns the promises of its outputs. `inputs` holds the data of
+/// the program's first parameters.
 std::vector<ir::Value> Run(const Capture::Compiled& compiled, std::vector<DeviceDataPtr> inputs,
                            c10::ArrayRef<ir::ShapeRef> outputs, int device);
 

@@ -18,7 +18,8 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// So many columns that the terminal does not break the line, which could not be erased then.
+/// The width to use. A line that wraps around in the terminal could not be erased, so the last
+/// column stays free.
 size_t Columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
@@ -56,7 +57,7 @@ CompileProgress::CompileProgress(std::string description) {
       Watch(description, std::chrono::duration<double>(seconds));
     });
   } catch (const std::system_error&) {
-    // The system has no thread: there is no line.
+    // The system cannot start a thread, so no progress line is shown.
   }
 }
 
@@ -76,7 +77,7 @@ void CompileProgress::Watch(const std::string& description,
   const auto over = [this] { return over_; };
   std::unique_lock lock(mutex_);
   if (!isatty(STDERR_FILENO)) {
-    // A notebook, or a file that is read later: one line that stays.
+    // In a notebook or a log file a line cannot be erased, so write a single line.
     if (ended_.wait_for(lock, 2 * patience, over)) return;
     std::ostringstream line;
     line << "torch_xla: " << description << ": " << 2 * patience.count() << " s so far\n";

@@ -1,4 +1,4 @@
-// A line for the user whom a compilation makes wait.
+// A progress line for a user who waits for a compilation.
 #pragma once
 
 #include <chrono>
@@ -9,14 +9,15 @@
 
 namespace torch_xla::lazy {
 
-/// While it lives, and from XLA_COMPILE_PROGRESS seconds on (5 where that is not set, 0: never),
-/// the last line of the standard error says what is compiled and for how long: "compiling graph 3
-/// (4,812 ops), train.py:12 … 12 s". It is erased at the end. Of several compilations at once one
-/// is shown. Where the standard error is no terminal, one line says so after twice as long, and
-/// stays.
+/// While it lives, and after XLA_COMPILE_PROGRESS seconds (default 5; 0 means never), the last line
+/// of the standard error says what is being compiled and for how long: "compiling graph 3 (4,812
+/// ops), train.py:12 … 12 s". The line is erased at the end. Of several simultaneous compilations
+/// only one shows its line. If the standard error is no terminal, a single permanent line is
+/// written after twice that time.
 class CompileProgress {
  public:
-  /// `description`: "compiling graph 3 (4,812 ops), train.py:12".
+  /// `description` is the text of the line, for example "compiling graph 3 (4,812 ops),
+  /// train.py:12".
   explicit CompileProgress(std::string description);
   ~CompileProgress();
   CompileProgress(const CompileProgress&) = delete;
@@ -34,7 +35,8 @@ class CompileProgress {
   std::thread watcher_;
 };
 
-/// XLA_COMPILE_PROGRESS in seconds; throws runtime::InvalidArgument where it is not a number.
+/// XLA_COMPILE_PROGRESS in seconds. Throws runtime::InvalidArgument if it is not a number of at
+/// least 0.
 double CompileProgressSeconds();
 
 }  // namespace torch_xla::lazy

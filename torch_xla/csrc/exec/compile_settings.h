@@ -1,4 +1,4 @@
-// What the user says of how programs are compiled: the compiler's options and their name.
+// The user's settings of compilation: the compiler's options and the name of the program.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,29 @@
 namespace torch_xla::lazy {
 
 struct CompileSettings {
-  /// By the compiler's own names ("xla_cpu_enable_fast_math" -> "true"), over all others.
+  /// Options under the compiler's own names ("xla_cpu_enable_fast_math" -> "true"). They override
+  /// all other sources of options.
   std::vector<std::pair<std::string, std::string>> options;
-  /// Of the module, in profiles and dumps; counters CompiledGraph::<name> and
+  /// The name of the module in profiles and dumps, and of the counters CompiledGraph::<name> and
   /// ExecutedGraph::<name>.
   std::string name;
 
-  /// Stands for all of it in the keys of programs.
+  /// A hash of all settings, for the keys of programs.
   ir::Hash128 Hash() const;
 };
 
 using CompileSettingsPtr = std::shared_ptr<const CompileSettings>;
 
-/// Whether a program must give the same bits each time, as torch.use_deterministic_algorithms says:
-/// asked of GPUs, which else may add numbers up as they come.
+/// Whether a program must give the same bits in each run, as torch.use_deterministic_algorithms
+/// asks. GPUs need to be told, since they may add numbers in any order otherwise.
 bool MustRepeat();
 
-/// For all programs from now on.
+/// Sets the options of all programs that are made from now on.
 void SetCompileOptions(std::vector<std::pair<std::string, std::string>> options);
-/// For those of this thread, in place of the above; null: no longer. Returns what was before.
+/// Sets the settings of programs that this thread makes, instead of the process-wide options; null
+/// ends this. Returns the previous settings of the thread.
 CompileSettingsPtr SetThreadSettings(CompileSettingsPtr settings);
-/// What holds on this thread; never null.
+/// The settings that hold on this thread; never null.
 CompileSettingsPtr CurrentSettings();
 
 }  // namespace torch_xla::lazy

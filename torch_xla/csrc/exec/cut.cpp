@@ -19,7 +19,7 @@ using distributed::Sharding;
 
 namespace {
 
-/// A tensor that is nothing but a fill needs no program: its data is made on demand.
+/// Gives a tensor that is only a fill its data without a program: the data is made on demand.
 bool AssignFill(Storage& storage, const ir::Value& value) {
   const ir::Node& node = *value.node;
   if (&node.op() != &ir::ops::fill) return false;
@@ -33,10 +33,10 @@ bool AssignFill(Storage& storage, const ir::Value& value) {
   return true;
 }
 
-/// Which nodes of the graph, by position, can be read after it is cut: those with an owner
-/// outside of it (a tensor, or an op that another thread is tracing) and all below them.
-/// The tensors that are evaluated must own their results by now: then nobody can get hold
-/// of a node that has no such owner, whatever other threads do.
+/// Which nodes of the graph, by position, can be read after the cut: the nodes with an owner
+/// outside of the graph (a tensor, or an op that another thread is tracing) and all nodes below
+/// them. The evaluated tensors must hold their results already, so that no thread can still get
+/// hold of a node without such an owner.
 std::vector<bool> FindSurvivors(const Graph& graph) {
   std::vector<bool> survives(graph.order.size());
   for (size_t i = graph.order.size(); i-- > 0;) {
@@ -48,9 +48,9 @@ std::vector<bool> FindSurvivors(const Graph& graph) {
   return survives;
 }
 
-/// The edges from nodes that die to what survives, and to device data. The dying are freed on
-/// another thread, at any time; who owns the rest must not depend on it: the edges are dropped
-/// before that.
+/// The edges from dying nodes to surviving nodes and to device data. Dying nodes are freed on
+/// another thread at an unknown time, but ownership of the other nodes must not depend on that
+/// time. So these edges are dropped before.
 std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& survives) {
   std::vector<Edge> edges;
   for (size_t i = 0; i < graph.order.size(); ++i) {
@@ -64,7 +64,7 @@ std::vector<Edge> EdgesOfDying(const Graph& graph, const std::vector<bool>& surv
   return edges;
 }
 
-/// Of more results than this a compiler's passes take time by the square of their number.
+/// With more results than this, some compiler passes take time quadratic in the number of results.
 constexpr size_t kManyResults = 2048;
 constexpr size_t kResultsOfPart = 1024;
 
@@ -101,7 +101,7 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
           .devices = DevicesOf(device),
           .graph = CollectGraph(std::move(roots)),
           .targets = std::move(targets)};
-  // On several devices the compiler has a say in it.
+  // On several devices the compiler may choose the sharding.
   const Sharding* sharding = cut.devices->size() > 1 ? nullptr : Sharding::Replicated();
   for (const ir::Value& root : cut.graph.roots) {
     cut.execution.outputs.push_back(
@@ -132,7 +132,8 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
   for (const StoragePtr& storage : pending) roots.push_back(storage->value());
   const Graph graph = CollectGraph(std::move(roots));
   if (HasCollective(graph)) return whole();
-  // Each node's place in a tree of those that belong together, which ends with itself.
+  // A union-find forest: each node's parent in the tree of nodes that belong together; a root is
+  // its own parent.
   std::vector<size_t> above(graph.order.size());
   std::iota(above.begin(), above.end(), size_t{0});
   const auto top = [&](size_t i) {

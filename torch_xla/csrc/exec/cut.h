@@ -1,5 +1,5 @@
-// A cut of the graph of a device: what the pending tensors need is taken out of it, and promises
-// stand in its place.
+// A cut of a device's graph: the subgraph that the pending tensors need is taken out, and promises
+// take its place.
 #pragma once
 
 #include <mutex>
@@ -13,8 +13,8 @@
 
 namespace torch_xla::lazy {
 
-/// Held while a graph is walked, which marks its nodes: one walk at a time in the process. Nothing
-/// waits for a device, a compiler or a lowering under it.
+/// Locks the walks over graphs. A walk marks nodes, so only one walk at a time is allowed in the
+/// process. Do not wait for a device, a compilation or a lowering while holding this lock.
 std::unique_lock<std::mutex> LockGraph();
 
 /// An operand of a node.
@@ -23,34 +23,36 @@ struct Edge {
   size_t operand;
 };
 
-/// A storage whose value is computed.
+/// A storage whose value the cut computes.
 struct Target {
   Storage* storage;
-  size_t root;
-  uint64_t overwrites;  // the id of the storage's data before
+  size_t root;          // index of its value in Graph::roots
+  uint64_t overwrites;  // the id of the data that the storage had before
   const distributed::Sharding* sharding;
 };
 
-/// What was taken from the graph under the lock; nothing else is needed to run it.
+/// All that was taken from the graph under the lock. Running it needs nothing else.
 struct Cut {
   int device;
   const DeviceSet* devices;
   Graph graph;
   std::vector<Target> targets;
-  std::vector<bool> survives;     // whether the node can be read later
-  std::vector<Edge> dying;        // edges to what survives, and to data
-  std::vector<ir::Value> leaves;  // that stand in the targets for the roots
+  std::vector<bool> survives;     // per node: whether it can be read later
+  std::vector<Edge> dying;        // edges from dying nodes to surviving nodes and to data
+  std::vector<ir::Value> leaves;  // per root: the leaf that replaces it in the targets
   Execution execution;
   Worker::Place place;
   bool is_bulk = false;  // see SplitCut
 };
 
-/// With the lock held: puts promises in the place of what `storages` are pending for, which an
-/// execution must keep; fills need no program. Nothing where nothing is pending.
+/// Replaces the pending values of `storages` by promises, which the caller must have an execution
+/// fulfil. Fills get data and need no program. Returns nothing if nothing is pending. The caller
+/// holds the lock.
 std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device);
 
-/// With the lock held: parts of what is pending that have nothing in common but data and numbers,
-/// so that a program of each computes nothing twice. One part where that is few or one thing.
+/// Splits pending storages into parts that share only data and numbers, so that one program per
+/// part computes nothing twice. Returns a single part if there are few storages or they all depend
+/// on each other. The caller holds the lock.
 std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending);
 
 bool HasCollective(const Graph& graph);

@@ -1,4 +1,5 @@
-// Where a graph may be cut: nowhere while this thread traces something that has to stay whole.
+// Whether this thread may cut a graph: not while it traces a function that must stay a single
+// graph.
 #pragma once
 
 #include <optional>
@@ -6,11 +7,11 @@
 
 namespace torch_xla::lazy {
 
-/// From now on a cut on this thread (a sync, a read of what is pending) throws, and says `why`;
-/// nothing: cuts are allowed. Returns what was said before.
+/// From now on a cut on this thread (a sync, or a read of a pending tensor) throws an error that
+/// begins with `why`; without a value cuts are allowed. Returns the previous value.
 std::optional<std::string> ForbidCuts(std::optional<std::string> why);
 bool MayCut();
-/// Throws where cuts are forbidden.
+/// Throws if cuts are forbidden.
 void CheckMayCut();
 
 }  // namespace torch_xla::lazy

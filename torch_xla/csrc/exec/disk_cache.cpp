@@ -29,10 +29,11 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTemporary = ".tmp";
 constexpr std::string_view kRecord = "record:";
 constexpr std::string_view kLocks = "locks.XLAprog1";
-// The names of entries that made room, a line each; begun anew when it is longer than that.
+// The names of evicted entries, one per line. The file is started anew when it becomes too long.
 constexpr std::string_view kEvicted = "evicted.XLAprog1";
 constexpr off_t kMaxEvictedBytes = 1 << 20;
-// Other processes write, too: count again after so many of one's own.
+// Other processes write to the folder as well, so the sizes are counted again after this many
+// writes of this process.
 constexpr int kWritesBetweenCounts = 16;
 
 struct Header {
@@ -49,10 +50,10 @@ ir::Hash128 HashOf(std::string_view a, std::string_view b = {}) {
   return hasher.Finish();
 }
 
-/// Closed at the end of its life.
+/// A file descriptor that is closed at the end of its life.
 class File {
  public:
-  /// Waits for nobody: what is there may be a pipe.
+  /// Does not block: the path may name a pipe.
   File(const fs::path& path, int flags)
       : file_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0600)) {}
   ~File() {
@@ -93,7 +94,7 @@ struct Parts {
   std::string key, content;
 };
 
-/// Of an entry that is whole.
+/// The parts of an entry, or nothing if the entry is damaged.
 std::optional<Parts> ReadEntry(const File& file) {
   struct stat status{};
   Header header;
@@ -117,8 +118,8 @@ std::optional<Parts> ReadEntry(const File& file) {
 
 enum class Name { kOther, kEntry, kTemporary };
 
-/// Whether a file may be ours: "<32 hexadecimal digits>.<word>", and ".<number>.<number>.tmp"
-/// behind it while it is written. The folder may be one that has others' files, too.
+/// Tells by its name whether a file may belong to the cache: "<32 hexadecimal digits>.<word>", with
+/// ".<number>.<number>.tmp" appended while it is written. The folder may contain other files.
 Name NameOf(const fs::path& path) {
   constexpr size_t kDigits = 32;
   const std::string name = path.filename().string();
@@ -139,8 +140,8 @@ Name NameOf(const fs::path& path) {
                                                                    : Name::kOther;
 }
 
-/// Whether a file, whose name is ours, begins as ours do, too. One that was begun may be shorter
-/// than that.
+/// Whether a file with a name of the cache also begins with the magic bytes. A temporary file may
+/// still be shorter than these.
 bool IsOurs(const fs::path& path, Name name) {
   struct stat status{};
   std::array<char, kMagic.size()> magic{};
@@ -152,12 +153,12 @@ bool IsOurs(const fs::path& path, Name name) {
          std::equal(magic.begin(), magic.begin() + size, kMagic.begin());
 }
 
-/// Removes a file if it is ours; returns whether it did.
+/// Removes a file if it belongs to the cache; returns whether it was removed.
 bool RemoveOurs(const fs::path& path, Name name) {
   return IsOurs(path, name) && unlink(path.c_str()) == 0;
 }
 
-/// Calls `visit` for what a folder has, as far as that can be told.
+/// Calls `visit` for each file of a folder; stops silently at an error.
 template <typename Visit>
 void ForEachFile(const fs::path& folder, Visit visit) {
   std::error_code error;
@@ -169,7 +170,8 @@ void ForEachFile(const fs::path& folder, Visit visit) {
 std::error_code MakeFolder(const fs::path& folder) {
   std::error_code error;
   if (fs::exists(folder, error)) return {};
-  // Who can write here can have us run machine code: its owner alone.
+  // Whoever can write to the folder can make this process run machine code, so only the owner gets
+  // access.
   if (fs::create_directories(folder, error)) fs::permissions(folder, fs::perms::owner_all, error);
   return error;
 }
@@ -199,7 +201,7 @@ std::optional<std::string> DiskCache::Read(std::string_view key) {
   if (!file) return std::nullopt;
   std::optional<Parts> parts = ReadEntry(file);
   if (!parts || parts->key != key) return std::nullopt;
-  if (!settings_.read_only) futimens(file.get(), nullptr);  // Used now.
+  if (!settings_.read_only) futimens(file.get(), nullptr);  // Marks it as used now.
   return std::move(parts->content);
 }
 
@@ -269,7 +271,7 @@ void DiskCache::Evict() {
     if (name == Name::kOther) return;
     if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
     if (name == Name::kTemporary) {
-      // Of a process that has ended in the middle.
+      // A process that ended in the middle of a write leaves its temporary file behind.
       const bool old = Seconds(status.st_mtim) + 3600 < static_cast<double>(time(nullptr));
       if (old) RemoveOurs(path, name);
     } else {
@@ -278,7 +280,7 @@ void DiskCache::Evict() {
     }
   });
   if (bytes_ <= settings_.max_bytes) return;
-  // What cannot be removed is no reason to remove more.
+  // Files that do not belong to the cache cannot be evicted and must not cause more evictions.
   std::erase_if(entries, [&](const Entry& entry) {
     const bool others = !IsOurs(entry.path, Name::kEntry);
     if (others) bytes_ -= entry.bytes;
@@ -287,7 +289,7 @@ void DiskCache::Evict() {
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
   std::string names;
-  // Some more than need be, so that not every write has to look for the oldest.
+  // Evicts more than necessary, so that not every write has to search for the oldest entries.
   for (const Entry& entry : entries) {
     if (bytes_ <= settings_.max_bytes - settings_.max_bytes / 10) break;
     if (unlink(entry.path.c_str()) != 0) continue;
@@ -310,7 +312,8 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
       text.remove_prefix(std::min(text.size(), line.size() + 1));
       const size_t end = std::min(line.find(':'), line.find('='));
       const std::string_view name = line.substr(0, end);
-      // The options are bytes, which may have line breaks: all to the end.
+      // The options are the last field. They are bytes and may contain line breaks, so take all of
+      // the rest.
       const bool last = name == "options";
       std::string& value = lines[std::string(name)];
       value += line.substr(std::min(line.size(), name.size() + 1));
@@ -361,8 +364,9 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
 
 DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
   if (settings_.read_only) return {};
-  // A byte of one file stands for each entry, so that nothing of a lock is left when its holder
-  // ends. Of this open file alone, not of the process: its threads claim, too.
+  // Each entry is locked through one byte of a common lock file, so that no lock remains when its
+  // holder ends. The lock belongs to the open file and not to the process, since threads of one
+  // process compete as well.
   if (MakeFolder(settings_.folder)) return {};
   File file(settings_.folder / kLocks, O_RDWR | O_CREAT);
   if (!file) return {};
@@ -373,7 +377,8 @@ DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
   range.l_len = 1;
   const auto end = std::chrono::steady_clock::now() + settings_.patience;
   for (auto pause = std::chrono::milliseconds(1); fcntl(file.get(), F_OFD_SETLK, &range) != 0;) {
-    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return {};  // No locks here.
+    // This file system has no locks.
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return {};
     if (std::chrono::steady_clock::now() >= end) return {};
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(50));
@@ -424,7 +429,7 @@ size_t DiskCache::Clear(const fs::path& folder) {
   return removed;
 }
 
-// ---------------------------------------------------------------- that of this process
+// ---------------------------------------------------------------- the cache of this process
 
 namespace {
 
@@ -444,7 +449,7 @@ const char* NonEmpty(const char* name) {
   return value && *value ? value : nullptr;
 }
 
-/// Empty where there is to be none.
+/// The folder of the cache; empty if there shall be no cache.
 fs::path FolderOfEnvironment() {
   if (std::getenv("XLA_PERSISTENT_CACHE_PATH")) return debug::EnvPath("XLA_PERSISTENT_CACHE_PATH");
   const fs::path caches = UserCacheFolder();

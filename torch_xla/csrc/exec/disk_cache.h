@@ -1,9 +1,9 @@
-// Compiled programs on disk, for all processes that share a folder.
+// A cache of compiled programs on disk, shared by all processes that use the folder.
 //
-// An entry is one file, written whole or not at all; its name is a hash of its key, and what the
-// key begins with ("program: ..."). It holds the key and a checksum of everything: one that is
-// torn, or another's, is none. The folder may be one of the user's: nothing is removed there but
-// what has a name of that form and begins as entries do.
+// An entry is one file, which appears complete or not at all. Its name is a hash of its key
+// followed by the first word of the key ("program: ..."). It holds the key and a checksum over the
+// key and the content; an entry that is torn or has another key counts as missing. The folder may
+// hold the user's own files: only files with such a name and the magic bytes are ever removed.
 #pragma once
 
 #include <chrono>
@@ -24,29 +24,29 @@ class DiskCache {
   struct Settings {
     std::filesystem::path folder;
     bool read_only = false;
-    /// Beyond this those that were used least recently go.
+    /// Above this size the least recently used entries are evicted.
     int64_t max_bytes = int64_t{10} << 30;
-    /// How long a process waits for the entry that another one is making.
+    /// How long a process waits for an entry that another process is making.
     std::chrono::milliseconds patience = std::chrono::minutes(10);
   };
   explicit DiskCache(Settings settings) : settings_(std::move(settings)) {}
 
   const Settings& settings() const { return settings_; }
 
-  /// Makes the folder where it is to be written; warns where it cannot be used.
+  /// Makes the folder unless the cache is read-only; warns if the folder cannot be used.
   void Check();
 
-  /// The content of an entry, which counts as used; nothing where there is none.
+  /// The content of an entry, or nothing if it is missing. Marks the entry as used.
   std::optional<std::string> Read(std::string_view key);
-  /// Whether it is there now; warns where that cannot be done.
+  /// Returns whether the entry was written; warns if the folder cannot be written to.
   bool Write(std::string_view key, std::string_view content);
   void Remove(std::string_view key);
-  /// For people: what of a key no entry has, or that it had to make room. Looks at all entries, and
-  /// at the key of an entry that was written since as at none.
+  /// Explains a cache miss in words: which part of the key no entry has, or that the entry was
+  /// evicted. Reads the keys of all entries, and ignores an entry of `key` written meanwhile.
   std::string WhyMissing(std::string_view key) const;
 
-  /// The right to make an entry, among threads and processes; it ends with its holder, however that
-  /// ends.
+  /// The exclusive right to make an entry, among threads and processes. It ends with its holder,
+  /// even if the holder crashes.
   class Claim {
    public:
     Claim() = default;
@@ -61,42 +61,45 @@ class DiskCache {
    private:
     int file_ = -1;
   };
-  /// Waits while another one has the right to make an entry, and no longer than there is patience.
+  /// Waits while another holder has the right to make this entry, up to `patience`. Returns an
+  /// empty claim if there is no lock to be had.
   Claim MakeClaim(std::string_view key);
 
   struct Entry {
     std::filesystem::path path;
     int64_t bytes = 0;
-    double last_use = 0;  // in seconds, as time() has it
-    std::string key;      // empty: damaged
-    std::string content;  // of records ("record: …"), which are short
+    double last_use = 0;  // in seconds since the epoch
+    std::string key;      // empty if the entry is damaged
+    std::string content;  // of records ("record: …") only, which are short
   };
-  /// Sorted by their last use. `check`: those whose content is damaged are told apart, too.
+  /// Lists the entries by last use, oldest first. With `check` also verifies the checksums, so that
+  /// damaged contents are found.
   static std::vector<Entry> List(const std::filesystem::path& folder, bool check);
-  /// Removes all entries that are not damaged at their beginning, and those that are half written;
-  /// returns the number of the former.
+  /// Removes all entries with intact magic bytes and all temporary files. Returns the number of
+  /// entries removed.
   static size_t Clear(const std::filesystem::path& folder);
 
  private:
   std::filesystem::path PathOf(std::string_view key) const;
   void Evict();
-  /// Warns once; returns false.
+  /// Warns once per cache; always returns false.
   bool Complain(const std::string& what, int error);
 
   const Settings settings_;
   std::mutex mutex_;
-  int64_t bytes_ = -1;  // of all entries, as far as this process knows; -1: not known
-  int writes_ = 0;      // since they were counted
+  int64_t bytes_ = -1;  // size of all entries as far as this process knows; -1: unknown
+  int writes_ = 0;      // writes since the sizes were counted
   bool complained_ = false;
 };
 
-/// torch_xla's below the user's folder for caches; empty where there is none.
+/// The folder of torch_xla below the user's cache folder; empty if there is none.
 std::filesystem::path UserCacheFolder();
 
-/// The cache of this process; null where it is to have none. As the environment says
-/// (XLA_PERSISTENT_CACHE_PATH, …_READ_ONLY, …_MAX_BYTES) at the first call, or as was said since.
+/// The cache of this process, or null if it has none. The first call reads the environment
+/// (XLA_PERSISTENT_CACHE_PATH, …_READ_ONLY, …_MAX_BYTES), unless InitializeDiskCache was called
+/// before.
 std::shared_ptr<DiskCache> GetDiskCache();
-/// From now on; an empty folder: none.
+/// Sets the cache of this process from now on; an empty folder means no cache.
 void InitializeDiskCache(std::filesystem::path folder, bool read_only);
 
 }  // namespace torch_xla::lazy

@@ -25,7 +25,7 @@ std::vector<int> ChooseAliases(const Cut& cut) {
     dying.erase(it);
   };
   for (const Target& target : cut.targets) pair(target.overwrites, target.root);
-  // XLA may lay these out in another way than the parameter.
+  // On several devices XLA may lay out such a root in another way than the parameter.
   if (cut.devices->size() > 1) return aliases;
   for (size_t root = 0; root < graph.roots.size() && !dying.empty(); ++root) {
     for (const ir::Value& operand : graph.roots[root].node->operands()) {

@@ -1,5 +1,4 @@
-// What takes the place of what: parameters whose buffers a program may overwrite, and how its
-// results lie on several devices.
+// Chooses the parameters whose buffers a program may overwrite, and the shardings of its results.
 #pragma once
 
 #include <vector>
@@ -8,14 +7,16 @@
 
 namespace torch_xla::lazy {
 
-/// Pairs parameters whose buffers nothing can read after the step with the outputs that take
-/// their place: the new value of the tensor that held the data, else a root computed straight
-/// from it (p = p - g). No other output of its type will do: where the two are alive at once,
-/// XLA copies the parameter first, which costs more than a fresh buffer.
+/// Pairs each parameter whose buffer cannot be read after the step with an output that may take its
+/// place: the new value of the tensor that held the data, or else a root that is computed directly
+/// from it (p = p - g). Returns for each data parameter the index of its output, or -1. Other
+/// outputs of the same type are no candidates: if the parameter and the output are alive at the
+/// same time, XLA copies the parameter first, which costs more than a fresh buffer.
 std::vector<int> ChooseAliases(const Cut& cut);
 
-/// What is said of how the roots shall lie on several devices: by their tensors, or by
-/// the parameters that they take the place of. Those cannot be donated to another sharding.
+/// The sharding that each root shall have: the sharding of its tensor, or the sharding of the
+/// parameter that is donated to it; null if neither says. A parameter with another sharding than
+/// its root is removed from `aliases`.
 std::vector<const distributed::Sharding*> ChooseShardings(const Cut& cut,
                                                           std::vector<int>& aliases);
 

@@ -71,7 +71,8 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       program = FindOrMakeProgram(bulk->cut, donate);
       cut.execution.outputs = std::move(bulk->cut.execution.outputs);
       cut.execution.host = std::move(bulk->host);
-      // It is still known by its own hash and roots, which keep the nodes.
+      // The split graph keeps the hash and the roots of the whole graph: the hash identifies it in
+      // reports, and the roots keep its nodes alive.
       bulk->cut.graph.hash = graph.hash;
       bulk->cut.graph.roots = std::move(cut.graph.roots);
       cut.graph = std::move(bulk->cut.graph);
@@ -80,7 +81,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   }
   if (!program) program = Cache().Insert(key, std::make_shared<Program>());
   if (!program->made.load(std::memory_order_acquire)) {
-    // Whoever needs the same one meanwhile waits for it.
+    // Another thread that needs the same program waits here until it is made.
     std::lock_guard<std::mutex> lock(program->making);
     if (!program->made.load(std::memory_order_relaxed)) {
       program->devices = cut.devices;
@@ -104,7 +105,7 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
         debug::GetCounter("CompiledGraph::" + settings->name).Add();
         program->runs = &debug::GetCounter("ExecutedGraph::" + settings->name);
       }
-      // How the outputs lie is part of the next program.
+      // The shardings of the outputs are part of the next program's key, so they must be known now.
       if (cut.devices->size() > 1) CompileProgram(*program);
       program->made.store(true, std::memory_order_release);
       return program;
@@ -114,8 +115,8 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   return program;
 }
 
-/// After a lowering failed: the tensors that cannot be computed become failed data, which
-/// tells so when it is read. All others stay pending, and the next sync computes them.
+/// Called after a lowering failed. Tensors that cannot be computed become failed data, which throws
+/// when it is read. All other tensors stay pending for the next sync.
 void FailUnlowerable(const Cut& cut) {
   for (const Target& target : cut.targets) {
     const ir::Value& root = cut.graph.roots[target.root];
@@ -151,8 +152,8 @@ void Record(const Cut& cut, CutLog& recorder) {
   recorder.cuts.push_back(std::move(recorded));
 }
 
-/// Lowers, where need be, and queues; without the lock, so that other threads cut and queue what is
-/// theirs meanwhile.
+/// Lowers the cut if there is no program yet, and queues it. Holds no lock, so that other threads
+/// can cut and queue their graphs meanwhile.
 void Run(Cut cut, bool donate) {
   static auto& graph_size = *new debug::Metric("TensorsGraphSize", debug::Unit::kNumber);
   graph_size.AddSample(static_cast<double>(cut.graph.order.size()));
@@ -170,7 +171,7 @@ void Run(Cut cut, bool donate) {
     for (const Target& t : cut.targets) {
       t.storage->Replace(cut.leaves[t.root], cut.graph.roots[t.root]);
     }
-    // Another thread may have seen them meanwhile.
+    // Another thread may already hold the promises of this cut.
     const std::exception_ptr error = std::current_exception();
     for (const DeviceDataPtr& output : execution.outputs) output->Fail(error);
     if (execution.host) {
@@ -191,7 +192,7 @@ void Run(Cut cut, bool donate) {
   GetWorker(cut.device).Fill(std::move(cut.place), std::move(execution));
 }
 
-/// All that is pending on the device.
+/// Cuts and runs all that is pending on the device.
 void CutAndRun(int device) {
   std::vector<std::vector<StoragePtr>> parts;  // they outlive the cuts
   auto cut = [&] {
@@ -213,18 +214,19 @@ void CutAndRun(int device) {
   if (failure) std::rethrow_exception(failure);
 }
 
-/// The same where nobody asked for it: raises nothing. What fails is another tensor's, which tells
-/// it when it is read itself, or the next sync.
+/// The same when the user did not ask for a sync; throws nothing. A failure belongs to another
+/// tensor, and is thrown when that tensor is read, or at the next sync.
 void CutUnasked(int device) {
   try {
     CutAndRun(device);
   } catch (const std::exception&) {
-    // FailUnlowerable keeps it for who reads.
+    // FailUnlowerable has kept the failure in the data of the tensor.
   }
 }
 
-/// As by SyncDevice, where the user has not asked for it. Programs that run across processes must
-/// be the same in all of them: the user says where they end.
+/// Does the same as SyncDevice where the user did not ask for it. Does nothing for programs that
+/// run across processes: they must be equal in all processes, so only the user can say where they
+/// end.
 void EndStep(int device) {
   static auto& auto_step = *new debug::Counter("AutoStep");
   if (!MayCut() || runtime::Client::Forked() || RunsAcrossProcesses()) return;
@@ -248,7 +250,7 @@ void EndStep(int device) {
   CutUnasked(device);
 }
 
-/// These storages; the rest of the graph stays.
+/// Runs these storages and leaves the rest of the graph pending.
 void RunStorages(const std::vector<StoragePtr>& storages, int device) {
   auto cut = [&] {
     auto lock = LockGraph();
@@ -318,7 +320,7 @@ ir::Value Evaluate(const StoragePtr& storage) {
     ir::Value value = storage->value();
     if (LeafData(value)) return value;
     GrowthsOf(storage->device()).Read();
-    // A read by one process alone must not change the programs that they share.
+    // A read by a single process must not change the programs that the processes share.
     const bool may_run_all = MayCut() && !RunsAcrossProcesses();
     const int device = storage->device();
     ReadPlan plan = PlanRead({storage}, device, may_run_all);

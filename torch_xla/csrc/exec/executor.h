@@ -1,4 +1,4 @@
-// Cuts graphs, compiles them once, and runs them behind the tracing thread's back.
+// Cuts graphs, compiles each once, and runs them asynchronously to the tracing thread.
 #pragma once
 
 #include <string>
@@ -9,62 +9,63 @@
 
 namespace torch_xla::lazy {
 
-/// Gives every pending tensor of `device` its value: hashes the graph, finds or compiles
-/// its program and queues it. Returns when it is queued (wait: when it is done). Buffers
-/// that the step overwrites are donated. Throws a failure of an earlier queued
-/// execution, once.
+/// Gives every pending tensor of `device` its value: hashes the graph, finds or compiles its
+/// program and queues it. Returns when the program is queued, or with `wait` when it has finished.
+/// Buffers that the step overwrites are donated. Throws the failure of an earlier queued execution,
+/// once.
 void SyncDevice(int device, bool wait);
 
-/// Cuts there where the device's StepFinder says that a step has ended: called where an operation
-/// begins, before it has read anything.
+/// Cuts the graph if the device's StepFinder says that a step has ended. Must be called where an
+/// operation begins, before the operation has read anything.
 void CutStep(int device);
 inline void CutStepIfDue(int device) {
   if (StepFinderOf(device).due()) [[unlikely]]
     CutStep(device);
 }
 
-/// The same behind an optimizer's step.
+/// Tells the StepFinder that an optimizer's step has ended, and cuts the graph if that ends a step
+/// of the loop.
 void OptimizerStepped(int device);
 
-/// All that is pending, like SyncDevice; it is no step.
+/// Runs all that is pending, like SyncDevice, but does not count as a step.
 void RunPending(int device, bool wait);
 
-/// The same for these storages and those whose values theirs are computed from; nothing is donated
-/// and the rest of the graph stays.
+/// Runs these storages, and the storages whose values they are computed from. Donates nothing and
+/// leaves the rest of the graph pending.
 void SyncStorages(const std::vector<StoragePtr>& storages, bool wait);
 
-/// The leaf that `value` evaluates to, running only what it needs. Its data may still be
-/// pending; it stays readable for as long as the leaf is kept.
+/// The leaf that `value` evaluates to. Runs only the nodes that the value needs. The leaf's data
+/// may still be pending; it stays readable as long as the leaf is kept.
 ir::Value Evaluate(const ir::Value& value, int device);
-/// The same for a storage, which keeps the result.
+/// The same for a storage, which then holds the result.
 ir::Value Evaluate(const StoragePtr& storage);
 
-/// Blocks until everything queued for the device is done; throws a failure once.
+/// Blocks until everything that is queued for the device has finished. Throws a failure, once.
 void WaitDevice(int device);
 
-/// What `data`, which was read, failed by: no later sync or wait tells it again. Null where that
-/// was told before. Others' failures are kept. Waits for what is queued.
+/// The failure that the failed `data` comes from, or null if it was reported before. A later sync
+/// or wait does not report it again; unrelated failures are kept. Waits for queued executions.
 std::exception_ptr TakeFailure(const DeviceData& data);
 
 /// The StableHLO that SyncStorages would compile for these values.
 std::string StableHloOf(const std::vector<ir::Value>& values);
 
-/// What SyncDevice would compute, the hash of that graph, and its text.
+/// The values that SyncDevice would compute, the hash of their graph, and its text.
 std::vector<ir::Value> PendingValues(int device);
 ir::Hash128 PendingHash(int device);
 std::string PendingText(int device);
-/// The ids of the data that what is pending will read.
+/// The ids of the data that pending operations will read.
 std::vector<uint64_t> PendingInputs(int device);
 
-/// How many programs are kept.
+/// The number of programs in the cache.
 size_t NumPrograms();
-/// None from now on.
+/// Empties the cache of programs.
 void ClearPrograms();
-/// All of them; those that were used last come last. Those of them that were queued are compiled
-/// once WaitDevice returns.
+/// All programs of the cache, most recently used last. Queued programs are compiled once WaitDevice
+/// returns.
 std::vector<ProgramPtr> Programs();
 
-/// Ends the worker threads after what is queued; called at interpreter exit.
+/// Ends the worker threads after the queued executions. Called when the interpreter exits.
 void Shutdown();
 
 }  // namespace torch_xla::lazy

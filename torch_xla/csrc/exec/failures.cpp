@@ -7,17 +7,17 @@
 namespace torch_xla::lazy {
 namespace {
 
-// Beyond these they are all of one kind: a program that fails in a loop.
+// More failures than this come from one cause: a program that fails in a loop.
 constexpr size_t kMaxFailures = 64;
 
 }  // namespace
 
 void Failures::Note(uint64_t execution, const Executions& sources,
                     const std::exception_ptr& error) noexcept try {
-  // One is told; the others are kept for those who read their results.
+  // Only one failure is reported; the others are kept for readers of their results.
   if (failures_.size() < kMaxFailures) failures_.push_back({execution, sources, error});
 } catch (const std::bad_alloc&) {
-  // The results that are not there tell it.
+  // Without memory the failure is not noted. The failed results still report it.
 }
 
 std::exception_ptr Failures::TakeAll() {

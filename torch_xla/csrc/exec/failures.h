@@ -1,4 +1,4 @@
-// What executions of a device failed by, until somebody is told.
+// The failures of a device's executions that have not been reported yet.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace torch_xla::lazy {
 /// Numbers of executions; see DeviceData::producer().
 using Executions = c10::SmallVector<uint64_t, 4>;
 
-/// Not safe for threads: the worker's mutex guards it.
+/// Not thread-safe: the worker's mutex guards it.
 class Failures {
  public:
-  /// `sources`: the executions whose results `execution` needed. Plugins tell of the end of
-  /// executions in any order.
+  /// Notes that `execution` failed with `error`. `sources` are the executions whose results it
+  /// needed. Plugins report the ends of executions in any order.
   void Note(uint64_t execution, const Executions& sources,
             const std::exception_ptr& error) noexcept;
   bool empty() const { return failures_.empty(); }
-  /// Forgets all. Returns the one of the first execution: of what needed its results a plugin says
-  /// only that they are not there. Null where there is none.
+  /// Forgets all failures and returns the failure of the earliest execution, or null if there is
+  /// none. The earliest one is the cause: for executions that needed its results a plugin only says
+  /// that their inputs are missing.
   std::exception_ptr TakeAll();
-  /// Forgets what execution `producer` failed by: its own failure, and those of executions that
-  /// needed the results of one that it needed, too. Returns the one that all came of; null where
-  /// that was told before.
+  /// Returns the earliest failure that caused execution `producer` to fail, or null if it was
+  /// reported before. Forgets that failure, and every failure that has the same cause.
   std::exception_ptr Take(uint64_t producer);
 
  private:
@@ -36,7 +36,7 @@ class Failures {
     std::exception_ptr error;
   };
   const Failure* Find(uint64_t execution) const;
-  /// The failures without an earlier one that execution `failed` comes of.
+  /// The failed executions without a failed source that the failure of `failed` comes from.
   std::set<uint64_t> RootsOf(uint64_t failed) const;
 
   std::vector<Failure> failures_;

@@ -60,7 +60,7 @@ bool CanCall(const ir::Node& node, const lowering::LoweringContext& cx) {
     return value.shape() == result ||
            (value.shape()->rank() == 0 && IsForeachNumber(cx.Physical(value.shape()->dtype)));
   };
-  bool are_numbers = true;  // as counts of steps, which are not of the chain that reads them
+  bool are_numbers = true;  // such as step counts, which never belong to the chain that reads them
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     const ir::ShapeRef result = node.shape(i);
     are_numbers &= result->rank() == 0;
@@ -82,7 +82,8 @@ bool HasShapesOf(const ir::Node& a, const ir::Node& b) {
   return true;
 }
 
-/// Walks through the graph with one chain open. What depends on it waits until it is complete.
+/// Walks through the graph with one open chain. Nodes that depend on the chain wait until it is
+/// complete.
 class Planner {
  public:
   Planner(const Graph& graph, const lowering::LoweringContext& cx) : graph_(graph), cx_(cx) {}
@@ -119,7 +120,8 @@ class Planner {
                        [&](const ir::Value& value) { return open_.contains(value.node.get()); });
   }
 
-  /// Whether it reads lists of the open chain as they are, or none, and nothing that waits.
+  /// Whether the node can continue the open chain: each list argument is a whole list of the chain
+  /// or does not depend on it, and no argument waits for the chain.
   bool Continues(const ir::Node& node) const {
     if (!HasShapesOf(node, *graph_.order[nodes_[0]])) return false;
     for (const ListArgument& argument : ListArguments(node)) {
@@ -138,7 +140,7 @@ class Planner {
   }
 
   void Close() {
-    // Less is not worth a call.
+    // For fewer results a call is not worthwhile.
     constexpr size_t kMany = 4;
     const size_t tensors = nodes_.empty() ? 0 : graph_.order[nodes_[0]]->num_outputs();
     const bool is_many = nodes_.size() * tensors >= kMany;
@@ -166,7 +168,8 @@ class Planner {
       chain.is_read.resize(chain.nodes.size());
       for (size_t k = 0; k < chain.nodes.size(); ++k) places[chain.nodes[k]] = {i, k};
     }
-    std::unordered_map<const ir::Node*, ForeachChain*> tables;  // null: others read it, too
+    // null if other nodes read the table as well
+    std::unordered_map<const ir::Node*, ForeachChain*> tables;
     auto read = [&](const ir::Value& value, ForeachChain* by) {
       if (lowering::IsRowSums(*value.node)) {
         const auto [reader, is_first] = tables.emplace(value.node.get(), by);
@@ -184,7 +187,7 @@ class Planner {
         if (operand.node) read(operand, by);
       }
     }
-    // Those that are roots, too: the call gives them.
+    // A table that is a root as well may be computed by the call, which outputs it.
     for (const auto& [table, reader] : tables) {
       if (reader) reader->tables.insert(table);
     }
@@ -194,8 +197,9 @@ class Planner {
   const Graph& graph_;
   const lowering::LoweringContext& cx_;
   LoweringPlan plan_;
-  std::unordered_map<const ir::Node*, State> open_;  // the chain, and what depends on it
-  std::vector<uint32_t> nodes_, waiting_;            // the same, in order
+  std::unordered_map<const ir::Node*, State> open_;  // nodes of the chain, and nodes that depend on
+                                                     // it
+  std::vector<uint32_t> nodes_, waiting_;            // the same nodes in order
 };
 
 /// A tensor of a list that the call makes as well, before it is read: a table of which only some
@@ -249,7 +253,8 @@ class Operands {
     return {kind, at};
   }
 
-  /// Where `wanted` is the operand for a tensor; -1 where it is none, or only stands for a table.
+  /// The index of operand `wanted` for a tensor, or -1 if it is no operand or only stands for a
+  /// table.
   int64_t Place(stablehlo::Value wanted, size_t tensor) const {
     for (const auto& [known, at] : lists_) {
       const int64_t place = at + static_cast<int64_t>(tensor - begin_);
@@ -285,7 +290,7 @@ class Operands {
   std::vector<std::pair<std::span<const ir::Value>, int64_t>> lists_;
 };
 
-/// A root of the graph that a parameter is donated to.
+/// A root of the graph, and the parameter that is donated to it.
 struct Donation {
   ir::Value root;
   stablehlo::Value parameter;
@@ -312,7 +317,7 @@ void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const Foreach
       donations.push_back({graph.roots[aliases[i]], parameters[i]});
     }
   }
-  // XLA's passes take time by the square of a call's operands.
+  // XLA's passes take time quadratic in the number of a call's operands.
   constexpr size_t kTensors = 32;
   const size_t tensors = chain.nodes[0]->num_outputs();
   std::vector<std::vector<stablehlo::Value>> made(results.size());

@@ -13,14 +13,14 @@ namespace torch_xla::lazy {
 
 struct ForeachChain {
   std::vector<const ir::Node*> nodes;
-  std::vector<bool> is_read;  // of each node, whether others than those of the chain read it
-  std::unordered_set<const ir::Node*> tables;  // gradients of embeddings that no other node reads
+  std::vector<bool> is_read;  // per node: whether nodes outside of the chain read it
+  std::unordered_set<const ir::Node*> tables;  // embedding gradients that only this chain reads
 };
 
-/// What to lower, in this order: a node that is no parameter, or a chain.
+/// One step of lowering: a node that is no parameter, or a chain.
 struct LoweringStep {
-  uint32_t position = 0;  // in Graph::order
-  int32_t chain = -1;     // in LoweringPlan::chains; -1: the node
+  uint32_t position = 0;  // index in Graph::order
+  int32_t chain = -1;     // index in LoweringPlan::chains; -1: the node itself
 };
 
 struct LoweringPlan {
@@ -28,11 +28,11 @@ struct LoweringPlan {
   std::vector<ForeachChain> chains;
 };
 
-/// Leaves keep their order. There are chains where the program may call this library and the table
-/// of kernels (lowering/kernel_table.inc) wants them.
+/// Plans the order of lowering; leaves keep their order. There are chains only if the program may
+/// call this library and the table of kernels (lowering/kernel_table.inc) chooses the call.
 LoweringPlan PlanLowering(const Graph& graph, const lowering::LoweringContext& cx);
 
-/// `aliases` and `parameters` are those of the program's data (LowerGraph).
+/// Lowers a chain. `aliases` and `parameters` belong to the data of the program, as in LowerGraph.
 void LowerChain(lowering::LoweringContext& cx, const Graph& graph, const ForeachChain& chain,
                 std::span<const int> aliases, std::span<const stablehlo::Value> parameters);
 

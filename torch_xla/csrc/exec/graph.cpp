@@ -10,12 +10,12 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// A fill that no tensor holds: no array is made of it, it is in the program.
+/// A fill that no tensor holds: it becomes part of the program instead of an array.
 bool IsProgramFill(const DeviceData& data) {
   return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
 }
 
-/// Packs a number that is a parameter; returns of what kind it is, which is part of the program.
+/// Packs a number that is a parameter. Returns its kind, which is part of the program's hash.
 uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   if (value.isComplex()) {
     graph.floats.push_back(value.toComplexDouble().real());
@@ -28,7 +28,8 @@ uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   return 2 + 2 * static_cast<uint64_t>(value.type());
 }
 
-/// Appends a leaf to the parameters; returns what tells it apart from leaves alike.
+/// Appends a leaf to the parameters. Returns a word that distinguishes it from otherwise equal
+/// leaves.
 uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
   if (&node.op() == &ir::ops::device_data) {
     auto* data = static_cast<DeviceData*>(node.payload());
@@ -48,7 +49,7 @@ uint64_t VisitLeaf(const ir::Node& node, Graph& graph) {
   return 0;
 }
 
-/// Notes the numbers among a node's attributes.
+/// Collects the numbers among a node's attributes.
 void AddNumbers(const ir::Node& node, Graph& graph) {
   const ir::Words& words = node.attributes();
   for (uint32_t rest = words.numbers; rest; rest &= rest - 1) {
@@ -96,7 +97,8 @@ Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs) {
     ir::Node::Mark& mark = root.node->mark();
     ++mark.uses;
     hasher.Add((static_cast<uint64_t>(mark.position) << 16) | root.index);
-    // What follows from a number that is no part of a node's hash: how much is padded.
+    // The root's shape may depend on a number that the node's hash leaves out, such as the amount
+    // of padding.
     hasher.Add(root.shape()->hash);
   }
   graph.hash = hasher.Finish();

@@ -1,4 +1,4 @@
-// A cut of the graph: what some values need, in a canonical order, with its hash.
+// The part of the graph that some values need, in a canonical order, with its hash.
 #pragma once
 
 #include <string>
@@ -10,34 +10,35 @@
 
 namespace torch_xla::lazy {
 
-/// A number among the attributes of a node: part of the program, or packed with the others.
+/// A number among the attributes of a node: a constant of the program, or a packed parameter.
 struct GraphNumber {
   uint32_t position;  // of the node in Graph::order
-  uint32_t word;      // of its attributes
+  uint32_t word;      // index among the node's attributes
   uint64_t bits;
   bool is_float;
-  int32_t packed = -1;  // its place in Graph::floats or integers, where it is a parameter
+  int32_t packed = -1;  // index in Graph::floats or integers; -1: not a parameter
 };
 
 struct Graph {
   std::vector<ir::Value> roots;
   std::vector<const ir::Node*> order;  // operands before users
-  // The parameters of the program, in this order: the data of the leaves as `order` meets
-  // them, then all floating and all integer numbers, each packed into one array.
+  // The parameters of the program, in this order: the data of the leaves in the order of `order`,
+  // then all floating-point numbers in one array, then all integers in another.
   std::vector<DeviceDataPtr> data;
-  std::vector<uint32_t> data_positions;  // of their leaves in `order`
+  std::vector<uint32_t> data_positions;  // positions of their leaves in `order`
   std::vector<double> floats;
   std::vector<int64_t> integers;
-  // Not in the hash.
+  // The numbers among attributes, which are not part of the hash.
   std::vector<GraphNumber> numbers;
   ir::Hash128 hash;
 
-  /// Until the next walk.
+  /// Whether the node belongs to this graph. Valid until the next walk.
   bool Contains(const ir::Node& node) const {
     const uint32_t position = node.mark().position;
     return position < order.size() && order[position] == &node;
   }
-  /// Whether the node there is data parameter `next`, where those before it are of nodes before.
+  /// Whether the node at `position` is data parameter `next`, if all earlier data parameters belong
+  /// to earlier nodes.
   bool IsParameter(size_t position, size_t next) const {
     return next < data.size() && data_positions[next] == position;
   }
@@ -46,13 +47,13 @@ struct Graph {
   }
 };
 
-/// Meets the nodes that values are made of, operands before users and each once, and marks each
-/// with its place in this order. One walk at a time in the process (LockGraph): a new walk makes
-/// the marks of those before it void.
+/// Visits the nodes that values are computed from, operands before users and each node once, and
+/// marks each node with its position in this order. Only one walk at a time is allowed in the
+/// process (LockGraph): a new walk invalidates the marks of earlier walks.
 class GraphWalk {
  public:
-  /// Calls `visit` for `root` and what it is made of, but for what was met before. Operands of a
-  /// node for which `is_input` is true are not looked at.
+  /// Calls `visit` for `root` and all nodes it is computed from, except nodes that were visited
+  /// before. Does not descend into the operands of a node for which `is_input` is true.
   template <typename Visit, typename IsInput>
   void From(const ir::Node& root, const Visit& visit, const IsInput& is_input) {
     Open(root);
@@ -74,7 +75,7 @@ class GraphWalk {
   void From(const ir::Node& root, const Visit& visit) {
     From(root, visit, [](const ir::Node&) { return false; });
   }
-  /// How many nodes it has met.
+  /// The number of nodes visited so far.
   size_t size() const { return size_; }
 
  private:
@@ -85,13 +86,14 @@ class GraphWalk {
 
   const uint64_t id_ = NextId();
   uint32_t size_ = 0;
-  std::vector<std::pair<const ir::Node*, uint32_t>> stack_;  // with the next operand of each
+  // each with the index of its next operand
+  std::vector<std::pair<const ir::Node*, uint32_t>> stack_;
 };
 
-/// Walks from `roots`. The hash covers every node, the wiring between them and the shapes of the
-/// results, so equal hashes mean equal programs (128 bits). One walk at a time: the caller
-/// serialises. The results of the nodes in `inputs` are taken from that data: they are parameters
-/// like leaves.
+/// Collects the graph of `roots`. The hash covers every node, the edges between them and the shapes
+/// of the results, so equal hashes (128 bits) mean equal programs. The nodes in `inputs` are
+/// parameters like leaves: their results are taken from the given data. The caller must hold the
+/// lock of LockGraph.
 using GraphInputs = std::unordered_map<const ir::Node*, DeviceDataPtr>;
 Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs = {});
 

@@ -21,9 +21,9 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Bookkeeping is smaller than this.
+/// Tensors with more elements than this do not count as bookkeeping.
 constexpr int64_t kFewElements = 1 << 18;
-/// As many operations at most for a value that is read.
+/// The host computes a value that is read with at most this many operations.
 constexpr size_t kFewCalls = 16;
 
 bool IsNumber(const ir::Node& node) {
@@ -36,8 +36,9 @@ bool IsSmallInteger(ir::ShapeRef shape) {
          shape->numel <= kFewElements;
 }
 
-/// Operators that are the same on the CPU to the last bit for integers, whatever the values: none
-/// that divides, shifts or indexes, which the CPU may refuse or do in another way.
+/// Whether an operator on integers gives exactly the same result on the CPU for all values.
+/// Operators that divide, shift or index are left out: the CPU may refuse them or treat them
+/// differently.
 bool IsExact(const ir::OpSpec& op) {
   if (&op == &ir::ops::fill || &op == &ir::ops::cast || &op == &ir::ops::expand) return true;
   if (&op == &ir::ops::arange) return true;
@@ -88,7 +89,8 @@ bool IsExact(const ir::OpSpec& op) {
   return handle && handle->schema().arguments().size() == op.args.size();
 }
 
-/// Puts what `value` is made of into `calls`, operands first; false where that is not for the host.
+/// Appends the nodes that `value` is computed from to `calls`, operands first. Returns false if the
+/// host must not compute one of them.
 bool CollectCalls(const ir::Value& value, std::vector<const ir::Node*>& calls) {
   const ir::Node& node = *value.node;
   if (IsNumber(node) || std::ranges::find(calls, &node) != calls.end()) return true;
@@ -174,7 +176,7 @@ const at::Tensor& HostCalls::Slot::Value() {
   const auto dtype = at::TensorOptions().dtype(shape->dtype);
   if (number) {
     value = at::scalar_tensor(*number, dtype);
-    // A Python number: it does not decide the result's dtype.
+    // A Python number must not decide the dtype of the result.
     value.unsafeGetTensorImpl()->set_wrapped_number(shape->wrapped);
   } else {
     const auto& fill = data->fill();
@@ -183,7 +185,7 @@ const at::Tensor& HostCalls::Slot::Value() {
   return value;
 }
 
-/// The operands of a call, one after the other.
+/// Decodes the operands of a call one after the other.
 struct SlotOperands {
   std::vector<HostCalls::Slot>& slots;
   const std::vector<uint32_t>& operands;
@@ -212,7 +214,7 @@ at::Tensor HostCalls::Compute(const Call& call) {
     torch::jit::Stack stack;
     ArgumentDecoder decoder(operands, call.attributes);
     for (const ir::ArgSpec& arg : call.op->args) {
-      // What is no part of the computation is as it is by default.
+      // An argument that is not part of the computation gets its default value.
       const auto& otherwise = handle.schema().arguments()[stack.size()].default_value();
       const bool ignored = arg.kind == ir::ArgKind::kIgnored && otherwise;
       stack.push_back(ignored ? *otherwise : decoder.Argument(arg.kind));
@@ -222,7 +224,7 @@ at::Tensor HostCalls::Compute(const Call& call) {
   }
   TORCH_INTERNAL_ASSERT(result.sizes() == c10::IntArrayRef(call.shape->dims), call.op->name, ": ",
                         result.sizes(), " on the host");
-  // A value of its own: as_strided counts from where the memory begins.
+  // Gives the result its own memory: as_strided counts its offset from the beginning of the memory.
   result = result.to(call.shape->dtype);
   return result.storage_offset() == 0 ? result.contiguous()
                                       : result.clone(at::MemoryFormat::Contiguous);
@@ -233,7 +235,7 @@ void HostCalls::Run(uint64_t producer) {
   if (promises_.empty()) return;
   counter.Add();
   at::DisableRecordFunctionGuard no_profile;
-  const BelowModes below;  // This may be the tracing thread.
+  const BelowModes below;  // The calling thread may be the tracing thread.
   for (const Call& call : calls_) slots_[call.result].value = Compute(call);
   for (const auto& [slot, data] : promises_) {
     data->Fulfil(Upload(slots_[slot].Value(), *DevicesOf(data->device()), *data->sharding()),

@@ -1,8 +1,9 @@
-// Bookkeeping at the edges of a program, done on the host: which tokens there are so far, which
-// positions they have, whether all sequences have ended. These are a few integers whose shapes
-// change from round to round of a loop (a `cat` of one more token), where all that is expensive
-// keeps its shapes. As one program each round is another one. Split from its edges, the bulk is one
-// program for all rounds, and PyTorch's CPU kernels, which nothing is compiled for, do the rest.
+// Bookkeeping at the edges of a program that the host computes: which tokens exist, which positions
+// they have, whether all sequences have ended. It consists of operations on a few integers whose
+// shapes change in each round of a generation loop (a `cat` with one more token), while all
+// expensive operations keep their shapes. As one program, each round would need a compilation.
+// Split from its edges, the bulk is the same program in all rounds, and PyTorch's CPU kernels,
+// which need no compilation, compute the edges.
 #pragma once
 
 #include <exception>
@@ -15,38 +16,38 @@
 
 namespace torch_xla::lazy {
 
-/// What is computed on the host of a graph. Keeps nothing of the graph alive.
+/// The operations of a graph that the host computes. Keeps no node of the graph alive.
 class HostCalls {
  public:
-  /// Waits for the data that it reads, computes and keeps the promises, as execution `producer`:
-  /// for the thread that runs it.
+  /// Waits for the data that it reads, computes, and fulfils the promises as execution `producer`.
+  /// Called on the thread that runs the execution.
   void Run(uint64_t producer);
-  /// Breaks the promises that are not kept yet, likewise.
+  /// Fails the promises that are not fulfilled yet; called on the same thread.
   void Fail(const std::exception_ptr& error, uint64_t producer) const;
 
-  /// Executions that made what it reads, where they are done.
+  /// The executions that produced the data it reads, if they have finished.
   std::vector<uint64_t> Producers() const;
 
-  /// Part of the graph: before Run, in the order of the graph. Operands that are not part of it
-  /// must be data or numbers.
+  /// Adds a node. Nodes must be added before Run, in the order of the graph. Operands that were not
+  /// added must be data or numbers.
   void Add(const ir::Node& node);
-  /// From now on another node's result is this data.
+  /// From now on this data stands for the result of a node that was not added.
   void Bind(const ir::Value& value, DeviceDataPtr data);
-  /// Asks for a value: of a node that is part of it, or data or a number as it is.
+  /// Promises a value through `data`: the result of an added node, or data or a number unchanged.
   void Promise(const ir::Value& value, DeviceDataPtr data);
 
  private:
   struct Call {
     const ir::OpSpec* op;
     ir::Words attributes;
-    std::vector<uint32_t> operands;  // places in slots_
+    std::vector<uint32_t> operands;  // indices into slots_
     ir::ShapeRef shape;
     uint32_t result;
   };
   struct Slot {
     ir::ShapeRef shape;
-    DeviceDataPtr data;                 // it is read from, or
-    std::optional<c10::Scalar> number;  // it is, or a call's result
+    DeviceDataPtr data;                 // the data it is read from, or
+    std::optional<c10::Scalar> number;  // the number it is; else the result of a call
     at::Tensor value;
 
     const at::Tensor& Value();
@@ -58,23 +59,24 @@ class HostCalls {
   std::vector<Slot> slots_;
   std::vector<Call> calls_;
   std::vector<std::pair<uint32_t, DeviceDataPtr>> promises_;
-  std::map<std::pair<const ir::Node*, uint32_t>, uint32_t> places_;  // of values; until Run
+  // slots of values; used until Run
+  std::map<std::pair<const ir::Node*, uint32_t>, uint32_t> places_;
 };
 
-/// What the host does for an execution.
+/// The host's work for an execution.
 struct HostEdges {
-  HostCalls before;  // what the program is given
-  HostCalls after;   // what is made of its results
+  HostCalls before;  // computes inputs of the program
+  HostCalls after;   // computes values from its results
 };
 
-/// Whether a node is data or a number.
+/// Whether a node is device data or a number.
 bool IsLeaf(const ir::Node& node);
-/// Whether a node is one that the host may compute, as exactly as a device: an operation on a few
+/// Whether the host may compute the node exactly as a device would: it is an operation on a few
 /// integers.
 bool IsBookkeeping(const ir::Node& node);
 
-/// All that a value is made of, where that is a little bookkeeping of what came from the host:
-/// nobody need compile a program for it, nor wait for those that run. Else nothing.
+/// The operations that a value is computed from, if they are a little bookkeeping on data from the
+/// host, so that no program must be compiled and no running program waited for. Else nothing.
 std::optional<HostCalls> HostAlone(const ir::Value& value);
 
 }  // namespace torch_xla::lazy

@@ -21,7 +21,7 @@ std::string ShardingAttribute(const distributed::Sharding& sharding) {
 void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
                   stablehlo::Builder& builder) {
   for (int i = 0; i < builder.num_parameters(); ++i) {
-    // Those after the data are numbers.
+    // Parameters after the data are packed numbers.
     const auto k = static_cast<size_t>(i);
     builder.AddParameterAttributes(
         i, ShardingAttribute(k < graph.data.size() ? *graph.data[k]->sharding()
@@ -93,7 +93,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     if (chain >= 0) {
       LowerChain(cx, graph, plan.chains[chain], aliases, data);
     } else if (cx.IsLowered(*node)) {
-      continue;  // part of what it reads
+      continue;  // lowered together with a node that reads it
     } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       stablehlo::Type type = cx.Physical(leaf->shape());

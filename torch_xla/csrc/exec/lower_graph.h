@@ -1,4 +1,4 @@
-// The StableHLO of a graph.
+// Lowers a graph to StableHLO.
 #pragma once
 
 #include <span>
@@ -10,16 +10,16 @@
 
 namespace torch_xla::lazy {
 
-/// The StableHLO of the graph. `aliases[i]` is the output that parameter i is donated to,
-/// or -1; may be shorter than the parameters. On several devices the parameters have the shardings
-/// of their data, the outputs those given; where that is null or missing, XLA chooses. `name`
-/// is the module's. Needs no lock, since it reads no marks.
+/// The StableHLO module of the graph. `aliases[i]` is the output that data parameter i is donated
+/// to, or -1; it may be shorter than the parameters. On several devices each parameter has the
+/// sharding of its data and each output the sharding in `outputs`; XLA chooses where an entry is
+/// null or missing. `name` is the name of the module. Needs no lock, since it reads no marks.
 std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        const std::string& platform, size_t num_devices = 1,
                        std::span<const distributed::Sharding* const> outputs = {},
                        std::string_view name = {});
 
-/// A number as a constant of that type, and data that is nothing but a fill.
+/// Lower a number to a constant of the type, and data that is only a fill to a constant array.
 stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
                              const stablehlo::Type& type);
 stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data);

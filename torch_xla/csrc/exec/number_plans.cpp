@@ -13,11 +13,11 @@ namespace torch_xla::lazy {
 namespace {
 
 struct Plan {
-  std::vector<uint64_t> first, second;  // two sets of values that have a program
+  std::vector<uint64_t> first, second;  // two sets of values that each have a program
   std::vector<bool> parameter;
 };
 
-/// Beyond this many graphs all is forgotten: at worst their numbers are learnt anew.
+/// Above this number of graphs all plans are forgotten; their numbers are then learnt again.
 constexpr size_t kMaxPlans = 1 << 14;
 
 std::mutex plans_mutex;
@@ -30,7 +30,7 @@ bool IsViewOffset(const ir::Node& node) {
   return &node.op() == &ir::ops::as_strided || &node.op() == &ir::ops::as_strided_view_update;
 }
 
-/// What of a parameter's value is part of the program all the same.
+/// The part of a view's numbers that stays part of the program when they are parameters.
 uint64_t Structure(const ir::Node& node) {
   if (!IsViewOffset(node)) return 0;
   ir::AttributeReader attributes(node.attributes());
@@ -40,7 +40,7 @@ uint64_t Structure(const ir::Node& node) {
                                  &node.op() == &ir::ops::as_strided_view_update);
 }
 
-/// Makes parameters of the numbers that it takes for the graph to have a program.
+/// Turns numbers into parameters if the graph has no program for their values yet.
 void Update(Plan& plan, const Graph& graph) {
   const std::vector<GraphNumber>& numbers = graph.numbers;
   if (plan.first.empty()) {
@@ -67,7 +67,8 @@ void Update(Plan& plan, const Graph& graph) {
     is_second &= plan.parameter[i] || numbers[i].bits == plan.second[i];
   }
   if (is_second) return;
-  // All that ever changed: of n numbers with two values each there are 2 ** n mixtures.
+  // Every number that ever changed becomes a parameter, since n numbers with two values each have 2
+  // ** n combinations.
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i].bits != plan.first[i] || plan.second[i] != plan.first[i]) {
       plan.parameter[i] = true;

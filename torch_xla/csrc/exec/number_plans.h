@@ -1,15 +1,15 @@
-// Which numbers of a graph are constants of its program and which are parameters.
+// Decides which numbers of a graph are constants of its program and which are parameters.
 #pragma once
 
 #include "exec/graph.h"
 
 namespace torch_xla::lazy {
 
-/// Packs those numbers of the graph that are parameters and adds to the key what tells programs of
-/// the graph apart. By what was seen of graphs that differ in numbers alone: a number is a constant
-/// at first, since XLA makes more of x ** 2 and x[3] than of x ** y and x[i]. Where a view begins
-/// is a parameter from the second value on, any other number from the third, and they stay so: a
-/// loop over i compiles two programs, or three.
+/// Packs the numbers of the graph that are parameters, and adds to the key whatever distinguishes
+/// programs of this graph. The decision is learnt from earlier graphs that differ only in numbers:
+/// a number is a constant at first, since XLA optimizes x ** 2 and x[3] better than x ** y and
+/// x[i]. The offset of a view becomes a parameter at its second value, any other number at its
+/// third, and both stay parameters. So a loop over i compiles two or three programs.
 void PackNumbers(Graph& graph, ir::Hasher& key);
 
 }  // namespace torch_xla::lazy

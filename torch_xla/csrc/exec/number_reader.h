@@ -1,4 +1,4 @@
-// How a program reads its numbers, which come packed into arrays (exec/graph.h).
+// Reads the numbers of a program from the packed arrays that hold them (exec/graph.h).
 #pragma once
 
 #include <string_view>
@@ -11,16 +11,18 @@ namespace torch_xla::lazy {
 /// Element `index` of packed numbers, as a rank-0 value.
 stablehlo::Value Unpack(stablehlo::Value packed, int64_t index);
 
-/// Two ways. A slice for each number fuses into what reads it, so that kernels alike but for the
-/// place of their number are compiled one by one: the updates of all parameters by an optimizer,
-/// the dropouts of all layers. A custom call that gives all numbers at once leaves such kernels
-/// equal, and XLA compiles one of them: where the program may call libraries of this process, and
-/// worth its microsecond from kFewest numbers on.
+/// Reads numbers in one of two ways:
+/// - A slice for each number fuses into the kernel that reads it. Kernels that differ only in the
+///   place of their number are then compiled separately, such as the updates of all parameters by
+///   an optimizer.
+/// - A custom call returns all numbers at once, so that such kernels stay equal and XLA compiles
+///   one of them. It is used if the program may call libraries of this process and has at least
+///   kFewest numbers, which pay for the call.
 class NumberReader {
  public:
   static constexpr int64_t kFewest = 16;
 
-  /// Arrays of which there are none are invalid values.
+  /// An array that the program does not have is an invalid value.
   NumberReader(std::string_view platform, stablehlo::Value floats, stablehlo::Value integers);
 
   /// Element `index`, as a rank-0 value.
@@ -29,7 +31,7 @@ class NumberReader {
 
  private:
   stablehlo::Value floats_, integers_;
-  std::vector<stablehlo::Value> unpacked_;  // first all floats; empty: by slices
+  std::vector<stablehlo::Value> unpacked_;  // all floats, then all integers; empty: use slices
 };
 
 }  // namespace torch_xla::lazy

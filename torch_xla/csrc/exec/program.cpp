@@ -28,18 +28,18 @@ namespace {
 runtime::CompileOptions OptionsOf(const Program& program) {
   runtime::CompileOptions options;
   options.device = program.devices->front();
-  // By default XLA:CPU's maximum drops a NaN in its second operand.
+  // With its default option XLA:CPU's maximum ignores a NaN in its second operand.
   if (runtime::IsHost(Platform())) {
     options.overrides.emplace_back("xla_cpu_enable_fast_min_max", "false");
-    // By default it copies each donated buffer that something else reads, too, before it is
-    // written: all weights of a step with their optimizer.
+    // With its default option XLA:CPU copies each donated buffer that another operation reads, even
+    // if it reads before the write. In a step with an optimizer these are all weights.
     options.overrides.emplace_back("xla_cpu_copy_insertion_use_region_analysis", "true");
   }
   if (runtime::SkipsRounding(Platform())) {
     options.overrides.emplace_back("xla_allow_excess_precision", "false");
   }
-  // Its search for fusions crashes at a square of a product that only a reduction takes; without
-  // reductions among them these take a few times as long.
+  // XLA's search for library fusions crashes at a square of a product that only a reduction reads.
+  // Excluding reductions in all programs would make them several times slower.
   if (runtime::IsHost(Platform()) && stablehlo::SquaresAProduct(program.stablehlo)) {
     options.overrides.emplace_back("xla_cpu_experimental_ynn_fusion_type",
                                    "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
@@ -58,13 +58,13 @@ runtime::CompileOptions OptionsOf(const Program& program) {
   return options;
 }
 
-/// With a folder of what XLA found out when it tried kernels out for a fusion: other programs have
-/// the same ones. It is no part of a program's key.
+/// Adds a folder in which XLA stores the results of its autotuning of fusions, since other programs
+/// contain the same fusions. The folder is not part of a program's key.
 runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskCache& cache) {
   constexpr const char* kFolder = "xla_gpu_per_fusion_autotune_cache_dir";
   const char* flags = std::getenv("XLA_FLAGS");
   if (!runtime::IsGpu(Platform()) || (flags && std::strstr(flags, kFolder))) return options;
-  // By a name that nobody else has: the cache's clear command removes it.
+  // A name that only torch_xla uses, so that the cache's clear command may remove the folder.
   const std::filesystem::path folder = cache.settings().folder / "tunings.XLAprog1";
   if (cache.settings().read_only) {
     options.overrides.emplace_back("xla_gpu_experimental_autotune_cache_mode",
@@ -73,13 +73,13 @@ runtime::CompileOptions WithTunings(runtime::CompileOptions options, const DiskC
     std::error_code error;
     std::filesystem::create_directories(folder, error);
   }
-  // XLA compiles nothing where it cannot have the folder.
+  // XLA refuses to compile if it cannot use the folder.
   const int needed = cache.settings().read_only ? R_OK | X_OK : R_OK | W_OK | X_OK;
   if (access(folder.c_str(), needed) == 0) options.overrides.emplace_back(kFolder, folder.string());
   return options;
 }
 
-/// "compiling graph 3 (4,812 ops), train.py:12".
+/// The text of the progress line: "compiling graph 3 (4,812 ops), train.py:12".
 std::string DescriptionOf(const Program& program) {
   if (program.explanation == 0) return "compiling";
   std::string nodes = std::to_string(program.nodes);
@@ -99,13 +99,15 @@ ExecutablePtr Compile(const Program& program, const runtime::CompileOptions& opt
     const CompileProgress progress(DescriptionOf(program));
     executable = GetClient().Compile(program.stablehlo, options);
   }
-  // Of a large program the compiler frees hundreds of megabytes, and its threads' arenas keep them.
+  // After a large program the compiler has freed hundreds of megabytes, which the malloc arenas of
+  // its threads still hold.
   constexpr auto kLarge = std::chrono::milliseconds(500);
   if (std::chrono::steady_clock::now() - start > kLarge) runtime::GiveBackFreedMemory();
   return executable;
 }
 
-/// The entry on disk that says what a graph became; without its last line, which is for people.
+/// The content of the entry on disk that says which program a graph became, without its last line,
+/// which only informs people.
 std::string RecordOf(const std::string& text_hash, const Signature& signature) {
   return text_hash + "\n" + signature.ToString() + "\n";
 }
@@ -120,7 +122,8 @@ ExecutablePtr FindOrCompile(const Program& program) {
   ExecutablePtr executable = LoadProgram(*cache, key, options);
   DiskCache::Claim claim;
   if (!executable && !program.across_processes) {
-    // Of many processes one compiles. Not where compilers talk to each other: then all do at once.
+    // Of many processes only one compiles. If the compilers communicate across processes, all must
+    // compile at once.
     claim = cache->MakeClaim(key);
     executable = LoadProgram(*cache, key, options);
   }
@@ -139,7 +142,7 @@ ExecutablePtr FindOrCompile(const Program& program) {
   return executable;
 }
 
-/// XLA_SAVE_HLO_FILE: the program that could not be compiled, for a report to those who can help.
+/// Appends a program that could not be compiled to the file XLA_SAVE_HLO_FILE, for a bug report.
 void SaveFailed(const Program& program) {
   const std::string path = debug::EnvPath("XLA_SAVE_HLO_FILE");
   if (path.empty() || program.stablehlo.empty()) return;
@@ -147,7 +150,7 @@ void SaveFailed(const Program& program) {
   file << "// compilation " << program.explanation << " failed\n" << program.stablehlo << "\n";
 }
 
-/// Notes what XLA chose.
+/// Takes over the output shardings that XLA chose.
 void TakeShardings(Program& program) {
   const auto& chosen = program.executable->output_shardings();
   const bool whole = chosen && chosen->size() == program.shardings.size();
@@ -278,7 +281,7 @@ Ahead& GetAhead() {
 }  // namespace
 
 void CompileAhead(const ProgramPtr& program) noexcept try {
-  // A compile has threads of its own for its larger part.
+  // A compilation uses several threads for most of its work.
   static const size_t most = std::max(1u, std::thread::hardware_concurrency() / 4);
   Ahead& ahead = GetAhead();
   std::lock_guard lock(ahead.mutex);
@@ -289,7 +292,7 @@ void CompileAhead(const ProgramPtr& program) noexcept try {
   ahead.compiling.push_back(
       std::async(std::launch::async, [program] { CompileProgram(*program); }));
 } catch (const std::exception&) {
-  // The system has no thread: it is compiled when it runs.
+  // The system cannot start a thread, so the program is compiled when it runs.
 }
 
 void FinishCompilingAhead() {

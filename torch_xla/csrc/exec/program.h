@@ -1,4 +1,4 @@
-// A compiled graph, and the cache of them.
+// A compiled graph, and the cache of compiled graphs.
 #pragma once
 
 #include <atomic>
@@ -19,73 +19,76 @@
 
 namespace torch_xla::lazy {
 
-/// Numbers packed as one parameter; their buffers are kept while they do not change.
+/// Numbers packed as one parameter, with their buffers, which are reused while the values do not
+/// change.
 template <typename T>
 struct PackedNumbers {
   std::vector<T> values;
   Buffers buffers;
 };
 
-/// What a program takes and gives: data and results by their shapes, and how many numbers.
+/// The inputs and outputs of a program: the shapes of data and results, and the counts of numbers.
 struct Signature {
   std::vector<ir::ShapeRef> parameters, results;
   size_t floats = 0, integers = 0;
 
-  /// "(f32[2], s64[3], 1 floats, 0 integers) -> (f32[2,3])".
+  /// For example "(f32[2], s64[3], 1 floats, 0 integers) -> (f32[2,3])".
   std::string ToString() const;
 };
 
 struct Program {
-  /// Whether what is set when it is made is there; before that, with `making` held.
+  /// Whether the fields of the next group are set. Hold `making` to set them.
   std::atomic<bool> made{false};
   std::mutex making;
-  // Set when made:
-  const DeviceSet* devices = nullptr;  // that it runs on
+  // Set before `made`:
+  const DeviceSet* devices = nullptr;  // the devices it runs on
   Signature signature;
-  std::string stablehlo;          // dropped once compiled
-  std::string record;             // see RestoreProgram
+  std::string stablehlo;          // cleared after compilation
+  std::string record;             // the key of its entry on disk, see RestoreProgram
   std::vector<int> aliases;       // per data parameter: the output it is donated to, or -1
-  bool across_processes = false;  // has collectives of the devices
+  bool across_processes = false;  // whether it contains collectives that run on the devices
   CompileSettingsPtr settings = CurrentSettings();
   bool must_repeat = MustRepeat();
-  debug::Counter* runs = nullptr;  // of a program with a name
-  Origin origin;                   // of the graph that it was made for first
-  size_t nodes = 0;                // of that graph
+  debug::Counter* runs = nullptr;  // counts its runs if the program has a name
+  Origin origin;                   // the origin of the first graph that it was made for
+  size_t nodes = 0;                // number of nodes of that graph
   int64_t explanation = 0;         // the number of its compilation, see Listener::Compiling
-  // How long it ran the last time, in nanoseconds; 0: it has not.
+  // Duration of the last run in nanoseconds; 0: it has not run yet.
   std::shared_ptr<std::atomic<int64_t>> run_time = std::make_shared<std::atomic<int64_t>>(0);
-  // On several devices, of the outputs: where null, XLA's choice once it is compiled.
+  // On several devices, the shardings of the outputs; null until XLA has chosen, which it does in
+  // the compilation.
   std::vector<const distributed::Sharding*> shardings;
-  /// Whether the next two are there, one of them; before that, with `compiling` held.
+  /// Whether `executable` or `failure` is set. Hold `compiling` to set them.
   std::atomic<bool> compiled{false};
   std::mutex compiling;
   ExecutablePtr executable;
-  std::exception_ptr failure;  // of compilation: the same for every later run
-  // Used by the worker of the device only:
+  std::exception_ptr failure;  // of the compilation; thrown by every later run
+  // Used only by the device's worker:
   bool memory_noted = false;
-  std::vector<size_t> result_bytes;  // of what each device has of the results
+  std::vector<size_t> result_bytes;  // per result: its size on each device
   PackedNumbers<double> floats;
   PackedNumbers<int64_t> integers;
 };
 
 using ProgramPtr = std::shared_ptr<Program>;
 
-/// Least recently used beyond XLA_COMPILATION_CACHE_SIZE (default 2048) are dropped, and a quarter
-/// of all when the process runs out of memory mappings (runtime/host_memory.h). Counter
-/// EvictedCompile.
+/// Drops the least recently used programs above XLA_COMPILATION_CACHE_SIZE, and a quarter of all
+/// programs when the process runs out of memory mappings (runtime/host_memory.h). Counter
+/// EvictedCompile. Thread-safe.
 class ProgramCache {
  public:
   ProgramPtr Find(const ir::Hash128& key);
-  /// Returns what has that key from now on: the one that another thread has inserted meanwhile.
+  /// Inserts the program and returns it, or returns the program that another thread has inserted
+  /// under the key meanwhile.
   ProgramPtr Insert(const ir::Hash128& key, ProgramPtr program);
   size_t Size();
-  /// Those that are queued or held elsewhere live on there.
+  /// Removes all programs. Programs that are queued or held elsewhere live on.
   void Clear();
-  /// Those that were used last come last.
+  /// All programs, most recently used last.
   std::vector<ProgramPtr> All();
 
  private:
-  /// With the mutex held.
+  /// The caller holds the mutex.
   void DropLeastRecentlyUsed(size_t count);
 
   struct Entry {
@@ -97,20 +100,21 @@ class ProgramCache {
   std::unordered_map<ir::Hash128, Entry, ir::Hash128Hasher> entries_;
 };
 
-/// Takes the executable from the cache on disk by the hash of what it is made of, without lowering
-/// that, and returns whether it was there: a process of the same build and environment has noted
-/// there which program the hash became, and of which signature. Else CompileProgram will. For
-/// programs of one device.
+/// Takes the executable from the cache on disk by the hash of the graph, without lowering the
+/// graph. Returns whether it was found. This needs an entry in which a process of the same build
+/// and environment noted which program the graph became, and its signature. Else use
+/// CompileProgram. For programs of a single device.
 bool RestoreProgram(Program& program, const ir::Hash128& hash);
 
-/// Compiles, or takes from the cache on disk (exec/disk_cache.h), where that is not done;
-/// then there is an executable or a failure, and all shardings are known. Who asks meanwhile waits.
+/// Compiles the program, or loads it from the cache on disk (exec/disk_cache.h), unless this is
+/// done already. Afterwards there is an executable or a failure, and all shardings are known.
+/// Concurrent callers wait.
 void CompileProgram(Program& program);
 
-/// The same on a thread of its own, unless many do so already or there can be none: for a program
-/// that waits behind others, which may have to be compiled, too.
+/// Does the same on a new thread, unless many such threads run already or none can be started. For
+/// a program whose predecessors in the queue may have to be compiled as well.
 void CompileAhead(const ProgramPtr& program) noexcept;
-/// Waits for those threads.
+/// Waits for the threads of CompileAhead.
 void FinishCompilingAhead();
 
 }  // namespace torch_xla::lazy

@@ -19,17 +19,18 @@ namespace {
 
 using Nodes = std::vector<const ir::Node*>;
 
-/// The last read of a device.
+/// What is remembered of the last read of a device.
 struct LastRead {
   const ir::SourceLocation* line = nullptr;
-  size_t pending = kMuch;  // how many nodes all that waited needed, where it needed little
-  size_t computed = 0;     // how many of its nodes earlier reads had computed
+  size_t pending = kMuch;  // nodes that all pending values needed at that read, if it needed few
+                           // itself
+  size_t computed = 0;     // how many nodes of the read had been computed by earlier reads
   bool in_a_loop = false;
 
   static constexpr size_t kMuch = std::numeric_limits<size_t>::max();
 };
 
-/// Continues a walk over all that is pending; returns how many nodes it has met by then.
+/// Continues a walk over all pending storages. Returns the number of nodes visited so far.
 size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending) {
   for (const StoragePtr& storage : pending) {
     const ir::Value value = storage->value();
@@ -38,14 +39,17 @@ size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending)
   return walk.size();
 }
 
-/// Whether a read had better compute all that is pending. There are three such reads:
-///   - it would compute again much that earlier reads did on their way, as an optimizer does that
-///     reads a norm of each gradient: a program for each, with most of the backward pass in it;
-///   - it is in a loop, needs little ("have all sequences ended?"), and what waits has grown by a
-///     round: whoever reads only that would have all rounds in one program at the end;
-///   - it is in a loop, needs the bulk, and again more of what earlier rounds computed: counters
-///     that only the next round takes, whose chain is longer in each program.
-/// A read is in a loop where the line is that of the read before.
+/// Whether a read should compute all that is pending. It should in three cases:
+/// - The read would compute again many nodes that earlier reads computed, as when an optimizer
+///   reads the norm of each gradient: each norm would be a program with most of the backward pass
+///   in it.
+/// - The read is in a loop, needs few nodes ("have all sequences ended?"), and the pending graph
+///   has grown since the last read. Otherwise the graphs of all rounds would end up in one program.
+/// - The read is in a loop, needs many nodes, and more of them than at the last read were computed
+///   in earlier rounds. Such counters are only used by the next round, and their chain grows with
+///   each program.
+///
+/// A read is in a loop if its line is the line of the previous read.
 bool ReadsAll(const ir::Value& value, int device, const Nodes& nodes, GraphWalk& walk,
               const std::vector<StoragePtr>& pending) {
   constexpr size_t kSmall = 64;
@@ -87,7 +91,8 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
     plan.all = ReadsAll(value, device, nodes, walk, pending);
     if (plan.all) return plan;
   }
-  // A collective runs once, and what else is made of its results must not be left for later.
+  // A collective runs only once, so other values that need its results must be computed in the same
+  // program.
   const auto is_collective = [](const ir::Node* node) {
     return distributed::IsCollective(node->op());
   };
@@ -95,8 +100,8 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
     plan.storages = std::move(pending);
     return plan;
   }
-  // Whoever reads values in a loop would have those that are computed on the way to these computed
-  // again by the next program, which would grow by it.
+  // Also computes the pending values on the way to the values that are read. In a loop the next
+  // program would otherwise compute them again and grow by them.
   const std::unordered_set<StoragePtr> asked(plan.storages.begin(), plan.storages.end());
   for (StoragePtr& storage : pending) {
     const ir::Value value = storage->value();

@@ -1,5 +1,5 @@
-// What is computed when a value is read: it alone, what was computed on the way to it, all that is
-// pending, or nothing, since the host can tell.
+// Decides what the read of a value computes: the value alone, also the values on the way to it, all
+// that is pending, or nothing because the host can compute it.
 #pragma once
 
 #include <vector>
@@ -8,19 +8,20 @@
 
 namespace torch_xla::lazy {
 
-/// What a read of some storages of a device runs.
+/// The plan of a read of some storages of a device.
 struct ReadPlan {
-  /// First all that is pending: to run less would compute the same again in later reads.
+  /// Whether to run all that is pending first: later reads would otherwise compute the same nodes
+  /// again.
   bool all = false;
-  /// Then these: the storages that are read, and others that are evaluated with them.
+  /// The storages to run then: the storages that are read, and others that are evaluated with them.
   std::vector<StoragePtr> storages;
 };
 
-/// Plans the read, by one walk of the graph. `may_run_all`: one value is read by whoever waits for
-/// it, and all that is pending may run with it.
+/// Plans the read in one walk of the graph. `may_run_all` says that the caller waits for a single
+/// value and that all that is pending may run with it.
 ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all);
 
-/// Computes a number on the host where that can tell it by itself ("is anything masked?", see
+/// Computes a single number on the host if that needs no device ("is anything masked?", see
 /// HostAlone). Returns whether the storage has its value now.
 bool EvaluateOnHost(Storage& storage);
 

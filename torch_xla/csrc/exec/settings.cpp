@@ -23,14 +23,15 @@ void CheckSwitch(const char* name) {
                                  "'");
 }
 
-/// Throws runtime::Error for a variable whose value means nothing; warns of a folder for programs
-/// that cannot be written.
+/// Throws runtime::Error for a variable with an invalid value. Warns if the folder for programs
+/// cannot be written to.
 void CheckSettings() {
   for (const char* name : {"XLA_USE_SPMD", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "XLA_IR_DEBUG",
                            "XLA_NO_SPECIAL_SCALARS", "XLA_AUTO_STEP"}) {
     CheckSwitch(name);
   }
-  // Upstream's old one, which Lightning's precision="16-true" sets: not float32 without a word.
+  // A variable of older releases, which Lightning's precision="16-true" sets. Fail instead of
+  // silently computing in float32.
   if (debug::EnvFlag("XLA_USE_F16")) {
     throw runtime::InvalidArgument(
         "XLA_USE_F16 is not supported: unset it; XLA_USE_BF16=1 holds floats as bfloat16 "
@@ -38,7 +39,8 @@ void CheckSettings() {
   }
   ProgramCacheCapacity();
   CompileProgressSeconds();
-  // One that cannot be written is no error, so that it serves those who may only read it.
+  // A folder that cannot be written to is no error, since users with read access only can use it as
+  // well.
   if (const auto cache = GetDiskCache()) cache->Check();
 }
 

@@ -1,15 +1,15 @@
-// The environment variables that say how programs are made and kept, looked at before XLA starts.
+// The environment variables that control how programs are made and kept, checked before XLA starts.
 #pragma once
 
 #include <cstddef>
 
 namespace torch_xla::lazy {
 
-/// Throws runtime::Error for a variable whose value means nothing; warns of a folder for programs
-/// that cannot be written.
+/// Throws runtime::Error for a variable with an invalid value. Warns if the folder for programs
+/// cannot be written to.
 void CheckSettings();
 
-/// XLA_COMPILATION_CACHE_SIZE: how many programs are kept in memory.
+/// XLA_COMPILATION_CACHE_SIZE: the maximal number of programs in memory.
 size_t ProgramCacheCapacity();
 
 }  // namespace torch_xla::lazy

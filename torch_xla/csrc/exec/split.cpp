@@ -14,26 +14,29 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Less than this is no bulk.
+/// A program with fewer nodes than this is not split.
 constexpr size_t kBulk = 16;
-/// So many graphs of one bulk are programs as they are: in the first round of a loop that adds up
-/// there is no sum yet, and the second one is like all others.
+/// This many graphs with the same bulk become programs as they are: a loop that accumulates has no
+/// sum in its first round, and all later rounds are alike.
 constexpr size_t kGraphs = 2;
-/// Beyond this many all is forgotten: at worst a program more is compiled.
+/// Above this number all bulks are forgotten; at worst one more program is compiled.
 constexpr size_t kMaxBulks = 1 << 12;
 
 enum class Part : uint8_t { kLeaf, kBefore, kBulk, kAfter };
 
-/// A graph in three: what is done on the host before the program and after it, and the program.
+/// A graph split in three: host operations before the program, the program, and host operations
+/// after it.
 struct SplitGraph {
   std::vector<const ir::Node*> before, after;
-  /// Results of `before` that the program or `after` needs, and of the program that `after` needs.
+  /// `inputs`: results of `before` that the program or `after` needs. `outputs`: results of the
+  /// program that `after` needs.
   std::vector<ir::Value> inputs, outputs;
-  /// Those of the graph's roots that the program computes, by number.
+  /// The indices of the graph's roots that the program computes.
   std::vector<size_t> roots;
 };
 
-/// Nothing where there is nothing to split off, or what would be left is hardly worth it.
+/// Splits a graph. Returns nothing if there is nothing to split off, or if the remaining program
+/// would be too small.
 std::optional<SplitGraph> Split(const Graph& graph) {
   std::unordered_map<const ir::Node*, size_t> positions;
   positions.reserve(graph.order.size());
@@ -55,7 +58,7 @@ std::optional<SplitGraph> Split(const Graph& graph) {
     for (const ir::Value& operand : node.operands()) before &= part(operand) != Part::kBulk;
     if (before) parts[i] = Part::kBefore;
   }
-  // From the end: what nothing of the bulk needs.
+  // From the end: light nodes that no node of the bulk needs run after the program.
   std::vector<bool> needed(graph.order.size());
   for (size_t i = graph.order.size(); i-- > 0;) {
     if (parts[i] == Part::kBulk && light[i] && !needed[i]) parts[i] = Part::kAfter;
@@ -92,8 +95,8 @@ std::optional<SplitGraph> Split(const Graph& graph) {
   return split;
 }
 
-/// Whether two other graphs have been asked for whose bulk is that of this one: then it is worth a
-/// program of its own. Remembers it.
+/// Whether two other graphs had the same bulk before: then the bulk is worth a program of its own.
+/// Remembers this graph.
 bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
   using Graphs = c10::SmallVector<ir::Hash128, kGraphs>;
   static std::mutex mutex;
@@ -138,7 +141,8 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
   GraphInputs inputs;
   auto host = std::make_unique<HostEdges>();
   auto& [before, after] = *host;
-  // By these, or later by whoever holds a tensor.
+  // Nodes that the host operations or the roots read, or that the holder of a tensor can read
+  // later.
   std::unordered_set<const ir::Node*> read;
   for (const ir::Value& root : graph.roots) read.insert(root.node.get());
   auto add = [&](HostCalls& calls, const ir::Node& node) {

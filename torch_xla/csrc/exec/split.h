@@ -1,5 +1,5 @@
-// Splits a cut whose bulk other graphs have, too: into a program of the bulk, and bookkeeping that
-// the host does before and after it (exec/host_edges.h).
+// Splits a cut whose bulk occurs in other graphs, too, into a program of the bulk and bookkeeping
+// that the host computes before and after it (exec/host_edges.h).
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ struct Bulk {
   std::unique_ptr<HostEdges> host;
 };
 
-/// Nothing where there is nothing to split off, what would be left is hardly worth it, or no other
-/// graphs had the same bulk.
+/// Returns nothing if there is nothing to split off, if the remaining program would be too small,
+/// or if fewer than two other graphs had the same bulk.
 std::optional<Bulk> SplitCut(const Cut& cut);
 
 }  // namespace torch_xla::lazy

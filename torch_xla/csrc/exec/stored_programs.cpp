@@ -38,14 +38,14 @@ std::string ToText(const ir::Hash128& hash) {
   return text;
 }
 
-/// Of this library, whose code makes a program of a graph.
+/// The build id of this library, whose code turns a graph into a program.
 const std::string& BuildId() {
   static const auto& id =
       *new std::string(runtime::BuildIdOf(reinterpret_cast<const void*>(&RecordKey)));
   return id;
 }
 
-/// Set once the plugin has refused an entry that it had made.
+/// Set when the plugin has refused an entry that it had made itself.
 std::atomic<bool> rejected{false};
 
 void Reject(DiskCache& cache, const std::string& key, const runtime::Error& error) {
@@ -59,7 +59,7 @@ void Reject(DiskCache& cache, const std::string& key, const runtime::Error& erro
       " is of no use to this process, and is left alone from now on; counter CacheRejected.");
 }
 
-/// The thread that stores programs, one after the other. It ends when there are no more.
+/// The thread that stores programs one after the other. It ends when the queue is empty.
 class Storing {
  public:
   void Add(ProgramToStore program) {
@@ -70,7 +70,8 @@ class Storing {
       std::thread([this] { Run(); }).detach();
       running_ = true;
     } catch (const std::system_error&) {
-      queue_.clear();  // The system has no thread: other processes compile it anew.
+      queue_.clear();  // The system cannot start a thread: other processes compile the program
+                       // again.
     }
   }
 
@@ -82,7 +83,8 @@ class Storing {
  private:
   void Run() {
 #if defined(__linux__)
-    // Behind the step that runs meanwhile. (Linux has this of each thread.)
+    // Runs at a lower priority than the step that runs meanwhile. (On Linux each thread has its own
+    // priority.)
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
 #endif
     std::unique_lock lock(mutex_);
@@ -94,7 +96,8 @@ class Storing {
         try {
           Store(program);
         } catch (const std::exception&) {
-          // It is compiled anew in other processes; no memory, say, is nothing to end this one for.
+          // Other processes compile the program again; an error such as exhausted memory must not
+          // end this one.
         }
       }
       lock.lock();
@@ -111,7 +114,7 @@ class Storing {
     try {
       content = program.executable->Serialize();
     } catch (const runtime::Error&) {
-      return;  // A plugin that cannot serialize has no disk cache.
+      return;  // A plugin that cannot serialize programs has no disk cache.
     }
     if (!cache.Write(program.key, content)) return;
     writes.Add();
@@ -121,7 +124,8 @@ class Storing {
     }
   }
 
-  /// Some plugins refuse what they have written themselves. It is asked once, and the answer kept.
+  /// Some plugins refuse programs that they have serialized themselves. This is tried once, and the
+  /// answer is stored in the cache.
   void Probe(const ProgramToStore& program, const std::string& content) {
     runtime::Client& client = GetClient();
     if (!client.loads_executables()) return;
@@ -139,7 +143,7 @@ class Storing {
   std::condition_variable done_;
   std::deque<ProgramToStore> queue_;
   bool running_ = false;
-  bool probed_ = false;  // the thread's
+  bool probed_ = false;  // used only by the thread
 };
 
 Storing& GetStoring() {
@@ -175,7 +179,7 @@ std::string RecordKey(const ir::Hash128& graph) {
   std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildId() +
                     "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
                     "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
-  // These keep what the environment said at first.
+  // The types that floats are held as were read from the environment at the first use.
   for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::Double}) {
     key.append("\n").append(c10::toString(dtype)).append(" as: ");
     key.append(runtime::MlirName(lowering::PhysicalType(dtype, Platform())));
@@ -198,7 +202,7 @@ ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
   } catch (const runtime::Error& error) {
     Reject(cache, key, error);
   }
-  // Of it as much again as stays was needed meanwhile, and is freed.
+  // The serialized program and temporary data of about the same size are freed here.
   content.reset();
   if (is_large) runtime::GiveBackFreedMemory();
   return executable;
@@ -207,7 +211,7 @@ ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
 void StoreProgram(ProgramToStore program) { GetStoring().Add(std::move(program)); }
 
 void FinishStoring() {
-  // A forked process has not the thread.
+  // A forked process does not have the thread.
   if (!runtime::Client::Forked()) GetStoring().Finish();
 }
 

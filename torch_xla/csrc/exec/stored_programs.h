@@ -1,5 +1,5 @@
-// Compiled programs in the cache on disk (disk_cache.h): what they are known by, and the thread
-// that puts them there while their first step runs.
+// Compiled programs in the cache on disk (disk_cache.h): their keys, and the thread that stores
+// them while their first step runs.
 #pragma once
 
 #include <memory>
@@ -14,19 +14,20 @@ namespace torch_xla::lazy {
 
 using ExecutablePtr = std::shared_ptr<runtime::Executable>;
 
-/// The cache of this process, where its programs can be loaded again; else null.
+/// The cache of this process, or null if the plugin cannot load programs from it.
 std::shared_ptr<DiskCache> UsableCache();
 
 std::string TextHash(std::string_view stablehlo);
 
-/// Of the entry of a program: all that its machine code depends on.
+/// The key of a program's entry: all that its machine code depends on.
 std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options);
 
-/// Of the entry that says which program a graph became, and its signature; empty where that cannot
-/// be told. Lowering depends on the code that does it, and on what the environment says.
+/// The key of the entry that says which program a graph became, and its signature; empty if the key
+/// cannot be determined. It covers this library's build and the environment, since lowering depends
+/// on both.
 std::string RecordKey(const ir::Hash128& graph);
 
-/// Null where there is none that the plugin takes.
+/// The program of an entry, or null if there is no entry that the plugin accepts.
 ExecutablePtr LoadProgram(DiskCache& cache, const std::string& key,
                           const runtime::CompileOptions& options);
 
@@ -35,14 +36,15 @@ struct ProgramToStore {
   std::string key;
   runtime::CompileOptions options;
   ExecutablePtr executable;
-  DiskCache::Claim claim;          // ends when it is there
-  std::string record_key, record;  // of a graph that became it; the key may be empty
+  DiskCache::Claim claim;          // released when the entry is written
+  std::string record_key, record;  // of the graph that became this program; the key may be empty
 };
 
-/// Soon, on a thread of its own: serializing takes a tenth of the compile.
+/// Stores a program soon, on another thread, since serializing takes a noticeable part of the
+/// compile time.
 void StoreProgram(ProgramToStore program);
 
-/// Waits until all are there.
+/// Waits until all programs are stored.
 void FinishStoring();
 
 }  // namespace torch_xla::lazy

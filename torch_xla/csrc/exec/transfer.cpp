@@ -26,7 +26,7 @@ Extremes ExtremesOf(const T* numbers, int64_t count) {
     const T x = numbers[i];
     sum += static_cast<uint64_t>(x);
     has_zero |= x == 0;
-    // One branch, and soon none that is taken: 1 ns a number.
+    // A single branch that is soon hardly ever taken keeps this loop fast.
     if (((x < second_least) & (x != least)) | ((x > second_most) & (x != most))) [[unlikely]] {
       if (x < least) {
         second_least = std::exchange(least, x);
@@ -47,7 +47,7 @@ Extremes ExtremesOf(const T* numbers, int64_t count) {
   return {least, second_least, second_most, most, static_cast<int64_t>(sum), has_zero};
 }
 
-/// Remembers what indices must know of themselves.
+/// Remembers the extremes of integers, which indexing needs to check its bounds.
 void NoteExtremes(const at::Tensor& cpu, DeviceData& data) {
   const c10::ScalarType dtype = cpu.scalar_type();
   if ((dtype != c10::ScalarType::Long && dtype != c10::ScalarType::Int) || cpu.numel() == 0) return;
@@ -76,7 +76,7 @@ DeviceDataPtr ToDevice(const at::Tensor& cpu, int device) {
 
 DeviceDataPtr ViewOf(void* data, ir::ShapeRef shape, int device,
                      const std::shared_ptr<const void>& owner, intptr_t stream) {
-  // What XLA's compiled programs take for granted of their arguments.
+  // The alignment that XLA's compiled programs assume of their arguments.
   const uintptr_t alignment = GetClient().host_memory() ? 64 : 128;
   if (DevicesOf(device)->size() > 1 || PhysicalDtype(shape->dtype) != shape->dtype ||
       data == nullptr || reinterpret_cast<uintptr_t>(data) % alignment != 0) {
@@ -109,7 +109,7 @@ void ToHost(DeviceData& data, const at::Tensor& cpu) {
   at::Tensor dense = direct ? cpu : EmptyOnHost(logical, data.shape()->dims);
   Events().Read();
   Download(buffers, {dense});
-  // Through the logical dtype first, so that what the user sees is what it says.
+  // Converts to the logical dtype first, so that the user sees values of that dtype.
   if (!direct) cpu.copy_(dense.to(logical));
 }
 

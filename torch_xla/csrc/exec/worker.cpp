@@ -18,17 +18,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Enough for tracing to run ahead, few enough for memory: each holds its inputs.
+// Enough unfinished executions for tracing to run ahead, but few enough for memory: each holds its
+// inputs.
 constexpr int kMaxUnfinished = 8;
-// Handed to the plugin at a time: one runs while the next is prepared.
+// Executions that the plugin has at a time: one runs while the next is prepared.
 constexpr int kMaxRunning = 2;
-// Of a program that runs for longer the worker's start is no matter.
+// For a program that runs longer than this the start-up of the worker thread does not matter.
 constexpr std::chrono::nanoseconds kLongRun = std::chrono::milliseconds(5);
-// Of one that runs for less changes of threads are: another thread's start takes as long, and its
-// core has none of the data.
+// For a shorter program a change of threads costs too much: starting the other thread takes as long
+// as the program, and its core has none of the data in its cache.
 constexpr std::chrono::nanoseconds kShortRun = std::chrono::microseconds(200);
-// One that runs for less takes no longer than handing it to the plugin, which the worker does
-// beside.
+// A shorter program takes no longer than handing it to the plugin, which the worker does in
+// parallel.
 constexpr std::chrono::nanoseconds kTinyRun = std::chrono::microseconds(20);
 
 std::atomic<int> num_workers{0};
@@ -38,14 +39,14 @@ debug::Metric& ExecuteTime() {
   return metric;
 }
 
-/// How long a program ran, or the last one; 0: none has yet.
+/// The duration of the last run; 0: no run yet.
 std::chrono::nanoseconds TimeOf(const std::atomic<int64_t>& run_time) {
   return std::chrono::nanoseconds(run_time.load(std::memory_order_relaxed));
 }
 
 bool IsShort(std::chrono::nanoseconds run) { return run.count() > 0 && run < kShortRun; }
 
-/// Waking a sleeping thread costs more than a short step: look a little first.
+/// Spins for a while before sleeping, since waking a sleeping thread costs more than a short step.
 template <typename Ready>
 void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   static const bool is_alone = std::thread::hardware_concurrency() < 2;
@@ -56,7 +57,7 @@ void SpinFor(std::chrono::nanoseconds time, Ready ready) {
   }
 }
 
-/// The exception of a failure, on whatever thread: where there is no memory to make it, that.
+/// The exception of a failure. If there is no memory to make it, the exception that says so.
 std::exception_ptr FailureOf(const runtime::Error& error, const Failed& failed) noexcept {
   try {
     return AsTorchError(error, failed);
@@ -69,8 +70,8 @@ bool Same(ir::ShapeRef a, ir::ShapeRef b) {
   return a == b || (a->dtype == b->dtype && a->dims == b->dims);
 }
 
-/// The last look before a program runs, however it was found: it reads and writes memory by the
-/// sizes that it was compiled for.
+/// The last check before a program runs, whichever way it was found: the program accesses memory by
+/// the sizes that it was compiled for.
 void CheckFits(const Program& program, const Execution& execution) {
   const Signature& signature = program.signature;
   bool fits = execution.inputs.size() == signature.parameters.size() &&
@@ -148,7 +149,7 @@ void Worker::Put(uint64_t place, Execution&& execution) noexcept {
 }
 
 bool Worker::RunsHere(uint64_t place, const Execution& execution) const {
-  // With several devices another one's program may be what this one waits for.
+  // With several devices, the program of another device may be what the caller waits for.
   return place == taken_ && running_ == 0 && !launching_ &&
          execution.program->compiled.load(std::memory_order_relaxed) &&
          execution.program->devices->size() == 1 &&
@@ -163,7 +164,8 @@ void Worker::Fill(Place reserved, Execution execution) {
   if (!here && execution.is_whole_step) {
     const std::chrono::nanoseconds time = TimeOf(*execution.program->run_time);
     here = IsShort(time) && time > kTinyRun;
-    // Who ends the last one may hold the mutex still: no going to sleep for that.
+    // The thread that finishes the last execution may still hold the mutex: spin instead of
+    // sleeping.
     if (here) SpinFor(kShortRun, [&] { return unfinished_.load() == 1 && lock.try_lock(); });
   }
   if (!lock.owns_lock()) lock.lock();
@@ -180,16 +182,16 @@ void Worker::Fill(Place reserved, Execution execution) {
     if (sleeping_ && !queue_.empty() && queue_.front()) work_.notify_one();
     return;
   }
-  // Behind another one, which may have to be compiled first.
+  // The execution waits behind another one that may have to be compiled first.
   if (!execution.program->compiled.load(std::memory_order_relaxed) &&
       (launching_ || place != taken_)) {
     CompileAhead(execution.program);
   }
   Put(place, std::move(execution));
   const bool wake = sleeping_, full = unfinished_ >= kMaxUnfinished;
-  lock.unlock();  // Who wakes takes it.
+  lock.unlock();  // A woken thread takes the mutex.
   if (wake) work_.notify_one();
-  // Once full, wait until half is done: one change of threads for several steps.
+  // When the queue is full, wait until half of it is done: one change of threads for several steps.
   if (full) {
     lock.lock();
     debug::HostTimer timer(debug::HostPart::kWait);
@@ -212,7 +214,7 @@ void Worker::ThrowFailure() {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (failures_.empty()) return;
-    // For what it came of, of which the plugin may tell later.
+    // Wait for all executions: the plugin may report the cause of a failure later.
     done_.wait(lock, [&] { return unfinished_ == 0; });
     error = failures_.TakeAll();
   }
@@ -282,7 +284,7 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
   if (type == runtime::ElementType::kF64) {
     return upload(program.floats, execution.floats, type, execution.floats.data());
   }
-  // No f64 on the device: round here, as it would.
+  // The device has no f64: round here as the device would.
   std::vector<float> rounded(execution.floats.begin(), execution.floats.end());
   if (type == runtime::ElementType::kF32) {
     return upload(program.floats, execution.floats, type, rounded.data());
@@ -292,12 +294,13 @@ const Buffers& Worker::Numbers(Program& program, const Execution& execution, boo
 }
 
 void Worker::Finish(const Running& running, const runtime::Error* error) noexcept {
-  // A report of all memory, made before others have to wait for it.
+  // The text may contain a report of all memory, so make it before taking the lock.
   const std::exception_ptr failure = error ? FailureOf(*error, FailedBy(running)) : nullptr;
   std::unique_lock<std::mutex> lock(mutex_);
-  // Read with the lock held: else another's end, later than this one's, may be noted already.
+  // Read the clock with the lock held: otherwise a later end of another execution might be noted
+  // first.
   const Clock::time_point now = Clock::now();
-  // What it waited for the one before it is not its own time.
+  // The time that it waited for the previous execution does not count.
   const auto time = now - std::max(running.start, std::exchange(last_done_, now));
   const int64_t nanoseconds = std::chrono::nanoseconds(time).count();
   running.run_time->store(nanoseconds, std::memory_order_relaxed);
@@ -307,14 +310,14 @@ void Worker::Finish(const Running& running, const runtime::Error* error) noexcep
     ExecuteTime().AddSample(static_cast<double>(nanoseconds));
     debug::NoteRan({running.program, device_, (end - time).count(), end.count()});
   } catch (const std::bad_alloc&) {
-    // One measurement less.
+    // This measurement is lost.
   }
   if (failure) {
     failures_.Note(running.execution, running.sources, failure);
     DeviceData::Discount(device_, running.execution);
   }
   const bool notify = Finished();
-  lock.unlock();  // Who wakes takes it.
+  lock.unlock();  // A woken thread takes the mutex.
   if (notify) done_.notify_all();
 }
 
@@ -339,7 +342,7 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
                   execution.program->signature.ToString(), ". This is a fault of torch_xla");
     }
   }
-  // Who sees a result sees, too, that what was donated to it is gone.
+  // Whoever sees a result must also see that the buffers donated to it are gone.
   const std::vector<int>& aliases = execution.program->aliases;
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] < 0) continue;
@@ -371,8 +374,8 @@ void Worker::Execute(Execution& execution) {
   running->origin = execution.origin;
   running->program = execution.program->explanation;
   running->run_time = execution.program->run_time;
-  // Before a short program memory matters less than its start, but where results that take the
-  // places of those of the step before make it faster.
+  // Before a short program, freeing memory matters less than an early start, except where results
+  // at the addresses of the previous step's results make the program faster.
   static const bool records_addresses = runtime::RecordsAddresses(Platform());
   if (records_addresses || !IsShort(TimeOf(*running->run_time))) execution.dead.clear();
   try {
@@ -395,7 +398,7 @@ void Worker::Execute(Execution& execution) {
     }
     for (const DeviceDataPtr& input : execution.inputs) {
       const uint64_t producer = input->producer();
-      // Those of a step before come one after the other.
+      // Inputs from one earlier step follow each other.
       if (producer != 0 && (sources.empty() || sources.back() != producer)) {
         sources.push_back(producer);
       }
@@ -407,14 +410,15 @@ void Worker::Execute(Execution& execution) {
     std::vector<runtime::Event> done;
     Launch(execution, {arguments.data(), arguments.size()}, running->execution, done);
     const std::unique_ptr<HostEdges> host = std::move(execution.host);
-    // What the graph held dies before the next step is taken.
+    // Nodes that only this graph held are destroyed before the next step is taken.
     execution = {};
     if (host) Finish(host->after, *running);
     if (done.size() == 1) {
       done[0].OnReady([this, running](const runtime::Error* error) { Finish(*running, error); });
       return;
     }
-    // It is done when it is on all devices; the first error is the one that is told.
+    // The execution has finished when it has finished on all devices. Only the first error is
+    // reported.
     struct Rest {
       std::mutex mutex;
       size_t count;
@@ -454,7 +458,7 @@ std::map<int, std::unique_ptr<Worker>>& Workers() {
 }  // namespace
 
 Worker& GetWorker(int device) {
-  GetClient();  // throws where the worker's thread would not run
+  GetClient();  // throws if the worker's thread could not run
   thread_local std::array<Worker*, 8> seen{};
   if (static_cast<size_t>(device) < seen.size() && seen[device]) return *seen[device];
   std::lock_guard<std::mutex> lock(workers_mutex);
@@ -470,7 +474,7 @@ void StopWorkers() {
   for (auto& [device, worker] : Workers()) worker->Drain();
   FinishCompilingAhead();
   FinishStoring();
-  // Kept, not destroyed: another thread may still trace while the interpreter ends.
+  // The workers are not destroyed: another thread may still trace while the interpreter exits.
 }
 
 }  // namespace torch_xla::lazy

@@ -1,4 +1,4 @@
-// The thread of a device that compiles and runs what was traced, in order.
+// The worker thread of a device, which compiles and runs traced programs in order.
 #pragma once
 
 #include <chrono>
@@ -28,11 +28,12 @@ struct Execution {
   std::vector<double> floats;
   std::vector<int64_t> integers;
   std::vector<DeviceDataPtr> outputs;
-  std::unique_ptr<HostEdges> host;  // null where the program does it all; one device
+  std::unique_ptr<HostEdges> host;  // null if the program computes everything; for a single device
+                                    // only
   Origin origin;
-  bool is_whole_step = false;  // the caller's next one is likely to need what it computes
-  // Kept only to be freed here rather than on the tracing thread: the graph that was cut, and what
-  // nobody needs any more, whose memory the program may take.
+  bool is_whole_step = false;  // the caller's next step is likely to need the results
+  // Only kept to be freed on the worker instead of the tracing thread: the graph that was cut, and
+  // dead data, whose memory the program may reuse.
   std::vector<ir::Value> graph, dead;
 };
 
@@ -41,8 +42,8 @@ class Worker {
   explicit Worker(int device);
   ~Worker();
 
-  /// A place in the queue, for an execution that Fill gives later: what is reserved first runs
-  /// first, and waits there. Nothing runs in a place that is given up.
+  /// A reserved place in the queue, for an execution that Fill provides later. Places run in the
+  /// order of their reservation. A place that is given up runs nothing.
   class Place {
    public:
     Place() = default;
@@ -65,27 +66,30 @@ class Worker {
     uint64_t number_ = 0;
   };
   Place Reserve();
-  /// Blocks while too many are queued or running. Where the caller has waited for all that it gave
-  /// before and the program is short, the caller's thread hands it to the plugin itself: waking the
-  /// worker would cost more than that takes. Where it is a whole step and very short it waits here
-  /// for those before, a moment, and does the same.
+  /// Puts an execution into its place. Blocks while too many executions are queued or running. The
+  /// caller's thread hands the execution to the plugin itself, because waking the worker would cost
+  /// more:
+  /// - if the caller has waited for everything that it pushed before, and the program is short;
+  /// - if the execution is a whole step and very short, after a brief wait for the executions
+  ///   before it.
   void Fill(Place place, Execution execution);
   void Push(Execution execution) { Fill(Reserve(), std::move(execution)); }
-  /// Blocks until all that was pushed is done.
+  /// Blocks until all pushed executions have finished.
   void Drain();
-  /// Somebody waits for what was pushed, and may do so again after the next push.
+  /// Notes that the caller waits for pushed executions, and will probably do so again after the
+  /// next push.
   void NoteWait() { waited_.store(true, std::memory_order_relaxed); }
-  /// Throws, once, what failed since the last call.
+  /// Throws a failure since the last call, once.
   void ThrowFailure();
-  /// Failures::Take, when all that was pushed is done.
+  /// Waits until all pushed executions have finished, then calls Failures::Take.
   std::exception_ptr TakeFailure(uint64_t producer);
 
  private:
-  /// What is in flight.
+  /// An execution that was handed to the plugin and has not finished.
   struct Running {
     std::chrono::steady_clock::time_point start;
     uint64_t execution;
-    Executions sources;  // whose results it needed
+    Executions sources;  // the executions whose results it needed
     Origin origin;
     int64_t program;  // its number, see explain/explain.h
     std::shared_ptr<std::atomic<int64_t>> run_time;
@@ -93,44 +97,45 @@ class Worker {
   Failed FailedBy(const Running& running) const;
   void Run();
   void GiveUp(uint64_t place) noexcept;
-  /// Of a place, with the mutex held; an execution without a program runs nothing.
+  /// Fills a place; an execution without a program runs nothing. The caller holds the mutex.
   void Put(uint64_t place, Execution&& execution) noexcept;
-  /// With the mutex held: whether the caller of Fill may run what it gives.
+  /// Whether the caller of Fill may run the execution on its own thread. The caller holds the
+  /// mutex.
   bool RunsHere(uint64_t place, const Execution& execution) const;
   void Execute(Execution& execution);
   const Buffers& Numbers(Program& program, const Execution& execution, bool floats);
-  /// Hands an execution to the plugin and keeps the promises of its outputs. `done`: an event for
-  /// each device.
+  /// Hands an execution to the plugin and fulfils the promises of its outputs. `done` gets one
+  /// event per device.
   void Launch(Execution& execution, std::span<const Buffers* const> arguments, uint64_t number,
               std::vector<runtime::Event>& done);
-  /// On a thread of the plugin's.
+  /// Called on a thread of the plugin.
   void Finish(const Running& running, const runtime::Error* error) noexcept;
   void Finish(HostCalls& after, const Running& running);
-  /// One execution is done; with the mutex held. Returns whether to notify done_.
+  /// Notes the end of one execution. Returns whether to notify done_. The caller holds the mutex.
   bool Finished();
 
   const int device_;
 
   std::mutex mutex_;
-  std::condition_variable work_;                // for the worker: something to do, or to stop
-  std::condition_variable done_;                // for those who push and drain
-  std::deque<std::optional<Execution>> queue_;  // those without one are reserved
-  uint64_t taken_ = 0;                          // places that have left the queue
-  std::atomic<int> filled_{0};                  // executions in the queue: what Run spins on
-  std::atomic<int> unfinished_{0};              // places, until they are done on the device
-  int running_ = 0;                             // handed to the plugin and not done
-  bool launching_ = false;                      // somebody is within Execute
-  std::atomic<bool> waited_{false};             // since the last push; see Fill
-  bool sleeping_ = false;                       // the worker waits for work_
+  std::condition_variable work_;                // wakes the worker: there is work, or it shall stop
+  std::condition_variable done_;                // wakes callers that push or drain
+  std::deque<std::optional<Execution>> queue_;  // reserved places have no execution yet
+  uint64_t taken_ = 0;                          // number of places that have left the queue
+  std::atomic<int> filled_{0};       // number of executions in the queue; Run spins on it
+  std::atomic<int> unfinished_{0};   // number of places that have not finished on the device
+  int running_ = 0;                  // number handed to the plugin and not finished
+  bool launching_ = false;           // whether a thread is within Execute
+  std::atomic<bool> waited_{false};  // whether the caller has waited since the last push; see Fill
+  bool sleeping_ = false;            // whether the worker waits for work_
   bool stop_ = false;
-  std::chrono::steady_clock::time_point last_done_;  // when an execution last ended
-  std::atomic<int64_t> last_run_{0};                 // how long it took, in nanoseconds
-  Failures failures_;                                // not told yet
-  uint64_t executions_ = 0;                          // for who is within Execute
+  std::chrono::steady_clock::time_point last_done_;  // when the last execution finished
+  std::atomic<int64_t> last_run_{0};                 // its duration in nanoseconds
+  Failures failures_;                                // not reported yet
+  uint64_t executions_ = 0;                          // used only within Execute
   std::thread thread_;
 };
 
-/// The worker of a device, started when first needed.
+/// The worker of a device, started at the first call.
 Worker& GetWorker(int device);
 void StopWorkers();
 
