@@ -93,10 +93,10 @@ constexpr int64_t kChunk = 256;
 
 /// The place of an argument: consecutive blocks, or the same block for all elements.
 struct Source {
-  const float* data = nullptr;  // 1, or 0 if the block is the same for all elements
-  int64_t blocks = 0;           // 1: `data` spans the tensor; 0: it holds one chunk
-  int64_t whole = 0;            // whether it comes from memory, so that prefetching helps
-  bool is_fetched = false;      // from memory
+  const float* data = nullptr;
+  int64_t blocks = 0;       // 1, or 0 if the block is the same for all elements
+  int64_t whole = 0;        // 1: `data` spans the tensor; 0: it holds one chunk
+  bool is_fetched = false;  // whether it comes from memory, so that prefetching helps
 
   void Advance(int64_t elements) { data += elements * whole; }
   /// Prefetches a later chunk while this chunk is computed: the square roots and quotients of AdamW
