@@ -17,21 +17,22 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// As many operations are never left uncut; they are looked at when their number is a multiple of
+/// This many operations are never left uncut. Their number is checked when it is a multiple of
 /// kBlock.
 constexpr uint64_t kMaxPending = 48 * 1024;
 constexpr uint64_t kBlock = 1024;
-/// A loop without a backward pass has to go on for so long. Layers that are alike are a loop,
-/// too, and what they leave for the backward pass had better stay within one program.
+/// The number of operations for which a loop without a backward pass has to repeat. Equal layers of
+/// a model look like a loop, too, but the values that they leave for the backward pass should stay
+/// within one program.
 constexpr uint64_t kLoop = 256;
 constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
-/// And is cut no more often than this.
+/// A loop is not cut more often than after this many operations.
 constexpr uint64_t kLeast = 64;
-/// Data that waits for operations: more of it makes any two rounds a loop, and much more is cut
-/// wherever it is.
+/// Bytes of uploaded data that wait for operations. Above the first limit any two equal rounds
+/// count as a loop; above the second the graph is cut at once.
 constexpr uint64_t kManyBytes = uint64_t{1} << 30;
 constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
 constexpr size_t kMaxPlaces = 8;
@@ -92,14 +93,16 @@ void StepFinder::Written(StorageHistory& history, const void* storage, const ir:
   history.written = now;
   if (now < retry_) return;
   if (before > floor_) TryPeriod(now, now - before);
-  // What is written several times in a round tells no period, or late.
+  // Several writes in each round tell no period, or tell it late. So also try the period of the
+  // backward passes.
   if (between_ != 0 && floor_ + 2 * between_ <= now) TryPeriod(now, between_);
 }
 
 void StepFinder::Record(const StorageHistory& history, const ir::Value& value,
                         const void* written) {
   if (!ring_.load(std::memory_order_acquire) && !Start()) return;
-  // Fills come with the first round of many loops alone: the state of an optimizer, a sum.
+  // Fills are ignored, since many loops have them in their first round only: the state of an
+  // optimizer, a sum.
   if (&value.node->op() == &ir::ops::fill) return;
   const uint64_t now = count_ + 1;
   const uint64_t event = value.node->hash().low + (value.index * 2 + (written ? 1 : 0));
@@ -139,7 +142,8 @@ StepFinder::Entry* StepFinder::Start() {
   if (!enabled) return nullptr;
   std::lock_guard lock(mutex_);
   if (held_ > 0) return nullptr;
-  // Zeros, which take no memory until they are written: most loops are found long before all are.
+  // Fresh pages are zero and take no memory until they are written. Most loops are found long
+  // before all pages are.
   if (!memory_) {
     void* pages = mmap(nullptr, kRing * sizeof(Entry), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -150,23 +154,24 @@ StepFinder::Entry* StepFinder::Start() {
   return memory_;
 }
 
-/// Of the `length` operations that end with `end`.
+/// The hash of the `length` operations that end with `end`.
 uint64_t StepFinder::HashOf(uint64_t end, uint64_t length) const {
   return At(end).hash - At(end - length).hash * Power(kBase, length);
 }
 
-/// Whether the last `length` operations are those that were a period earlier.
+/// Whether the last `length` operations equal the operations one period earlier.
 bool StepFinder::Repeats(uint64_t now, uint64_t period, uint64_t length) const {
   const uint64_t power = Power(kBase, length);
   return At(now).hash - At(now - length).hash * power ==
          At(now - period).hash - At(now - period - length).hash * power;
 }
 
-/// A storage was written that had been written a period before.
+/// Tries `period` as the length of a round: a storage was written now and that many operations
+/// before.
 void StepFinder::TryPeriod(uint64_t now, uint64_t period) {
   const uint64_t pending = now - floor_;
   if (2 * period > pending || period > kRing / 2) return;
-  // It has a backward pass and more: this is a step of training.
+  // A round that contains a backward pass and other operations is a step of training.
   const bool trains = switched_ > now - period;
   uint64_t length = period, least = 1;
   if (!trains) {
@@ -179,7 +184,7 @@ void StepFinder::TryPeriod(uint64_t now, uint64_t period) {
   Accept(now, period, least);
 }
 
-/// Many operations wait, and no tensor that is written in place told a period.
+/// Looks for a period when many operations are pending and no in-place write has told one.
 void StepFinder::TryLongLoop(uint64_t now) {
   const uint64_t pending = std::min(now - floor_, kMaxPending);
   if (pending == 0 || InBackward()) return;
@@ -216,16 +221,17 @@ void StepFinder::TryHeavyLoop(uint64_t now) {
   }
 }
 
-/// Whether operation `i` of the last round overwrites a storage that is older than two.
+/// Whether operation `i` of the last round overwrites a storage that is older than two rounds.
 bool StepFinder::IsStateWrite(uint64_t i, uint64_t now, uint64_t period) const {
   return At(i).written && At(i).born <= now - 2 * period;
 }
 
-/// The operation of the last round that the cut comes behind. Where the round changes any state it
-/// is one that does, so that all that the step leaves is what the next one needs: of an optimizer
-/// rather than of a forward or backward pass (running means, gradients), and of several the one
-/// that is followed by the most that change none. Else it is the last one before data comes for the
-/// next round.
+/// The operation of the last round behind which to cut:
+/// - If the round overwrites state, an operation that does so, so that the step leaves only what
+///   the next step needs. Updates by an optimizer are preferred to writes in a forward or backward
+///   pass (running means, gradients); of several, the one followed by the most operations that
+///   overwrite no state.
+/// - Else the last operation before data is uploaded for the next round.
 uint64_t StepFinder::BestEnd(uint64_t now, uint64_t period) const {
   const uint64_t first = now - period + 1;
   auto change = [&](uint64_t i) { return IsStateWrite(i, now, period); };
@@ -234,7 +240,7 @@ uint64_t StepFinder::BestEnd(uint64_t now, uint64_t period) const {
   uint64_t changes = 0, updates = 0;
   for (uint64_t i = first; i <= now; ++i) changes += change(i), updates += update(i);
   uint64_t best = now, best_gap = 0, gap = 0;
-  // Backwards and twice, since the round is a circle.
+  // Goes backwards through the round twice, since the round is a cycle.
   for (uint64_t k = 0; k < 2 * period; ++k) {
     const uint64_t i = now - k % period;
     const bool stop = changes > 0 ? change(i) : data(i);
@@ -247,9 +253,11 @@ uint64_t StepFinder::BestEnd(uint64_t now, uint64_t period) const {
   return best;
 }
 
-/// From now on the loop whose last two rounds these are is cut.
+/// From now on cuts the loop whose last two rounds end at `now`, unless the rounds overwrite
+/// different tensors.
 void StepFinder::Accept(uint64_t now, uint64_t period, uint64_t least) {
-  // A loop changes the same tensors in each round; what changes others is alike only.
+  // A loop overwrites the same tensors in each round; rounds that overwrite different tensors only
+  // look alike.
   bool state = false;
   for (uint64_t i = now - period + 1; i <= now; ++i) {
     if (!IsStateWrite(i, now, period)) continue;
@@ -306,19 +314,19 @@ void StepFinder::Reach(Place& place, uint64_t now) {
   due_ = Due::kStep;
 }
 
-/// A round has ended: whether to cut there, since the user is not going to.
+/// Called when a round has ended: whether to cut there, because the user is not going to.
 bool StepFinder::IsEnd() {
   std::unique_lock lock(mutex_);
-  // One round more than he ever let pass: this may be another loop.
+  // The user has let one round more pass than ever before, so this may be another loop.
   const bool late = syncs_ == Syncs::kExpected && !loader_ && rounds_ == usual_;
   if (syncs_ == Syncs::kUnknown || late) {
     const Syncs before = syncs_;
-    lock.unlock();  // It enters Python.
+    lock.unlock();  // The call enters Python.
     auto* ask = syncs_in_loop.load();
     const bool found = ask && ask();
     lock.lock();
     if (syncs_ == before) syncs_ = found ? Syncs::kExpected : Syncs::kNone;
-    usual_ = patience_;  // not asked again
+    usual_ = patience_;  // do not ask again
   }
   return ++rounds_ > patience_ || syncs_ == Syncs::kNone;
 }
@@ -329,10 +337,11 @@ bool StepFinder::TakeDue() {
 }
 
 bool StepFinder::OptimizerStepped() {
-  // Several optimizers end one step: the first of them after a backward pass.
+  // Several optimizers may end one step; only the first one after a backward pass counts.
   if (!ring_.load(std::memory_order_acquire) || switched_ <= floor_ || InBackward()) return false;
   const uint64_t now = count_;
-  // It tells better where a step ends than what repeats does (batches that add up gradients).
+  // An optimizer tells the end of a step better than repetition does (several batches may add up
+  // their gradients), so look for repetition later.
   retry_ = now + 4 * (now - floor_);
   if (filter_) {
     std::lock_guard lock(mutex_);
@@ -361,7 +370,7 @@ void StepFinder::Synced() {
     usual_ = usual_ == patience_ ? rounds_ : std::max(usual_, rounds_);
     syncs_ = rounds_ <= patience_ ? Syncs::kExpected : Syncs::kNone;
   } else if (syncs_ == Syncs::kNone) {
-    syncs_ = Syncs::kUnknown;  // another loop may come
+    syncs_ = Syncs::kUnknown;  // another loop may follow
   }
   rounds_ = 0;
   for (Place& place : places_) {

@@ -1,8 +1,8 @@
-// Steps of a loop that calls no mark_step: finds where what a device traces repeats, and says where
-// to cut. docs/architecture.md tells how.
+// Finds the steps of a loop that does not call mark_step: where the operations that a device traces
+// repeat, and where to cut them. See docs/architecture.md.
 //
-// All that is decided follows from the order of operations, writes, uploads and optimizers' steps,
-// never from time, from reads, from what was computed or from how long a tensor lives.
+// Every decision follows only from the order of operations, writes, uploads and optimizers' steps.
+// It never depends on time, on reads, on computed values or on the lifetime of a tensor.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace torch_xla::lazy {
 
-/// A field that threads may meet at: plain loads and stores. What one loses of another's is no more
-/// than a repetition that is not found.
+/// A field that several threads may use, with plain loads and stores. A lost update only means that
+/// a repetition may not be found.
 template <typename T>
 class Relaxed {
  public:
@@ -29,45 +29,49 @@ class Relaxed {
   std::atomic<T> value_{};
 };
 
-/// What a storage remembers of the operations of its device, by their numbers.
+/// What a storage remembers: indices of its device's operations.
 struct StorageHistory {
   Relaxed<uint64_t> born;
-  Relaxed<uint64_t> written;  // last in place; 0: never
+  Relaxed<uint64_t> written;  // last in-place write; 0: never
 };
 
 class StepFinder {
  public:
   explicit StepFinder(int device) : device_(device) {}
 
-  /// A storage begins with `value`: the result of an operation, or data.
+  /// Notes a new storage that holds `value`, the result of an operation or data.
   void Born(StorageHistory& history, const ir::Value& value);
-  /// `storage` is overwritten by `value`.
+  /// Notes that `value` overwrites `storage`.
   void Written(StorageHistory& history, const void* storage, const ir::Value& value);
 
-  /// An array of so many bytes came from the host.
+  /// Notes the upload of an array of this many bytes from the host.
   void Uploaded(uint64_t bytes);
 
-  /// What was traced last ends a step: cut before the next operation reads anything.
+  /// Whether the last traced operation ends a step: the graph must be cut before the next operation
+  /// reads anything.
   bool due() const { return due_.load(std::memory_order_relaxed) != Due::kNot; }
-  /// Whether to cut. Of several threads one gets it; the user's own cuts are waited for.
+  /// Whether to cut now. Only one of several threads gets true. Returns false while the user's own
+  /// cuts are expected.
   bool TakeDue();
-  /// An optimizer's step has returned. Whether to cut at once.
+  /// Notes that an optimizer's step has returned. Returns whether to cut at once.
   bool OptimizerStepped();
-  /// How many operations a round of a loop has that is cut from now on, or kOptimizer: once; 0:
-  /// none.
+  /// What was found since the last call: the number of operations in a round of a loop that is cut
+  /// from now on; or kOptimizer, once; or 0 for nothing.
   static constexpr uint64_t kOptimizer = ~uint64_t{0};
   uint64_t TakeNews() { return news_.exchange(0, std::memory_order_relaxed); }
 
-  /// The user has cut here.
+  /// Notes that the user has cut the graph.
   void Synced();
-  /// A loader is going to cut for the user after so many rounds, every time; 0: it has ended.
+  /// Notes that a loader will cut for the user after every `rounds` rounds; 0: the loader has
+  /// ended.
   void ExpectSyncs(uint64_t rounds);
-  /// All that was pending ran for another reason.
+  /// Notes that all pending operations ran for another reason.
   void Ran();
-  /// In between nothing is recorded and nothing is due: what is traced stays whole.
+  /// Between Hold and Release nothing is recorded and no cut is due, so that a traced function
+  /// stays whole.
   void Hold();
   void Release();
-  /// As if nothing had been traced yet.
+  /// Forgets everything, as if nothing had been traced yet.
   void Forget();
 
  private:
@@ -75,19 +79,20 @@ class StepFinder {
   enum class Syncs : uint8_t { kUnknown, kNone, kExpected };
   struct Entry {
     Relaxed<uint64_t> hash;      // of all operations up to this one
-    Relaxed<uintptr_t> written;  // the storage, where it was in place
-    Relaxed<uint64_t> born;      // when that was born
-    Relaxed<bool> updates;       // in place, and autograd records nothing: an optimizer, a counter
-    Relaxed<bool> before_data;   // data comes from the host before the next operation
+    Relaxed<uintptr_t> written;  // the storage that was written in place
+    Relaxed<uint64_t> born;      // when that storage was born
+    Relaxed<bool> updates;  // an in-place write that autograd does not record: by an optimizer, to
+                            // a counter
+    Relaxed<bool> before_data;  // whether data is uploaded before the next operation
   };
   /// Where to cut: behind a window of operations.
   struct Place {
-    uint64_t last;          // the last of them
+    uint64_t last;          // the last operation of the window
     uint64_t length, hash;  // of the window
-    uint64_t least;         // operations between two cuts
-    bool state;             // whether the loop changes tensors that live longer than a round
-    uint64_t seen = 0;      // since the user's last cut
-    uint64_t spared = 0;    // how many rounds the user has been seen to cut at once
+    uint64_t least;         // least number of operations between two cuts
+    bool state;             // whether the loop overwrites tensors that live longer than a round
+    uint64_t seen = 0;      // times reached since the user's last cut
+    uint64_t spared = 0;    // most rounds that the user has let pass between two cuts
   };
 
   void Record(const StorageHistory& history, const ir::Value& value, const void* written);
@@ -108,41 +113,41 @@ class StepFinder {
   bool IsEnd();
 
   static constexpr uint64_t kBase = 0x9E3779B97F4A7C15ull;
-  /// How many operations are remembered: a round of a loop may have half of them.
+  /// The number of operations that are remembered; a round of a loop may have half of them.
   static constexpr uint64_t kRing = 1 << 16;
-  /// Fewer rounds between two cuts of the user's are his steps.
+  /// Up to this many rounds between two cuts by the user count as the user's steps.
   static constexpr uint64_t kUsersRounds = 8;
 
   const int device_;
   std::atomic<Entry*> ring_{nullptr};  // null: nothing is recorded
   Relaxed<uint64_t> count_;
   Relaxed<uint64_t> hash_;
-  Relaxed<uint64_t> filter_;    // which Place::last there are, by their high bits
-  Relaxed<bool> backward_;      // whether the last one was of a backward pass
-  Relaxed<uint64_t> switched_;  // when that changed
+  Relaxed<uint64_t> filter_;    // a bit set of all Place::last
+  Relaxed<bool> backward_;      // whether the last operation belonged to a backward pass
+  Relaxed<uint64_t> switched_;  // when `backward_` changed
   Relaxed<uint64_t> began_;     // when the last backward pass began
-  Relaxed<uint64_t> between_;   // operations between the begins of the last two
-  Relaxed<uint64_t> floor_;     // the last cut: what was before does not count
-  Relaxed<uint64_t> retry_;     // no period is tried before that
-  Relaxed<uint64_t> bytes_;     // of data that came since the last cut
-  Relaxed<uint64_t> looked_;    // of these: when a loop was looked for
+  Relaxed<uint64_t> between_;   // operations between the beginnings of the last two
+  Relaxed<uint64_t> floor_;     // the last cut; operations before it do not count
+  Relaxed<uint64_t> retry_;     // no period is tried before this operation
+  Relaxed<uint64_t> bytes_;     // bytes uploaded since the last cut
+  Relaxed<uint64_t> looked_;    // value of `bytes_` when a loop was last looked for
   std::atomic<Due> due_{Due::kNot};
   std::atomic<uint64_t> news_{0};
   std::atomic<bool> told_{false};
 
-  std::mutex mutex_;         // of what follows, and of changes of ring_ and filter_
-  Entry* memory_ = nullptr;  // made once, and read by whoever has seen ring_
+  std::mutex mutex_;         // guards the following fields, and changes of ring_ and filter_
+  Entry* memory_ = nullptr;  // allocated once; read by whoever has seen ring_
   int held_ = 0;
   std::vector<Place> places_;
   Syncs syncs_ = Syncs::kUnknown;
-  uint64_t patience_ = kUsersRounds;  // so many rounds may be the user's
-  uint64_t usual_ = kUsersRounds;     // so many he let pass; patience_: not known
-  bool loader_ = false;               // cuts for him
-  uint64_t rounds_ = 0;               // since his last cut
+  uint64_t patience_ = kUsersRounds;  // number of rounds that may be one step of the user
+  uint64_t usual_ = kUsersRounds;     // rounds that the user let pass before; patience_: unknown
+  bool loader_ = false;               // whether a loader cuts for the user
+  uint64_t rounds_ = 0;               // rounds since the user's last cut
 };
 
-/// Whether the loop of the user's program that runs now calls torch_xla.sync or its like. What is
-/// called for that is set by the bindings.
+/// Sets the function that tells whether the loop that the user's program is in calls torch_xla.sync
+/// or a similar function. Set by the bindings.
 void SetSyncsInLoop(bool (*function)());
 
 extern StepFinder* const* const step_finders;

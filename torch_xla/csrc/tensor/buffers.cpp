@@ -39,15 +39,16 @@ debug::Metric& TransferFromDeviceTime() {
 }
 
 at::Tensor PhysicalCopy(const at::Tensor& cpu) {
-  // A conjugate or negative view keeps its bits in memory unresolved.
+  // The memory of a conjugate or negative view holds unresolved values.
   return cpu.resolve_conj().resolve_neg().to(PhysicalDtype(cpu.scalar_type())).contiguous();
 }
 
 /// `dense` has the physical dtype of `logical`.
 std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::ScalarType logical,
                                              int device) {
-  // XLA multiplies the other dimensions of an empty array, too, and takes none whose product
-  // overflows: one to read, then, but not to compute with.
+  // XLA multiplies the other dimensions of an empty array as well, and refuses it if their product
+  // overflows. Such an array gets a one-dimensional empty buffer: it can be read, but not computed
+  // with.
   static constexpr int64_t kNone = 0;
   bool overflows = false;
   for (int64_t bytes = 8; int64_t dim : dense.sizes()) {
@@ -67,7 +68,7 @@ std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::Scala
 
 /// `dense` must live until the event is ready.
 runtime::Event StartDownload(const runtime::Buffer& buffer, const at::Tensor& dense) {
-  // It is written to for as many bytes as the buffer has.
+  // The plugin writes as many bytes as the buffer has.
   TORCH_CHECK(buffer.bytes() == dense.nbytes(), "torch_xla: a buffer of ", buffer.bytes(),
               " bytes was to be read as ", dense.scalar_type(), dense.sizes(), ", of ",
               dense.nbytes(), " bytes");
@@ -96,8 +97,8 @@ at::Tensor EmptyOnHost(c10::ScalarType dtype, c10::IntArrayRef dims) {
 
 at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
   const auto options = at::TensorOptions().dtype(shape->dtype);
-  // Of an optimizer's state, say, that is to be copied: pages that are only read are all one page
-  // of zeros, which nobody has to write and which takes no memory.
+  // A large array of zeros to be copied, such as an optimizer's state: read-only anonymous pages
+  // all map to the zero page, so they need neither memory nor writes.
   constexpr int64_t kLarge = 1 << 20;
   const int64_t bytes = shape->numel * static_cast<int64_t>(c10::elementSize(shape->dtype));
   const bool zero = !value.isComplex() && value.toDouble() == 0 && !std::signbit(value.toDouble());
@@ -110,7 +111,7 @@ at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
   }
   try {
     return at::full(shape->dims, value, options);
-  } catch (const c10::Error&) {  // of the allocator; there is none of memory alone
+  } catch (const c10::Error&) {  // thrown by the allocator, which has no error class of its own
     throw runtime::Error(runtime::pjrt::PJRT_Error_Code_RESOURCE_EXHAUSTED,
                          "Out of memory on the host allocating " + std::to_string(bytes) +
                              " bytes for " + shape->ToString() + ", which holds one number");
@@ -150,7 +151,7 @@ void Download(const Buffers& buffers, const std::vector<at::Tensor>& dense) {
       events.push_back(StartDownload(*buffers[i], dense[i]));
     for (const runtime::Event& event : events) event.Await();
   } catch (const runtime::Error& error) {
-    // Of the execution that made the buffer.
+    // The execution that made the buffer has failed.
     std::rethrow_exception(AsTorchError(error));
   }
 }

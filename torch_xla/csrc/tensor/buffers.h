@@ -1,4 +1,4 @@
-// The memory of an array, and copies between it and the host's tensors.
+// The memory of an array on devices, and copies between it and CPU tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,31 +15,33 @@
 
 namespace torch_xla::lazy {
 
-/// An array's memory: a buffer on each device of a set, which hold the tiles of a sharding.
+/// An array's memory: one buffer on each device of a set, which holds the device's tile of a
+/// sharding.
 using Buffers = c10::SmallVector<std::unique_ptr<runtime::Buffer>, 1>;
 
-/// The torch dtype whose bytes a device has for `dtype`.
+/// The torch dtype of the bytes that a device holds for `dtype`.
 c10::ScalarType PhysicalDtype(c10::ScalarType dtype);
-/// An uninitialized CPU tensor of those bytes.
+/// An uninitialized CPU tensor of the physical dtype of `dtype`.
 at::Tensor EmptyOnHost(c10::ScalarType dtype, c10::IntArrayRef dims);
-/// A CPU tensor filled with `value`, to be read only.
+/// A read-only CPU tensor filled with `value`.
 at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value);
 
-/// Copies a CPU tensor (any strides) to one device; the tensor may change on return.
+/// Copies a CPU tensor (any strides) to one device. The tensor may be changed as soon as this
+/// returns.
 std::unique_ptr<runtime::Buffer> Upload(const at::Tensor& cpu, int device);
-/// Copies a CPU tensor to devices, tile by tile.
+/// Copies a CPU tensor to several devices, tile by tile.
 Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
                const distributed::Sharding& sharding);
 
-/// Copies buffers, each to its CPU tensor of the physical dtype and of as many bytes, and waits for
-/// them.
+/// Copies each buffer to its CPU tensor, which has the physical dtype and the same number of bytes,
+/// and waits for the copies.
 void Download(const Buffers& buffers, const std::vector<at::Tensor>& dense);
-/// A buffer that holds a whole array of this shape, as a CPU tensor.
+/// Copies a buffer that holds a whole array of this shape to a new CPU tensor.
 at::Tensor Download(const Buffers& buffers, ir::ShapeRef shape);
 
-/// The box of a CPU tensor that a tile is.
+/// The part of a CPU tensor that belongs to a tile, as a view.
 at::Tensor BoxOf(at::Tensor array, const distributed::Sharding::Tile& tile);
-/// The same box of an array that holds the tile alone.
+/// The part of `array`, which holds only a tile, that is no padding.
 at::Tensor Unfilled(at::Tensor array, const distributed::Sharding::Tile& tile);
 
 }  // namespace torch_xla::lazy

@@ -22,9 +22,9 @@ namespace torch_xla::lazy {
 namespace {
 
 std::mutex client_mutex;
-std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins dislike it at exit
+std::atomic<runtime::Client*> client{nullptr};  // never destroyed: plugins misbehave at exit
 std::atomic<const DeviceSet*> spmd_devices{nullptr};
-// Per thread, as elsewhere in PyTorch: autograd's thread of a device makes that one current.
+// Per thread, as elsewhere in PyTorch: autograd's thread for a device makes that device current.
 thread_local int current_device = 0;
 
 std::vector<void (*)(runtime::Client&)>& ClientHooks() {
@@ -71,8 +71,8 @@ runtime::Client* CreateClient() {
   for (const std::string& platform : platforms) {
     try {
       const bool on_host = runtime::IsHost(platform);
-      // Elsewhere nobody is asked beforehand: a child that opens an accelerator may keep it from
-      // its parent.
+      // Other platforms are not tried in a child process beforehand: a child that opens an
+      // accelerator may keep its parent from opening it.
       if (on_host) runtime::CheckXlaFlags([&] { runtime::Client::Create(platform, nullptr); });
       return runtime::Client::Create(platform, Place() && !on_host ? &*Place() : nullptr).release();
     } catch (const runtime::Error& error) {
@@ -148,7 +148,7 @@ int DeviceCount() { return SpmdDevices() > 0 ? 1 : static_cast<int>(GetClient().
 int CurrentDevice() { return current_device; }
 
 int SetCurrentDevice(int device) {
-  // The first is there without asking the client, which this must not start.
+  // Device 0 always exists. Asking for it must not start the client.
   return std::exchange(current_device, device == 0 ? 0 : DeviceOrdinal(TorchDevice(device)));
 }
 

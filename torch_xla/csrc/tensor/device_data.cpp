@@ -14,7 +14,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// What came to device memory and went, while somebody wants to know.
+/// A record of data that came to device memory and left it, while recording is on.
 struct History {
   std::atomic<size_t> capacity{0};
   std::mutex mutex;
@@ -34,9 +34,9 @@ uint64_t NextAddress(int64_t bytes) {
 
 }  // namespace
 
-/// What is in device memory, in lists of which each has a lock; threads that make and drop data at
-/// once hardly ever meet. A forked child, which has no device, leaves them alone: a thread of its
-/// parent may have been at one.
+/// All data in device memory, in several lists with a lock each, so that threads rarely wait for
+/// each other. A forked child, which has no device, does not touch them: a thread of its parent may
+/// have held a lock.
 struct AllData {
   SpinLock lock;
   DeviceData* first = nullptr;
@@ -52,7 +52,7 @@ struct AllData {
     std::lock_guard guard(list.lock);
     list.Set(data, bytes);
   }
-  /// With the lock held.
+  /// The caller holds the lock.
   void Set(DeviceData* data, int64_t bytes) {
     const bool was = data->bytes_.load(std::memory_order_relaxed) != 0, is = bytes != 0;
     if (was) Note(data, /*came=*/false);
@@ -134,7 +134,7 @@ void DeviceData::Account() {
 }
 
 void DeviceData::Drop() {
-  // First: what is in the lists keeps its buffers.
+  // Remove it from the lists first: data in the lists must have its buffers.
   if (Counted()) AllData::SetBytes(this, 0);
   buffers_.clear();
   delete moved_.exchange(nullptr);
@@ -204,7 +204,7 @@ std::optional<Extremes> DeviceData::extremes() const {
 }
 
 std::optional<int64_t> IntegerBounds::Violation(const Extremes& known) const {
-  // Where all are ignored there is no least and no most: those are within any bounds.
+  // If all integers are ignored, `low` and `high` lie within any bounds.
   const int64_t low = known.least == ignored ? known.second_least : known.least;
   const int64_t high = known.most == ignored ? known.second_most : known.most;
   if (low < least) return low;
@@ -255,7 +255,7 @@ const Buffers& DeviceData::On(const DeviceSet* devices) {
 }
 
 void DeviceData::MakeBuffers() {
-  const BelowModes below;  // This may be the tracing thread.
+  const BelowModes below;  // The calling thread may be the tracing thread.
   try {
     buffers_ = Upload(fill_ ? Filled(shape_, *fill_) : host_, *devices_, *sharding());
   } catch (...) {
@@ -296,7 +296,7 @@ void DeviceData::Fail(std::exception_ptr error, uint64_t producer) {
   producer_ = producer;
   error_ = std::move(error);
   SetState(kFailed);
-  // Nobody shall wait for it.
+  // Nobody shall wait for the sharding of failed data.
   if (!sharding_.load(std::memory_order_acquire)) SetSharding(Sharding::Replicated());
 }
 

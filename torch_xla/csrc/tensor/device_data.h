@@ -1,4 +1,4 @@
-// An array on a device, or the promise of one: what a leaf of the graph holds.
+// An array on a device, or the promise of an array: the content of a leaf of the graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,23 +20,25 @@
 
 namespace torch_xla::lazy {
 
-/// The two least and the two largest of some integers, their sum (modulo 2^64) and whether one is
-/// 0. Where all are equal, `second_least` is the largest int64 and `second_most` the least one.
+/// The two least and the two largest of some integers, their sum (modulo 2^64) and whether 0 is
+/// among them. If all integers are equal, `second_least` is the largest int64 and `second_most` the
+/// least int64.
 struct Extremes {
   int64_t least, second_least, second_most, most, sum;
   bool has_zero;
 };
 
-/// What an operation asks of integers that come from the host.
+/// What an operation requires of integers that come from the host.
 struct IntegerBounds {
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
-  int64_t least_until = std::numeric_limits<int64_t>::max();  // the least of all is up to here
-  std::optional<int64_t> ignored = std::nullopt;              // may be beyond these
-  bool zero = true;                                           // may be among them
+  int64_t least_until = std::numeric_limits<int64_t>::max();  // upper bound of the least integer
+  std::optional<int64_t> ignored = std::nullopt;  // a value outside the bounds that is allowed
+  bool zero = true;                               // whether 0 is allowed
   std::optional<int64_t> sum = std::nullopt;
 
   bool operator==(const IntegerBounds&) const = default;
-  /// What is not as asked, one of them or their sum; nothing where all is.
+  /// The first violation: an integer out of bounds, or the sum. Nothing if all requirements are
+  /// met.
   std::optional<int64_t> Violation(const Extremes& known) const;
 };
 
@@ -44,101 +46,103 @@ class DeviceData : public c10::intrusive_ptr_target {
  public:
   using Sharding = distributed::Sharding;
 
-  /// A promise: some execution in the queue will keep it. Without a sharding that is not known yet,
-  /// and who asks for it waits.
+  /// A promise that a queued execution will fulfil. Without a sharding it is not known yet, and
+  /// sharding() waits for it.
   DeviceData(ir::ShapeRef shape, int device, const DeviceSet* devices, const Sharding* sharding)
       : shape_(shape), device_(device), devices_(devices), sharding_(sharding) {}
-  /// A buffer that is there.
+  /// An existing buffer.
   DeviceData(ir::ShapeRef shape, int device, std::unique_ptr<runtime::Buffer> buffer);
-  /// Every element is `fill`; the buffers are made when something needs them.
+  /// An array filled with `fill`; its buffers are made when an operation needs them.
   DeviceData(ir::ShapeRef shape, int device, const c10::Scalar& fill,
              const Sharding* sharding = Sharding::Replicated());
-  /// A CPU tensor of that shape, which must not change; it is uploaded when something needs it.
+  /// A CPU tensor of this shape, which must not change. It is uploaded when an operation needs it.
   DeviceData(ir::ShapeRef shape, int device, at::Tensor host, const Sharding* sharding);
   ~DeviceData() override;
 
   ir::ShapeRef shape() const { return shape_; }
   int device() const { return device_; }
-  /// How it lies on its devices; replicated where it has one.
+  /// The sharding on its devices; replicated on a single device. Waits if it is not known yet.
   const Sharding* sharding() const {
     const Sharding* known = sharding_.load(std::memory_order_acquire);
     return known ? known : WaitForSharding();
   }
-  /// Of a promise whose program is there.
+  /// Sets the sharding of a promise whose program is compiled.
   void SetSharding(const Sharding* sharding);
-  /// The same content, which is not on the devices yet, with another sharding; null if it is.
+  /// The same content with another sharding, if it is not on the devices yet; else null.
   c10::intrusive_ptr<DeviceData> Resharded(const Sharding* sharding) const;
-  /// Never given twice, unlike an address.
+  /// A number that is never reused, unlike an address.
   uint64_t id() const { return id_; }
-  /// Where in the user's program it was asked for; null where that is not known. Whoever makes a
-  /// promise or a fill sets it: those are made under locks, where the interpreter's lock, which
-  /// finding out may take, must not be waited for.
+  /// The line of the user's program that asked for the data; null if unknown. Whoever makes a
+  /// promise or a fill must set it: these are made under locks, and finding the line may take the
+  /// interpreter's lock, which must not be waited for there.
   const ir::SourceLocation* location() const { return location_; }
   void set_location(const ir::SourceLocation* location) { location_ = location; }
-  /// Whether the memory is somebody else's, which no program may write to.
+  /// Whether other code owns the memory, so that no program may write to it.
   bool foreign() const { return foreign_; }
-  /// Of a promise: it takes the memory of an array that is donated for it.
+  /// Notes that the promise takes the memory of an array that is donated to it.
   void set_in_place() { in_place_ = true; }
   const std::optional<c10::Scalar>& fill() const { return fill_; }
-  /// Of int32 and int64 that came from the host: known without a look at the device.
+  /// The extremes of int32 and int64 data that came from the host, known without a copy from the
+  /// device.
   std::optional<Extremes> extremes() const;
-  /// By whoever uploads, before others see the data.
+  /// Called by the uploader, before others see the data.
   void set_extremes(const Extremes& extremes) {
     extremes_ = std::make_unique<const Extremes>(extremes);
   }
 
-  /// Blocks until the promise is kept; throws what broke it. The buffers stay the
-  /// data's; their content may still be on its way (Buffer::ReadyEvent).
+  /// Blocks until the promise is fulfilled; throws if it failed. The data keeps the buffers, whose
+  /// content may still be on its way (Buffer::ReadyEvent).
   const Buffers& Wait();
-  /// The same without waiting for a promise: for the thread that keeps them.
+  /// The same, but does not wait for a promise: for the thread that fulfils promises.
   const Buffers& Get();
-  /// The same on these devices, where it is copied to if it is from before SPMD mode.
+  /// The buffers on these devices; data from before SPMD mode is copied to them.
   const Buffers& On(const DeviceSet* devices);
-  /// 0: none. Not before the promise is kept or broken.
+  /// The number of the execution that made the data; 0: none. Valid only once the promise is
+  /// fulfilled or failed.
   uint64_t producer() const { return producer_; }
   bool pending() const { return state_.load(std::memory_order_acquire) == kPending; }
 
-  /// `producer`: the execution, by the number that its device's worker gives it.
+  /// `producer` is the number of the execution, as its device's worker counts.
   void Fulfil(Buffers buffers, uint64_t producer = 0);
   void Fail(std::exception_ptr error, uint64_t producer = 0);
-  /// After the buffers were donated.
+  /// Called after the buffers were donated.
   void Drop();
 
-  /// What there is in device memory now.
+  /// Data that is in device memory now.
   struct Live {
     ir::ShapeRef shape;
     int device;
     int64_t bytes;  // on all devices
     const ir::SourceLocation* location;
     uint64_t id;
-    uint64_t address;  // made up: no two that live at once overlap
+    uint64_t address;  // synthetic; the ranges of live data never overlap
     uint64_t producer;
     bool in_place;
   };
   static std::vector<Live> AllLive();
-  /// What an execution of a device should have made is not in memory: it failed after the plugin
-  /// gave its buffers out.
+  /// Takes the results of a failed execution of a device out of the statistics: the plugin handed
+  /// out their buffers before the execution failed.
   static void Discount(int device, uint64_t producer);
-  /// One that came or went.
+  /// Data that came to device memory or left it.
   struct Event {
     Live data;
     bool came;
-    int64_t time_us;  // since 1970
+    int64_t time_us;  // microseconds since 1970
   };
-  /// From now on remembers the last `count` events, from nothing; 0: none.
+  /// Clears the record, and remembers the last `count` events from now on; 0: none.
   static void RecordEvents(size_t count);
   static std::vector<Event> Events();
 
-  /// For a fill: how many tensors live that were last filled with it. At 0 the fill is a
-  /// constant of the graph rather than a parameter.
+  /// For a fill: the number of live tensors that were last filled with it. At 0 the fill becomes a
+  /// constant of the graph instead of a parameter.
   std::atomic<int> owners{0};
 
  private:
-  /// kOnDemand: what the buffers are made of is there; kMaking: some thread does it.
+  /// kOnDemand: the buffers can be made; kMaking: a thread is making them.
   enum State { kPending, kOnDemand, kMaking, kReady, kFailed };
   friend struct AllData;
   static uint64_t NextId();
-  /// Once the buffers are there.
+  /// Adds the buffers to the statistics, once they exist.
   void Account();
   bool Counted() const { return bytes_.load(std::memory_order_acquire) != 0; }
   void MakeBuffers();
@@ -158,23 +162,23 @@ class DeviceData : public c10::intrusive_ptr_target {
   at::Tensor host_;
   std::atomic<int> state_{kPending};
   Buffers buffers_;
-  std::atomic<Buffers*> moved_{nullptr};  // others may still read those
+  std::atomic<Buffers*> moved_{nullptr};  // the buffers before `moved_` may still be read
   std::exception_ptr error_;
   uint64_t producer_ = 0;
   const ir::SourceLocation* location_ = nullptr;
-  // Of the buffers. It and the next ones change under the lock of AllData, it to 0 at last: whoever
-  // sees that is alone with the data.
+  // Total size of the buffers. This field and the following ones change under the lock of AllData.
+  // It becomes 0 last: whoever sees 0 is alone with the data.
   std::atomic<int64_t> bytes_{0};
   uint64_t address_ = 0;
-  DeviceData* previous_ = nullptr;  // of those in device memory, see AllData
+  DeviceData* previous_ = nullptr;  // in a list of AllData
   DeviceData* next_ = nullptr;
 };
 
 using DeviceDataPtr = c10::intrusive_ptr<DeviceData>;
 
-/// The leaf node of `data`. Make one per data: the graph takes two leaves for two arrays.
+/// Makes the leaf node of `data`. Call it once per data: the graph treats two leaves as two arrays.
 ir::Value MakeLeaf(const DeviceDataPtr& data);
-/// The data of a leaf, nullptr for any other value.
+/// The data of a leaf; nullptr for any other value.
 DeviceData* LeafData(const ir::Value& value);
 
 }  // namespace torch_xla::lazy

@@ -7,7 +7,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// With what was in memory then.
+/// An out-of-memory error, with the arrays that were in memory at that time.
 class OutOfMemory : public c10::OutOfMemoryError {
  public:
   OutOfMemory(c10::SourceLocation place, std::string message,

@@ -1,4 +1,4 @@
-// A plugin's failures as the exceptions that PyTorch's users know.
+// Turns a plugin's errors into PyTorch's exceptions.
 #pragma once
 
 #include <exception>
@@ -9,15 +9,15 @@
 
 namespace torch_xla::lazy {
 
-/// torch.OutOfMemoryError for a plugin that has no memory left, an error of a custom call's
-/// handler as it was there, any other as it is.
-/// The first and the last with the line of the user's that ran the program, the first with what is
-/// in memory, and what the program needs.
+/// Returns torch.OutOfMemoryError if the plugin has no memory left, the original exception if a
+/// custom call's handler threw it, and any other error unchanged. The first and the last get the
+/// user's line that ran the program; the first also says what is in memory and what the program
+/// needs.
 std::exception_ptr AsTorchError(const runtime::Error& error, const Failed& failed = {});
 std::exception_ptr AsTorchError(std::exception_ptr error, const Failed& failed = {});
 
-/// Throws what failed earlier, on another thread: an out-of-memory error with what holds the memory
-/// added. To be called without locks.
+/// Throws an error of another thread. Adds the holders of the memory to an out-of-memory error.
+/// Must be called without locks.
 [[noreturn]] void ThrowToUser(const std::exception_ptr& error);
 
 }  // namespace torch_xla::lazy

@@ -8,8 +8,8 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// So many rounds are a loop, and for so many operations. Where gradients are recorded, parts of a
-/// step may make integers longer: it has to go on for more rounds.
+/// A loop must grow for this many rounds and have this many operations. Where gradients are
+/// recorded, parts of a single step may also grow integers, so more rounds are needed.
 constexpr uint64_t kRounds = 3;
 constexpr uint64_t kRoundsWithGradients = 8;
 constexpr uint64_t kLoop = 48;

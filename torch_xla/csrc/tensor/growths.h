@@ -1,5 +1,6 @@
-// Places that make integers longer and longer: tokens, as a loop generates them. The rounds of such
-// a loop have other shapes each, so that no round repeats another one, and StepFinder sees no loop.
+// Finds lines that make integer tensors longer and longer, as loops that generate tokens do. The
+// rounds of such a loop differ in their shapes, so no round repeats another and StepFinder sees no
+// loop.
 #pragma once
 
 #include <array>
@@ -11,30 +12,30 @@
 
 namespace torch_xla::lazy {
 
-/// Those of a device, the newest ones.
+/// The most recent growing places of a device. Thread-safe.
 class Growths {
  public:
-  /// Whether operation `now`, which makes `value`, ends a round of such a loop that is cut;
-  /// `floor`: the operation of the last cut; `period`: how long the round was where it is the first
-  /// one that is cut, else 0.
+  /// Whether operation `now`, which makes `value`, ends a round of such a loop, so that the graph
+  /// is cut there. `floor` is the operation of the last cut. `period` is set to the length of the
+  /// round if this is the first cut of the loop, else to 0. Only valid if true is returned.
   bool Grows(const ir::Value& value, uint64_t now, uint64_t floor, uint64_t* period);
-  /// What grew until now is part of a step.
+  /// Tells that a backward pass begins: what has grown so far is part of a single step.
   void BackwardBegins();
-  /// What was pending has run.
+  /// Tells that all pending operations ran.
   void Ran();
-  /// The user reads a value: a loop that does so is cut there.
+  /// Tells that the user reads a value: a loop that reads values is cut there.
   void Read();
   void Forget();
 
  private:
   struct Growth {
     const void* site = nullptr;
-    int64_t numel = 0;    // of what it made last
-    uint64_t last = 0;    // when
-    uint64_t rounds = 0;  // since the last cut
-    uint64_t run = 0;     // rounds since the user has read, or it began anew
-    uint64_t spared = 0;  // so many came before a backward pass: they are of one step
-    bool found = false;   // is cut at from now on
+    int64_t numel = 0;    // number of elements at the last time
+    uint64_t last = 0;    // the operation that made it
+    uint64_t rounds = 0;  // rounds of growth since the last cut
+    uint64_t run = 0;     // rounds since the last read or run, or since it was last not longer
+    uint64_t spared = 0;  // rounds before a backward pass, which are a single step
+    bool found = false;   // whether the loop is cut here from now on
   };
   Growth& At(const void* site);
 

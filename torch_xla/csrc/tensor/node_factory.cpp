@@ -33,15 +33,15 @@ void AddOperation(ir::Hasher& hasher, const ir::OpSpec* op, const ir::Node::Oper
     for (uint64_t word : attributes) hasher.Add(word);
     return;
   }
-  // No word of a node without numbers, nor the id of an operand's shape.
+  // Differs from every word of a node without numbers, and from the id of an operand's shape.
   hasher.Add(~uint64_t{attributes.numbers});
   for (size_t i = 0; i < attributes.size(); ++i) {
     if (i >= 32 || !(attributes.numbers >> i & 1)) hasher.Add(attributes[i]);
   }
 }
 
-/// What Meta kernels and lowerings may refuse a number for, or not: integers as they are, floats
-/// by their place among those that are special.
+/// Adds the properties of numbers that Meta kernels and lowerings may check: integers as they are,
+/// floats by their position among special values.
 void AddNumberClasses(ir::Hasher& hasher, const ir::Words& attributes) {
   constexpr double kEdges[] = {-std::numeric_limits<double>::infinity(), -2, -1, 0, 1, 2,
                                std::numeric_limits<double>::infinity()};
@@ -58,7 +58,7 @@ void AddNumberClasses(ir::Hasher& hasher, const ir::Words& attributes) {
   }
 }
 
-/// Of an operand that is a number.
+/// The class of an operand that is a number; 0 for any other operand.
 uint32_t ClassOf(const ir::Node& node) {
   if (&node.op() != &ir::ops::scalar && &node.op() != &ir::ops::Constant) return 0;
   return NumberClass(ir::AttributeReader(node.attributes()).Scalar());
@@ -68,7 +68,7 @@ using Memo = std::unordered_map<ir::Hash128, const ir::OutputShapes*, ir::Hash12
 constinit thread_local void* memo_of_thread = nullptr;
 constinit thread_local void* constants_of_thread = nullptr;
 
-/// What all threads have found out: a new one need not ask PyTorch again.
+/// The shapes that all threads have found out, so that a new thread need not ask PyTorch again.
 class SharedMemo {
  public:
   static SharedMemo& Get() {
@@ -92,20 +92,21 @@ class SharedMemo {
   Memo memo_;
 };
 
-/// A node whose shapes are inferred when its like is seen for the first time. Takes what
-/// `operands` and `attributes` hold after that.
+/// Makes a node; its shapes are inferred only for the first node of its kind. Afterwards `operands`
+/// and `attributes` are moved from.
 ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir::Words& attributes,
                          c10::function_ref<ir::OutputShapes()> infer) {
-  // Of the thread, so that tracing takes no lock; 128 bits stand for the key.
+  // A map per thread, so that tracing takes no lock. The 128-bit hash stands for the key.
   auto& memo = ir::OfThread<Memo>(memo_of_thread);
-  // Half of an integer is a number of the default dtype: another result, and another program.
+  // The default dtype is part of the key: dividing integers by 2 gives numbers of the default
+  // dtype.
   const c10::ScalarType default_dtype = c10::get_default_dtype_as_scalartype();
   if (default_dtype != c10::ScalarType::Float)
     attributes.push_back(lowering::DefaultDtypeWord(default_dtype));
   ir::Hasher hasher;
   AddOperation(hasher, op, operands, attributes);
   const ir::Hash128 hash = hasher.Finish();
-  // Numbers are parameters: their classes matter to the checks alone.
+  // Numbers are parameters, so their classes matter only to the checks.
   uint64_t classes = 0;
   for (const ir::Value& operand : operands) classes = classes * 31 + ClassOf(*operand.node);
   if (attributes.numbers) AddNumberClasses(hasher, attributes);
@@ -116,7 +117,7 @@ ir::NodePtr MakeMemoised(const ir::OpSpec* op, ir::Node::Operands& operands, ir:
     auto checked = [&](const ir::OutputShapes& shapes) {
       const ir::OutputShapes* outputs = ir::InternOutputs(shapes);
       TryOnCpu(*op, operands, attributes, *outputs);
-      // What the lowering refuses is refused now, where the call is, and not at the sync.
+      // A call that the lowering refuses must fail here, at the call, and not at the sync.
       lowering::LoweringContext::Check(ir::Node(op, operands, attributes, outputs, hash),
                                        Platform());
       return outputs;
@@ -184,7 +185,7 @@ ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, b
   ir::ShapeRef shape = ir::GetShape(dtype, {}, wrapped);
   ir::Words words;
   WriteNumber(value, words);
-  // The value is left out of the hash: any other value is the same program.
+  // The value is left out of the hash, since a program serves all values.
   ir::Hasher hasher;
   hasher.Add(ir::ops::scalar.id);
   hasher.Add(shape->hash);
@@ -202,7 +203,7 @@ ir::Value MakeConstant(const c10::Scalar& value, c10::ScalarType dtype, bool wra
 ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   if (!IsSpecial(value)) return MakeScalarParameter(value, dtype, wrapped);
   if (AllNumbersSpecial()) return MakeConstant(value, dtype, wrapped);
-  // alpha = 1 comes with every addition: one node serves them all.
+  // alpha = 1 comes with every addition, so all share one node.
   auto& made = ir::OfThread<std::unordered_map<uint32_t, ir::Value>>(constants_of_thread);
   const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : IntegerBits(value) != 0;
   ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |

@@ -27,7 +27,7 @@ void SetReaderFunction(ReaderFunction function) { reader_function = function; }
 
 Origin CurrentOrigin() {
   const char* cause = scope.cause;
-  // Printing reads single elements.
+  // Printing a tensor reads single elements; the reader function finds that out.
   if (reader_function) {
     if (const char* reader = reader_function()) cause = reader;
   }

@@ -1,4 +1,4 @@
-// What made a program run: which call, and the user's line of it.
+// The origin of a program's run: the call that caused it, and the user's line of the call.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace torch_xla::lazy {
 
 struct Origin {
-  const char* cause = nullptr;   // "torch_xla.sync()"; lives for ever
+  const char* cause = nullptr;   // "torch_xla.sync()"; a string literal
   const char* detail = nullptr;  // the operation that ran on the CPU
   const ir::SourceLocation* location = nullptr;
 
@@ -16,8 +16,8 @@ struct Origin {
   std::string ToString() const;
 };
 
-/// While it lives, what this thread cuts is for that; of several the outermost says it. The strings
-/// must live for ever.
+/// While it lives, cuts on this thread have this cause; the outermost scope wins. The strings must
+/// live for ever.
 class CauseScope {
  public:
   explicit CauseScope(const char* cause, const char* detail = nullptr);
@@ -29,10 +29,12 @@ class CauseScope {
   const bool outermost_;
 };
 
-/// Of what the calling thread cuts now. Not under a lock that a thread with Python's may wait for.
+/// The origin of a cut by the calling thread now. Must not be called under a lock that a thread
+/// with the GIL may wait for.
 Origin CurrentOrigin();
 
-/// Says what reads a tensor where no scope does ("print"); null: not known. Set by the bindings.
+/// A function that names what reads a tensor where no scope does ("print"), or returns null. Set by
+/// the bindings.
 using ReaderFunction = const char* (*)();
 void SetReaderFunction(ReaderFunction function);
 

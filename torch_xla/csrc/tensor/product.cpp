@@ -14,7 +14,7 @@ Ints SwapLast(c10::IntArrayRef dims) {
   return swapped;
 }
 
-/// `value` with its last two dimensions exchanged; what has been exchanged already is taken back.
+/// `value` with its last two dimensions exchanged. An existing exchange is undone instead.
 ir::Value Transposed(const ir::Value& value) {
   ir::Value base = value;
   const Ints sizes = SwapLast(value.shape()->dims);

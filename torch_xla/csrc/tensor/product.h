@@ -1,13 +1,13 @@
-// Matrix products of the graph, before they run.
+// Matrix products of the graph that have not run yet.
 #pragma once
 
 #include "ir/node.h"
 
 namespace torch_xla::lazy {
 
-/// What `value` looks like with its last two dimensions exchanged, where it is a matrix product
-/// (mm, bmm) that has not run: the product of the transposed operands, the other way round. Empty
-/// where it is something else.
+/// If `value` is a matrix product (mm, bmm) that has not run, returns the value with its last two
+/// dimensions exchanged: the product of the transposed operands in reverse order. Else returns an
+/// empty value.
 ir::Value TransposedProduct(const ir::Value& value);
 
 }  // namespace torch_xla::lazy

@@ -26,13 +26,14 @@ uint64_t SkipRngStates(int device, uint64_t count) {
 }
 
 uint64_t RngStatesBetween(uint64_t before, uint64_t after) {
-  // The inverse of an odd number modulo 2**64, by Newton: each round doubles the digits.
+  // The inverse of an odd number modulo 2**64 by Newton's method: each iteration doubles the number
+  // of correct bits.
   uint64_t inverse = kGolden;
   for (int i = 0; i < 5; ++i) inverse *= 2 - kGolden * inverse;
   return (after - before) * inverse;
 }
 
-// SplitMix64 (Steele, Lea and Flood 2014): a counter made uniform.
+// SplitMix64 (Steele, Lea and Flood 2014): maps a counter to uniform bits.
 uint64_t MixSeed(uint64_t state) {
   state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
   state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;

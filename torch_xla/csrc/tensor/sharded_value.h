@@ -1,4 +1,4 @@
-// Values that shall lie on the devices in some way.
+// Gives a value the sharding that its tensor asks for.
 #pragma once
 
 #include "ir/node.h"
@@ -6,8 +6,9 @@
 
 namespace torch_xla::lazy {
 
-/// The same content, lying so: data that lies so already is returned as it is, data that is not
-/// on the devices yet is sent there so, and all else is moved by the program.
+/// Returns a value with the same content and this sharding. Data that has the sharding is returned
+/// unchanged; data that is not on the devices yet will be uploaded with it; any other value is
+/// resharded by the program.
 ir::Value WithSharding(ir::Value value, const distributed::Sharding& sharding);
 
 }  // namespace torch_xla::lazy

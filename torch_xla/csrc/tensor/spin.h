@@ -1,11 +1,11 @@
-// Waiting for moments without giving up the core.
+// Short waits that keep the core.
 #pragma once
 
 #include <atomic>
 
 namespace torch_xla::lazy {
 
-/// Tells the core that this thread only waits.
+/// Tells the core that this thread is spinning.
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -14,7 +14,7 @@ inline void Pause() {
 #endif
 }
 
-/// For a few loads and stores; threads that trace hardly ever meet.
+/// A lock for a few loads and stores, since threads that trace rarely meet.
 class SpinLock {
  public:
   void lock() {

@@ -10,8 +10,8 @@
 
 namespace torch_xla::lazy {
 
-/// Doubly linked; the lock is held for four pointer writes. A forked child, where nothing is ever
-/// evaluated, leaves it alone: a thread of its parent may have been at it.
+/// A doubly linked list; its lock is held for four pointer writes. A forked child, in which nothing
+/// is ever evaluated, does not touch it: a thread of its parent may have held the lock.
 struct LiveList {
   SpinLock lock;
   Storage* first = nullptr;
@@ -99,7 +99,7 @@ void Storage::Assign(ir::Value value) {
     if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);
   }
   StepFinderOf(device_).Written(history_, this, value);
-  ir::Value old;  // freed without the lock: much may hang on it
+  ir::Value old;  // freed without the lock, since it may free many nodes
   std::lock_guard guard(lock_);
   old = Exchange(std::move(value));
 }
@@ -115,7 +115,7 @@ std::vector<StoragePtr> Storage::Pending(int device) {
   std::vector<StoragePtr> pending;
   std::lock_guard guard(list.lock);
   for (Storage* storage = list.first; storage; storage = storage->next_) {
-    // One that another thread is destroying waits in Remove for our lock: lock() skips it.
+    // A storage that another thread is destroying waits in Remove for this lock; lock() skips it.
     Storage* alive = c10::raw::weak_intrusive_ptr::lock(storage);
     if (alive) pending.push_back(StoragePtr::reclaim(alive));
   }

@@ -1,5 +1,5 @@
-// What a tensor's memory is to torch_xla: the root that a tensor and all its views
-// share. Its current value is device data or a node of the graph.
+// The memory of a tensor, as torch_xla sees it: the root that a tensor shares with all its views.
+// Its current value is device data or a node of the graph.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,17 +17,19 @@ namespace torch_xla::lazy {
 
 class Storage : public c10::intrusive_ptr_target {
  public:
-  /// `value`'s shape is the storage's; views of it index its elements in row-major order.
+  /// The shape of `value` becomes the shape of the storage. Views index its elements in row-major
+  /// order.
   Storage(ir::Value value, int device);
-  /// One that nothing but a read asks for: the StepFinder does not see it.
+  /// Makes a storage that only serves a read; the StepFinder does not see it.
   enum ForRead { kForRead };
   Storage(ir::Value value, int device, ForRead);
   ~Storage() override;
 
-  /// A copy, since a sync on another thread may replace a node by what it evaluates to.
+  /// Returns a copy, since a sync on another thread may replace a node by its result.
   ir::Value value() const;
-  /// Calls `look` with the data that it holds, null where that is a node of the graph, and its
-  /// sharding. Under its lock: `look` is short, and keeps nothing.
+  /// Calls `look` with the data that the storage holds (null if it holds a node of the graph) and
+  /// its sharding. The lock is held meanwhile, so `look` must be short and must not keep its
+  /// arguments.
   template <typename Look>
   auto Peek(Look&& look) const {
     std::lock_guard guard(lock_);
@@ -36,23 +38,23 @@ class Storage : public c10::intrusive_ptr_target {
   ir::ShapeRef shape() const { return shape_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
 
-  /// The id of the data that it held last, 0 for none: while a node is pending, of what that
+  /// The id of the last data that it held, or 0: while a node is pending, the data that the node
   /// overwrites.
   uint64_t last_data() const;
 
-  /// How its values shall lie on the devices in SPMD mode; null: as XLA finds best.
+  /// The sharding that its values shall have in SPMD mode; null: XLA chooses.
   const distributed::Sharding* sharding() const;
-  /// From now on; a change of shape ends it.
+  /// Sets the sharding until the shape changes.
   void SetSharding(const distributed::Sharding* sharding);
 
-  /// Overwrites the whole storage (its shape may change: resize_). Data that lies otherwise than
-  /// the storage shall is moved.
+  /// Overwrites the whole storage, also with another shape (resize_). A value with another sharding
+  /// than the storage's is resharded.
   void Assign(ir::Value value);
-  /// The same, but not where the value is no longer `expected`.
+  /// The same, unless the current value differs from `expected`.
   void Replace(const ir::Value& expected, ir::Value value);
 
-  /// Storages on `device` whose value is still a node of the graph, in the order in
-  /// which they became so.
+  /// Storages on `device` whose value is a node of the graph, in the order in which they became
+  /// pending.
   static std::vector<c10::intrusive_ptr<Storage>> Pending(int device);
 
  private:

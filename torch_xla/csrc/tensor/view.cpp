@@ -10,7 +10,8 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Where the view begins is a number but where it can begin nowhere else.
+/// The offset is written as a number (a possible parameter), unless the view covers the whole base
+/// and cannot begin elsewhere.
 ir::Words StepAttributes(const ViewStep& step, ir::ShapeRef base) {
   ir::Words words;
   ir::AttributeWriter writer(words);
@@ -30,7 +31,7 @@ struct Dim {
   auto operator<=>(const Dim&) const = default;
 };
 
-/// The dimensions of more than one element, from the one whose elements lie nearest.
+/// The dimensions with more than one element, by increasing stride.
 c10::SmallVector<Dim, 5> FromInnermost(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   c10::SmallVector<Dim, 5> dims;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -40,7 +41,7 @@ c10::SmallVector<Dim, 5> FromInnermost(c10::IntArrayRef sizes, c10::IntArrayRef 
   return dims;
 }
 
-/// Whether no two elements of the view are one.
+/// Whether all elements of the view are distinct elements of the base.
 bool IsInjective(const ViewStep& step) {
   if (IsDense(step.sizes, step.strides)) return true;
   int64_t extent = 1;
@@ -51,8 +52,8 @@ bool IsInjective(const ViewStep& step) {
   return true;
 }
 
-/// Whether the node writes what the step looks at, and all of it is its operand 1: `x[i] += y`
-/// reads, writes, reads and writes x[i].
+/// Whether the node writes exactly the elements that the step reads, so that its operand 1 is the
+/// result: `x[i] += y` reads, writes, reads and writes x[i].
 bool WritesOnly(const ir::Node& node, const ViewStep& step) {
   if (&node.op() != &ir::ops::as_strided_view_update) return false;
   ir::AttributeReader attributes(node.attributes());
@@ -61,15 +62,15 @@ bool WritesOnly(const ir::Node& node, const ViewStep& step) {
          attributes.Int() == step.offset && IsInjective(step);
 }
 
-/// `outer`, which looks at what `inner` reads of something, as one step over that; nothing where
-/// strides cannot say it, or `inner` transposes.
+/// Composes two steps: `outer`, which reads the result of `inner`, as a single step over the base
+/// of `inner`. Returns nothing if strides cannot express it, or if `inner` transposes.
 std::optional<ViewStep> Compose(const ViewStep& inner, const ViewStep& outer) {
   struct Dim {
-    int64_t size, stride;  // of the base
-    int64_t span;          // of the elements that `inner` reads: one step in this dimension
-    int64_t last;          // the last index that is looked at
+    int64_t size, stride;  // in the base
+    int64_t span;          // number of elements of `inner` that one index in this dimension spans
+    int64_t last;          // the last index that is read
   };
-  c10::SmallVector<Dim, 5> dims;  // the innermost first
+  c10::SmallVector<Dim, 5> dims;  // innermost first
   int64_t numel = 1;
   for (size_t i = inner.sizes.size(); i-- > 0; numel *= inner.sizes[i]) {
     const int64_t size = inner.sizes[i], stride = inner.strides[i];
@@ -111,7 +112,7 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
     if (written.shape() == ir::GetShape(base.shape()->dtype, step.sizes)) return written;
   }
   if (&base.node->op() == &ir::ops::as_strided) {
-    // x[:, :n].flatten()[-1] is of x: n is no part of the program.
+    // x[:, :n].flatten()[-1] becomes a view of x, so that n is not part of the program.
     ir::AttributeReader inner(base.node->attributes());
     ViewStep first{Ints(inner.IntList()), Ints(inner.IntList()), inner.Int(), std::nullopt};
     if (auto composed = Compose(first, step))
@@ -120,7 +121,8 @@ ir::Value Read(const ir::Value& base, const ViewStep& step) {
   return MakeStrided(base, step);
 }
 
-/// `bools`, a view of `base` after a write, as bytes: those that were not written keep their bits.
+/// `bools`, a view of `base` after a write, as bytes: elements that were not written keep their
+/// bits.
 ir::Value BytesOf(const ir::Value& base, const ir::Value& bools) {
   const auto bytes = [](const ir::Value& value, c10::IntArrayRef sizes) {
     return MakeNode(&ir::ops::bitcast, {value}, {}, ir::GetShape(c10::kByte, sizes));
@@ -208,7 +210,7 @@ void WriteView(Storage& storage, const View* view, ir::Value value) {
     storage.Assign(std::move(value));
     return;
   }
-  // What each step looks at, then back from the last.
+  // Reads the base of each step, then writes back from the last step to the first.
   c10::SmallVector<ir::Value, 2> bases{storage.value()};
   for (size_t i = 0; i + 1 < view->steps.size(); ++i) {
     bases.push_back(Read(bases.back(), view->steps[i]));

@@ -1,4 +1,4 @@
-// Which storages this thread has written to since somebody asked.
+// Records which storages a thread writes to.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@ namespace torch_xla::lazy {
 
 class Storage;
 
-/// Notes the storages that the thread it is made on writes to, as long as it lives: others write to
-/// theirs meanwhile. May end on another thread.
+/// While it lives, records the storages that its thread writes to; writes of other threads are not
+/// recorded. May be destroyed on another thread.
 class WritesOfThread {
  public:
   WritesOfThread();
@@ -17,7 +17,7 @@ class WritesOfThread {
   WritesOfThread(const WritesOfThread&) = delete;
   WritesOfThread& operator=(const WritesOfThread&) = delete;
 
-  /// To be called on the thread that it was made on.
+  /// Whether the storage was written to. Must be called on the thread that made this object.
   bool Has(const Storage* storage) const;
 
   /// Called by Storage for each write.
