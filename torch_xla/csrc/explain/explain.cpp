@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kMaxRecords = 128;
 constexpr size_t kMaxRecordBytes = 64 << 20;
 constexpr size_t kMaxExplanations = 256;
-// So many compilations of nearly the same graph, one after the other, are told.
+// The number of consecutive compilations of nearly the same graph that cause a warning.
 constexpr int kWarnAfter = 3;
-// With more steps than this between them they are not one after the other.
+// Compilations with more steps than this between them do not count as consecutive.
 constexpr int64_t kMaxCachedBetween = 20;
 
 std::atomic<bool>& IsError() {
@@ -38,7 +38,7 @@ std::string Hex(const ir::Hash128& hash) {
   return text;
 }
 
-/// A graph, and what else its program was made of.
+/// The record of a graph, and everything else that its program was made from.
 struct Past {
   GraphRecordPtr record;
   ir::Hash128 key;
@@ -56,9 +56,9 @@ struct History {
   std::deque<Explanation> explanations;
   int64_t compilations = 0;
   int streak = 0;
-  std::string streak_of;       // what changed, and where it was asked for
-  int64_t cached_then = 0;     // the counter CachedCompile at the last one
-  std::set<std::string> told;  // causes
+  std::string streak_of;       // the change and the line that asked for it
+  int64_t cached_then = 0;     // the counter CachedCompile at the last compilation
+  std::set<std::string> told;  // changes that a warning has named
 };
 
 History& TheHistory() {
@@ -71,7 +71,7 @@ Explanation::Reason ReasonOf(Change change, std::string text,
   return {NameOf(change), std::move(text), location ? location->ToString() : "", RemedyOf(change)};
 }
 
-/// Why the program of the very same graph is another one.
+/// Why an equal graph needs another program.
 std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before) {
   std::vector<Explanation::Reason> reasons;
   if (now.key == before.key) {
@@ -112,7 +112,7 @@ std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before
   return reasons;
 }
 
-/// Fills in what `now` differs by from the nearest of the past.
+/// Fills in the differences between `now` and the most similar graph of the past.
 void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& explanation) {
   for (size_t i = past.size(); i-- > 0;) {
     if (past[i].record->hash() != now.record->hash()) continue;
@@ -140,7 +140,7 @@ void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& ex
   for (Difference& difference : comparison.differences) {
     explanation.reasons.push_back(
         ReasonOf(difference.change, std::move(difference.text), difference.location));
-    // Two programs have nothing to be made alike.
+    // The remedy is left out, since two different programs need not be made equal.
     if (!explanation.near) explanation.reasons.back().remedy.clear();
   }
 }
@@ -155,8 +155,8 @@ void Remember(Past past, History& history) {
   }
 }
 
-/// One line where the same change of nearly the same program keeps being compiled, asked for at one
-/// place, as in a loop; once for each cause.
+/// The warning for a program that keeps being compiled after the same change, for the same line, as
+/// in a loop. Returns the text once for each change; else an empty text.
 std::string WarningOf(const Explanation& explanation, History& history) {
   static auto& cached = debug::GetCounter("CachedCompile");
   static const bool enabled = debug::EnvFlag("XLA_RECOMPILE_WARNING", /*otherwise=*/true);
@@ -169,7 +169,7 @@ std::string WarningOf(const Explanation& explanation, History& history) {
   const bool same = before == history.streak_of;
   history.streak = !near ? 0 : in_a_row && same ? history.streak + 1 : 1;
   if (!enabled || history.streak < kWarnAfter) return {};
-  if (reason.remedy == RemedyOf(Change::kNumber)) return {};  // Nothing need be done.
+  if (reason.remedy == RemedyOf(Change::kNumber)) return {};  // there is nothing for the user to do
   if (!history.told.insert(change).second) return {};
   return "torch_xla: " + std::to_string(history.streak) +
          " programs in a row were compiled for nearly the same graph: " + reason.text +
@@ -271,7 +271,7 @@ void NoteDiskMiss(int64_t number, std::string key) noexcept try {
   const std::shared_ptr<DiskCache> cache = GetDiskCache();
   if (cache) debug::Report("  on disk: " + cache->WhyMissing(key) + "\n");
 } catch (const std::exception& error) {
-  // The compilation goes on without the explanation.
+  // The compilation goes on without an explanation.
   debug::Report(std::string("  on disk: ") + error.what() + "\n");
 }
 

@@ -1,5 +1,6 @@
-// Why programs are compiled: what each was compared with the nearest one before it, and the line
-// of the user's program that asked for it. Works without any switch; PT_XLA_DEBUG prints it.
+// Explains why programs are compiled: compares each program with the most similar earlier one, and
+// names the line of the user's program that asked for it. Always on; PT_XLA_DEBUG prints the
+// explanations.
 #pragma once
 
 #include <memory>
@@ -12,53 +13,54 @@
 
 namespace torch_xla::lazy {
 
-/// A compilation, in text.
+/// The explanation of a compilation, as text.
 struct Explanation {
-  int64_t number = 0;  // of the compilations of this process, from 1
+  int64_t number = 0;  // counts the compilations of this process from 1
   std::string cause, line;
-  std::string hash, nearest;  // of graphs; the latter empty where there is none
+  std::string hash, nearest;  // of graphs; `nearest` is empty if there is none
   size_t nodes = 0, changed = 0, inputs = 0, outputs = 0;
-  bool near = false;  // it is one program that changed: a recompilation
+  bool near = false;  // whether this is a recompilation: a program that changed
   struct Reason {
     std::string kind, text, line;
-    std::string remedy;  // empty for what tells two programs apart
+    std::string remedy;  // empty if the two programs have nothing in common
 
     std::string ToString() const;
   };
   std::vector<Reason> reasons;            // never empty
   std::string disk_key;                   // see NoteDiskMiss
-  runtime::Executable::MemoryUse memory;  // once it is compiled
+  runtime::Executable::MemoryUse memory;  // known once it is compiled
 
   std::string ToString() const;
 };
 
-/// A program that is not in memory is about to be made. Compares, remembers and prints it; throws
-/// where such a recompilation shall be an error. `program` holds all that its key is made of.
-/// Returns the number of the explanation.
+/// Explains a program that is not in memory and is about to be made: compares it with earlier ones,
+/// remembers and prints it. Throws if such a recompilation shall be an error. `program` holds
+/// everything that its key covers. Returns the number of the explanation.
 int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Hash128& key,
                        const Origin& origin);
 
-/// What the compiler says of the memory that a program needs.
+/// Notes the compiler's statistics of the memory that a program needs.
 void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory);
 
-/// The graph of a compilation, null where it is no longer kept.
+/// The graph of a compilation; null if it is no longer kept.
 GraphRecordPtr RecordOf(int64_t number);
 
-/// What the cache on disk was asked for, in vain, when the program of a compilation was made: the
-/// key of its entry. An explanation says what it lacks once somebody asks.
+/// Notes the key under which the program of a compilation was not found on disk. The missing part
+/// of the key is found out only when somebody asks.
 void NoteDiskMiss(int64_t number, std::string key) noexcept;
 
-/// Prints what runs: for debug::DebugLevel() of 2.
+/// Prints what is executed, if debug::DebugLevel() is 2.
 void ExplainExecution(const Graph& graph, const Origin& origin);
 
-/// The last `count` that are newer than number `after`, oldest first. The last 256 are kept.
+/// The last `count` explanations with numbers above `after`, oldest first. The last 256 are kept.
 std::vector<Explanation> Explanations(int64_t after, size_t count);
 
-/// What a recompilation of nearly the same graph is: an error (XLA_ON_RECOMPILE=error), or
-/// nothing. Returns what it was before.
+/// Sets whether a recompilation of nearly the same graph is an error (XLA_ON_RECOMPILE=error).
+/// Returns the previous setting.
 bool SetRecompileIsError(bool error);
 
-/// How many bytes the records of graphs take that later ones are compared with, and their nodes.
+/// The memory, in bytes, of the records of graphs that later graphs are compared with, and the
+/// number of their nodes.
 std::pair<size_t, size_t> RecordSize();
 
 }  // namespace torch_xla::lazy

@@ -10,7 +10,8 @@
 namespace torch_xla::lazy {
 namespace {
 
-// As many of a kind as steps are too many; looked at after so many steps, or of a kind.
+// Reads or compilations are too frequent if there are as many of them as steps. This is checked
+// after kSteps steps, or after kCounts reads or compilations.
 constexpr int kSteps = 10;
 constexpr int kCounts = 100;
 
@@ -26,7 +27,7 @@ class Kind {
   }
   bool IsFull() const { return count_ >= kCounts; }
 
-  /// Tells, where they were too many, and begins anew.
+  /// Reports if there were too many, and starts to count anew.
   void Look(int steps) {
     if (count_ > 0 && count_ >= steps) {
       const auto most = std::ranges::max_element(
@@ -44,7 +45,7 @@ class Kind {
  private:
   struct Place {
     int count = 0;
-    std::string detail;  // of the last one
+    std::string detail;  // of the last event
   };
   const char* const metric_;
   int count_ = 0;

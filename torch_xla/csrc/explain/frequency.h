@@ -1,5 +1,5 @@
-// Steps that read or compile again and again, which PT_XLA_DEBUG tells: "pt-xla-profiler:
-// TransferFromDeviceTime too frequent: 10 counts during 10 steps, …". Once for each place.
+// Reports steps that read or compile again and again, if PT_XLA_DEBUG is set: "pt-xla-profiler:
+// TransferFromDeviceTime too frequent: 10 counts during 10 steps, …". Each place is reported once.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace torch_xla::lazy {
 
-/// The calling thread has cut a step.
+/// Notes that the calling thread has ended a step.
 void NoteStepOfMany();
-/// It has read what a device computed.
+/// Notes that the calling thread has read computed data.
 void NoteFrequentRead(const Origin& origin);
-/// It has compiled, for that cause (of an origin) and reason.
+/// Notes that the calling thread has compiled, with the cause (text of an origin) and the reason.
 void NoteFrequentCompile(const std::string& cause, const std::string& reason);
 
 }  // namespace torch_xla::lazy

@@ -1,4 +1,4 @@
-// XLA_SAVE_TENSORS_FILE: the graphs that are cut, in a file.
+// XLA_SAVE_TENSORS_FILE: writes the graphs that are cut to a file.
 #pragma once
 
 #include "exec/graph.h"
@@ -6,8 +6,8 @@
 
 namespace torch_xla::lazy {
 
-/// Appends `graph`, in the form of XLA_SAVE_TENSORS_FMT, and what had it cut, where a file is
-/// asked for.
+/// If a file is set, appends `graph`, in the format XLA_SAVE_TENSORS_FMT, and the origin of the
+/// cut.
 void SaveGraph(const Graph& graph, const Origin& origin);
 
 }  // namespace torch_xla::lazy

@@ -12,14 +12,15 @@ namespace {
 
 constexpr uint32_t kNone = ~0u;
 constexpr size_t kMaxDifferences = 5;
-// Attributes of more words (the text of a function) are cut.
+// Longer lists of attribute words (such as the text of a function) are cut off.
 constexpr size_t kMaxWords = 24;
-// Beyond so many insertions and deletions two graphs are two graphs.
+// With more insertions and deletions than this two graphs count as unrelated.
 constexpr int kMaxEdits = 256;
 
 uint32_t PositionOf(uint32_t operand) { return operand >> 4; }
 
-/// Numbers and data stand in for each other: a tensor of zeros becomes an input once it is kept.
+/// Numbers and data are of one kind, since a tensor of zeros becomes an input once a tensor holds
+/// it.
 uint64_t KindOf(const GraphRecord& record, size_t i) {
   return record.IsLeaf(i) ? 1 : record.node(i).op->id;
 }
@@ -31,19 +32,20 @@ ir::ShapeRef ShapeOf(const GraphRecord& record, uint32_t operand) {
 
 std::string TextOf(ir::ShapeRef shape) { return shape ? shape->ToString() : "none"; }
 
-/// For each node of `now` the one of `before` that it corresponds to, by kinds alone.
+/// For each node of `now` the corresponding node of `before`, found by the kinds of nodes alone.
 struct Alignment {
   std::vector<uint32_t> before_of;
-  std::vector<bool> kept;  // of `before`
+  std::vector<bool> kept;  // per node of `before`: whether a node of `now` corresponds to it
   bool bounded = false;
 };
 
-/// The edit script of the middles by Myers' algorithm, given up beyond kMaxEdits.
+/// Aligns the differing middle parts by Myers' algorithm. Returns false if more than kMaxEdits
+/// edits are needed.
 bool AlignMiddle(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b, size_t begin,
                  size_t a_end, size_t b_end, Alignment& alignment) {
   const int n = static_cast<int>(a_end - begin), m = static_cast<int>(b_end - begin);
   const int limit = std::min(n + m, kMaxEdits);
-  std::vector<std::vector<int>> steps;  // of each number of edits: the furthest x by diagonal
+  std::vector<std::vector<int>> steps;  // for each number of edits: the furthest x on each diagonal
   std::vector<int> furthest(2 * static_cast<size_t>(limit) + 3, 0);
   auto at = [&](int k) -> int& { return furthest[static_cast<size_t>(k + limit + 1)]; };
   int edits = -1;
@@ -112,7 +114,7 @@ class Comparer {
   }
 
   Comparison Run() && {
-    size_t next = 0;  // of `before`: what was removed is told where it was
+    size_t next = 0;  // next node of `before`, so that removed nodes are reported in place
     for (size_t i = 0; i < now_.size(); ++i) {
       const uint32_t j = alignment_.before_of[i];
       if (j == kNone) {
@@ -150,14 +152,14 @@ class Comparer {
 
   void Add(Change change, std::string text, const ir::SourceLocation* location) {
     if (result_.differences.size() >= kMaxDifferences) return;
-    // One line that is traced many times (a layer) says it once.
+    // A line that is traced several times (a layer) reports a difference once.
     for (const Difference& known : result_.differences) {
       if (known.change == change && known.location == location && known.text == text) return;
     }
     result_.differences.push_back({change, std::move(text), location});
   }
 
-  /// Of the node, or of what first takes it.
+  /// The line of the node, or of its first user that has one.
   static const ir::SourceLocation* Place(const GraphRecord& record, size_t i,
                                          const std::vector<uint32_t>& users) {
     if (const auto* location = record.node(i).location) return location;
@@ -200,7 +202,8 @@ class Comparer {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   }
 
-  /// A list of places whose number alone differs.
+  /// Whether the shapes look like results of nonzero: lists of indices that differ only in their
+  /// length.
   static bool LooksLikeNonzero(const ir::Shape& shape, const ir::Shape& old) {
     return shape.dtype == c10::kLong && shape.dims.size() == 2 && old.dims.size() == 2 &&
            shape.dims[1] == old.dims[1];
@@ -252,7 +255,7 @@ class Comparer {
     }
     const bool same_numbers = a.hash != b.hash || SameWords(i, j);
     ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
-    // Of a number that is no part of the hash: how much is padded.
+    // The shape depends on a number that the hash leaves out, such as the amount of padding.
     const bool resized = a.hash == b.hash && shape != old;
     if (a.hash == b.hash && same_wiring && same_numbers && !resized) return;
     ++result_.changed;
@@ -296,7 +299,7 @@ class Comparer {
     }
   }
 
-  /// The first argument that differs; empty where none does.
+  /// The first argument that differs; empty if none does.
   std::string ArgumentText(size_t i, size_t j) const {
     if (SameWords(i, j)) return {};
     auto texts = [](const GraphRecord& record, size_t at) {
@@ -313,7 +316,7 @@ class Comparer {
   }
 
   void CompareRoots() {
-    // Which nodes are asked for, by position in `now`.
+    // The nodes of `before` that are results.
     std::vector<bool> asked(before_.size());
     for (uint32_t root : before_.roots()) asked[PositionOf(root)] = true;
     std::vector<bool> still(before_.size());
@@ -388,7 +391,7 @@ GraphRecord::GraphRecord(const Graph& graph)
       if (is_input) break;
       operands_.push_back(positions.at(operand.node.get()) << 4 | std::min(operand.index, 15u));
     }
-    // Numbers that are no part of the program are not told apart.
+    // Numbers that are no constants of the program are all treated alike.
     if (words_.size() == first_word && &node->op() == &ir::ops::scalar) location = nullptr;
     positions.emplace(node, static_cast<uint32_t>(nodes_.size()));
     for (size_t i = 0; i < node->num_outputs(); ++i) shapes_.push_back(node->shape(i));
@@ -417,7 +420,7 @@ bool GraphRecord::IsLeaf(size_t i) const {
 }
 
 bool Comparison::IsNear(size_t nodes) const {
-  // Any few operations resemble any few others.
+  // Any few operations resemble any other few operations.
   constexpr size_t kFewNodes = 16;
   return !bounded && added + removed <= std::max<size_t>(2, nodes / 8) &&
          (nodes > kFewNodes || same_lines);
@@ -428,7 +431,8 @@ Comparison Compare(const GraphRecord& now, const GraphRecord& before) {
 }
 
 GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPtr> others) {
-  // How often each kind of node, and each node, occurs: a bound of the edits, in one pass.
+  // A histogram of the kinds of nodes and of the nodes themselves gives a bound of the edits in one
+  // pass.
   constexpr size_t kBuckets = 512;
   using Sketch = std::array<int32_t, 2 * kBuckets>;
   auto sketch_of = [](const GraphRecord& record) {
@@ -442,7 +446,7 @@ GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPt
   const Sketch own = sketch_of(now);
   GraphRecordPtr nearest;
   int64_t least = INT64_MAX;
-  for (size_t k = others.size(); k-- > 0;) {  // of equals, the last one
+  for (size_t k = others.size(); k-- > 0;) {  // of equally near graphs, the latest
     const Sketch sketch = sketch_of(*others[k]);
     int64_t kinds = 0, nodes = 0;
     for (size_t i = 0; i < kBuckets; ++i) {

@@ -1,4 +1,4 @@
-// What is kept of a graph once it is gone, so that a later one can be compared with it.
+// A record of a graph that outlives the graph, so that later graphs can be compared with it.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,19 @@ class GraphRecord {
  public:
   explicit GraphRecord(const Graph& graph);
 
-  /// Operands, attributes and results are those of the nodes; a leaf that is a number of the
-  /// program, or filled with one, has that as its attributes.
+  /// Operands, attributes and results are those of the node. A leaf that is a constant number, or
+  /// is filled with a number, has the number as its attributes.
   struct Node {
     const ir::OpSpec* op;
     const ir::SourceLocation* location;
     uint64_t hash;
     uint32_t shapes_end, operands_end, words_end;
-    uint32_t parameters;  // which of the words are parameters of the program: these are 0
+    uint32_t parameters;  // bit set of the words that are parameters; these words are 0
   };
 
   size_t size() const { return nodes_.size(); }
   const Node& node(size_t i) const { return nodes_[i]; }
-  /// Position and result, as `position << 4 | index`.
+  /// Each operand as `position << 4 | result index`.
   std::span<const uint32_t> operands(size_t i) const {
     return Slice(operands_, i ? nodes_[i - 1].operands_end : 0, nodes_[i].operands_end);
   }
@@ -39,9 +39,9 @@ class GraphRecord {
   const ir::Hash128& hash() const { return hash_; }
   size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return roots_.size(); }
-  /// In memory.
+  /// The memory of the record.
   size_t bytes() const;
-  /// Whether it is data, a number or a fill rather than the result of an operation.
+  /// Whether the node is data, a number or a fill, rather than the result of an operation.
   bool IsLeaf(size_t i) const;
 
  private:
@@ -60,26 +60,26 @@ class GraphRecord {
 using GraphRecordPtr = std::shared_ptr<const GraphRecord>;
 
 enum class Change : uint8_t {
-  kShape,      // of an input, or of what an operation is asked to make
-  kCount,      // likewise: a list of indices is longer or shorter
-  kDtype,      // likewise
-  kConstant,   // a number that is part of the program
-  kSpecial,    // a number that was 0 or 1, or is now
-  kNumber,     // likewise, until it is made a parameter
-  kArgument,   // of an operation, no tensor
-  kOperation,  // there is another one, or one less or more
-  kWiring,     // an operation takes another value
-  kOutputs,    // other values are asked for
+  kShape,      // of an input, or of the result of an operation
+  kCount,      // likewise, a list of indices became longer or shorter
+  kDtype,      // of an input or a result
+  kConstant,   // a number that is a constant of the program
+  kSpecial,    // a number that was or became 0 or 1
+  kNumber,     // a constant number that will become a parameter
+  kArgument,   // an argument of an operation that is no tensor
+  kOperation,  // an operation was added, removed or replaced
+  kWiring,     // an operation uses another value
+  kOutputs,    // other values are results
   kDonation,   // other inputs may be overwritten
   kSharding,
   kSettings,  // of the compiler, or the devices
-  kEvicted,   // it was there before
-  kNew,       // nothing was like it
+  kEvicted,   // the program was compiled before and dropped
+  kNew,       // no earlier graph is similar
 };
 
 /// "shape", "dtype", …
 const char* NameOf(Change change);
-/// What the user can do about it.
+/// The advice to the user.
 const char* RemedyOf(Change change);
 
 struct Difference {
@@ -89,20 +89,20 @@ struct Difference {
 };
 
 struct Comparison {
-  size_t changed = 0;             // nodes that are not the same
-  size_t added = 0, removed = 0;  // of these
-  bool bounded = false;           // there may be more
-  bool same_lines = false;        // an operation that both have was traced by one line
-  /// The first ones that do not follow from others.
+  size_t changed = 0;             // number of nodes that differ
+  size_t added = 0, removed = 0;  // of the differing nodes
+  bool bounded = false;           // the alignment was given up, so the counts are too high
+  bool same_lines = false;        // an operation of both graphs was traced by the same line
+  /// The first differences that do not follow from other differences.
   std::vector<Difference> differences;
 
-  /// Whether these two are one program that changed, rather than two programs.
+  /// Whether these are two versions of one program, rather than two unrelated programs.
   bool IsNear(size_t nodes) const;
 };
 
 Comparison Compare(const GraphRecord& now, const GraphRecord& before);
 
-/// The one that most resembles `now`; null where there is none.
+/// The record most similar to `now`; null if there is none.
 GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPtr> others);
 
 }  // namespace torch_xla::lazy

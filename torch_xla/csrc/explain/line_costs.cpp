@@ -22,14 +22,14 @@ bool Contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Without "aten::".
+/// The name of the operation without "aten::".
 std::string_view BareName(const GraphRecord& record, size_t node) {
   std::string_view name = record.node(node).op->name;
   name.remove_prefix(name.rfind(':') + 1);
   return name;
 }
 
-/// Those that say only how an array is looked at.
+/// Operations that only change how an array is accessed.
 bool IsView(std::string_view name) {
   static constexpr std::string_view kNames[] = {
       "as_strided", "view",   "_unsafe_view", "expand", "permute",   "t",       "transpose",
@@ -37,13 +37,14 @@ bool IsView(std::string_view name) {
   return Contains(kNames, name);
 }
 
-/// 2 x multiplications of an operation on `operands`, those that are no scalars.
+/// Floating-point operations: two per multiplication. `operands` are the operands that are no
+/// scalars.
 double Flops(std::string_view name, std::span<const ir::ShapeRef> operands, double result) {
   static constexpr std::string_view kProducts[] = {
       "mm",    "bmm",   "matmul",  "mv",     "linear",      "addmm",     "dot",
       "addmv", "inner", "baddbmm", "addbmm", "_grouped_mm", "_scaled_mm"};
   if (Contains(kProducts, name) && operands.size() >= 2) {
-    // With something to add the factors come behind it.
+    // In an operation with an addend the factors follow the addend.
     const bool adds = name.starts_with("add") || name.starts_with("badd");
     const ir::ShapeRef first = operands[adds && operands.size() >= 3 ? 1 : 0];
     return 2 * result * static_cast<double>(first->dims.empty() ? 1 : first->dims.back());
@@ -109,7 +110,7 @@ std::vector<LineCost> CostsByLine(const GraphRecord& record) {
     cost.bytes += bytes;
     ++cost.operations;
   }
-  std::map<std::string, LineCost> by_line;  // several instructions are of one line
+  std::map<std::string, LineCost> by_line;  // several calls may be on one line
   for (const auto& [location, cost] : costs) {
     LineCost& sum = by_line[ir::LineOf(location)];
     sum.flops += cost.flops;

@@ -1,4 +1,4 @@
-// What the lines of the user's program cost on the device.
+// The costs on the device of the lines of the user's program.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct LineCost {
   size_t operations = 0;
 };
 
-/// A result of an operation.
+/// The result of an operation, with its size.
 struct ResultCost {
   const char* operation;  // "aten::mm"
   ir::ShapeRef shape;
@@ -22,10 +22,10 @@ struct ResultCost {
   const ir::SourceLocation* location;
 };
 
-/// Those that take the most, without views of others.
+/// The largest results, without views.
 std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count);
 
-/// By the shapes of the operations of a graph, one of each line.
+/// The costs of a graph by line, estimated from the shapes of its operations.
 std::vector<LineCost> CostsByLine(const GraphRecord& record);
 
 }  // namespace torch_xla::lazy

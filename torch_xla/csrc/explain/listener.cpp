@@ -1,4 +1,4 @@
-// Gives the events of programs to the explainers of this room.
+// Passes the events of programs to the explainers in this folder.
 #include "debug/environment.h"
 #include "debug/report.h"
 #include "explain/explain.h"
@@ -11,7 +11,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// What the program needs, what of its graph is largest, and what would help.
+/// The memory that the program needs, the largest results of its graph, and advice.
 std::string NeedText(const Failed& failed) {
   for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
     if (explanation.number != failed.program) continue;
@@ -24,8 +24,8 @@ std::string NeedText(const Failed& failed) {
   return {};
 }
 
-/// What was in memory when an execution failed: not what it, and what was launched behind it,
-/// should have made, unless in the place of what was there.
+/// The data that was in memory when an execution failed. Leaves out results of this execution and
+/// of later ones, unless they took the place of existing arrays.
 std::vector<DeviceData::Live> LiveThen(const Failed& failed) {
   std::vector<DeviceData::Live> arrays = DeviceData::AllLive();
   if (failed.execution == 0) return arrays;

@@ -30,7 +30,7 @@ std::string BytesText(int64_t bytes) {
 }
 
 int64_t PeakOf(const runtime::Executable::MemoryUse& memory) {
-  // The CPU's compiler tells a peak that may lack the temporaries.
+  // The peak that the CPU's compiler reports may lack the temporaries.
   return std::max(memory.peak, memory.temporaries + std::max<int64_t>(memory.arguments, 0) +
                                    std::max<int64_t>(memory.outputs, 0) -
                                    std::max<int64_t>(memory.aliased, 0));
@@ -99,7 +99,7 @@ std::string MicrobatchText(const runtime::Executable::MemoryUse& memory,
                            const runtime::MemoryInfo& device) {
   constexpr int64_t kMost = 64;
   if (memory.temporaries < 0 || device.limit <= 0) return {};
-  const int64_t free = device.limit - device.in_use;  // The arguments are in use.
+  const int64_t free = device.limit - device.in_use;  // the arguments are already in use
   const int64_t results =
       std::max<int64_t>(memory.outputs, 0) - std::max<int64_t>(memory.aliased, 0);
   for (int64_t parts = 2; parts <= kMost; parts *= 2) {

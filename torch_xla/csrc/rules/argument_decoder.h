@@ -1,4 +1,4 @@
-// A node's arguments as the dispatcher takes them.
+// Decodes a node's arguments for the dispatcher.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -10,8 +10,8 @@
 
 namespace torch_xla::lazy {
 
-/// Decodes arguments in the order of the schema. `Operands` makes the next operand:
-/// `at::Tensor Tensor()` and `c10::Scalar Scalar()`.
+/// Decodes arguments in the order of the schema. `Operands` supplies the next operand: `at::Tensor
+/// Tensor()` and `c10::Scalar Scalar()`.
 template <typename Operands>
 class ArgumentDecoder {
  public:

@@ -1,5 +1,5 @@
-// Meta kernels that PyTorch lacks, or that differ from the CPU's, for operators whose result shapes
-// follow from their arguments.
+// Meta kernels that PyTorch lacks, or that differ from the CPU's kernels, for operators whose
+// result shapes follow from their arguments.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_lstsq.h>
@@ -19,7 +19,7 @@ TwoTensors geqrf(const at::Tensor& self) {
   return {at::empty(self.sizes(), self.options()), at::empty(sizes, self.options())};
 }
 
-/// By the kernel itself on matrices of full rank, which also checks the arguments as it does.
+/// Calls the CPU's kernel on matrices of full rank, which also checks the arguments.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linalg_lstsq(
     const at::Tensor& self, const at::Tensor& b, std::optional<double> rcond,
     std::optional<c10::string_view> driver) {

@@ -1,4 +1,4 @@
-// For kernels that are called in the middle of a user's operation.
+// A guard for kernels that are called in the middle of a user's operation.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -6,8 +6,8 @@
 
 namespace torch_xla::lazy {
 
-/// Kernels that are called while it lives are below autograd, autocast, transforms of torch.func
-/// and Python modes: one that watches the user's calls must not see ours.
+/// While it lives, called kernels are below autograd, autocast, transforms of torch.func and Python
+/// modes: a mode that watches the user's calls must not see internal calls.
 struct BelowModes {
   at::AutoDispatchBelowAutograd autograd;
   c10::impl::ExcludeDispatchKeyGuard modes{

@@ -1,6 +1,7 @@
-// Meta kernels of common operators that PyTorch has in Python only, where a call takes up to 0.5 ms
-// and the first imports torch._dynamo and sympy, over a second. (Those of structured operators are
-// generated: codegen/templates.py.) What the CPU refuses is refused elsewhere: rules/cpu_trial.h.
+// Meta kernels of common operators whose Meta kernel PyTorch has only in Python. There a call is
+// slow, and the first call imports torch._dynamo and sympy. (The kernels of structured operators
+// are generated: codegen/templates.py.) They check little: rules/cpu_trial.h refuses what the CPU
+// refuses.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ScalarOps.h>
@@ -23,7 +24,7 @@ namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 
-// Of one tensor and what does not change its dtype and sizes.
+// Results with the dtype and sizes of a tensor.
 
 template <typename... Rest>
 at::Tensor Like(const at::Tensor& self, Rest...) {
@@ -76,7 +77,7 @@ at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t, int64_
   return at::empty(sizes, self.options().dtype(c10::toRealValueType(self.scalar_type())));
 }
 
-// Of two tensors, or a tensor and a number, whose shapes broadcast.
+// Results of two tensors, or of a tensor and a number, whose shapes broadcast.
 
 at::Tensor logical(const at::Tensor& self, const at::Tensor& other) {
   return at::meta::eq(self, other);
@@ -210,7 +211,7 @@ at::Tensor grid_sampler_2d(const at::Tensor& input, const at::Tensor& grid, int6
   return at::empty({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.options());
 }
 
-// Rows of a table, and places in it.
+// Lookups in a table, and indices.
 
 at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, int64_t, bool, bool) {
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");

@@ -27,14 +27,14 @@ namespace {
 
 using torch::jit::Stack;
 
-/// Tensors of more elements are scaled down.
+/// Calls on more elements than this are scaled down.
 constexpr int64_t kFewElements = 1 << 14;
-/// More than this is not computed on the CPU to see what its kernel would say.
+/// Calls on more elements than this are not tried on the CPU.
 constexpr int64_t kManyElements = 1 << 20;
-/// Sizes up to this stay: kernels, groups, heads.
+/// Sizes up to this are never scaled: kernel sizes, groups, heads.
 constexpr int64_t kSmallSize = 8;
 
-/// A kernel size of -2**63 keeps the CPU busy for ever; the lowering refuses those below 1.
+/// A kernel size of -2**63 keeps the CPU busy for ever. The lowering refuses sizes below 1.
 bool Hangs(const c10::OperatorHandle& op, const Stack& arguments) {
   if (op.operator_name().name != "aten::fractional_max_pool3d") return false;
   const std::vector<int64_t> sizes = arguments[1].toIntVector();
@@ -42,34 +42,34 @@ bool Hangs(const c10::OperatorHandle& op, const Stack& arguments) {
 }
 
 bool IsTried(const c10::OperatorHandle& op) {
-  // A library's kernels may do more than compute, and those of other devices are no rule.
+  // Kernels of other libraries may do more than compute, and other devices' kernels set no rule.
   const std::string_view name = op.operator_name().name;
-  // Tagged for a dropout that the CPU's does not have.
+  // Tagged as random for the sake of dropout, which the CPU's kernel does not have.
   const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
                      name != "aten::_scaled_dot_product_flash_attention_for_cpu";
   if (!name.starts_with("aten::") || draws ||
       !op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
     return false;
   static const auto& excluded = *new std::unordered_set<std::string_view>{
-      // Its lengths are checked where they are known (aten/loss_ops.cpp); the results depend on
-      // them.
+      // The lengths are checked where their values are known (ops/loss.cpp); the result shapes
+      // depend on them.
       "aten::_ctc_loss",
-      // Integers are refused on the CPU alone: transformers counts the tokens of each expert by it
-      // wherever it does not run on the CPU.
+      // Only the CPU refuses integers: transformers counts the tokens of each expert with this
+      // operator on every device but the CPU.
       "aten::histc",
-      // Pivots of an empty matrix crash it.
+      // Invalid pivots of an empty matrix crash the CPU's kernel.
       "aten::lu_unpack",
-      // The size of its result, which is an argument, is the sum of its values.
+      // The size of the result is an argument, which has to be the sum of the values.
       "aten::repeat_interleave",
   };
-  // Lists are nodes where all is float (aten/foreach.h), else PyTorch calls the operator for each.
-  // Of gradients the forward was tried; their CPU kernels want statistics in the input's dtype that
-  // Meta's forward, and so the device's, has in float.
+  // Lists are nodes only if all tensors are float (aten/foreach.h); else PyTorch calls the operator
+  // for each tensor. Of gradients the forward operator was tried already. Their CPU kernels expect
+  // statistics in the dtype of the input, but Meta's forward, and so the device, has them in float.
   return !name.starts_with("aten::_foreach_") && name.find("backward") == std::string_view::npos &&
          !excluded.contains(name);
 }
 
-/// Sizes as they are tried.
+/// Maps sizes to the sizes of the trial.
 struct Scale {
   int shift = 0;
   c10::SmallVector<int64_t, 8> kept;
@@ -194,22 +194,22 @@ Stack OnCpu(const Stack& arguments, const Scale& scale, Fill fill, DtypeAs as = 
   });
 }
 
-/// Calls of the CPU's kernel that the user did not make.
+/// While it lives, calls of the CPU's kernel cause no warnings and no profile events.
 class Unnoticed {
  private:
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning&) override {}
   };
-  // What the user is told, and sees in a profile, are the calls on the device.
+  // The user shall see only the calls on the device, in warnings and in profiles.
   Silent silent_;
   c10::WarningUtils::WarningHandlerGuard no_warnings_{&silent_};
   at::DisableRecordFunctionGuard no_profile_;
-  // A few elements are not worth waking threads: where the processor is busy, they cost a hundred
-  // times what the kernel does.
+  // For a few elements it is not worth waking threads: on a busy processor that takes far longer
+  // than the kernel.
   cpu::OneThread one_thread_;
 };
 
-/// What the kernel throws for these tensors.
+/// The exception that the kernel throws for these tensors; null if it throws none.
 std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments,
                            const Scale& scale, Fill fill, DtypeAs as = AsItIs) {
   const Unnoticed unnoticed;
@@ -225,14 +225,15 @@ std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments
 std::exception_ptr Refusal(const c10::OperatorHandle& op, const Stack& arguments,
                            const Scale& scale) {
   std::exception_ptr refusal = Refusal(op, arguments, scale, Fill::kOnes);
-  // A one is a good divisor, but no index of a single element, and ones are a singular matrix.
+  // A one is a good divisor but an invalid index into a single element, and a matrix of ones is
+  // singular. So zeros and the identity are tried as well.
   for (Fill fill : {Fill::kZeros, Fill::kIdentity}) {
     if (refusal && !Refusal(op, arguments, scale, fill)) return nullptr;
   }
   return refusal;
 }
 
-/// Whether the same call is accepted for usual dtypes.
+/// Whether the same call is accepted for common dtypes.
 bool IsAboutDtypes(const c10::OperatorHandle& op, const Stack& arguments, const Scale& scale) {
   return !Refusal(op, arguments, scale, Fill::kZeros, Float) ||
          !Refusal(op, arguments, scale, Fill::kZeros, FloatOrLong);
@@ -246,7 +247,8 @@ Stack OnMeta(const Stack& arguments, const Scale& scale) {
   return OnDevice(arguments, scale, c10::kMeta, OfShape);
 }
 
-/// How many elements the call computes in the sizes of `scale`; nothing where Meta refuses them.
+/// The number of elements that the call computes in the sizes of `scale`, or nothing if the Meta
+/// kernel refuses them.
 std::optional<int64_t> ResultElements(const c10::OperatorHandle& op, const Stack& arguments,
                                       const Scale& scale) {
   try {
@@ -269,7 +271,7 @@ std::exception_ptr Try(const c10::OperatorHandle& op, const Stack& arguments, co
     std::exception_ptr refusal = Refusal(op, arguments, scale);
     if (!refusal || IsAboutDtypes(op, arguments, scale)) return refusal;
   }
-  // These sizes do not fit together.
+  // The scaled sizes do not fit together, so try the full sizes.
   if (Elements(arguments, full) + result_elements > kManyElements) return nullptr;
   return Refusal(op, arguments, full);
 }
@@ -277,7 +279,8 @@ std::exception_ptr Try(const c10::OperatorHandle& op, const Stack& arguments, co
 uint32_t RareClass(double value) {
   if (std::isnan(value)) return 1;
   if (value == 0) return 2;
-  // The largest of each dtype; a float's largest is finite, and infinity fits.
+  // The largest number of each dtype. A float's largest number is finite, and infinity fits into
+  // floats, too.
   constexpr std::array kLargest{127.0,         255.0,      32767.0,        65504.0,
                                 65535.0,       0x1p31 - 1, 0x1p32 - 1,     0x1p63 - 1024,
                                 0x1p64 - 2048, 0x1.fep127, 0x1.fffffep127, 0x1.fffffffffffffp1023};
@@ -352,7 +355,8 @@ void CheckOutDtypes(const c10::OperatorHandle& op, const Stack& arguments,
     }
     CallBelow(op, stack);
   };
-  // What it refuses either way is in the values, which are not these.
+  // An error that occurs with either dtype comes from the values, which are not the user's values
+  // here.
   std::string refused;
   try {
     call([&](size_t i) { return results[i].defined() ? results[i].scalar_type() : dtypes[i]; });
@@ -394,13 +398,13 @@ void CheckOutDtypes(const ir::Node& node, const char* out_overload,
 
 namespace {
 
-/// Ones, but zeros where they may be indices.
+/// Ones, but zeros in integer tensors, which may be indices.
 at::Tensor Harmless(int64_t count, c10::ScalarType dtype) {
   const bool is_index = c10::isIntegralType(dtype, /*includeBool=*/false);
   return at::full({count}, is_index ? 0 : 1, at::TensorOptions().dtype(dtype));
 }
 
-/// The operands of an OverlapTrial, two of which share memory.
+/// The operands of an OverlapTrial; two of them share memory.
 struct OverlappingOperands {
   const ir::Node::Operands& operands;
   const OverlapTrial& trial;
@@ -421,7 +425,7 @@ struct OverlappingOperands {
     ir::ShapeRef shape = operands[index].shape();
     if (index == trial.operand && shape->dtype == memory.scalar_type()) {
       if (!trial.is_partial) return written;
-      // Of as many elements, those that begin at the next.
+      // An operand with equally many elements begins one element later.
       return Part(shape->dims, shape->numel == trial.written->numel);
     }
     if (index == 0 && !trial.out_overload) return written;
@@ -437,7 +441,7 @@ bool KernelRefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operan
                           const ir::Words& attributes, const OverlapTrial& trial) {
   int64_t elements = trial.written->numel;
   for (const ir::Value& operand : operands) elements += operand.shape()->numel;
-  if (elements > kManyElements) return trial.is_partial;  // as most do
+  if (elements > kManyElements) return trial.is_partial;  // most kernels do so
   auto handle = c10::Dispatcher::singleton().findSchema(
       trial.out_overload ? c10::OperatorName(op.name, trial.out_overload)
                          : c10::OperatorName(std::string(op.name) + "_", op.overload));
@@ -448,7 +452,7 @@ bool KernelRefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operan
   ArgumentDecoder decoder(tensors, attributes);
   for (const ir::ArgSpec& arg : op.args) stack.push_back(decoder.Argument(arg.kind));
   if (trial.out_overload) stack.emplace_back(tensors.written);
-  // Second results are indices.
+  // Further results are indices.
   while (stack.size() < handle->schema().arguments().size())
     stack.emplace_back(at::empty({0}, at::TensorOptions().dtype(c10::kLong)));
   try {
@@ -483,7 +487,7 @@ uint32_t NumberClass(const c10::Scalar& value) {
   if (value.isFloatingPoint()) return RealClass(value.toDouble());
   if (value.isComplex()) {
     const c10::complex<double> number = value.toComplexDouble();
-    // Only a complex number without an imaginary part fits real dtypes.
+    // A complex number fits into real dtypes only if it has no imaginary part.
     return RealClass(number.real()) << 8 | (number.imag() == 0 ? 0 : 1 + RealClass(number.imag()));
   }
   const bool is_huge = value.type() == c10::ScalarType::UInt64;

@@ -1,6 +1,7 @@
-// Kernels that tell the shapes of an operator's results where PyTorch's own are in Python, missing,
-// or other than the CPU's. They are no Meta kernels of `aten`, which belong to every program, and
-// no operators of a library of ours, each of which has a table of 6 kB in the dispatcher.
+// Kernels that tell the shapes of an operator's results where PyTorch's Meta kernel is written in
+// Python, is missing, or differs from the CPU's kernel. They are not registered for `aten`, since
+// that would affect other users of Meta tensors, nor as operators of a library of our own, since
+// the dispatcher has a large table for each operator.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,7 +12,7 @@
 namespace torch_xla::lazy {
 
 struct MetaKernel {
-  /// Of aten::`name` ("relu", "where.self"), by a function of its type.
+  /// A kernel for aten::`name` ("relu", "where.self"). The function's type gives the arguments.
   template <typename Function>
   MetaKernel(std::string_view name, Function* function)
       : name(name), kernel(c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)) {}
@@ -20,13 +21,13 @@ struct MetaKernel {
   c10::KernelFunction kernel;
 };
 
-/// Adds its kernels to those that are found, while this library is loaded: one constant for each
-/// list of them. Names are not copied.
+/// Registers kernels while this library is loaded, through a constant for each list of kernels. The
+/// names are not copied, so they must live for ever.
 struct MetaKernels {
   MetaKernels(std::initializer_list<MetaKernel> kernels);
 };
 
-/// The one of an operator; null where there is none.
+/// The kernel of an operator; null if there is none.
 const c10::KernelFunction* FindMetaKernel(const c10::OperatorName& op);
 
 }  // namespace torch_xla::lazy

@@ -1,12 +1,12 @@
-// The results of an operator as PyTorch's own Meta kernels give them.
+// Infers the results of an operator by PyTorch's Meta kernel.
 #pragma once
 
 #include "ir/node.h"
 
 namespace torch_xla::lazy {
 
-/// Calls the operator on meta tensors of the operands' shapes. Throws what it throws for
-/// bad arguments. An undefined result gives a null shape.
+/// Calls the operator on meta tensors of the operands' shapes. Throws what the Meta kernel throws
+/// for bad arguments. An undefined result gives a null shape.
 ir::OutputShapes InferShapes(const ir::OpSpec& op, const ir::Node::Operands& operands,
                              const ir::Words& attributes);
 

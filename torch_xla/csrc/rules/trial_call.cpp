@@ -12,7 +12,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Of a number whose value is not known here.
+/// A stand-in for a number whose value is not known here.
 c10::Scalar NumberOfType(c10::ScalarType dtype) {
   if (c10::isComplexType(dtype)) return c10::complex<double>(1, 0);
   if (c10::isFloatingType(dtype)) return 1.0;
@@ -36,7 +36,7 @@ struct MetaOperands {
     ir::ShapeRef shape = operand.shape();
     const at::TensorOptions options = at::TensorOptions().dtype(shape->dtype);
     if (!shape->wrapped) return at::empty(shape->dims, options.device(c10::kMeta));
-    // A Python number: a CPU scalar that PyTorch lets mix with any device.
+    // A Python number is a CPU scalar, which PyTorch allows together with any device.
     at::Tensor number = at::scalar_tensor(ScalarOf(operand), options);
     number.unsafeGetTensorImpl()->set_wrapped_number(true);
     return number;

@@ -1,4 +1,4 @@
-// Calls of PyTorch's kernels with tensors that stand for the operands of a node.
+// Calls PyTorch's kernels with tensors that stand for the operands of a node.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -8,23 +8,23 @@
 
 namespace torch_xla::lazy {
 
-/// The arguments of a node as the dispatcher takes them. Tensors have no data; numbers, also those
-/// in the place of a tensor, have their value where it is known.
+/// The arguments of a node for the dispatcher. Tensors have no data. Numbers, also in place of a
+/// tensor, have their value if it is known.
 torch::jit::Stack MetaArguments(const ir::OpSpec& op, const ir::Node::Operands& operands,
                                 const ir::Words& attributes);
 
-/// The same call with each of its tensors replaced.
+/// The same arguments with each tensor replaced.
 torch::jit::Stack WithTensors(const torch::jit::Stack& arguments,
                               c10::function_ref<at::Tensor(const at::Tensor&)> replace);
 
 /// Calls the operator's kernel below autograd, autocast and Python modes.
 void CallBelow(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// The same for arguments on Meta, with the kernel of our own (rules/meta_kernels.h) where there is
-/// one.
+/// The same for arguments on Meta, with a kernel of rules/meta_kernels.h if there is one.
 void CallMeta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
-/// The shapes of what a call has left on the stack. An undefined result gives a null shape.
+/// The shapes of the results that a call has left on the stack. An undefined result gives a null
+/// shape.
 ir::OutputShapes ShapesOf(const torch::jit::Stack& results);
 
 }  // namespace torch_xla::lazy
