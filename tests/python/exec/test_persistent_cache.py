@@ -154,7 +154,7 @@ def test_why_the_disk_had_no_program(tmp_path):
         ": this program is there, compiled for another"
     )
     why("2.5 / 2", XLA_PERSISTENT_CACHE_MAX_BYTES="1")  # leaves no place for any
-    assert why("2.5 + 1").startswith("evicted: it was there")
+    assert why("2.5 + 1").startswith("evicted: the entry was removed")
 
 
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
@@ -282,7 +282,7 @@ def test_a_plugin_that_rejects_its_own_programs_is_noticed(tmp_path):
     assert (found["compiles"], found["loss"]) == (2, 52.5)
     assert (found["writes"], found["rejected"]) == (1, 1)
     assert not entries(tmp_path / "cache")
-    assert errors.count("does not take back") == 1
+    assert errors.count("refuses to load") == 1
 
 
 # The CPU's devices, known without a client of them.

@@ -26,9 +26,10 @@ namespace {
 
 std::exception_ptr NoValue(const std::string& what) {
   try {
-    TORCH_CHECK(false, what,
-                ": this tensor stands for a value while the function is traced, and has none; a "
-                "function that is traced must not read its tensors, nor leave any behind");
+    TORCH_CHECK(
+        false, what,
+        ": this tensor only stands for a value while the function is traced. A traced function "
+        "must not read its tensors, and its tensors must not be used after the trace");
   } catch (...) {
     return std::current_exception();
   }
@@ -226,7 +227,7 @@ Capture::Walk Capture::Collect(const std::vector<ir::Value>& inputs,
     if (const DeviceData* data = LeafData(value)) {
       for (const ir::Value& placeholder : placeholders_) {
         TORCH_CHECK(placeholder != value, what_,
-                    ": a result depends on an argument that is none of the function's");
+                    ": a result depends on a placeholder that is no argument of the function");
       }
       if (data->fill() && !IsOutside(node)) {
         if (!done.insert(&node).second) return;
@@ -387,7 +388,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
   // A value that other programs need as well must be device data before this program is made.
   for (const ir::Value& value : walk.captured) {
     TORCH_CHECK(LeafData(value) || IsNumber(*value.node), what_,
-                ": expected tensors from outside that are computed");
+                ": a tensor from outside of the function is not computed yet");
   }
   const lowering::LibraryCalls calls(DevicesOf(device_)->size() == 1);
   lowering::LoweringContext cx(Platform());

@@ -208,10 +208,11 @@ std::optional<std::string> DiskCache::Read(std::string_view key) {
 bool DiskCache::Complain(const std::string& what, int error) {
   std::lock_guard lock(mutex_);
   if (std::exchange(complained_, true)) return false;
-  TORCH_WARN("compiled programs cannot be ", what, " '", settings_.folder.string(),
-             "': ", std::strerror(error),
-             ". They are compiled anew in each process; XLA_PERSISTENT_CACHE_PATH names another "
-             "folder, or with an empty value none.");
+  TORCH_WARN(
+      "compiled programs cannot be ", what, " '", settings_.folder.string(),
+      "': ", std::strerror(error),
+      ". Each process compiles them again. Set XLA_PERSISTENT_CACHE_PATH to another folder, or "
+      "to an empty value for no cache.");
   return false;
 }
 
@@ -333,7 +334,7 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
       names.resize(static_cast<size_t>(status.st_size));
       if (file.ReadAll(names.data(), names.size()) &&
           names.find(PathOf(key).filename().string()) != names.npos) {
-        return "evicted: it was there, and made room (XLA_PERSISTENT_CACHE_MAX_BYTES)";
+        return "evicted: the entry was removed to make room (XLA_PERSISTENT_CACHE_MAX_BYTES)";
       }
     }
   }
@@ -355,7 +356,7 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
     }
     if (differing.empty() || parts.size() < differing.size()) differing = std::move(parts);
   }
-  if (programs == 0) return "empty: there is no other program in " + settings_.folder.string();
+  if (programs == 0) return "empty: there is no program in " + settings_.folder.string();
   if (differing.empty()) return "program: none of the " + std::to_string(programs) + " is this one";
   std::string text;
   for (const std::string& part : differing) text += (text.empty() ? "" : ", ") + part;
@@ -467,7 +468,7 @@ std::shared_ptr<DiskCache> Make(fs::path folder, bool read_only) {
       settings.max_bytes = bytes;
     } else {
       TORCH_WARN("XLA_PERSISTENT_CACHE_MAX_BYTES: expected a number of bytes above 0, got '", text,
-                 "'; it is ", settings.max_bytes);
+                 "'; the limit stays ", settings.max_bytes);
     }
   }
   return std::make_shared<DiskCache>(std::move(settings));

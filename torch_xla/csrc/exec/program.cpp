@@ -157,7 +157,7 @@ void TakeShardings(Program& program) {
   for (size_t i = 0; i < program.shardings.size(); ++i) {
     if (program.shardings[i]) continue;
     TORCH_CHECK(whole || !GetClient().tells_shardings(),
-                "SPMD: the compiled program does not tell how its outputs lie on the devices");
+                "SPMD: the compiled program does not tell the sharding of its outputs");
     program.shardings[i] =
         whole && !(*chosen)[i].tiles.empty()
             ? distributed::Sharding::Tiled((*chosen)[i].tiles, (*chosen)[i].devices)

@@ -53,10 +53,9 @@ void Reject(DiskCache& cache, const std::string& key, const runtime::Error& erro
   rejections.Add();
   cache.Remove(key);
   if (rejected.exchange(true)) return;
-  TORCH_WARN(
-      "the plugin does not take back a program that was compiled for it: ", error.what(),
-      ". The cache of compiled programs in ", cache.settings().folder.string(),
-      " is of no use to this process, and is left alone from now on; counter CacheRejected.");
+  TORCH_WARN("the plugin refuses to load a program that it has compiled itself: ", error.what(),
+             ". The cache of compiled programs in ", cache.settings().folder.string(),
+             " is not used by this process any more; see the counter CacheRejected.");
 }
 
 /// The thread that stores programs one after the other. It ends when the queue is empty.

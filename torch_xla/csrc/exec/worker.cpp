@@ -90,8 +90,8 @@ void CheckFits(const Program& program, const Execution& execution) {
   for (const DeviceDataPtr& data : execution.inputs) given.parameters.push_back(data->shape());
   for (const DeviceDataPtr& data : execution.outputs) given.results.push_back(data->shape());
   TORCH_CHECK(false, "torch_xla: program ", program.explanation, " was compiled for ",
-              signature.ToString(), " and was to run with ", given.ToString(),
-              ". It did not run; this is a fault of torch_xla");
+              signature.ToString(), ", but was called with ", given.ToString(),
+              ". It did not run; this is a bug in torch_xla");
 }
 
 std::vector<size_t> ResultBytes(const Program& program) {
@@ -338,8 +338,8 @@ void Worker::Launch(Execution& execution, std::span<const Buffers* const> argume
     for (size_t i = 0; i < execution.outputs.size(); ++i) {
       TORCH_CHECK(result.outputs.at(i)->bytes() == execution.program->result_bytes[i],
                   "torch_xla: program ", execution.program->explanation, " gave ",
-                  result.outputs[i]->bytes(), " bytes as result ", i, ", of ",
-                  execution.program->signature.ToString(), ". This is a fault of torch_xla");
+                  result.outputs[i]->bytes(), " bytes for result ", i, " of ",
+                  execution.program->signature.ToString(), ". This is a bug in torch_xla");
     }
   }
   // Whoever sees a result must also see that the buffers donated to it are gone.

@@ -88,11 +88,11 @@ std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before
     }
   }
   if (now.settings != before.settings) {
-    reasons.push_back(ReasonOf(Change::kSettings,
-                               "the compiler's options, or the name of the program, are others"));
+    reasons.push_back(
+        ReasonOf(Change::kSettings, "the compiler's options or the name of the program changed"));
   }
   if (now.devices != before.devices) {
-    reasons.push_back(ReasonOf(Change::kSettings, "it is for other devices"));
+    reasons.push_back(ReasonOf(Change::kSettings, "the devices that it runs on changed"));
   }
   if (now.aliases != before.aliases) {
     size_t input = 0;
@@ -100,14 +100,13 @@ std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before
            now.aliases[input] == before.aliases[input])
       ++input;
     const bool now_kept = input >= now.aliases.size() || now.aliases[input] < 0;
-    reasons.push_back(
-        ReasonOf(Change::kDonation, "input " + std::to_string(input) +
-                                        (now_kept ? " is kept and was overwritten in place"
-                                                  : " is overwritten in place and was kept")));
+    reasons.push_back(ReasonOf(
+        Change::kDonation, "input " + std::to_string(input) +
+                               (now_kept ? " is kept now, but was overwritten in place before"
+                                         : " is overwritten in place now, but was kept before")));
   }
   if (now.shardings != before.shardings || reasons.empty()) {
-    reasons.push_back(
-        ReasonOf(Change::kSharding, "its inputs or outputs lie otherwise on the devices"));
+    reasons.push_back(ReasonOf(Change::kSharding, "the sharding of its inputs or outputs changed"));
   }
   return reasons;
 }
@@ -135,7 +134,7 @@ void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& ex
   explanation.changed = comparison.changed;
   explanation.near = comparison.IsNear(std::max(now.record->size(), nearest->size()));
   if (!explanation.near) {
-    explanation.reasons.push_back(ReasonOf(Change::kNew, "no graph like it was compiled before"));
+    explanation.reasons.push_back(ReasonOf(Change::kNew, "no similar graph was compiled before"));
   }
   for (Difference& difference : comparison.differences) {
     explanation.reasons.push_back(
@@ -174,7 +173,7 @@ std::string WarningOf(const Explanation& explanation, History& history) {
   return "torch_xla: " + std::to_string(history.streak) +
          " programs in a row were compiled for nearly the same graph: " + reason.text +
          (reason.line.empty() ? "" : " (" + reason.line + ")") + "; " + reason.remedy +
-         " (docs/debugging.md; XLA_RECOMPILE_WARNING=0: no such line)";
+         " (see docs/debugging.md; XLA_RECOMPILE_WARNING=0 turns this warning off)";
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ class Comparer {
     for (; next < before_.size(); ++next) Removed(next);
     CompareRoots();
     if (result_.differences.empty() && result_.changed > 0) {
-      Add(Change::kWiring, "values are used in another way", nullptr);
+      Add(Change::kWiring, "operations use other values as operands", nullptr);
     }
     return std::move(result_);
   }
@@ -295,7 +295,7 @@ class Comparer {
               std::to_string(old_operands.size()),
           location);
     } else if (a.hash == b.hash && !same_wiring && !follows) {
-      Add(Change::kWiring, std::string(a.op->name) + " takes another value", location);
+      Add(Change::kWiring, std::string(a.op->name) + " uses another value", location);
     }
   }
 
@@ -337,7 +337,7 @@ class Comparer {
     }
     if (result_.changed > 0 || !result_.differences.empty()) return;
     Add(Change::kOutputs,
-        changed ? "another number of results is kept" : "results are kept in another order",
+        changed ? "the number of kept results changed" : "results are kept in another order",
         nullptr);
   }
 
@@ -514,15 +514,15 @@ const char* RemedyOf(Change change) {
       return "keep the argument the same, or do it with a tensor (torch.where, index_select)";
     case Change::kOperation:
     case Change::kWiring:
-      return "trace the same operations in each step (torch.where in place of if, loops of one "
-             "length)";
+      return "trace the same operations in each step (torch.where in place of if, loops of "
+             "fixed length)";
     case Change::kOutputs:
       return "keep the same tensors alive at each torch_xla.sync(): read (.item()) or drop the "
              "others";
     case Change::kDonation:
       return "hold the old value of the tensor in each step, or in none";
     case Change::kSharding:
-      return "give the tensors one sharding";
+      return "give the tensors the same sharding in each step";
     case Change::kSettings:
       return "set the compiler's options once, before the first step";
     case Change::kEvicted:

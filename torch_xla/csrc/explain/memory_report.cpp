@@ -87,11 +87,12 @@ std::string LargestText(const GraphRecord& record, size_t count) {
 }
 
 std::string MemoryText(const runtime::Executable::MemoryUse& memory) {
-  if (memory.temporaries < 0) return "what the plugin does not tell";
+  if (memory.temporaries < 0) return "an amount of memory that the plugin does not report";
   std::string text = BytesText(PeakOf(memory)) + ": " + BytesText(memory.temporaries) +
                      " temporaries, " + BytesText(memory.arguments) + " arguments, " +
                      BytesText(memory.outputs) + " outputs";
-  if (memory.aliased > 0) text += " (" + BytesText(memory.aliased) + " in the arguments' place)";
+  if (memory.aliased > 0)
+    text += " (" + BytesText(memory.aliased) + " of them in place of arguments)";
   return text;
 }
 

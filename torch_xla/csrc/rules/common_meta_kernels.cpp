@@ -50,7 +50,8 @@ at::Tensor angle(const at::Tensor& self) {
 
 at::Tensor repeat(const at::Tensor& self, c10::IntArrayRef repeats) {
   TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= self.dim(),
-              "fewer repeats than dimensions: ", repeats, " of ", self.sizes());
+              "expected at least as many repeats as dimensions, got ", repeats, " for sizes ",
+              self.sizes());
   at::DimVector sizes(repeats);
   for (int64_t d = 1; d <= self.dim(); ++d) sizes.end()[-d] *= self.size(-d);
   return at::empty(sizes, self.options());
@@ -180,8 +181,8 @@ ThreeTensors native_layer_norm(const at::Tensor& input, c10::IntArrayRef normali
   const auto normalized = static_cast<int64_t>(normalized_shape.size());
   TORCH_CHECK(normalized > 0 && input.dim() >= normalized &&
                   input.sizes().slice(input.dim() - normalized) == normalized_shape,
-              "normalized_shape=", normalized_shape, " does not end the input's shape ",
-              input.sizes());
+              "normalized_shape=", normalized_shape,
+              " does not match the end of the input's shape ", input.sizes());
   at::DimVector sizes(input.sizes());
   std::fill(sizes.end() - normalized, sizes.end(), 1);
   return {Like(input), at::empty(sizes, StatisticsOf(input)),
@@ -206,8 +207,8 @@ ThreeTensors native_batch_norm(const at::Tensor& input, const std::optional<at::
 at::Tensor grid_sampler_2d(const at::Tensor& input, const at::Tensor& grid, int64_t, int64_t,
                            bool) {
   TORCH_CHECK(input.dim() == 4 && grid.dim() == 4 && input.size(0) == grid.size(0),
-              "expected 4-D input and grid of one batch, got ", input.sizes(), " and ",
-              grid.sizes());
+              "expected a 4-D input and a 4-D grid of the same batch size, got ", input.sizes(),
+              " and ", grid.sizes());
   return at::empty({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.options());
 }
 
@@ -241,8 +242,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                        c10::IntArrayRef output_padding, int64_t groups) {
   TORCH_CHECK(input.dim() >= 3 && input.dim() == weight.dim(),
-              "expected an input and a weight of one number of dimensions, got ", input.sizes(),
-              " and ", weight.sizes());
+              "expected an input and a weight with the same number of dimensions, got ",
+              input.sizes(), " and ", weight.sizes());
   at::DimVector sizes{input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t d = 2; d < input.dim(); ++d) {
     auto of = [&](c10::IntArrayRef list) { return list.size() == 1 ? list[0] : list.at(d - 2); };

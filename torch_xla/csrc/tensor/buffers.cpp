@@ -70,7 +70,7 @@ std::unique_ptr<runtime::Buffer> UploadDense(const at::Tensor& dense, c10::Scala
 runtime::Event StartDownload(const runtime::Buffer& buffer, const at::Tensor& dense) {
   // The plugin writes as many bytes as the buffer has.
   TORCH_CHECK(buffer.bytes() == dense.nbytes(), "torch_xla: a buffer of ", buffer.bytes(),
-              " bytes was to be read as ", dense.scalar_type(), dense.sizes(), ", of ",
+              " bytes cannot be read as ", dense.scalar_type(), dense.sizes(), ", of ",
               dense.nbytes(), " bytes");
   InboundData().AddSample(static_cast<double>(buffer.bytes()));
   return buffer.CopyToHost(dense.mutable_data_ptr());
@@ -114,7 +114,8 @@ at::Tensor Filled(ir::ShapeRef shape, const c10::Scalar& value) {
   } catch (const c10::Error&) {  // thrown by the allocator, which has no error class of its own
     throw runtime::Error(runtime::pjrt::PJRT_Error_Code_RESOURCE_EXHAUSTED,
                          "Out of memory on the host allocating " + std::to_string(bytes) +
-                             " bytes for " + shape->ToString() + ", which holds one number");
+                             " bytes for " + shape->ToString() +
+                             ", which is filled with a single number");
   }
 }
 

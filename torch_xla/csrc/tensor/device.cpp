@@ -91,9 +91,10 @@ runtime::Client* CreateClient() {
 runtime::Client& GetClient() {
   if (auto* made = client.load(std::memory_order_acquire)) {
     if (!runtime::Client::Forked()) return *made;
-    throw runtime::Error(runtime::pjrt::PJRT_Error_Code_FAILED_PRECONDITION,
-                         "an xla device cannot be used in a process that was forked from one "
-                         "that uses it: start it with the 'spawn' method of multiprocessing");
+    throw runtime::Error(
+        runtime::pjrt::PJRT_Error_Code_FAILED_PRECONDITION,
+        "an xla device cannot be used in a process that was forked from a "
+        "process that uses it: start the process with the 'spawn' method of multiprocessing");
   }
   std::lock_guard<std::mutex> lock(client_mutex);
   if (!client.load()) {
@@ -112,8 +113,7 @@ void CheckBeforeClient(void (*check)()) { ClientChecks().push_back(check); }
 
 void SetProcessPlace(runtime::ProcessPlace place) {
   std::lock_guard<std::mutex> lock(client_mutex);
-  TORCH_CHECK(!client.load(),
-              "the place among the processes must be known before a device is used");
+  TORCH_CHECK(!client.load(), "the process's place must be set before a device is used");
   Place() = std::move(place);
 }
 

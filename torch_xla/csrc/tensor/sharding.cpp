@@ -50,7 +50,8 @@ const Sharding* Sharding::Tiled(std::vector<int64_t> tiles, std::vector<int64_t>
                       " once, got [", Join(devices), "]");
   }
   TORCH_CHECK_VALUE(num_devices > 0 && num_devices % count == 0, "sharding: [", Join(tiles),
-                    "] are ", count, " tiles; expected a divisor of the ", num_devices, " devices");
+                    "] has ", count, " tiles; expected a divisor of ", num_devices,
+                    ", the number of devices");
   if (count == 1) return Replicated();
   static std::mutex mutex;
   static auto& known =
