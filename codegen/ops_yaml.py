@@ -104,7 +104,7 @@ def _arg_kind(arg: Argument, constants: set[str]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Arg:
     name: str
-    kind: str  # ArgKind without its `k`, and whether it is a number (lowering/number.h)
+    kind: str  # ArgKind without its `k`, and whether it is a number (lowering/scalar_argument.h)
     count: int | None = None  # of arguments that `lower_args` joined
 
     @property

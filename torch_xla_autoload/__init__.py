@@ -94,11 +94,11 @@ def register():
     try:
         import torch
 
-        from torch_xla_autoload import _stand_in
+        from torch_xla_autoload import _preload
 
-        same = torch.__version__.split(".")[:2] == _stand_in.TORCH.split(".")[:2]
+        same = torch.__version__.split(".")[:2] == _preload.TORCH.split(".")[:2]
         if same and not hasattr(torch, "xla"):
-            _stand_in.register()
+            _preload.register()
             torch._register_device_module("xla", _LazyDeviceModule("torch.xla"))
             torch.serialization.register_package(8, _location, _restore)
             for name in ("to", "to_empty"):
@@ -113,9 +113,9 @@ def register():
 
 def release():
     """Makes way for the device: the first thing that ``import torch_xla`` does."""
-    stand_in = sys.modules.get("torch_xla_autoload._stand_in")
-    if stand_in is not None:
-        stand_in.release()
+    preload = sys.modules.get("torch_xla_autoload._preload")
+    if preload is not None:
+        preload.release()
     torch = sys.modules["torch"]
     _put_back()
     registry = torch.serialization._package_registry

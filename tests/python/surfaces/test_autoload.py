@@ -108,9 +108,9 @@ class TestAutoload:
     @pytest.mark.parametrize(
         "breakage",
         [
-            "sys.modules['torch_xla_autoload._stand_in'] = None",
+            "sys.modules['torch_xla_autoload._preload'] = None",
             "from types import SimpleNamespace as N\n"
-            "sys.modules['torch_xla_autoload._stand_in'] = N(TORCH='1.13.0', release=lambda: None)",
+            "sys.modules['torch_xla_autoload._preload'] = N(TORCH='1.13.0', release=lambda: None)",
         ],
         ids=["no extension", "another torch"],
     )

@@ -5,8 +5,8 @@
 
 #include "aten/index_check.h"
 #include "distributed/collective_node.h"
-#include "exec/cuts.h"
 #include "exec/executor.h"
+#include "exec/may_cut.h"
 #include "exec/transfer.h"
 #include "tensor/device.h"
 #include "tensor/errors.h"

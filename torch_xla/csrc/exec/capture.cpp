@@ -11,7 +11,7 @@
 #include "distributed/collective_node.h"
 #include "exec/graph.h"
 #include "exec/lower_graph.h"
-#include "exec/number_reader.h"
+#include "exec/packed_numbers.h"
 #include "exec/worker.h"
 #include "ir/dump.h"
 #include "lowering/context.h"

@@ -7,7 +7,7 @@
 #include "XLAOps.h"
 #include "exec/transfer.h"
 #include "tensor/node_factory.h"
-#include "tensor/number.h"
+#include "tensor/scalar_bits.h"
 
 namespace torch_xla::lazy {
 namespace {

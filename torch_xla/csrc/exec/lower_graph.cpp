@@ -4,7 +4,7 @@
 
 #include "XLAOps.h"
 #include "exec/foreach_chain.h"
-#include "exec/number_reader.h"
+#include "exec/packed_numbers.h"
 #include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
 #include "tensor/node_factory.h"
@@ -78,7 +78,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     stablehlo::Value number =
         c10::isFloatingType(kind) ? numbers.Float(next_float++) : numbers.Integer(next_integer++);
-    if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see tensor/number.h
+    if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see tensor/scalar_bits.h
       number = stablehlo::BitcastConvert(number, ElementType::kU64);
     }
     return stablehlo::Convert(number, element);

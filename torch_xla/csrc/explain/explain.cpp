@@ -9,7 +9,7 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "exec/disk_cache.h"
-#include "explain/frequency.h"
+#include "explain/slow_habits.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {
@@ -40,7 +40,7 @@ std::string Hex(const ir::Hash128& hash) {
 
 /// The record of a graph, and everything else that its program was made from.
 struct Past {
-  GraphRecordPtr record;
+  GraphSnapshotPtr record;
   ir::Hash128 key;
   std::vector<int> aliases;
   std::vector<const distributed::Sharding*> shardings;
@@ -120,9 +120,9 @@ void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& ex
     explanation.reasons = CompareKeys(now, past[i]);
     return;
   }
-  std::vector<GraphRecordPtr> records;
+  std::vector<GraphSnapshotPtr> records;
   for (const Past& one : past) records.push_back(one.record);
-  const GraphRecordPtr nearest = FindNearest(*now.record, records);
+  const GraphSnapshotPtr nearest = FindNearest(*now.record, records);
   if (!nearest) {
     explanation.reasons.push_back(
         ReasonOf(Change::kNew, "it is the first program of this process"));
@@ -196,7 +196,7 @@ std::string Explanation::ToString() const {
 
 int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Hash128& key,
                        const Origin& origin) {
-  Past now{std::make_shared<GraphRecord>(graph),
+  Past now{std::make_shared<GraphSnapshot>(graph),
            key,
            program.aliases,
            program.shardings,
@@ -249,7 +249,7 @@ void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory) {
   }
 }
 
-GraphRecordPtr RecordOf(int64_t number) {
+GraphSnapshotPtr RecordOf(int64_t number) {
   History& history = TheHistory();
   std::lock_guard lock(history.mutex);
   for (const Past& past : history.past) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "exec/program.h"
-#include "explain/graph_record.h"
+#include "explain/graph_snapshot.h"
 #include "tensor/origin.h"
 
 namespace torch_xla::lazy {
@@ -43,7 +43,7 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
 void NoteMemory(int64_t number, const runtime::Executable::MemoryUse& memory);
 
 /// The graph of a compilation; null if it is no longer kept.
-GraphRecordPtr RecordOf(int64_t number);
+GraphSnapshotPtr RecordOf(int64_t number);
 
 /// Notes the key under which the program of a compilation was not found on disk. The missing part
 /// of the key is found out only when somebody asks.

@@ -13,7 +13,7 @@ double Bytes(ir::ShapeRef shape) {
   return shape ? Elements(shape) * static_cast<double>(c10::elementSize(shape->dtype)) : 0;
 }
 
-ir::ShapeRef ShapeOf(const GraphRecord& record, uint32_t operand) {
+ir::ShapeRef ShapeOf(const GraphSnapshot& record, uint32_t operand) {
   const auto shapes = record.shapes(operand >> 4);
   return shapes[std::min<size_t>(operand & 15, shapes.size() - 1)];
 }
@@ -23,7 +23,7 @@ bool Contains(std::span<const std::string_view> names, std::string_view name) {
 }
 
 /// The name of the operation without "aten::".
-std::string_view BareName(const GraphRecord& record, size_t node) {
+std::string_view BareName(const GraphSnapshot& record, size_t node) {
   std::string_view name = record.node(node).op->name;
   name.remove_prefix(name.rfind(':') + 1);
   return name;
@@ -71,7 +71,7 @@ double Flops(std::string_view name, std::span<const ir::ShapeRef> operands, doub
 
 }  // namespace
 
-std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count) {
+std::vector<ResultCost> LargestResults(const GraphSnapshot& record, size_t count) {
   std::vector<ResultCost> all;
   for (size_t i = 0; i < record.size(); ++i) {
     if (record.IsLeaf(i) || IsView(BareName(record, i))) continue;
@@ -87,7 +87,7 @@ std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count) 
   return all;
 }
 
-std::vector<LineCost> CostsByLine(const GraphRecord& record) {
+std::vector<LineCost> CostsByLine(const GraphSnapshot& record) {
   std::map<const ir::SourceLocation*, LineCost> costs;
   for (size_t i = 0; i < record.size(); ++i) {
     if (record.IsLeaf(i)) continue;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "explain/graph_record.h"
+#include "explain/graph_snapshot.h"
 
 namespace torch_xla::lazy {
 
@@ -23,9 +23,9 @@ struct ResultCost {
 };
 
 /// The largest results, without views.
-std::vector<ResultCost> LargestResults(const GraphRecord& record, size_t count);
+std::vector<ResultCost> LargestResults(const GraphSnapshot& record, size_t count);
 
 /// The costs of a graph by line, estimated from the shapes of its operations.
-std::vector<LineCost> CostsByLine(const GraphRecord& record);
+std::vector<LineCost> CostsByLine(const GraphSnapshot& record);
 
 }  // namespace torch_xla::lazy

@@ -2,9 +2,9 @@
 #include "debug/environment.h"
 #include "debug/report.h"
 #include "explain/explain.h"
-#include "explain/frequency.h"
 #include "explain/graph_dump.h"
 #include "explain/memory_report.h"
+#include "explain/slow_habits.h"
 #include "tensor/device.h"
 #include "tensor/events.h"
 
@@ -16,7 +16,7 @@ std::string NeedText(const Failed& failed) {
   for (const Explanation& explanation : Explanations(failed.program - 1, SIZE_MAX)) {
     if (explanation.number != failed.program) continue;
     std::string text = "\n  which needs " + MemoryText(explanation.memory);
-    if (const GraphRecordPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
+    if (const GraphSnapshotPtr record = RecordOf(failed.program)) text += LargestText(*record, 3);
     const std::string advice =
         MicrobatchText(explanation.memory, GetClient().memory(failed.device));
     return advice.empty() ? text : text + "\n" + advice;

@@ -77,7 +77,7 @@ std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t cou
   return text;
 }
 
-std::string LargestText(const GraphRecord& record, size_t count) {
+std::string LargestText(const GraphSnapshot& record, size_t count) {
   std::string text;
   for (const ResultCost& result : LargestResults(record, count)) {
     text += "\n    computes " + BytesText(result.bytes) + ": " + result.shape->ToString() + " " +

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "explain/graph_record.h"
+#include "explain/graph_snapshot.h"
 #include "runtime/client.h"
 #include "tensor/device_data.h"
 
@@ -19,7 +19,7 @@ std::string MemoryReport(const std::vector<DeviceData::Live>& arrays, size_t cou
 
 /// A line for each of the `count` largest arrays that a graph computes, each beginning with a
 /// newline.
-std::string LargestText(const GraphRecord& record, size_t count);
+std::string LargestText(const GraphSnapshot& record, size_t count);
 
 /// The device memory that a program needs while it runs. Its temporaries must be known.
 int64_t PeakOf(const runtime::Executable::MemoryUse& memory);

@@ -22,7 +22,7 @@ namespace torch_xla::ir {
 
 /// Some words are numbers that another program need not be compiled for: the node's hash leaves
 /// them out, and the executor decides whether they are constants or parameters
-/// (exec/number_plans.h). Words after the 32nd are none.
+/// (exec/constant_policy.h). Words after the 32nd are none.
 struct Words : c10::SmallVector<uint64_t, 8> {
   using SmallVector::SmallVector;
   uint32_t numbers = 0;  // which words, one bit each

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ir/node.h"
-#include "lowering/number.h"
+#include "lowering/scalar_argument.h"
 #include "stablehlo/builder.h"
 #include "stablehlo/ops.h"
 

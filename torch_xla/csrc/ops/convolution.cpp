@@ -27,8 +27,8 @@
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "lowering/precision.h"
-#include "ops/dimension_map.h"
 #include "ops/dot.h"
+#include "ops/interpolation.h"
 #include "ops/matmul.h"
 #include "runtime/platform.h"
 

@@ -11,7 +11,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "lowering/number.h"
+#include "lowering/scalar_argument.h"
 #include "ops/indexing.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"

@@ -14,8 +14,8 @@
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "ops/dimension_map.h"
 #include "ops/indexing.h"
+#include "ops/interpolation.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
 

@@ -9,7 +9,7 @@
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
-#include "ops/dimension_map.h"
+#include "ops/interpolation.h"
 #include "stablehlo/arithmetic.h"
 
 namespace torch_xla::lowering::aten {

@@ -22,7 +22,7 @@
 #include "lowering/context.h"
 #include "lowering/strided_view.h"
 #include "stablehlo/text.h"
-#include "tensor/product.h"
+#include "tensor/transposed_product.h"
 
 namespace torch_xla {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "aten/bridge.h"
 #include "exec/capture.h"
-#include "exec/cuts.h"
 #include "exec/executor.h"
+#include "exec/may_cut.h"
 #include "lowering/precision.h"
 #include "ops/stablehlo_op.h"
 #include "python/bindings.h"

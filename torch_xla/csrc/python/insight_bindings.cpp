@@ -216,7 +216,7 @@ void BindInsight(py::module_& m) {
         using Lines = std::vector<std::tuple<std::string, double, double, size_t>>;
         using Whole = std::vector<std::pair<std::string, double>>;
         std::optional<std::pair<Lines, Whole>> costs;
-        const lazy::GraphRecordPtr record = lazy::RecordOf(number);
+        const lazy::GraphSnapshotPtr record = lazy::RecordOf(number);
         if (!record) return costs;
         costs.emplace();
         for (const lazy::LineCost& cost : lazy::CostsByLine(*record)) {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "aten/bridge.h"
-#include "exec/cuts.h"
 #include "exec/executor.h"
+#include "exec/may_cut.h"
 #include "replay/arguments.h"
 #include "replay/object_guards.h"
 #include "replay/optimizer_numbers.h"

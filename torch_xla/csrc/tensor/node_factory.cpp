@@ -17,7 +17,7 @@
 #include "rules/cpu_trial.h"
 #include "rules/shape_inference.h"
 #include "tensor/device.h"
-#include "tensor/number.h"
+#include "tensor/scalar_bits.h"
 
 namespace torch_xla::lazy {
 namespace {

@@ -9,9 +9,9 @@
 
 namespace torch_xla::lazy {
 
-class GraphRecord {
+class GraphSnapshot {
  public:
-  explicit GraphRecord(const Graph& graph);
+  explicit GraphSnapshot(const Graph& graph);
 
   /// Operands, attributes and results are those of the node. A leaf that is a constant number, or
   /// is filled with a number, has the number as its attributes.
@@ -57,7 +57,7 @@ class GraphRecord {
   std::vector<uint64_t> words_;
 };
 
-using GraphRecordPtr = std::shared_ptr<const GraphRecord>;
+using GraphSnapshotPtr = std::shared_ptr<const GraphSnapshot>;
 
 enum class Change : uint8_t {
   kShape,      // of an input, or of the result of an operation
@@ -100,9 +100,9 @@ struct Comparison {
   bool IsNear(size_t nodes) const;
 };
 
-Comparison Compare(const GraphRecord& now, const GraphRecord& before);
+Comparison Compare(const GraphSnapshot& now, const GraphSnapshot& before);
 
 /// The record most similar to `now`; null if there is none.
-GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPtr> others);
+GraphSnapshotPtr FindNearest(const GraphSnapshot& now, std::span<const GraphSnapshotPtr> others);
 
 }  // namespace torch_xla::lazy

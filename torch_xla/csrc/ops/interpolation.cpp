@@ -1,4 +1,4 @@
-#include "ops/dimension_map.h"
+#include "ops/interpolation.h"
 
 #include <c10/util/Exception.h>
 

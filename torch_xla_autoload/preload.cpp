@@ -86,11 +86,11 @@ PyMethodDef methods[] = {
     {"release", Release, METH_NOARGS, "Takes the factories away; the guard is written over."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_stand_in", nullptr, -1, methods};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_preload", nullptr, -1, methods};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__stand_in() {
+PyMODINIT_FUNC PyInit__preload() {
   PyObject* module = PyModule_Create(&definition);
   if (module) PyModule_AddStringConstant(module, "TORCH", TORCH_XLA_BUILT_WITH_TORCH);
   return module;

@@ -1,4 +1,4 @@
-#include "exec/number_plans.h"
+#include "exec/constant_policy.h"
 
 #include <bit>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "exec/number_reader.h"
+#include "exec/packed_numbers.h"
 
 #include "cpu/calls.h"
 #include "lowering/may_call.h"

@@ -1,4 +1,4 @@
-#include "explain/frequency.h"
+#include "explain/slow_habits.h"
 
 #include <algorithm>
 #include <map>

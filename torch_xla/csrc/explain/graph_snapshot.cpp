@@ -1,4 +1,4 @@
-#include "explain/graph_record.h"
+#include "explain/graph_snapshot.h"
 
 #include <algorithm>
 #include <array>
@@ -21,11 +21,11 @@ uint32_t PositionOf(uint32_t operand) { return operand >> 4; }
 
 /// Numbers and data are of one kind, since a tensor of zeros becomes an input once a tensor holds
 /// it.
-uint64_t KindOf(const GraphRecord& record, size_t i) {
+uint64_t KindOf(const GraphSnapshot& record, size_t i) {
   return record.IsLeaf(i) ? 1 : record.node(i).op->id;
 }
 
-ir::ShapeRef ShapeOf(const GraphRecord& record, uint32_t operand) {
+ir::ShapeRef ShapeOf(const GraphSnapshot& record, uint32_t operand) {
   const auto shapes = record.shapes(PositionOf(operand));
   return shapes[std::min<size_t>(operand & 15, shapes.size() - 1)];
 }
@@ -85,7 +85,7 @@ bool AlignMiddle(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b,
   return true;
 }
 
-Alignment Align(const GraphRecord& now, const GraphRecord& before) {
+Alignment Align(const GraphSnapshot& now, const GraphSnapshot& before) {
   std::vector<uint64_t> a, b;
   for (size_t i = 0; i < now.size(); ++i) a.push_back(KindOf(now, i));
   for (size_t i = 0; i < before.size(); ++i) b.push_back(KindOf(before, i));
@@ -107,7 +107,7 @@ Alignment Align(const GraphRecord& now, const GraphRecord& before) {
 
 class Comparer {
  public:
-  Comparer(const GraphRecord& now, const GraphRecord& before)
+  Comparer(const GraphSnapshot& now, const GraphSnapshot& before)
       : now_(now), before_(before), alignment_(Align(now, before)) {
     result_.bounded = alignment_.bounded;
     FindUsers();
@@ -139,7 +139,7 @@ class Comparer {
 
  private:
   void FindUsers() {
-    auto find = [](const GraphRecord& record, std::vector<uint32_t>& users) {
+    auto find = [](const GraphSnapshot& record, std::vector<uint32_t>& users) {
       users.assign(record.size(), kNone);
       for (size_t i = record.size(); i-- > 0;) {
         for (uint32_t operand : record.operands(i))
@@ -160,7 +160,7 @@ class Comparer {
   }
 
   /// The line of the node, or of its first user that has one.
-  static const ir::SourceLocation* Place(const GraphRecord& record, size_t i,
+  static const ir::SourceLocation* Place(const GraphSnapshot& record, size_t i,
                                          const std::vector<uint32_t>& users) {
     if (const auto* location = record.node(i).location) return location;
     for (uint32_t user = users[i]; user != kNone; user = users[user]) {
@@ -169,8 +169,8 @@ class Comparer {
     return nullptr;
   }
 
-  static std::string LeafText(const GraphRecord& record, size_t i) {
-    const GraphRecord::Node& node = record.node(i);
+  static std::string LeafText(const GraphSnapshot& record, size_t i) {
+    const GraphSnapshot::Node& node = record.node(i);
     const std::string shape = TextOf(record.shapes(i)[0]);
     if (node.op == &ir::ops::scalar) return "a number " + shape;
     const auto words = record.words(i);
@@ -182,7 +182,7 @@ class Comparer {
            shape;
   }
 
-  void Operation(const GraphRecord& record, size_t i, const std::vector<uint32_t>& users,
+  void Operation(const GraphSnapshot& record, size_t i, const std::vector<uint32_t>& users,
                  const char* verb) {
     const std::string what = record.IsLeaf(i) ? LeafText(record, i) : record.node(i).op->name;
     const bool sharding = record.node(i).op == &ir::ops::mark_sharding;
@@ -210,7 +210,7 @@ class Comparer {
   }
 
   void CompareLeaves(size_t i, size_t j) {
-    const GraphRecord::Node &a = now_.node(i), &b = before_.node(j);
+    const GraphSnapshot::Node &a = now_.node(i), &b = before_.node(j);
     ir::ShapeRef shape = now_.shapes(i)[0], old = before_.shapes(j)[0];
     const std::string text = LeafText(now_, i) + ", was " + LeafText(before_, j);
     const bool number = a.op != &ir::ops::device_data, old_number = b.op != &ir::ops::device_data;
@@ -228,7 +228,7 @@ class Comparer {
   }
 
   void CompareNodes(size_t i, size_t j) {
-    const GraphRecord::Node &a = now_.node(i), &b = before_.node(j);
+    const GraphSnapshot::Node &a = now_.node(i), &b = before_.node(j);
     if (now_.IsLeaf(i)) {
       if (a.op == b.op && a.hash == b.hash && now_.shapes(i)[0] == before_.shapes(j)[0] &&
           SameWords(i, j)) {
@@ -302,7 +302,7 @@ class Comparer {
   /// The first argument that differs; empty if none does.
   std::string ArgumentText(size_t i, size_t j) const {
     if (SameWords(i, j)) return {};
-    auto texts = [](const GraphRecord& record, size_t at) {
+    auto texts = [](const GraphSnapshot& record, size_t at) {
       const auto words = record.words(at);
       return words.size() >= kMaxWords
                  ? std::vector<std::string>()
@@ -341,12 +341,12 @@ class Comparer {
         nullptr);
   }
 
-  static std::string OutputText(const GraphRecord& record, uint32_t root) {
+  static std::string OutputText(const GraphSnapshot& record, uint32_t root) {
     return std::string("the result of ") + record.node(PositionOf(root)).op->name;
   }
 
-  const GraphRecord& now_;
-  const GraphRecord& before_;
+  const GraphSnapshot& now_;
+  const GraphSnapshot& before_;
   const Alignment alignment_;
   std::vector<uint32_t> users_of_now_, users_of_before_;
   bool last_was_added_ = false;
@@ -355,7 +355,7 @@ class Comparer {
 
 }  // namespace
 
-GraphRecord::GraphRecord(const Graph& graph)
+GraphSnapshot::GraphSnapshot(const Graph& graph)
     : hash_(graph.hash), num_inputs_(graph.num_parameters()) {
   std::unordered_map<const ir::Node*, uint32_t> positions;
   positions.reserve(graph.order.size());
@@ -408,13 +408,13 @@ GraphRecord::GraphRecord(const Graph& graph)
   words_.shrink_to_fit();
 }
 
-size_t GraphRecord::bytes() const {
+size_t GraphSnapshot::bytes() const {
   return sizeof(*this) + nodes_.capacity() * sizeof(Node) +
          (operands_.capacity() + roots_.capacity()) * sizeof(uint32_t) +
          (shapes_.capacity() + words_.capacity()) * sizeof(uint64_t);
 }
 
-bool GraphRecord::IsLeaf(size_t i) const {
+bool GraphSnapshot::IsLeaf(size_t i) const {
   const ir::OpSpec* op = nodes_[i].op;
   return op == &ir::ops::device_data || op == &ir::ops::scalar || op == &ir::ops::Constant;
 }
@@ -426,16 +426,16 @@ bool Comparison::IsNear(size_t nodes) const {
          (nodes > kFewNodes || same_lines);
 }
 
-Comparison Compare(const GraphRecord& now, const GraphRecord& before) {
+Comparison Compare(const GraphSnapshot& now, const GraphSnapshot& before) {
   return Comparer(now, before).Run();
 }
 
-GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPtr> others) {
+GraphSnapshotPtr FindNearest(const GraphSnapshot& now, std::span<const GraphSnapshotPtr> others) {
   // A histogram of the kinds of nodes and of the nodes themselves gives a bound of the edits in one
   // pass.
   constexpr size_t kBuckets = 512;
   using Sketch = std::array<int32_t, 2 * kBuckets>;
-  auto sketch_of = [](const GraphRecord& record) {
+  auto sketch_of = [](const GraphSnapshot& record) {
     Sketch sketch{};
     for (size_t i = 0; i < record.size(); ++i) {
       ++sketch[KindOf(record, i) * 0x9E3779B97F4A7C15ull >> 55];
@@ -444,7 +444,7 @@ GraphRecordPtr FindNearest(const GraphRecord& now, std::span<const GraphRecordPt
     return sketch;
   };
   const Sketch own = sketch_of(now);
-  GraphRecordPtr nearest;
+  GraphSnapshotPtr nearest;
   int64_t least = INT64_MAX;
   for (size_t k = others.size(); k-- > 0;) {  // of equally near graphs, the latest
     const Sketch sketch = sketch_of(*others[k]);

@@ -1,4 +1,4 @@
-#include "tensor/product.h"
+#include "tensor/transposed_product.h"
 
 #include "XLAOps.h"
 #include "tensor/node_factory.h"

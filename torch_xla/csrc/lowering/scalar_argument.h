@@ -10,7 +10,7 @@
 namespace torch_xla::lowering {
 
 /// Either its value is part of the program, which is compiled again for another one, or it is a
-/// parameter. The executor chooses (exec/number_plans.h): a lowering must do for both.
+/// parameter. The executor chooses (exec/constant_policy.h): a lowering must do for both.
 class Number {
  public:
   Number(const c10::Scalar& constant) : constant_(constant) {}  // NOLINT

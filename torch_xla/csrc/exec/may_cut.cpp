@@ -1,4 +1,4 @@
-#include "exec/cuts.h"
+#include "exec/may_cut.h"
 
 #include <c10/util/Exception.h>
 
