@@ -239,6 +239,7 @@ lint: $(TOOLS)
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 	ruff check .
 	ruff format --check .
+	python benchmarks/lines.py
 
 format: $(TOOLS)
 	@$(CPP_FILES) | xargs -r clang-format -i

@@ -114,7 +114,7 @@ class TestAutoload:
         ],
         ids=["no extension", "another torch"],
     )
-    def test_broken_stand_in_does_not_break_torch(self, breakage):
+    def test_broken_preload_does_not_break_torch(self, breakage):
         code = (
             f"import sys; {breakage}\n"
             "import torch\n"
