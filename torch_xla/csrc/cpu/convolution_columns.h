@@ -5,9 +5,17 @@
 
 #include <cstdint>
 
+#include "cpu/convolution_call.h"
 #include "cpu/convolution_plane.h"
 
 namespace torch_xla::cpu {
+
+/// Of floats x [N, C, input…], w [O, C / groups, kernel…] and y [N, O, output…], contiguous.
+struct ConvolutionProduct {
+  ConvolutionPart part;
+  const at::Tensor &x, &w, &y;
+  at::IntArrayRef stride, padding, dilation;
+};
 
 /// Of a convolution in one group, of one or two dimensions.
 struct Columns {

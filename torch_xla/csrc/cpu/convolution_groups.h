@@ -2,7 +2,7 @@
 // sums of planes (convolution_plane.h) times a weight, where there is too little for a product.
 #pragma once
 
-#include "cpu/convolution_product.h"
+#include "cpu/convolution_columns.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::cpu {

@@ -4,19 +4,10 @@
 // products.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "cpu/convolution_call.h"
+#include "cpu/convolution_columns.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::cpu {
-
-/// Of floats x [N, C, input…], w [O, C / groups, kernel…] and y [N, O, output…], contiguous.
-struct ConvolutionProduct {
-  ConvolutionPart part;
-  const at::Tensor &x, &w, &y;
-  at::IntArrayRef stride, padding, dilation;
-};
 
 /// Writes y, or the gradient of x or of w, of one group, on XLA's threads, where that is faster so;
 /// returns whether it is. `bias` [O], of y alone, may be null.

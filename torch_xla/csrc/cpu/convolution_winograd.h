@@ -3,7 +3,7 @@
 // brought into blocks by each thread.
 #pragma once
 
-#include "cpu/convolution_product.h"
+#include "cpu/convolution_columns.h"
 #include "runtime/ffi_abi.h"
 
 namespace torch_xla::cpu {
