@@ -10,10 +10,6 @@
 #include "cpu/float_vectors.h"
 #include "cpu/instruction_sets.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3")
-#endif
-
 namespace torch_xla::cpu {
 namespace {
 

@@ -26,9 +26,6 @@
 #else
 #define VECTORIZED __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3", "no-trapping-math")
-#endif
 
 namespace torch_xla::cpu {
 namespace {

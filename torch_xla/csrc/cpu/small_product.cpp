@@ -6,10 +6,6 @@
 #include "cpu/instruction_sets.h"
 #include "cpu/product_tile.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3")
-#endif
-
 namespace torch_xla::cpu {
 namespace {
 
