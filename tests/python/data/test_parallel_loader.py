@@ -35,7 +35,7 @@ def syncs(monkeypatch) -> list[None]:
         calls.append(None)
         original(wait)
 
-    monkeypatch.setattr(torch_xla, "sync", sync)
+    monkeypatch.setattr(pl, "sync", sync)
     return calls
 
 

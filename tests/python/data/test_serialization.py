@@ -5,7 +5,6 @@ import io
 import os
 import signal
 import time
-from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from testing.replicas import end_replicas, start_replicas
 
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.serialization as xser
+from torch_xla._internal.replicas import replication
 from torch_xla.utils import safetensors as xla_safetensors
 
 Point = collections.namedtuple("Point", "x y")
@@ -166,16 +166,24 @@ def test_mmap_reads_the_file_s_pages(tmp_path):
     assert tensor.sum() == xser.load(tmp_path / "mapped").sum() == 1000
 
 
-def test_master_only(device, tmp_path):
+def test_master_only(device, tmp_path, monkeypatch):
     data = {"a": torch.ones(2, device=device)}
-    with mock.patch.object(xm, "is_master_ordinal", return_value=False) as is_master:
-        xser.save(data, tmp_path / "a", global_master=True)
-        is_master.assert_called_once_with(local=False)
-        assert not os.path.exists(tmp_path / "a")
-        xser.save(data, tmp_path / "a", master_only=False)
-        assert xser.load(tmp_path / "a")["a"].tolist() == [1, 1]
-        xla_safetensors.save_file(data, tmp_path / "b")
-        assert not os.path.exists(tmp_path / "b")
+
+    def be(rank, world_size, local_rank, local_world_size):
+        place = replication.Topology(rank, world_size, local_rank, local_world_size)
+        monkeypatch.setattr(replication, "topology", lambda: place)
+
+    be(1, 2, 0, 1)  # The master of its host.
+    xser.save(data, tmp_path / "a", global_master=True)
+    assert not os.path.exists(tmp_path / "a")
+    xser.save(data, tmp_path / "a")
+    assert xser.load(tmp_path / "a")["a"].tolist() == [1, 1]
+    be(1, 2, 1, 2)
+    xser.save(data, tmp_path / "b")
+    xla_safetensors.save_file(data, tmp_path / "b")
+    assert not os.path.exists(tmp_path / "b")
+    xser.save(data, tmp_path / "b", master_only=False)
+    assert xser.load(tmp_path / "b")["a"].tolist() == [1, 1]
 
 
 def test_errors(tmp_path):
