@@ -18,6 +18,7 @@ from testing.replay import (
 import torch_xla
 import torch_xla.debug.metrics as met
 from torch_xla import _XLAC
+from torch_xla._internal.replay import calls
 from torch_xla._internal.replay import functions as replay
 
 mse = torch.nn.functional.mse_loss
@@ -30,6 +31,12 @@ def states(*objects):
         else [v for s in one.state.values() for v in s.values()]
         for one in objects
     ]
+
+
+def test_whose_code_it_is():
+    own = [module.__file__ for module in (torch, torch_xla, met, replay)]
+    assert {calls.file_family(file) for file in own} == {"trusted"}
+    assert calls.file_family(__file__) == "user"
 
 
 class TestHooks:

@@ -69,7 +69,8 @@ def file_family(file: str) -> str:
     if file.startswith("<frozen"):
         return "trusted"
     path = os.path.realpath(file)
-    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))):
+    for package in ("torch", "torch_xla"):
+        folder = os.path.dirname(str(sys.modules[package].__file__))
         if path.startswith(os.path.realpath(folder) + os.sep):
             return "trusted"
     position = path.rfind("site-packages" + os.sep)
