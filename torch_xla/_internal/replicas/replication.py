@@ -334,7 +334,7 @@ def _finish_at_exit(shown_before: BaseException | None) -> None:
     # After an error this replica's collectives are not to be waited for. An interactive session
     # goes on after one, and connects.
     error = getattr(sys, "last_value", None)
-    if error is shown_before:
+    if error is None or error is shown_before:
         finish()
     else:
         abandon(error)
