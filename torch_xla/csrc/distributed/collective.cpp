@@ -18,7 +18,7 @@ constexpr std::array kKindNames = {"all_reduce",     "all_gather",         "all_
 constexpr std::array kReductionNames = {"sum", "mul", "and", "or", "min", "max"};
 static_assert(kKindNames.size() == kCollectiveKinds);
 
-// A longer text costs more to compare than it tells; what is left out is hashed.
+// A longer text costs more to compare than it is worth; the omitted part is hashed.
 constexpr size_t kMaxDescription = 400;
 
 template <typename Items, typename Append>

@@ -1,4 +1,4 @@
-// What a collective is: its operation, who takes part, and what it does with shapes.
+// The description of a collective: its operation, its participants and its effect on shapes.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -35,28 +35,29 @@ struct Collective {
   Groups groups = {};  // empty: all replicas
   std::vector<int64_t> arguments = {};
 
-  /// The group that `rank` is in, of `size` replicas. Throws where it is in none.
+  /// The group of `rank` among `size` replicas. Throws if no group contains `rank`.
   std::vector<int64_t> GroupOf(int64_t rank, int64_t size) const;
 };
 
 const char* Name(CollectiveKind kind);
 const char* Name(Reduction reduction);
-/// From "sum", "mul", "and", "or", "min", "max"; throws ValueError for any other.
+/// The reduction for "sum", "mul", "and", "or", "min" or "max"; throws ValueError for any other
+/// name.
 Reduction ReductionNamed(std::string_view name);
 CollectiveKind CollectiveNamed(std::string_view name);
 
-/// Integers that say all of it but for the shapes, and back.
+/// Encodes everything but the shapes as integers, and decodes them.
 std::vector<int64_t> Encode(const Collective& collective);
 Collective Decode(std::span<const int64_t> encoded);
 
-/// "all_reduce(sum, f32[2,3], groups=[[0,1],[2,3]])"
+/// For example "all_reduce(sum, f32[2,3], groups=[[0,1],[2,3]])".
 std::string Describe(const Collective& collective, c10::ArrayRef<ir::ShapeRef> shapes);
 
-/// The result's dimensions from the operand's. Throws ValueError or IndexError where the shape
-/// does not suit the collective.
+/// The dimensions of the result for an operand with `dims`. Throws ValueError or IndexError if the
+/// shape does not suit the collective.
 std::vector<int64_t> ResultDims(const Collective& collective, c10::IntArrayRef dims);
 
-/// Throws TypeError where a reduction is not defined for a dtype.
+/// Throws TypeError if a reduction is not defined for a dtype.
 void CheckReduction(Reduction reduction, c10::ScalarType dtype);
 
 }  // namespace torch_xla::distributed

@@ -22,8 +22,8 @@ using distributed::CollectiveKind;
 
 std::mutex token_mutex;
 
-/// The token that the device's last collective gave. Like a tensor it is pending until a sync,
-/// which so runs every collective, whether its results are used or not.
+/// The token that the device's last collective returned. Like a tensor it is pending until a sync,
+/// so the sync runs every collective, whether its results are used or not.
 StoragePtr& TokenOf(int device) {
   static auto& tokens = *new std::array<StoragePtr, 256>;
   return tokens[static_cast<uint8_t>(device)];
@@ -31,13 +31,13 @@ StoragePtr& TokenOf(int device) {
 
 ir::ShapeRef TokenShape() { return ir::GetShape(c10::ScalarType::Byte, {}); }
 
-/// A parameter from the first step on, so that the second one is the same program.
+/// The token is a parameter from the first step on, so that the second step has the same program.
 StoragePtr MakeToken(int device) {
   return c10::make_intrusive<Storage>(
       MakeLeaf(c10::make_intrusive<DeviceData>(TokenShape(), device, c10::Scalar(0))), device);
 }
 
-/// One node for arrays of one dtype.
+/// Makes one node for arrays of one dtype.
 ir::NodePtr MakeNode(const distributed::Collective& collective,
                      const std::vector<ir::Value>& inputs, int device) {
   const ir::OpSpec& op = distributed::CollectiveOp(collective.kind);
@@ -71,7 +71,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   cpu::FfiAttributes attributes(frame.attrs);
   std::vector<at::Tensor> inputs, outputs;
-  // All but the token.
+  // All operands except the token.
   for (int64_t i = 0; i + 1 < frame.args.size; ++i) {
     inputs.push_back(cpu::FfiTensor(frame.args.args[i]));
     outputs.push_back(cpu::FfiTensor(frame.rets.rets[i]));
@@ -102,7 +102,7 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
   }
   const bool reduces = collective.kind == CollectiveKind::kAllReduce ||
                        collective.kind == CollectiveKind::kReduceScatter;
-  std::vector<c10::ScalarType> dtypes;  // in the order in which they come
+  std::vector<c10::ScalarType> dtypes;  // in order of first appearance
   for (const ir::Value& input : inputs) {
     const c10::ScalarType dtype = input.shape()->dtype;
     if (reduces) distributed::CheckReduction(collective.reduction, dtype);

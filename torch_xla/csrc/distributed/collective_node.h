@@ -1,4 +1,4 @@
-// Records collectives among the replicas, in one order for each device.
+// Records collectives among the replicas, in a single order for each device.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,21 @@
 
 namespace torch_xla::lazy {
 
-/// The results of a collective over arrays on `device` (all_reduce and broadcast: any number
-/// of them, of any dtypes; the others: one). The replicas must be connected; the size of a
-/// group is added to the arguments of those collectives that have it.
+/// Returns the results of a collective over arrays on `device`. all_reduce and broadcast accept any
+/// number of arrays of any dtypes, the other collectives a single array. The replicas must be
+/// connected. The size of a group is appended to the arguments of collectives that have it.
 std::vector<ir::Value> MakeCollective(distributed::Collective collective,
                                       const std::vector<ir::Value>& inputs, int device);
 
-/// Whether a collective on `device` has been traced and not yet been launched.
+/// Whether a collective on `device` has been traced but not launched yet.
 bool CollectivePending(int device);
 
-/// What each collective on `device` reads and writes, which keeps them in order; null before the
-/// first one but where it shall be made.
+/// The token of `device`, which each collective reads and writes, so that collectives stay in
+/// order. Null before the first collective, unless `make` is set.
 StoragePtr CollectiveToken(int device, bool make = false);
 
-/// Takes back the collectives that were traced since the token had the value `before` (none: since
-/// there was no token).
+/// Undoes all collectives that were traced since the token had the value `before`, or since there
+/// was no token if `before` is empty.
 void RestoreCollectiveToken(int device, const std::optional<ir::Value>& before);
 
 }  // namespace torch_xla::lazy

@@ -1,8 +1,9 @@
 // Collectives as operations of the graph.
 //
-// Operands: the arrays, and last a token; results: the same. The token (a byte without content)
-// is the order: each collective takes the one before it gave (distributed/collective_node.h), in
-// the same program or in a later one. Attributes: how many arrays, then the words of Encode().
+// The operands are the arrays and a token at the end; the results are the same. The token (a byte
+// without content) defines the order: each collective takes the token that the previous collective
+// returned (distributed/collective_node.h), in the same program or in a later one. The attributes
+// are the number of arrays and then the words of Encode().
 #pragma once
 
 #include "distributed/collective.h"
@@ -11,8 +12,8 @@
 
 namespace torch_xla::distributed {
 
-/// Target of the custom call that a collective is on the CPU. Its attributes: `collective`,
-/// from Encode, and `text`, from Describe.
+/// The target of the custom call for a collective on the CPU. Its attributes are `collective`, made
+/// by Encode, and `text`, made by Describe.
 inline constexpr const char* kCollectiveTarget = "torch_xla.collective";
 
 const ir::OpSpec& CollectiveOp(CollectiveKind kind);

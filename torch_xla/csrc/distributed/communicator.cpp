@@ -17,16 +17,17 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// Up to this much from all others together, a payload goes with what the replicas tell each other:
-// few messages. From here on what counts is the number of bytes.
+// A payload of up to this size from all other replicas together travels with the replicas'
+// announcements, since few messages matter most. For larger payloads the number of bytes matters
+// most.
 constexpr int64_t kInlineBytes = 512 << 10;
-// A reduction of one segment goes on while the next ones are on their way.
+// Data is reduced by segments: one segment is reduced while the next ones are in transit.
 constexpr int64_t kSegmentBytes = 4 << 20;
 
-/// Tags of the messages between two replicas; those of one tag stay in order.
+/// Tags of the messages between two replicas. Messages with the same tag stay in order.
 enum Tag : int { kData = 1, kReduced = 2, kMessages = 3 };
 
-// What a message says of itself goes before it, in so many bytes.
+// Size of the header before a message, which describes the message.
 constexpr int64_t kHeaderBytes = 512;
 
 template <typename T>
@@ -38,9 +39,10 @@ void PickUnsigned(const at::Tensor& acc, const at::Tensor& x, bool larger) {
   }
 }
 
-/// acc = acc op x, both contiguous.
+/// Computes acc = acc op x; both are contiguous.
 void Combine(at::Tensor acc, at::Tensor x, Reduction reduction) {
-  // PyTorch has next to no kernels for these. All but the order is that of the signed bits.
+  // PyTorch has hardly any kernels for these dtypes. Except for comparisons the signed operation
+  // gives the same bits.
   const c10::ScalarType dtype = acc.scalar_type();
   const c10::ScalarType as = dtype == at::kUInt16   ? at::kShort
                              : dtype == at::kUInt32 ? at::kInt
@@ -111,7 +113,7 @@ int64_t IndexOf(const std::vector<int64_t>& members, int64_t rank) {
   return std::find(members.begin(), members.end(), rank) - members.begin();
 }
 
-/// The rank that `rank` gets from in a permutation, or -1.
+/// The rank that `rank` receives from in a permutation, or -1.
 int64_t SourceOf(const Collective& collective, int64_t rank) {
   for (size_t i = 0; i < collective.arguments.size(); i += 2) {
     if (collective.arguments[i + 1] == rank) return collective.arguments[i];
@@ -119,8 +121,8 @@ int64_t SourceOf(const Collective& collective, int64_t rank) {
   return -1;
 }
 
-/// The collective of payloads that are all here: `gathered` holds those of the members in
-/// their order.
+/// Computes the collective when all payloads are here: `gathered` holds the payloads of the members
+/// in their order.
 void Local(const Collective& collective, const std::vector<int64_t>& members, int64_t rank,
            char* gathered, int64_t size, const std::vector<at::Tensor>& inputs,
            const std::vector<at::Tensor>& outputs) {
@@ -132,7 +134,7 @@ void Local(const Collective& collective, const std::vector<int64_t>& members, in
     case CollectiveKind::kAllReduce: {
       const c10::ScalarType dtype = inputs[0].scalar_type();
       const int64_t length = size / static_cast<int64_t>(inputs[0].element_size());
-      // The second half to the first: few calls.
+      // Combine the second half with the first, which needs few calls.
       for (int64_t left = count; left > 1;) {
         const int64_t half = left / 2;
         left -= half;
@@ -179,7 +181,7 @@ void Local(const Collective& collective, const std::vector<int64_t>& members, in
   }
 }
 
-/// The messages of one collective among `members`.
+/// Sends and receives the messages of one collective among `members`.
 class Transfers {
  public:
   Transfers(c10d::Backend& bulk, PeerMesh& mesh, TransferWatcher& watcher,
@@ -193,7 +195,7 @@ class Transfers {
   int64_t me() const { return me_; }
   int64_t count() const { return static_cast<int64_t>(members_.size()); }
 
-  /// `data` is to stay until the work is done.
+  /// `data` must stay alive until the work is done.
   WorkPtr StartSend(const at::Tensor& data, int64_t member, int tag) {
     WorkPtr work;
     Guarded(member, [&] {
@@ -205,7 +207,7 @@ class Transfers {
   void Send(const at::Tensor& data, int64_t member, Tag tag = kData) {
     if (data.numel() > 0) sends_.emplace_back(member, StartSend(data, member, tag));
   }
-  /// Null where there is nothing to receive.
+  /// Returns null if there is nothing to receive.
   WorkPtr Receive(const at::Tensor& data, int64_t member, int tag = kData) {
     if (data.numel() == 0) return {};
     WorkPtr work;
@@ -219,7 +221,7 @@ class Transfers {
     if (!work) return;
     Guarded(member, [&] { watcher_.Wait(work, static_cast<int>(members_[member])); });
   }
-  /// The same for what the member may never send.
+  /// Like Wait, for a message that the member may never send.
   void WaitForMessage(const WorkPtr& work, int64_t member) {
     const int rank = static_cast<int>(members_[member]);
     try {
@@ -242,7 +244,7 @@ class Transfers {
     try {
       f();
     } catch (const std::exception& error) {
-      // Both of its connections break, in any order.
+      // A replica's two connections break in either order, so wait a little for the second one.
       std::vector<int> ended;
       for (int i = 0; i < 20 && ended.empty(); ++i) {
         ended = mesh_.Ended();
@@ -274,8 +276,9 @@ at::Tensor Flat(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), {tensor.numel()}, tensor.scalar_type());
 }
 
-/// Reduces `own` (this member's part) with what the others send of theirs, segment by segment;
-/// `parts(j)` is what member j reduces. `reduced(segment)` is called as each is done.
+/// Reduces `own` (this member's part) with the corresponding parts of the other members, segment by
+/// segment. `parts(j)` is the part that member j reduces. Calls `reduced(segment)` when a segment
+/// is done.
 template <typename Parts, typename Reduced>
 void ReduceParts(Transfers& transfers, const at::Tensor& own, Reduction reduction, Parts parts,
                  Reduced reduced) {
@@ -296,7 +299,7 @@ void ReduceParts(Transfers& transfers, const at::Tensor& own, Reduction reductio
       segment.push_back({data, transfers.Receive(data, member), member});
     }
   }
-  // Everyone starts with another target.
+  // Each member starts with a different target.
   for (int64_t begin = 0;; begin += step) {
     bool any = false;
     for (int64_t i = 1; i < count; ++i) {
@@ -325,8 +328,8 @@ void AllReduceInPlace(Transfers& transfers, const at::Tensor& data, Reduction re
   const int64_t chunk = (data.numel() + count - 1) / count;
   auto part = [&](int64_t member) { return Part(data, member * chunk, (member + 1) * chunk); };
   std::vector<std::pair<WorkPtr, int64_t>> results;
-  // The others' results land where this replica's addends were: a member sends its result
-  // only once it has those.
+  // The results of other members replace this replica's addends: a member sends its result only
+  // after it has received the addends.
   for (int64_t begin = 0; begin < chunk; begin += step) {
     for (int64_t i = 1; i < count; ++i) {
       const int64_t member = (me + i) % count;
@@ -351,7 +354,7 @@ void ReduceScatter(Transfers& transfers, const at::Tensor& input, const at::Tens
   transfers.WaitForSends();
 }
 
-/// `outgoing(i)` goes to member i, and `incoming[i]` comes from it.
+/// Sends `outgoing(i)` to member i, and receives `incoming[i]` from it.
 template <typename Outgoing>
 void ExchangeParts(Transfers& transfers, const at::Tensor& incoming, Outgoing outgoing) {
   const int64_t count = transfers.count(), me = transfers.me();
@@ -478,7 +481,8 @@ void Communicator::RunLocked(const Collective& collective, std::string_view text
 void Communicator::RunTransfer(const Collective& collective, std::string_view text,
                                const at::Tensor& input, const at::Tensor& output) {
   const std::vector<int64_t> ends{collective.arguments[0], collective.arguments[1]};
-  // One for each tag of each group. Where two are the same the header tells what is what.
+  // One channel for each tag of each group. If two channels collide, the header tells the messages
+  // apart.
   const int64_t channel = collective.arguments[2] + collective.arguments[3];
   const int tag = kMessages + 2 * static_cast<int>(channel & ((1 << 29) - 1));
   std::string header(text.substr(0, kHeaderBytes));
@@ -539,7 +543,7 @@ bool HasCommunicator() {
 void SetCommunicator(std::shared_ptr<Communicator> communicator) {
   Current& current = GetCurrent();
   std::lock_guard lock(current.mutex);
-  current.communicator.swap(communicator);  // The old one ends after the lock does.
+  current.communicator.swap(communicator);  // the old one is destroyed after the lock is released
 }
 
 void CloseCommunicatorInChild() {

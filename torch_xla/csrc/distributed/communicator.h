@@ -1,4 +1,4 @@
-// Runs collectives among the replicas, on the host's memory.
+// Runs collectives among the replicas in host memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace torch_xla::distributed {
 
 class Communicator {
  public:
-  /// `bulk` (Gloo) has the ranks of `mesh`.
+  /// `bulk` (Gloo) must have the same ranks as `mesh`.
   Communicator(std::unique_ptr<PeerMesh> mesh, c10::intrusive_ptr<c10d::Backend> bulk);
 
   int rank() const { return mesh_->rank(); }
@@ -25,17 +25,19 @@ class Communicator {
   std::vector<int> Ended() const { return mesh_->Ended(); }
   void CloseInChild() { mesh_->CloseInChild(); }
 
-  /// One collective over CPU tensors; blocks. `text` describes it, and is the same on all
-  /// replicas that take part. Contiguous tensors; an output may be its input. Once a call has
-  /// failed, all later ones fail with the same error. The sender of a transfer does not wait for
-  /// its receiver.
+  /// Runs one collective over CPU tensors, and blocks. `text` describes the collective and must be
+  /// equal on all participating replicas. Tensors must be contiguous; an output may be its input.
+  /// Once a call has failed, all later calls fail with the same error. The sender of a transfer
+  /// does not wait for the receiver.
   void Run(const Collective& collective, std::string_view text,
            const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
 
-  /// Waits until the others have what was sent to them. Throws where they will not take it.
+  /// Waits until the other replicas have received all messages. Throws if they will not receive
+  /// them.
   void Finish() { sent_.Finish(); }
 
-  /// Gives up, from any thread: the others are told why, and Run fails, also one under way.
+  /// Gives up; may be called from any thread. The other replicas are told the reason, and Run
+  /// fails, even if it is in progress.
   void Abort(const std::string& reason);
 
  private:
@@ -54,13 +56,13 @@ class Communicator {
   std::string failure_;
 };
 
-/// The communicator of this process, once there is one; throws where there is none. Who runs on it
-/// holds it: SetCommunicator may come from another thread at any time.
+/// The communicator of this process; throws if there is none. Callers hold it while they use it,
+/// since another thread may call SetCommunicator at any time.
 std::shared_ptr<Communicator> GetCommunicator();
 bool HasCommunicator();
 void SetCommunicator(std::shared_ptr<Communicator> communicator);
-/// In a forked child: see PeerMesh::CloseInChild. Takes no lock, which a thread of the parent may
-/// have held.
+/// For a forked child: see PeerMesh::CloseInChild. Takes no lock, since a thread of the parent may
+/// have held it.
 void CloseCommunicatorInChild();
 
 }  // namespace torch_xla::distributed

@@ -21,16 +21,17 @@ struct Header {
   uint64_t number;
 };
 
-// An abort's reason, or the text of a collective, is never longer; a longer one is no message.
+// Reasons of aborts and texts of collectives are never longer; anything longer is no valid message.
 constexpr uint32_t kMaxText = 1 << 20;
-// Nor the payloads of all members, of which those that are larger go by Gloo; and a peer is never
-// further ahead.
+// The payloads of all members together are never larger, since larger payloads go through Gloo. Nor
+// is a peer ever more messages ahead.
 constexpr uint64_t kMaxPayload = 4 << 20;
 constexpr size_t kMaxMessages = 16;
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-/// As much of `parts` as the socket takes; less than 0 where it takes no more at all.
+/// Sends as much of `parts` as the socket accepts. Returns a negative value if the socket is
+/// broken.
 ssize_t SendSome(int socket, std::span<iovec> parts) {
   msghdr message{};
   message.msg_iov = parts.data();
@@ -65,7 +66,7 @@ void PeerConnection::Send(MessageKind kind, std::string_view text, std::span<con
                                 iovec{const_cast<char*>(text.data()), text.size()},
                                 iovec{const_cast<char*>(payload.data()), payload.size()}};
   ssize_t sent = outbox_.empty() ? SendSome(socket_, parts) : 0;
-  // It may have told why before it ended: who receives sees that.
+  // The peer may have told the reason before it ended; Receive will find it.
   if (sent < 0) return;
   for (const iovec& part : parts) {
     const size_t done = std::min(static_cast<size_t>(sent), part.iov_len);
@@ -85,7 +86,7 @@ void PeerConnection::SendAbort(const std::string& reason) {
     shutdown(socket_, SHUT_WR);
     return;
   }
-  // Small, to a socket that is hardly ever full: one try.
+  // The message is small and the socket is hardly ever full, so try once.
   Send(MessageKind::kAbort, std::string_view(reason).substr(0, kMaxText));
   outbox_.clear();
 }
@@ -132,7 +133,7 @@ void PeerConnection::Take(MessageKind kind, Message message) {
       return;
     case MessageKind::kAbort:
       abort_reason_ = message.text();
-      outbox_.clear();  // Who gave up reads no more.
+      outbox_.clear();  // a peer that gave up reads no more
       return;
   }
   End();

@@ -1,5 +1,5 @@
-// A socket to another replica that carries whole messages. Nothing here waits: what the socket
-// does not take is kept, and what has come is taken.
+// A socket to another replica that carries whole messages. No call blocks: data that the socket
+// does not accept is kept, and data that has arrived is taken.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 namespace torch_xla::distributed {
 
 enum class MessageKind : uint32_t {
-  kPayloads = 1,  // of an exchange, with what it is for
-  kHere = 2,      // what exchange its sender is in
-  kAbort = 3,     // its sender cannot go on; the text says why
+  kPayloads = 1,  // the payloads of an exchange, and its description
+  kHere = 2,      // the exchange that the sender is in
+  kAbort = 3,     // the sender cannot go on; the text tells the reason
 };
 
 class PeerConnection {
@@ -28,7 +28,7 @@ class PeerConnection {
     std::vector<char> body;
   };
 
-  /// Takes the descriptor over, and makes its calls return at once.
+  /// Takes over the descriptor and makes it non-blocking.
   explicit PeerConnection(int socket);
   PeerConnection(const PeerConnection&) = delete;
   PeerConnection& operator=(const PeerConnection&) = delete;
@@ -37,33 +37,34 @@ class PeerConnection {
 
   int socket() const { return socket_; }
 
-  /// An exchange that both sides take part in begins.
+  /// Begins an exchange in which both sides take part.
   void Begin() { ++number_; }
 
   void Send(MessageKind kind, std::string_view text, std::span<const char> payload = {});
-  /// Sends what was kept.
+  /// Sends kept data.
   void Flush();
-  /// Whether something is kept.
+  /// Whether data is kept for sending.
   bool pending() const { return !outbox_.empty(); }
-  /// Tells that this side sends no more; where a message is half sent, by ending the stream.
+  /// Tells the peer that this side sends no more. If a message is half sent, ends the stream
+  /// instead.
   void SendAbort(const std::string& reason);
 
-  /// Takes what has come.
+  /// Takes the data that has arrived.
   void Receive(std::span<char> scratch);
-  /// Whether there is a message of payloads, which Pop returns.
+  /// Whether there is a message of payloads for Pop.
   bool has_payloads() const { return !payloads_.empty(); }
   Message Pop();
-  /// Whether the other side has begun the exchange, too.
+  /// Whether the peer has begun this exchange, too.
   bool has_come() const { return heard_ >= number_; }
-  /// What it runs in its exchange of the same number, where it said so by kHere; or null.
+  /// The peer's message about its exchange of the same number (kHere), or null.
   const Message* here() const { return here_ && here_->number == number_ ? &*here_ : nullptr; }
-  /// What it runs in an exchange that this side has not begun, where it said so; or null.
+  /// The peer's message about an exchange that this side has not begun yet, or null.
   const Message* ahead() const { return here_ && here_->number > number_ ? &*here_ : nullptr; }
-  /// Why the other side gave up, if it did.
+  /// The reason why the peer gave up, if it did.
   const std::optional<std::string>& abort_reason() const { return abort_reason_; }
-  /// Whether the other side has closed, once all that it sent before is taken.
+  /// Whether the peer has closed the connection and everything that it sent before is taken.
   bool ended() const { return ended_; }
-  /// The same by the socket itself, from any thread. False while there is something to take.
+  /// Checks the socket itself, from any thread. False as long as there is data to take.
   bool HasClosed() const;
 
  private:
@@ -76,8 +77,8 @@ class PeerConnection {
   std::vector<Message> payloads_;
   std::optional<Message> here_;
   std::optional<std::string> abort_reason_;
-  uint64_t number_ = 0;  // how many exchanges began
-  uint64_t heard_ = 0;   // the latest that the other side told of
+  uint64_t number_ = 0;  // number of exchanges begun
+  uint64_t heard_ = 0;   // number of the peer's latest known exchange
   bool ended_ = false;
 };
 

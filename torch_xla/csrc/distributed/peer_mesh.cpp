@@ -18,8 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Who waits for so long tells all members that it is here: by then the few that it heard from may
-// wait for others themselves, and it is those who did not come that an error is to name.
+// A replica that has waited this long tells all members that it is here. An error shall name the
+// members that did not come, but the few members that a replica hears from may be waiting for
+// others themselves.
 constexpr std::chrono::milliseconds kPatience{1000};
 
 constexpr size_t kScratchBytes = 64 << 10;
@@ -40,13 +41,13 @@ void Watch(int news, int operation, int socket, int rank, uint32_t events) {
   Checked("epoll_ctl", epoll_ctl(news, operation, socket, &event));
 }
 
-/// A few of the members that follow each other. The first speaks for all.
+/// A range of consecutive members. The first one speaks for all.
 struct Branch {
   size_t count() const { return end - begin; }
   size_t begin, end;
 };
 
-/// `all` as branches, at most so many and level in size.
+/// Splits `all` into a few branches of about equal size.
 std::vector<Branch> Split(Branch all) {
   constexpr size_t kMaxBranches = 4;
   std::vector<Branch> branches;
@@ -57,12 +58,13 @@ std::vector<Branch> Split(Branch all) {
   return branches;
 }
 
-/// Who a member tells and hears. Up to four are roots, who tell each other, and each speaks for a
-/// tree: one hop among few members, and among many none hears from more than seven.
+/// The members that a member sends to and receives from. Up to four members are roots, which
+/// exchange with each other, and each root speaks for a tree. So few members need a single hop, and
+/// among many members each hears from at most seven.
 struct Place {
-  Branch own;                       // it, and whom it speaks for
-  std::optional<size_t> parent;     // who speaks for it; none: it is a root
-  std::vector<Branch> other_roots;  // of a root
+  Branch own;                       // the member and all members that it speaks for
+  std::optional<size_t> parent;     // the member that speaks for it; empty for a root
+  std::vector<Branch> other_roots;  // for a root only
   std::vector<Branch> children;
 };
 

@@ -20,7 +20,7 @@ class ProcessStore final : public runtime::KeyValueStore {
                                  std::chrono::milliseconds timeout) override {
     using namespace std::chrono_literals;
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    // Not by waiting in the store, which answers one call at a time.
+    // Polls, since waiting in the store would block it for all other calls.
     for (std::chrono::milliseconds pause = 1ms; !store_->check({key});
          pause = std::min<std::chrono::milliseconds>(2 * pause, 50ms)) {
       if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;

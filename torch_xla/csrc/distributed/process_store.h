@@ -1,4 +1,4 @@
-// A c10d store as what a plugin asks while its client starts.
+// Lets a plugin use a c10d store while its client starts.
 #pragma once
 
 #include <memory>

@@ -45,8 +45,8 @@ void SentMessages::Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int
 
 void SentMessages::Finish() {
   std::unique_lock lock(mutex_);
-  int rank = -1;            // that the first message is for
-  Clock::time_point since;  // when it was first seen to be unavailable
+  int rank = -1;            // the receiver of the first message
+  Clock::time_point since;  // when that receiver was first seen to be unavailable
   while (!changed_.wait_for(lock, kInterval, [this] { return messages_.empty() || aborted_; })) {
     const int first = messages_.front().rank;
     unavailable_ = mesh_.WhyUnavailable(first);

@@ -1,4 +1,4 @@
-// Messages that were sent and perhaps not yet taken: who sends goes on, and the data is kept.
+// Keeps the data of messages that may not have been received yet, so that the sender can go on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 
 namespace torch_xla::distributed {
 
-/// Once a message was not taken in time, all calls throw ReplicaError, which names the receiver.
+/// If a message is not received in time, all calls throw a ReplicaError that names the receiver.
 class SentMessages {
  public:
   /// `mesh` must outlive it.
@@ -25,12 +25,13 @@ class SentMessages {
   SentMessages& operator=(const SentMessages&) = delete;
 
   void ThrowIfFailed();
-  /// Keeps `data` until `work`, which sends it to `rank`, is done. Waits while too much is kept.
+  /// Keeps `data` until `work`, which sends it to `rank`, is done. Waits while too much data is
+  /// kept.
   void Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int rank);
-  /// Waits until all messages are taken, or their receivers are not available for them
-  /// (PeerMesh::WhyUnavailable). After Abort it returns at once.
+  /// Waits until all messages are received, or their receivers are unavailable
+  /// (PeerMesh::WhyUnavailable). Returns at once after Abort.
   void Finish();
-  /// Gives up what is not taken, and all later messages. From any thread.
+  /// Drops all pending messages and all later ones. May be called from any thread.
   void Abort();
 
  private:
@@ -42,19 +43,19 @@ class SentMessages {
   };
 
   void Run();
-  /// With mutex_ held.
+  /// The caller holds mutex_.
   void ThrowIfFailedLocked() const;
 
   PeerMesh& mesh_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Message> messages_;  // the thread waits for the first one
+  std::deque<Message> messages_;  // the thread waits for the first message
   size_t bytes_ = 0;
   std::string failure_;
-  std::string unavailable_;  // why the receiver of the first message is, once Finish has asked
+  std::string unavailable_;  // why the first message's receiver is unavailable; set by Finish
   bool aborted_ = false;
   bool stop_ = false;
-  std::thread thread_;  // from the first message on
+  std::thread thread_;  // started with the first message
 };
 
 }  // namespace torch_xla::distributed

@@ -1,4 +1,4 @@
-// Ends a transfer whose other side has ended: Gloo's wait does not always see that.
+// Ends a transfer whose peer has ended, since Gloo's wait does not always notice that.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace torch_xla::distributed {
 
-/// What a replica sent before it ended, in good order or not, is in the sockets and comes by then.
+/// Within this time all data arrives that a replica sent before it ended.
 inline constexpr std::chrono::seconds kGrace{5};
 
 class TransferWatcher {
@@ -20,11 +20,11 @@ class TransferWatcher {
   explicit TransferWatcher(PeerMesh& mesh);
   ~TransferWatcher();
 
-  /// Waits until the transfer with `rank` is done. Throws where it fails, and where `rank` has
-  /// ended and what it had sent by then does not complete it. A `message` may never be sent: its
-  /// wait also ends where `rank` is not available for it (PeerMesh::WhyUnavailable).
+  /// Waits until the transfer with `rank` is done. Throws if it fails, or if `rank` has ended
+  /// without having sent enough to complete it. A `message` may never be sent, so its wait also
+  /// ends if `rank` is unavailable for it (PeerMesh::WhyUnavailable).
   void Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank, bool message = false);
-  /// Ends the wait that is under way, in another thread, and all later ones.
+  /// Ends a wait in progress on another thread, and all later waits.
   void Abort();
 
  private:
@@ -37,10 +37,10 @@ class TransferWatcher {
   std::condition_variable stopping_;
   bool stop_ = false;
   bool aborted_ = false;
-  c10::intrusive_ptr<c10d::Work> work_;  // waited for; null: none
+  c10::intrusive_ptr<c10d::Work> work_;  // the transfer that is waited for, or null
   int rank_ = -1;
   bool message_ = false;
-  // When rank_ was first seen to be unavailable, while work_ is waited for.
+  // When rank_ was first seen to be unavailable during this wait.
   Clock::time_point since_{};
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// The attributes of a node as a row of 64-bit words, written and read in the
-// order of the operation's arguments. No tags: the OpSpec says what each word is.
+// The attributes of a node as a row of 64-bit words, written and read in the order of the
+// operation's arguments. There are no tags: the OpSpec tells the meaning of each word.
 //
 //   int, bool, double, dtype   one word
 //   optional of those          a word 0 or 1, then the value if 1
@@ -20,13 +20,13 @@
 
 namespace torch_xla::ir {
 
-/// Some words are numbers that another program need not be compiled for: the node's hash leaves
+/// Some words are numbers for which a program need not be compiled again: the node's hash leaves
 /// them out, and the executor decides whether they are constants or parameters
 /// (exec/constant_policy.h). Words after the 32nd are none.
 struct Words : c10::SmallVector<uint64_t, 8> {
   using SmallVector::SmallVector;
-  uint32_t numbers = 0;  // which words, one bit each
-  uint32_t floats = 0;   // which of those are doubles, the others are int64
+  uint32_t numbers = 0;  // bit set of the words that are numbers
+  uint32_t floats = 0;   // bit set of the numbers that are doubles; the others are int64
 };
 
 class AttributeWriter {
@@ -35,7 +35,7 @@ class AttributeWriter {
 
   void Int(int64_t value) { words_.push_back(static_cast<uint64_t>(value)); }
   void Double(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
-  /// The same as a number.
+  /// The same, marked as a number.
   void IntNumber(int64_t value) {
     Mark(false);
     Int(value);
@@ -66,7 +66,7 @@ class AttributeWriter {
     }
   }
   void Scalar(const c10::Scalar& value) { Scalar(value, false); }
-  /// The same; its value is a number, its dtype is not.
+  /// The same; the value is marked as a number, the dtype is not.
   void ScalarNumber(const c10::Scalar& value) { Scalar(value, true); }
 
  private:
@@ -88,7 +88,7 @@ class AttributeWriter {
     }
   }
 
-  /// The next word is a number.
+  /// Marks the next word as a number.
   void Mark(bool is_float) {
     if (words_.size() >= 32) return;
     words_.numbers |= 1u << words_.size();
@@ -102,7 +102,7 @@ class AttributeReader {
  public:
   explicit AttributeReader(const Words& words) : words_(words) {}
 
-  /// Which word comes next.
+  /// The index of the next word.
   size_t position() const { return next_; }
   int64_t Int() { return static_cast<int64_t>(words_[next_++]); }
   bool Bool() { return Int() != 0; }

@@ -98,7 +98,7 @@ void PrintAttribute(std::ostream& out, const ArgSpec& arg, AttributeReader& read
   }
 }
 
-/// Names by position; a result of a node with several is "%3.1".
+/// Names nodes by position, and results of a node with several results as "%3.1".
 class Names {
  public:
   explicit Names(const std::vector<const Node*>& nodes) {
@@ -173,7 +173,7 @@ std::vector<std::string> AttributeTexts(const OpSpec& op, const Words& attribute
     std::ostringstream out;
     PrintAttribute(out, arg, reader);
     const std::string text = out.str();
-    if (!text.empty()) texts.push_back(text.substr(2));  // after ", "
+    if (!text.empty()) texts.push_back(text.substr(2));  // without the leading ", "
   }
   return texts;
 }

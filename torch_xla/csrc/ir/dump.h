@@ -1,4 +1,4 @@
-// Graphs as people read them.
+// Readable texts of graphs.
 #pragma once
 
 #include <span>
@@ -9,22 +9,22 @@
 
 namespace torch_xla::ir {
 
-/// The nodes that `roots` need, operands before users, each once.
+/// The nodes that `roots` need, operands before users and each node once.
 std::vector<const Node*> PostOrder(std::span<const Value> roots);
 
-/// The text that torch_xla users know: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
+/// The text format of torch_xla: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
 std::string ToText(std::span<const Value> roots);
 
-/// Graphviz.
+/// The graph in Graphviz's format.
 std::string ToDot(std::span<const Value> roots);
 
-/// The node's operation and attributes by name: "aten::sum(%3), dim=(1), keepdim=0".
+/// The node's operation and its attributes by name: "aten::sum(%3), dim=(1), keepdim=0".
 std::string Describe(const Node& node, std::span<const std::string> operand_names);
 
-/// The same of each argument that is no operand, in their order: "dim=(1)".
+/// The texts of the arguments that are no operands, in order: "dim=(1)".
 std::vector<std::string> AttributeTexts(const OpSpec& op, const Words& attributes);
 
-/// "2.5", "True" as 1.
+/// The text of a number, such as "2.5"; True is "1".
 std::string NumberText(const c10::Scalar& number);
 
 }  // namespace torch_xla::ir

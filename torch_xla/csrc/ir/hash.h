@@ -1,4 +1,4 @@
-// 128-bit hashes, wide enough to stand for what they were made from.
+// 128-bit hashes, wide enough to stand for their content.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,15 @@ struct Hash128Hasher {
   size_t operator()(const Hash128& h) const { return h.low; }
 };
 
-/// Folds 64-bit words into a Hash128. Two independent multiply-and-fold lanes:
-/// a collision needs both to collide.
+/// Folds 64-bit words into a Hash128. It has two independent multiply-and-fold lanes, so a
+/// collision needs both to collide.
 class Hasher {
  public:
   void Add(uint64_t word) {
     low_ = Fold(low_ ^ word, 0x9E3779B97F4A7C15ull);
     high_ = Fold(high_ + word, 0xD1B54A32D192ED03ull);
   }
-  /// Addresses are others in each process; hashes are not to be.
+  /// Deleted, because addresses differ between processes and hashes must not.
   void Add(const void* pointer) = delete;
   void Add(const Hash128& hash) {
     Add(hash.low);

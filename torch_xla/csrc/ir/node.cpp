@@ -13,8 +13,8 @@ constinit thread_local void* dead_of_thread = nullptr;
 
 void NodePtr::Release(Node* node) {
   if (node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  // A chain of a million nodes must not become a million stack frames: the
-  // outermost release frees what the inner ones only queue. Nodes are released also while the
+  // Freeing a chain of a million nodes must not need a million stack frames: inner releases only
+  // queue their nodes, and the outermost release frees them. Nodes are also released while the
   // thread ends.
   auto& dead = OfThread<std::vector<Node*>>(dead_of_thread);
   static constinit thread_local bool draining = false;

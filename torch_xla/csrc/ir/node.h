@@ -1,8 +1,8 @@
 // The graph that tracing records: reference-counted immutable nodes.
 //
-// A node's hash covers its operation, its attributes and the shapes of its
-// operands, not which nodes those operands are: the executor adds the wiring when
-// it walks the graph (see exec/graph.h), so that sharing is part of the hash.
+// A node's hash covers its operation, its attributes and the shapes of its operands, but not which
+// nodes the operands are. The executor adds the edges to the hash when it walks the graph (see
+// exec/graph.h), so that sharing of nodes is part of the hash.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -22,8 +22,8 @@ namespace torch_xla::ir {
 
 class Node;
 
-/// Owning reference to a node; releasing the last one frees it (and, without
-/// recursion, whatever it alone kept alive).
+/// An owning reference to a node. Releasing the last reference frees the node and, without
+/// recursion, all nodes that only it kept alive.
 class NodePtr {
  public:
   NodePtr() = default;
@@ -79,31 +79,31 @@ class Node {
   size_t num_outputs() const { return outputs_->shapes.size(); }
   ShapeRef shape(size_t index = 0) const { return outputs_->shapes[index]; }
 
-  /// What a leaf stands for (device data); opaque to this layer.
+  /// The object that a leaf stands for (device data); opaque to this layer.
   c10::intrusive_ptr_target* payload() const { return payload_.get(); }
   void set_payload(c10::intrusive_ptr<c10::intrusive_ptr_target> payload) {
     payload_ = std::move(payload);
   }
 
-  /// Where in the user's program it was traced; null where that is not known.
+  /// The line of the user's program that traced the node; null if unknown.
   const SourceLocation* location() const { return location_; }
   void set_location(const SourceLocation* location) { location_ = location; }
 
-  /// How many NodePtrs there are.
+  /// The number of NodePtrs to this node.
   uint32_t references() const { return references_.load(std::memory_order_acquire); }
 
-  /// Lets go of an operand of a node that nobody will read again.
+  /// Releases an operand of a node that will not be read again.
   void DropOperand(size_t index) const { const_cast<Node*>(this)->operands_[index].node = {}; }
 
-  /// Scratch of the one graph walk that may run at a time (exec/graph.cpp).
+  /// Scratch fields of the single graph walk that may run at a time (exec/graph.cpp).
   struct Mark {
     uint64_t walk = 0;
     uint32_t position = 0;
-    uint32_t uses = 0;  // by the graph: as an operand or a root
+    uint32_t uses = 0;  // uses within the graph, as an operand or a root
   };
   Mark& mark() const { return mark_; }
 
-  /// Whether a program has computed it already, for a read. Under the lock of the graph.
+  /// Whether a program for a read has computed it already. Guarded by the lock of the graph.
   bool computed() const { return computed_; }
   void set_computed() const { computed_ = true; }
 

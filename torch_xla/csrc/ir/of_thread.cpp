@@ -24,7 +24,7 @@ struct End {
 }  // namespace
 
 void AtThreadEnd(void** slot, void (*destroy)(void*)) {
-  // Other ends of the thread may come after this one, and ask for things anew.
+  // Other destructors of the thread may run later and ask for their objects again; these leak.
   if (has_ended) return;
   thread_local End end;
   end.steps.push_back({slot, destroy});

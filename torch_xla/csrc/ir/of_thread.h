@@ -1,24 +1,25 @@
-// What a thread remembers, so that tracing takes no lock: it ends with the thread.
+// Per-thread state, which lets tracing work without locks; it is destroyed when the thread ends.
 #pragma once
 
 #include <cstddef>
 
 namespace torch_xla::ir {
 
-/// So many entries a table may have that its thread fills as it meets new things.
+/// The maximal number of entries of a table that a thread fills as it traces.
 inline constexpr size_t kMaxRemembered = size_t{1} << 15;
 
-/// Before an entry is added: has the table empty where it is full.
+/// Called before an entry is added: empties the table if it is full.
 template <typename Table>
 void MakeRoom(Table& table, size_t most = kMaxRemembered) {
   if (table.size() >= most) table.clear();
 }
 
-/// Has `destroy(*slot)` called, and null put there, when the thread ends; never, if it is ending.
+/// When the thread ends, calls `destroy(*slot)` and sets the slot to null. Does nothing if the
+/// thread is ending already.
 void AtThreadEnd(void** slot, void (*destroy)(void*));
 
-/// What `slot`, `constinit thread_local void* x = nullptr`, holds: a T, made when it is first asked
-/// for. No check whether something was constructed is on the way to it.
+/// The T in `slot`, which must be declared as `constinit thread_local void* x = nullptr`. The T is
+/// made at the first call. The slot needs no guard variable for its construction.
 template <typename T>
 T& OfThread(void*& slot) {
   if (!slot) [[unlikely]] {

@@ -10,7 +10,8 @@ namespace torch_xla::ir {
 namespace {
 
 uint64_t NewId(std::string_view name, std::string_view overload) {
-  // Some have the name of one that they are a part of. They are made in one order in each process.
+  // Some operations share the name of the operation that they are a part of. Every process makes
+  // the operations in the same order.
   static std::mutex mutex;
   static auto& taken = *new std::unordered_set<uint64_t>;
   Hasher hasher;

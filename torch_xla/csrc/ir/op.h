@@ -1,6 +1,6 @@
-// What an operation is: its name, its arguments, how it is lowered. One constant
-// object per operator overload, generated from codegen/xla_native_functions.yaml
-// (or written by hand for the few operations that are not PyTorch's).
+// The description of an operation: its name, its arguments, and how it is lowered. There is one
+// constant object per operator overload, generated from codegen/xla_native_functions.yaml (or
+// written by hand for the few operations that are not PyTorch's).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace torch_xla::ir {
 
 class Node;
 
-/// How an argument of a schema is kept in a node. Tensors and scalars are operands;
-/// everything else is words in the node's attributes (see attributes.h).
+/// How a node stores an argument of a schema. Tensors and scalars are operands; everything else is
+/// words in the node's attributes (see attributes.h).
 enum class ArgKind : uint8_t {
   kTensor,
   kOptionalTensor,
@@ -43,7 +43,7 @@ enum class ArgKind : uint8_t {
   kOptionalDtype,
   kString,
   kOptionalString,
-  kIgnored,  // layout, device, memory format, …: no part of the computation
+  kIgnored,  // layout, device, memory format, …: not part of the computation
 };
 
 struct ArgSpec {
@@ -62,7 +62,7 @@ struct OpSpec {
   std::span<const ArgSpec> args;
   LowerFunction lower;
   debug::Counter* counter;  // "xla::add"
-  /// Stands for it in hashes: another than any other operation's, and the same in each process.
+  /// Stands for the operation in hashes. It is unique, and equal in all processes.
   uint64_t id;
 };
 

@@ -72,7 +72,7 @@ ShapeRef Intern(const Key& key) {
 }  // namespace
 
 ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped) {
-  // In front of the shared table, so that tracing takes no lock.
+  // A table per thread in front of the shared table, so that tracing takes no lock.
   auto& seen = OfThread<ShapeSet>(shapes_of_thread);
   Key key{dtype, wrapped, dims};
   auto it = seen.find(key);

@@ -1,5 +1,5 @@
-// Logical shapes: a torch dtype and dimensions, interned, so that equality is
-// pointer equality and a shape costs a node one pointer.
+// Logical shapes: a torch dtype and dimensions. They are interned, so that equality is pointer
+// equality and a node stores one pointer per shape.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 namespace torch_xla::ir {
 
 struct Shape;
-/// Lives for ever; never null where a shape is known.
+/// Never freed. Null only for an unknown shape.
 using ShapeRef = const Shape*;
 
 /// The results of a node.
@@ -21,12 +21,12 @@ struct OutputShapes {
 
 struct Shape {
   c10::ScalarType dtype;
-  /// A Python number: it promotes as PyTorch's wrapped numbers do.
+  /// Whether it is a Python number, which promotes like PyTorch's wrapped numbers.
   bool wrapped;
   int64_t numel;
-  uint64_t hash;  // of all the others, the same in each process
+  uint64_t hash;  // of all other fields; equal in all processes
   c10::SmallVector<int64_t, 6> dims;
-  OutputShapes alone;  // of a node with one result
+  OutputShapes alone;  // the results of a node with this shape only
 
   size_t rank() const { return dims.size(); }
   std::string ToString() const;  // "f32[2,3]"
@@ -34,7 +34,7 @@ struct Shape {
 
 ShapeRef GetShape(c10::ScalarType dtype, c10::IntArrayRef dims, bool wrapped = false);
 
-/// The same list, which lives for ever. Takes no lock where one shape is alone.
+/// Interns the list, which is never freed. Takes no lock for a single shape.
 const OutputShapes* InternOutputs(const OutputShapes& outputs);
 inline const OutputShapes* InternOutputs(ShapeRef shape) { return &shape->alone; }
 

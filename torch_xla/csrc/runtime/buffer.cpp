@@ -86,7 +86,7 @@ std::unique_ptr<Buffer> ClientImpl::BufferFromHost(const void* data, ElementType
   Event done(&plugin, args.done_with_host_buffer);
   auto buffer = std::make_unique<Buffer>(shared_from_this(), args.buffer, bytes, device);
   if (on_done) {
-    // A failed transfer has also stopped reading; its error stays in the buffer.
+    // A failed transfer no longer reads `data` either; its error stays in the buffer.
     done.OnReady([on_done = std::move(on_done)](const Error*) { on_done(); });
   }
   return buffer;
@@ -118,7 +118,7 @@ void Buffer::ReleaseAccounting() {
 
 Event Buffer::CopyToHost(void* dst) const {
   const PluginLibrary& plugin = client_->plugin;
-  // The plugin takes a null destination for a question about the size.
+  // With a null destination the plugin would only tell the size.
   if (bytes_ == 0) return ReadyEvent();
   if (dst == nullptr) throw InvalidArgument("CopyToHost: the destination is null");
 
@@ -126,7 +126,7 @@ Event Buffer::CopyToHost(void* dst) const {
   args.src = Handle(handle_);
   args.dst = dst;
   args.dst_size = bytes_;
-  // Without a layout the plugin may keep the device's, which is not row-major everywhere.
+  // Without a given layout the plugin may keep the device's layout, which need not be row-major.
   Args<PJRT_Buffer_MemoryLayout> layout;
   std::vector<int64_t> minor_to_major;
   if (!client_->host_memory) {

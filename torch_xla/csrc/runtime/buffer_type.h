@@ -1,4 +1,4 @@
-// Element types as the PJRT C ABI numbers them.
+// Conversions between element types and the numbers of the PJRT C ABI.
 #pragma once
 
 #include "runtime/element_type.h"
@@ -6,13 +6,13 @@
 
 namespace torch_xla::runtime {
 
-/// PJRT_Buffer_Type_INVALID for kInvalid.
+/// Returns PJRT_Buffer_Type_INVALID for kInvalid.
 pjrt::PJRT_Buffer_Type ToBufferType(ElementType type);
 
-/// kInvalid for types that the runtime does not carry (S4, tokens, …).
+/// Returns kInvalid for types that the runtime does not support (S4, tokens, …).
 ElementType FromBufferType(pjrt::PJRT_Buffer_Type type);
 
-/// The API minor version that brought `type`. Older plugins abort when they see it.
+/// The minor version of the API that introduced `type`. Older plugins abort if they see the type.
 int BufferTypeSince(pjrt::PJRT_Buffer_Type type);
 
 }  // namespace torch_xla::runtime

@@ -24,12 +24,12 @@ using namespace pjrt;
 
 namespace {
 
-/// An address in it.
+/// An address in the code of the library.
 const void* CodeOf(const PluginLibrary& plugin) {
   return reinterpret_cast<const void*>(plugin.api().PJRT_Client_Create);
 }
 
-// Points into `name` and `option`, which must live as long as the result.
+// The result points into `name` and `option`, which must live as long as the result.
 PJRT_NamedValue ToNamedValue(const std::string& name, const OptionValue& option) {
   PJRT_NamedValue value{};
   value.struct_size = kStructSize<PJRT_NamedValue>;
@@ -97,7 +97,7 @@ std::map<std::string, OptionValue> FromNamedValues(const PJRT_NamedValue* values
   return result;
 }
 
-// " xla_version=2" for every attribute that the plugin publishes.
+// The text " xla_version=2" for every attribute that the plugin publishes.
 std::string PluginAttributes(const PluginLibrary& plugin) {
   if (!plugin.Has(&PJRT_Api::PJRT_Plugin_Attributes)) return {};
   Args<PJRT_Plugin_Attributes_Args> args;
@@ -112,7 +112,8 @@ std::string PluginAttributes(const PluginLibrary& plugin) {
   return result;
 }
 
-/// As the client's topology has it, which is known without devices, too; else as the client does.
+/// The version of the client's topology, which is known without devices as well; else the version
+/// of the client.
 std::string PlatformVersion(const PluginLibrary& plugin, PJRT_Client* client) {
   Args<PJRT_Client_TopologyDescription_Args> of;
   of.client = client;
@@ -177,8 +178,8 @@ DeviceInfo DescribeDevice(const PluginLibrary& plugin, PJRT_Device* device, int 
   return info;
 }
 
-// By process index: the plugin's id of its first device. Of devices that are not there each process
-// has one, in their order, and no process is another's.
+// The plugin's id of the first device of each process, by process index. With a topology only, the
+// plugin knows no processes: then each process owns one device, in order.
 std::vector<int64_t> ProcessDeviceIds(const PluginLibrary& plugin, PJRT_Client* client,
                                       const ProcessPlace& place, bool are_there) {
   std::vector<int64_t> ids(place.size, -1);
@@ -221,7 +222,7 @@ void CheckCompileOptions(const ClientImpl& client, const CompileOptions& options
   }
 }
 
-// The plugin's ids of the devices that a program runs on, where they are to be said.
+// The plugin's ids of the devices that a program runs on; empty if the plugin shall choose.
 std::vector<int64_t> DeviceIds(const ClientImpl& client, const CompileOptions& options) {
   if (options.across_processes) return client.process_device_ids;
   if (options.num_replicas != 1 || options.num_partitions != 1) return {};
@@ -299,7 +300,7 @@ std::unique_ptr<Client> Client::Create(std::string_view platform, const ProcessP
       throw InvalidArgument(error.what());
     }
   }
-  // It never ran in a test: that takes several GPUs.
+  // This code is untested, since a test needs several GPUs.
   if (place && IsGpu(client->platform_) && !spec.topology) {
     spec.options["node_id"] = int64_t{place->rank};
     spec.options["num_nodes"] = int64_t{place->size};
@@ -388,7 +389,7 @@ std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
     impl_->plugin.Throw(error, "Compiling the program failed");
   }
   impl_->code.Worked(std::chrono::steady_clock::now() - start);
-  // Attribute names stand verbatim in text and in bytecode.
+  // Attribute names appear verbatim both in MLIR text and in bytecode.
   const bool may_donate = stablehlo.find("tf.aliasing_output") != std::string_view::npos ||
                           stablehlo.find("jax.buffer_donor") != std::string_view::npos ||
                           stablehlo.find("mhlo.input_output_alias") != std::string_view::npos;
@@ -410,7 +411,7 @@ std::unique_ptr<Executable> Client::Deserialize(std::string_view serialized,
   if (PJRT_Error* error = PJRT_TRY_CALL(impl_->plugin, PJRT_Executable_DeserializeAndLoad, args)) {
     impl_->plugin.Throw(error, "Loading a serialized executable failed");
   }
-  // It takes less time than a compile for as much code.
+  // Loading an executable takes less time than compiling as much code.
   impl_->code.Worked(4 * (std::chrono::steady_clock::now() - start));
   return std::make_unique<Executable>(impl_, args.loaded_executable, /*may_donate=*/true);
 }
@@ -426,7 +427,7 @@ std::string Client::CompileKey(const CompileOptions& options) const {
     const char* flags = std::getenv(name);
     if (flags == nullptr) continue;
     key.append(name).append("=").append(flags).append("\n");
-    // One that does not begin with a dash names a file of flags.
+    // A value that does not begin with a dash is the name of a file of flags.
     std::ifstream file;
     if (*flags != '-') file.open(flags);
     if (file.is_open()) {

@@ -15,8 +15,8 @@
 namespace torch_xla::runtime {
 namespace pjrt {
 
-// What the handles of this table point to. Descriptions of devices and bare executables are the
-// compiler's.
+// The objects behind the handles of this function table. Device descriptions and bare executables
+// are the compiler's own.
 
 struct PJRT_Device {
   PJRT_DeviceDescription* description;
@@ -25,8 +25,8 @@ struct PJRT_Device {
 struct PJRT_Client {
   PJRT_TopologyDescription* topology = nullptr;
   std::vector<PJRT_Device> devices;
-  std::vector<PJRT_Device*> handles;  // of all
-  std::vector<PJRT_Device*> own;      // all, or of several processes this one's
+  std::vector<PJRT_Device*> handles;  // of all devices
+  std::vector<PJRT_Device*> own;  // all devices; with several processes only this process's device
 };
 
 struct PJRT_Buffer {
@@ -56,7 +56,8 @@ const PJRT_Api& Table() { return g_compiler->plugin.api(); }
 
 // ---------------------------------------------------------------------------------------- errors
 
-// Errors of our own go out as PJRT_Error*, as the compiler's do; these are ours.
+// The table returns its own errors as PJRT_Error*, like the compiler's errors. This set tells which
+// ones are its own.
 struct OwnErrors {
   std::mutex mutex;
   std::set<const void*> live;
@@ -204,14 +205,14 @@ PJRT_Error* DimensionsOf(PJRT_Buffer_Dimensions_Args* args) {
   return nullptr;
 }
 
-// Who donates an array never looks at it again.
+// The runtime does not look at a donated array again.
 PJRT_Error* IsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
   args->is_deleted = false;
   return nullptr;
 }
 
 PJRT_Error* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  args->event = nullptr;  // of Event: ready
+  args->event = nullptr;  // an Event of null is ready
   return nullptr;
 }
 
@@ -229,7 +230,7 @@ struct DeviceRange {
 };
 
 // The devices that a program is compiled for. CompileOptionsProto: executable_build_options = 3,
-// with device_ordinal = 1 (of a program of one device), num_replicas = 4, num_partitions = 5.
+// with device_ordinal = 1 (for a program on one device), num_replicas = 4, num_partitions = 5.
 DeviceRange DevicesOf(std::string_view options) {
   size_t ordinal = 0, replicas = 1, partitions = 1;
   ProtoReader reader(options);
@@ -299,7 +300,7 @@ PJRT_Error* GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
   return nullptr;
 }
 
-// It goes with the loaded one.
+// It is destroyed together with the loaded executable.
 PJRT_Error* DestroyExecutable(PJRT_Executable_Destroy_Args* /*args*/) { return nullptr; }
 
 PJRT_Error* ExecutableDevices(PJRT_LoadedExecutable_AddressableDevices_Args* args) {
@@ -324,7 +325,7 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   PJRT_Api table{};
   table.struct_size = own.struct_size;
   table.pjrt_api_version = own.pjrt_api_version;
-  // Custom calls are registered with the compiler; all other extensions want devices.
+  // Custom calls are registered with the compiler; all other extensions need devices.
   for (auto* extension = own.extension_start; extension; extension = extension->next) {
     if (extension->type != PJRT_Extension_Type_FFI) continue;
     auto* ffi = new PJRT_FFI_Extension{};

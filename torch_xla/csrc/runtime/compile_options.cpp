@@ -5,7 +5,7 @@
 namespace torch_xla::runtime {
 namespace {
 
-// The two kinds of protobuf fields in use, and the encoding of both.
+// Writes the two kinds of protobuf fields that are needed.
 class ProtoWriter {
  public:
   ProtoWriter& Integer(int field, int64_t value) {
@@ -31,7 +31,7 @@ class ProtoWriter {
   std::string text_;
 };
 
-// XLA_FLAGS spells booleans "true" and "1", XLA's parser of overrides "True" alone.
+// XLA_FLAGS accepts the booleans "true" and "1", but XLA's parser of overrides only "True".
 std::string_view CapitalizeBool(std::string_view value) {
   if (value == "true") return "True";
   if (value == "false") return "False";

@@ -1,4 +1,4 @@
-// XLA's CompileOptionsProto, written by hand: it is the only message this runtime sends.
+// Encodes XLA's CompileOptionsProto by hand, since it is the only message that this runtime sends.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::runtime {
 
-/// `device_ids` are the plugin's global ids of the devices of the replicas of an unpartitioned
-/// program; without them a program gets the plugin's default assignment.
+/// `device_ids` are the plugin's global ids of the devices of an unpartitioned program's replicas.
+/// Without them the program gets the plugin's default assignment.
 std::string EncodeCompileOptions(const CompileOptions& options,
                                  std::span<const int64_t> device_ids);
 

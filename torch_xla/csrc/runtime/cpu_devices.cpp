@@ -14,7 +14,7 @@ int64_t CpuDeviceCount() {
   int count = 0;
   const char* end = text + std::strlen(text);
   const auto [rest, failure] = std::from_chars(text, end, count);
-  constexpr int kMost = 128;  // that a torch.device can number
+  constexpr int kMost = 128;  // the highest number of devices that torch.device can index
   if (failure != std::errc() || rest != end || count < 1 || count > kMost) {
     throw std::invalid_argument("CPU_NUM_DEVICES must be an integer from 1 to " +
                                 std::to_string(kMost) + ", got '" + std::string(text) + "'");

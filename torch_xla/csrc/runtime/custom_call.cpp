@@ -38,7 +38,7 @@ void PluginLibrary::RegisterCustomCall(std::string_view platform, const std::str
 }
 
 void Client::RegisterCustomCall(const std::string& name, void* handler) {
-  // XLA keeps handlers under its own platform names.
+  // XLA registers handlers under its own platform names.
   const std::string_view platform = impl_->host_memory ? "Host" : std::string_view(platform_);
   impl_->plugin.RegisterCustomCall(platform, name, handler);
 }

@@ -12,8 +12,8 @@ using namespace pjrt;
 
 namespace {
 
-// A ProfileOptions message: host_tracer_level (field 2) and device_tracer_level (3) as they are by
-// default, which version (5) 1 stands for, with the programs' text (enable_hlo_proto, 7).
+// A ProfileOptions message: version (field 5) 1 with the default host_tracer_level (2) and
+// device_tracer_level (3), and with enable_hlo_proto (7), which adds the programs' text.
 constexpr std::array<char, 8> kOptions = {0x10, 2, 0x18, 1, 0x28, 1, 0x38, 1};
 
 }  // namespace
@@ -46,7 +46,7 @@ void DeviceProfiler::Call(PLUGIN_Profiler_Function<Args> PLUGIN_Profiler_Api::* 
 std::unique_ptr<DeviceProfiler> DeviceProfiler::Start(const PluginLibrary& plugin) {
   auto* extension = reinterpret_cast<const PJRT_Profiler_Extension*>(
       plugin.FindExtension(PJRT_Extension_Type_Profiler));
-  // The extension and its table have grown at their ends.
+  // Newer plugins have longer extensions and tables.
   if (extension == nullptr ||
       extension->base.struct_size < offsetof(PJRT_Profiler_Extension, traceme_context_id) ||
       extension->profiler_api == nullptr ||

@@ -1,4 +1,4 @@
-// What a plugin's own profiler saw its devices do.
+// Records device activity with the plugin's own profiler.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,18 @@
 
 namespace torch_xla::runtime {
 
-/// A recording, from its start to Stop(). A process may have one at a time.
+/// A recording, from Start() to Stop(). A process may have only one at a time.
 class DeviceProfiler {
  public:
-  /// nullptr where the plugin has no profiler; throws runtime::Error where it cannot begin.
+  /// Starts a recording. Returns nullptr if the plugin has no profiler; throws runtime::Error if
+  /// the recording cannot start.
   static std::unique_ptr<DeviceProfiler> Start(const PluginLibrary& plugin);
-  /// Ends a recording that nobody wants.
+  /// Discards the recording if Stop() was not called.
   ~DeviceProfiler();
   DeviceProfiler(const DeviceProfiler&) = delete;
   DeviceProfiler& operator=(const DeviceProfiler&) = delete;
 
-  /// Ends it; returns the planes of the devices, a serialized XSpace. Once.
+  /// Ends the recording and returns the planes of the devices as a serialized XSpace. Call it once.
   std::string Stop();
 
  private:
@@ -27,7 +28,7 @@ class DeviceProfiler {
   template <typename Args>
   void Call(pjrt::PLUGIN_Profiler_Function<Args> pjrt::PLUGIN_Profiler_Api::* function,
             const char* what, std::type_identity_t<Args>& args) const;
-  /// Of the functions that take nothing but the profiler.
+  /// Calls a function that takes only the profiler.
   template <typename Args>
   void Call(pjrt::PLUGIN_Profiler_Function<Args> pjrt::PLUGIN_Profiler_Api::* function,
             const char* what) const;

@@ -1,5 +1,5 @@
-// The element types of XLA buffers and StableHLO tensors, and the facts about
-// them that need neither torch nor PJRT.
+// The element types of XLA buffers and StableHLO tensors, and their properties that need neither
+// torch nor PJRT.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +32,10 @@ enum class ElementType : uint8_t {
   kC128,
 };
 
-/// Bytes of one element; 0 for kInvalid.
+/// The size of one element in bytes; 0 for kInvalid.
 size_t ByteWidth(ElementType type);
 
-/// The MLIR spelling: "i1", "ui8", "f32", "complex<f32>", "f8E4M3FN", ….
+/// The name in MLIR: "i1", "ui8", "f32", "complex<f32>", "f8E4M3FN", ….
 std::string_view MlirName(ElementType type);
 
 constexpr bool IsComplex(ElementType t) {

@@ -1,5 +1,5 @@
-// Makers of runtime::Error, so that every message has one form:
-// "<what failed> (<CODE>): <reason>".
+// Makes runtime::Error objects, whose messages all have the form "<what failed> (<CODE>):
+// <reason>".
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace torch_xla::runtime {
 
-/// "INVALID_ARGUMENT" for 3, ….
+/// The name of an error code: "INVALID_ARGUMENT" for 3, ….
 std::string_view ErrorCodeName(int code);
 
 Error MakeError(pjrt::PJRT_Error_Code code, std::string_view what, std::string_view reason);

@@ -18,14 +18,14 @@ struct Callback {
   std::function<void(const Error*)> done;
 };
 
-/// What is told where there is no memory to say more; made before it is needed.
+/// The error to report if there is no memory for a proper one; made in advance.
 const Error& NoMemory() {
   static const auto& error = *new Error(
       MakeError(PJRT_Error_Code_RESOURCE_EXHAUSTED, kFailure, "there is no memory to say why"));
   return error;
 }
 
-/// On a thread of the plugin's, whose frames no exception may pass.
+/// Runs on a thread of the plugin, through whose frames no exception may pass.
 void RunCallback(PJRT_Error* error, void* user_arg) noexcept {
   std::unique_ptr<Callback> callback(static_cast<Callback*>(user_arg));
   if (error == nullptr) {

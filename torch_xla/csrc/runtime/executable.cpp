@@ -13,7 +13,7 @@ namespace {
 
 PJRT_LoadedExecutable* Handle(void* handle) { return static_cast<PJRT_LoadedExecutable*>(handle); }
 
-// The executable behind a loaded one; the caller of the C API owns it.
+// The executable behind a loaded executable. The caller of the C API owns it.
 class BareExecutable {
  public:
   BareExecutable(const PluginLibrary& plugin, void* loaded) : plugin_(plugin) {
@@ -36,7 +36,7 @@ class BareExecutable {
   PJRT_Executable* handle_ = nullptr;
 };
 
-// An array on the stack unless it is long: Execute runs for microseconds.
+// An array that is on the stack unless it is long, since Execute takes only microseconds.
 template <typename T>
 class SmallArray {
  public:
@@ -64,7 +64,7 @@ std::vector<size_t> OutputBytes(const PluginLibrary& plugin, PJRT_Executable* ex
     error = PJRT_TRY_CALL(plugin, PJRT_Executable_OutputDimensions, dims);
   }
   if (error != nullptr) {
-    // Without it every output buffer is asked for its size.
+    // Without these sizes every output buffer is asked for its size.
     plugin.Discard(error);
     return {};
   }
@@ -86,7 +86,7 @@ std::optional<Executable::Optimized> ReadOptimized(const PluginLibrary& plugin,
   args.executable = executable;
   args.program = &program;
   Executable::Optimized optimized;
-  // The first call tells the size, the second fills the memory.
+  // The first call returns the size, the second one fills the memory.
   for (int call = 0; call < 2; ++call) {
     if (PJRT_Error* error = PJRT_TRY_CALL(plugin, PJRT_Executable_OptimizedProgram, args)) {
       plugin.Discard(error);
@@ -106,7 +106,7 @@ std::optional<Executable::Optimized> ReadOptimized(const PluginLibrary& plugin,
 Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool may_donate)
     : client_(std::move(client)), handle_(handle), may_donate_(may_donate) {
   const PluginLibrary& plugin = client_->plugin;
-  // Not in the destructor's reach until the constructor is through.
+  // The destructor does not run if the constructor throws, so this guard destroys the handle.
   struct Guard {
     const PluginLibrary& plugin;
     void* handle;
@@ -148,7 +148,7 @@ Executable::Executable(std::shared_ptr<ClientImpl> client, void* handle, bool ma
     devices_.push_back(client_->IndexOf(devices.addressable_devices[i]));
   }
   if (devices_.size() > 1) {
-    // Serializing a whole optimized program is not free, so this is for programs that need it.
+    // Only programs that need it pay for the serialization of the optimized program.
     const auto optimized = ReadOptimized(plugin, executable.get());
     auto shape = optimized ? ReadProgramShape(optimized->format, optimized->code) : std::nullopt;
     if (shape) {
@@ -262,7 +262,7 @@ void Executable::Run(std::span<const std::span<Buffer* const>> arguments,
   }
   client_->code.Started();
   for (size_t d = 0; d < num_devices; ++d) {
-    // In this order, so that donated memory is not counted twice in the peak.
+    // Release consumed arguments first, so that the peak does not count donated memory twice.
     if (may_donate_) ReleaseConsumed(arguments[d]);
     results[d].done = Event(&plugin, events.data()[d]);
     TakeOutputs({outputs.data() + d * num_outputs_, num_outputs_}, devices_[d], results[d].outputs);

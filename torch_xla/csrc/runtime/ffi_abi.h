@@ -1,5 +1,6 @@
-// The part of the XLA FFI C ABI that a custom-call handler (api_version 4) needs: the frame it is
-// called with. Checked by tests/python/runtime/test_pjrt_abi.py like pjrt_abi.h; one field per line.
+// The part of the XLA FFI C ABI that a custom-call handler (api_version 4) needs: the call frame
+// and the types in it. tests/python/runtime/test_pjrt_abi.py checks it like pjrt_abi.h. Keep one
+// field per line.
 #pragma once
 
 #include "runtime/pjrt_abi.h"
@@ -104,7 +105,7 @@ struct XLA_FFI_ThreadPool_NumThreads_Args {
 };
 PJRT_STRUCT_SIZE(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
 
-/// Up to the last function in use; the framework's table is longer.
+/// Declared up to the last function that is used; the framework's table is longer.
 struct XLA_FFI_Api {
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -125,8 +126,8 @@ struct XLA_FFI_Api {
   XLA_FFI_Error* (*XLA_FFI_ThreadPool_NumThreads)(XLA_FFI_ThreadPool_NumThreads_Args* args);
 };
 
-/// A handler called with this extension answers it and returns nullptr: the version it was written
-/// for, and its traits. XLA refuses another version than its own, so answer with
+/// A handler that is called with this extension fills it in and returns nullptr: the API version
+/// that it was written for, and its traits. XLA refuses other versions than its own, so answer with
 /// `frame->api->api_version`.
 struct XLA_FFI_Metadata {
   size_t struct_size;
@@ -206,7 +207,7 @@ struct XLA_FFI_CallFrame {
   XLA_FFI_Attrs attrs;
   XLA_FFI_Future* future;
 };
-// The ABI itself stops counting before `future`.
+// The ABI's own size ends before `future`.
 PJRT_STRUCT_SIZE(XLA_FFI_CallFrame, attrs);
 
 }  // namespace torch_xla::runtime::pjrt

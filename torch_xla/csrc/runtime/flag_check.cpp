@@ -16,8 +16,8 @@
 namespace torch_xla::runtime {
 namespace {
 
-/// What `start` wrote to the standard error when it ended a child process that has these flags;
-/// empty where it did not, or took too long to say.
+/// Runs `start` in a child process with these flags. Returns what the child wrote to the standard
+/// error if it did not exit normally; empty if it did, or if it took too long.
 std::string LastWords(const char* flags, const std::function<void()>& start) {
   constexpr unsigned kSeconds = 20;
   int ends[2];
@@ -33,7 +33,7 @@ std::string LastWords(const char* flags, const std::function<void()>& start) {
     try {
       start();
     } catch (...) {
-      // The caller meets it, too.
+      // The caller will meet the same error.
     }
     _exit(0);
   }
@@ -52,8 +52,8 @@ std::string LastWords(const char* flags, const std::function<void()>& start) {
   return lived || (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) ? std::string() : words;
 }
 
-/// XLA's own words about the flags, without the prefix of a log; empty where they are about
-/// something else.
+/// XLA's message about the flags without the log prefix; empty if the message is about something
+/// else.
 std::string Reason(const std::string& words) {
   const size_t at = words.find("parse_flags_from_env");
   if (at == words.npos) return {};
@@ -70,7 +70,7 @@ void CheckXlaFlags(const std::function<void()>& start) {
   std::string reason = Reason(LastWords(flags, start));
   if (reason.empty()) return;
   if (reason.find("Flags::Parse") != reason.npos) {
-    // All known; XLA does not say whose value it is.
+    // All flags are known; XLA does not say which value is wrong.
     reason = "a value is not of its flag's type";
     std::istringstream words(flags);
     for (std::string word; words >> word;) {

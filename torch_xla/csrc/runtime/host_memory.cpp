@@ -20,7 +20,7 @@ namespace {
 
 using File = std::unique_ptr<std::FILE, decltype([](std::FILE* file) { std::fclose(file); })>;
 
-/// The most mappings of a process; 0 where the system has no such limit.
+/// The maximal number of mappings of a process; 0 if the system has no such limit.
 int64_t MaxMappings() {
   int64_t count = 0;
   const File file(std::fopen("/proc/sys/vm/max_map_count", "r"));
@@ -60,8 +60,8 @@ void KeepFreedMemory(const void* plugin) {
   for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}) {
     if (std::getenv(name)) return;
   }
-  // Above the first, glibc maps each block by itself; 32 MiB is the most that it takes. The
-  // second is how much each arena may keep.
+  // Above M_MMAP_THRESHOLD glibc makes a mapping for each block; 32 MiB is the largest threshold
+  // that it accepts. M_TRIM_THRESHOLD is the size that each arena may keep.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   KeepLargeBlocks(plugin);

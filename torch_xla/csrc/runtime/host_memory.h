@@ -1,23 +1,22 @@
-// The host's memory, which is a CPU device's, too.
+// The host's memory, which is also the memory of CPU devices.
 #pragma once
 
 namespace torch_xla::runtime {
 
-/// Lets malloc keep what a CPU device's buffers free for the next step: given back to the
-/// system, each page of it would fault again. `plugin` is an address in the library of that device.
-/// Does nothing where the user has tuned malloc by its environment variables, nor with another
-/// malloc than glibc's.
+/// Makes malloc keep the memory that a CPU device's buffers free for the next step: if it were
+/// returned to the system, each of its pages would fault again. `plugin` is an address in the
+/// library of that device. Does nothing if the user has tuned malloc by its environment variables,
+/// or with another malloc than glibc's.
 void KeepFreedMemory(const void* plugin);
 
-/// Gives back to the system what malloc keeps: what was freed is faulted in again where it is
-/// needed.
+/// Returns the free memory that malloc keeps to the system. Pages that are needed again will fault.
 void GiveBackFreedMemory();
 
-/// Whether the process holds over half of the memory mappings that the system allows it
-/// (Linux's vm.max_map_count, 65,530 by default). XLA:CPU maps each kernel of a program by
-/// itself, hundreds for a training step; at the limit nothing compiles any more, and a large
-/// allocation fails as well. Counting them takes up to 10 ms: asked again before 20 times the
-/// last count's time has passed, it says no.
+/// Whether the process holds more than half of the memory mappings that the system allows (Linux's
+/// vm.max_map_count). XLA:CPU makes a mapping for each kernel of a program, which are hundreds for
+/// a training step; at the limit no compilation works any more, and large allocations fail as well.
+/// Counting the mappings is slow, so after a count this returns false without counting until 20
+/// times the duration of the count has passed.
 bool MappingsAreScarce();
 
 }  // namespace torch_xla::runtime

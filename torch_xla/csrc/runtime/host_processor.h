@@ -1,4 +1,4 @@
-// What machine code for this host depends on.
+// The properties of the host's processor that machine code depends on.
 #pragma once
 
 #include <iosfwd>
@@ -6,10 +6,10 @@
 
 namespace torch_xla::runtime {
 
-/// Maker, model and features of the first processor in a text like /proc/cpuinfo's.
+/// Maker, model and features of the first processor in a text like /proc/cpuinfo.
 std::string DescribeProcessor(std::istream& cpuinfo);
 
-/// Those of this host; nothing where the system does not tell.
+/// The description of this host's processor; empty if the system does not tell.
 const std::string& HostProcessor();
 
 }  // namespace torch_xla::runtime

@@ -16,7 +16,8 @@ PJRT_Error* Report(const Args& args, PJRT_Error_Code code, const std::string& me
   return (*args.callback_error)(code, message.data(), message.size());
 }
 
-/// What `call` returns; an exception as the plugin's error, for none may reach the plugin.
+/// Returns the result of `call`. Turns exceptions into errors of the plugin, since no exception may
+/// reach the plugin.
 template <typename Args, typename Call>
 PJRT_Error* Guarded(const Args& args, const Call& call) {
   try {

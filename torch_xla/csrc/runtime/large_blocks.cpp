@@ -30,24 +30,25 @@ namespace torch_xla::runtime {
 namespace {
 
 constexpr size_t kLarge = 1 << 20;
-constexpr size_t kHuge = 32 << 20;  // worth asking for large pages
+constexpr size_t kHuge = 32 << 20;  // large enough to ask for huge pages
 
 // ---------------------------------------------------------------- the blocks
 
-/// What lies before a block, in its first page. Blocks are mappings of their own: an arena of
-/// malloc's keeps what one thread frees, and another's grows by what is needed instead.
+/// The header in front of a block, in its first page. Each block is a mapping of its own. An arena
+/// of malloc would keep what one thread frees, while another thread's arena grows by what is
+/// needed.
 struct alignas(64) Block {
   static constexpr uint64_t kMark = 0x6c62'2d61'6c78'5f74;
 
   uint64_t mark, place;
-  size_t room;  // behind this
+  size_t room;  // size of the memory after the header
 
   static size_t PageSize() {
     static const size_t size = sysconf(_SC_PAGESIZE);
     return size;
   }
 
-  /// Null where the system has none.
+  /// Returns null if the system has no memory.
   static Block* Map(size_t size) {
     const size_t bytes = (size + sizeof(Block) + PageSize() - 1) / PageSize() * PageSize();
     void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -56,7 +57,7 @@ struct alignas(64) Block {
     return new (at) Block{kMark, reinterpret_cast<uintptr_t>(at), bytes - sizeof(Block)};
   }
 
-  /// That of memory which the library frees; null where it had it otherwise.
+  /// The block of memory that the library frees; null if the memory was allocated in another way.
   static Block* Of(void* data) {
     if (reinterpret_cast<uintptr_t>(data) % PageSize() != sizeof(Block)) return nullptr;
     Block* block = static_cast<Block*>(data) - 1;  // in the same page
@@ -68,8 +69,7 @@ struct alignas(64) Block {
   void Unmap() { munmap(this, room + sizeof(Block)); }
 
  private:
-  /// Fewer pages fault, and fewer have to be found again, where the system has large ones on
-  /// demand.
+  /// With huge pages on demand fewer pages fault.
   static void AskForLargePages(void* at, size_t size) {
     constexpr uintptr_t kPage = 2 << 20;
     const uintptr_t begin = (reinterpret_cast<uintptr_t>(at) + kPage - 1) / kPage * kPage;
@@ -78,12 +78,12 @@ struct alignas(64) Block {
   }
 };
 
-/// Does nothing while another thread is in it: in a process that was forked off one where a thread
-/// was, it is so for ever.
+/// Does nothing while another thread is in it. After a fork in such a moment that holds for ever.
 class KeptBlocks {
  public:
-  /// The smallest that fits, without half of it or more being wasted. Where there is none, as much
-  /// as is needed is unmapped, the oldest first: what is kept must not add to it.
+  /// Returns the smallest block that fits, if less than half of it is wasted. If there is none,
+  /// unmaps as much memory as is needed, oldest blocks first, so that the kept blocks do not add to
+  /// the memory in use.
   Block* Take(size_t size) {
     for (bool paused = false;; paused = true) {
       {
@@ -105,10 +105,10 @@ class KeptBlocks {
     }
   }
 
-  /// The library has it.
+  /// Notes that the library uses the block.
   void AddUsed(const Block& block) { used_ += block.room; }
 
-  /// Whether it is kept, and not to be unmapped.
+  /// Whether the block is kept; else the caller must unmap it.
   bool Keep(Block* block) {
     used_ -= block->room;
     std::unique_lock lock(mutex_, std::try_to_lock);
@@ -125,9 +125,10 @@ class KeptBlocks {
   }
 
  private:
-  /// How long to wait for a block that is about to be freed. A plugin says that a program has run
-  /// before it frees the program's memory, and the thread that does may lose its core to the one
-  /// that is told, and runs the next: both programs' memory would be there at once, and be kept.
+  /// Decides how long to wait for a block that is about to be freed. A plugin reports that a
+  /// program has run before it frees the program's memory. The thread that frees it may lose its
+  /// core to the thread that got the report and runs the next program. Then the memory of both
+  /// programs would exist at once, and be kept.
   class Patience {
    public:
     /// Whether to look again a little later.
@@ -143,18 +144,18 @@ class KeptBlocks {
       if (++pauses_ == kMost) rest_ = std::min(2 * rest_, kLongestRest);
       return true;
     }
-    /// There was one, later.
+    /// Tells that waiting has found a block.
     void Succeeded() { rest_ = kRest; }
 
    private:
     using Clock = std::chrono::steady_clock;
     static constexpr Clock::duration kRest = std::chrono::milliseconds(50);
     int pauses_ = 0;
-    Clock::duration rest_ = kRest;  // longer after each time that it was in vain
+    Clock::duration rest_ = kRest;  // grows after each wait in vain
     Clock::time_point next_ = Clock::time_point::min();
   };
 
-  /// Null where none fits.
+  /// Returns null if no block fits.
   Block* Find(size_t size) {
     Block** best = nullptr;
     for (Block*& block : std::span(blocks_.data(), count_)) {
@@ -168,7 +169,7 @@ class KeptBlocks {
     return block;
   }
 
-  /// At least so many bytes, if there are.
+  /// Unmaps at least `size` bytes, if there are as many.
   void Unmap(size_t size) {
     size_t bytes = 0, blocks = 0;
     for (; blocks < count_ && bytes < size; ++blocks) {
@@ -180,9 +181,10 @@ class KeptBlocks {
   }
 
   std::mutex mutex_;
-  std::array<Block*, 64> blocks_;  // the oldest first
+  std::array<Block*, 64> blocks_;  // oldest first
   size_t count_ = 0;
-  std::atomic<size_t> missed_ = 0;  // bytes needed while another thread was in it: to be unmapped
+  std::atomic<size_t> missed_ = 0;  // bytes requested while another thread was in it; to be
+                                    // unmapped
   std::atomic<size_t> used_ = 0;    // bytes
   Patience patience_;
 };
@@ -235,22 +237,23 @@ size_t UsableSize(void* data) {
   return block ? block->room : malloc_usable_size(data);
 }
 
-// ---------------------------------------------------------------- how it comes to call that
+// ---------------------------------------------------------------- how the library's calls are
+// redirected
 
 struct Replacement {
   std::string_view name;
   void *original, *replacement;
 };
 
-/// A place where the library has the address of a function.
+/// A slot in which the library stores the address of a function.
 struct Slot {
   void** at;
   void* replacement;
 };
 
-/// The slots of what a loaded library imports, in the order of the replacements: of calls, and of
-/// addresses that it takes. None where it has one of these functions from elsewhere: another malloc
-/// is left alone.
+/// The slots of the functions that a loaded library imports, in the order of the replacements, for
+/// calls and for taken addresses. Returns none if the library imports one of these functions from
+/// another malloc, which is left alone.
 std::vector<Slot> SlotsOf(const link_map& library, std::span<const Replacement> replacements) {
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
@@ -258,9 +261,9 @@ std::vector<Slot> SlotsOf(const link_map& library, std::span<const Replacement> 
     const ElfW(Rela) * entries = nullptr;
     size_t bytes = 0;
   } calls, addresses;
-  size_t relative = 0;  // so many addresses, the first, have no name
+  size_t relative = 0;  // number of addresses without a name, which come first
   for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
-    const auto address = entry->d_un.d_ptr;  // glibc has added where the library lies
+    const auto address = entry->d_un.d_ptr;  // glibc has added the library's base address
     const auto* table = reinterpret_cast<const ElfW(Rela)*>(address);
     if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
     if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(address);
@@ -294,7 +297,7 @@ std::vector<Slot> SlotsOf(const link_map& library, std::span<const Replacement> 
   return slots;
 }
 
-/// The pages of slots that the linker made read-only, writable for as long as this lives.
+/// While it lives, the slots' pages that the linker made read-only are writable.
 class WritablePages {
  public:
   WritablePages(const link_map& library, const std::vector<Slot>& slots) {
@@ -316,7 +319,7 @@ class WritablePages {
   WritablePages(const WritablePages&) = delete;
   WritablePages& operator=(const WritablePages&) = delete;
 
-  /// Whether all of them could be made so.
+  /// Whether all pages became writable.
   bool all() const { return all_; }
 
  private:
@@ -328,11 +331,12 @@ class WritablePages {
 
 void KeepLargeBlocks(const void* address) {
   const link_map* library = LibraryOf(address);
-  // Our own calls of free() have to reach it.
+  // This library's own calls of free() must reach glibc's.
   if (!library || library == LibraryOf(reinterpret_cast<const void*>(&KeepLargeBlocks))) return;
   void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
   if (!libc) return;
-  // Other threads of the library run meanwhile: who takes blocks back comes before who gives them.
+  // Other threads of the library run meanwhile, so the functions that take blocks back must be
+  // replaced before those that hand blocks out.
   const Replacement replacements[] = {
       {"free", dlsym(libc, "free"), reinterpret_cast<void*>(&Free)},
       {"realloc", dlsym(libc, "realloc"), reinterpret_cast<void*>(&Realloc)},
@@ -341,7 +345,7 @@ void KeepLargeBlocks(const void* address) {
       {"posix_memalign", dlsym(libc, "posix_memalign"), reinterpret_cast<void*>(&Memalign)},
       {"aligned_alloc", dlsym(libc, "aligned_alloc"), reinterpret_cast<void*>(&AlignedAlloc)}};
   const std::vector<Slot> slots = SlotsOf(*library, replacements);
-  // All or none: a block of ours that reaches glibc's free() ends the process.
+  // Replace all slots or none: a block of ours that reaches glibc's free() would end the process.
   const WritablePages pages(*library, slots);
   if (!pages.all()) return;
   for (const Slot& slot : slots) {

@@ -17,7 +17,7 @@
 namespace torch_xla::runtime {
 namespace {
 
-/// Whether the linker has written into the code, too: its pages are not those of the file.
+/// Whether the linker has written into the code, so that its pages differ from the file.
 bool HasRelocatedCode(const link_map& library) {
   for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
     if (entry->d_tag == DT_TEXTREL) return true;
@@ -26,7 +26,8 @@ bool HasRelocatedCode(const link_map& library) {
   return false;
 }
 
-/// Calls `use` with the address and the description of each segment of a library, if there is one.
+/// Calls `use` with the address and the description of each segment of the library, if it is not
+/// null.
 template <typename Use>
 void ForEachSegment(const link_map* library, Use use) {
   if (!library) return;
@@ -43,7 +44,7 @@ void ForEachSegment(const link_map* library, Use use) {
       &data);
 }
 
-constexpr std::string_view kGnu("GNU", 4);  // its end is a part of it
+constexpr std::string_view kGnu("GNU", 4);  // including its terminating zero
 
 constexpr size_t Padded(size_t size) { return (size + 3) / 4 * 4; }
 
@@ -59,8 +60,8 @@ const link_map* LibraryOf(const void* address) {
 std::string BuildIdOf(const void* address) {
   std::string id;
   ForEachSegment(LibraryOf(address), [&](uintptr_t begin, const ElfW(Phdr) & segment) {
-    // Some linkers put it into one with notes of another alignment, whose sizes are multiples of
-    // both.
+    // Some linkers put the id into a segment with notes of another alignment. The sizes of these
+    // notes are multiples of both alignments.
     if (segment.p_type != PT_NOTE) return;
     for (uintptr_t at = begin; at + sizeof(ElfW(Nhdr)) <= begin + segment.p_memsz;) {
       const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
@@ -115,7 +116,7 @@ void GiveBackCode(const void*) {}
 
 namespace torch_xla::runtime {
 
-// It takes one or two milliseconds.
+// Giving the code back takes one or two milliseconds, so do it rarely.
 void CompilerCode::Worked(std::chrono::nanoseconds time) {
   constexpr std::chrono::nanoseconds kLong = std::chrono::milliseconds(100);
   constexpr std::chrono::nanoseconds kShort = std::chrono::milliseconds(10);

@@ -1,4 +1,4 @@
-// The shared libraries of this process, as the dynamic linker has them.
+// The shared libraries of this process, as the dynamic linker describes them.
 #pragma once
 
 #include <atomic>
@@ -9,31 +9,30 @@ struct link_map;
 
 namespace torch_xla::runtime {
 
-/// The loaded library that an address lies in; null for none, and where the system does not tell.
+/// The loaded library that contains the address; null if there is none or the system does not tell.
 const link_map* LibraryOf(const void* address);
 
-/// What the linker wrote into the library at `address` to tell its content from others', in
-/// hexadecimal digits; empty where it wrote nothing.
+/// The build id of the library at `address` in hexadecimal digits; empty if it has none.
 std::string BuildIdOf(const void* address);
 
-/// Whether the dynamic linker has made an address of the library read-only, having written it.
+/// Whether the dynamic linker wrote to this address of the library and then made it read-only.
 bool BecameReadOnly(const link_map* library, const void* address);
 
-/// Gives the pages of the code and constants of the library at `address` back to the system, which
-/// keeps them as a part of the file and maps those that are used again. Making a client and
-/// compiling use code of XLA and LLVM by the tens of megabytes that no step uses.
+/// Returns the pages of the code and constants of the library at `address` to the system, which
+/// maps pages from the file again when they are used. Making a client and compiling use tens of
+/// megabytes of XLA's and LLVM's code that no step needs.
 void GiveBackCode(const void* address);
 
-/// Says when to give back the code of a compiler: once it has worked for long, and once programs
-/// run again and again after shorter work. Any thread may call it.
+/// Decides when to give back the code of a compiler: after it has worked for long, or, after
+/// shorter work, once programs have been started several times. Thread-safe.
 class CompilerCode {
  public:
-  /// Of the library at `address`.
+  /// For the library at `address`.
   explicit CompilerCode(const void* address) : address_(address) {}
 
-  /// It has compiled or loaded programs for so long.
+  /// Notes that the compiler has compiled or loaded programs for this time.
   void Worked(std::chrono::nanoseconds time);
-  /// A program was started.
+  /// Notes the start of a program.
   void Started() {
     if (starts_left_.load(std::memory_order_relaxed) > 0) CountStart();
   }

@@ -1,6 +1,6 @@
-// The part of the PJRT C ABI that this runtime uses, declared from the published numbers: names,
-// field order and slot order are the ABI's own. tests/python/runtime/test_pjrt_abi.py checks every
-// size, offset, slot and enumerator below against the tables of the PyPI package `pypjrt`.
+// The part of the PJRT C ABI that this runtime uses, declared from the published numbers. Names,
+// field order and slot order are the ABI's own. tests/python/runtime/test_pjrt_abi.py compares
+// every size, offset, slot and enumerator below with the tables of the PyPI package `pypjrt`.
 //
 // Keep one field per line: the test reads this file.
 #pragma once
@@ -12,7 +12,7 @@
 namespace torch_xla::runtime::pjrt {
 
 inline constexpr int kApiMajor = 0;
-/// The function table was reordered in 0.57; before that no slot can be trusted.
+/// The function table was reordered in 0.57; before that version no slot can be trusted.
 inline constexpr int kOldestApiMinor = 57;
 
 struct PJRT_Error;
@@ -30,8 +30,8 @@ struct PJRT_TopologyDescription;
 struct PLUGIN_Profiler;
 struct PLUGIN_Profiler_Error;
 
-/// What goes in `struct_size`: the ABI counts up to the end of the last field, without the
-/// padding that sizeof adds.
+/// The value for `struct_size`: the ABI counts up to the end of the last field, without the padding
+/// that sizeof adds.
 template <typename T>
 inline constexpr size_t kStructSize = 0;
 #define PJRT_STRUCT_SIZE(type, last_field)    \
@@ -183,7 +183,7 @@ PJRT_STRUCT_SIZE(PJRT_Event_OnReady_Args, user_arg);
 
 // ---------------------------------------------------------------------------- client and devices
 
-// The plugin gives it to a callback, which makes its error by it.
+// The plugin passes this function to a callback, which calls it to make an error.
 using PJRT_CallbackError = PJRT_Error* (*)(PJRT_Error_Code code, const char* message,
                                            size_t message_size);
 
@@ -862,7 +862,7 @@ PJRT_STRUCT_SIZE(PJRT_Compile_Args, executable);
 
 // ------------------------------------------------------------------------------------ extensions
 
-/// Every function but two returns an error, owned by the caller, or nullptr.
+/// Every function except two returns nullptr or an error, which the caller owns.
 template <typename Args>
 using PJRT_Function = PJRT_Error* (*)(Args* args);
 
@@ -899,7 +899,7 @@ struct PJRT_FFI_Extension {
 };
 PJRT_STRUCT_SIZE(PJRT_FFI_Extension, register_handler);
 
-// The profiler has errors of its own.
+// The profiler has its own error type.
 struct PLUGIN_Profiler_Error_Destroy_Args {
   size_t struct_size;
   void* priv;
@@ -979,7 +979,7 @@ PJRT_STRUCT_SIZE(PJRT_Profiler_Extension, traceme_context_id);
 
 // ---------------------------------------------------------------------------- function table
 
-/// A slot of type void* is there for its place only.
+/// A slot of type void* is not used and only keeps the position of the others.
 struct PJRT_Api {
   size_t struct_size;
   PJRT_Extension_Base* extension_start;
@@ -1128,9 +1128,9 @@ struct PJRT_Api {
 };
 PJRT_STRUCT_SIZE(PJRT_Api, PJRT_Executable_ParameterMemoryKinds);
 
-/// An argument struct ready for a call: zeroed, `struct_size` set. A plugin newer than this header
-/// refuses a struct that lacks the fields it has appended since, so room for them is added; zero is
-/// the ABI's default for a field its caller does not know. Older plugins ignore the excess.
+/// A zeroed argument struct with `struct_size` set. A plugin newer than this header refuses a
+/// struct without the fields that it has appended since, so room for them is added. Zero is the
+/// ABI's default for fields that the caller does not know. Older plugins ignore the excess.
 template <typename T>
 struct Args : T {
   std::byte later_fields[64];

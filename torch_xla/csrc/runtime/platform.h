@@ -1,43 +1,43 @@
-// What a platform is like, by its name in upper case (Client::platform()). Names are compared here
-// and nowhere else: who needs to know something asks for it by what it is.
+// The properties of a platform, by its name in upper case (Client::platform()). Only this file
+// compares names; other code asks for a property.
 #pragma once
 
 #include <string_view>
 
 namespace torch_xla::runtime {
 
-/// The host itself: programs, which XLA:CPU compiles, run in its memory.
+/// The host itself: XLA:CPU compiles programs, which run in the host's memory.
 inline bool IsHost(std::string_view platform) { return platform == "CPU"; }
 
 inline bool IsGpu(std::string_view platform) { return platform == "CUDA" || platform == "ROCM"; }
 
-/// The devices carry collectives themselves, those of several processes in one program.
+/// The devices can run collectives, even those of several processes in one program.
 inline bool HasInterconnect(std::string_view platform) { return !IsHost(platform); }
 
-/// What has 64 bits is a pair of 32 bits: there are neither products of matrices of it nor all of
-/// the collectives.
+/// 64-bit integers are pairs of 32 bits, for which there are no matrix products and not all of the
+/// collectives.
 inline bool HasLongsInPairs(std::string_view platform) { return platform == "TPU"; }
 
-/// From documentation: it never ran on one.
+/// From the documentation; not tested on such a device.
 inline bool LacksDouble(std::string_view platform) { return platform == "TPU"; }
 
-/// A program's kernels are recorded with the addresses of its arrays, and recorded anew, at some
-/// cost, where these are not those of the run before.
+/// The kernels of a program are recorded together with the addresses of its arrays, and recorded
+/// again, at some cost, if the addresses differ from the previous run.
 inline bool RecordsAddresses(std::string_view platform) { return IsGpu(platform); }
 
-/// Products of float matrices are of TF32, if nothing else is asked for.
+/// Products of float matrices use TF32 by default.
 inline bool RoundsToTf32(std::string_view platform) { return IsGpu(platform); }
 
-/// Its compiler leaves a float that is rounded to a smaller type, and back, as it was, unless it is
-/// told not to.
+/// By default the compiler removes a conversion of a float to a smaller type and back, so the
+/// rounding is lost.
 inline bool SkipsRounding(std::string_view platform) {
   return IsGpu(platform) || platform == "TPU";
 }
 
-/// Its plugin has the custom calls of cuDNN.
+/// The plugin has the custom calls of cuDNN.
 inline bool HasCudnn(std::string_view platform) { return platform == "CUDA"; }
 
-/// How to get its plugin; empty where nobody knows.
+/// The command that installs the plugin; empty if it is unknown.
 inline std::string_view InstallHint(std::string_view platform) {
   if (platform == "CPU") return "pip install fastatomstruct-xla-cpu";
   if (platform == "CUDA") {

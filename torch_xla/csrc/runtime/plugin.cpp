@@ -68,7 +68,7 @@ PluginSpec FindPlugin(std::string_view platform) {
       known_platforms += known;
     }
   }
-  // The variable replaces the library alone; options belong to the platform.
+  // The variable replaces only the library; the options belong to the platform.
   if (std::string library = debug::EnvPath(variable.c_str()); !library.empty()) {
     spec.library = std::move(library);
   }

@@ -1,4 +1,4 @@
-// Where the plugin of a platform is found.
+// Finds the plugin of a platform.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,26 @@ using OptionValue = std::variant<std::string, int64_t, bool, float, std::vector<
 struct PluginSpec {
   std::string library;                         // path of the shared library
   std::map<std::string, OptionValue> options;  // PJRT create options
-  /// Where set: devices that are not there, by the plugin's own name of how many and which; the
-  /// options are the topology's then. See compile_only.h.
+  /// If set, the devices are virtual: the plugin's name of a topology, to which the options then
+  /// belong. See compile_only.h.
   std::optional<std::string> topology = std::nullopt;
 };
 
-/// How platforms are spelled: "cuda" is "CUDA".
+/// The canonical spelling of platforms: "cuda" becomes "CUDA".
 std::string UpperCase(std::string_view text);
 
-/// Makes `platform` (upper case) known; the last registration wins. The Python
-/// package registers what it finds (entry points, wheels) at import.
+/// Registers `platform` (upper case); the last registration wins. The Python package registers the
+/// plugins that it finds (entry points, wheels) at import.
 void AddPlugin(std::string_view platform, PluginSpec spec);
 
-/// The spec for `platform`: PJRT_<NAME>_LIBRARY_PATH first, then what was added.
-/// Throws runtime::Error naming what was tried and how to install it.
+/// The spec of `platform`. PJRT_<NAME>_LIBRARY_PATH overrides the registered library. Throws a
+/// runtime::Error that names what was tried and how to install the plugin.
 PluginSpec FindPlugin(std::string_view platform);
 
-/// Platform and library of each candidate that has one, in their order. The files need not be
-/// there.
+/// Platform and library of each candidate with a library, in order. The files need not exist.
 std::vector<std::pair<std::string, std::string>> KnownLibraries();
 
-/// PJRT_DEVICE, else the registered accelerators in order of registration (CPU last).
+/// PJRT_DEVICE, or else the registered accelerators in order of registration, and the CPU last.
 std::vector<std::string> CandidatePlatforms();
 
 }  // namespace torch_xla::runtime

@@ -36,7 +36,7 @@ void PluginLibrary::WatchForks() {
 }
 
 const PluginLibrary& PluginLibrary::Load(const std::string& path) {
-  // Leaked: clients in static storage may be destroyed after any static here.
+  // Never destroyed: clients in static storage may be destroyed after any static object here.
   static auto& mutex = *new std::mutex;
   static auto& libraries = *new std::map<std::string, std::unique_ptr<PluginLibrary>>;
   std::error_code ignored;
@@ -48,8 +48,8 @@ const PluginLibrary& PluginLibrary::Load(const std::string& path) {
   if (found == libraries.end()) {
     std::unique_ptr<PluginLibrary> library(new PluginLibrary(key));
     found = libraries.emplace(key, std::move(library)).first;
-    // Handlers run in reverse order, so this one runs before the destructors of the static objects
-    // that the library made while it was loaded and initialized.
+    // Exit handlers run in reverse order, so this one runs before the destructors of the static
+    // objects that the library made while it was loaded and initialized.
     std::atexit([] { g_exiting = true; });
   }
   return *found->second;
@@ -60,10 +60,10 @@ const PluginLibrary& PluginLibrary::Over(const PluginLibrary& library, const PJR
 }
 
 PluginLibrary::PluginLibrary(const std::string& path) : path_(path) {
-  // XLA logs its start-up at INFO otherwise.
+  // Otherwise XLA logs its start-up at level INFO.
   setenv("TF_CPP_MIN_LOG_LEVEL", "3", /*overwrite=*/0);
 
-  // A bare name is left to the dynamic linker's search.
+  // The dynamic linker searches for a bare name.
   if (path.find('/') != std::string::npos && !std::filesystem::exists(path)) {
     throw MakeError(PJRT_Error_Code_NOT_FOUND, "Cannot load the PJRT plugin " + path,
                     "there is no such file");
@@ -115,8 +115,8 @@ std::string PluginLibrary::ApiVersion() const {
 }
 
 std::string PluginLibrary::Fingerprint() const {
-  // The wheels carry no build id. The head and tail of an ELF file hold the offsets and sizes of
-  // all its parts, which two builds do not share.
+  // The wheels have no build id. The head and tail of an ELF file contain the offsets and sizes of
+  // all its parts, in which two builds differ.
   constexpr std::streamoff kSample = 64 << 10;
   std::ifstream file(path_, std::ios::binary | std::ios::ate);
   const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;

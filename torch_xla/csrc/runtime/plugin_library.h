@@ -1,4 +1,4 @@
-// One loaded PJRT plugin library and its function table.
+// A loaded PJRT plugin library and its function table.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@ namespace torch_xla::runtime {
 
 class PluginLibrary {
  public:
-  /// Loads and initializes the library at `path`, once per process. It is never unloaded: XLA
+  /// Loads and initializes the library at `path`, once per process. It is never unloaded, since XLA
   /// leaves threads and registrations behind that outlive every client.
   static const PluginLibrary& Load(const std::string& path);
-  /// The same library with another function table, which is over its own.
+  /// The same library with another function table, which calls the library's own table.
   static const PluginLibrary& Over(const PluginLibrary& library, const pjrt::PJRT_Api& api);
 
   const std::string& path() const { return path_; }
   const pjrt::PJRT_Api& api() const { return api_; }
-  std::string ApiVersion() const;  // "0.106"
+  std::string ApiVersion() const;  // for example "0.106"
   int ApiMinor() const { return api_.pjrt_api_version.minor_version; }
-  /// Tells builds apart that call themselves by the same version (CPU plugins do).
+  /// Distinguishes builds with the same version (as CPU plugins have).
   std::string Fingerprint() const;
 
   template <typename Args>
@@ -32,7 +32,7 @@ class PluginLibrary {
     return api_.*slot != nullptr;
   }
 
-  /// Calls a function of the table and returns its error, to be given to Throw or Discard.
+  /// Calls a function of the table and returns its error, which must be passed to Throw or Discard.
   template <typename Args>
   pjrt::PJRT_Error* TryCall(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot, const char* name,
                             std::type_identity_t<Args>& args) const {
@@ -40,15 +40,15 @@ class PluginLibrary {
     return (api_.*slot)(&args);
   }
 
-  /// The same, throwing runtime::Error with the function's name.
+  /// The same, but throws a runtime::Error with the function's name.
   template <typename Args>
   void Call(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot, const char* name,
             std::type_identity_t<Args>& args) const {
     if (pjrt::PJRT_Error* error = TryCall(slot, name, args)) Throw(error, name);
   }
 
-  /// For destructors: does nothing where the slot is missing, the process is exiting, or the plugin
-  /// is not alive in it (Forked).
+  /// For destructors: does nothing if the slot is missing, the process is exiting, or the process
+  /// was forked (Forked).
   template <typename Args>
   void Destroy(pjrt::PJRT_Function<Args> pjrt::PJRT_Api::* slot,
                std::type_identity_t<Args>& args) const noexcept {
@@ -67,12 +67,12 @@ class PluginLibrary {
   /// Custom calls are registered per library, not per client.
   void RegisterCustomCall(std::string_view platform, const std::string& name, void* handler) const;
 
-  /// True once the plugin's own static objects may be gone; nothing of it may be called then.
+  /// True once the plugin's static objects may be gone; then none of its functions may be called.
   static bool ProcessIsExiting();
-  /// Whether this process was forked off one with a client: it has the plugin's objects, but none
-  /// of the threads that work on them, and locks stay as those threads held them.
+  /// Whether this process was forked from a process with a client. It then has the plugin's
+  /// objects, but none of the threads that work on them, and locks stay as those threads held them.
   static bool Forked() { return forked_.load(std::memory_order_relaxed); }
-  /// From now on forked children are told apart: there is a client.
+  /// Called when there is a client: from now on Forked() is true in forked children.
   static void WatchForks();
 
  private:
@@ -82,13 +82,13 @@ class PluginLibrary {
   inline static std::atomic<bool> forked_{false};
 
   std::string path_;
-  // A copy as long as this header's table: what an older plugin lacks is nullptr in it.
+  // A copy as long as this header's table; functions that an older plugin lacks are nullptr in it.
   pjrt::PJRT_Api api_{};
   mutable std::mutex custom_calls_mutex_;
   mutable std::map<std::string, void*, std::less<>> custom_calls_;
 };
 
-/// `function` is a slot of PJRT_Api; its name goes into the error.
+/// `function` is a slot of PJRT_Api; the error message contains its name.
 #define PJRT_CALL(plugin, function, args) \
   (plugin).Call(&::torch_xla::runtime::pjrt::PJRT_Api::function, #function, args)
 #define PJRT_TRY_CALL(plugin, function, args) \

@@ -8,7 +8,7 @@
 namespace torch_xla::runtime {
 namespace {
 
-// Reads on in a repeated integer field, which may be packed.
+// Reads a value of a repeated integer field, which may be packed.
 void AppendIntegers(ProtoReader& reader, int field, std::vector<int64_t>& values) {
   if (reader.IsInteger(field)) {
     values.push_back(static_cast<int64_t>(reader.value()));
@@ -20,8 +20,8 @@ void AppendIntegers(ProtoReader& reader, int field, std::vector<int64_t>& values
   }
 }
 
-// Bytes of one element by xla.PrimitiveType, which FFI numbers alike; 0 where the runtime has no
-// such type.
+// The size of one element by xla.PrimitiveType, which has the same numbers as FFI's types; 0 if the
+// runtime has no such type.
 int64_t PrimitiveTypeBytes(uint64_t type) {
   using namespace pjrt;
   switch (type) {
@@ -70,7 +70,8 @@ int64_t ShapeBytes(std::string_view shape) {
   return reader.ok() && width != 0 ? width * elements : -1;
 }
 
-// 0 … n - 1 as an array of dimensions `dims`, transposed by `order`, in row-major order.
+// The numbers 0 … n - 1 as an array of dimensions `dims`, transposed by `order`, in row-major
+// order.
 std::vector<int64_t> TransposedIota(const std::vector<int64_t>& dims,
                                     const std::vector<int64_t>& order) {
   const size_t rank = dims.size();
@@ -122,13 +123,14 @@ std::optional<OutputSharding> ReadSharding(std::string_view text) {
     if (!IsPermutation(order, iota.size())) return std::nullopt;
     sharding.devices = TransposedIota(iota, order);
   }
-  // Groups of devices that hold the same; of other kinds (manual) there are none here.
+  // Subgroups of devices that hold the same tile; other kinds of subgroups (manual) do not occur
+  // here.
   if (!subgroups.empty() && subgroups != std::vector<int64_t>{kReplicated}) return std::nullopt;
   if (copies_last || !subgroups.empty()) sharding.tiles.pop_back();
   return sharding;
 }
 
-// One OpSharding, or a tuple of them: type = 1, tuple_shardings = 5.
+// A single OpSharding, or a tuple of them: type = 1, tuple_shardings = 5.
 std::optional<std::vector<OutputSharding>> ReadShardings(std::string_view text) {
   constexpr uint64_t kTuple = 2;
   uint64_t type = 0;

@@ -1,4 +1,4 @@
-// Reads protobuf messages by the numbers of their fields.
+// Reads protobuf messages by field number.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace torch_xla::runtime {
 
-/// Walks over the fields of one protobuf message.
+/// Iterates over the fields of a protobuf message.
 class ProtoReader {
  public:
   explicit ProtoReader(std::string_view text) : rest_(text) {}
 
-  /// False at the end and at malformed input; `ok()` tells which.
+  /// Moves to the next field. Returns false at the end and for malformed input; ok() tells which.
   bool Next() {
     if (rest_.empty()) return false;
     const uint64_t tag = Varint();
@@ -37,7 +37,7 @@ class ProtoReader {
   }
   bool ok() const { return ok_; }
   bool done() const { return rest_.empty(); }
-  /// Bytes after the field that was read last.
+  /// Number of bytes after the last field that was read.
   size_t left() const { return rest_.size(); }
   bool IsBytes(int field) const { return field_ == field && wire_type_ == 2; }
   bool IsInteger(int field) const { return field_ == field && wire_type_ == 0; }

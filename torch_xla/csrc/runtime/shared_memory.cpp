@@ -1,4 +1,4 @@
-// Memory of the device in the hands of others, and theirs in ours: what DLPack needs.
+// Shares device memory with other libraries in both directions, as DLPack needs.
 #include "runtime/buffer_type.h"
 #include "runtime/client_impl.h"
 #include "runtime/errors.h"
@@ -9,8 +9,8 @@ using namespace pjrt;
 
 namespace {
 
-// Untiled, as XLA writes layouts: the last dimension is the most minor. A plugin that does not
-// tell has only this one.
+// Whether the layout is untiled with the last dimension as the most minor one. A plugin that tells
+// no layout has only this one.
 bool IsRowMajor(const PluginLibrary& plugin, PJRT_Buffer* buffer) {
   if (!plugin.Has(&PJRT_Api::PJRT_Buffer_GetMemoryLayout)) return true;
   Args<PJRT_Buffer_GetMemoryLayout_Args> args;
@@ -61,8 +61,7 @@ std::unique_ptr<Buffer> Client::ViewOf(void* data, ElementType type, std::span<c
   const size_t bytes = impl_->CheckArray("ViewOf", type, dims, device);
   if (data == nullptr) throw InvalidArgument("ViewOf: the data pointer is null");
 
-  // Whether a plugin that refuses has called LetGo is its own affair: the last copy of `token`
-  // says.
+  // A plugin that refuses may or may not have called LetGo: this weak pointer to `token` tells.
   Owner token = std::make_shared<Owner>(std::move(owner));
   const std::weak_ptr<const void> held = token;
   auto* callback_arg = new Owner(std::move(token));
@@ -83,7 +82,7 @@ std::unique_ptr<Buffer> Client::ViewOf(void* data, ElementType type, std::span<c
   PJRT_Error* error = nullptr;
   try {
     error = PJRT_TRY_CALL(plugin, PJRT_Client_CreateViewOfDeviceBuffer, args);
-  } catch (...) {  // It has no such function.
+  } catch (...) {  // there is no such function
     failed();
     throw;
   }
@@ -99,7 +98,7 @@ std::optional<intptr_t> Client::ExternalStream(int device) const {
   const PluginLibrary& plugin = impl_->plugin;
   auto* extension = reinterpret_cast<const PJRT_Stream_Extension*>(
       plugin.FindExtension(PJRT_Extension_Type_Stream));
-  // Its later functions need not be there.
+  // Its later functions may be missing.
   if (extension == nullptr ||
       extension->base.struct_size <= offsetof(PJRT_Stream_Extension, get_stream) ||
       extension->get_stream == nullptr) {
