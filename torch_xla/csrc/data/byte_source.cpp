@@ -62,7 +62,7 @@ class Inflater {
     return stream_.avail_in != 0;
   }
 
-  /// gzip files may be concatenated.
+  /// A gzip file may consist of several members.
   bool StartMember() {
     if (!gzip_) Fail("goes on after the end of its compressed data");
     between_members_ = false;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // bit-reversed
 
-// kTables[k][b]: what byte `b` does to the CRC when k bytes follow it.
+// kTables[k][b] is the effect of byte `b` on the CRC if k bytes follow it.
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr Tables MakeTables() {
@@ -61,7 +61,7 @@ uint32_t PortableCrc32c(std::string_view data) {
   const auto* at = reinterpret_cast<const unsigned char*>(data.data());
   const unsigned char* end = at + data.size();
   for (; end - at >= 8; at += 8) {
-    // Bytes one by one into words, so that the order of the host's does not matter.
+    // Assembles words from single bytes, so that the host's byte order does not matter.
     const uint32_t low =
         crc ^ (at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24);
     crc = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^

@@ -8,10 +8,10 @@ namespace torch_xla::data {
 
 uint32_t Crc32c(std::string_view data);
 
-/// As TFRecord files store it: a CRC over bytes that have CRCs in them would be weak.
+/// The CRC as TFRecord files store it: a CRC over bytes that contain CRCs would be weak.
 inline uint32_t MaskCrc(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
-/// Without the processor's instruction for it; exposed to tests.
+/// The implementation without the processor's CRC instruction; public for tests.
 uint32_t PortableCrc32c(std::string_view data);
 
 }  // namespace torch_xla::data

@@ -1,4 +1,4 @@
-// What is wrong with a file, for its user: which file, and where in it.
+// Errors in files. Their text names the file and the position in it.
 #pragma once
 
 #include <stdexcept>

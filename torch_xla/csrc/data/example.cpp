@@ -24,14 +24,14 @@ constexpr uint32_t kBytesList = 1, kFloatList = 2, kInt64List = 3, kListValue = 
 
 constexpr int kMaxGroupDepth = 100;  // protobuf's own limit
 
-/// Reads the fields of one message; never beyond it.
+/// Reads the fields of a message, and never reads beyond the message.
 class WireReader {
  public:
-  /// `record` begins the offsets that errors name.
+  /// Offsets in errors are relative to `record`.
   WireReader(std::string_view message, const char* record)
       : at_(message.data()), end_(at_ + message.size()), record_(record) {}
 
-  /// Goes to the next field; false at the end of the message.
+  /// Moves to the next field; returns false at the end of the message.
   bool NextField() {
     if (at_ == end_) return false;
     const uint64_t tag = Varint();
@@ -118,7 +118,7 @@ class WireReader {
   int wire_type_ = 0;
 };
 
-// Floats are copied as they are.
+// Floats are copied without a conversion.
 static_assert(std::endian::native == std::endian::little);
 
 void AppendFloats(std::string_view bytes, std::vector<float>& values) {
@@ -166,8 +166,8 @@ void ParseList(WireReader list, std::vector<int64_t>& values) {
   }
 }
 
-/// A list of another kind replaces what came before, one of the same kind is appended: so
-/// protobuf merges a oneof.
+/// A list of another kind replaces the previous list, a list of the same kind is appended to it.
+/// This is protobuf's rule for merging a oneof.
 template <typename List>
 void MergeList(WireReader list, Feature& feature) {
   if (!std::holds_alternative<List>(feature)) feature.emplace<List>();
@@ -188,7 +188,7 @@ void ParseFeature(WireReader message, Feature& feature) {
   }
 }
 
-/// Finds names; a look at all of them is quicker than a table while they are few.
+/// Finds features by name. A linear search is faster than a table while there are few names.
 class Names {
  public:
   explicit Names(Example& example) : example_(example) {}

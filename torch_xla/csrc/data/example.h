@@ -10,15 +10,15 @@
 
 namespace torch_xla::data {
 
-/// Byte strings are looks at the record that they were parsed from. monostate: an empty feature.
+/// Byte strings are views of the record that they were parsed from. monostate is an empty feature.
 using Feature = std::variant<std::monostate, std::vector<std::string_view>, std::vector<float>,
                              std::vector<int64_t>>;
 
-/// In the order in which the names first occur; each name once.
+/// Ordered by the first occurrence of each name; names are unique.
 using Example = std::vector<std::pair<std::string_view, Feature>>;
 
-/// Parses a serialized Example. Fields that it does not know are skipped. Throws DataError
-/// ("at byte N: ...") where the bytes are no valid Example.
+/// Parses a serialized Example. Unknown fields are skipped. Throws DataError ("at byte N: ...") if
+/// the bytes are no valid Example.
 Example ParseExample(std::string_view record);
 
 std::string SerializeExample(const Example& example);

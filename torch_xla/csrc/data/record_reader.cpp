@@ -13,7 +13,8 @@ namespace torch_xla::data {
 namespace {
 
 constexpr size_t kHeader = 12, kFooter = 4;
-// What is read at a time: records are still in the processor's cache when they are looked at.
+// Bytes to read at a time: few enough that records are still in the processor's cache when they are
+// parsed.
 constexpr size_t kChunk = 256 << 10;
 
 // The format is little-endian.
@@ -82,7 +83,7 @@ std::optional<std::string_view> RecordReader::Next() {
   return record;
 }
 
-/// Makes `size` bytes available at begin_; false where the file ends before.
+/// Makes `size` bytes available at begin_; returns false if the file ends before.
 bool RecordReader::Fetch(size_t size) {
   while (end_ - begin_ < size) {
     if (begin_ == end_) begin_ = end_ = 0;

@@ -1,4 +1,4 @@
-// Switches of the environment.
+// Reads switches and paths from environment variables.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace torch_xla::debug {
 
-/// What a switch's text, in any case, means; nothing where it is none.
+/// The meaning of a switch's text in any case; nothing if the text is no switch.
 inline std::optional<bool> ParseFlag(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   for (std::string_view off : {"", "0", "false", "off", "no"}) {
@@ -20,15 +20,14 @@ inline std::optional<bool> ParseFlag(std::string text) {
   return std::nullopt;
 }
 
-/// Whether the variable is set to something that does not mean off; `otherwise` where it is not
-/// set.
+/// Whether the variable is set to a text that does not mean off; `otherwise` if it is not set.
 inline bool EnvFlag(const char* name, bool otherwise = false) {
   const char* value = std::getenv(name);
   return value ? ParseFlag(value).value_or(true) : otherwise;
 }
 
-/// The path that a variable holds, with the user's home folder for a "~" that it begins with; empty
-/// where it is not set.
+/// The path in a variable, with a leading "~" replaced by the user's home folder; empty if it is
+/// not set.
 inline std::string EnvPath(const char* name) {
   const char* value = std::getenv(name);
   const std::string path = value ? value : "";

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 3> kShortReportCounters = {"CachedCompile
                                                                   "UncachedCompile"};
 constexpr std::string_view kFallbackPrefix = "aten::";
 
-// Names are copied: a static Counter may be destroyed before the registry is read last.
+// Names are copied, since a static Counter may be destroyed before the registry is read for the
+// last time.
 template <typename T>
 using Table = std::map<std::string, T*, std::less<>>;
 
@@ -30,7 +31,7 @@ struct Registry {
   Table<Metric> metrics;
 };
 
-// Never destroyed: other statics and late threads still count after exit() began.
+// Never destroyed: other static objects and late threads still count after exit() began.
 Registry& GetRegistry() {
   static Registry* registry = new Registry();
   return *registry;
@@ -72,7 +73,7 @@ std::string Printf(const char* format, Args... args) {
   return text.data();
 }
 
-// "04m22s555ms668.071us": from the largest unit that is not zero down to microseconds.
+// For example "04m22s555ms668.071us": from the largest unit that is not zero down to microseconds.
 std::string FormatTime(double value) {
   struct Step {
     int64_t ns;
@@ -110,7 +111,7 @@ std::string FormatBytes(double value) {
 void Report(std::ostream& out, const std::string& name, const Metric& metric) {
   Metric::Data data = metric.data();
   if (data.samples.empty()) return;
-  // Rates are over the kept samples, from the oldest of them until now.
+  // Rates cover the kept samples, from the oldest of them until now.
   double seconds =
       static_cast<double>(std::max<int64_t>(NowNs() - data.samples.front().timestamp_ns, 1)) * 1e-9;
   std::vector<double> values;
@@ -153,7 +154,7 @@ Counter::Counter(std::string name) : name_(std::move(name)) {
 }
 
 Counter& GetCounter(std::string_view name) {
-  // Not the registry's lock, which the constructor takes.
+  // A separate lock, since the constructor takes the registry's lock.
   static std::mutex* making = new std::mutex();
   std::lock_guard<std::mutex> lock(*making);
   Counter* counter = Find(&Registry::counters, name);

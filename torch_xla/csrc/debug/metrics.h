@@ -1,7 +1,7 @@
-// Counters and metrics, kept in the process and read by torch_xla.debug.metrics.
+// Counters and metrics of the process, read by torch_xla.debug.metrics.
 //
-// Hot-path rule: an increment is one relaxed atomic add on a cell that the call
-// site found once (a static, or generated per op); no lock, no string, no map.
+// Rule for hot paths: an increment is a relaxed atomic add to a counter that the call site looked
+// up once (a static, or generated per op). It takes no lock and makes no string.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@
 
 namespace torch_xla::debug {
 
-/// A number that only grows until cleared. It is listed once it is not zero.
+/// A number that only grows until it is cleared. It is listed if it is not zero.
 class Counter {
  public:
-  explicit Counter(std::string name);  // registers for life: make it static
+  explicit Counter(std::string name);  // registers for ever: make it static
   void Add(int64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
   int64_t value() const { return value_.load(std::memory_order_relaxed); }
   void Clear() { value_.store(0, std::memory_order_relaxed); }
@@ -30,16 +30,16 @@ class Counter {
   std::atomic<int64_t> value_{0};
 };
 
-/// The counter of `name`, made on first use (a look-up: not for the hot path).
+/// The counter of that name, made at the first call. The look-up is too slow for hot paths.
 Counter& GetCounter(std::string_view name);
 
-/// How a metric's numbers are printed.
+/// The unit in which the numbers of a metric are printed.
 enum class Unit { kNumber, kBytes, kTimeNs };
 
-/// A stream of samples: total count, sum, and the last 1,024 with their times.
+/// A stream of samples: their total number, their sum, and the last 1,024 samples with their times.
 class Metric {
  public:
-  Metric(std::string name, Unit unit);  // registers for life: make it static
+  Metric(std::string name, Unit unit);  // registers for ever: make it static
   void AddSample(double value);
   void Clear();
 
@@ -55,7 +55,7 @@ class Metric {
   Data data() const;
   const std::string& name() const { return name_; }
   Unit unit() const { return unit_; }
-  /// "02s115ms003.125us", "1.50MB", "12.00".
+  /// For example "02s115ms003.125us", "1.50MB" or "12.00".
   std::string Format(double value) const;
 
  private:
@@ -67,7 +67,7 @@ class Metric {
   std::deque<Sample> samples_;
 };
 
-/// Adds the life time of the object, in nanoseconds, to `metric`.
+/// Adds the object's lifetime in nanoseconds to `metric`.
 class ScopedTimer {
  public:
   explicit ScopedTimer(Metric& metric)
@@ -81,19 +81,19 @@ class ScopedTimer {
   std::chrono::steady_clock::time_point start_;
 };
 
-/// Names of counters that are not zero, and of metrics that have samples; sorted.
+/// The sorted names of counters that are not zero, and of metrics that have samples.
 std::vector<std::string> CounterNames();
 std::vector<std::string> MetricNames();
-/// nullptr when there is none of that name.
+/// nullptr if there is none of that name.
 Counter* FindCounter(std::string_view name);
 Metric* FindMetric(std::string_view name);
 void ClearCounters();
 void ClearMetrics();
 
-/// The report that people read: metrics (TotalSamples, Accumulator, ValueRate,
-/// Rate, Percentiles), then counters.
+/// The report for users: metrics (TotalSamples, Accumulator, ValueRate, Rate, Percentiles), then
+/// counters.
 std::string MetricsReport();
-/// Only the named counters and metrics; both empty: the most used ones.
+/// A report of the named counters and metrics only; of the most used ones if both lists are empty.
 std::string ShortMetricsReport(const std::vector<std::string>& counters,
                                const std::vector<std::string>& metrics);
 

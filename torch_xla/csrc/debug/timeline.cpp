@@ -32,7 +32,7 @@ Metric& MetricOf(HostPart part) {
   return input;
 }
 
-/// When this thread cut its last step, and what of the time since was in some part.
+/// The time of this thread's last step, and how much of the time since then was spent in any part.
 thread_local std::optional<Clock::time_point> last_step;
 thread_local Clock::duration in_parts{};
 thread_local bool in_part = false;

@@ -1,6 +1,6 @@
-// Where the threads that cut steps spend their time, and what the devices ran: what a summary and
-// recordings are made of. Metrics and rings that are always on; a sample is tens of nanoseconds,
-// and none is taken of an operation.
+// Measures where the threads that cut steps spend their time, and what the devices ran, for
+// summaries and recordings. The metrics and rings are always on: a sample is cheap, and there is
+// none per operation.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace torch_xla::debug {
 
-/// Of the time of a thread that cuts steps. The others' (loaders, workers) is not on the way of the
-/// program, and not counted.
+/// Parts of the time of a thread that cuts steps. Other threads (loaders, workers) do not delay the
+/// program and are not counted.
 enum class HostPart { kSync, kWait, kTransfer, kInput };
 
-/// Adds its life time to the metric of a part (HostSyncTime, HostWaitTime, HostTransferTime,
+/// Adds its lifetime to the metric of a part (HostSyncTime, HostWaitTime, HostTransferTime,
 /// HostInputTime).
 class HostTimer {
  public:
@@ -32,18 +32,18 @@ class HostTimer {
 /// The same for a time that was measured elsewhere and ends now.
 void NoteHostTime(HostPart part, std::chrono::nanoseconds time);
 
-/// This thread cuts a step: adds the time since its last one to the metric StepTime, and what of it
-/// is in no part, that of the program itself, to LazyTracing.
+/// Notes that this thread cuts a step. Adds the time since its last step to the metric StepTime,
+/// and the share that was spent in no part, but in the program itself, to LazyTracing.
 void NoteStep();
 
-/// What a device ran.
+/// A run of a program on a device.
 struct Ran {
   int64_t program;  // its number, see explain/explain.h
   int device;
   int64_t begin_ns, end_ns;  // since 1970
 };
 void NoteRan(const Ran& ran);
-/// The last 1,024, oldest first.
+/// The last 1,024 runs, oldest first.
 std::vector<Ran> AllRan();
 
 }  // namespace torch_xla::debug

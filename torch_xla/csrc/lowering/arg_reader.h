@@ -1,5 +1,5 @@
-// Decodes a node's operands and attributes in the order of its schema. Generated
-// code calls one method per argument, named as the ArgKind.
+// Decodes a node's operands and attributes in the order of its schema. Generated code calls one
+// method per argument, named after its ArgKind.
 #pragma once
 
 #include <optional>
@@ -38,7 +38,7 @@ class ArgReader {
     const c10::Scalar value = words_.Scalar();
     auto parameter = cx_.NumberParameter(word);
     if (!value.isComplex()) return parameter ? Number(*parameter) : Number(value);
-    // One part may be a parameter where the other is always the same.
+    // One part may be a parameter while the other part is constant.
     auto imag = cx_.NumberParameter(word + 1);
     if (!parameter && !imag) return value;
     const c10::complex<double> known = value.toComplexDouble();
@@ -90,7 +90,7 @@ class ArgReader {
   std::optional<double> OptionalFixedDouble() {
     return Optional([&] { return FixedDouble(); });
   }
-  /// `count` arguments of the schema as one list.
+  /// Reads `count` arguments of the schema as a list.
   std::vector<std::optional<double>> OptionalFixedDoubles(size_t count) {
     std::vector<std::optional<double>> values(count);
     for (auto& value : values) value = OptionalFixedDouble();

@@ -57,7 +57,7 @@ ElementType NaturalType(c10::ScalarType dtype) {
     case ScalarType::Float8_e8m0fnu:
       return ElementType::kF8E8M0FNU;
     default:
-      // No TypeError: Python takes one of an operator for "unsupported operand types".
+      // Not a TypeError: Python replaces a TypeError of an operator by "unsupported operand types".
       TORCH_CHECK_NOT_IMPLEMENTED(false, "the xla device has no tensors of dtype ", dtype);
   }
 }
@@ -78,7 +78,8 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
 
 LoweringContext::LoweringContext(std::string_view platform) : platform_(platform) {
   if (!MayCallLibraries(platform)) return;
-  // For XLA:CPU; and where a program is partitioned, the dimensions are.
+  // Joined dimensions help XLA:CPU. They are not used in partitioned programs, whose dimensions are
+  // partitioned.
   builder_.JoinDimensions(true);
   builder_.TakeFunctions(stablehlo::FunctionForm::kCalling);
 }
@@ -89,7 +90,7 @@ stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {
 
 namespace {
 
-/// The node and where it comes from, for messages.
+/// Describes the node and its source line for messages.
 std::string Described(const ir::Node& node) {
   std::ostringstream text;
   text << "lowering " << node.op().name;
@@ -129,7 +130,7 @@ void LoweringContext::SetGraph(std::span<const ir::Node* const> nodes,
 }
 
 const ir::Node* LoweringContext::SoleReader(const ir::Node& node) {
-  if (readers_.empty()) {  // few graphs have what asks
+  if (readers_.empty()) {  // few graphs have nodes that ask
     auto add = [&](const ir::Value& value, const ir::Node* reader) {
       if (value.index > 0) return;
       const auto [it, is_first] = readers_.emplace(value.node.get(), reader);
@@ -165,7 +166,7 @@ void LoweringContext::SetOutputs(const ir::Node& node, const std::vector<Value>&
   TORCH_INTERNAL_ASSERT(values.size() == node.num_outputs(), "lowering gave ", values.size(),
                         " results, tracing inferred ", node.num_outputs());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!node.shape(i)) continue;  // the call does not ask for this one
+    if (!node.shape(i)) continue;  // the call does not ask for this result
     stablehlo::Type expected = Physical(node.shape(i));
     TORCH_INTERNAL_ASSERT(values[i].type() == expected, "result ", i, " was lowered to ",
                           values[i].type().ToString(), ", tracing inferred ", expected.ToString());
@@ -211,7 +212,7 @@ void LoweringContext::Lower(const ir::Node& node) {
     node.op().lower(*this, node);
     numbers_.clear();
   } catch (c10::Error& error) {
-    error.add_context(Described(node));  // and keeps its class
+    error.add_context(Described(node));  // keeps the class of the error
     throw;
   } catch (const std::exception& error) {
     TORCH_CHECK(false, error.what(), " (", Described(node), ")");

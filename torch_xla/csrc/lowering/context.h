@@ -1,5 +1,5 @@
-// What a Lower function works with: the StableHLO builder, the node being lowered,
-// and the mapping of logical (torch) dtypes to the device's physical element types.
+// The context of a Lower function: the StableHLO builder, the node that is lowered, and the mapping
+// of logical (torch) dtypes to the device's physical element types.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -25,12 +25,12 @@ using stablehlo::Direction;
 using stablehlo::ReduceOp;
 using stablehlo::Value;
 
-/// The element type of the same values as a torch dtype; throws where XLA has none.
+/// The element type with the same values as a torch dtype. Throws if XLA has none.
 ElementType NaturalType(c10::ScalarType dtype);
 
-/// How torch's dtypes are kept on a device: XLA_USE_BF16, XLA_DOWNCAST_BF16 and what
-/// the platform lacks. One table, consulted where text is emitted and where data
-/// crosses the host boundary.
+/// The element type that holds a torch dtype on a device. It depends on XLA_USE_BF16,
+/// XLA_DOWNCAST_BF16 and the types that the platform lacks. This is the only such table, for
+/// lowering and for copies across the host boundary.
 ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform);
 
 class LoweringContext {
@@ -42,7 +42,7 @@ class LoweringContext {
   ElementType Physical(c10::ScalarType dtype) const { return PhysicalType(dtype, platform_); }
   stablehlo::Type Physical(ir::ShapeRef shape) const;
 
-  /// The node that is being lowered, and its results as its shape inference gave them.
+  /// The node that is being lowered, and its results as shape inference gave them.
   const ir::Node& node() const { return *node_; }
   c10::ScalarType output_dtype(size_t i = 0) const { return node_->shape(i)->dtype; }
   ElementType output_element(size_t i = 0) const { return Physical(output_dtype(i)); }
@@ -53,39 +53,39 @@ class LoweringContext {
   /// PyTorch's result_type over all operands of the node.
   c10::ScalarType CommonDtype() const;
 
-  /// The lowered form of an operand.
+  /// The lowered value of an operand.
   Value Lowered(const ir::Value& value) const;
-  /// Whether it has one here: operands of what is data by now need not.
+  /// Whether an operand is lowered in this program. Operands of nodes that became data may not be.
   bool IsLowered(const ir::Value& value) const { return IsLowered(*value.node, value.index); }
   bool IsLowered(const ir::Node& node, size_t result = 0) const;
-  /// The nodes of the program, and the values that it gives; for SoleReader. They must outlive
-  /// this.
+  /// Sets the nodes and the results of the program, for SoleReader. They must outlive this object.
   void SetGraph(std::span<const ir::Node* const> nodes, std::span<const ir::Value> roots);
-  /// What reads the first result of `node`, where that is one operand of one node and nothing else.
+  /// The only node that reads the first result of `node`, through a single operand; null if there
+  /// are other readers.
   const ir::Node* SoleReader(const ir::Node& node);
-  /// The same where it is not lowered yet.
+  /// The same, but null if that reader is lowered already.
   const ir::Node* NextSoleReader(const ir::Node& node);
 
-  /// Records what a node became, that which is lowered or one that will be; throws when a type is
-  /// not the one inferred at tracing.
+  /// Sets the results of a node, either the node being lowered or one that will be. Throws if a
+  /// type differs from the type that was inferred at tracing.
   void SetOutputs(const ir::Node& node, Value value);
   void SetOutputs(const ir::Node& node, const std::vector<Value>& values);
-  /// Notes what the node that is lowered is made of, for the lowering of those that read it.
+  /// Keeps the parts of the node that is being lowered, for the lowering of nodes that read it.
   void Keep(std::vector<Value> parts) { kept_[node_] = std::move(parts); }
-  /// What a node has been noted to be made of; empty where nothing is known here.
+  /// The parts that were kept for a node; empty if there are none that are visible here.
   std::span<const Value> Kept(const ir::Node& node) const;
-  /// Records a leaf (parameter) without lowering it.
+  /// Sets the value of a leaf (a parameter), which is not lowered.
   void SetLeaf(const ir::Node& node, Value value) { values_[&node] = {value}; }
-  /// The same for one result of a node that others compute.
+  /// The same for a single result of a node that is computed elsewhere.
   void Bind(const ir::Value& value, Value lowered);
-  /// The parameter that a word of the node's attributes is, where it is one (Node: numbers).
+  /// The parameter that a word of the node's attributes is, if it is one (ir::Words::numbers).
   std::optional<Value> NumberParameter(size_t word) const;
-  /// Of the node that is lowered next.
+  /// Sets a parameter for a word of the node that is lowered next.
   void SetNumberParameter(size_t word, Value parameter) { numbers_.emplace_back(word, parameter); }
-  /// Lowers one node; its operands must have been lowered before. An exception says which
-  /// op failed and, where known, the user's line.
+  /// Lowers one node, whose operands must be lowered already. An exception names the op and, if
+  /// known, the user's line.
   void Lower(const ir::Node& node);
-  /// Lowers a node by itself, into nothing, for what its lowering has to say of the arguments.
+  /// Lowers a node alone and drops the result, so that errors in its arguments are thrown.
   static void Check(const ir::Node& node, std::string_view platform);
 
  private:
@@ -96,10 +96,10 @@ class LoweringContext {
   std::unordered_map<const ir::Node*, std::vector<Value>> values_, kept_;
   std::span<const ir::Node* const> nodes_;
   std::span<const ir::Value> roots_;
-  std::unordered_map<const ir::Node*, const ir::Node*> readers_;  // null: not one alone
+  std::unordered_map<const ir::Node*, const ir::Node*> readers_;  // null: several readers
 };
 
-/// Whether an operand is that number in the program, not a parameter of it.
+/// Whether an operand is this number as a constant of the program, not as a parameter.
 bool IsNumber(const ir::Value& operand, int64_t number);
 
 }  // namespace torch_xla::lowering

@@ -12,8 +12,8 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// What is too large for a float without infinities becomes the largest, if PyTorch has it so
-/// (later versions have).
+/// A value too large for a float type without infinities becomes the largest value if PyTorch
+/// saturates (newer versions do).
 Value ToE4M3(Value x) {
   static const bool saturates = !std::isnan(static_cast<float>(c10::Float8_e4m3fn(1e6F)));
   constexpr double kLargest = 448;
@@ -23,7 +23,7 @@ Value ToE4M3(Value x) {
   return stablehlo::Convert(x, ElementType::kF8E4M3FN);
 }
 
-/// An exponent alone: signs are lost, and zeros are the smallest power of two.
+/// A type with an exponent only: signs are lost, and zero becomes the smallest power of two.
 Value ToE8M0(Value x) {
   Value power = stablehlo::Convert(stablehlo::Abs(x), ElementType::kF8E8M0FNU);
   Value bits = stablehlo::BitcastConvert(power, ElementType::kU8);
@@ -31,7 +31,7 @@ Value ToE8M0(Value x) {
                                    ElementType::kF8E8M0FNU);
 }
 
-/// By value, as PyTorch casts.
+/// Converts values as PyTorch casts.
 Value Cast(Value x, ElementType element) {
   const bool narrow = element == ElementType::kF8E4M3FN || element == ElementType::kF8E8M0FNU;
   if (!narrow || x.element() == element) [[likely]]

@@ -38,7 +38,7 @@ void LowerForeach(LoweringContext& cx, const ir::Node& node, const ir::OpSpec& e
   const std::vector<ListArgument> arguments = ListArguments(node);
   std::vector<Value> results;
   std::vector<ir::NodePtr>
-      elements;  // The context knows nodes by address: keep them until the end.
+      elements;  // The context knows nodes by address, so keep them until the end.
   for (size_t i = 0; i < node.num_outputs(); ++i) {
     ir::Node::Operands operands;
     for (const ListArgument& argument : arguments) operands.push_back(argument.Of(i));

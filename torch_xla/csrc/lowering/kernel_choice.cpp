@@ -25,7 +25,7 @@ bool WordMatches(std::string_view pattern, std::string_view word) {
   return pattern == "*" || pattern == word;
 }
 
-/// The first word of `text`, which it loses.
+/// Returns the first word of `text` and removes it.
 std::string_view TakeWord(std::string_view& text, char separator = ' ') {
   const size_t end = std::min(text.find(separator), text.size());
   const std::string_view word = text.substr(0, end);
@@ -56,7 +56,7 @@ Kernel ParseKernel(std::string_view name) {
       name);
 }
 
-/// What XLA_KERNELS puts before the table.
+/// The rows of XLA_KERNELS, which come before the table.
 const std::vector<Row>& Overrides() {
   static const auto& rows = *[] {
     auto* rows = new std::vector<Row>;

@@ -1,4 +1,4 @@
-// Which implementation of an operation a platform gets, for shapes of a kind: one table of data,
+// Chooses the implementation of an operation for a platform and a kind of shapes, from one table,
 // kernel_table.inc, which benchmarks/kernels.py measures.
 #pragma once
 
@@ -32,7 +32,7 @@ Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,
                     const std::vector<Kernel>& possible);
 
-/// What has been chosen for the programs of this process: operation, kind, implementation.
+/// The choices made for the programs of this process: operation, kind, implementation.
 std::set<std::tuple<std::string, std::string, std::string>> KernelChoices();
 
 }  // namespace torch_xla::lowering

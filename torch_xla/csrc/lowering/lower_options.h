@@ -1,11 +1,11 @@
-// What tells operators apart that share a Lower: literals in the yaml.
+// Options that distinguish operators with the same Lower function; the yaml names them as literals.
 #pragma once
 
 #include <cstdint>
 
 namespace torch_xla::lowering {
 
-/// How an element between others is computed of them.
+/// The interpolation between elements.
 enum class Interpolation : uint8_t {
   kNearest,
   kNearestExact,

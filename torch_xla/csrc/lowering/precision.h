@@ -1,4 +1,4 @@
-// How exactly float32 is multiplied where the hardware offers a choice.
+// The precision of float32 products, where the hardware offers a choice.
 #pragma once
 
 #include <atomic>
@@ -7,13 +7,14 @@
 
 namespace torch_xla::lowering {
 
-/// Set by torch_xla.backends. kPlatform: as the platform's lowering thinks best.
+/// Set by torch_xla.backends. kPlatform leaves the choice to the platform's lowering.
 enum class MatMulPrecision : uint8_t { kPlatform, kDefault, kHigh, kHighest };
 
 inline std::atomic<MatMulPrecision> mat_mul_precision{MatMulPrecision::kPlatform};
 
-/// All that programs are lowered by. `rounds_…`: whether the platform may round as it thinks best.
-/// GPUs, to TF32, where torch.set_float32_matmul_precision and torch.backends say so.
+/// All settings of precision that lowerings depend on. `rounds_…` says whether the platform may
+/// choose the rounding. On GPUs it says whether torch.set_float32_matmul_precision and
+/// torch.backends allow TF32.
 struct FloatPrecision {
   MatMulPrecision products = MatMulPrecision::kPlatform;
   bool rounds_products = true, rounds_convolutions = true;

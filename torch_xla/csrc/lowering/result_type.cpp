@@ -7,7 +7,7 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// No attribute: neither a size, nor a number that anyone would write.
+/// A word that no attribute equals: it is no size, and no number that anyone would write.
 constexpr uint64_t kDefaultDtype = 0xD7E5DEFA00000000ull;
 
 }  // namespace
@@ -33,7 +33,7 @@ c10::ScalarType ResultType(std::span<const ir::Value> operands, c10::ScalarType 
     if (c10::isFloatingType(t)) return 2;
     return t == ScalarType::Bool ? 0 : 1;
   };
-  // In order of rank: dimensioned, zero-dim, Python numbers.
+  // By rank: tensors with dimensions, zero-dim tensors, Python numbers.
   std::array<ScalarType, 3> by_rank{ScalarType::Undefined, ScalarType::Undefined,
                                     ScalarType::Undefined};
   for (const ir::Value& operand : operands) {

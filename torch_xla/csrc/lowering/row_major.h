@@ -1,11 +1,11 @@
-// The layout that libraries take.
+// The memory layout that libraries expect.
 #pragma once
 
 #include "stablehlo/type.h"
 
 namespace torch_xla::lowering {
 
-/// Minor to major, of an array without gaps.
+/// The minor-to-major order of a dense row-major array.
 inline stablehlo::Dims RowMajor(int64_t rank) {
   stablehlo::Dims minor_to_major;
   for (int64_t i = rank; i-- > 0;) minor_to_major.push_back(i);

@@ -1,4 +1,4 @@
-// A number of a call (an exponent, an eps) as a lowering sees it.
+// A number argument of a call (an exponent, an eps) in a lowering.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -20,7 +20,7 @@ class Number {
   bool IsConstant(double value) const {
     return constant_ && !constant_->isComplex() && constant_->toDouble() == value;
   }
-  /// The number in the element type and the dimensions of `x`.
+  /// The number with the element type and the dimensions of `x`.
   stablehlo::Value Like(stablehlo::Value x) const;
 
  private:

@@ -19,7 +19,7 @@ int64_t Product(const Dims& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// One dimension of a view: `size` elements, `stride` apart.
+/// A dimension of a view: `size` elements at a distance of `stride`.
 struct Axis {
   int64_t size, stride;
 };
@@ -27,7 +27,7 @@ struct Axis {
 /// The dimensions that move through the root (size > 1, stride > 0), largest stride first.
 struct Axes {
   std::vector<Axis> sorted;
-  Dims kept;         // their places in the view, ascending
+  Dims kept;         // their indices in the view, ascending
   Dims permutation;  // sorted[permutation[i]] is the view's dimension kept[i]
   Dims view_dims() const {
     Dims dims;
@@ -56,20 +56,20 @@ Axes FindAxes(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return axes;
 }
 
-/// Neighbouring dimensions of the root taken as one, and the axes that move through it.
+/// Neighbouring dimensions of the root as a single dimension, with the axes that move through it.
 struct Group {
-  int64_t size, weight;         // elements; distance in the root from one to the next
+  int64_t size, weight;         // number of elements; their distance in the root
   int64_t start = 0;            // where the view begins
   std::vector<Axis> axes = {};  // strides in units of `weight`, largest first; merged
 
-  /// Of the elements that the view touches, the last.
+  /// The last element that the view touches.
   int64_t last() const {
     int64_t index = start;
     for (const Axis& axis : axes) index += (axis.size - 1) * axis.stride;
     return index;
   }
   int64_t step() const { return axes.size() == 1 ? axes[0].stride : 1; }
-  /// A Slice along the group is the view.
+  /// Whether the view is a slice along the group.
   bool IsSlice() const { return axes.size() <= 1; }
 };
 
@@ -90,7 +90,8 @@ void Join(std::vector<Group>& groups, size_t first) {
   groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(first) + 1);
 }
 
-/// Spreads the axes over groups; joins two groups and returns false where one axis needs both.
+/// Distributes the axes over the groups. If an axis needs two groups, joins these and returns
+/// false.
 bool Assign(std::vector<Group>& groups, const std::vector<Axis>& axes, int64_t offset) {
   for (Group& group : groups) {
     group.start = offset / group.weight;
@@ -115,8 +116,8 @@ bool Assign(std::vector<Group>& groups, const std::vector<Axis>& axes, int64_t o
   return true;
 }
 
-/// The root's own dimensions where the view keeps to them, else fewer, larger ones: at last
-/// the flat root.
+/// Finds the groups: the root's own dimensions if the view respects them, else fewer and larger
+/// groups, in the end the flat root.
 std::vector<Group> FindGroups(const Dims& root_dims, const Axes& axes, int64_t offset) {
   std::vector<Group> groups = RootGroups(root_dims);
   while (!Assign(groups, axes.sorted, offset)) {
@@ -139,17 +140,17 @@ std::vector<Group> FindGroups(const Dims& root_dims, const Axes& axes, int64_t o
   return groups;
 }
 
-/// A mixed-radix numbering of a group in which each axis moves one digit: elements
-/// [begin, limit) padded to `length`, reshaped to `digits`.
+/// A mixed-radix numbering of a group in which each axis moves one digit: the elements [begin,
+/// limit), padded to `length` and reshaped to `digits`.
 struct Radix {
   int64_t begin, limit, length;
   Dims digits, starts, sizes;
 
-  /// It numbers the whole group, wherever the view begins in it.
+  /// Whether it numbers the whole group, wherever the view begins in it.
   bool IsWhole(int64_t size) const { return begin == 0 && limit == size && length == size; }
 };
 
-/// None where axes overlap or their strides do not divide one another.
+/// Returns nothing if axes overlap or their strides do not divide each other.
 std::optional<Radix> FindRadix(const Group& group) {
   if (group.axes.empty()) return Radix{0, group.size, group.size, {group.size}, {group.start}, {1}};
   int64_t outer = group.axes[0].stride;
@@ -175,7 +176,7 @@ std::optional<Radix> FindRadix(const Group& group) {
     rest /= radix.digits[i];
   }
   if (fits) return radix;
-  // Otherwise the numbering begins where the view does.
+  // Otherwise the numbering begins at the first element of the view.
   radix.length = radix.sizes[0] * outer;
   radix.digits[0] = radix.sizes[0];
   radix.begin = group.start;
@@ -184,13 +185,13 @@ std::optional<Radix> FindRadix(const Group& group) {
   return radix;
 }
 
-/// The numberings of all groups, one dimension list after the other.
+/// The numberings of all groups, with their dimension lists concatenated.
 struct Plan {
   Dims dims;                   // the root as groups
-  Dims begin, limit, padding;  // the part of it that is numbered, and what it lacks
+  Dims begin, limit, padding;  // the part of the root that is numbered, and its padding
   Dims digits, starts, sizes;
-  std::vector<size_t> digit_counts;  // of each group
-  bool is_whole = true;              // every group is numbered from end to end
+  std::vector<size_t> digit_counts;  // per group
+  bool is_whole = true;              // whether every group is numbered from end to end
 };
 
 std::optional<Plan> FindPlan(const std::vector<Group>& groups) {
@@ -224,13 +225,13 @@ Value PadEnds(Value x, const Dims& padding) {
   return Pad(x, ScalarLike(x, 0), Dims(padding.size(), 0), padding);
 }
 
-/// The part of the root that is numbered, as digits.
+/// The numbered part of the root, reshaped to digits.
 Value ToDigits(Value root, const Plan& plan) {
   Value part = Slice(Reshape(root, plan.dims), plan.begin, plan.limit);
   return Reshape(PadEnds(part, plan.padding), plan.digits);
 }
 
-/// The type that indexes dimensions of `x`.
+/// The type for indices of the dimensions of `x`.
 ElementType IndexType(Value x) {
   const Dims& dims = x.dims();
   return std::all_of(dims.begin(), dims.end(),
@@ -246,7 +247,7 @@ Value Update(Value x, Value update, const Dims& starts) {
   return DynamicUpdateSlice(x, update, indices);
 }
 
-/// Where in each group the view begins that begins at `offset` of the root, int64.
+/// The start of the view in each group (int64), for a view that begins at `offset` of the root.
 std::vector<Value> GroupStarts(const std::vector<Group>& groups, Value offset) {
   offset = Convert(offset, ElementType::kS64);
   std::vector<Value> starts;
@@ -281,7 +282,8 @@ std::vector<Value> Converted(std::vector<Value> values, ElementType element) {
   return values;
 }
 
-/// The place in the flat root of each element of the view (axes in sorted order), [..., 1].
+/// The index in the flat root of each element of the view (axes in sorted order), with shape [...,
+/// 1].
 Value FlatIndices(Value root, const Axes& axes, const ViewOffset& offset) {
   Dims dims = axes.sorted_dims();
   dims.push_back(1);
@@ -300,8 +302,9 @@ Value FlatIndices(Value root, const Axes& axes, const ViewOffset& offset) {
 /// At most this many pieces are concatenated to form overlapping windows.
 constexpr int64_t kMaxWindowPieces = 16;
 
-/// Windows of size w at a distance s < w along one group (unfold), the others sliced: the
-/// group in blocks of s, put beside the blocks that follow them. None where that is not it.
+/// Reads windows of size w at a distance s < w along one group (unfold), with slices along the
+/// others: splits the group into blocks of s and puts each block beside the blocks that follow it.
+/// Returns nothing for any other view.
 std::optional<Value> ReadWindows(Value root, std::vector<Group> groups) {
   Dims dims;
   std::optional<size_t> windowed;
@@ -348,7 +351,7 @@ bool AreSlices(const std::vector<Group>& groups) {
   return std::all_of(groups.begin(), groups.end(), [](const Group& g) { return g.IsSlice(); });
 }
 
-/// The elements of the view, axes in sorted order, in any shape.
+/// The elements of the view with axes in sorted order, in any shape.
 Value ReadSorted(Value root, const Axes& axes, const ViewOffset& offset) {
   std::vector<Group> groups = FindGroups(root.dims(), axes, offset.known);
   if (AreSlices(groups)) {
@@ -397,14 +400,14 @@ Dims InversePermutation(const Dims& permutation) {
 
 uint64_t ViewStructure(const Dims& root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                        int64_t offset, bool written) {
-  if (c10::multiply_integers(sizes) == 0) return 0;  // nothing is read, wherever it begins
+  if (c10::multiply_integers(sizes) == 0) return 0;  // nothing is read, wherever the view begins
   const std::vector<Group> groups = FindGroups(root, FindAxes(sizes, strides), offset);
   bool structured = !written && AreSlices(groups);
   if (!structured) {
     const std::optional<Plan> plan = FindPlan(groups);
     structured = plan && plan->is_whole;
   }
-  if (!structured) return 0;  // element by element, wherever it begins
+  if (!structured) return 0;  // element by element, wherever the view begins
   uint64_t structure = groups.size();
   for (const Group& group : groups) {
     structure = structure * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(group.size);
@@ -418,7 +421,7 @@ Value ReadStrided(Value root, c10::IntArrayRef sizes, c10::IntArrayRef strides,
   if (Product(dims) == 0) return Constant(root.builder(), 0, Type(root.element(), dims));
   Axes axes = FindAxes(sizes, strides);
   Value sorted = ReadSorted(root, axes, offset);
-  // Straight to the result where nothing moves: two reshapes would say no more.
+  // If nothing moves, reshape straight to the result instead of reshaping twice.
   if (Product(axes.sorted_dims()) == Product(dims) &&
       std::is_sorted(axes.permutation.begin(), axes.permutation.end())) {
     return Reshape(sorted, dims);
@@ -432,7 +435,7 @@ Value WriteStrided(Value root, Value update, c10::IntArrayRef sizes, c10::IntArr
                    const ViewOffset& offset) {
   if (update.type().num_elements() == 0) return root;
   Axes axes = FindAxes(sizes, strides);
-  // All elements along an expanded dimension go to one place; the last stays.
+  // All elements along an expanded dimension have the same destination; the last one stays.
   Dims starts(update.rank(), 0);
   for (int64_t i = 0; i < update.rank(); ++i) {
     if (strides[i] == 0) starts[i] = update.dims()[i] - 1;

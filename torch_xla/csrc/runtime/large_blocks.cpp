@@ -237,8 +237,7 @@ size_t UsableSize(void* data) {
   return block ? block->room : malloc_usable_size(data);
 }
 
-// ---------------------------------------------------------------- how the library's calls are
-// redirected
+// ---------------------------------------------------------------- redirecting the library's calls
 
 struct Replacement {
   std::string_view name;

@@ -1,7 +1,7 @@
-// Operators on Values, so that a lowering reads like the formula it is. Operands of
-// different shapes are broadcast together (trailing dimensions aligned), a number takes
-// the type of the other operand; element types must agree. `==` compares handles: Equal
-// compares elements.
+// Operators on Values, so that a lowering reads like the formula that it computes. Operands of
+// different shapes are broadcast together (trailing dimensions aligned), and a number takes the
+// type of the other operand. The element types must agree. `==` compares handles; Equal compares
+// elements.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace torch_xla::stablehlo {
 
-/// Both operands in the shape they broadcast to.
+/// Both operands, broadcast to their common shape.
 inline std::pair<Value, Value> BroadcastTogether(Value a, Value b) {
   if (a.dims() == b.dims()) return {a, b};
   const Dims dims = BroadcastShape(a.dims(), b.dims());
@@ -51,9 +51,9 @@ inline Value Equal(Value x, Literal y) { return Equal(x, FullLike(x, y)); }
 inline Value NotEqual(Value x, Value y) { return Compare(x, y, Direction::kNe); }
 inline Value NotEqual(Value x, Literal y) { return NotEqual(x, FullLike(x, y)); }
 inline bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
-/// True for a NaN (in either part of a complex number), never for integers.
+/// True for a NaN (in either part of a complex number); never true for integers.
 inline Value IsNan(Value x) { return NotEqual(x, x); }
-/// Whether the sign of a float of 32 or 64 bits is set: of zeros and NaN, too.
+/// Whether the sign bit of a 32-bit or 64-bit float is set; zeros and NaN have signs, too.
 inline Value IsNegative(Value x) {
   const bool wide = x.element() == ElementType::kF64;
   return BitcastConvert(x, wide ? ElementType::kS64 : ElementType::kS32) < 0;
@@ -62,8 +62,8 @@ inline Value CopySign(Value x, Value sign) {
   Value size = Abs(x);
   return Select(IsNegative(sign), -size, size);
 }
-/// As Maximum and Minimum, NaN where either is one, but of two equals the first: StableHLO's choose
-/// between 0 and -0.
+/// Like Maximum and Minimum, with NaN if either operand is NaN. But of two equal operands they
+/// return the first one, while StableHLO's operations choose between 0 and -0.
 inline Value FirstMaximum(Value x, Value y) {
   return runtime::IsFloat(x.element()) ? Select(Or(x >= y, IsNan(x)), x, y) : Maximum(x, y);
 }

@@ -41,7 +41,7 @@ void AppendTypeList(std::string& out, std::span<const Type> types) {
   out += ')';
 }
 
-/// Puts the builder back as it was, also when the body of a region throws.
+/// Restores the builder's state, even if the body of a region throws.
 class Restore {
  public:
   Restore(size_t& isolation, std::string& location)
@@ -92,8 +92,8 @@ Builder::Block Builder::CloseBlock() {
 }
 
 int Builder::NewValue(const Type& type, int number, int result, bool argument) {
-  // XLA computes with sizes in bytes, and does not look whether they fit; not of arrays without
-  // elements either, which it lays out dimension by dimension.
+  // XLA computes sizes in bytes without a check for overflow. It also does so for arrays without
+  // elements, which it lays out dimension by dimension.
   int64_t bytes = type.token ? 0 : static_cast<int64_t>(runtime::ByteWidth(type.element));
   bool overflows = false;
   for (int64_t dim : type.dims) {
@@ -282,7 +282,7 @@ void Builder::SetLocation(std::string_view file, int line, std::string_view name
 std::vector<Value> Builder::Op(std::string_view name, std::span<const Value> operands,
                                std::span<const Type> results, std::string_view attributes,
                                std::span<const Region> regions) {
-  // The text is written straight to the block: check every operand before.
+  // The text is written straight into the block, so check every operand before.
   for (Value v : operands) Check(v, name);
   int number = next_number_++;
   ++num_ops_;
@@ -433,7 +433,7 @@ std::string Builder::Function(std::string_view name, std::span<const Type> argum
                               const Body& body) {
   Restore restore(isolation_, location_);
   const std::string unique = UniqueSymbol(name);
-  // Reserves the name; a call inside the body itself would be recursion.
+  // Reserves the name. A call of the function inside its own body would be recursion.
   signatures_[unique] = {};
   isolation_ = blocks_.size();
   std::vector<int> ids;

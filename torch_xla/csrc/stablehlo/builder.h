@@ -1,5 +1,5 @@
-// Builds one StableHLO module as MLIR text: a public function @main and any
-// private functions. The ops themselves are the free functions of ops.h.
+// Builds one StableHLO module as MLIR text: a public function @main and any number of private
+// functions. The operations themselves are the free functions of ops.h.
 #pragma once
 
 #include <deque>
@@ -19,15 +19,15 @@ namespace torch_xla::stablehlo {
 
 class Builder;
 
-/// A handle to one SSA value; copy it freely. It lives as long as its builder, and
-/// may be used in the region that made it and in regions nested in that one.
+/// A handle to an SSA value; cheap to copy. It is valid as long as its builder lives, and may be
+/// used in the region that made it and in regions nested in that region.
 class Value {
  public:
   Value() = default;
 
   bool valid() const { return builder_ != nullptr; }
-  /// The accessors throw Error on an invalid value. References stay good as long
-  /// as the builder lives.
+  /// The accessors throw Error for an invalid value. References stay valid as long as the builder
+  /// lives.
   Builder& builder() const;
   const Type& type() const;
   ElementType element() const { return type().element; }
@@ -44,21 +44,22 @@ class Value {
   int id_ = -1;
 };
 
-/// Makes the ops of a region from its arguments; returns what the region returns.
+/// Makes the operations of a region from its arguments, and returns the results of the region.
 using Body = std::function<std::vector<Value>(std::span<const Value> arguments)>;
 
-/// A finished region, ready to be put in one op.
+/// A finished region, ready to be put into one operation.
 struct Region {
   std::string text;
   std::vector<Type> results;
 };
 
-/// What stablehlo.transpose makes of `operand` (transposition.h).
+/// The result of stablehlo.transpose on `operand` (transposition.h).
 struct Transposition {
   Value operand;
   Dims permutation;
-  Dims swap;  // the operand's dimensions, of which the last two swap, if it may be made in memory
-  Value result;  // made there, once it is
+  Dims swap;  // if it may be made in memory: the operand as three dimensions, of which the last two
+              // are swapped
+  Value result;  // the value made in memory, once it exists
 };
 
 class Builder {
@@ -67,8 +68,8 @@ class Builder {
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
-  /// The next parameter of @main. Parameters may be added at any time.
-  /// `attributes` is the inside of an MLIR dictionary: `mhlo.sharding = "{replicated}"`.
+  /// Adds the next parameter of @main; may be called at any time. `attributes` is the inside of an
+  /// MLIR dictionary: `mhlo.sharding = "{replicated}"`.
   Value Parameter(const Type& type, std::string_view attributes = {});
   int num_parameters() const { return static_cast<int>(parameters_.size()); }
   /// Donates the buffer of a parameter to an output (`tf.aliasing_output`).
@@ -76,84 +77,87 @@ class Builder {
   /// Adds attributes to a parameter or an output of @main.
   void AddParameterAttributes(int parameter, std::string_view attributes);
   void AddOutputAttributes(int output, std::string_view attributes);
-  /// How many devices the program's values are divided over: one, unless it is said here.
+  /// Sets the number of devices over which the program's values are partitioned; 1 by default.
   void SetPartitions(int64_t count) { partitions_ = count; }
   int64_t partitions() const { return partitions_; }
 
-  /// The module's text, with @main returning `outputs`. `name` is the module's name,
-  /// which XLA makes the executable's. The builder stays usable.
+  /// The text of the module, with @main returning `outputs`. XLA gives the module's `name` to the
+  /// executable. The builder can be used further.
   std::string Finish(std::span<const Value> outputs, std::string_view name = "main") const;
   std::string Finish(std::initializer_list<Value> outputs, std::string_view name = "main") const;
 
-  /// Where the ops made from now on come from; `name` (may be empty) names them in profiles.
+  /// Sets the source location of the operations made from now on. `name` (may be empty) names them
+  /// in profiles.
   void SetLocation(std::string_view file, int line, std::string_view name = {});
   void ClearLocation() { location_.clear(); }
 
-  /// Any op, unchecked but for its operands' visibility: `name` with its dialect
-  /// ("stablehlo.add"), `attributes` the inside of an MLIR dictionary.
+  /// Emits any operation; only the visibility of its operands is checked. `name` includes the
+  /// dialect ("stablehlo.add"), `attributes` is the inside of an MLIR dictionary.
   std::vector<Value> Op(std::string_view name, std::span<const Value> operands,
                         std::span<const Type> results, std::string_view attributes = {},
                         std::span<const Region> regions = {});
-  /// The same for an op with one result.
+  /// The same for an operation with one result.
   Value Op(std::string_view name, std::initializer_list<Value> operands, const Type& result,
            std::string_view attributes = {}, std::span<const Region> regions = {});
   Value Op(std::string_view name, std::span<const Value> operands, const Type& result,
            std::string_view attributes = {}, std::span<const Region> regions = {});
-  /// An op without operands of which equal ones in a region are made once
-  /// (constants, iotas).
+  /// Emits an operation without operands (a constant, an iota); equal ones in a region are emitted
+  /// only once.
   Value UniqueOp(std::string_view name, const Type& result, std::string_view attributes);
 
-  /// `body` as a region with arguments of these types, ended by `stablehlo.return`.
+  /// Makes `body` a region with arguments of these types, ended by `stablehlo.return`.
   Region MakeRegion(std::span<const Type> arguments, const Body& body);
 
-  /// A private function; it sees none of the values outside. Returns its symbol,
-  /// `name` made unique.
+  /// Makes a private function, which sees no values from outside. Returns its symbol: `name`, made
+  /// unique.
   std::string Function(std::string_view name, std::span<const Type> arguments, const Body& body);
-  /// Private functions that are given as text (function_text.h), once for each text. Returns the
-  /// symbol of the first.
+  /// Adds private functions that are given as text (function_text.h), once for each text. Returns
+  /// the symbol of the first function.
   std::string AddFunctions(std::string_view text);
-  /// In which form they are taken from now on.
+  /// Sets the form in which AddFunctions takes functions from now on.
   void TakeFunctions(FunctionForm form) { function_form_ = form; }
   /// Calls a private function of this builder.
   std::vector<Value> Call(std::string_view symbol, std::span<const Value> operands);
 
-  /// Whether elementwise ops made from now on may be computed on fewer dimensions (joined_dims.h).
+  /// Sets whether elementwise operations made from now on may be computed on fewer dimensions
+  /// (joined_dims.h).
   void JoinDimensions(bool joins) { joins_dimensions_ = joins; }
   bool joins_dimensions() const { return joins_dimensions_; }
-  /// A bit for each dimension that a value varies along, as far as is known: not those that it was
-  /// broadcast to. The last bit is for all dimensions from it on.
+  /// A bit for each dimension along which a value may vary; a value does not vary along dimensions
+  /// that it was broadcast to. The last bit stands for all further dimensions.
   uint32_t Varies(Value x) const { return values_[x.id_].varies; }
   void SetVaries(Value x, uint32_t dims) { values_[x.id_].varies = dims; }
-  /// Whether it reads its elements from other places, dimension by dimension, as a slice does.
+  /// Whether the value reads its elements from other positions, dimension by dimension, as a slice
+  /// does.
   bool IsRearranged(Value x) const { return values_[x.id_].rearranged; }
-  /// Notes that it does; returns it.
+  /// Notes that IsRearranged() is true for the value, and returns it.
   Value Rearranged(Value x) {
     values_[x.id_].rearranged = true;
     return x;
   }
-  /// What an elementwise op made, of which `x` is a reshape; invalid where there is none that can
-  /// be seen here.
+  /// The result of an elementwise operation of which `x` is a reshape; invalid if there is none
+  /// that is visible here.
   Value JoinedForm(Value x) const;
   void SetJoinedForm(Value x, Value form) { values_[x.id_].joined = form.id_; }
 
-  /// Whether an elementwise op made it, which becomes a part of what reads it.
+  /// Whether an elementwise operation made the value, which XLA will fuse into its readers.
   bool IsFused(Value x) const { return values_[x.id_].fused; }
   void SetFused(Value x, bool fused) { values_[x.id_].fused = fused; }
 
-  /// What a value is a transposition of, or a reshape of one; null where it is none.
+  /// The transposition that a value is, or is a reshape of; null if there is none.
   Transposition* FindTransposition(Value x);
   void SetTransposition(Value x, Transposition transposition);
   /// Notes that `x` is a reshape of `of`.
   void ShareTransposition(Value x, Value of);
 
-  /// Whether it may be used in the region that is being made.
+  /// Whether the value may be used in the region that is being made.
   bool IsVisible(Value x) const { return x.valid() && IsVisible(values_[x.id_]); }
 
-  /// Ops made so far, those in regions and functions included.
+  /// The number of operations made so far, including those in regions and functions.
   int64_t num_ops() const { return num_ops_; }
 
-  /// Emits `text` with each `$0`, `$1`, … (at most `$9`) replaced by that operand's
-  /// name, for ops whose short form says more than the generic one.
+  /// Emits `text` with each `$0`, `$1`, … (at most `$9`) replaced by the name of that operand. For
+  /// operations whose short form says more than the generic form.
   std::vector<Value> PrettyOp(std::string_view text, std::span<const Value> operands,
                               std::span<const Type> results);
 
@@ -161,15 +165,15 @@ class Builder {
   friend class Value;
   struct Record {
     Type type;
-    int block;      // the block that made it
+    int block;      // id of the block that made it
     int number;     // %number, or %argnumber of @main
-    int result;     // %number#result; -1 for an op of one result
-    bool argument;  // of @main
+    int result;     // %number#result; -1 for an operation with one result
+    bool argument;  // whether it is a parameter of @main
     uint32_t varies = ~uint32_t{0};
     bool rearranged = false;
     bool fused = false;
     int joined = -1;         // value id
-    int transposition = -1;  // in transpositions_
+    int transposition = -1;  // index in transpositions_
   };
   struct Block {
     int id;
@@ -202,8 +206,8 @@ class Builder {
   FunctionForm function_form_ = FunctionForm::kPlain;
   std::deque<Record> values_;
   std::deque<Transposition> transpositions_;
-  std::vector<Block> blocks_;  // open ones, outermost first; blocks_[0] is @main's
-  size_t isolation_ = 0;       // blocks_ below this one cannot be seen
+  std::vector<Block> blocks_;  // open blocks, outermost first; blocks_[0] is @main's
+  size_t isolation_ = 0;       // blocks below this index are not visible
   int next_block_ = 0, next_number_ = 0;
   int64_t num_ops_ = 0;
   std::vector<ParameterInfo> parameters_;

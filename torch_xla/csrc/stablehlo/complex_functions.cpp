@@ -12,7 +12,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What the compiler makes of it.
+/// The function as the plugin's compiler implements it.
 Value Compiled(std::string_view op, Value z) { return CheckTensors(op, {z}).Op(op, {z}, z.type()); }
 
 Value IsInfinite(Value x) { return Equal(stablehlo::Abs(x), kInfinity); }
@@ -22,21 +22,21 @@ Value NotFinite(Value x) { return Not(IsFinite(x)); }
 Value TimesI(Value z) { return Complex(-Imag(z), Real(z)); }
 Value TimesMinusI(Value z) { return Complex(Imag(z), -Real(z)); }
 
-/// From the first quadrant's values, which the compiler gets right, to an odd function's own.
+/// Extends an odd function from the first quadrant, where the compiler is right, to all quadrants.
 Value ByQuadrant(std::string_view op, Value z) {
   Value x = Real(z), y = Imag(z);
   Value first = Compiled(op, Complex(stablehlo::Abs(x), stablehlo::Abs(y)));
   return Complex(CopySign(Real(first), x), CopySign(Imag(first), y));
 }
 
-/// The same for a function f with f(conj z) = conj f(z), from the upper half plane's.
+/// Extends a function f with f(conj z) = conj f(z) from the upper half plane.
 Value ByUpperHalf(std::string_view op, Value z) {
   Value y = Imag(z);
   Value upper = Compiled(op, Complex(Real(z), stablehlo::Abs(y)));
   return Complex(Real(upper), Select(IsNegative(y), -Imag(upper), Imag(upper)));
 }
 
-/// e^x / 2 times `factor`, for x so large that e^x may not be finite.
+/// Computes e^x / 2 times `factor`, for x so large that e^x may overflow.
 Value HalfExponentialTimes(Value x, Value factor) {
   Value root = stablehlo::Exponential(x * 0.5);
   return factor * 0.5 * root * root;
@@ -45,7 +45,7 @@ Value HalfExponentialTimes(Value x, Value factor) {
 /// Whether e^x may overflow.
 Value IsLarge(Value x) { return x > (x.element() == ElementType::kF64 ? 709.0 : 88.0); }
 
-/// The product with C99's infinities: where both parts are NaN, those of the operands decide.
+/// The product with C99's infinities: if both parts are NaN, the infinities of the operands decide.
 Value MultiplyByAnnexG(Value p, Value q) {
   Value a = Real(p), b = Imag(p), c = Real(q), d = Imag(q);
   Value ac = a * c, bd = b * d, ad = a * d, bc = b * c;
@@ -122,7 +122,7 @@ Value Cosh(Value z) {
 
 Value Cosine(Value z) { return complex_functions::Cosh(TimesI(z)); }
 
-/// Smith's algorithm with NumPy's zeros and infinities, as PyTorch divides.
+/// Smith's algorithm with NumPy's zeros and infinities; PyTorch divides in the same way.
 Value Divide(Value p, Value q) {
   Value a = Real(p), b = Imag(p), c = Real(q), d = Imag(q);
   Value abs_c = stablehlo::Abs(c), abs_d = stablehlo::Abs(d);
@@ -148,8 +148,8 @@ Value Exponential(Value z) {
 }
 
 Value Log(Value z) {
-  // XLA makes log(pow(a, b)) b log(|a|), finite where a power is not, and log(exp(a)) a; a choice
-  // between is in its way.
+  // XLA rewrites log(pow(a, b)) to b log(|a|), which is finite where the power is not, and
+  // log(exp(a)) to a. This select prevents both rewrites.
   Value w = Compiled("stablehlo.log", Select(Equal(z, z), z, FullLike(z, kNan)));
   return Complex(Select(Or(IsInfinite(Real(z)), IsInfinite(Imag(z))), kInfinity, Real(w)), Imag(w));
 }
@@ -162,7 +162,8 @@ Value Power(Value x, Value y) {
   return complex_functions::Exponential(MultiplyByAnnexG(y, complex_functions::Log(x)));
 }
 
-/// Divide's, without sums with a zero, which the compiler would take for the other summand.
+/// The same as Divide, but without sums with a zero, which the compiler would replace by the other
+/// summand.
 Value Reciprocal(Value z) {
   Value c = Real(z), d = Imag(z);
   Value abs_c = stablehlo::Abs(c), abs_d = stablehlo::Abs(d);
@@ -196,7 +197,7 @@ Value Sinh(Value z) {
 
 Value Sqrt(Value z) {
   Value x = Real(z), y = Imag(z), w = ByUpperHalf("stablehlo.sqrt", z);
-  Value half_known = And(IsInfinite(x), IsNan(y));  // of an infinity's root, one part
+  Value half_known = And(IsInfinite(x), IsNan(y));  // one part of an infinity's root is known
   Value re = Select(IsInfinite(y), kInfinity, Select(half_known, Select(x > 0, x, y), Real(w)));
   Value im = Select(IsInfinite(y), y, Select(half_known, Select(x > 0, y, -x), Imag(w)));
   return Complex(re, im);

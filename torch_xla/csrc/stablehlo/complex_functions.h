@@ -1,6 +1,6 @@
-// Functions of complex numbers with the zeros, infinities and NaN of C99's Annex G, as the C
-// library, and with it PyTorch, has them. Compilers of StableHLO differ there: in the signs of
-// zeros, in which half plane a number on a cut lies, and in parts that are NaN or infinite.
+// Complex functions with the zeros, infinities and NaN of C99's Annex G, which the C library and
+// PyTorch follow. Compilers of StableHLO differ from it in the signs of zeros, in the half plane of
+// numbers on a branch cut, and for parts that are NaN or infinite.
 #pragma once
 
 #include "stablehlo/builder.h"
@@ -20,7 +20,7 @@ Value Divide(Value x, Value y);
 Value Exponential(Value z);
 Value Log(Value z);
 Value Logistic(Value z);
-Value Power(Value x, Value y);  // exp(y log(x)), whatever x and y are
+Value Power(Value x, Value y);  // exp(y log(x)) for all x and y
 Value Reciprocal(Value z);
 Value Sign(Value z);
 Value Sine(Value z);

@@ -63,8 +63,8 @@ uint64_t MaxFiniteBits(const FloatFormat& f) {
   }
 }
 
-/// `value` rounded to nearest even; what is too large becomes infinity, or NaN where
-/// there is none.
+/// `value` rounded to nearest even. A value that is too large becomes infinity, or NaN in a format
+/// without infinity.
 uint64_t Encode(const FloatFormat& f, double value) {
   uint64_t sign = uint64_t{1} << (f.exponent_bits + f.fraction_bits);
   uint64_t infinity_or_nan = MaxFiniteBits(f) + 1;
@@ -136,7 +136,7 @@ std::string HexBits(uint64_t bits, int width) {
   return out;
 }
 
-/// The shortest decimal that reads back as `value`, with the dot MLIR wants.
+/// The shortest decimal that reads back as `value`, with the dot that MLIR requires.
 template <typename T>
 std::string Decimal(T value) {
   char buffer[64];
@@ -160,7 +160,7 @@ std::string FloatText(double value, ElementType element) {
   double rounded = Decode(*format, bits);
   if (std::isfinite(rounded)) {
     std::string text = Decimal(static_cast<float>(rounded));
-    // MLIR reads a double and rounds that.
+    // MLIR parses the text as a double and rounds that.
     if (text.size() <= 10 && Encode(*format, std::strtod(text.c_str(), nullptr)) == bits) {
       return text;
     }
@@ -168,7 +168,7 @@ std::string FloatText(double value, ElementType element) {
   return HexBits(bits, format->width());
 }
 
-/// The value of a C++ cast that wraps, but for floats, which saturate.
+/// The value of a C++ cast. Integers wrap; floats saturate.
 template <typename T, typename From>
 T ToInteger(From from) {
   if constexpr (std::is_floating_point_v<From>) {

@@ -1,5 +1,5 @@
-// Constants of any element type, from one number or from raw bytes. Equal splat
-// constants in one region are emitted once.
+// Constants of any element type, from a number or from raw bytes. Equal splat constants in a region
+// are emitted once.
 #pragma once
 
 #include <complex>
@@ -12,7 +12,7 @@
 
 namespace torch_xla::stablehlo {
 
-/// One number as the host knows it; made implicitly from any C++ number.
+/// A number on the host, converted implicitly from any C++ number.
 class Literal {
  public:
   Literal(bool v) : value_(v) {}  // NOLINT
@@ -26,16 +26,16 @@ class Literal {
   template <std::floating_point T>
   Literal(std::complex<T> v) : value_(static_cast<std::complex<double>>(v)) {}  // NOLINT
 
-  /// The element of a `dense<>` attribute that is this number converted to `type`:
-  /// floats are rounded to nearest even, integers wrap, a float becoming an integer
-  /// truncates and saturates (NaN: 0), a complex becoming real loses its imaginary part.
+  /// The text of this number, converted to `type`, in a `dense<>` attribute. Floats are rounded to
+  /// nearest even and integers wrap. A float converted to an integer truncates and saturates (NaN
+  /// becomes 0), and a complex number converted to a real one loses its imaginary part.
   std::string ToMlir(ElementType type) const;
 
  private:
   std::variant<bool, int64_t, uint64_t, double, std::complex<double>> value_;
 };
 
-/// Every element of `type` is `value`.
+/// A constant whose elements are all `value`.
 Value Constant(Builder& builder, Literal value, const Type& type);
 /// A rank-0 constant.
 Value Scalar(Builder& builder, Literal value, ElementType element);
@@ -55,8 +55,8 @@ Value ConstantS64(Builder& builder, std::span<const int64_t> values);
 /// The largest and the lowest finite value of an element type, rank 0.
 Value MaxFinite(Builder& builder, ElementType element);
 Value MinFinite(Builder& builder, ElementType element);
-/// The identities of max and min reductions: ∓infinity where the type has it, else
-/// the finite extreme; false and true for kPred.
+/// The identities of max and min reductions: ∓infinity if the type has it, else the finite extreme;
+/// false and true for kPred.
 Value LowestOrNegInf(Builder& builder, ElementType element);
 Value HighestOrInf(Builder& builder, ElementType element);
 

@@ -27,7 +27,7 @@ class Cursor {
   }
   std::string_view Since(size_t begin) const { return text_.substr(begin, at_ - begin); }
 
-  /// Takes `token` if it comes next; a word only as a whole.
+  /// Consumes `token` if it comes next; a word only matches as a whole.
   bool Take(std::string_view token) {
     SkipSpace();
     if (!text_.substr(at_).starts_with(token)) return false;
@@ -39,7 +39,7 @@ class Cursor {
   void Expect(std::string_view token) {
     if (!Take(token)) Fail(Cat("expected `", token, "`"));
   }
-  /// The name behind a sigil (@ or %).
+  /// Reads a name after a sigil (@ or %).
   std::string Name(char sigil, std::string_view what) {
     SkipSpace();
     const size_t begin = at_ + 1;
@@ -50,7 +50,8 @@ class Cursor {
     at_ = end;
     return std::string(text_.substr(begin, end - begin));
   }
-  /// Everything from a bracket to the one that closes it; `each` sees every @name within.
+  /// Consumes everything from a bracket to its closing bracket; calls `each` for every @name
+  /// within.
   template <typename F>
   void Balanced(char open, char close, F each) {
     Expect(std::string_view(&open, 1));
@@ -121,7 +122,7 @@ class Cursor {
   }
 
  private:
-  /// White space and comments.
+  /// Skips white space and comments.
   void SkipSpace() {
     while (at_ < text_.size()) {
       if (std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) {
@@ -155,22 +156,23 @@ class Cursor {
   size_t at_ = 0;
 };
 
-/// Of a function, names the one that is its other form.
+/// An attribute of a function that names its other form.
 constexpr std::string_view kCallingForm = "torch_xla.calling";
 
-/// One function: what it is called and takes and gives, and where its body's symbols are.
+/// A parsed function: its name, its signature, and the positions of symbols in its body.
 struct Function {
   struct Reference {
     size_t at;  // in the body
     std::string symbol;
-    int function = -1;  // of all; -1: none, as the target of a custom call
+    int function = -1;  // index among all functions; -1 for another symbol, such as the target of a
+                        // custom call
   };
   std::string symbol;
   std::vector<std::string> parameters;
   std::vector<Type> arguments, results;
   std::string_view body;  // with its braces
   std::vector<Reference> references;
-  std::optional<Reference> calling;  // its other form
+  std::optional<Reference> calling;  // the function's other form
 };
 
 Function ParseFunction(Cursor& cursor) {
@@ -258,7 +260,7 @@ std::vector<Function> Parse(std::string_view text) {
   return functions;
 }
 
-/// The first function, in the form that is wanted, and all that it needs.
+/// Writes the first function in the requested form, and all functions that it needs.
 FunctionText Write(const std::vector<Function>& functions, FunctionForm form) {
   FunctionText result;
   std::vector<int> needed, places(functions.size(), -1);

@@ -1,5 +1,5 @@
-// Functions that a user wrote as StableHLO text: what has to be known of them to put them into
-// a module and call them. The body is the plugin's to parse.
+// Functions that are given as StableHLO text: parses what is needed to put them into a module and
+// call them. The plugin parses their bodies.
 #pragma once
 
 #include <string>
@@ -10,26 +10,28 @@
 
 namespace torch_xla::stablehlo {
 
-/// Which of a function's two forms is wanted, where it has another that calls this process'
-/// library: of control flow, what is traced does not tell yet where it will run.
+/// The form of a function to take, if it has a second form that calls this process's library. For
+/// control flow it is not known while tracing where the function will run, so the text holds both
+/// forms.
 enum class FunctionForm { kPlain, kCalling, kBoth };
 
 struct FunctionText {
-  /// Text, and the function whose symbol follows it (an index of `symbols`, or -1).
+  /// A piece of text, and the function whose symbol follows it (an index in `symbols`, or -1).
   struct Piece {
     std::string text;
     int symbol = -1;
   };
-  std::vector<std::string> symbols;  // as written, without @; the first is the one to call
+  std::vector<std::string> symbols;  // without @; the first is the function to call
   std::vector<Type> arguments, results;
-  std::vector<Piece> pieces;  // those functions, private, with no attribute but for both forms'
+  std::vector<Piece> pieces;  // the functions, made private; their attributes are removed, except
+                              // the one for both forms
 };
 
-/// Parses one `func.func` and, behind it, those that it calls; a `module` around them is taken
-/// off. Throws Error with the line where the text is not that.
+/// Parses one `func.func` and the functions after it that it calls; a surrounding `module` is
+/// removed. Throws an Error that names the line if the text is something else.
 FunctionText ParseFunctions(std::string_view text, FunctionForm form = FunctionForm::kPlain);
 
-/// One text for both forms of a function.
+/// Joins both forms of a function into one text.
 std::string JoinForms(std::string_view plain, std::string_view calling);
 
 }  // namespace torch_xla::stablehlo

@@ -9,15 +9,15 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-constexpr int64_t kShort = 128;         // shorter loops are worth joining
-constexpr int64_t kElements = 1 << 12;  // fewer take no time
+constexpr int64_t kShort = 128;         // loops shorter than this are worth joining
+constexpr int64_t kElements = 1 << 12;  // operations on fewer elements take no time
 
 bool Varies(const Builder& builder, Value x, size_t dim) {
   return (builder.Varies(x) >> std::min<size_t>(dim, 31) & 1) != 0;
 }
 
-/// Whether a loop of these is slow where it takes no vectors; others hardly are, and XLA's
-/// reductions of dimensions that were joined are slower.
+/// Whether the operation is slow in a loop that is not vectorized. Other operations hardly are, and
+/// joined dimensions make XLA's reductions slower.
 bool IsCostly(std::string_view op) {
   constexpr std::string_view kCostly[] = {
       "stablehlo.atan2",  "stablehlo.cbrt",         "stablehlo.cosine",
@@ -31,7 +31,7 @@ bool IsCostly(std::string_view op) {
          std::find(std::begin(kCostly), std::end(kCostly), op) != std::end(kCostly);
 }
 
-/// Whether the dimensions from `first` on can be one: each operand varies along all of them, or
+/// Whether the dimensions from `first` on can be joined: each operand varies along all of them, or
 /// along none.
 bool CanJoin(const Builder& builder, std::span<const Value> operands, const Dims& dims,
              size_t first) {
@@ -60,7 +60,7 @@ bool IsWorthJoining(const Builder& builder, const Type& type) {
          type.num_elements() >= kElements;
 }
 
-/// As many of the last dimensions in one as make it long enough.
+/// Joins as many of the last dimensions as are needed to make the last loop long enough.
 Dims Joined(const Builder& builder, std::span<const Value> operands, const Dims& dims) {
   size_t first = dims.size() - 1;
   int64_t size = dims[first];
@@ -70,8 +70,8 @@ Dims Joined(const Builder& builder, std::span<const Value> operands, const Dims&
   return JoinFrom(dims, first);
 }
 
-/// The dimensions to compute in. Those that an operand was computed in come first: neighbours that
-/// become one kernel have the same loops.
+/// The dimensions to compute in. The dimensions in which an operand was computed are preferred,
+/// since operations that are fused into one kernel need the same loops.
 Dims DimsToComputeIn(const Builder& builder, std::string_view op, std::span<const Value> operands,
                      const Dims& dims) {
   for (Value x : operands) {
@@ -109,7 +109,8 @@ Value Elementwise(std::string_view op, std::initializer_list<Value> operands, co
     builder.SetFused(value, true);
     return is_rearranged ? builder.Rearranged(value) : value;
   };
-  // An element's place in each dimension would have to be computed from its place in all.
+  // In joined dimensions the position in each dimension would have to be computed from the position
+  // in all.
   if (is_rearranged || !IsWorthJoining(builder, result)) {
     return noted(builder.Op(op, all, result, attributes));
   }

@@ -1,6 +1,6 @@
-// Elementwise ops on fewer dimensions. XLA:CPU has a loop for each dimension of a kernel, and only
-// the innermost takes vectors: where that is short, as an image's of 14 pixels, a sigmoid takes
-// eight times as long as on the same elements in one dimension.
+// Computes elementwise operations on fewer dimensions. A kernel of XLA:CPU has a loop for each
+// dimension, and only the innermost loop is vectorized. If that loop is short, as for small images,
+// costly functions run several times slower than on the same elements in one dimension.
 #pragma once
 
 #include <span>
@@ -10,15 +10,16 @@
 
 namespace torch_xla::stablehlo {
 
-/// The op on operands of the result's dimensions, or of rank 0. Where the builder joins dimensions
-/// (Builder::JoinDimensions) and the last is short, it is joined with those before it along which
-/// the same operands vary.
+/// Emits the operation on operands that have the dimensions of the result or rank 0. If the builder
+/// joins dimensions (Builder::JoinDimensions) and the last dimension is short, it is joined with
+/// the preceding dimensions along which the same operands vary.
 Value Elementwise(std::string_view op, std::initializer_list<Value> operands, const Type& result,
                   std::string_view attributes = {});
 
-/// The same elements in the dimensions that an elementwise op made them in, for what does not mind:
-/// the last loop of a kernel is that of its result. (Not for outputs that are written to a
-/// parameter: XLA copies what is read through a reshape before it is written.)
+/// The elements of `x` in the dimensions in which an elementwise operation computed them, for users
+/// that accept any dimensions: the loops of a kernel are those of its result. Do not use it for
+/// outputs that are written to a parameter: XLA copies a parameter that is read through a reshape
+/// before it is written.
 Value ComputedForm(Value x);
 
 }  // namespace torch_xla::stablehlo

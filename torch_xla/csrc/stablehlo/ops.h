@@ -1,7 +1,7 @@
-// One function per StableHLO op. Each checks its operands, infers the result type
-// and emits the op in the builder of its operands; what StableHLO does not allow
-// throws Error. Dimension numbers are never negative. Unless said otherwise the
-// operands of an op have equal types: use BroadcastTo and Convert first.
+// One function per StableHLO operation. Each function checks its operands, infers the result type
+// and emits the operation in the builder of its operands. Throws Error for anything that StableHLO
+// does not allow. Dimension numbers are never negative. Unless said otherwise, the operands of an
+// operation have equal types; use BroadcastTo and Convert before.
 #pragma once
 
 #include <optional>
@@ -83,7 +83,7 @@ Value Xor(Value a, Value b);
 Value NextAfter(Value a, Value b);  // CHLO
 
 enum class Direction { kEq, kNe, kGe, kGt, kLe, kLt };
-/// kPred. `total_order` (floats): -NaN < -inf < … < -0 < 0 < … < inf < NaN.
+/// Returns kPred. With `total_order` (for floats): -NaN < -inf < … < -0 < 0 < … < inf < NaN.
 Value Compare(Value a, Value b, Direction direction, bool total_order = false);
 /// `predicate` is kPred with the shape of the branches, or rank 0.
 Value Select(Value predicate, Value on_true, Value on_false);
@@ -92,30 +92,33 @@ Value Clamp(Value low, Value x, Value high);
 
 // ---- Element types ------------------------------------------------------------------
 
-/// By value, as a C++ cast (to kPred: x != 0). `x` itself when nothing changes.
+/// Converts values like a C++ cast (to kPred: x != 0). Returns `x` itself if nothing changes.
 Value Convert(Value x, ElementType element);
-/// By bits. Widths that differ split or join the minormost dimension.
+/// Reinterprets bits. If the widths differ, the minormost dimension is split or joined.
 Value BitcastConvert(Value x, ElementType element);
 
 // ---- Shapes -------------------------------------------------------------------------
 
-/// Same elements in row-major order. `x` itself when nothing changes.
+/// The same elements in row-major order. Returns `x` itself if nothing changes.
 Value Reshape(Value x, const Dims& dims);
-/// Dimension i of `x` becomes dimension broadcast_dimensions[i] of the result; sizes
-/// equal or 1.
+/// Dimension i of `x` becomes dimension broadcast_dimensions[i] of the result. The sizes must be
+/// equal, or the size in `x` must be 1.
 Value BroadcastInDim(Value x, const Dims& dims, const Dims& broadcast_dimensions);
-/// Aligns trailing dimensions as numpy and PyTorch do. `x` itself when nothing changes.
+/// Broadcasts with trailing dimensions aligned, like numpy and PyTorch. Returns `x` itself if
+/// nothing changes.
 Value BroadcastTo(Value x, const Dims& dims);
-/// The shape two operands broadcast to.
+/// The common shape to which two operands broadcast.
 Dims BroadcastShape(const Dims& a, const Dims& b);
-/// Result dimension i is dimension permutation[i] of `x`. `x` itself when nothing moves.
+/// Dimension i of the result is dimension permutation[i] of `x`. Returns `x` itself if nothing
+/// moves.
 Value Transpose(Value x, const Dims& permutation);
-/// Empty strides: all 1. `x` itself when it takes everything.
+/// Empty `strides` mean 1 in all dimensions. Returns `x` itself if everything is taken.
 Value Slice(Value x, const Dims& starts, const Dims& limits, const Dims& strides = {});
-/// `starts` are rank-0 integers of one type, one per dimension; clamped to fit.
+/// `starts` are rank-0 integers of one type, one per dimension; they are clamped so that the slice
+/// fits.
 Value DynamicSlice(Value x, const std::vector<Value>& starts, const Dims& sizes);
 Value DynamicUpdateSlice(Value x, Value update, const std::vector<Value>& starts);
-/// low and high may be negative; empty interior: all 0.
+/// `low` and `high` may be negative. An empty `interior` means 0 in all dimensions.
 Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& interior = {});
 Value Concatenate(const std::vector<Value>& operands, int64_t dimension);
 Value Reverse(Value x, const Dims& dimensions);
@@ -142,15 +145,15 @@ struct ScatterDimensionNumbers {
   Dims scatter_dims_to_operand_dims = {};
   int64_t index_vector_dim = 0;
 };
-/// `update` gets the old elements of every input and then those of every update,
-/// rank 0, and returns the new elements.
+/// `update` gets the old elements of all inputs and then the elements of all updates, with rank 0,
+/// and returns the new elements.
 std::vector<Value> Scatter(const std::vector<Value>& inputs, Value scatter_indices,
                            const std::vector<Value>& updates,
                            const ScatterDimensionNumbers& numbers, const Body& update,
                            bool indices_are_sorted = false, bool unique_indices = false);
 
 enum class ReduceOp { kAdd, kMul, kMax, kMin, kAnd, kOr };
-/// Scatter of one input. No op: the update replaces the element.
+/// Scatters into a single input. Without `op` the update replaces the element.
 Value Scatter(Value input, Value scatter_indices, Value updates,
               const ScatterDimensionNumbers& numbers, std::optional<ReduceOp> op = std::nullopt,
               bool indices_are_sorted = false, bool unique_indices = false);
@@ -163,13 +166,13 @@ struct DotDimensionNumbers {
   Dims lhs_batch = {}, rhs_batch = {};
   Dims lhs_contracting = {}, rhs_contracting = {};
 };
-/// The result is [batch…, lhs free…, rhs free…] of element type `result` (kInvalid: that
-/// of the operands).
+/// The result has the dimensions [batch…, lhs free…, rhs free…] and the element type `result`
+/// (kInvalid: the operands' type).
 Value DotGeneral(Value lhs, Value rhs, const DotDimensionNumbers& numbers,
                  Precision precision = Precision::kDefault,
                  ElementType result = ElementType::kInvalid);
 
-/// (low, high) per spatial dimension; may be negative.
+/// (low, high) per spatial dimension; both may be negative.
 using Padding = std::vector<std::pair<int64_t, int64_t>>;
 
 struct ConvolutionDimensionNumbers {
@@ -184,7 +187,7 @@ struct ConvolutionDimensionNumbers {
   static ConvolutionDimensionNumbers Nchw(int64_t spatial_rank);
 };
 struct ConvolutionOptions {
-  // Per spatial dimension; empty: 1, (0, 0), 1, 1, false.
+  // Per spatial dimension; empty lists mean 1, (0, 0), 1, 1 and false.
   Dims strides = {};
   Padding padding = {};
   Dims lhs_dilation = {}, rhs_dilation = {};
@@ -192,7 +195,7 @@ struct ConvolutionOptions {
   int64_t feature_group_count = 1;
   int64_t batch_group_count = 1;
   Precision precision = Precision::kDefault;
-  ElementType result = ElementType::kInvalid;  // kInvalid: that of the operands
+  ElementType result = ElementType::kInvalid;  // kInvalid: the operands' type
 };
 Value Convolution(Value input, Value kernel, const ConvolutionDimensionNumbers& numbers,
                   const ConvolutionOptions& options = {});
@@ -204,17 +207,17 @@ Value ReduceIdentity(Builder& builder, ReduceOp op, ElementType element);
 /// a op b.
 Value Apply(ReduceOp op, Value a, Value b);
 
-/// Reduces all operands (of one shape) together over `dimensions`. `body` gets one
-/// accumulator and then one element per operand, rank 0.
+/// Reduces all operands (of equal shape) together over `dimensions`. `body` gets one accumulator
+/// per operand and then one element per operand, with rank 0.
 std::vector<Value> Reduce(const std::vector<Value>& operands, const std::vector<Value>& inits,
                           const Dims& dimensions, const Body& body);
 Value Reduce(Value x, Value init, const Dims& dimensions, ReduceOp op);
-/// From the identity of `op`.
+/// Reduces with the identity of `op` as the initial value.
 Value Reduce(Value x, const Dims& dimensions, ReduceOp op);
 
 struct Window {
   Dims dimensions = {};
-  // Per dimension of the operand; empty: 1, 1, 1, (0, 0).
+  // Per dimension of the operand; empty lists mean 1, 1, 1 and (0, 0).
   Dims strides = {}, base_dilations = {}, dilations = {};
   Padding padding = {};
 };
@@ -223,8 +226,8 @@ std::vector<Value> ReduceWindow(const std::vector<Value>& operands, const std::v
 Value ReduceWindow(Value x, Value init, const Window& window, ReduceOp op);
 Value ReduceWindow(Value x, const Window& window, ReduceOp op);
 
-/// Sorts all operands (of one shape) together. `comparator` gets two elements of each
-/// operand (a0, b0, a1, b1, …) and returns whether a comes first.
+/// Sorts all operands (of equal shape) together. `comparator` gets two elements of each operand
+/// (a0, b0, a1, b1, …) and returns whether the first ones come first.
 std::vector<Value> Sort(const std::vector<Value>& operands, int64_t dimension, bool stable,
                         const Body& comparator);
 struct TopKResult {
@@ -239,11 +242,12 @@ enum class RngAlgorithm { kDefault, kThreeFry, kPhilox };
 struct RngResult {
   Value state, bits;
 };
-/// `state` is a rank-1 kU64 (2 for ThreeFry, 2 or 3 for Philox); `type` integer or float.
+/// `state` is a rank-1 kU64 (of size 2 for ThreeFry, 2 or 3 for Philox). `type` is an integer or
+/// float type.
 RngResult RngBitGenerator(Value state, RngAlgorithm algorithm, const Type& type);
 
 enum class FftType { kFft, kIfft, kRfft, kIrfft };
-/// Over the last length.size() dimensions.
+/// Transforms the last length.size() dimensions.
 Value Fft(Value x, FftType fft_type, const Dims& length);
 Value Cholesky(Value a, bool lower);
 enum class Side { kLeft, kRight };  // op(a) x = b, x op(a) = b
@@ -255,7 +259,7 @@ Value TriangularSolve(Value a, Value b, Side side, bool lower, bool unit_diagona
 
 /// `condition` and `body` get the state; they may use values from outside.
 std::vector<Value> While(const std::vector<Value>& init, const Body& condition, const Body& body);
-/// The branches get no arguments, use values from outside and return equal types.
+/// The branches get no arguments, may use values from outside, and return equal types.
 std::vector<Value> If(Value predicate, const Body& on_true, const Body& on_false);
 std::vector<Value> OptimizationBarrier(const std::vector<Value>& operands);
 
@@ -264,16 +268,16 @@ struct OutputOperandAlias {
   int64_t operand = 0;
 };
 struct CustomCallOptions {
-  /// 1: status-returning and opaque string; 4: typed XLA FFI.
+  /// 1: a status-returning function with an opaque string; 4: a typed XLA FFI handler.
   int api_version = 4;
-  /// For api_version 4 the inside of an MLIR dictionary (`axis = 1 : i64`); below that
+  /// For api_version 4 the inside of an MLIR dictionary (`axis = 1 : i64`); for earlier versions
   /// any bytes.
   std::string backend_config = {};
   bool has_side_effect = false;
   std::vector<OutputOperandAlias> aliases = {};
-  /// Minor-to-major layouts; give both or neither.
+  /// Minor-to-major layouts; set both or neither.
   std::vector<Dims> operand_layouts = {}, result_layouts = {};
-  /// More attributes, the inside of a dictionary: `mhlo.sharding = "{…}"`.
+  /// More attributes, as the inside of an MLIR dictionary: `mhlo.sharding = "{…}"`.
   std::string attributes = {};
 };
 std::vector<Value> CustomCall(Builder& builder, std::string_view target,
@@ -282,19 +286,19 @@ std::vector<Value> CustomCall(Builder& builder, std::string_view target,
 
 // ---- Collectives --------------------------------------------------------------------
 
-/// Groups of replica (or device) numbers; empty: one group of all.
+/// Groups of replica (or device) numbers; empty: a single group of all.
 using ReplicaGroups = std::vector<std::vector<int64_t>>;
 struct CollectiveOptions {
-  /// 0: across replicas; otherwise the channel of a cross-partition collective.
+  /// 0: across replicas; else the channel of a cross-partition collective.
   int64_t channel_id = 0;
-  /// The groups hold flattened ids (needs a channel).
+  /// Whether the groups hold flattened ids (needs a channel).
   bool use_global_device_ids = false;
 };
 std::vector<Value> AllReduce(const std::vector<Value>& operands, const ReplicaGroups& groups,
                              const Body& body, const CollectiveOptions& options = {});
 std::vector<Value> AllReduce(const std::vector<Value>& operands, const ReplicaGroups& groups,
                              ReduceOp op, const CollectiveOptions& options = {});
-/// `group_size` is the number of members of a group (of all when `groups` is empty).
+/// `group_size` is the number of members of a group (of all replicas if `groups` is empty).
 Value AllGather(Value x, int64_t dimension, int64_t group_size, const ReplicaGroups& groups,
                 const CollectiveOptions& options = {});
 Value ReduceScatter(Value x, int64_t dimension, int64_t group_size, const ReplicaGroups& groups,

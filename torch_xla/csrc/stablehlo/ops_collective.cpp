@@ -7,7 +7,7 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-/// The channel, and `use_global_device_ids` for the ops that know it.
+/// The attributes of the channel, and `use_global_device_ids` for operations that have it.
 std::string ChannelText(std::string_view op, const CollectiveOptions& options,
                         std::span<const Value> operands) {
   if (options.channel_id < 0 || (options.use_global_device_ids && options.channel_id == 0)) {
@@ -22,7 +22,7 @@ std::string ChannelText(std::string_view op, const CollectiveOptions& options,
   return out;
 }
 
-/// Groups of one size, if `group_size` > 0 of that one.
+/// The attribute of the groups. If `group_size` > 0, all groups must have this size.
 std::string GroupsText(std::string_view op, const ReplicaGroups& groups, int64_t group_size,
                        std::span<const Value> operands) {
   size_t columns = 0;
@@ -38,7 +38,7 @@ std::string GroupsText(std::string_view op, const ReplicaGroups& groups, int64_t
                          : Cat("replica groups of ", group_size, " members"),
          operands);
   }
-  // -1 fills up the shorter groups.
+  // Shorter groups are filled up with -1.
   return Cat("replica_groups = ", I64Matrix(groups, static_cast<int64_t>(columns), -1));
 }
 
@@ -129,7 +129,7 @@ Value AllToAll(Value x, int64_t split_dimension, int64_t concat_dimension, int64
   Type result = x.type();
   result.dims[split_dimension] /= split_count;
   result.dims[concat_dimension] *= split_count;
-  // One group of all is spelled out: the verifier divides by the number of groups.
+  // A single group of all is written out, since the verifier divides by the number of groups.
   ReplicaGroups spelled = groups;
   if (spelled.empty()) {
     spelled.emplace_back(split_count);

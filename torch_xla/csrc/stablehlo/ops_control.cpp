@@ -9,7 +9,7 @@ const Type& PredType() {
   return type;
 }
 
-/// Tokens are welcome here, unlike in CheckTensors.
+/// Like CheckTensors, but allows tokens.
 Builder& CheckValues(std::string_view op, std::span<const Value> operands) {
   if (operands.empty()) Fail(op, "at least one operand", operands);
   for (Value v : operands) {

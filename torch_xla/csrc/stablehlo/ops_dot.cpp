@@ -19,7 +19,7 @@ Dims Joined(const Dims& a, const Dims& b) {
   return all;
 }
 
-/// "[b, f, 0, 1]": what each dimension is.
+/// The label of each dimension: "[b, f, 0, 1]".
 std::string DimensionLabels(std::string_view op, int64_t rank, int64_t first, char first_label,
                             int64_t second, char second_label, const Dims& spatial,
                             std::span<const Value> operands) {

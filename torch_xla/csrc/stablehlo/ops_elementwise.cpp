@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Which element types an op takes.
+// Sets of element types that an operation accepts.
 enum Kind : unsigned {
   kPredKind = 1,
   kSignedKind = 2,
@@ -68,7 +68,7 @@ Value Unary(std::string_view op, unsigned kinds, Value x) {
   return Elementwise(op, {x}, x.type());
 }
 
-/// With a result of another element type.
+/// For a result with another element type.
 Value UnaryTo(std::string_view op, unsigned kinds, Value x, ElementType result) {
   CheckTensors(op, {x});
   CheckKind(op, kinds, {x});
@@ -82,13 +82,15 @@ Value Binary(std::string_view op, unsigned kinds, Value a, Value b) {
   return Elementwise(op, {a, b}, a.type());
 }
 
-/// The op, or of complex numbers `complex`, which is exact at zeros, infinities and NaN.
+/// Emits the operation; for complex numbers calls `complex`, which is exact at zeros, infinities
+/// and NaN.
 Value Inexact(std::string_view op, Value (*complex)(Value), Value x) {
   CheckTensors(op, {x});
   return runtime::IsComplex(x.element()) ? complex(x) : Unary(op, kFloatKind | kComplexKind, x);
 }
 
-/// XLA:CPU takes the last 6 bits of an exponent. The rest, mostly none, is done here by squaring.
+/// XLA:CPU only uses the last 6 bits of an exponent. The other bits, which are mostly zero, are
+/// handled here by repeated squaring.
 Value PowerOfIntegers(Value x, Value y) {
   const bool is_signed = runtime::IsSigned(y.element());
   Value rest = ShiftRightLogical(y, FullLike(y, 6));
@@ -109,7 +111,7 @@ Value PowerOfIntegers(Value x, Value y) {
         return {ShiftRightLogical(s[0], one), s[1] * s[1], Select(odd, s[2] * s[1], s[2])};
       })[2];
   if (!is_signed) return power;
-  // 1 over a whole number is a whole number for 1 and -1.
+  // The reciprocal of an integer is an integer only for 1 and -1.
   Value unit = Select(Equal(And(y, FullLike(y, 1)), 0), 1, x);
   return Select(y < 0, Select(Or(Equal(x, 1), Equal(x, -1)), unit, 0), power);
 }
@@ -142,8 +144,8 @@ Value IsFinite(Value x) {
 }
 Value Log(Value x) {
   CheckTensors("stablehlo.log", {x});
-  // XLA makes log(pow(a, b)) b log(|a|), finite where a power is not, and log(exp(a)) a; a choice
-  // between is in its way.
+  // XLA rewrites log(pow(a, b)) to b log(|a|), which is finite where the power is not, and
+  // log(exp(a)) to a. This select prevents both rewrites.
   if (runtime::IsFloat(x.element())) x = Select(Equal(x, x), x, FullLike(x, kNan));
   return Inexact("stablehlo.log", complex_functions::Log, x);
 }
@@ -289,10 +291,10 @@ Value Convert(Value x, ElementType element) {
   Builder& builder = CheckTensors(kOp, {x});
   if (element == ElementType::kInvalid) Fail(kOp, "a valid element type to convert to", {x});
   if (x.element() == element) return x;
-  // XLA would look at the real part alone.
+  // XLA would only look at the real part.
   if (element == ElementType::kPred && runtime::IsComplex(x.element())) return NotEqual(x, 0);
   if (x.element() == ElementType::kPred && (KindOf(element) & kInexactKind)) {
-    // XLA makes a product with a converted predicate a choice, which hides NaN and infinity.
+    // XLA rewrites a product with a converted predicate to a select, which hides NaN and infinity.
     const Value zero = Constant(builder, 0.0, Type(element, x.dims()));
     return Select(x, FullLike(zero, 1.0), zero);
   }

@@ -6,7 +6,7 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-/// Appends "name = [1, 2], ", nothing for an empty list.
+/// Appends "name = [1, 2], "; nothing for an empty list.
 void AppendField(std::string& out, std::string_view name, const Dims& dims) {
   if (!dims.empty()) out += Cat(name, " = ", List(dims), ", ");
 }
@@ -15,7 +15,8 @@ bool Contains(const Dims& dims, int64_t d) {
   return std::find(dims.begin(), dims.end(), d) != dims.end();
 }
 
-/// `indices` without its index vector dimension; checks that it holds `coordinates`.
+/// The dimensions of `indices` without the index vector dimension. Checks that an index vector has
+/// `coordinates` elements.
 Dims BatchSizes(std::string_view op, Value indices, int64_t index_vector_dim, size_t coordinates,
                 std::span<const Value> operands) {
   if (!runtime::IsInteger(indices.element())) Fail(op, "integer indices", operands);
@@ -42,8 +43,8 @@ void CheckSorted(std::string_view op, std::string_view what, const Dims& dims,
   }
 }
 
-/// What gather and scatter have in common: the two roles of operand dimensions that
-/// have no window dimension (`dropped`: collapsed or inserted) and batching.
+/// Checks that gather and scatter share: the operand dimensions without a window dimension are
+/// either `dropped` (collapsed or inserted) or batching dimensions.
 void CheckBatching(std::string_view op, Value operand, Value indices, int64_t index_vector_dim,
                    const Dims& dropped, const Dims& operand_batching, const Dims& index_batching,
                    const Dims& index_map, std::span<const Value> operands) {

@@ -7,7 +7,7 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-bool IsLinear(ElementType element) {  // what LAPACK-like ops take
+bool IsLinear(ElementType element) {  // element types of linear algebra operations
   return runtime::IsFloat(element) || runtime::IsComplex(element);
 }
 

@@ -6,7 +6,8 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-/// Operands of one shape and as many rank-0 initial values of their element types.
+/// Checks for operands of equal shape, and a rank-0 initial value of the same element type for
+/// each.
 Builder& CheckReduction(std::string_view op, const std::vector<Value>& operands,
                         const std::vector<Value>& inits, std::vector<Value>& all) {
   all = operands;
@@ -24,7 +25,7 @@ Builder& CheckReduction(std::string_view op, const std::vector<Value>& operands,
   return builder;
 }
 
-/// The region of a reduction: accumulators and then elements, returns accumulators.
+/// The region of a reduction: it takes accumulators and then elements, and returns accumulators.
 Region ReductionBody(std::string_view op, Builder& builder, const std::vector<Value>& operands,
                      const Body& body) {
   std::vector<Type> elements;

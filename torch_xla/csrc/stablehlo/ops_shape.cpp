@@ -13,7 +13,7 @@ void CheckSizes(std::string_view op, const Dims& dims, std::initializer_list<Val
   }
 }
 
-/// The start indices of the dynamic slices: rank 0, integer, one type, one per dimension.
+/// Checks the start indices of a dynamic slice: integers of rank 0 and one type, one per dimension.
 void CheckStarts(std::string_view op, int64_t rank, const std::vector<Value>& starts,
                  std::span<const Value> operands) {
   if (static_cast<int64_t>(starts.size()) != rank) {

@@ -6,7 +6,7 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-/// The next text up to `end`, which is taken off with it.
+/// Returns the text up to `end`, and removes it and `end` from `text`.
 std::string_view Take(std::string_view& text, std::string_view end) {
   const size_t at = text.find(end);
   const std::string_view taken = text.substr(0, at);
@@ -17,7 +17,7 @@ std::string_view Take(std::string_view& text, std::string_view end) {
 }  // namespace
 
 bool SquaresAProduct(std::string_view module) {
-  // What each product, and each other layout of one, is of.
+  // Maps each product, and each other layout of a product, to the product.
   std::unordered_map<std::string_view, std::string_view> products;
   auto product = [&](std::string_view value) {
     auto found = products.find(value);

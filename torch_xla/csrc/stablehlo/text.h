@@ -1,4 +1,4 @@
-// Spelling of attributes and errors, for the files of this folder.
+// The text of attributes and errors, for the files of this folder.
 #pragma once
 
 #include <concepts>
@@ -35,7 +35,7 @@ std::string List(std::span<const int64_t> values);
 std::string I64Array(std::span<const int64_t> values);
 /// array<i1: true, false>
 std::string BoolArray(const std::vector<bool>& values);
-/// dense<…> : tensor<NxMxi64> of rows; short rows are filled with `fill`.
+/// dense<…> : tensor<NxMxi64> with one row per list; short rows are filled with `fill`.
 std::string I64Matrix(const std::vector<std::vector<int64_t>>& rows, int64_t columns, int64_t fill);
 /// A quoted and escaped MLIR string.
 std::string Quoted(std::string_view text);
@@ -50,20 +50,20 @@ std::vector<Type> TypesOf(std::span<const Value> values);
 [[noreturn]] void Fail(std::string_view op, std::string_view expected,
                        std::initializer_list<Value> operands);
 
-/// Fails unless every value is a valid tensor of one builder; returns that builder.
+/// Fails unless every value is a valid tensor of the same builder; returns that builder.
 Builder& CheckTensors(std::string_view op, std::span<const Value> operands);
 Builder& CheckTensors(std::string_view op, std::initializer_list<Value> operands);
 /// Fails unless `dimensions` are distinct and in [0, rank).
 void CheckDistinct(std::string_view op, std::string_view what, const Dims& dimensions, int64_t rank,
                    std::span<const Value> operands);
-/// Whether `values` are `expected` in count and type.
+/// Whether `values` equal `expected` in number and type.
 bool SameTypes(std::span<const Type> values, std::span<const Type> expected);
 
 /// A rank-0 type.
 inline Type ScalarType(ElementType element) { return Type(element, {}); }
 /// kF32 for kC64, kF64 for kC128, else the type itself.
 ElementType RealOf(ElementType element);
-/// The op that combines two values: "stablehlo.add".
+/// The operation that combines two values, for example "stablehlo.add".
 std::string_view CombinerName(int reduce_op);
 
 }  // namespace torch_xla::stablehlo

@@ -9,14 +9,14 @@
 namespace torch_xla::stablehlo {
 namespace {
 
-/// As three dimensions of the operand, of which the last two swap; nothing where it is another
+/// The operand as three dimensions of which the last two are swapped; nothing for any other
 /// permutation.
 std::optional<Dims> AsSwap(const Dims& dims, const Dims& permutation) {
   const auto rank = static_cast<int64_t>(dims.size());
   int64_t first = 0;
   while (first < rank && permutation[first] == first) ++first;
   if (first == rank) return std::nullopt;
-  const int64_t begin = permutation[first];  // of the dimensions that come to the front
+  const int64_t begin = permutation[first];  // the dimensions from here on come to the front
   for (int64_t i = first; i < rank; ++i) {
     const int64_t expected = begin + i - first < rank ? begin + i - first : begin + i - rank;
     if (permutation[i] != expected) return std::nullopt;
@@ -26,8 +26,8 @@ std::optional<Dims> AsSwap(const Dims& dims, const Dims& permutation) {
   return swap;
 }
 
-/// How many times a cache of 8 ways is filled by the lines that a row of the result is read from:
-/// their distance leaves few of its sets.
+/// How many times the lines that one row of the result is read from fill an 8-way cache. Because of
+/// their distance they share few of its sets.
 int64_t Fills(int64_t rows, int64_t row_bytes, int64_t cache_bytes) {
   constexpr int64_t kLine = 64, kWays = 8;
   const int64_t all = cache_bytes / kLine / kWays;
@@ -35,14 +35,15 @@ int64_t Fills(int64_t rows, int64_t row_bytes, int64_t cache_bytes) {
   return rows / (sets * kWays);
 }
 
-/// Whether it is worth making in memory, by measurements. What is fused else is written then, too.
+/// Whether making the transposition in memory pays off, by measurements. It also forces a fused
+/// operand to be written to memory.
 bool IsSlow(int64_t rows, int64_t row_bytes, bool is_fused) {
   return is_fused ? Fills(rows, row_bytes, 1 << 20) > 1 : Fills(rows, row_bytes, 1 << 15) > 8;
 }
 
-/// As AsSwap(), where MadeInMemory() is to make it.
+/// The same as AsSwap(), if MadeInMemory() shall make the transposition.
 std::optional<Dims> SlowSwap(Value x, const Dims& permutation) {
-  constexpr int64_t kElements = 1 << 15;  // fewer are in a near cache
+  constexpr int64_t kElements = 1 << 15;  // smaller arrays fit into a near cache
   if (!x.builder().joins_dimensions() || x.type().num_elements() < kElements) return std::nullopt;
   std::optional<Dims> swap = AsSwap(x.dims(), permutation);
   const auto width = static_cast<int64_t>(runtime::ByteWidth(x.element()));
@@ -52,7 +53,7 @@ std::optional<Dims> SlowSwap(Value x, const Dims& permutation) {
   return swap;
 }
 
-/// `of` at the places that a permutation names.
+/// The elements of `of`, ordered by a permutation.
 Dims Permuted(const Dims& of, const Dims& permutation) {
   Dims permuted;
   for (int64_t i : permutation) permuted.push_back(of[i]);
@@ -68,7 +69,7 @@ void NoteTransposition(Value result, Value x, const Dims& permutation) {
 
 Value TransposedAgain(Value x, const Dims& permutation) {
   const Transposition* first = x.builder().FindTransposition(x);
-  // A reshape of one may have other dimensions.
+  // A reshape of a transposition may have other dimensions.
   if (!first || x.dims() != Permuted(first->operand.dims(), first->permutation)) return {};
   return Transpose(first->operand, Permuted(first->permutation, permutation));
 }

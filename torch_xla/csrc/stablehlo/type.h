@@ -13,8 +13,8 @@ namespace torch_xla::stablehlo {
 using runtime::ElementType;
 using Dims = std::vector<int64_t>;
 
-/// An op was given operands or attributes that StableHLO does not allow. The text
-/// names the op, what was expected and the operand types.
+/// Thrown if an operation gets operands or attributes that StableHLO does not allow. The text names
+/// the operation, the expectation and the operand types.
 class Error : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -33,7 +33,7 @@ struct Type {
   int64_t rank() const { return static_cast<int64_t>(dims.size()); }
   int64_t num_elements() const;
   bool operator==(const Type&) const = default;
-  /// The MLIR spelling: "tensor<2x3xf32>", "tensor<i1>", "!stablehlo.token".
+  /// The name in MLIR: "tensor<2x3xf32>", "tensor<i1>", "!stablehlo.token".
   std::string ToString() const;
   /// Appends ToString() to `out`.
   void AppendTo(std::string& out) const;
