@@ -1,5 +1,5 @@
-// torch.autocast("xla"): PyTorch's own lists say which operators run in the lower precision, which
-// in float32 and which in the widest type of their arguments.
+// torch.autocast("xla"): uses PyTorch's own lists of operators that run in the lower precision, in
+// float32, or in the widest type of their arguments.
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -7,8 +7,8 @@
 namespace torch_xla {
 namespace {
 
-// PyTorch's macros name its types without a namespace, others in each release, and register with
-// a library `m`.
+// PyTorch's macros use types without their namespaces, which differ between releases, and register
+// with a library named `m`.
 using namespace at;
 
 #define KERNEL_XLA(...) KERNEL(c10::DeviceType::XLA, __VA_ARGS__)
@@ -27,7 +27,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastXLA, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(KERNEL_XLA_FP32_SET_OPT_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_XLA_DIFFERENT_REDISPATCH_SIGNATURE)
   AT_FORALL_PROMOTE(KERNEL_XLA_PROMOTE)
-  // As on the CPU: CUDA refuses it, since the gradient can overflow float16.
+  // As on the CPU. CUDA refuses it, since the gradient can overflow float16.
   KERNEL_XLA(binary_cross_entropy, fp32)
 }
 

@@ -1,4 +1,4 @@
-// Autograd nodes of our own.
+// Helpers for this library's own autograd nodes.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -9,7 +9,7 @@
 
 namespace torch_xla::autograd {
 
-/// A new autograd node, in the pointer that this release of PyTorch keeps them in.
+/// Makes an autograd node in the kind of pointer that this release of PyTorch uses.
 template <typename Backward, typename... Args>
 auto MakeBackward(Args&&... args) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {

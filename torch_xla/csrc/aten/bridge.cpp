@@ -65,7 +65,7 @@ ir::Value Evaluate(const at::Tensor& tensor) {
 
 namespace {
 
-/// Whether the tensor looks at all elements of its storage in their order, maybe as another dtype.
+/// Whether the tensor contains all elements of its storage in order, possibly as another dtype.
 bool IsAllInOrder(const XLATensorImpl& impl) {
   const lazy::View* view = impl.view();
   if (!view || impl.is_conj() || impl.is_neg()) return false;
@@ -79,8 +79,9 @@ bool IsAllInOrder(const XLATensorImpl& impl) {
   return true;
 }
 
-/// `cpu`, memory for the elements of `tensor`, as memory for those of its storage, if these are the
-/// same bytes: no program need be compiled to read them. Undefined elsewhere.
+/// `cpu` holds memory for the elements of `tensor`. Returns the same memory with the shape and
+/// dtype of the tensor's storage, if both have the same bytes: then no program must be compiled to
+/// read them. Else returns an undefined tensor.
 at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
   const XLATensorImpl& impl = *GetImpl(tensor);
   if (!IsAllInOrder(impl) || cpu.scalar_type() != tensor.scalar_type() || !cpu.is_contiguous() ||
@@ -95,14 +96,14 @@ void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   if (indices_are_checked.load(std::memory_order_relaxed)) {
     ThrowIndexError(GetImpl(tensor)->root()->device());
   }
-  // Held until the copy is done: a sync of another thread does not donate what has an owner.
+  // Held until the copy is done: a sync of another thread does not donate data that has an owner.
   const at::Tensor all = ForStorage(tensor, cpu);
   const ir::Value leaf = all.defined() ? lazy::Evaluate(GetImpl(tensor)->root()) : Evaluate(tensor);
   lazy::DeviceData& data = *lazy::LeafData(leaf);
   try {
     lazy::ToHost(data, all.defined() ? all : cpu);
   } catch (...) {
-    // The execution's own error knows more: its line, and what it needs.
+    // The execution's own error says more: its line, and what it needs.
     const std::exception_ptr failure = lazy::TakeFailure(data);
     lazy::ThrowToUser(failure ? failure : std::current_exception());
   }
@@ -115,7 +116,8 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   try {
     Copy(tensor, cpu);
   } catch (const c10::Error& error) {
-    // There is nothing to read while a function is traced: the error does not say for whom.
+    // While a function is traced there is nothing to read. Add the reader, which the error does not
+    // name.
     TORCH_CHECK(false, error.what_without_backtrace(), " (here: ", lazy::CurrentOrigin().ToString(),
                 ")");
   }

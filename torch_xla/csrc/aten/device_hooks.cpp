@@ -1,4 +1,4 @@
-// What PyTorch itself asks of a device: its guard (current device), and its hooks.
+// The device guard (current device) and the hooks that PyTorch requires of a device.
 #include <ATen/detail/XLAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -8,8 +8,9 @@
 namespace torch_xla::aten {
 namespace {
 
-// Autograd starts a thread per device at the first backward pass, be it on the CPU, and fork is at
-// an end then. A program that has not used the device by then gets none: see KeepBackwardOnThread.
+// At the first backward pass, even on the CPU, autograd starts a thread for each device that
+// exists, and a process with such threads can no longer fork. So a program that has not used the
+// device yet reports no device; see KeepBackwardOnThread.
 c10::DeviceIndex CountDevices() noexcept {
   return lazy::ClientCreated() ? static_cast<c10::DeviceIndex>(lazy::DeviceCount()) : 0;
 }
@@ -25,7 +26,7 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return lazy::TorchDevice(lazy::CurrentDevice()); }
   void setDevice(c10::Device device) const override { lazy::EnterDevice(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
-  // One stream per device: programs run in the order they were queued.
+  // There is one stream per device: programs run in the order in which they were queued.
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
@@ -34,7 +35,7 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 };
 
 struct XLAHooks final : public at::XLAHooksInterface {
-  // Newer torch makes hooks from nothing, older from an argument object.
+  // Newer torch constructs hooks without arguments, older torch with an argument object.
   template <typename... Args>
   explicit XLAHooks(const Args&...) {}
   bool hasXLA() const override { return true; }
@@ -76,6 +77,6 @@ C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
 }  // namespace torch_xla::aten
 
 namespace at {
-// Not REGISTER_XLA_HOOKS, whose key is the class name alone: PyTorch looks for this one.
+// REGISTER_XLA_HOOKS would use only the class name as the key, but PyTorch looks for this key.
 C10_REGISTER_TYPED_CLASS(XLAHooksRegistry, "torch_xla::detail::XLAHooks", torch_xla::aten::XLAHooks)
 }  // namespace at

@@ -1,7 +1,8 @@
-// Eager mode: what an operator has traced runs before it returns.
+// Eager mode: traced operations run before the operator returns.
 //
-// A key that nobody else uses is included while the mode is on (torch_xla.experimental.eager); its
-// fallback sees each operator that the user calls, and not those that these call.
+// While the mode is on (torch_xla.experimental.eager), a dispatch key that nothing else uses is
+// included. Its fallback sees each operator that the user calls, but not the operators that these
+// call.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 

@@ -18,8 +18,8 @@ namespace {
 
 Decomposer decomposer = nullptr;
 
-/// The operators that are being run here, each within the one before. Guards against a
-/// decomposition that calls the operator it decomposes.
+/// A stack of the operators that run here, each called by the one before. Guards against a
+/// decomposition that calls the operator that it decomposes.
 class InProgress {
  public:
   explicit InProgress(const c10::OperatorHandle& op)
@@ -41,8 +41,8 @@ class InProgress {
   bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     decomposing_ = true;
     if (!decomposer(op, stack)) return false;
-    // Once for a call: not for another overload of it on the way, nor where it came back to the
-    // same one, which the CPU then ran.
+    // Counts a call once: neither for another overload in the same call, nor if the decomposition
+    // came back to the same operator, which the CPU then ran.
     const std::string& name = name_.name;
     if (!nested_ && !called_itself_)
       debug::GetCounter("xla::decomp::" + name.substr(name.find("::") + 2)).Add();
@@ -58,14 +58,14 @@ class InProgress {
 
 thread_local InProgress* InProgress::innermost_ = nullptr;
 
-/// The functional overload of an in-place or out= one: "add_.Tensor" and "add.out" have
+/// The functional overload of an in-place or out= overload: "add_.Tensor" and "add.out" have
 /// "add.Tensor" and "add".
 std::optional<c10::OperatorHandle> Functional(const c10::OperatorHandle& op, bool out) {
   std::string name = op.schema().name(), overload = op.schema().overload_name();
   if (out) {
-    // The others are "out", or the name of what is written ("grad_input").
+    // Other overloads are named "out" or after the argument that is written ("grad_input").
     overload.resize(overload.ends_with("_out") ? overload.size() - 4 : 0);
-    // The one operator whose overloads of these names are composed of nothing else.
+    // Only this operator has overloads of these names that are composite.
     if (name == "aten::norm" && (overload.empty() || overload == "dtype")) {
       overload = "ScalarOpt_dim" + (overload.empty() ? "" : "_" + overload);
     }
@@ -97,7 +97,7 @@ void CheckOut(const c10::OperatorHandle& op, const torch::jit::Stack& arguments,
   if (!as_they_are) lazy::CheckOutDtypes(op, arguments, made, dtypes);
 }
 
-/// Runs a mutating operator by its functional overload and an assignment.
+/// Runs a mutating operator through its functional overload and an assignment.
 bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const auto& args = schema.arguments();
@@ -140,8 +140,8 @@ bool RunFunctional(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return true;
 }
 
-/// Runs the form of a view that copies ("select_copy.int") by the view and copies of what it shows.
-/// PyTorch does so for devices that are not functional, and its graphs have these forms.
+/// Runs the copying form of a view ("select_copy.int") as the view and a copy of its result.
+/// PyTorch does the same for devices that are not functional, and its graphs contain these forms.
 bool RunView(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   constexpr std::string_view kSuffix = "_copy";
   std::string name = op.schema().name();
@@ -181,8 +181,9 @@ void Warn(const std::string& name) {
                 "; see docs/op_lowering.md\n");
 }
 
-/// A process group without a backend for xla: that for the CPU would work on copies, and nothing
-/// would come back, as the schemas do not say what is written. A barrier has no data.
+/// Throws for a collective of a process group without a backend for xla. The CPU's backend would
+/// work on copies and lose the results, since the schemas do not say what is written. A barrier has
+/// no data and is allowed.
 void RefuseCollective(const std::string& name) {
   constexpr std::string_view kNamespace = "c10d::";
   if (!name.starts_with(kNamespace) || name == "c10d::barrier") return;
@@ -192,7 +193,8 @@ void RefuseCollective(const std::string& name) {
               "a backend for CPU tensors, too");
 }
 
-/// A quantized tensor stays on the CPU, and all that is made of it, without a word.
+/// Throws for a quantized result: it would silently stay on the CPU, and so would everything
+/// computed from it.
 void RefuseQuantized(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   for (const c10::IValue& result : torch::jit::last(stack, op.schema().returns().size())) {
     if (!result.isTensor() || !result.toTensor().defined()) continue;
@@ -214,14 +216,14 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     } else if (RunView(op, stack)) {
       return;
     } else if (decomposer) {
-      // A decomposition takes whatever its parts take. What is not decomposed, the CPU runs.
+      // A decomposition accepts whatever its parts accept. The CPU runs what is not decomposed.
       const torch::jit::Stack arguments =
           torch::jit::last(*stack, op.schema().arguments().size()).vec();
       bool decomposed = false;
       try {
         decomposed = guard.Decompose(op, stack);
       } catch (const std::exception&) {
-        lazy::TryOnCpu(op, arguments);  // refused in the CPU's words
+        lazy::TryOnCpu(op, arguments);  // throws the CPU's error if it refuses
         throw;
       }
       if (decomposed) {
@@ -262,7 +264,7 @@ TORCH_LIBRARY_IMPL(_, SparseCsrXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
-// PyTorch has a kernel of this operator for all devices, which makes every compressed tensor.
+// PyTorch has a kernel of this operator for all devices, which makes all compressed tensors.
 TORCH_LIBRARY_IMPL(aten, SparseCsrXLA, m) {
   m.impl("_sparse_compressed_tensor_unsafe",
          torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());

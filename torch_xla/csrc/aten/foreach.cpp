@@ -7,8 +7,8 @@
 namespace torch_xla::aten {
 namespace {
 
-/// Whether an operand leaves a result of shape `result` as it is: the same (shapes are
-/// interned), or a zero-dim tensor, which promotes nothing within its category.
+/// Whether an operand does not change the shape and dtype of a result: it has the same shape
+/// (shapes are interned), or it is a zero-dim tensor, which promotes nothing within its category.
 bool Fits(ir::ShapeRef operand, ir::ShapeRef result) {
   return operand == result || (operand->rank() == 0 && !c10::isComplexType(operand->dtype) &&
                                (result->rank() > 0 || operand->dtype == result->dtype));
@@ -85,7 +85,7 @@ bool ForeachBuilder::UniformInPlace() const {
   });
 }
 
-// GCC 12 takes the inline elements of a SmallVector that is moved for uninitialized.
+// GCC 12 wrongly reports that the inline elements of a moved SmallVector are uninitialized.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 ir::NodePtr ForeachBuilder::Node() {
@@ -110,7 +110,7 @@ void ForeachBuilder::InPlace() {
   for (uint32_t i = 0; i < shapes_.size(); ++i) {
     auto* impl = static_cast<XLATensorImpl*>(first_[i].unsafeGetTensorImpl());
     impl->Write({node, i});
-    impl->bump_version();  // autograd, which does it for a tensor, leaves lists to the kernel
+    impl->bump_version();  // autograd leaves this to the kernel for lists
   }
 }
 

@@ -85,7 +85,7 @@ ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device) {
               generator->device().type(), "'");
   uint64_t seed;
   {
-    // The one that PyTorch's own kernels and its Generator's methods take.
+    // The lock that PyTorch's own kernels and the methods of its Generator take.
     std::lock_guard<std::mutex> lock(impl->mutex_);
     seed = impl->Draw();
   }

@@ -1,4 +1,4 @@
-// torch.Generator(device='xla'): a random state of the user's own.
+// torch.Generator(device='xla'): a random state that belongs to the user.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -27,15 +27,15 @@ class XLAGeneratorImpl final : public c10::GeneratorImpl {
   uint64_t seed_ = 0, state_ = 0;
 };
 
-/// The seed of a random op: from `generator`, else from the device's own state.
+/// The seed of a random op, from `generator` or else from the device's state.
 ir::Value DrawSeed(const std::optional<at::Generator>& generator, int device);
 
-/// What seeds that this thread draws from now on are xored with, an int64 tensor: a 0 that the
-/// compiler takes for any number, so that what is drawn again is computed again. Null: nothing.
-/// Returns what that was before.
+/// Sets a mask, an int64 tensor, that seeds drawn by this thread from now on are xored with; null:
+/// none. The mask is a 0 whose value the compiler does not know, so that recomputed random numbers
+/// are really computed again. Returns the previous mask.
 std::optional<at::Tensor> SetSeedMask(std::optional<at::Tensor> mask);
 
-/// The generator that stands for the device's own state.
+/// The generator that represents the device's own state.
 const at::Generator& DefaultGenerator(c10::DeviceIndex device);
 
 }  // namespace torch_xla::aten

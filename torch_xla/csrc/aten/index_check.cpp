@@ -19,7 +19,7 @@
 namespace torch_xla::aten {
 namespace {
 
-/// The largest of the indices that are out of range; kNone if there is none.
+/// The result of a check on the device is the largest index out of range; kNone if there is none.
 constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 
 struct Check {
@@ -27,7 +27,7 @@ struct Check {
   const ir::SourceLocation* location;
   int64_t low, high;
   at::Tensor found;
-  const char* message = nullptr;  // where it is no index that is wrong
+  const char* message = nullptr;  // set if the error is not about an index
 
   void Throw(int64_t value) const {
     std::string line;
@@ -45,9 +45,9 @@ std::map<int, std::vector<Check>>& Checks() {
   static auto& checks = *new std::map<int, std::vector<Check>>;
   return checks;
 }
-/// Reading what was found is no read of the user's.
+/// Set while the results of checks are read, which is no read by the user.
 thread_local bool reading = false;
-/// So many are kept before they are looked at.
+/// This many checks are kept before their results are read.
 constexpr size_t kMaxChecks = 256;
 
 [[noreturn]] void ThrowOutOfRange(const char* op, int64_t value, int64_t low, int64_t high,
@@ -62,7 +62,7 @@ bool HasIndices(const at::Tensor& tensor) {
   return IsXla(tensor) && tensor.numel() != 0 && at::isIntegralType(tensor.scalar_type(), false);
 }
 
-/// Whether the view, of a storage of `numel` elements, leaves out none of them.
+/// Whether a view of a storage with `numel` elements contains all of them.
 bool SeesAll(const lazy::View& view, int64_t numel) {
   if (view.steps.size() != 1 || view.last().bitcast) return false;
   const lazy::ViewStep& step = view.last();
@@ -80,13 +80,14 @@ bool SeesAll(const lazy::View& view, int64_t numel) {
   return extent == numel;
 }
 
-/// Whether the tensor has all elements of its storage.
+/// Whether the tensor contains all elements of its storage.
 bool SeesAll(const XLATensorImpl& tensor) {
   const lazy::View* view = tensor.view();
   return !view || SeesAll(*view, tensor.root()->shape()->numel);
 }
 
-/// What of the tensor's integers, which are known where they came from the host, is not as asked.
+/// The first violation of `bounds` among the tensor's integers, if these are known because they
+/// came from the host.
 std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
                                       const lazy::IntegerBounds& bounds) {
   const ir::Value value = tensor.root()->value();
@@ -104,7 +105,7 @@ std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
   return SeesAll(tensor) ? violation : std::nullopt;
 }
 
-/// Until somebody reads a result.
+/// Keeps a check until a result is read.
 void Remember(Check check) {
   const int device = GetImpl(check.found)->root()->device();
   bool full;
@@ -117,7 +118,7 @@ void Remember(Check check) {
   if (full) ThrowIndexError(device);
 }
 
-/// Of what only the device knows, if so asked.
+/// Checks on the device, if that is enabled, indices that only the device knows.
 void CheckOnDevice(const char* op, const at::Tensor& index, int64_t low, int64_t high,
                    std::optional<int64_t> ignored = std::nullopt) {
   if (!indices_are_checked.load(std::memory_order_relaxed)) return;
@@ -165,7 +166,7 @@ void CheckBags(const char* op, const at::Tensor& weight, const at::Tensor& indic
 
 void CheckProbabilities(const char* op, const at::Tensor& input, const at::Tensor& target) {
   auto all_good = [](const at::Tensor& p) {
-    return p.detach().ge(0).logical_and(p.detach().le(1)).all();  // NaN is neither
+    return p.detach().ge(0).logical_and(p.detach().le(1)).all();  // false for NaN
   };
   CheckData(op, "all elements of input should be between 0 and 1", [&] { return all_good(input); });
   CheckData(op, "all elements of target should be between 0 and 1",

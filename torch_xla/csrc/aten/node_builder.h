@@ -1,8 +1,8 @@
-// Records one call of an operator as a node. Generated kernels, and those written by
-// hand that only prepare their arguments, name one argument after the other in the
-// order of the schema and then say where the result goes.
+// Records a call of an operator as a node. Generated kernels, and hand-written kernels that only
+// prepare their arguments, pass the arguments in the order of the schema and then say where the
+// result goes.
 //
-// This is the hot path of tracing: no strings, no look-ups, no locks.
+// This is the hot path of tracing: it uses no strings, no look-ups and no locks.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -105,11 +105,11 @@ class NodeBuilder {
   void BoolList(const Bools& values) {
     Word([&] { words_.BoolList(values); });
   }
-  /// One that another value needs no compilation for.
+  /// Adds an integer for which another value needs no compilation.
   void IntNumber(int64_t value) {
     Word([&] { words_.IntNumber(value); });
   }
-  /// As IntList, but each of them is such a number.
+  /// The same for each integer of a list.
   void IntListNumber(at::IntArrayRef values) {
     Int(static_cast<int64_t>(values.size()));
     for (int64_t value : values) IntNumber(value);
@@ -120,7 +120,7 @@ class NodeBuilder {
   void OptionalDouble(std::optional<double> value) {
     Optional(value, [&](double v) { words_.DoubleNumber(v); });
   }
-  /// One whose value is part of the program.
+  /// Adds a double that is a constant of the program.
   void FixedDouble(double value) {
     Word([&] { words_.Double(value); });
   }
@@ -147,20 +147,20 @@ class NodeBuilder {
     Optional(text, [&](std::string_view v) { words_.String(v); });
   }
 
-  /// Said before the arguments of an in-place or out= op: which memory it writes, and the argument
-  /// that is the written tensor itself and comes first, in place.
+  /// Must be called before the arguments of an in-place or out= op. Tells which memory the op
+  /// writes; `self` is given for an in-place op, whose first argument is the written tensor itself.
   void Writes(const at::Tensor& written, const at::Tensor* self = nullptr) {
     if (!IsXla(written)) return;
     written_ = GetImpl(written)->root().get();
     if (self) self_ = written.unsafeGetTensorImpl();
   }
-  /// The result has the dtype and the sizes of this tensor: no Meta kernel is asked.
+  /// Gives the result the dtype and the sizes of this tensor, so that no Meta kernel is called.
   void Like(const at::Tensor& tensor) {
     like_ = ir::GetShape(tensor.scalar_type(), tensor.sizes());
   }
-  /// The result as a new tensor.
+  /// Returns the result as a new tensor.
   at::Tensor Single() { return MakeTensor({Node(), 0}, device_); }
-  /// N results as new tensors; one that the op leaves out is undefined.
+  /// Returns N results as new tensors; a result that the op leaves out is undefined.
   template <size_t N>
   auto Tuple() {
     ir::NodePtr node = Node();
@@ -169,14 +169,15 @@ class NodeBuilder {
     }(std::make_index_sequence<N>());
   }
   std::vector<at::Tensor> List();
-  /// The same with results of these shapes: no Meta kernel is asked.
+  /// The same with results of these shapes, so that no Meta kernel is called.
   std::vector<at::Tensor> List(const ir::OutputShapes& shapes);
-  /// The result overwrites a tensor.
+  /// Overwrites a tensor with the result.
   void InPlace(const at::Tensor& self) {
     if (!shared_.empty()) CheckOverlap(self, nullptr);
     AssignInPlace(self, {Node(), 0}, op_.name);
   }
-  /// The results overwrite tensors of any shape, and of the dtypes that the out= overload takes.
+  /// Overwrites tensors of any shape, and of the dtypes that the out= overload accepts, with the
+  /// results.
   void Out(std::initializer_list<const at::Tensor*> outs, const char* out_overload);
 
  private:
@@ -191,9 +192,9 @@ class NodeBuilder {
     if (value.has_value()) write(*value);
     ++arg_;
   }
-  /// A tensor that is not on the device: a number, or an error.
+  /// Adds a tensor that is not on the device: it becomes a number, or an error is thrown.
   void Foreign(const at::Tensor& tensor);
-  /// An operand is in the memory that is written.
+  /// Notes that an operand shares memory with the written tensor.
   void Share(const XLATensorImpl& operand) {
     if (&operand == self_) {
       self_ = nullptr;
@@ -201,7 +202,7 @@ class NodeBuilder {
       shared_.emplace_front(operands_.size(), &operand);
     }
   }
-  /// Throws what the CPU's kernel throws where it writes what it reads.
+  /// Throws the error of the CPU's kernel if that refuses to write memory that it reads.
   void CheckOverlap(const at::Tensor& written, const char* out_overload);
   ir::NodePtr Node();
   std::vector<at::Tensor> Results(const ir::NodePtr& node) const;
@@ -216,7 +217,7 @@ class NodeBuilder {
   const lazy::Storage* written_ = nullptr;
   const c10::TensorImpl* self_ = nullptr;
   std::forward_list<std::pair<size_t, const XLATensorImpl*>> shared_;
-  int arg_ = 0;  // which argument comes next, for messages
+  int arg_ = 0;  // index of the next argument, for messages
   ir::Node::Operands operands_;
   ir::Words attributes_;
   ir::AttributeWriter words_;

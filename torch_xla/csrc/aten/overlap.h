@@ -1,5 +1,5 @@
-// Whether what an operation writes is what it reads: the CPU's kernels refuse that where they
-// would read what they have written already.
+// Detects operations that write memory that they also read. The CPU's kernels refuse them if they
+// would read elements that they have already written.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +8,15 @@
 
 namespace torch_xla::aten {
 
-/// As at::get_overlap_status has it of the tensors in memory; what it finds too hard is none.
+/// The same classes as at::get_overlap_status; cases that it finds too hard count as kNone.
 enum class Overlap { kNone, kPartial, kFull };
 Overlap OverlapOf(const XLATensorImpl& a, const XLATensorImpl& b);
 
 [[noreturn]] void ThrowOverlap();
 
-/// Throws where `written` shares memory with `read`, if that is on the device.
+/// Throws if `written` shares memory with `read` on the device.
 void CheckNoOverlap(const at::Tensor& written, const at::Tensor& read);
-/// The same, but both may be all of the same.
+/// The same, but allows both to be exactly the same memory.
 void CheckNoPartialOverlap(const at::Tensor& written, const at::Tensor& read);
 
 }  // namespace torch_xla::aten

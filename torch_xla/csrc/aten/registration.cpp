@@ -16,7 +16,7 @@ c10::OperatorName OperatorNamed(std::string_view name) {
 }  // namespace
 
 Kernels::Kernels(std::initializer_list<Kernel> kernels) {
-  // Never destroyed: the dispatcher may be by then.
+  // Never destroyed, since the dispatcher may be destroyed earlier.
   static auto& handles = *new std::vector<c10::RegistrationHandleRAII>();
   handles.reserve(handles.size() + kernels.size());
   for (const Kernel& kernel : kernels) {

@@ -1,4 +1,4 @@
-// How this library's kernels come to PyTorch's dispatcher.
+// Registers this library's kernels with PyTorch's dispatcher.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -8,9 +8,9 @@
 
 namespace torch_xla::aten {
 
-/// Kernels of operators of aten on xla, there while the process lives. The declarations that
-/// codegen/templates.py compiles them against are made of the operators' schemas, so that none is
-/// inferred of each, compared and kept, as torch/library.h does.
+/// Kernels of aten operators for xla, registered for the life of the process. codegen/templates.py
+/// compiles the kernels against declarations that are generated from the operators' schemas, so no
+/// schema needs to be inferred, compared and stored for each of them, as torch/library.h does.
 class Kernels {
  public:
   struct Kernel {

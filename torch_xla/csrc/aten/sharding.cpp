@@ -30,7 +30,7 @@ void MarkSharding(const at::Tensor& tensor, const Sharding* sharding) {
   Check(*sharding, tensor.dim(), "mark_sharding");
   if (!impl->is_whole()) {
     if (impl->view() && lazy::OverlapsItself(*impl->view()))
-      return;  // There is no place for the value.
+      return;  // the value has no place of its own
     impl->Write(lazy::WithSharding(impl->Read(), *sharding));
     return;
   }

@@ -1,4 +1,4 @@
-// How tensors lie on the devices in SPMD mode.
+// The shardings of tensors in SPMD mode.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,22 +7,23 @@
 
 namespace torch_xla::aten {
 
-/// The tensor's value and all that it is given later lie so. What is on the devices already is
-/// moved by the next program. For a view it is a hint of the value that it has now alone.
-/// Throws ValueError unless the sharding is of arrays of this rank over all devices.
+/// Gives the tensor's current value and all its later values this sharding. Data that is on the
+/// devices already is resharded by the next program. For a view only its current value is sharded.
+/// Throws ValueError unless the sharding is for arrays of this rank over all devices.
 void MarkSharding(const at::Tensor& tensor, const distributed::Sharding* sharding);
-/// From now on XLA chooses.
+/// Removes the sharding; XLA chooses from now on.
 void ClearSharding(const at::Tensor& tensor);
-/// What MarkSharding said; null if nothing, and for views.
+/// The sharding set by MarkSharding; null if there is none, and for views.
 const distributed::Sharding* MarkedSharding(const at::Tensor& tensor);
-/// The same, else how the tensor's data lies; null where that is not known (yet).
+/// The same, or else the sharding of the tensor's data; null if it is not known (yet).
 const distributed::Sharding* ShardingOf(const at::Tensor& tensor);
-/// A new tensor of the same values, which lie so; its gradient shall, too, if autograd is told.
+/// A new tensor with the same values and this sharding. Its gradient gets the sharding, too, if
+/// autograd records the call.
 at::Tensor WithSharding(const at::Tensor& tensor, const distributed::Sharding* sharding);
 
-/// A tensor of a CPU tensor's values, on the devices when this returns.
+/// A tensor with the values of a CPU tensor, which are on the devices when this returns.
 at::Tensor SendSharded(const at::Tensor& cpu, const distributed::Sharding* sharding);
-/// What each device holds of a tensor, as CPU tensors. Blocks until it is computed.
+/// The tile of a tensor on each device, as CPU tensors. Blocks until they are computed.
 std::vector<at::Tensor> TilesOf(const at::Tensor& tensor);
 
 }  // namespace torch_xla::aten

@@ -14,11 +14,11 @@ namespace {
 debug::Counter& created = *new debug::Counter("CreateXlaTensor");
 debug::Counter& destroyed = *new debug::Counter("DestroyXlaTensor");
 
-/// Makes the backward passes of a thread that uses xla tensors stay on it.
+/// Makes the backward passes of a thread that uses xla tensors run on that thread.
 ///
-/// Autograd gives devices other than the CPU a thread of their own, so that kernels can be
-/// launched while others are; tracing has nothing to launch, and waking that thread costs more
-/// than a small model's whole backward pass.
+/// Autograd gives each device other than the CPU its own thread, so that kernels can be launched
+/// concurrently. Tracing launches nothing, and waking that thread costs more than the whole
+/// backward pass of a small model.
 void KeepBackwardOnThread() {
   [[gnu::tls_model("initial-exec")]] thread_local bool done = false;
   if (C10_LIKELY(done)) return;
@@ -84,13 +84,13 @@ ir::Value XLATensorImpl::Read() const {
 
 void XLATensorImpl::Write(ir::Value value, bool same_for_all) {
   if (view() && !same_for_all && lazy::OverlapsItself(*view())) {
-    delete shown_.exchange(nullptr);  // It has the root, too, and stands for nobody else.
+    delete shown_.exchange(nullptr);  // it holds the root, too, but represents no other tensor
     TORCH_CHECK(
         root_.use_count() == 1,
         "unsupported operation: more than one element of the written-to tensor refers to a "
         "single memory location. Please clone() the tensor before performing the operation.");
-    // Nobody else looks at the memory: a gradient that autograd kept as it came (that of a sum),
-    // which it would have copied had it seen the strides.
+    // No other tensor uses the memory: this is a gradient that autograd kept as it was (the
+    // gradient of a sum). Autograd would have copied it if it had seen the strides.
     Reset(c10::make_intrusive<lazy::Storage>(Resolve(std::move(value)), root_->device()), nullptr,
           lazy::Ints(sizes().begin(), sizes().end()));
     return;

@@ -1,4 +1,4 @@
-// The at::TensorImpl of the xla device: a look (a view, or all) at a storage.
+// The at::TensorImpl of the xla device: a storage, or a view of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,33 +14,33 @@ namespace torch_xla::aten {
 
 class XLATensorImpl final : public c10::TensorImpl {
  public:
-  /// A tensor over the whole storage (`view` null) or over a view of it; it is contiguous
-  /// to the user whatever the view.
+  /// A tensor over the whole storage (`view` null) or over a view of it. The user sees it as
+  /// contiguous in either case.
   XLATensorImpl(lazy::StoragePtr storage, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                 c10::IntArrayRef sizes);
   ~XLATensorImpl() override;
 
   const lazy::StoragePtr& root() const { return root_; }
   const lazy::View* view() const { return view_ptr().get(); }
-  /// Null: the whole storage.
+  /// Null means the whole storage.
   const lazy::ViewPtr& view_ptr() const {
     if (view_ || c10::IntArrayRef(root_->shape()->dims) == sizes()) return view_;
     return Part();
   }
 
-  /// Whether its content is its storage's, as it stands there.
+  /// Whether its content equals the value of its storage.
   bool is_whole() const { return !view() && !is_conj() && !is_neg(); }
 
   /// The current content.
   ir::Value Read() const;
-  /// Overwrites it (and so what every view of it sees). Where several elements are one in
-  /// memory (expand) only a value that is the same for all of them may be written.
+  /// Overwrites the content, and so what other views of the storage see. If several elements share
+  /// memory (expand), the value must be equal for all of them.
   void Write(ir::Value value, bool same_for_all = false);
-  /// Looks at something else from now on (set_, resize_).
+  /// Makes this tensor use another storage or view (set_, resize_).
   void Reset(lazy::StoragePtr storage, lazy::ViewPtr view, c10::IntArrayRef sizes);
 
-  /// Under InferenceMode new tensors are inference tensors, but a view of a normal tensor is
-  /// a normal tensor with the keys of that.
+  /// Under InferenceMode new tensors are inference tensors. A view of a normal tensor must be a
+  /// normal tensor with the dispatch keys of that tensor.
   void BecomeNormalTensor(c10::DispatchKeySet keys);
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
@@ -50,24 +50,24 @@ class XLATensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
-  /// What tells whether tensors share memory (DDP's buckets ask): see TorchStorage.
+  /// Tells whether tensors share memory (DDP's buckets ask for it); see TorchStorage.
   const c10::Storage& storage() const override;
 
  private:
-  /// The sizes, strides and storage offset that the user sees: a contiguous block that begins where
-  /// the elements do.
+  /// Sets the sizes, strides and storage offset that the user sees: a contiguous block that begins
+  /// at the first element.
   void ShowAsContiguous(c10::IntArrayRef sizes);
   const char* tensorimpl_type_name() const override { return "XLATensorImpl"; }
   template <typename Version>
   c10::intrusive_ptr<c10::TensorImpl> Copy(Version&& version_counter,
                                            bool allow_tensor_metadata_change) const;
 
-  /// Forgets what was made of the root and the view before.
+  /// Drops the objects that were made from the previous root and view.
   void DropMade();
-  /// A storage that another tensor has resized has another shape, but its elements are in
-  /// their places: this is a view of them. Several threads may read the tensor at once.
+  /// A view for a storage that was resized through another tensor: its shape has changed, but its
+  /// elements are still in their places. Thread-safe.
   const lazy::ViewPtr& Part() const;
-  /// The value or its complex conjugate, negation: what PyTorch's lazy bits say.
+  /// Applies PyTorch's lazy conj and neg bits to the value.
   ir::Value Resolve(ir::Value value) const;
 
   lazy::StoragePtr root_;
@@ -77,13 +77,13 @@ class XLATensorImpl final : public c10::TensorImpl {
   mutable std::atomic<c10::Storage*> shown_{nullptr};
 };
 
-/// FakeTensor's tensors on the meta device have the dispatch keys of the device that they stand
-/// for, and are none.
+/// The tensors of FakeTensor on the meta device have the dispatch keys of the device that they
+/// represent, but they are no xla tensors.
 inline bool IsXla(const at::Tensor& tensor) {
   return tensor.defined() && typeid(*tensor.unsafeGetTensorImpl()) == typeid(XLATensorImpl);
 }
 
-/// The impl of an xla tensor; anything else is an error that names `what`.
+/// The impl of an xla tensor. Throws an error that names `what` for any other tensor.
 XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what = "tensor");
 
 }  // namespace torch_xla::aten

@@ -15,19 +15,19 @@
 namespace torch_xla::aten {
 namespace {
 
-/// Behind the data pointer of each of our storages.
+/// The context behind the data pointer of each c10::Storage made here.
 struct Context {
-  lazy::StoragePtr root;  // Null: what comes from the host was not sent yet.
+  lazy::StoragePtr root;  // null: the bytes from the host were not sent yet
   c10::Storage host;
-  c10::weak_intrusive_ptr<c10::StorageImpl> shown;  // The storage of an xla tensor.
+  c10::weak_intrusive_ptr<c10::StorageImpl> shown;  // the storage of an xla tensor
 };
 
 using ContextPtr = std::unique_ptr<Context>;
 
-/// No storage is released under it: that takes it, too.
+/// No storage may be released while this is held, since the release takes it, too.
 std::mutex mutex;
 
-/// By address, while they live.
+/// All contexts by address, while they live.
 std::unordered_map<const void*, Context*>& Contexts() {
   static auto& table = *new std::unordered_map<const void*, Context*>;
   return table;
@@ -61,13 +61,14 @@ at::Tensor TensorOf(lazy::StoragePtr root, c10::ScalarType dtype) {
 }  // namespace
 
 void* StorageAddress(const lazy::StoragePtr& root) {
-  // No pointer of the host has this bit: who follows it faults instead of reading something.
+  // No host pointer has this bit, so an access through it faults instead of reading unrelated
+  // memory.
   constexpr uintptr_t kNotOfTheHost = uintptr_t{1} << 62;
   return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(root.get()) | kNotOfTheHost);
 }
 
 c10::Storage TorchStorage(const lazy::StoragePtr& root) {
-  const ir::ShapeRef shape = root->shape();  // It may have been resized.
+  const ir::ShapeRef shape = root->shape();  // it may have been resized
   const size_t bytes = static_cast<size_t>(shape->numel) * c10::elementSize(shape->dtype);
   std::lock_guard lock(mutex);
   Context*& context = Contexts()[StorageAddress(root)];
@@ -84,7 +85,7 @@ c10::Storage TorchStorage(const lazy::StoragePtr& root) {
 }
 
 const c10::Storage& XLATensorImpl::storage() const {
-  c10::Storage made = TorchStorage(root_);  // Also where there is one: it learns of a new size.
+  c10::Storage made = TorchStorage(root_);  // even if there is one already, to update its size
   c10::Storage* shown = shown_.load(std::memory_order_acquire);
   if (shown) return *shown;
   auto kept = std::make_unique<c10::Storage>(std::move(made));
@@ -107,8 +108,8 @@ c10::Storage StorageFromHost(c10::Storage host, int device) {
 
 namespace {
 
-/// The bytes from the host as elements of `dtype`, on the device; of the shape `sizes` if there
-/// are as many.
+/// Sends the bytes from the host to the device as elements of `dtype`, with the shape `sizes` if
+/// that has as many elements.
 ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef sizes,
                int device) {
   const auto count = static_cast<int64_t>(host.nbytes() / c10::elementSize(dtype));
@@ -118,8 +119,8 @@ ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef
   return lazy::MakeLeaf(lazy::ToDevice(all, device));
 }
 
-/// The memory behind a storage. What comes from the host and was not sent yet is sent as elements
-/// of `dtype`, of the shape `sizes` if there are as many.
+/// The memory behind a storage. Bytes from the host that were not sent yet are sent as elements of
+/// `dtype`, with the shape `sizes` if that has as many elements.
 lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
                         c10::IntArrayRef sizes) {
   auto* context = storage.data_ptr().cast_context<Context>(&DeleteContext);
@@ -132,7 +133,7 @@ lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
   const int device = storage.device().index();
   auto sent = c10::make_intrusive<lazy::Storage>(Send(context->host, dtype, sizes, device), device);
   std::lock_guard lock(mutex);
-  if (!context->root) context->root = std::move(sent);  // Another thread may have been first.
+  if (!context->root) context->root = std::move(sent);  // another thread may have been first
   return context->root;
 }
 
@@ -159,8 +160,8 @@ at::Tensor& SetStorage(at::Tensor& self, at::Storage source) {
 
 namespace {
 
-/// What is behind the storage whose address `block` has: its memory, null before that was sent,
-/// and what came from the host.
+/// Finds the storage whose address `block` has. Returns its memory (null before its bytes were
+/// sent) and its bytes from the host.
 std::pair<lazy::StoragePtr, c10::Storage> Behind(const at::Tensor& block) {
   std::lock_guard lock(mutex);
   auto it = Contexts().find(block.const_data_ptr());
@@ -181,7 +182,7 @@ void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
   TORCH_CHECK(host, "copy_: a block of memory on ", block.device(),
               " can be written where it comes from a file alone");
   BytesOf(host, block).copy_(source);
-  if (!root) return;  // As it is when a pickle is loaded; older files come to here.
+  if (!root) return;  // the case when a pickle is loaded; only older files get beyond this line
   const ir::ShapeRef shape = root->shape();
   root->Assign(Send(host, shape->dtype, shape->dims, root->device()));
 }

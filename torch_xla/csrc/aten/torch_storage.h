@@ -1,5 +1,5 @@
-// What PyTorch takes for the storage of an xla tensor: it tells whether tensors share memory, and
-// `set_` makes tensors of it. Its bytes cannot be reached from the host.
+// The c10::Storage that PyTorch sees of an xla tensor. It tells whether tensors share memory, and
+// `set_` makes tensors from it. The host cannot access its bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,21 +8,22 @@
 
 namespace torch_xla::aten {
 
-/// The one that stands for `root`, and keeps it alive; the same one as long as somebody holds it.
+/// The storage that represents `root` and keeps it alive. It stays the same object as long as
+/// somebody holds it.
 c10::Storage TorchStorage(const lazy::StoragePtr& root);
 
-/// Its address: none of the host's, but no other living storage has it.
+/// The address of that storage: no host address, and no other living storage has it.
 void* StorageAddress(const lazy::StoragePtr& root);
 
-/// A storage on `device` with the bytes of `host`, which are sent there when `set_` gives them a
-/// dtype. Its address is that of the bytes.
+/// A storage on `device` with the bytes of `host`. They are sent to the device when `set_` gives
+/// them a dtype. Its address is the address of the bytes.
 c10::Storage StorageFromHost(c10::Storage host, int device);
 
-/// Writes `source`, a CPU tensor, to such a storage; `block` is what PyTorch makes to fill one from
-/// a file, a tensor of no kind over its address.
+/// Writes `source`, a CPU tensor, to such a storage. `block` is the tensor that PyTorch makes over
+/// the storage's address to fill it from a file.
 void WriteToStorage(const at::Tensor& block, const at::Tensor& source);
 
-/// The other way: what such a block, over the address of any of our storages, holds.
+/// Reads the bytes of any storage made here; `block` is a tensor over its address.
 at::Tensor ReadStorage(const at::Tensor& block);
 
 }  // namespace torch_xla::aten
