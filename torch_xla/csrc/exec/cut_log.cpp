@@ -39,7 +39,7 @@ void CollectContents(const CutLog& recorder, RecordedCut& cut) {
 void CollectNumbers(const Graph& graph, RecordedCut& cut) {
   int32_t next_float = 0, next_integer = 0;
   size_t next_data = 0;
-  // A number has no line of its own: that of the operation that takes it.
+  // A number has no line of its own, so use the line of the operation that takes it.
   std::unordered_map<const ir::Node*, const ir::SourceLocation*> lines;
   for (const ir::Node* node : graph.order) {
     for (const ir::Value& operand : node->operands()) {

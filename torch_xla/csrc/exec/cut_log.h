@@ -11,11 +11,11 @@
 
 namespace torch_xla::lazy {
 
-/// A number of a program: its parameter, or built in.
+/// A number of a program: a parameter, or a constant.
 struct RecordedNumber {
   uint64_t bits;
   bool is_float;
-  int32_t packed;  // its place among the floats or integers of the execution; -1: built in
+  int32_t packed;  // index among the execution's floats or integers; -1: a constant
   const ir::SourceLocation* location;
   bool operator==(const RecordedNumber& o) const {
     return bits == o.bits && is_float == o.is_float;
@@ -32,16 +32,15 @@ struct RecordedCut {
   std::vector<double> floats;
   std::vector<int64_t> integers;
   std::vector<RecordedNumber> numbers;
-  std::vector<uint64_t> folded;  // ids of data that became numbers
+  std::vector<uint64_t> folded;  // ids of fills that became numbers of the program
   struct Target {
-    const Storage* storage;  // may be gone by now
+    const Storage* storage;  // may be destroyed by now
     const ir::SourceLocation* location;
   };
   std::vector<Target> targets;
 };
 
-/// What an operation asked of all the integers of some data, which it would look at if they came
-/// from the host.
+/// What an operation required of all integers of some data, if they came from the host.
 struct RecordedBounds {
   uint64_t data;  // its id
   IntegerBounds bounds;
@@ -51,7 +50,7 @@ struct CutLog {
   std::vector<RecordedCut> cuts;
   std::vector<RecordedBounds> bounds;
   uint64_t first_data = UINT64_MAX;
-  /// What read a tensor, cut the graph or waited, but for the end of what is recorded.
+  /// The origins of reads, cuts and waits, except the cut at the end of the recording.
   std::vector<Origin> reads;
   bool closing = false;
 };
@@ -61,7 +60,7 @@ CutLog* SetCutLog(CutLog* recorder);
 CutLog* CurrentCutLog();
 
 void NoteReadSlow();
-/// Something asks for a value here, or for a cut.
+/// Notes that the caller asks for a value or a cut here.
 inline void NoteRead() {
   if (CurrentCutLog()) [[unlikely]]
     NoteReadSlow();

@@ -1,4 +1,4 @@
-// The cache of compiled programs on disk: where it is, and what is in it.
+// The cache of compiled programs on disk: its settings and its entries.
 #include <pybind11/stl.h>
 
 #include "exec/disk_cache.h"
@@ -18,15 +18,15 @@ void BindCache(py::module_& m) {
       py::arg("folder"), py::arg("read_only"), NoGil());
   m.def("_xla_flush_cache", &lazy::FinishStoring, NoGil());
   m.def("_xla_user_cache_folder", [] { return lazy::UserCacheFolder().string(); });
-  // (folder, read_only, max_bytes); None where there is no cache.
+  // Returns (folder, read_only, max_bytes), or None if there is no cache.
   m.def("_xla_cache_settings", []() -> std::optional<std::tuple<std::string, bool, int64_t>> {
     const auto cache = lazy::GetDiskCache();
     if (!cache) return std::nullopt;
     const lazy::DiskCache::Settings& settings = cache->settings();
     return std::tuple(settings.folder.string(), settings.read_only, settings.max_bytes);
   });
-  // (path, bytes, last use, key, content) of each entry, the oldest first; those that are damaged
-  // have no key, those that are no records no content.
+  // Returns (path, bytes, last use, key, content) of each entry, oldest first. Damaged entries have
+  // no key, and entries that are no records have no content.
   m.def(
       "_xla_cache_entries",
       [](const std::string& folder, bool check) {

@@ -1,5 +1,5 @@
-// Functions that are traced by themselves: what control flow, torch.compile and exports are made
-// of. And what is said of how programs are cut and compiled.
+// Captures of functions, for control flow, torch.compile and exports; and the settings of cuts and
+// compilations.
 #include <torch/csrc/utils/pybind.h>
 
 #include "aten/bridge.h"
@@ -31,7 +31,7 @@ std::vector<at::Tensor> TensorsOf(std::vector<ir::Value> values, int device) {
   return tensors;
 }
 
-/// Ends before its Python object does, where the function that was traced has ended.
+/// The capture ends when the traced function has returned, which is before its Python object dies.
 struct PyCapture {
   std::unique_ptr<lazy::Capture> capture;
   lazy::Capture& get() const {
@@ -83,7 +83,7 @@ class PyProgram {
  private:
   lazy::Capture::Compiled compiled_;
   std::vector<ir::ShapeRef> inputs_, outputs_;
-  std::vector<std::pair<size_t, size_t>> writes_;  // an input that takes the value of an output
+  std::vector<std::pair<size_t, size_t>> writes_;  // an input, and the output that is written to it
   int device_;
 };
 
@@ -104,14 +104,15 @@ void BindCaptureClass(py::module_& m) {
              return PyCapture{std::make_unique<lazy::Capture>(Ordinal(device), std::move(what))};
            }),
            py::arg("what"), py::arg("device") = "")
-      // A tensor that stands for an argument like this one.
+      // Returns a tensor that stands for an argument like `like`.
       .def("placeholder",
            [](const PyCapture& self, const at::Tensor& like) {
              return aten::MakeTensor(
                  self.get().Placeholder(ir::GetShape(like.scalar_type(), like.sizes())),
                  self.get().device());
            })
-      // (text, which inputs it takes, what it takes behind them, which of these are seeds).
+      // Returns (text, indices of the inputs it takes, the captured tensors that follow, their
+      // seeds).
       .def(
           "function",
           [](const PyCapture& self, const std::vector<at::Tensor>& inputs,
@@ -158,17 +159,17 @@ void BindCapture(py::module_& m) {
   m.def("_xla_assign", [](const at::Tensor& self, const at::Tensor& value) {
     aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
   });
-  // State of a program that has collectives: what keeps them in order.
+  // The token that keeps collectives in order, which is state of a program with collectives.
   m.def(
       "_xla_collective_token",
       [](const std::string& device) {
         return aten::CollectiveTokenTensor(Ordinal(device), /*make=*/true);
       },
       py::arg("device"));
-  // A function that needs no check: we wrote it.
+  // Calls a function from this library's own text, which needs no check.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
-  // Of the device's StepFinder.
+  // The device's StepFinder.
   m.def(
       "_xla_hold_steps",
       [](bool hold) {
@@ -195,7 +196,7 @@ void BindCapture(py::module_& m) {
   m.def("_xla_num_programs", &lazy::NumPrograms);
   m.def("_xla_clear_programs", &lazy::ClearPrograms, NoGil());
   m.def("_xla_set_compile_options", &lazy::SetCompileOptions, py::arg("options"));
-  // The settings of this thread; None ends them. Returns those before.
+  // Sets the settings of this thread; None removes them. Returns the previous ones.
   py::class_<lazy::CompileSettings, std::shared_ptr<lazy::CompileSettings>>(m, "_CompileSettings");
   using Settings = std::optional<std::shared_ptr<lazy::CompileSettings>>;
   m.def(

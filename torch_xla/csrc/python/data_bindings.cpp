@@ -83,7 +83,7 @@ Features ToPython(const Example& example, const Names& texts) {
   return result;
 }
 
-/// RecordReader for Python: any thread may call it, and it reads without the GIL.
+/// RecordReader for Python. Any thread may call it, and it reads without the GIL.
 class Reader {
  public:
   Reader(py::object file, const std::string& path, const std::string& compression,
@@ -135,11 +135,11 @@ class Reader {
            std::to_string(reader_.offset());
   }
 
-  std::mutex mutex_;  // taken without the GIL: reading a Python file needs that
+  std::mutex mutex_;  // taken without the GIL, since reading a Python file needs the GIL
   data::RecordReader reader_;
 };
 
-/// The values of a feature: a list of bytes, or a CPU tensor of floats or of 64-bit integers.
+/// The values of a feature: a list of bytes, or a CPU tensor of floats or 64-bit integers.
 Feature FeatureOf(const py::object& values) {
   if (py::isinstance<py::list>(values)) {
     std::vector<std::string_view> bytes;
@@ -171,7 +171,7 @@ void BindData(py::module_& m) {
     return py::make_tuple(py::bytes(frame.header, sizeof(frame.header)),
                           py::bytes(frame.footer, sizeof(frame.footer)));
   });
-  // As it is stored: masked, 4 bytes.
+  // The 4 bytes of the masked CRC, as they are stored.
   m.def("_tf_masked_crc", [](const py::bytes& bytes) {
     const data::RecordFrame frame = data::FrameOf(std::string_view(bytes));
     return py::bytes(frame.footer, sizeof(frame.footer));

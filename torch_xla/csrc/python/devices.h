@@ -1,5 +1,6 @@
-// Device strings ("xla:0") as ordinals. None are the default device, or no device where no client
-// was started yet: nothing is pending there, and a program on the CPU need not start one.
+// Converts device strings ("xla:0") to ordinals. No string stands for the default device, or for no
+// device if there is no client yet: then nothing is pending there, and a program on the CPU need
+// not start a client.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// The tensors' new contents, in place or as new tensors.
+/// Returns the new contents of the tensors, in place or as new tensors.
 std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string& reduction,
                                       const std::vector<at::Tensor>& tensors,
                                       const distributed::Groups& groups,
@@ -45,8 +45,9 @@ std::vector<at::Tensor> RunCollective(const std::string& kind, const std::string
   return in_place ? tensors : results;
 }
 
-/// PyTorch warns, once, that nothing waits for a functional collective whose tensor has no storage.
-/// Of xla tensors nothing need wait: they are those of the graph. Here nobody hears the warning.
+/// PyTorch warns, once, if nothing waits for a functional collective whose tensor has no storage.
+/// Nothing needs to wait for xla tensors, since the graph keeps the order. This triggers the
+/// warning where nobody sees it.
 void SpendWarningOfWorks() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning& /*warning*/) override {}
@@ -55,8 +56,8 @@ void SpendWarningOfWorks() {
   c10d::register_work(at::Tensor(), nullptr);
 }
 
-/// DistributedDataParallel measures its passes; here they trace, and how long that takes is no
-/// time of theirs. Without a timer it warns.
+/// DistributedDataParallel measures the time of its passes. Here the passes only trace, so the time
+/// would mean nothing. Without a timer DistributedDataParallel warns.
 class NoTimer : public c10d::Timer {
  public:
   explicit NoTimer(c10::Device /*device*/) {}
@@ -94,7 +95,7 @@ void BindDistributed(py::module_& m) {
         lazy::SetProcessPlace({rank, size, local_rank, std::move(shared)});
       },
       py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("store"));
-  // With a reason, what is under way fails and the others are told.
+  // With a reason, running collectives fail and the other replicas are told the reason.
   m.def(
       "_xla_disconnect_replicas",
       [](const std::optional<std::string>& reason) {

@@ -1,4 +1,4 @@
-// DLPack: arrays handed to other libraries, and taken from them, without a copy.
+// DLPack: shares arrays with other libraries in both directions, without a copy.
 #include <ATen/DLConvertor.h>
 
 #include <memory>
@@ -15,12 +15,12 @@ namespace py = pybind11;
 
 namespace {
 
-/// How DLPack names a device; nothing for a platform whose memory it has no name for.
+/// The DLPack device of a device; nothing if DLPack has no name for the platform's memory.
 std::optional<DLDevice> DlpackDevice(int ordinal) {
   const runtime::Client& client = lazy::GetClient();
   if (client.host_memory()) return DLDevice{kDLCPU, 0};
   const int id = client.devices()[ordinal].hardware_id;
-  // From here on no test runs: it did on an H200 (docs/data.md).
+  // No test covers the lines below; they were run once on a GPU (docs/data.md).
   if (client.platform_name() == "cuda") return DLDevice{kDLCUDA, id};
   if (client.platform_name() == "rocm") return DLDevice{kDLROCM, id};
   return std::nullopt;
@@ -40,8 +40,8 @@ DLDevice DlpackDeviceOf(const std::string& name) {
 
 // ---------------------------------------------------------------------------------- export
 
-/// What a capsule owns: the leaf, whose buffer is not donated as long as it is held, and the
-/// plugin's own reference, which goes first.
+/// The contents of a capsule: the leaf, whose buffer is not donated while it is held, and the
+/// plugin's reference to the memory, which is released first.
 struct Exported {
   ir::Value leaf;
   std::shared_ptr<void> memory;
@@ -57,7 +57,7 @@ void Delete(Managed* managed) {
   delete managed;
 }
 
-/// Nobody took what the capsule holds.
+/// Called if nobody consumed the capsule.
 template <typename Managed>
 void DropCapsule(PyObject* capsule) {
   const char* name = at::DLPackTraits<Managed>::capsule;
@@ -82,7 +82,8 @@ py::object MakeCapsule(const at::Tensor& tensor, std::unique_ptr<Exported> expor
   managed->deleter = &Delete<Managed>;
   if constexpr (kVersioned<Managed>) {
     managed->version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
-    managed->flags = DLPACK_FLAG_BITMASK_READ_ONLY;  // Values do not change; others may share it.
+    managed->flags = DLPACK_FLAG_BITMASK_READ_ONLY;  // values do not change, and others may share
+                                                     // the memory
   }
   managed->manager_ctx = exported.release();
   PyObject* capsule =
@@ -95,7 +96,7 @@ py::object MakeCapsule(const at::Tensor& tensor, std::unique_ptr<Exported> expor
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-/// The content is there when this returns: the consumer may read it on any stream.
+/// The content has been computed when this returns, so the consumer may read it on any stream.
 py::object Export(const at::Tensor& tensor, bool versioned) {
   auto exported = std::make_unique<Exported>();
   std::optional<DLDevice> device;
@@ -145,7 +146,7 @@ bool IsRowMajor(const DLTensor& array) {
   return true;
 }
 
-/// An array that is still its capsule's, until `taken`.
+/// An array that belongs to its capsule until `taken` is set.
 template <typename Managed>
 struct Foreign {
   Managed* managed;
@@ -155,14 +156,15 @@ struct Foreign {
   }
 };
 
-/// The capsule's array, which is consumed; nullptr, and the capsule is as it was, where it cannot
-/// be the memory of a tensor on the device.
+/// Consumes the capsule and returns its array as device data. Returns nullptr, and leaves the
+/// capsule as it was, if the array cannot be the memory of a tensor on the device.
 template <typename Managed>
 lazy::DeviceDataPtr Take(const py::object& capsule, int ordinal, intptr_t stream) {
   auto* managed = static_cast<Managed*>(
       PyCapsule_GetPointer(capsule.ptr(), at::DLPackTraits<Managed>::capsule));
   if constexpr (kVersioned<Managed>) {
-    if (managed->version.major > DLPACK_MAJOR_VERSION) return nullptr;  // Read nothing else of it.
+    // the rest may be laid out differently
+    if (managed->version.major > DLPACK_MAJOR_VERSION) return nullptr;
   }
   const DLTensor& array = managed->dl_tensor;
   const auto own = DlpackDevice(ordinal);

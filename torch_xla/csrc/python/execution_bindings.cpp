@@ -22,7 +22,8 @@ std::vector<ir::Value> ValuesOf(const std::vector<at::Tensor>& tensors) {
   return values;
 }
 
-// How a tensor looks at its storage: another storage of the same shape can be looked at so.
+// The way in which a tensor views its storage, which can be applied to another storage of the same
+// shape.
 class Look {
  public:
   explicit Look(const at::Tensor& tensor) : Look(*aten::GetImpl(tensor, "_Look")) {}
@@ -34,7 +35,7 @@ class Look {
     at::Tensor tensor = aten::MakeView(*impl, view_, dtype_, sizes_);
     tensor._set_conj(is_conj_);
     tensor._set_neg(is_neg_);
-    // A write into one is one into all, which autograd must know.
+    // Autograd must know that a write to the view is a write to the whole tensor.
     if (!impl->is_inference()) {
       tensor.unsafeGetTensorImpl()->set_version_counter(impl->version_counter());
     }
@@ -91,7 +92,7 @@ void BindExecution(py::module_& m) {
       "_get_xla_tensors_hlo",
       [](const std::vector<at::Tensor>& tensors) { return lazy::StableHloOf(ValuesOf(tensors)); },
       NoGil());
-  // Of all that is pending on the default device where there are no tensors.
+  // Without tensors, everything that is pending on the default device.
   m.def(
       "_xla_stablehlo_of",
       [](const std::vector<at::Tensor>& tensors) {
@@ -99,7 +100,7 @@ void BindExecution(py::module_& m) {
                                                  : ValuesOf(tensors));
       },
       NoGil());
-  // Of all that is pending what was traced last; None where nothing is.
+  // The last traced tensor that is pending; None if nothing is pending.
   m.def(
       "_xla_last_pending",
       [](const std::string& device) -> std::optional<at::Tensor> {
@@ -120,11 +121,11 @@ void BindExecution(py::module_& m) {
                                            {}, ir::GetShape(at::kBool, valid.sizes())),
                             impl->root()->device());
   });
-  // Tensors that share memory have one id: that of their storage.
+  // The id of the storage, which is equal for tensors that share memory.
   m.def("_xla_get_tensor_id", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(aten::GetImpl(tensor, "_xla_get_tensor_id")->root().get());
   });
-  // (strides, offset) in elements of the storage; None where these cannot express the view.
+  // Returns (strides, offset) in elements of the storage; None if they cannot express the view.
   using Layout = std::pair<std::vector<int64_t>, int64_t>;
   m.def("_xla_get_layout", [](const at::Tensor& tensor) -> std::optional<Layout> {
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "_xla_get_layout");
@@ -135,7 +136,7 @@ void BindExecution(py::module_& m) {
     if (view->steps.size() != 1 || step.bitcast) return std::nullopt;
     return Layout({step.strides.begin(), step.strides.end()}, step.offset);
   });
-  // A tensor over the whole storage that `tensor` is a look at.
+  // Returns a tensor over the whole storage of `tensor`.
   m.def("_xla_get_storage_tensor", [](const at::Tensor& tensor) {
     const lazy::StoragePtr& root = aten::GetImpl(tensor, "_xla_get_storage_tensor")->root();
     return at::detail::make_tensor<aten::XLATensorImpl>(

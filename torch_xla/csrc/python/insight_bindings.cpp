@@ -57,8 +57,9 @@ Records AsDicts(const std::vector<lazy::DeviceData::Live>& arrays) {
   return dicts;
 }
 
-/// While it lives and nothing calls Python no other thread runs: a tuple that one is about to fill
-/// must not be seen to be held by others, too. The collector would call finalizers.
+/// While it lives, and no Python code is called, no other thread runs, and the garbage collector,
+/// which would call finalizers, is off. So a tuple that another thread is about to fill cannot be
+/// seen as shared.
 class NoOtherCode {
  public:
   ~NoOtherCode() {
@@ -85,7 +86,7 @@ void BindInsight(py::module_& m) {
       "_start_device_profiler",
       []() -> std::unique_ptr<runtime::DeviceProfiler> {
         const runtime::PluginSpec spec = runtime::FindPlugin(lazy::Platform());
-        if (spec.topology) return nullptr;  // Nothing runs there.
+        if (spec.topology) return nullptr;  // nothing runs there
         return runtime::DeviceProfiler::Start(runtime::PluginLibrary::Load(spec.library));
       },
       NoGil());
@@ -99,7 +100,7 @@ void BindInsight(py::module_& m) {
         return found;
       },
       py::arg("after") = 0, py::arg("count") = SIZE_MAX);
-  // What no entry on disk has of a key that was asked for in vain.
+  // Says which part of a missed key no entry on disk has.
   m.def("_why_not_on_disk", [](const py::bytes& bytes) {
     const std::string key = bytes;
     const py::gil_scoped_release released;
@@ -112,16 +113,16 @@ void BindInsight(py::module_& m) {
       "_memory_report",
       [](size_t count) { return lazy::MemoryReport(lazy::DeviceData::AllLive(), count); }, NoGil());
   m.def("_bytes_text", &lazy::BytesText);
-  // Of each array in device memory.
+  // A dict for each array in device memory.
   m.def("_live_arrays", [] { return AsDicts(lazy::DeviceData::AllLive()); });
-  // What the collector of garbage knows that is of these types: a list for each.
+  // The objects known to the garbage collector that are of these types: a list for each type.
   m.def("_objects_of_types", [](const std::vector<py::type>& types) {
     const NoOtherCode alone;
     std::vector<py::list> found(types.size());
     const py::list all = py::module_::import("gc").attr("get_objects")();
     for (const py::handle object : all) {
       for (size_t i = 0; i < types.size(); ++i) {
-        // Without `isinstance`, which asks proxies for what they stand for.
+        // Not `isinstance`, which would ask proxies for the class of their target.
         if (!PyType_IsSubtype(Py_TYPE(object.ptr()),
                               reinterpret_cast<PyTypeObject*>(types[i].ptr()))) {
           continue;
@@ -132,7 +133,7 @@ void BindInsight(py::module_& m) {
     }
     return found;
   });
-  // The ids of what the objects hold that hold any of these, but for this list itself.
+  // The ids of everything that is held by holders of any of these objects, except by this list.
   m.def("_ids_held_by_objects", [](const py::list& objects) {
     py::set ids;
     if (objects.empty()) return ids;
@@ -148,7 +149,7 @@ void BindInsight(py::module_& m) {
     }
     return ids;
   });
-  // The arrays that these tensors have, None for those that have none (yet).
+  // The ids of the arrays of these tensors; None for tensors without an array (yet).
   m.def("_array_ids", [](const std::vector<at::Tensor>& tensors) {
     std::vector<std::optional<uint64_t>> ids;
     for (const at::Tensor& tensor : tensors) {
@@ -158,7 +159,7 @@ void BindInsight(py::module_& m) {
     }
     return ids;
   });
-  // The arrays that what is pending will read.
+  // The ids of the arrays that pending operations will read.
   m.def(
       "_pending_array_ids",
       [] {
@@ -181,7 +182,7 @@ void BindInsight(py::module_& m) {
     }
     return events;
   });
-  // What the programs of the last compilations need: a dict each.
+  // The memory that the programs of the last compilations need: a dict each.
   m.def("_program_memory", [] {
     Records programs;
     for (const lazy::Explanation& program : lazy::Explanations(0, SIZE_MAX)) {
@@ -196,11 +197,12 @@ void BindInsight(py::module_& m) {
     return programs;
   });
   m.def("_kernel_choices", &lowering::KernelChoices);
-  // Nanoseconds that the calling thread waited for data to train on, until now.
+  // Notes the time in nanoseconds, ending now, that the calling thread has waited for training
+  // data.
   m.def("_note_input_time", [](int64_t nanoseconds) {
     debug::NoteHostTime(debug::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
   });
-  // (program, device, begin, end): the latter in nanoseconds since 1970.
+  // Returns (program, device, begin, end) of each run; the times are in nanoseconds since 1970.
   m.def("_executions", [] {
     std::vector<std::tuple<int64_t, int, int64_t, int64_t>> all;
     for (const debug::Ran& ran : debug::AllRan()) {
@@ -208,8 +210,8 @@ void BindInsight(py::module_& m) {
     }
     return all;
   });
-  // (line, flops, bytes, operations) of the program of a compilation by its shapes, and XLA's own
-  // estimates of the whole; None where it is no longer kept.
+  // Returns (line, flops, bytes, operations) of a compilation's program, estimated from its shapes,
+  // and XLA's estimates for the whole program; None if the program is no longer kept.
   m.def(
       "_line_costs",
       [](int64_t number) {
@@ -237,7 +239,7 @@ void BindInsight(py::module_& m) {
       const py::module_ owners = py::module_::import("torch_xla._internal.insight.memory_owners");
       return owners.attr("text")(AsDicts(arrays)).cast<std::string>();
     } catch (const std::exception&) {
-      return {};  // What is told already is enough.
+      return {};  // the error is complete without it
     }
   });
 }

@@ -1,4 +1,4 @@
-// What the C++ layers need of the Python interpreter: the user's line, and PyTorch's
+// What the C++ layers need from the Python interpreter: the user's line, and PyTorch's
 // decompositions, which are Python functions.
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -26,7 +26,7 @@ py::object FindDecomposition(const c10::FunctionSchema& schema) {
   return table.attr("get")(packet.attr(overload.c_str()));
 }
 
-/// What `decomposition` returns for the arguments on the stack; false when it declines.
+/// Calls `decomposition` with the arguments on the stack. Returns false if it declines.
 bool CallDecomposition(const py::object& decomposition, const c10::FunctionSchema& schema,
                        const torch::jit::Stack& stack, torch::jit::Stack& results) {
   py::list args;
@@ -35,8 +35,8 @@ bool CallDecomposition(const py::object& decomposition, const c10::FunctionSchem
   for (size_t i = 0; i < count; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     py::object value = torch::jit::toPyObject(torch::jit::peek(stack, i, count));
-    // Decompositions take dtypes, layouts and formats as torch objects, not as the ints of
-    // a stack.
+    // Decompositions take dtypes, layouts and formats as torch objects, but a stack has them as
+    // ints.
     if (!value.is_none()) {
       const c10::Type& type = *argument.real_type();
       std::string text = type.annotation_str();
@@ -77,8 +77,8 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   try {
     if (!CallDecomposition(decomposition, schema, *stack, results)) return false;
   } catch (const py::error_already_set& error) {
-    // Many were written for fake tensors or for some arguments only. Where the arguments
-    // are at fault, the CPU kernel says so in PyTorch's own words.
+    // Many decompositions are written for fake tensors or for some arguments only. If the arguments
+    // are invalid, the CPU kernel reports it with PyTorch's own error.
     if (!error.matches(PyExc_Exception)) throw;
     return false;
   }
@@ -90,7 +90,7 @@ bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 bool SyncsInLoop() {
   py::gil_scoped_acquire gil;
   try {
-    // Never freed: the interpreter may be gone by then.
+    // Never freed, since the interpreter may be gone at exit.
     static auto& function = *new py::object(
         py::module_::import("torch_xla._internal.compile.auto_step").attr("syncs_in_loop"));
     return function().cast<bool>();

@@ -19,7 +19,7 @@ void BindMetrics(py::module_& m) {
   });
   m.def("_xla_increment_counter",
         [](const std::string& name, int64_t n) { debug::GetCounter(name).Add(n); });
-  // (count, sum, (time, value) of each sample that is kept).
+  // Returns (count, sum, (time, value) of each kept sample).
   using MetricData = std::tuple<int64_t, double, std::vector<std::pair<double, double>>>;
   m.def("_xla_metric_data", [](const std::string& name) -> std::optional<MetricData> {
     debug::Metric* metric = debug::FindMetric(name);

@@ -1,4 +1,4 @@
-// What the compiler says of the programs that are kept.
+// The compiler's statistics of the programs in the cache.
 #include <pybind11/stl.h>
 
 #include <map>
@@ -12,7 +12,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// A program that was compiled; it stays that while this lives.
+/// A compiled program, which stays compiled while this object lives.
 struct CompiledProgram {
   lazy::ProgramPtr program;
   const runtime::Executable& executable() const { return *program->executable; }
@@ -31,7 +31,7 @@ void BindPrograms(py::module_& m) {
   py::class_<CompiledProgram>(m, "_XlaCompiledProgram")
       .def_property_readonly(
           "name", [](const CompiledProgram& compiled) { return compiled.executable().name(); })
-      // The same for the same program.
+      // Equal for the same program.
       .def_property_readonly("identity",
                              [](const CompiledProgram& compiled) {
                                return reinterpret_cast<uintptr_t>(compiled.program.get());
@@ -43,7 +43,7 @@ void BindPrograms(py::module_& m) {
       .def(
           "costs", [](const CompiledProgram& compiled) { return compiled.executable().Costs(); },
           NoGil())
-      // (format, bytes), or None.
+      // Returns (format, bytes), or None.
       .def("optimized",
            [](const CompiledProgram& compiled) -> std::optional<std::pair<std::string, py::bytes>> {
              std::optional<runtime::Executable::Optimized> optimized;

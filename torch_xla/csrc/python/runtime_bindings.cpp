@@ -23,7 +23,7 @@ std::vector<int> Ordinals(const std::vector<std::string>& devices) {
   std::vector<int> ordinals;
   for (const std::string& device : devices) ordinals.push_back(Ordinal(device));
   if (!devices.empty()) return ordinals;
-  // A process that has used no device need not start one.
+  // A process that has not used a device need not start a client.
   const int current = lazy::CurrentDevice();
   if (lazy::ClientCreated() || !lazy::Storage::Pending(current).empty())
     ordinals.push_back(current);
@@ -34,8 +34,8 @@ namespace {
 
 std::string Name(int ordinal) { return "xla:" + std::to_string(ordinal); }
 
-/// As Ordinal, but starts no client, without which any number is taken: programs on the CPU keep
-/// the states of all generators.
+/// Like Ordinal, but starts no client. Without a client any ordinal is accepted, since programs on
+/// the CPU also save and restore the states of all generators.
 int OrdinalOfRng(const std::string& device) {
   return lazy::ClientCreated() || device.empty() ? Ordinal(device) : c10::Device(device).index();
 }
@@ -117,7 +117,7 @@ void BindRuntime(py::module_& m) {
   m.def(
       "_xla_set_rng_seed",
       [](py::int_ seed, const std::string& device) {
-        // Any Python int, as torch.manual_seed takes: modulo 2**64.
+        // Any Python int, taken modulo 2**64 like in torch.manual_seed.
         const uint64_t state = PyLong_AsUnsignedLongLongMask(seed.ptr());
         py::gil_scoped_release no_gil;
         if (device.empty()) {

@@ -1,4 +1,4 @@
-// SPMD mode: shardings, and the tensors that have them.
+// SPMD mode: shardings, and the tensors with shardings.
 #include <pybind11/stl.h>
 
 #include "aten/sharding.h"
@@ -21,7 +21,7 @@ void BindSharding(py::module_& m) {
       .def_property_readonly("devices", &Sharding::devices)
       .def("tile_dims", [](const Sharding& self,
                            const std::vector<int64_t>& dims) { return self.TileDims(dims); })
-      // (offsets, sizes, copy): the box of an array that a device holds.
+      // Returns (offsets, sizes, copy) of the part of an array that a device holds.
       .def("tile_of",
            [](const Sharding& self, int64_t device, const std::vector<int64_t>& dims) {
              Sharding::Tile tile = self.TileOf(device, dims);

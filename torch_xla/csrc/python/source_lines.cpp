@@ -2,7 +2,7 @@
 
 #include <Python.h>
 
-// The frames of the interpreter are not part of its public interface; PyTorch reads them, too.
+// The interpreter's frames are not part of its public interface; PyTorch reads them as well.
 #if PY_VERSION_HEX >= 0x030C0000
 #undef _PyGC_FINALIZED
 #endif
@@ -39,7 +39,8 @@ using Location = ir::SourceLocation;
 // ---------------------------------------------------------------- frames of each version
 
 #ifdef Py_GIL_DISABLED
-// Other threads may free what is read here, and each thread has instructions of its own.
+// Without the GIL, other threads may free the frames while they are read, and each thread has its
+// own instructions.
 Frame* CurrentFrame() { return nullptr; }
 #else
 Frame* CurrentFrame() {
@@ -61,7 +62,7 @@ const void* Instruction(const Frame* frame) {
 #endif
 }
 
-/// Borrowed; no code object in a frame that only marks an entry from C.
+/// A borrowed reference. It is no code object for a frame that only marks an entry from C.
 PyObject* Executable(const Frame* frame) {
 #if PY_VERSION_HEX >= 0x030E0000
   return reinterpret_cast<PyObject*>(frame->f_executable.bits & ~static_cast<uintptr_t>(3));
@@ -72,14 +73,14 @@ PyObject* Executable(const Frame* frame) {
 #endif
 }
 
-// ---------------------------------------------------------------- what is known of code
+// ---------------------------------------------------------------- facts about code objects
 
 struct Folders {
-  std::vector<std::string> own;  // torch's and ours
-  std::string standard;          // the library's that comes with Python
+  std::vector<std::string> own;  // the folders of torch and torch_xla
+  std::string standard;          // the folder of Python's standard library
 };
 
-/// Folders whose frames are not the user's.
+/// Folders whose frames do not belong to the user.
 const Folders& OthersFolders() {
   static auto& folders = *new Folders([] {
     auto folder = [](const char* module) {
@@ -98,24 +99,24 @@ bool IsUsers(const std::string& file) {
   for (const std::string& folder : folders.own) {
     if (file.starts_with(folder)) return false;
   }
-  // contextlib, functools, …; what is installed lies below it.
+  // The standard library (contextlib, functools, …), except packages that are installed below it.
   if (file.starts_with(folders.standard) && file.find("-packages/") == file.npos) return false;
-  // Code that was made rather than written. "<stdin>", "<string>" and the like are the user's.
+  // Generated code. "<stdin>", "<string>" and similar names are the user's code.
   for (const char* made : {"<frozen ", "<eval_with_key>", "<shim>", "<trampoline>"}) {
     if (file.starts_with(made)) return false;
   }
   return true;
 }
 
-constexpr size_t kMaxCodes = 1 << 16;  // a program that makes code in a loop must not fill memory
+constexpr size_t kMaxCodes = 1 << 16;  // code made in a loop must not fill the memory
 
-std::mutex mutex;  // of the next three; never held while the interpreter's lock is waited for
+std::mutex mutex;  // guards the next three; never held while waiting for the GIL
 auto& codes = *new std::unordered_map<const PyCodeObject*, const ir::SourceCode*>;
 auto& locations = *new std::unordered_map<const void*, const Location*>;
 auto& with_callers =
     *new std::unordered_map<const Location*, std::unordered_map<const Location*, const Location*>>;
 
-/// The function of PyTorch's that calls the engine of autograd.
+/// PyTorch's Python function that calls the autograd engine.
 std::atomic<const ir::SourceCode*> engine{nullptr};
 
 std::string Utf8(PyObject* text) {
@@ -124,7 +125,7 @@ std::string Utf8(PyObject* text) {
   return chars ? chars : "?";
 }
 
-/// With the interpreter's lock held. The code object is kept for ever: its address stands for it.
+/// Must be called with the GIL. The code object is kept for ever, since its address is the key.
 const ir::SourceCode* ReadCode(PyCodeObject* code) {
   {
     std::lock_guard lock(mutex);
@@ -141,7 +142,7 @@ const ir::SourceCode* ReadCode(PyCodeObject* code) {
       auto [begin, end, line] = range.cast<std::tuple<uint32_t, uint32_t, py::object>>();
       made->lines.push_back({begin, line.is_none() ? 0 : line.cast<int>()});
     }
-  } catch (const py::error_already_set&) {  // then it has no lines
+  } catch (const py::error_already_set&) {  // no lines are known then
   }
   std::lock_guard lock(mutex);
   auto [it, is_new] = codes.emplace(code, made.get());
@@ -153,7 +154,7 @@ const ir::SourceCode* ReadCode(PyCodeObject* code) {
   return it->second;
 }
 
-/// Null for a frame without code.
+/// Returns null for a frame without code.
 const Location* ReadFrame(const Frame* frame, const void* instruction) {
   py::gil_scoped_acquire gil;
   PyObject* executable = Executable(frame);
@@ -165,7 +166,7 @@ const Location* ReadFrame(const Frame* frame, const void* instruction) {
       static_cast<const char*>(instruction) - static_cast<const char*>(code->co_code_adaptive);
   std::lock_guard lock(mutex);
   const Location*& location = locations[instruction];
-  // The one after it is the same in a backward pass.
+  // A pair of locations: the second one is the same line in a backward pass.
   if (!location) {
     const auto at = static_cast<uint32_t>(std::max<ptrdiff_t>(offset, 0));
     location = new Location[2]{{source, at}, {source, at, true}};
@@ -175,7 +176,7 @@ const Location* ReadFrame(const Frame* frame, const void* instruction) {
 
 const Location* InBackward(const Location* location) { return location + 1; }
 
-/// What a thread has seen, so that it takes no lock.
+/// The locations that a thread has seen, so that it takes no lock for them.
 struct Cache {
   struct Slot {
     const void* instruction = nullptr;
@@ -183,12 +184,12 @@ struct Cache {
   };
   static constexpr int kBits = 11;
   std::array<Slot, 1 << kBits> slots;
-  // Two instructions of a loop may share a slot.
+  // All locations, since two instructions of a loop may share a slot.
   std::unordered_map<const void*, const Location*> all;
 };
 
-/// A pointer, since there is little room for what each thread has of a library; and one that needs
-/// no check of whether it was constructed.
+/// A pointer, since a library has little room for thread-local data, and one without a dynamic
+/// constructor, so that no access checks whether it is constructed.
 constinit thread_local Cache* cache = nullptr;
 
 Cache& MakeCache() {
@@ -215,7 +216,7 @@ const Location* Look(const Frame* frame) {
 
 // ---------------------------------------------------------------- the backward pass
 
-/// The line at which each of the last nodes of autograd was made, by thread and sequence number.
+/// The lines at which the last nodes of autograd were made, by thread and sequence number.
 struct Forward {
   std::atomic<uint64_t> key{0};
   std::atomic<const Location*> location{nullptr};
@@ -227,11 +228,11 @@ uint64_t KeyOf(uint64_t thread, uint64_t sequence) { return thread << 44 ^ (sequ
 
 void NoteForward(const Location* location) {
   if (!c10::GradMode::is_enabled()) return;
-  // Autograd has made its node, if there is one, just before it called us.
+  // If autograd made a node for this call, it made it just before calling this library.
   const uint64_t next = at::sequence_number::peek();
   const uint64_t key = KeyOf(at::RecordFunction::currentThreadId(), next - 1);
   Forward& forward = forwards[next % kForwards];
-  // The first call after that is the node's own.
+  // Only the first call after the node was made is the node's own call.
   if (forward.key.load(std::memory_order_relaxed) == key) return;
   forward.location.store(location, std::memory_order_relaxed);
   forward.key.store(key, std::memory_order_release);
@@ -246,7 +247,7 @@ const Location* ForwardOfBackward() {
   return InBackward(forward.location.load(std::memory_order_relaxed));
 }
 
-/// `location` as called from the rest of the stack.
+/// `location` together with its callers on the rest of the stack.
 const Location* WithCallers(const Location* location, const Frame* frame) {
   std::vector<const Location*> stack{location};
   for (frame = frame->previous; frame; frame = frame->previous) {
@@ -291,7 +292,7 @@ const ir::SourceLocation* UserLocation() {
   }
   if (innermost) return innermost;
   if (const Location* forward = ForwardOfBackward()) return forward;
-  // A thread of the engine has no Python frame.
+  // A thread of the autograd engine has no Python frame.
   return torch::autograd::get_current_node() ? &unknown : nullptr;
 }
 

@@ -1,23 +1,23 @@
-// The line of the user's program that the calling thread is at.
+// Finds the line of the user's program that the calling thread is at.
 #pragma once
 
 #include "ir/source.h"
 
 namespace torch_xla::python {
 
-/// The innermost line that is not PyTorch's or ours, else the innermost one; in a backward pass,
-/// which has no Python frame, the line whose derivative is computed; null outside Python.
+/// The innermost line outside PyTorch and torch_xla, or else the innermost line. In a backward
+/// pass, which has no Python frame, the line whose derivative is computed. Null outside Python.
 ///
-/// Called for every traced node: it reads the interpreter's frames of this thread without the
-/// interpreter's lock (which tracing has let go of), takes no reference, and looks an instruction
-/// up by its address. Only one that was not seen before takes the lock.
+/// Called for every traced node. It reads this thread's interpreter frames without the GIL (which
+/// tracing has released), takes no references, and looks up an instruction by its address. Only an
+/// instruction that was not seen before takes the GIL.
 const ir::SourceLocation* UserLocation();
 
-/// "print(tensor)" where PyTorch's printing is what calls; else null.
+/// "print(tensor)" if PyTorch's printing is the caller; else null.
 const char* Reader();
 
-/// Finds out which folders are PyTorch's and ours, which imports modules: not in the midst of
-/// tracing.
+/// Finds the folders of PyTorch and torch_xla. This imports modules, so it must not be called in
+/// the middle of tracing.
 void PrepareUserLocation();
 
 }  // namespace torch_xla::python

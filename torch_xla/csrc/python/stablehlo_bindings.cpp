@@ -1,5 +1,5 @@
-// The StableHLO builder, for lowerings in Python: torch_xla.library.hlo. A traced function
-// becomes text, which torch_xla.library.stablehlo calls.
+// The StableHLO builder for lowerings in Python: torch_xla.library.hlo. A traced function becomes
+// text, which torch_xla.library.stablehlo calls.
 #include <pybind11/complex.h>
 #include <pybind11/typing.h>
 #include <torch/csrc/utils/pybind.h>
@@ -28,7 +28,7 @@ using stablehlo::Literal;
 using stablehlo::ReduceOp;
 using stablehlo::Type;
 
-/// A value that keeps its builder alive, as long as Python holds it.
+/// A value that keeps its builder alive as long as Python holds the value.
 struct Handle {
   std::shared_ptr<Builder> builder;
   stablehlo::Value value;
@@ -57,7 +57,7 @@ Handles AsTuple(const std::shared_ptr<Builder>& builder, std::span<const stableh
   return tuple;
 }
 
-/// What a Python function returned: a value, or a sequence of them.
+/// The values that a Python function returned: a single one, or a sequence.
 std::vector<stablehlo::Value> Returned(const py::object& object) {
   if (py::isinstance<Handle>(object)) return {object.cast<Handle>().value};
   if (py::isinstance<py::tuple>(object) || py::isinstance<py::list>(object)) {
@@ -109,7 +109,8 @@ ReduceOp ReduceOpOf(const std::string& name) {
                          name);
 }
 
-/// Both operands as values of one shape; a number takes the type of the other.
+/// Applies `op` to both operands, broadcast to one shape; a number takes the type of the other
+/// operand.
 template <typename F>
 Handle Together(const Operand& a, const Operand& b, F op) {
   const Handle* x = std::get_if<Handle>(&a);

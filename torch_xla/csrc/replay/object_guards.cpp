@@ -65,7 +65,8 @@ void AddDictOf(const char* mangled, const Hook* hook, std::vector<PyObject*>& di
   }
 }
 
-/// The dicts of Python's hooks of a tensor, borrowed; others are known by their place alone.
+/// The dicts of a tensor's Python hooks as borrowed references. Other hooks are only compared by
+/// their address.
 std::vector<PyObject*> HookDicts(const at::Tensor& tensor) {
   namespace ag = torch::autograd;
   std::vector<PyObject*> dicts;
@@ -272,7 +273,8 @@ void ObjectGuards::AddQuestion(py::object function, py::tuple args, std::string 
 /// The entry of a dict that is not as items have it, or end; -1: none.
 namespace {
 
-/// Whether the answer to a question, which may be null with an error set, is what it was before.
+/// Whether the answer to a question equals the answer before. `answer` may be null with an error
+/// set.
 bool IsStill(PyObject* before, PyObject* answer) {
   if (!answer) PyErr_Clear();
   const bool same = SameValue(before, answer);
@@ -299,7 +301,7 @@ int64_t ObjectGuards::Find(const Check& check) const {
   const auto* items = items_.data();
   switch (check.kind) {
     case Kind::kClass: {
-      // The last item is no entry.
+      // The last item is no entry of the dict; it holds the bases and the class.
       auto* type = reinterpret_cast<PyTypeObject*>(items[end - 1].second);
       if (type->tp_mro != items[end - 1].first) return end;
       return FindInDict(check.object, begin, end - 1) < 0 ? -1 : end;

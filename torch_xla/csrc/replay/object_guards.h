@@ -12,37 +12,37 @@
 
 namespace torch_xla::replay {
 
-/// Objects as they were when it was built. All that is compared is kept alive.
+/// The state of objects when this object was built. Everything that is compared is kept alive.
 class ObjectGuards {
  public:
-  /// `path` names the object for people in all of these.
+  /// In all of these, `path` names the object in messages.
   void AddDict(pybind11::dict dict, std::string path);
-  /// Of a dict the entries of these names alone; what is missing has to stay so.
+  /// Guards only the entries with these names; a missing entry must stay missing.
   void AddNames(pybind11::dict dict, const pybind11::iterable& names, std::string path);
-  /// Of a dict that none of these names, which it does not have, comes to it; None: no name at all.
+  /// Guards that none of these names, which the dict does not have, is added; None: no name at all.
   void AddAbsent(pybind11::dict dict, pybind11::object names, std::string path);
   void AddClass(pybind11::handle type, std::string path);
   void AddList(pybind11::list list, std::string path);
   void AddCell(pybind11::object cell, std::string path);
   void AddAttribute(pybind11::object object, pybind11::str name, std::string path);
-  /// Its type, and which dict is its `__dict__`, which has to be there already.
+  /// Guards the type, and the identity of the `__dict__`, which must exist already.
   void AddInstance(pybind11::object object, std::string path);
-  /// A function's code, defaults and attributes.
+  /// Guards a function's code, defaults and attributes.
   void AddFunction(pybind11::object function, std::string path);
-  /// A tensor that is not on the device: all that it is, and its content. Returns why it cannot be
-  /// compared, where it cannot.
+  /// Guards a tensor that is not on the device: all its properties and its content. Returns the
+  /// reason if it cannot be compared, else an empty text.
   std::string AddTensor(pybind11::object tensor, size_t max_bytes, std::string path);
-  /// The dicts of hooks that a tensor and its accumulator of gradients have, which it returns.
+  /// Guards the hooks of a tensor and of its gradient accumulator, and returns their dicts.
   std::vector<pybind11::object> AddHooks(pybind11::object tensor, std::string path);
-  /// What an object holds in its order, as its built-in `base` iterates.
+  /// Guards the items of an object and their order, as its built-in `base` iterates over them.
   void AddItems(pybind11::object object, pybind11::object base, std::string path);
-  /// An array in one piece whose memory, shape and format are compared.
+  /// Guards the memory, shape and format of a contiguous array.
   void AddBytes(pybind11::object buffer, std::string path);
-  /// A built-in function that changes nothing: it is called with `args`, and gives the same again.
+  /// Guards the answer of a built-in function without side effects: it is called with `args` again.
   void AddQuestion(pybind11::object function, pybind11::tuple args, std::string path);
 
   bool Hold();
-  /// What differs; empty: nothing.
+  /// Names the difference; empty if there is none.
   std::string Difference() const;
 
  private:
@@ -66,9 +66,10 @@ class ObjectGuards {
     Kind kind;
     PyObject* object;
     size_t begin, end;    // of items_
-    int64_t version = 0;  // of a class, where it held last; of a tensor: which of host_tensors_
+    int64_t version = 0;  // class: the version at which it held last; tensor: index in
+                          // host_tensors_
   };
-  /// A dict whose checks, some of of_dicts_, need not be made while its version is this one.
+  /// A dict whose checks (some of of_dicts_) can be skipped while it has this version.
   struct DictOfChecks {
     PyObject* dict;
     int64_t version;
@@ -90,16 +91,16 @@ class ObjectGuards {
   void Add(Kind kind, const pybind11::object& object,
            const std::vector<std::pair<pybind11::object, pybind11::object>>& items,
            std::string path);
-  /// Sorts the checks by what they look at.
+  /// Groups the checks by the object that they look at.
   void Arrange();
   PyObject* Keep(const pybind11::object& object);
-  /// The item that differs, or end; -1: nothing does.
+  /// The index of the item that differs, or `end` for another difference; -1 if there is none.
   int64_t Find(const Check& check) const;
   int64_t FindInDict(PyObject* dict, int64_t begin, int64_t end) const;
 
   std::vector<Check> checks_;
   std::vector<DictOfChecks> dicts_;
-  std::vector<uint32_t> of_dicts_, others_;             // places among checks_
+  std::vector<uint32_t> of_dicts_, others_;             // indices in checks_
   std::vector<std::pair<PyObject*, PyObject*>> items_;  // a key or null, and a value or null
   std::vector<pybind11::object> kept_;
   std::vector<HostTensor> host_tensors_;
