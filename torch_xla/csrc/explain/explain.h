@@ -22,7 +22,7 @@ struct Explanation {
   bool near = false;  // whether this is a recompilation: a program that changed
   struct Reason {
     std::string kind, text, line;
-    std::string remedy;  // empty if the two programs have nothing in common
+    std::string remedy;  // empty if the two programs are unrelated
 
     std::string ToString() const;
   };
