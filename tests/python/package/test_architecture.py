@@ -47,7 +47,6 @@ _FLOORS = [
 ]
 # Units of a layer that include each other, modules that import each other. The lists only shrink.
 _KNOTS = {
-    "cpu": ["convolution_product convolution_winograd"],
     "runtime": [
         "client client_impl compile_only compile_options errors plugin plugin_library",
     ],
