@@ -93,7 +93,8 @@ std::optional<int64_t> KnownViolation(const XLATensorImpl& tensor,
   const ir::Value value = tensor.root()->value();
   const lazy::DeviceData* data = lazy::LeafData(value);
   if (!data) return std::nullopt;
-  // A replayed call comes without its operations: what they look at is looked at for them.
+  // A replayed call skips its operations, so the bounds that they check are recorded for the
+  // replay.
   if (lazy::CutLog* recorder = lazy::CurrentCutLog()) [[unlikely]] {
     if (SeesAll(tensor)) recorder->bounds.push_back({data->id(), bounds});
   }

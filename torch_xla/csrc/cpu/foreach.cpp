@@ -189,7 +189,7 @@ float Number(const XLA_FFI_Buffer& buffer) {
 
 /// A gradient table in a list that the call computes itself.
 struct Table {
-  int64_t place;  // of the operand that stands for it
+  int64_t place;  // index of the operand that stands for the table
   RowSums sums;
   float* data;
 };

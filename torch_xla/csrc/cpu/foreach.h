@@ -33,15 +33,15 @@ enum class ForeachOp : int64_t {
 
 struct ForeachArgument {
   enum Kind : int64_t {
-    kStep,    // the results of a step before
-    kList,    // operands from `index` on, one for each tensor
+    kStep,    // the results of an earlier step
+    kList,    // operands from `index` on, one per tensor
     kSingle,  // the operand `index`, for all tensors
   };
   Kind kind;
   int64_t index;
 };
 
-/// An operation on each tensor of a list.
+/// One operation on each tensor of a list.
 struct ForeachStep {
   static constexpr size_t kMaxArguments = 4;
   ForeachOp op;

@@ -123,7 +123,8 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
     parts.assign(1, std::move(pending));
     return std::move(parts);
   };
-  // A recording or a program with a name is one; replicas have to have the same programs.
+  // A recording must be a single program, and so must a program with a name. Replicas must all have
+  // the same programs.
   if (pending.size() <= kManyResults || CurrentCutLog() || RunsAcrossProcesses() ||
       !CurrentSettings()->name.empty()) {
     return whole();

@@ -26,7 +26,7 @@ void NoteReadSlow() {
 }
 
 void CollectContents(const CutLog& recorder, RecordedCut& cut) {
-  // More is not compared with what comes the next time.
+  // The contents of larger inputs are not compared with those of later calls.
   constexpr int64_t kMaxElements = 1 << 14;
   cut.contents.resize(cut.inputs.size());
   for (size_t i = 0; i < cut.inputs.size(); ++i) {

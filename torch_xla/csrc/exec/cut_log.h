@@ -55,8 +55,8 @@ struct CutLog {
   bool closing = false;
 };
 
-/// Of this thread; null: it records nothing. Returns what was before.
-CutLog* SetCutLog(CutLog* recorder);
+/// Sets the log of this thread; null: nothing is logged. Returns the previous one.
+CutLog* SetCutLog(CutLog* log);
 CutLog* CurrentCutLog();
 
 void NoteReadSlow();
@@ -66,10 +66,10 @@ inline void NoteRead() {
     NoteReadSlow();
 }
 
-/// Its contents; before the program may overwrite them.
+/// Fills in the contents of the inputs. Must be called before the program may overwrite them.
 void CollectContents(const CutLog& recorder, RecordedCut& cut);
-/// The numbers of a graph whose numbers are packed, as its lowering takes them; and which data
-/// became numbers.
+/// Fills in the numbers of a graph after they were packed, in the order of its lowering, and the
+/// fills that became numbers.
 void CollectNumbers(const Graph& graph, RecordedCut& cut);
 
 }  // namespace torch_xla::lazy

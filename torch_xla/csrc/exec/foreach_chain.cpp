@@ -51,7 +51,7 @@ bool IsForeachNumber(runtime::ElementType type) {
          type == runtime::ElementType::kS64;
 }
 
-/// Whether a call can compute it.
+/// Whether a call of this library can compute the node.
 bool CanCall(const ir::Node& node, const lowering::LoweringContext& cx) {
   if (!std::string_view(node.op().name).starts_with(kPrefix)) return false;
   const std::vector<ListArgument> arguments = ListArguments(node);
@@ -232,7 +232,7 @@ struct Call {
   }
 };
 
-/// The operands of a call for some of the tensors, lists that are equal once.
+/// The operands of a call for some of the tensors; equal lists are passed once.
 class Operands {
  public:
   Operands(const lowering::LoweringContext& cx, const ForeachChain& chain, Call& call, size_t begin,

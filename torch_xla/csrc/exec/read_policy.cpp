@@ -117,7 +117,7 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
 bool EvaluateOnHost(Storage& storage) {
   const ir::Value value = storage.value();
   const DeviceSet* devices = DevicesOf(storage.device());
-  // A recording is one of programs.
+  // A recording consists of programs only.
   if (LeafData(value) || value.shape()->numel != 1 || devices->size() > 1 || CurrentCutLog()) {
     return false;
   }

@@ -114,7 +114,8 @@ bool IsBulkOfOthers(const ir::Hash128& bulk, const ir::Hash128& graph) {
 
 std::optional<Bulk> SplitCut(const Cut& cut) {
   const Graph& graph = cut.graph;
-  // A recording is one of programs; collectives are in the same programs in all processes.
+  // A recording consists of programs only. Collectives must be in the same programs in all
+  // processes.
   if (cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() || HasCollective(graph)) {
     return std::nullopt;
   }

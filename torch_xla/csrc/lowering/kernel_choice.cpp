@@ -11,7 +11,8 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// `kind` is words; "*" matches any, and what is missing at the end too.
+/// The words of `kind` are compared with those of a call: "*" matches any word, and so do missing
+/// words at the end.
 struct Row {
   std::string_view operation, platform, kind;
   Kernel kernel;

@@ -23,11 +23,11 @@ enum class Kernel {
   kCudnn,        // a call of cuDNN's kernel, which XLA's plugin makes
 };
 
-/// The implementation of `operation`, one of `possible`, for the program that `cx` lowers. `kind`
-/// says what its shapes are like, a word for each column of the table; the first row that matches
-/// counts, and where none does the first of `possible`. Rows whose library the program may not call
-/// are passed over (MayCallLibraries). `XLA_KERNELS="operation=implementation,…"` puts
-/// rows before the table, for measurements.
+/// The implementation of `operation` for the program that `cx` lowers, one of `possible`. `kind`
+/// describes its shapes with a word for each column of the table. The first row that matches
+/// decides; without a match it is the first of `possible`. Rows whose library the program must not
+/// call are skipped (MayCallLibraries). `XLA_KERNELS="operation=implementation,…"` puts rows before
+/// the table, for measurements.
 Kernel ChooseKernel(const LoweringContext& cx, std::string_view operation,
                     std::initializer_list<std::string_view> kind,
                     const std::vector<Kernel>& possible);

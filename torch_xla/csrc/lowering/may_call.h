@@ -12,7 +12,8 @@ bool HasCpuKernels(std::string_view platform);
 void EnableCpuKernels(std::string platform);
 
 /// While it lives, programs that this thread lowers may call libraries of this process where these
-/// are faster: they run here, on one device. Programs that are exported or partitioned may not.
+/// are faster, if `allowed`. That is correct for programs that run in this process on a single
+/// device, but not for exported or partitioned programs.
 class LibraryCalls {
  public:
   explicit LibraryCalls(bool allowed);
@@ -27,7 +28,7 @@ class LibraryCalls {
   const bool before_;
 };
 
-/// Whether the program that this thread lowers may call those of this library, on this platform;
+/// Whether the program that this thread lowers may call this library on this platform.
 /// XLA_CPU_KERNELS=0 forbids it.
 bool MayCallLibraries(std::string_view platform);
 

@@ -9,23 +9,23 @@
 
 namespace torch_xla::replay {
 
-/// The arguments of a call: nested tuples, lists and dicts, with tensors at their leaves.
+/// The pattern of a call's arguments: nested tuples, lists and dicts with tensors as leaves.
 class ArgumentPattern {
  public:
   ArgumentPattern(const pybind11::tuple& args, const pybind11::dict& kwargs);
 
-  /// The tensors of arguments that are alike; false where they are not.
+  /// Appends the tensors of arguments that match the pattern; returns false if they do not match.
   bool Match(const pybind11::tuple& args, const pybind11::dict& kwargs,
              std::vector<PyObject*>& tensors) const;
   std::string Difference(const pybind11::tuple& args, const pybind11::dict& kwargs) const;
 
-  /// Of the call that it was made of: what has to be the very same object, with its path, and why
-  /// such calls cannot be replayed.
+  /// For the call that the pattern was made from: the objects that must be identical, with their
+  /// paths, and the reason why such calls cannot be replayed.
   const std::vector<std::pair<std::string, pybind11::object>>& others() const { return others_; }
   const std::string& refusal() const { return refusal_; }
-  /// Of that call; the pattern does not keep them.
+  /// The tensors of that call, which the pattern does not keep.
   std::vector<pybind11::object> TakeTensors() { return std::move(tensors_); }
-  /// Its tuples, lists and dicts.
+  /// The tuples, lists and dicts of that call.
   std::vector<pybind11::object> TakeContainers() { return std::move(containers_); }
 
  private:
@@ -34,13 +34,13 @@ class ArgumentPattern {
     PyTypeObject* type = nullptr;
     pybind11::object value;
     std::vector<pybind11::object> keys;
-    std::vector<Part> parts;  // of a tensor: of its attributes, if it has any
+    std::vector<Part> parts;  // for a tensor: its attributes, if it has any
   };
   Part Make(pybind11::handle object, const std::string& path);
   static bool Match(const Part& part, PyObject* object, std::vector<PyObject*>& tensors);
   static std::string Difference(const Part& part, PyObject* object, const std::string& path);
 
-  // What making the parts fills comes before them.
+  // These members come first, since making the parts fills them.
   std::vector<std::pair<std::string, pybind11::object>> others_;
   std::vector<pybind11::object> tensors_, containers_;
   std::string refusal_;

@@ -20,13 +20,14 @@ std::vector<at::Tensor> Unpack(const std::vector<py::object>& objects) {
   return tensors;
 }
 
-/// Without the interpreter's lock: who traces a collective waits for that while it has the token.
+/// Releases the GIL, since a thread that traces a collective may wait for the GIL while it holds
+/// the token.
 at::Tensor CollectiveToken(int device) {
   py::gil_scoped_release no_gil;
   return aten::CollectiveTokenTensor(device);
 }
 
-/// Whether anybody has the tensor but one reference and its own Python object.
+/// Whether the tensor has other owners than one reference and its own Python object.
 bool IsHeld(const at::Tensor& tensor) {
   PyObject* const object = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
   if (!object) return tensor.use_count() > 1;
@@ -83,7 +84,8 @@ void BindReplay(pybind11::module_& m) {
       .def("difference", py::overload_cast<const py::tuple&, const py::dict&>(
                              &ArgumentPattern::Difference, py::const_));
   py::class_<Plan, std::shared_ptr<Plan>>(m, "_ReplayPlan")
-      // (value, its parameter's place or -1) of each number; None for the value of an integer.
+      // Returns (value, index of its parameter or -1) for each number; the value is None for an
+      // integer.
       .def("numbers", [](const Plan& self) {
         py::list numbers;
         for (const lazy::RecordedNumber& number : self.numbers()) {
@@ -103,7 +105,7 @@ void BindReplay(pybind11::module_& m) {
         return std::make_shared<OptimizerNumbers>(std::move(entries), std::move(tensors),
                                                   std::move(advances));
       }))
-      // None where they are not what they were.
+      // None if the values are not as expected (see OptimizerNumbers).
       .def("entries",
            [](const OptimizerNumbers& self) -> std::optional<std::vector<double>> {
              std::vector<double> found;
@@ -129,7 +131,7 @@ void BindReplay(pybind11::module_& m) {
              if (waiting == 0) self.recorder->ReleaseGradients(&IsHeld);
              return waiting;
            })
-      // (plan or None, why there is none).
+      // Returns (plan or None, the reason why there is none).
       .def("finish",
            [](PyRecorder& self) {
              std::string refusal;
@@ -157,7 +159,7 @@ void BindReplay(pybind11::module_& m) {
            py::arg("explained") = std::unordered_set<size_t>())
       .def("set_host", &Recording::SetHost)
       .def_property_readonly("host", &Recording::host);
-  // The result in a tuple, or None where no recording's guards hold.
+  // Returns the result in a tuple, or None if no recording's guards hold.
   m.def(
       "_replay",
       [](const py::list& recordings, const py::tuple& args, const py::dict& kwargs) -> py::object {
@@ -171,7 +173,7 @@ void BindReplay(pybind11::module_& m) {
         return py::none();
       });
   m.def("_replay_value_types", &SetValueTypes);
-  // A transform of torch.func sees each operation of a call.
+  // Not under a transform of torch.func, which would see each operation of a call.
   m.def("_may_record", [] {
     return lazy::MayCut() && !c10::impl::tls_is_dispatch_key_included(
                                  c10::DispatchKey::FuncTorchDynamicLayerFrontMode);

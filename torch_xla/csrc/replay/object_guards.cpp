@@ -17,7 +17,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// A number that every change of a dict makes another (PEP 509); 0 where Python has none.
+/// A number that changes with every change of a dict (PEP 509); 0 if Python has none.
 int64_t DictVersion([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX < 0x030D0000
 #pragma GCC diagnostic push
@@ -29,7 +29,7 @@ int64_t DictVersion([[maybe_unused]] PyObject* dict) {
 #endif
 }
 
-/// A number that every change of a class or of its bases makes another, or 0.
+/// A number that changes with every change of a class or of its bases, or 0.
 int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
 #if PY_VERSION_HEX < 0x030D0000
   return DictVersion(dict);
@@ -40,7 +40,7 @@ int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
 #endif
 }
 
-/// Whether an array is one of the same shape and bytes as a view of a copy of it.
+/// Whether an array has the same shape, format and bytes as `copy`.
 bool SameArray(PyObject* copy, PyObject* now) {
   Py_buffer a, b;
   if (PyObject_GetBuffer(copy, &a, PyBUF_FORMAT | PyBUF_ND) != 0 ||
@@ -56,8 +56,8 @@ bool SameArray(PyObject* copy, PyObject* now) {
   return same;
 }
 
-/// The dict of a hook that is one of Python's, as a class of PyTorch's, whose type information is
-/// not there to link with.
+/// Appends the dict of a hook if the hook is a Python hook of the given class. The class is
+/// compared by its mangled name, since PyTorch does not export its type information.
 template <typename PyHook, typename Hook>
 void AddDictOf(const char* mangled, const Hook* hook, std::vector<PyObject*>& dicts) {
   if (hook && std::strcmp(typeid(*hook).name(), mangled) == 0) {
@@ -95,7 +95,8 @@ std::vector<PyObject*> HookDicts(const at::Tensor& tensor) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- what a function can reach
+// ---------------------------------------------------------------- objects that a function can
+// reach
 
 PyObject* ObjectGuards::Keep(const py::object& object) {
   if (object) kept_.push_back(object);

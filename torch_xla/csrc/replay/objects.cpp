@@ -21,7 +21,7 @@ bool Equal(PyObject* a, PyObject* b) {
   return equal == 1;
 }
 
-/// Whether two buffers have equal bytes; false where one is none.
+/// Whether two buffers have equal bytes; false if one of them is no buffer.
 bool SameBytes(PyObject* a, PyObject* b) {
   Py_buffer first, second;
   if (PyObject_GetBuffer(a, &first, PyBUF_SIMPLE) != 0) {
@@ -81,13 +81,13 @@ bool SameValue(PyObject* before, PyObject* now) {
     }
     return true;
   }
-  // A bound method is made anew whenever it is asked for.
+  // A bound method is made anew at each access.
   if (PyMethod_Check(now)) {
     return PyMethod_GET_SELF(before) == PyMethod_GET_SELF(now) &&
            PyMethod_GET_FUNCTION(before) == PyMethod_GET_FUNCTION(now);
   }
   if (!IsValue(now)) return false;
-  // Of numpy's numbers 0.0 is equal to -0.0, too.
+  // For numpy's numbers compare bytes, since 0.0 equals -0.0.
   return PyObject_CheckBuffer(now) ? SameBytes(before, now) : Equal(before, now);
 }
 

@@ -12,19 +12,20 @@ namespace torch_xla::replay {
 
 namespace py = pybind11;
 
-/// What a call may take from optimizers: entries of their groups, which are numbers or pairs of
-/// them, and counters, which are tensors of one number on the CPU, in classes of equal ones.
+/// The values that a call may take from optimizers: entries of their groups, which are floats or
+/// pairs of floats, and counters, which are CPU tensors with one element. Counters are grouped into
+/// classes of equal counters.
 class OptimizerNumbers {
  public:
-  /// `entries`: of each group its dict, and the keys. `advances`: how often each class is counted
-  /// up in a call.
+  /// `entries`: for each group its dict and its keys. `advances`: how often a call increments each
+  /// class.
   OptimizerNumbers(std::vector<std::pair<py::dict, std::vector<py::str>>> entries,
                    std::vector<std::vector<at::Tensor>> counters, std::vector<int> advances)
       : entries_(std::move(entries)),
         counters_(std::move(counters)),
         advances_(std::move(advances)) {}
 
-  /// Appends the entries' numbers; returns false where one is of another kind.
+  /// Appends the numbers of the entries. Returns false if an entry has another type.
   bool ReadEntries(std::vector<double>& found) const {
     for (const auto& [group, keys] : entries_) {
       for (const py::str& key : keys) {
@@ -40,8 +41,8 @@ class OptimizerNumbers {
     return true;
   }
 
-  /// Appends the value of each class; returns false where those of one are not equal, or not what
-  /// they were.
+  /// Appends the value of each class. Returns false if the counters of a class differ, or if a
+  /// counter is no longer a float or double tensor with one element on the CPU.
   bool ReadCounters(std::vector<double>& found) const {
     for (const auto& counters : counters_) {
       std::optional<double> value;
@@ -63,7 +64,7 @@ class OptimizerNumbers {
     return true;
   }
 
-  /// Counts up. The counters are as ReadCounters() saw them.
+  /// Increments the counters, which must be as ReadCounters() saw them.
   void Advance() const {
     for (size_t i = 0; i < counters_.size(); ++i) {
       if (advances_.at(i) == 0) continue;

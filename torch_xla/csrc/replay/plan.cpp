@@ -24,15 +24,15 @@ bool SameNumber(const c10::Scalar& a, const c10::Scalar& b) {
   return first == second;
 }
 
-/// Whether nobody but a parameter has ever seen a gradient, or has its memory: what takes its place
-/// may as well be it.
+/// Whether only its parameter has ever seen a gradient or has its memory. Then the gradient's
+/// tensor can be reused for the next gradient.
 bool IsOnlyGradient(const at::Tensor& grad) {
   auto* impl = static_cast<aten::XLATensorImpl*>(grad.unsafeGetTensorImpl());
   return grad.use_count() == 1 && grad.weak_use_count() == 1 && impl->root().use_count() == 1 &&
          !impl->pyobj_slot()->load_pyobj() && !impl->autograd_meta() && VersionOf(*impl) == 0;
 }
 
-/// A tensor that has the storage.
+/// The first entry with the storage.
 size_t EntryOf(const TensorTable& table, size_t storage) {
   auto it = std::find_if(table.entries.begin(), table.entries.end(),
                          [&](const auto& entry) { return entry.storage == storage; });
@@ -110,9 +110,9 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
       if (values[i] != value) return false;
     }
     DeviceData* data = lazy::LeafData(value);
-    // How it lies on several devices is part of the program.
+    // The sharding of an input is part of the program.
     if (data->sharding() != input.sharding) return false;
-    // It is overwritten: nobody but its tensor and we may have it.
+    // The program overwrites the input, so only its tensor and this function may have it.
     if (input.donated && (value.node->references() != 2 || data->foreign())) return false;
     execution.inputs.push_back(DeviceDataPtr::reclaim_copy(data));
   }
@@ -164,7 +164,8 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!inputs_[i].donated || inputs_[i].storages.empty()) continue;
     execution.graph.push_back(std::move(values[inputs_[i].storages[0]]));
-    // Another thread may have taken the value before its tensor got another: it keeps it.
+    // Another thread may have taken the old value before the tensor got its new one. That thread
+    // keeps the buffer, and the program gets a copy.
     if (execution.graph.back().node->references() == 1) continue;
     try {
       DeviceData& data = *execution.inputs[i];
@@ -185,7 +186,7 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
     if (made.neg) tensor.unsafeGetTensorImpl()->_set_neg(true);
     return tensor;
   };
-  // Old gradients may be the last to hold their storages: results first.
+  // Make the results first, since the old gradients may be the last owners of their storages.
   for (const NewTensor& result : results_) {
     at::Tensor& tensor = results.emplace_back(tensor_of(result));
     if (!result.requires_grad) continue;
@@ -207,7 +208,7 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   execution.is_whole_step = true;
   execution.floats = std::move(floats);
   execution.integers = integers_;
-  // The k-th state after `rng`.
+  // The random state after the draw of this seed.
   uint64_t state = rng;
   uint64_t drawn = 0;
   for (const Seed& seed : seeds_) {

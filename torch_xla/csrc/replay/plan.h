@@ -22,18 +22,18 @@ namespace torch_xla::replay {
 /// " at train.py:12"; nothing for null.
 std::string AtLine(const ir::SourceLocation* location);
 
-/// Where a storage's value comes from.
+/// The source of a storage's new value.
 struct Source {
   enum Kind { kOutput, kStorage, kFill } kind;
-  uint32_t index = 0;  // of the output, or of the storage whose value it was before
+  uint32_t index = 0;  // index of the output, or of the storage that had the value before
   c10::Scalar fill = 0;
-  const distributed::Sharding* sharding = nullptr;  // of a fill
+  const distributed::Sharding* sharding = nullptr;  // for a fill
   bool operator==(const Source& other) const;
 };
 
 /// A tensor that a call makes.
 struct NewTensor {
-  bool fresh;  // its storage is one that the call makes
+  bool fresh;  // whether the call makes its storage, too
   uint32_t storage;
   lazy::ViewPtr view;
   caffe2::TypeMeta dtype;
@@ -43,35 +43,36 @@ struct NewTensor {
 };
 
 struct Input {
-  std::vector<uint32_t> storages;  // that held the same data; empty: a constant
+  std::vector<uint32_t> storages;  // storages that held the same data; empty: a constant
   lazy::DeviceDataPtr constant;
-  at::Tensor content;  // of that
+  at::Tensor content;  // of `constant`
   const distributed::Sharding* sharding = nullptr;
   bool donated = false;
 };
 
 class Plan {
  public:
-  /// Null where tensors are alike those that it was made with; else what differs, and in which
-  /// of them.
+  /// Returns null if the tensors are alike those that the plan was made from. Else names the
+  /// difference and sets `entry` to the tensor that differs.
   const char* Misfit(const TensorTable& table, size_t* entry) const;
-  /// Whether the tensor given at a place has these sizes, as it has to.
+  /// Whether the given tensor at an index has these sizes, as the plan requires.
   bool HasSizes(size_t given, c10::IntArrayRef sizes) const {
     return sizes == c10::IntArrayRef(guards_[given].sizes);
   }
 
-  /// Does what the call did; nothing, and returns false, where something has become other than the
-  /// guards can tell. `results` are the new tensors that it returns, `floats` its numbers.
+  /// Repeats the effects of the call. Returns false, and does nothing, if something has changed
+  /// that the guards cannot see. `floats` are the numbers of the program; `results` gets the new
+  /// tensors that the call returns.
   bool Run(const TensorTable& table, std::vector<double> floats,
            std::vector<at::Tensor>& results) const;
-  /// The numbers of the recorded call, as Run() takes them.
+  /// The numbers of the recorded call, for Run().
   const std::vector<double>& floats() const { return floats_; }
-  /// All that it used, with their places among floats().
+  /// All numbers that the call used, with their indices in floats().
   const std::vector<lazy::RecordedNumber>& numbers() const { return numbers_; }
 
-  /// What two recordings differ in; empty: nothing. Where not `donation`, what they do is the same
-  /// though their programs be others for what they may overwrite. Numbers that are `explained` may
-  /// differ.
+  /// Names the difference between two recordings; empty if there is none. Without `donation`,
+  /// programs may differ in the inputs that they overwrite, as long as their effects are equal.
+  /// Numbers in `explained` may differ.
   std::string Difference(const Plan& other, bool donation,
                          const std::unordered_set<size_t>& explained) const;
 
@@ -96,7 +97,7 @@ class Plan {
   struct Fresh {
     ir::ShapeRef shape;
     Source source;
-    const distributed::Sharding* sharding;  // that it is annotated with, or null
+    const distributed::Sharding* sharding;  // the sharding it is marked with, or null
     bool operator==(const Fresh& other) const {
       return shape == other.shape && source == other.source && sharding == other.sharding;
     }
@@ -120,7 +121,7 @@ class Plan {
     bool operator==(const Bounds&) const = default;
   };
   std::vector<Bounds> bounds_;
-  std::vector<uint32_t> needed_;  // storages whose values are looked at
+  std::vector<uint32_t> needed_;  // storages whose values are read
   lazy::ProgramPtr program_;      // null: nothing is computed
   ir::Hash128 hash_;
   std::vector<lazy::RecordedNumber> numbers_;
@@ -134,7 +135,7 @@ class Plan {
   std::vector<Write> writes_;
   std::vector<GradUpdate> grads_;
   std::vector<NewTensor> results_;
-  std::vector<uint32_t> bumped_;  // entries whose version counter moved
+  std::vector<uint32_t> bumped_;  // entries whose version counters increased
 };
 
 using PlanPtr = std::shared_ptr<const Plan>;

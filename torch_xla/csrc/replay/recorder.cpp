@@ -20,7 +20,7 @@ using lazy::DeviceDataPtr;
 
 namespace {
 
-/// More seeds than this are another random state.
+/// A call that draws more seeds than this is taken to have set another random state.
 constexpr uint64_t kMaxDraws = 1 << 20;
 
 std::vector<const at::Tensor*> Pointers(const std::vector<at::Tensor>& tensors) {
@@ -42,8 +42,7 @@ Recorder::Recorder(std::vector<at::Tensor> tensors, int device)
   recorder_.first_data = first_data_;
   plan_->device_ = device;
   if (refusal_.empty()) LookAtTensors();
-  outer_ =
-      lazy::SetRecorder(&recorder_);  // Last: where something throws nobody would take it back.
+  outer_ = lazy::SetRecorder(&recorder_);  // last, since nobody would reset it after an exception
 }
 
 void Recorder::LookAtTensors() {
@@ -116,7 +115,7 @@ NewTensor Recorder::Describe(const aten::XLATensorImpl& impl) {
   return made;
 }
 
-/// Whether the gradient that a call makes is the one before in all but its content.
+/// Whether the new gradient equals the previous one in everything but its content.
 bool Recorder::IsAlike(const Plan::GradUpdate& update, int32_t before) const {
   if (!update.grad->fresh) return false;
   const NewTensor& made = *update.grad;
@@ -137,7 +136,7 @@ bool Recorder::IsAlike(const Plan::GradUpdate& update, int32_t before) const {
          guard.dtype == made.dtype;
 }
 
-/// What the call did to tensors rather than to their values.
+/// The changes that the call made to tensors themselves, rather than to their values.
 std::string Recorder::FindChanges() {
   std::unordered_set<const aten::XLATensorImpl*> known;
   for (size_t i = 0; i < before_.entries.size(); ++i) {
@@ -201,8 +200,9 @@ void Recorder::ReleaseGradients(bool (*is_held)(const at::Tensor&)) {
     if (is_held(*tensor) || storages_[index].use_count() > 2 || storage.sharding()) continue;
     const ir::Value value = storage.value();
     if (value != *held) continue;
-    // Read by operations (besides the storage, `held` and us), it would be donated; that is right
-    // where it is another's, too: a momentum that began as this gradient.
+    // If operations read the value (there are owners besides the storage, `held` and `value`), it
+    // would be donated. That is only right if another tensor has the same data, such as a momentum
+    // that began as this gradient.
     const bool is_read = value.node->references() > 3;
     if (is_read && std::count(ids_.begin(), ids_.end(), ids_[index]) == 1) continue;
     released_[index] = true;
@@ -301,8 +301,8 @@ std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
   return {};
 }
 
-/// What operations asked of the integers that tensors had before; what the call itself sends is the
-/// same the next time.
+/// Adds what operations required of integers that tensors had before the call. Data that the call
+/// itself sends is equal in every call.
 void Recorder::AddBounds() {
   std::vector<Plan::Bounds>& all = plan_->bounds_;
   for (const lazy::RecordedBounds& asked : recorder_.bounds) {
@@ -315,7 +315,7 @@ void Recorder::AddBounds() {
   }
 }
 
-/// Where the values come from that storages have now.
+/// Finds the sources of the values that the storages have now.
 std::string Recorder::AddValues(const lazy::RecordedCut* cut) {
   std::unordered_map<const DeviceData*, uint32_t> outputs;
   std::unordered_map<uint64_t, uint32_t> before;

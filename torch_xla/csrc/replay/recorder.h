@@ -9,26 +9,28 @@
 
 namespace torch_xla::replay {
 
-/// Watches one call on this thread. Nothing may be pending when it begins.
+/// Records one call on this thread. Nothing may be pending when it begins.
 class Recorder {
  public:
-  /// `tensors` are those that the function can reach.
+  /// `tensors` are the tensors that the function can reach.
   Recorder(std::vector<at::Tensor> tensors, int device);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// Why the tensors cannot be replayed with; empty: they can.
+  /// Why these tensors cannot be replayed; empty if they can.
   const std::string& refusal() const { return refusal_; }
 
-  /// The function has returned `results`, new tensors. Returns how many tensors there are that wait
-  /// for values and that nothing known leads to.
+  /// Called when the function has returned `results`, which are new tensors. Returns the number of
+  /// pending storages that no known tensor leads to.
   size_t End(std::vector<at::Tensor> results);
-  /// Behind End(): lets go of what was in gradients that the call has replaced, as a step without a
-  /// recorder has, before its program runs: that makes as many, and may overwrite what it reads of
-  /// them. `is_held`: whether anybody has a tensor but one reference.
+  /// Called after End() and before the program runs: releases the values of gradients that the call
+  /// has replaced, as a step without a recorder does. The program makes as many new gradients, and
+  /// may overwrite the old ones that it reads. `is_held` tells whether a tensor has more owners
+  /// than one reference.
   void ReleaseGradients(bool (*is_held)(const at::Tensor&));
-  /// What waited was cut. Returns null where the call cannot be replayed, and why.
+  /// Called after the pending storages were cut. Returns the plan, or null and the reason if the
+  /// call cannot be replayed.
   PlanPtr Finish(std::string* refusal);
 
  private:
@@ -47,13 +49,15 @@ class Recorder {
   const TensorTable before_;
   std::string refusal_;
   std::vector<uint32_t> versions_;
-  std::vector<at::Tensor> grads_;           // of before: they live, and their data is not donated
-  std::vector<ir::Value> held_;             // that
+  std::vector<at::Tensor> grads_;  // previous gradients; they stay alive, so their data is not
+                                   // donated
+  std::vector<ir::Value> held_;    // the values of `grads_`
   std::vector<lazy::StoragePtr> storages_;  // of the table
-  std::vector<bool> released_;              // of those, whether the value is gone
-  std::vector<uint64_t> ids_;               // of the data that they held
-  std::vector<lazy::DeviceDataPtr> fills_;  // among that: parameters rather than numbers
-  std::vector<at::Tensor> results_;         // until the end
+  std::vector<bool> released_;              // per storage: whether its value was released
+  std::vector<uint64_t> ids_;               // per storage: the id of its data before the call
+  std::vector<lazy::DeviceDataPtr> fills_;  // the fills among that data, kept as parameters instead
+                                            // of numbers
+  std::vector<at::Tensor> results_;         // until Finish
   std::vector<lazy::StoragePtr> fresh_;
   uint64_t first_data_, rng_before_, rng_after_ = 0;
   std::shared_ptr<Plan> plan_;

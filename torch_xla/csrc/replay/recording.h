@@ -23,7 +23,7 @@
 
 namespace torch_xla::replay {
 
-/// A call that was traced, with all that says when it can be replayed.
+/// A traced call, with everything that decides whether it can be replayed.
 class Recording {
  public:
   Recording(std::shared_ptr<Surroundings> surroundings, std::shared_ptr<ObjectGuards> objects,
@@ -39,7 +39,7 @@ class Recording {
     for (const py::object& object : state_) given_.push_back(object.ptr());
   }
 
-  /// The result of the call, or nothing where a guard does not hold.
+  /// Returns the result of the call, or nothing if a guard does not hold.
   std::optional<py::object> Replay(const py::tuple& args, const py::dict& kwargs) {
     std::vector<PyObject*> given = given_;
     if (!ObjectsHold(args, kwargs, given)) return std::nullopt;
@@ -62,7 +62,7 @@ class Recording {
     return result_.Build(made, given, cache);
   }
 
-  /// Whether the arguments are alike, and their tensors of the same sizes.
+  /// Whether the arguments match, including the sizes of their tensors.
   bool Takes(const py::tuple& args, const py::dict& kwargs) const {
     std::vector<PyObject*> given = given_;
     return ArgumentsMatch(args, kwargs, given);
@@ -100,7 +100,7 @@ class Recording {
     return text;
   }
 
-  /// What another recording of a call with the same guards does otherwise.
+  /// Names the difference to another recording with the same guards; empty if there is none.
   std::string Compare(const Recording& other, bool donation,
                       const std::unordered_set<size_t>& explained) const {
     std::string text = plan_->Difference(*other.plan_, donation, explained);
@@ -108,9 +108,9 @@ class Recording {
     return text;
   }
 
-  /// What the call does to optimizers and schedulers. `host` has a method values(), which works out
-  /// numbers of the call or returns None; `places` are theirs among the program's; schedulers are
-  /// stepped behind it.
+  /// Sets what the call does to optimizers and schedulers. `host` has a method values(), which
+  /// computes numbers of the call or returns None. `places` are the indices of these numbers among
+  /// the program's floats. `schedulers` are stepped after the call.
   void SetHost(py::object host, std::shared_ptr<OptimizerNumbers> numbers,
                std::vector<std::vector<size_t>> places, std::vector<py::object> schedulers) {
     host_ = std::move(host);
@@ -122,7 +122,8 @@ class Recording {
   const py::object& host() const { return host_; }
 
  private:
-  /// Those of a call are in floats_ then: worked out where what they come from has changed.
+  /// Puts the numbers of a call into floats_. Computes them again only if their sources have
+  /// changed.
   bool FillNumbers() {
     std::vector<double> found;
     if (!numbers_->ReadEntries(found) || !numbers_->ReadCounters(found)) return false;
@@ -151,14 +152,15 @@ class Recording {
     return true;
   }
 
-  // Arguments first: where a function has a recording for each of many sizes, they tell them apart.
+  // Arguments come first: if a function has a recording for each of many sizes, they tell the
+  // recordings apart.
   bool ObjectsHold(const py::tuple& args, const py::dict& kwargs,
                    std::vector<PyObject*>& given) const {
     return ArgumentsMatch(args, kwargs, given) && !Surroundings::Now().Difference(*surroundings_) &&
            lazy::MayCut() && objects_->Hold();
   }
 
-  /// What a plan is given, which the objects keep alive.
+  /// The tensors that are passed to a plan; `given` keeps them alive.
   struct Tensors {
     Tensors(const std::vector<PyObject*>& given, at::Tensor collective_token)
         : token(std::move(collective_token)) {
@@ -185,8 +187,8 @@ class Recording {
   std::shared_ptr<OptimizerNumbers> numbers_;
   std::vector<std::vector<size_t>> places_;
   std::vector<py::object> schedulers_;
-  std::optional<std::vector<double>> found_;  // what floats_ come from
-  std::vector<double> floats_;                // of the program
+  std::optional<std::vector<double>> found_;  // the sources of floats_
+  std::vector<double> floats_;                // the numbers of the program
 };
 
 }  // namespace torch_xla::replay

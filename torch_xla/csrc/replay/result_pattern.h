@@ -14,7 +14,7 @@ namespace torch_xla::replay {
 
 namespace py = pybind11;
 
-/// What a call returns, made anew.
+/// The structure of a call's result, from which it is built again.
 struct ResultPattern {
   enum Kind { kNew, kGiven, kValue, kTuple, kList, kDict, kTree } kind;
   size_t index = 0;

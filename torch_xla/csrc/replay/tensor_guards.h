@@ -12,8 +12,8 @@
 
 namespace torch_xla::replay {
 
-/// Tensors that a function can reach: those given, then their gradients; and their storages, in the
-/// order in which they meet.
+/// The tensors that a function can reach, which are the given tensors and then their gradients; and
+/// their storages in order of first appearance.
 struct TensorTable {
   struct Entry {
     aten::XLATensorImpl* impl;
@@ -24,9 +24,9 @@ struct TensorTable {
   std::vector<Entry> entries;
   std::vector<lazy::Storage*> storages;
   size_t num_given = 0;
-  std::string refusal;  // why one of them cannot be replayed; the table ends there
+  std::string refusal;  // why a tensor cannot be replayed; the table ends at that tensor
 
-  /// The tensors must outlive it.
+  /// The tensors must outlive the table.
   explicit TensorTable(c10::ArrayRef<const at::Tensor*> tensors);
 
  private:
@@ -34,7 +34,7 @@ struct TensorTable {
   class PointerIndex {
    public:
     void Reserve(size_t count);
-    /// The number of one that is new: that given, or how many there were.
+    /// The number of a pointer. A new pointer gets `number`, or else the count of pointers so far.
     uint32_t Find(const void* pointer, std::optional<uint32_t> number = std::nullopt);
 
    private:
@@ -46,9 +46,9 @@ struct TensorTable {
   PointerIndex storage_index_, tensor_index_;
 };
 
-/// Which hooks run when a gradient comes to a tensor; 0: none.
+/// Identifies the hooks that run when a tensor receives a gradient; 0: none.
 size_t HookStamp(const c10::TensorImpl& impl);
-/// Whether it has a tangent of forward-mode autograd.
+/// Whether the tensor has a tangent of forward-mode autograd.
 bool HasTangent(const c10::TensorImpl& impl);
 
 /// Whether two views, null for whole storages, are alike.
@@ -58,7 +58,7 @@ bool HasGradFn(const aten::XLATensorImpl& impl);
 /// How often a tensor was written to; those of inference mode do not count.
 uint32_t VersionOf(c10::TensorImpl& impl);
 
-/// What of a tensor, and of a storage, decides what is traced.
+/// The properties of a tensor and of a storage that decide what is traced.
 struct TensorGuard {
   ir::ShapeRef root;
   lazy::ViewPtr view;
@@ -72,7 +72,8 @@ struct TensorGuard {
   size_t hooks;
 
   explicit TensorGuard(const TensorTable::Entry& entry);
-  /// What differs, in words; null: nothing. Gradients and storages are looked at where `wiring`.
+  /// Names the difference in words; null if there is none. Gradients and shared storages are only
+  /// compared if `wiring` is set.
   const char* Difference(const TensorTable::Entry& entry, bool wiring) const;
 };
 
