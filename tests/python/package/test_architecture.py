@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,10 @@ def test_names_of_test_files_are_unique():
     """pytest imports them by their names alone."""
     names = [path.name for path in (_ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_folders_keep_to_their_budgets():
+    """Of files and lines: benchmarks/line_budgets.json, which `make lint` prints."""
+    if not (_ROOT / ".git").exists():
+        pytest.skip("lines of tracked files are counted")
+    assert runpy.run_path(str(_ROOT / "benchmarks" / "lines.py"))["over_budget"]() == []
