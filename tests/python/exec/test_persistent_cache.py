@@ -147,11 +147,11 @@ def test_why_the_disk_had_no_program(tmp_path):
         ]
         return reason
 
-    assert why("2.5 + 1").startswith("empty: there is no other program in")
+    assert why("2.5 + 1").startswith("empty: there is no program in")
     assert why("2.5 + 1") == ""
-    assert why("2.5 - 1").startswith("program: none of the 1 is this one")
+    assert why("2.5 - 1").startswith("program: none of the 1 entries is this program")
     assert why("2.5 + 1", XLA_FLAGS="--xla_cpu_max_isa=SSE4_2").endswith(
-        ": this program is there, compiled for another"
+        ": this program is on disk, but compiled for another"
     )
     why("2.5 / 2", XLA_PERSISTENT_CACHE_MAX_BYTES="1")  # leaves no place for any
     assert why("2.5 + 1").startswith("evicted: the entry was removed")

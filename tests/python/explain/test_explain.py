@@ -401,7 +401,7 @@ def test_shardings_are_told_as_such(tmp_path):
     )
     ((near, _, (kind, text, where, remedy), *_),) = result["changed"]
     assert near and kind == "sharding" and where == line(tmp_path, "MARK"), result
-    assert "tiles=(1, 2), was tiles=(2, 1)" in text and "one sharding" in remedy
+    assert "tiles=(1, 2), was tiles=(2, 1)" in text and "the same sharding" in remedy
 
 
 def test_the_line_is_not_of_the_standard_library(tmp_path):

@@ -26,7 +26,7 @@ EXCUSES = {
         "`torch.compile` of PyTorch has no second derivative, with any backend",
     ),
     "read in an export": Excuse(
-        r"exported_program_to_stablehlo\(\).*(graph would be cut|has none)",
+        r"exported_program_to_stablehlo\(\).*(graph would be cut|has no value)",
         "a StableHLO program cannot ask the host in its middle: for the number of a mask's "
         "elements, which decides a size, or for a factorization, which runs on the host",
     ),

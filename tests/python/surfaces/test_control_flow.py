@@ -130,7 +130,7 @@ class TestScan:
             (lambda c, x: (c.sum(), x), ValueError, "carry 0 as torch.float32 of shape"),
             (lambda c, x: c, TypeError, "a carry and a y"),
             (lambda c, x: ((c, c), x), ValueError, "structure"),
-            (lambda c, x: (c * c.sum().item(), x), RuntimeError, "scan.*cut here|has none"),
+            (lambda c, x: (c * c.sum().item(), x), RuntimeError, "scan.*cut here|has no value"),
         ],
     )
     def test_errors(self, device, fn, error, message):
@@ -203,7 +203,7 @@ class TestScan:
 
         scan(fn, torch.ones(2, device=device), torch.ones(3, 2, device=device))
         torch_xla.sync(wait=True)
-        with pytest.raises(RuntimeError, match="has none"):
+        with pytest.raises(RuntimeError, match="has no value"):
             kept[0].cpu()
 
 
@@ -425,7 +425,7 @@ class TestCond:
             cond(pred, lambda x: x, lambda x: x.sum(), (x,))
         with pytest.raises(ValueError, match="one bool"):
             cond(x, lambda x: x, lambda x: x, (x,))
-        with pytest.raises(RuntimeError, match="cut here|has none"):
+        with pytest.raises(RuntimeError, match="cut here|has no value"):
             cond(pred, lambda x: x * x.sum().item(), lambda x: x, (x,))
 
     def test_python_bool(self):
@@ -486,7 +486,7 @@ class TestLoops:
             while_loop(lambda i: i, lambda i: (i,), start)
         with pytest.raises(ValueError, match="shapes and dtypes"):
             while_loop(lambda i: i < 3, lambda i: (i * 1.5,), start)
-        with pytest.raises(RuntimeError, match="cut here|has none"):
+        with pytest.raises(RuntimeError, match="cut here|has no value"):
             while_loop(lambda i: i.item() < 3, lambda i: (i,), start)
 
 

@@ -118,8 +118,8 @@ void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
   } catch (const c10::Error& error) {
     // While a function is traced there is nothing to read. Add the reader, which the error does not
     // name.
-    TORCH_CHECK(false, error.what_without_backtrace(), " (here: ", lazy::CurrentOrigin().ToString(),
-                ")");
+    TORCH_CHECK(false, error.what_without_backtrace(),
+                " (read by: ", lazy::CurrentOrigin().ToString(), ")");
   }
 }
 

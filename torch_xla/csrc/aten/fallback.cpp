@@ -187,10 +187,11 @@ void Warn(const std::string& name) {
 void RefuseCollective(const std::string& name) {
   constexpr std::string_view kNamespace = "c10d::";
   if (!name.starts_with(kNamespace) || name == "c10d::barrier") return;
-  TORCH_CHECK(false, name.substr(kNamespace.size()),
-              ": the process group has no backend for xla tensors, and got one. Make it with "
-              "init_process_group(\"xla\"), or with \"cpu:gloo,xla:xla\" where the program names "
-              "a backend for CPU tensors, too");
+  TORCH_CHECK(
+      false, name.substr(kNamespace.size()),
+      ": the process group has no backend for xla tensors, but got an xla tensor. Make it with "
+      "init_process_group(\"xla\"), or with \"cpu:gloo,xla:xla\" if the program also needs a "
+      "backend for CPU tensors");
 }
 
 /// Throws for a quantized result: it would silently stay on the CPU, and so would everything

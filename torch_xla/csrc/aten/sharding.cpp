@@ -16,7 +16,7 @@ void Check(const Sharding& sharding, int64_t rank, const char* what) {
               ": expected SPMD mode; call torch_xla.runtime.use_spmd() first");
   if (sharding.replicated()) return;
   TORCH_CHECK_VALUE(static_cast<int64_t>(sharding.tiles().size()) == rank, what,
-                    ": expected a sharding of ", rank, " dimensions, the tensor's, got ",
+                    ": expected a sharding of ", rank, " dimensions, like the tensor, got ",
                     sharding.text());
   TORCH_CHECK_VALUE(sharding.devices().size() == static_cast<size_t>(lazy::SpmdDevices()), what,
                     ": expected a sharding over all ", lazy::SpmdDevices(), " devices, got ",

@@ -94,7 +94,7 @@ const c10::Storage& XLATensorImpl::storage() const {
 }
 
 c10::Storage StorageFromHost(c10::Storage host, int device) {
-  TORCH_CHECK(host.device_type() == c10::kCPU, "expected a storage on the CPU, got one on ",
+  TORCH_CHECK(host.device_type() == c10::kCPU, "expected a storage on the CPU, got a storage on ",
               host.device());
   void* address = host.mutable_data();
   const size_t bytes = host.nbytes();
@@ -124,7 +124,7 @@ ir::Value Send(const c10::Storage& host, c10::ScalarType dtype, c10::IntArrayRef
 lazy::StoragePtr RootOf(const c10::Storage& storage, c10::ScalarType dtype,
                         c10::IntArrayRef sizes) {
   auto* context = storage.data_ptr().cast_context<Context>(&DeleteContext);
-  TORCH_CHECK(context, "set_: expected the storage of an xla tensor, got one on ",
+  TORCH_CHECK(context, "set_: expected the storage of an xla tensor, got a storage on ",
               storage.device());
   {
     std::lock_guard lock(mutex);
@@ -180,7 +180,7 @@ at::Tensor BytesOf(const c10::Storage& host, const at::Tensor& block) {
 void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
   const auto [root, host] = Behind(block);
   TORCH_CHECK(host, "copy_: a block of memory on ", block.device(),
-              " can be written where it comes from a file alone");
+              " can only be written if it comes from a file");
   BytesOf(host, block).copy_(source);
   if (!root) return;  // the case when a pickle is loaded; only older files get beyond this line
   const ir::ShapeRef shape = root->shape();

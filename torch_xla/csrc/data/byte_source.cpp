@@ -48,7 +48,7 @@ class Inflater {
       } else if (status == Z_MEM_ERROR) {
         throw std::bad_alloc();
       } else if (status != Z_OK && status != Z_BUF_ERROR) {
-        Fail("is corrupted or not compressed so", stream_.msg);
+        Fail("is corrupted or has another compression", stream_.msg);
       }
     }
     return room - stream_.avail_out;

@@ -98,7 +98,7 @@ class WireReader {
           if (wire_type_ == kGroupEnd) break;
           Skip(depth + 1);
         }
-        if (field_ != group) Fail("a group ends as another");
+        if (field_ != group) Fail("a group ends with the number of another group");
         return;
       }
       default:

@@ -110,8 +110,8 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
         c10::isComplexType(dtype) || dtype == c10::kLong || dtype == c10::ScalarType::UInt64;
     TORCH_CHECK(!reduces || collective.reduction != distributed::Reduction::kMul || !in_pairs ||
                     !runtime::HasLongsInPairs(Platform()),
-                "the reduction 'mul' over TPUs is not there for ", dtype,
-                ", of which they have pairs of 32 bits; gather the parts and multiply them");
+                "the reduction 'mul' over TPUs is not supported for ", dtype,
+                ", which TPUs hold as pairs of 32 bits; gather the values and multiply them");
     if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
   }
   std::vector<ir::Value> results(inputs.size());

@@ -200,7 +200,7 @@ void PeerMesh::Wait(Call& call, Done done) {
           missing.push_back(static_cast<int>(member));
         }
       }
-      throw ReplicaError((missing.empty() ? "what all ranks tell" : RankNames(missing)) +
+      throw ReplicaError((missing.empty() ? "the messages of all ranks" : RankNames(missing)) +
                          " did not come within " + Seconds(timeout_) + " to run " +
                          std::string(call.what) + " with rank " + std::to_string(rank_) +
                          " (this one)");

@@ -25,7 +25,7 @@ TransferWatcher::~TransferWatcher() {
 void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank, bool message) {
   auto watch = [&](c10::intrusive_ptr<c10d::Work> watched, int of) {
     std::lock_guard lock(mutex_);
-    if (watched && aborted_) throw std::runtime_error("it was given up");
+    if (watched && aborted_) throw std::runtime_error("it was aborted");
     work_ = std::move(watched);
     rank_ = of;
     message_ = message;
@@ -40,7 +40,7 @@ void TransferWatcher::Wait(const c10::intrusive_ptr<c10d::Work>& work, int rank,
     throw;
   }
   watch({}, -1);
-  if (!done) throw std::runtime_error("it was given up");
+  if (!done) throw std::runtime_error("it was aborted");
 }
 
 void TransferWatcher::Abort() {

@@ -28,8 +28,9 @@ std::exception_ptr NoValue(const std::string& what) {
   try {
     TORCH_CHECK(
         false, what,
-        ": this tensor only stands for a value while the function is traced. A traced function "
-        "must not read its tensors, and its tensors must not be used after the trace");
+        ": this tensor only stands for a value while the function is traced, and has no value "
+        "itself. A traced function must not read its tensors, and its tensors must not be "
+        "used after the trace");
   } catch (...) {
     return std::current_exception();
   }

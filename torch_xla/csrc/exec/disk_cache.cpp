@@ -357,10 +357,11 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
     if (differing.empty() || parts.size() < differing.size()) differing = std::move(parts);
   }
   if (programs == 0) return "empty: there is no program in " + settings_.folder.string();
-  if (differing.empty()) return "program: none of the " + std::to_string(programs) + " is this one";
+  if (differing.empty())
+    return "program: none of the " + std::to_string(programs) + " entries is this program";
   std::string text;
   for (const std::string& part : differing) text += (text.empty() ? "" : ", ") + part;
-  return text + ": this program is there, compiled for another";
+  return text + ": this program is on disk, but compiled for another";
 }
 
 DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {

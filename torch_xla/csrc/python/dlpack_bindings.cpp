@@ -114,7 +114,7 @@ py::object Export(const at::Tensor& tensor, bool versioned) {
     if (data->sharding()->replicated()) {
       device = DlpackDevice(ordinal);
     } else {
-      refusal = "it lies in tiles on several devices";
+      refusal = "it is sharded over several devices";
     }
     try {
       if (device) exported->memory = buffer->Share();
@@ -126,7 +126,7 @@ py::object Export(const at::Tensor& tensor, bool versioned) {
   }
   if (!device) throw CannotShare(ordinal, refusal);
   if (bytes != tensor.nbytes()) {
-    throw py::buffer_error("__dlpack__: the device holds this tensor in another dtype than " +
+    throw py::buffer_error("__dlpack__: the device holds this tensor in a dtype other than " +
                            std::string(c10::toString(tensor.scalar_type())) +
                            "; copy it with .cpu() first");
   }

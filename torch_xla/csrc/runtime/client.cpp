@@ -266,7 +266,8 @@ int ClientImpl::IndexOf(const PJRT_Device* device) const {
   for (size_t i = 0; i < devices.size(); ++i) {
     if (devices[i] == device) return static_cast<int>(i);
   }
-  throw Error(PJRT_Error_Code_INTERNAL, "The plugin " + plugin.path() + " named a foreign device");
+  throw Error(PJRT_Error_Code_INTERNAL,
+              "The plugin " + plugin.path() + " returned a device that the client does not own");
 }
 
 // --------------------------------------------------------------------------------------- Client

@@ -217,10 +217,9 @@ PJRT_Error* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
 }
 
 PJRT_Error* ToHost(PJRT_Buffer_ToHostBuffer_Args* /*args*/) {
-  return Fail(
-      PJRT_Error_Code_FAILED_PRECONDITION,
-      "the value of a tensor was read, but the device is for compiling only: its tensors "
-      "have shapes and no values (XLA_TOPOLOGY; unset it to run on devices that are there)");
+  return Fail(PJRT_Error_Code_FAILED_PRECONDITION,
+              "the value of a tensor was read, but the device is for compiling only: its tensors "
+              "have shapes and no values (unset XLA_TOPOLOGY to run on real devices)");
 }
 
 // ----------------------------------------------------------------------------------- executables
@@ -384,7 +383,7 @@ const PluginLibrary& CompileOnly(const PluginLibrary& compiler, const std::strin
   if (made != nullptr) {
     if (&g_compiler->plugin == &compiler && g_compiler->topology == topology) return *made;
     throw InvalidArgument("This process compiles for the topology " + g_compiler->topology +
-                          " already, and can for no other one");
+                          " already and cannot use another one");
   }
   if (!compiler.Has(&PJRT_Api::PJRT_TopologyDescription_Create) ||
       !compiler.Has(&PJRT_Api::PJRT_Compile)) {

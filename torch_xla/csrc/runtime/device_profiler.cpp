@@ -78,7 +78,8 @@ std::string DeviceProfiler::Stop() {
   Call(&PLUGIN_Profiler_Api::stop, "Stopping the plugin's profiler failed");
   Args<PLUGIN_Profiler_CollectData_Args> args;  // The buffer stays the profiler's.
   args.profiler = profiler_;
-  Call(&PLUGIN_Profiler_Api::collect_data, "Reading what the plugin's profiler saw failed", args);
+  Call(&PLUGIN_Profiler_Api::collect_data, "Reading the profile of the plugin's profiler failed",
+       args);
   const std::string_view data(reinterpret_cast<const char*>(args.buffer),
                               args.buffer_size_in_bytes);
   // XLA's profiler gives a zero more, which no message may hold.
