@@ -139,7 +139,7 @@ const Builder::Record& Builder::Check(Value value, std::string_view op) const {
   const Record& record = values_[value.id_];
   if (IsVisible(record)) return record;
   throw Error(Cat(op, ": an operand of type ", record.type.ToString(),
-                  " belongs to a region that cannot be seen here"));
+                  " belongs to a region that is not visible here"));
 }
 
 void Builder::AppendName(const Record& record, std::string& out) const {

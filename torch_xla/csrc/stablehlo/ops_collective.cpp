@@ -70,7 +70,8 @@ std::vector<Value> AllReduce(const std::vector<Value>& operands, const ReplicaGr
   constexpr std::string_view kOp = "stablehlo.all_reduce";
   Builder& builder = CheckTensors(kOp, operands);
   for (Value v : operands) {
-    if (v.element() != operands[0].element()) Fail(kOp, "operands of one element type", operands);
+    if (v.element() != operands[0].element())
+      Fail(kOp, "operands of the same element type", operands);
   }
   Region region = ElementBody(kOp, builder, operands[0], body);
   std::string attributes =

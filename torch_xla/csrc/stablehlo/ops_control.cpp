@@ -14,7 +14,7 @@ Builder& CheckValues(std::string_view op, std::span<const Value> operands) {
   if (operands.empty()) Fail(op, "at least one operand", operands);
   for (Value v : operands) {
     if (!v.valid()) Fail(op, "valid values", operands);
-    if (&v.builder() != &operands[0].builder()) Fail(op, "values of one builder", operands);
+    if (&v.builder() != &operands[0].builder()) Fail(op, "values of the same builder", operands);
   }
   return operands[0].builder();
 }

@@ -44,7 +44,7 @@ Value DotGeneral(Value lhs, Value rhs, const DotDimensionNumbers& numbers, Preci
   constexpr std::string_view kOp = "stablehlo.dot_general";
   Builder& builder = CheckTensors(kOp, {lhs, rhs});
   const Value operands[] = {lhs, rhs};
-  if (lhs.element() != rhs.element()) Fail(kOp, "operands of one element type", operands);
+  if (lhs.element() != rhs.element()) Fail(kOp, "operands of the same element type", operands);
   Dims lhs_used = Joined(numbers.lhs_batch, numbers.lhs_contracting);
   Dims rhs_used = Joined(numbers.rhs_batch, numbers.rhs_contracting);
   CheckDistinct(kOp, "lhs dimension numbers", lhs_used, lhs.rank(), operands);
@@ -92,7 +92,7 @@ Value Convolution(Value input, Value kernel, const ConvolutionDimensionNumbers& 
   constexpr std::string_view kOp = "stablehlo.convolution";
   Builder& builder = CheckTensors(kOp, {input, kernel});
   const Value operands[] = {input, kernel};
-  if (input.element() != kernel.element()) Fail(kOp, "operands of one element type", operands);
+  if (input.element() != kernel.element()) Fail(kOp, "operands of the same element type", operands);
   size_t spatial = numbers.input_spatial.size();
   auto rank = static_cast<int64_t>(spatial + 2);
   if (input.rank() != rank || kernel.rank() != rank || numbers.kernel_spatial.size() != spatial ||

@@ -307,7 +307,7 @@ Value BitcastConvert(Value x, ElementType element) {
   bool from_pred = x.element() == ElementType::kPred, to_pred = element == ElementType::kPred;
   if (element == ElementType::kInvalid || from_pred != to_pred ||
       runtime::IsComplex(x.element()) != runtime::IsComplex(element)) {
-    Fail(kOp, Cat("element types of like kind; not to ", runtime::MlirName(element)), {x});
+    Fail(kOp, Cat("element types of the same kind, not ", runtime::MlirName(element)), {x});
   }
   if (x.element() == element) return x;
   auto from = static_cast<int64_t>(runtime::ByteWidth(x.element()));

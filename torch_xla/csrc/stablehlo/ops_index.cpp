@@ -137,7 +137,8 @@ std::vector<Value> Scatter(const std::vector<Value>& inputs, Value scatter_indic
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].dims() != inputs[0].dims() || updates[i].dims() != updates[0].dims() ||
         inputs[i].element() != updates[i].element()) {
-      Fail(kOp, "inputs of one shape, updates of one shape and pairs of one element type",
+      Fail(kOp,
+           "inputs of the same shape, updates of the same shape and pairs of the same element type",
            operands);
     }
   }

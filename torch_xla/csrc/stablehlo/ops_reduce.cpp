@@ -19,7 +19,8 @@ Builder& CheckReduction(std::string_view op, const std::vector<Value>& operands,
             inits[i].type() == ScalarType(operands[i].element());
   }
   if (!valid) {
-    Fail(op, "operands of one shape and an initial value of rank 0 and like element type for each",
+    Fail(op,
+         "operands of the same shape and for each an initial value of rank 0 and its element type",
          all);
   }
   return builder;
@@ -207,7 +208,7 @@ std::vector<Value> Sort(const std::vector<Value>& operands, int64_t dimension, b
   Builder& builder = CheckTensors(kOp, operands);
   std::vector<Type> arguments;
   for (Value v : operands) {
-    if (v.dims() != operands[0].dims()) Fail(kOp, "operands of one shape", operands);
+    if (v.dims() != operands[0].dims()) Fail(kOp, "operands of the same shape", operands);
     arguments.insert(arguments.end(), 2, ScalarType(v.element()));
   }
   if (dimension < 0 || dimension >= operands[0].rank()) {

@@ -22,7 +22,7 @@ void CheckStarts(std::string_view op, int64_t rank, const std::vector<Value>& st
   for (Value start : starts) {
     if (start.rank() != 0 || !runtime::IsInteger(start.element()) ||
         start.element() != starts[0].element()) {
-      Fail(op, "start indices of rank 0 and one integer type", operands);
+      Fail(op, "start indices of rank 0 and the same integer type", operands);
     }
   }
 }
@@ -218,7 +218,7 @@ Value Concatenate(const std::vector<Value>& operands, int64_t dimension) {
       valid = d == dimension || type.dims[d] == result.dims[d];
     }
     if (!valid) {
-      Fail(kOp, Cat("operands equal but for dimension ", dimension), operands);
+      Fail(kOp, Cat("operands that are equal except in dimension ", dimension), operands);
     }
     result.dims[dimension] += type.dims[dimension];
   }
