@@ -18,7 +18,8 @@ struct CompileSettings {
   /// ExecutedGraph::<name>.
   std::string name;
 
-  /// A hash of all settings, for the keys of programs.
+  /// A hash of these settings, of the precision of products and of MustRepeat(), for the keys of
+  /// programs.
   ir::Hash128 Hash() const;
 };
 

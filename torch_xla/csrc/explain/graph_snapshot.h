@@ -91,7 +91,7 @@ struct Difference {
 struct Comparison {
   size_t changed = 0;             // number of nodes that differ
   size_t added = 0, removed = 0;  // of the differing nodes
-  bool bounded = false;           // the alignment was given up, so the counts are too high
+  bool bounded = false;           // the alignment was given up, so the counts are upper bounds
   bool same_lines = false;        // an operation of both graphs was traced by the same line
   /// The first differences that do not follow from other differences.
   std::vector<Difference> differences;

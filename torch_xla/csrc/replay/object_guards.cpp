@@ -271,7 +271,6 @@ void ObjectGuards::AddQuestion(py::object function, py::tuple args, std::string 
   Add(Kind::kQuestion, function, {{args, answer}}, std::move(path));
 }
 
-/// The entry of a dict that is not as items have it, or end; -1: none.
 namespace {
 
 /// Whether the answer to a question equals the answer before. `answer` may be null with an error
@@ -285,6 +284,7 @@ bool IsStill(PyObject* before, PyObject* answer) {
 
 }  // namespace
 
+/// The index of the item that differs from the entry of the dict, or `end`; -1 if there is none.
 int64_t ObjectGuards::FindInDict(PyObject* dict, int64_t begin, int64_t end) const {
   if (PyDict_GET_SIZE(dict) != end - begin) return end;
   PyObject *key, *value;

@@ -69,20 +69,20 @@ DeviceProfiler::~DeviceProfiler() {
   try {
     if (running_) Call(&PLUGIN_Profiler_Api::stop, "");
     Call(&PLUGIN_Profiler_Api::destroy, "");
-  } catch (const Error&) {  // Nobody is left to be told.
+  } catch (const Error&) {  // There is nobody to report it to.
   }
 }
 
 std::string DeviceProfiler::Stop() {
   running_ = false;
   Call(&PLUGIN_Profiler_Api::stop, "Stopping the plugin's profiler failed");
-  Args<PLUGIN_Profiler_CollectData_Args> args;  // The buffer stays the profiler's.
+  Args<PLUGIN_Profiler_CollectData_Args> args;  // The profiler owns the buffer.
   args.profiler = profiler_;
   Call(&PLUGIN_Profiler_Api::collect_data, "Reading the profile of the plugin's profiler failed",
        args);
   const std::string_view data(reinterpret_cast<const char*>(args.buffer),
                               args.buffer_size_in_bytes);
-  // XLA's profiler gives a zero more, which no message may hold.
+  // XLA's profiler appends a zero byte, which is not part of the message.
   ProtoReader fields(data);
   size_t whole = 0;
   while (fields.Next()) whole = data.size() - fields.left();

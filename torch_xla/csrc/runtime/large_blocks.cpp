@@ -1,6 +1,6 @@
 #include "runtime/large_blocks.h"
 
-#include <cstdlib>  // which says whether it is glibc
+#include <cstdlib>  // defines __GLIBC__
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 

@@ -1,6 +1,6 @@
 #include "runtime/loaded_library.h"
 
-#include <cstdlib>  // which says whether it is glibc
+#include <cstdlib>  // defines __GLIBC__
 
 #if defined(__GLIBC__)
 
