@@ -81,8 +81,9 @@ class Plan {
   struct GradUpdate {
     uint32_t entry;
     std::optional<NewTensor> grad;
-    bool alike =
-        false;  // the one before looks the same, and nothing else has the new one's storage
+    // Whether the previous gradient differs only in its content, and nothing else has the storage
+    // of the new one.
+    bool alike = false;
     bool operator==(const GradUpdate& other) const {
       return entry == other.entry && grad == other.grad;
     }
