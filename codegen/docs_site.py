@@ -1,7 +1,8 @@
-"""What the site has beside docs/ (a hook of MkDocs): pages of the root, and the reference.
+"""Adds pages to the site that are not in docs/: pages of the root and the reference (MkDocs hook).
 
-README.md, CONTRIBUTING.md and CHANGELOG.md become pages. The reference is made of docstrings, which
-are read without importing anything, and of the extension's type stub, where it was built.
+README.md, CONTRIBUTING.md and CHANGELOG.md become pages. The reference is made from
+docstrings, which are read without importing anything, and from the extension's type stub if the
+extension was built.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turns links into the repository into the site's, or into words."""
+    """Turns links to files of the repository into links of the site, or into plain text."""
     source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)
     folder = ROOT if source else (ROOT / "docs" / page.file.src_uri).parent
 
@@ -79,12 +80,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"]({name.removeprefix('docs/')}{anchor})"
         return "]{.file}" if path.exists() else match[0]
 
-    # A file of the sources has no page: its name alone stays.
+    # A source file has no page, so only its name stays.
     return re.sub(r"\[([^\]]*)\]\{\.file\}", r"\1", _LINK.sub(target, markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Takes the roles of reStructuredText off the docstrings' references."""
+    """Removes the roles of reStructuredText from references in docstrings."""
     return re.sub(r":(?:func|class|data|meth|mod|attr|exc):<code>~?", "<code>", html)
 
 

@@ -1,8 +1,8 @@
 """Writes the type stub of the extension: torch_xla/_XLAC/*.pyi.
 
-The extension is imported alone, without the Python package around it, which may be that of
-another build, or none. What it says in signatures is all that is in the stub; a C++ type that
-Python has no name for becomes `...`, which tests/python/package/test_types.py refuses.
+The extension is imported alone, without the Python package around it, since that package may
+belong to another build or be missing. The stub is made only from the extension's own signatures.
+A C++ type without a Python name becomes `...`, which tests/python/package/test_types.py refuses.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def main() -> None:
 
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     import pybind11_stubgen
-    import torch.distributed  # noqa: F401  Types of its own are in signatures.
+    import torch.distributed  # noqa: F401  Signatures use its types.
 
-    # By its file: by its name an editable install would find the one that was installed last.
+    # Import by file: by name, an editable install would find the extension installed last.
     sys.modules["torch_xla"] = types.ModuleType("torch_xla")
     spec = importlib.util.spec_from_file_location("torch_xla._XLAC", arguments.extension)
     sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def _brief(stub: str) -> str:
-    """pybind11 takes a Python int and what converts to one: shorter, and what callers mean."""
+    """Shortens the types of ints, for which pybind11 also accepts other convertible types."""
     stub = stub.replace("typing.SupportsInt | typing.SupportsIndex", "typing.SupportsIndex")
-    # Another class's object may be on the right: NotImplemented is then returned.
+    # The right side may be of another class; then NotImplemented is returned.
     return re.sub(r"(def __eq__\(self, arg0: )\w+(\))", r"\1object\2", stub)
 
 

@@ -1,10 +1,10 @@
 """Generates the dispatcher glue of torch_xla from xla_native_functions.yaml.
 
     python codegen/gen.py --yaml codegen/xla_native_functions.yaml --output-dir build/generated
-    python codegen/gen.py --yaml … --output-dir … --list-outputs    # what it would write
+    python codegen/gen.py --yaml … --output-dir … --list-outputs    # lists the files
 
-torchgen (in the torch wheel) is the data model: schemas, groups of variants and C++
-signatures are PyTorch's own. docs/codegen.md tells what each section of the yaml gives.
+torchgen (in the torch wheel) is the data model: it supplies PyTorch's own schemas, groups of
+variants and C++ signatures. docs/codegen.md describes the entries of the yaml.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from templates import (
     registration_shard,
 )
 
-# Small units compile in parallel and in little memory.
+# Small translation units compile in parallel and need little memory.
 SHARDS = 4
 
 
 def outputs(yaml_path: Path) -> dict[str, str]:
-    """File name -> content of everything generated."""
+    """Returns the generated files: name -> content."""
     ops = load_ops(yaml_path)
     files = {
         "XLANativeFunctions.h": native_functions_header(ops),

@@ -28,36 +28,36 @@ from torchgen.model import (
     Type,
 )
 
-# What an entry may say, and about which operators.
+# The keys of an entry, with their meaning.
 KEYS = {
-    "lower": "how it is lowered: a Lower, a formula, stablehlo::Op, kernel",
-    "cpu": "the same where the device is the host",
-    "constants": "Scalars whose value a lowering makes use of",
-    "numbers": "integers that another value of needs no compilation",
-    "fixed": "numbers whose value is always part of the program",
-    "dtype": "out: without one it computes in that of `out`, or of `self` in place; floating out: "
-    "unless `self` is integral",
-    "like": "the argument that the result has the dtype and sizes of, in place of a Meta kernel",
-    "hand": "why its kernel is written by hand",
-    "autograd": "it has a kernel of its own for AutogradXLA (true), which serves XLA, too (both)",
+    "lower": "the lowering: a Lower function, a formula, stablehlo::Op, or kernel",
+    "cpu": "the lowering if the device is the host",
+    "constants": "Scalars whose value a lowering uses",
+    "numbers": "integers for which another value needs no compilation",
+    "fixed": "numbers whose value is always a constant of the program",
+    "dtype": "out: without a dtype it computes in the dtype of `out`, or of `self` in place; "
+    "floating out: the same unless `self` is integral",
+    "like": "the argument whose dtype and sizes the result has; no Meta kernel is called",
+    "hand": "the reason why its kernel is written by hand",
+    "autograd": "it has its own kernel for AutogradXLA (true), which also serves XLA (both)",
     "foreach": "the operator that each element of the list is lowered as",
-    "schema": "the arguments and results of an operation that PyTorch does not have",
-    "check": "a call of aten/index_check.h before it is traced",
-    "counted": "calls of such an operation are counted",
-    "since": "the version of PyTorch that all have it from",
-    "until": "the version of PyTorch that all have it up to",
+    "schema": "the schema of an operation that PyTorch does not have",
+    "check": "a check of aten/index_check.h that is called before tracing",
+    "counted": "whether calls of the operation are counted",
+    "since": "the first version of PyTorch that has the operator",
+    "until": "the last version of PyTorch that has the operator",
 }
 HAND = {
-    "factory": "makes a tensor of sizes and numbers alone",
-    "copy": "moves data, or what a tensor is, between tensors and devices",
-    "view": "looks at the same storage",
-    "host": "its result, or the result's size, is in data that the host must read",
+    "factory": "makes a tensor from sizes and numbers only",
+    "copy": "moves data or tensors between tensors and devices",
+    "view": "makes a view of the same storage",
+    "host": "the host must read data to know the result or its size",
     "random": "draws a seed",
     "composed": "calls a few other operators",
-    "arguments": "looks at its arguments, or prepares them, before it makes a node",
+    "arguments": "checks or prepares its arguments before it makes a node",
     "updates": "writes several tensors",
 }
-# The five sections of older tables, and what an entry there means.
+# The five sections of older tables, with the options that their entries imply.
 SECTIONS: dict[str, dict[str, Any]] = {
     "full_codegen": {},
     "ir_gen": {"hand": "arguments", "lower": None},
@@ -82,7 +82,7 @@ _BASE_KINDS = {
 
 
 def _arg_kind(arg: Argument, constants: set[str]) -> str:
-    """The ArgKind (ir/op.h) of a schema argument, without its `k`."""
+    """Returns the ArgKind (ir/op.h) of a schema argument, without its `k`."""
 
     def of(type_: Type) -> str:
         if isinstance(type_, BaseType) and type_.name in _BASE_KINDS:
@@ -104,8 +104,8 @@ def _arg_kind(arg: Argument, constants: set[str]) -> str:
 @dataclasses.dataclass(frozen=True)
 class Arg:
     name: str
-    kind: str  # ArgKind without its `k`, and whether it is a number (lowering/scalar_argument.h)
-    count: int | None = None  # of arguments that `lower_args` joined
+    kind: str  # ArgKind without its `k`, with a suffix for numbers (lowering/scalar_argument.h)
+    count: int | None = None  # number of arguments that `lower_args` joined
 
     @property
     def arg_kind(self) -> str:
@@ -117,12 +117,12 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Lowering:
-    """What `lower`, or a platform's own key, says."""
+    """The parsed value of `lower` or of a platform's key."""
 
     form: str  # function, stablehlo, compare, formula, kernel or leaf
     text: str = ""  # the function, the StableHLO op, the direction or the formula
-    arguments: tuple[str, ...] = ()  # of the function, before those of the operator
-    condition: str = ""  # of a platform's choice: a function of the first operand
+    arguments: tuple[str, ...] = ()  # passed to the function before the operator's arguments
+    condition: str = ""  # of a platform's lowering: a function of the first operand
 
     @staticmethod
     def parse(text: str) -> Lowering:
@@ -145,11 +145,11 @@ class Op:
     """One entry of the table: an operator overload and what is generated for it."""
 
     schema: FunctionSchema
-    namespace: str  # "aten"; "xla" and others for operations that PyTorch does not have
+    namespace: str  # "aten"; "xla" and others for operations that are not PyTorch's
     function: NativeFunction | None  # PyTorch's
     group: NativeFunctionsGroup | None
     options: dict[str, Any]
-    listed: frozenset[str]  # every op that has an entry
+    listed: frozenset[str]  # all operators with an entry
     foreach_inplace: NativeFunction | None = None  # `_foreach_add_.List` of `_foreach_add.List`
 
     @property
@@ -170,8 +170,8 @@ class Op:
         arguments = list(self.schema.schema_order_arguments())
         if unknown := (constants | numbers | fixed) - {a.name for a in arguments}:
             raise ValueError(f"{self.schema_name}: no argument named {sorted(unknown)}")
-        # PyTorch's CPU kernel gets the words as they are; the scales of an interpolation are as
-        # good as sizes.
+        # PyTorch's CPU kernel gets the attributes unchanged. The scales of an interpolation are
+        # as constant as sizes.
         words = [self.options.get("lower"), *([] if "cpu" not in self.options else ["kernel"])]
         if "kernel" in words:
             fixed |= {a.name for a in arguments}
@@ -195,7 +195,7 @@ class Op:
 
     @cached_property
     def lowering(self) -> Lowering | None:
-        """None: there is no node for this operator."""
+        """The lowering; None if the operator has no node."""
         if "foreach" in self.options:
             return Lowering("element", self.options["foreach"].replace(".", "_"))
         if "lower" in self.options:
@@ -208,7 +208,7 @@ class Op:
 
     @property
     def lower_args(self) -> list[Arg]:
-        """What Lower gets: the scales of an interpolation, one to three, as one list."""
+        """The arguments of Lower; the one to three scales of an interpolation are one list."""
         args = [a for a in self.args if a.kind != "Ignored"]
         scales = [
             a for a in args if a.kind == "OptionalFixedDouble" and a.name.startswith("scales")
@@ -248,7 +248,7 @@ class Op:
 
     @property
     def has_structured_meta(self) -> bool:
-        """Whether a node of it gets its shapes from PyTorch's structured kernel."""
+        """Whether PyTorch's structured kernel gives the shapes of its nodes."""
         return (
             self.has_ir
             and self.function is not None
@@ -259,7 +259,7 @@ class Op:
 
     @property
     def counter(self) -> str:
-        """What calls are counted as: like a fallback's where the host does the work."""
+        """The counter of its calls; it is named like a fallback's if the host does the work."""
         prefix = "aten" if self.options.get("hand") == "host" else "xla"
         return f"{prefix}::{self.schema.name.name}"
 
@@ -268,17 +268,17 @@ class Op:
         return self.options.get("symint", False)
 
     def variants(self) -> list[NativeFunction]:
-        """In-place and out= overloads that come free with this functional one."""
-        if self.is_foreach:  # torchgen does not group these.
+        """The in-place and out= overloads that are generated from this functional overload."""
+        if self.is_foreach:  # torchgen does not group these overloads.
             return [self.foreach_inplace] if self.foreach_inplace else []
         if self.schema.kind() is not SchemaKind.functional or self.group is None:
             return []
         found = []
         for variant in (self.group.inplace, self.group.out):
-            # What torchgen made itself already calls the functional overload.
+            # Overloads that torchgen generated already call the functional overload.
             if variant is None or "generated" in variant.tags:
                 continue
-            # A factory's out= takes its dtype from `out`: not the same call.
+            # A factory's out= overload takes its dtype from `out`, so it is a different call.
             if len(list(variant.func.schema_order_arguments())) - len(
                 variant.func.arguments.out
             ) != len(list(self.schema.schema_order_arguments())):
@@ -288,7 +288,7 @@ class Op:
         return found
 
     def check(self) -> None:
-        """Raises ValueError for what cannot be, or is said twice."""
+        """Raises ValueError for invalid, contradictory or redundant options."""
         if unknown := set(self.options) - set(KEYS) - {"symint"}:
             raise ValueError(f"unknown keys {sorted(unknown)}; known: {', '.join(KEYS)}")
         if self.by_hand and self.options["hand"] not in HAND:
@@ -315,7 +315,7 @@ def symbol_of(schema: FunctionSchema) -> str:
 
 
 def _types_of(function: NativeFunction):
-    """While it is entered, torchgen writes types as PyTorch's headers have them for it."""
+    """A context in which torchgen writes types as in PyTorch's headers for the function."""
     return local.parametrize(
         use_const_ref_for_mutable_tensors=function.use_const_ref_for_mutable_tensors,
         use_ilistref_for_tensor_lists=function.part_of_structured_group,
@@ -328,24 +328,24 @@ def _signature(function: NativeFunction, symint: bool, name: str, write) -> str:
 
 
 def declaration(function: NativeFunction, name: str, symint: bool = False) -> str:
-    """The C++ declaration the dispatcher wants for a kernel, without `;`."""
+    """Returns the C++ declaration that the dispatcher expects of a kernel, without `;`."""
     return _signature(function, symint, name, lambda sig, n: sig.decl(name=n))
 
 
 def definition(function: NativeFunction, name: str, symint: bool = False) -> str:
-    """The head of the definition of such a kernel, without `{`."""
+    """Returns the head of the definition of such a kernel, without `{`."""
     return _signature(function, symint, name, lambda sig, n: sig.defn(name=n))
 
 
 def meta_pointer(function: NativeFunction) -> str:
-    """The C++ type of a pointer to the operator's function in at::meta."""
+    """Returns the C++ type of a pointer to the operator's function in at::meta."""
     with _types_of(function):
         group = CppSignatureGroup.from_native_function(function, method=False)
         return group.signature.ptr_type()
 
 
 def _entries(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
-    """Name -> options, of the table and of the sections that older ones have."""
+    """Returns name -> options of the table and of the sections of older tables."""
     if unknown := set(content) - {"ops", *SECTIONS}:
         raise ValueError(f"{file}: unknown sections {sorted(unknown)}")
     entries: dict[str, dict[str, Any]] = {}
@@ -366,7 +366,7 @@ def _entries(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
 
 
 def _is_missing_here(options: dict[str, Any]) -> bool:
-    """Whether the installed PyTorch may lack the operator."""
+    """Returns whether the installed PyTorch may lack the operator."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(".")[:2]]
@@ -378,7 +378,7 @@ def _is_missing_here(options: dict[str, Any]) -> bool:
 
 
 def load_ops(path: Path) -> list[Op]:
-    """All entries, checked; raises ValueError naming the entry that is wrong."""
+    """Returns all entries, checked. Raises ValueError that names an invalid entry."""
     native = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml"))
     by_name = {str(f.func.name): f for f in parsed.native_functions}
@@ -391,7 +391,7 @@ def load_ops(path: Path) -> list[Op]:
     entries = _entries(yaml.safe_load(path.read_text()), path.name)
     listed = frozenset(name for name, options in entries.items() if options != {"autograd": True})
     ops: list[Op] = []
-    symbols: dict[str, str] = {}  # of the nodes
+    symbols: dict[str, str] = {}  # of the operators with nodes
     for name, options in entries.items():
         namespace, colons, base = name.rpartition("::")
         if colons:
@@ -412,7 +412,8 @@ def load_ops(path: Path) -> list[Op]:
                 raise ValueError(f"{symbols[op.symbol]} has a node of the same C++ name")
         except ValueError as error:
             raise ValueError(f"{path.name}: {name}: {error}") from None
-        # The dispatcher would take the kernel for the op's autograd formula too: no gradients.
+        # The dispatcher would also use the kernel in place of the op's autograd formula, which
+        # would lose the gradients.
         if op.function and not op.options.get("autograd"):
             function = op.function
             if function.has_composite_implicit_autograd_kernel and not (

@@ -1,8 +1,8 @@
-"""What a build requires at run time: of torch, the minor version that it was compiled against.
+"""The run-time requirements of a build: torch in the minor version that it was compiled against.
 
-The build backend asks (``[[tool.dynamic-metadata]]`` in pyproject.toml, which has the other
-dependencies). libtorch's C++ interface changes with each minor version, so a wheel that let pip
-choose among all that the sources build with would not load.
+The build backend calls it (``[[tool.dynamic-metadata]]`` in pyproject.toml, which has the other
+dependencies). libtorch's C++ interface changes with each minor version, so a wheel would not load
+if pip chose any of the versions that the sources can be built with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _state = "wheel"
 
 
 def build_state(state: str) -> None:
-    """Hears what is being built, before it is asked for it."""
+    """Receives what is being built, before the metadata is requested."""
     global _state
     _state = state
 
@@ -29,5 +29,5 @@ def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) ->
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns what a wheel may have otherwise than the sdist that it is built from."""
+    """Returns the fields in which a wheel may differ from the sdist that it is built from."""
     return {"dependencies": True}
