@@ -20,13 +20,6 @@ std::vector<at::Tensor> Unpack(const std::vector<py::object>& objects) {
   return tensors;
 }
 
-/// Releases the GIL, since a thread that traces a collective may wait for the GIL while it holds
-/// the token.
-at::Tensor CollectiveToken(int device) {
-  py::gil_scoped_release no_gil;
-  return aten::CollectiveTokenTensor(device);
-}
-
 /// Whether the tensor has other owners than one reference and its own Python object.
 bool IsHeld(const at::Tensor& tensor) {
   PyObject* const object = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();

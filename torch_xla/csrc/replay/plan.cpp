@@ -1,9 +1,14 @@
 #include "replay/plan.h"
 
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <bit>
 #include <unordered_map>
 
+#include "aten/autograd_node.h"
 #include "aten/bridge.h"
 #include "exec/transfer.h"
 #include "exec/worker.h"

@@ -39,10 +39,10 @@ Recorder::Recorder(std::vector<at::Tensor> tensors, int device)
       first_data_(DeviceData(ir::GetShape(c10::ScalarType::Bool, {}), device, c10::Scalar(0)).id()),
       rng_before_(lazy::GetRngSeed(device)),
       plan_(std::make_shared<Plan>()) {
-  recorder_.first_data = first_data_;
+  log_.first_data = first_data_;
   plan_->device_ = device;
   if (refusal_.empty()) LookAtTensors();
-  outer_ = lazy::SetRecorder(&recorder_);  // last, since nobody would reset it after an exception
+  outer_log_ = lazy::SetCutLog(&log_);  // last, since nobody would reset it after an exception
 }
 
 void Recorder::LookAtTensors() {
@@ -70,12 +70,12 @@ void Recorder::LookAtTensors() {
 }
 
 Recorder::~Recorder() {
-  if (watching_) lazy::SetRecorder(outer_);
+  if (watching_) lazy::SetCutLog(outer_log_);
   for (const DeviceDataPtr& data : fills_) data->owners.fetch_sub(1, std::memory_order_relaxed);
 }
 
 size_t Recorder::End(std::vector<at::Tensor> results) {
-  recorder_.closing = true;
+  log_.closing = true;
   rng_after_ = lazy::GetRngSeed(device_);
   plan_->draws_ = lazy::RngStatesBetween(rng_before_, rng_after_);
   if (refusal_.empty() && plan_->draws_ > kMaxDraws) refusal_ = "it sets the random state";
@@ -213,15 +213,14 @@ void Recorder::ReleaseGradients(bool (*is_held)(const at::Tensor&)) {
 }
 
 PlanPtr Recorder::Finish(std::string* refusal) {
-  lazy::SetRecorder(outer_);
+  lazy::SetCutLog(outer_log_);
   watching_ = false;
   results_.clear();
-  if (refusal_.empty() && !recorder_.reads.empty()) {
-    refusal_ =
-        "it asks for " + recorder_.reads[0].ToString() + ", and what follows may depend on it";
+  if (refusal_.empty() && !log_.reads.empty()) {
+    refusal_ = "it asks for " + log_.reads[0].ToString() + ", and what follows may depend on it";
   }
-  if (refusal_.empty() && recorder_.cuts.size() > 1) refusal_ = "it runs more than one program";
-  const lazy::RecordedCut* cut = recorder_.cuts.empty() ? nullptr : &recorder_.cuts[0];
+  if (refusal_.empty() && log_.cuts.size() > 1) refusal_ = "it runs more than one program";
+  const lazy::RecordedCut* cut = log_.cuts.empty() ? nullptr : &log_.cuts[0];
   if (refusal_.empty() && cut) refusal_ = AddCut(*cut);
   if (refusal_.empty()) refusal_ = AddValues(cut);
   if (refusal_.empty()) AddBounds();
@@ -305,7 +304,7 @@ std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
 /// itself sends is equal in every call.
 void Recorder::AddBounds() {
   std::vector<Plan::Bounds>& all = plan_->bounds_;
-  for (const lazy::RecordedBounds& asked : recorder_.bounds) {
+  for (const lazy::RecordedBounds& asked : log_.bounds) {
     for (size_t i = 0; i < ids_.size(); ++i) {
       const Plan::Bounds one{static_cast<uint32_t>(i), asked.bounds};
       if (ids_[i] == asked.data && std::find(all.begin(), all.end(), one) == all.end()) {

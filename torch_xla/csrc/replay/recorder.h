@@ -61,8 +61,8 @@ class Recorder {
   std::vector<lazy::StoragePtr> fresh_;
   uint64_t first_data_, rng_before_, rng_after_ = 0;
   std::shared_ptr<Plan> plan_;
-  lazy::Recorder recorder_;
-  lazy::Recorder* outer_ = nullptr;
+  lazy::CutLog log_;
+  lazy::CutLog* outer_log_ = nullptr;
   bool watching_ = true;
 };
 

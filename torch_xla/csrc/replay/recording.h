@@ -23,6 +23,13 @@
 
 namespace torch_xla::replay {
 
+/// Releases the GIL, since a thread that traces a collective may wait for the GIL while it holds
+/// the token.
+inline at::Tensor CollectiveToken(int device) {
+  py::gil_scoped_release no_gil;
+  return aten::CollectiveTokenTensor(device);
+}
+
 /// A traced call, with everything that decides whether it can be replayed.
 class Recording {
  public:

@@ -5,6 +5,8 @@
 
 namespace torch_xla::replay {
 
+using lazy::DeviceData;
+
 bool SameView(const lazy::View* a, const lazy::View* b) {
   return a == b || (a && b && a->steps == b->steps);
 }
