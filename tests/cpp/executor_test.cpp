@@ -25,6 +25,7 @@
 #include "exec/disk_cache.h"
 #include "exec/failures.h"
 #include "exec/graph.h"
+#include "exec/lower_graph.h"
 #include "exec/program.h"
 #include "exec/stored_programs.h"
 #include "exec/transfer.h"
@@ -434,9 +435,9 @@ TEST_F(ExecutorTest, ABufferIsNotReadAsAnotherSize) {
   StoragePtr a = MakeStorage(Expanded(Numbers(5), 3));
   SyncDevice(kDevice, /*wait=*/true);
   const ir::Value value = a->value();
-  const runtime::Buffer& buffer = *LeafData(value)->Wait()[0];
-  EXPECT_EQ(Download(buffer, ir::GetShape(at::kFloat, {5, 3})).numel(), 15);
-  EXPECT_NE(ErrorOf([&] { Download(buffer, ir::GetShape(at::kFloat, {2, 3})); }).find("60 bytes"),
+  const Buffers& buffers = LeafData(value)->Wait();
+  EXPECT_EQ(Download(buffers, ir::GetShape(at::kFloat, {5, 3})).numel(), 15);
+  EXPECT_NE(ErrorOf([&] { Download(buffers, ir::GetShape(at::kFloat, {2, 3})); }).find("60 bytes"),
             std::string::npos);
 }
 

@@ -262,9 +262,12 @@ def torchrun(*arguments: str, **variables: str) -> None:
 
 @pytest.mark.parametrize("how", ["launch", "spawn"])
 def test_torchrun(how, tmp_path):
-    # Also where the machine would have more devices.
+    # One device each, also where the environment has more, which stays as it is.
     torchrun(write_script(tmp_path, SCRIPT), str(tmp_path), how, CPU_NUM_DEVICES="4")
-    assert [(tmp_path / name).read_text() for name in "01"] == ["0 2 0 1 3", "1 2 1 1 3"]
+    assert [(tmp_path / name).read_text() for name in "01"] == [
+        "0 2 0 1 3 4",
+        "1 2 1 1 3 4",
+    ]
 
 
 def free_port() -> int:

@@ -100,7 +100,7 @@ def main():
         try:
             loaded(fork, batch_size=2)
         except RuntimeError as error:
-            assert "start it with the 'spawn' method" in str(error), error
+            assert "start the process with the 'spawn' method" in str(error), error
         else:
             raise AssertionError("a forked worker has used the device")
         return
