@@ -418,7 +418,7 @@ void Communicator::Run(const Collective& collective, std::string_view text,
   } catch (const std::exception& error) {
     failure_ = ErrorText(error);
     mesh_->Abort(failure_);
-    sent_.Abort();
+    sent_.Abort(failure_);
     throw;
   }
 }
@@ -510,7 +510,7 @@ void Communicator::RunTransfer(const Collective& collective, std::string_view te
 void Communicator::Abort(const std::string& reason) {
   mesh_->Abort(reason);
   watcher_.Abort();
-  sent_.Abort();
+  sent_.Abort(reason);
 }
 
 namespace {

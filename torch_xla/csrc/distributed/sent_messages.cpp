@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kInterval{200};
 }  // namespace
 
 SentMessages::~SentMessages() {
-  Abort();
+  Abort("it has ended");
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -29,7 +29,7 @@ void SentMessages::ThrowIfFailed() {
 
 void SentMessages::ThrowIfFailedLocked() const {
   if (!failure_.empty()) throw ReplicaError(failure_);
-  if (aborted_) throw ReplicaError("this replica gave up");
+  if (aborted_) throw ReplicaError("this replica gave up: " + *aborted_);
 }
 
 void SentMessages::Add(at::Tensor data, c10::intrusive_ptr<c10d::Work> work, int rank) {
@@ -60,9 +60,9 @@ void SentMessages::Finish() {
   if (!aborted_) ThrowIfFailedLocked();
 }
 
-void SentMessages::Abort() {
+void SentMessages::Abort(const std::string& reason) {
   std::lock_guard lock(mutex_);
-  aborted_ = true;
+  if (!aborted_) aborted_ = reason;
   for (const Message& message : messages_) message.work->abort();
   changed_.notify_all();
 }

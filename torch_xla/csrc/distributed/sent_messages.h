@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -31,8 +32,9 @@ class SentMessages {
   /// Waits until all messages are received, or their receivers are unavailable
   /// (PeerMesh::WhyUnavailable). Returns at once after Abort.
   void Finish();
-  /// Drops all pending messages and all later ones. May be called from any thread.
-  void Abort();
+  /// Drops all pending messages and all later ones, which throw a ReplicaError with the reason. May
+  /// be called from any thread; the first reason is the one that counts.
+  void Abort(const std::string& reason);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -53,7 +55,7 @@ class SentMessages {
   size_t bytes_ = 0;
   std::string failure_;
   std::string unavailable_;  // why the first message's receiver is unavailable; set by Finish
-  bool aborted_ = false;
+  std::optional<std::string> aborted_;  // the reason
   bool stop_ = false;
   std::thread thread_;  // started with the first message
 };
