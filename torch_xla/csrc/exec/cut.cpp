@@ -77,9 +77,9 @@ std::unique_lock<std::mutex> LockGraph() {
   return std::unique_lock<std::mutex>(mutex);
 }
 
-bool HasCollective(const Graph& graph) {
-  return std::any_of(graph.order.begin(), graph.order.end(),
-                     [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
+bool HasCollective(const std::vector<const ir::Node*>& nodes) {
+  return std::ranges::any_of(
+      nodes, [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
 }
 
 std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {
@@ -132,7 +132,7 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending) {
   std::vector<ir::Value> roots;
   for (const StoragePtr& storage : pending) roots.push_back(storage->value());
   const Graph graph = CollectGraph(std::move(roots));
-  if (HasCollective(graph)) return whole();
+  if (HasCollective(graph.order)) return whole();
   // A union-find forest: each node's parent in the tree of nodes that belong together; a root is
   // its own parent.
   std::vector<size_t> above(graph.order.size());

@@ -55,6 +55,7 @@ std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device)
 /// on each other. The caller holds the lock.
 std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending);
 
-bool HasCollective(const Graph& graph);
+/// Whether one of the nodes is a collective.
+bool HasCollective(const std::vector<const ir::Node*>& nodes);
 
 }  // namespace torch_xla::lazy

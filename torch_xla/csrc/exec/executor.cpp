@@ -87,7 +87,8 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       program->devices = cut.devices;
       program->signature = SignatureOf(graph);
       program->aliases = std::move(aliases);
-      program->across_processes = runtime::HasInterconnect(Platform()) && HasCollective(graph);
+      program->across_processes =
+          runtime::HasInterconnect(Platform()) && HasCollective(graph.order);
       program->shardings = std::move(shardings);
       program->origin = cut.execution.origin;
       program->nodes = graph.order.size();

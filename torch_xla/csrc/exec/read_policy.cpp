@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "distributed/collective_node.h"
-#include "distributed/collective_ops.h"
 #include "exec/cut.h"
 #include "exec/cut_log.h"
 #include "exec/host_edges.h"
@@ -30,6 +29,14 @@ struct LastRead {
   static constexpr size_t kMuch = std::numeric_limits<size_t>::max();
 };
 
+/// The last read of a device, or a new entry if that was in another line than this read is.
+LastRead& LastReadOf(int device, const ir::SourceLocation* line) {
+  static std::unordered_map<int, LastRead> reads;
+  LastRead& last = reads[device];
+  if (!line || line != last.line) last = {.line = line};
+  return last;
+}
+
 /// Continues a walk over all pending storages. Returns the number of nodes visited so far.
 size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending) {
   for (const StoragePtr& storage : pending) {
@@ -50,14 +57,10 @@ size_t CountWithPending(GraphWalk& walk, const std::vector<StoragePtr>& pending)
 ///   each program.
 ///
 /// A read is in a loop if its line is the line of the previous read.
-bool ReadsAll(const ir::Value& value, int device, const Nodes& nodes, GraphWalk& walk,
+bool ReadsAll(LastRead& last, const Nodes& nodes, GraphWalk& walk,
               const std::vector<StoragePtr>& pending) {
   constexpr size_t kSmall = 64;
-  static std::unordered_map<int, LastRead> reads;
-  const ir::SourceLocation* line = value.node->location();
-  LastRead& last = reads[device];
-  if (!line || line != last.line) last = {.line = line};
-  if (last.in_a_loop) return true;
+  const ir::SourceLocation* line = last.line;
   if (nodes.size() > kSmall) {
     const auto computed = static_cast<size_t>(std::ranges::count_if(nodes, &ir::Node::computed));
     last.in_a_loop = line && last.computed != 0 && computed > last.computed;
@@ -79,24 +82,28 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
   std::vector<StoragePtr> pending = Storage::Pending(device);
   ReadPlan plan{.storages = std::move(storages)};
   if (!may_run_all && plan.storages.size() == 1 && pending.size() <= 1) return plan;
+  LastRead* last = nullptr;
+  if (may_run_all) {
+    const ir::Value value = plan.storages[0]->value();
+    if (LeafData(value)) return plan;
+    last = &LastReadOf(device, value.node->location());
+    // What such a loop runs is known without a walk.
+    plan.all = last->in_a_loop;
+    if (plan.all) return plan;
+  }
   GraphWalk walk;
   Nodes nodes;
   for (const StoragePtr& storage : plan.storages) {
     const ir::Value value = storage->value();
     walk.From(*value.node, [&](const ir::Node& node) { nodes.push_back(&node); });
   }
-  if (may_run_all) {
-    const ir::Value value = plan.storages[0]->value();
-    if (LeafData(value)) return plan;
-    plan.all = ReadsAll(value, device, nodes, walk, pending);
+  if (last) {
+    plan.all = ReadsAll(*last, nodes, walk, pending);
     if (plan.all) return plan;
   }
   // A collective runs only once, so other values that need its results must be computed in the same
   // program.
-  const auto is_collective = [](const ir::Node* node) {
-    return distributed::IsCollective(node->op());
-  };
-  if (CollectivePending(device) && std::ranges::any_of(nodes, is_collective)) {
+  if (CollectivePending(device) && HasCollective(nodes)) {
     plan.storages = std::move(pending);
     return plan;
   }

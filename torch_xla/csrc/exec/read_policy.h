@@ -17,8 +17,8 @@ struct ReadPlan {
   std::vector<StoragePtr> storages;
 };
 
-/// Plans the read in one walk of the graph. `may_run_all` says that the caller waits for a single
-/// value and that all that is pending may run with it.
+/// Plans the read in at most one walk of the graph. `may_run_all` says that the caller waits for a
+/// single value and that all that is pending may run with it.
 ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all);
 
 /// Computes a single number on the host if that needs no device ("is anything masked?", see

@@ -116,7 +116,7 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
   const Graph& graph = cut.graph;
   // A recording consists of programs only. Collectives must be in the same programs in all
   // processes.
-  if (cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() || HasCollective(graph)) {
+  if (cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() || HasCollective(graph.order)) {
     return std::nullopt;
   }
   const std::optional<SplitGraph> split = Split(graph);
