@@ -34,22 +34,24 @@ def count() -> dict[str, tuple[int, int]]:
     return counts
 
 
-def over_budget() -> list[str]:
+def over_budget(counts: dict[str, tuple[int, int]]) -> list[str]:
     """A line for each folder that has more than its budget."""
     return [
         f"{folder}: {files} files, {lines} lines; the budget is {BUDGETS[folder]}"
-        for folder, (files, lines) in count().items()
+        for folder, (files, lines) in counts.items()
         if files > BUDGETS[folder][0] or lines > BUDGETS[folder][1]
     ]
 
 
 def main() -> int:
     print(f"{'folder':34}{'files':>7}{'budget':>8}{'lines':>9}{'budget':>9}")
-    for folder, (files, lines) in count().items():
+    counts = count()
+    for folder, (files, lines) in counts.items():
         most_files, most_lines = BUDGETS[folder]
         print(f"{folder:34}{files:7}{most_files:8}{lines:9}{most_lines:9}")
-    print(*over_budget(), sep="\n", file=sys.stderr)
-    return 1 if over_budget() else 0
+    over = over_budget(counts)
+    print(*over, sep="\n", file=sys.stderr)
+    return 1 if over else 0
 
 
 if __name__ == "__main__":

@@ -12,12 +12,7 @@ namespace {
 /// `name = array<i64: 1, 2>`; nothing for an empty list.
 std::string ListAttribute(std::string_view name, const std::vector<int64_t>& values) {
   if (values.empty()) return {};
-  std::string text = ", " + std::string(name) + " = array<i64: ";
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(values[i]);
-  }
-  return text + ">";
+  return ", " + std::string(name) + " = " + stablehlo::I64Array(values);
 }
 
 /// All that the handler needs to make the call, so that a program from the disk cache of
