@@ -1,5 +1,6 @@
 """Seeing what torch_xla does."""
 
 from torch_xla._internal.insight.explain import explain, memory_report, on_recompile
+from torch_xla._internal.insight.host_calls import callback, flush, print
 
-__all__ = ["explain", "memory_report", "on_recompile"]
+__all__ = ["callback", "explain", "flush", "memory_report", "on_recompile", "print"]

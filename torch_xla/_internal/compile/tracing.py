@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import eager
+from torch_xla._internal.compile import eager, optimization_barrier
 
 # Between two draws of a seed; see csrc/tensor/rng.cpp.
 SEED_STEP = -0x61C8864680B583EB
@@ -48,11 +48,16 @@ def function(
 ) -> Function:
     """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``.
 
-    Its text has a second form, which calls this process' library, but where it is ``portable``.
+    Its first output waits for the calls of the host (:func:`torch_xla.debug.print`) that were
+    traced since the last function. Its text has a second form, which calls this process' library,
+    but where it is ``portable``.
     Numbers are captured; with ``numbers`` only those at these places of all that would be, and the
     others are part of the text.
     """
-    return Function(*capture.function(list(inputs), list(outputs), name, portable, numbers))
+    outputs = list(outputs)
+    if outputs and (effects := capture.take_effects()) is not None:
+        outputs[0] = optimization_barrier.apply([outputs[0], effects])[0]
+    return Function(*capture.function(list(inputs), outputs, name, portable, numbers))
 
 
 @contextlib.contextmanager
@@ -127,8 +132,20 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
         text = _built[key, signature] = _XLAC._stablehlo_of(
             lambda *values: make(values), list(operands)
         )
-    return _XLAC._stablehlo_call(text, list(operands))
+    operands = list(operands)
+    if _HOST_CALL not in text:
+        return _XLAC._stablehlo_call(text, operands)
+    # The calls of the host within it are made after those before it and before those after it, and
+    # also if nothing reads the results.
+    token = _XLAC._xla_collective_token(str(operands[0].device))
+    operands[0] = optimization_barrier.apply([operands[0], token])[0]
+    results = _XLAC._stablehlo_call(text, operands)
+    _XLAC._xla_assign(token, optimization_barrier.apply([token, results[0]])[0])
+    return results
 
+
+# The target of the call of the host in the text of a function (csrc/cpu/calls.h).
+_HOST_CALL = "torch_xla.cpu_host_call"
 
 # Between the seeds of two turns of a loop: others draw those in between.
 _SEEDS_APART = SEED_STEP * 1_000_003

@@ -201,4 +201,9 @@ inline constexpr const char* kTranspositionTarget = "torch_xla.cpu_transposition
 /// Arrays of numbers to numbers.
 inline constexpr const char* kUnpackNumbersTarget = "torch_xla.unpack_numbers";
 
+// ---------------------------------------------------------------- the host's program
+
+/// Hands arrays to the host (host_calls.h).
+inline constexpr const char* kHostCallTarget = "torch_xla.cpu_host_call";
+
 }  // namespace torch_xla::cpu

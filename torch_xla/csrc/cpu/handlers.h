@@ -18,6 +18,7 @@ Work RunEmbeddingBag;
 Work RunEmpty;
 Work RunFewRows;
 Work RunForeach;
+Work RunHostCall;
 Work RunLogSoftmax;
 Work RunLogSoftmaxBackward;
 Work RunMatmul;

@@ -21,6 +21,7 @@ constexpr Call kCalls[] = {
     {kEmptyTarget, Handler<RunEmpty>},
     {kFewRowsTarget, Handler<RunFewRows>},
     {kForeachTarget, Handler<RunForeach>},
+    {kHostCallTarget, Handler<RunHostCall>},
     {kLogSoftmaxTarget, Handler<RunLogSoftmax>},
     {kLogSoftmaxBackwardTarget, Handler<RunLogSoftmaxBackward>},
     {kMatmulTarget, Handler<RunMatmul>},

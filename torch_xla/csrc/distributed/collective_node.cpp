@@ -40,30 +40,21 @@ StoragePtr MakeToken(int device) {
 /// Makes one node for arrays of one dtype.
 ir::NodePtr MakeNode(const distributed::Collective& collective,
                      const std::vector<ir::Value>& inputs, int device) {
-  const ir::OpSpec& op = distributed::CollectiveOp(collective.kind);
-  op.counter->Add();
-  std::vector<int64_t> encoded = distributed::Encode(collective);
-  std::lock_guard lock(token_mutex);
-  StoragePtr& token = TokenOf(device);
-  if (!token) token = MakeToken(device);
-  ir::Node::Operands operands(inputs.begin(), inputs.end());
-  operands.push_back(token->value());
   ir::Words words;
   ir::AttributeWriter writer(words);
   writer.Int(static_cast<int64_t>(inputs.size()));
-  writer.IntList(encoded);
-  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words), [&] {
+  writer.IntList(distributed::Encode(collective));
+  auto infer = [&] {
     ir::OutputShapes outputs;
     for (const ir::Value& input : inputs) {
       ir::ShapeRef shape = input.shape();
       outputs.shapes.push_back(
           ir::GetShape(shape->dtype, distributed::ResultDims(collective, shape->dims)));
     }
-    outputs.shapes.push_back(TokenShape());
     return outputs;
-  });
-  token->Assign({node, static_cast<uint32_t>(inputs.size())});
-  return node;
+  };
+  return MakeOrdered(distributed::CollectiveOp(collective.kind), {inputs.begin(), inputs.end()},
+                     std::move(words), infer, device);
 }
 
 void Handle(const XLA_FFI_CallFrame& frame) {
@@ -127,6 +118,22 @@ std::vector<ir::Value> MakeCollective(distributed::Collective collective,
     for (uint32_t i = 0; i < positions.size(); ++i) results[positions[i]] = {node, i};
   }
   return results;
+}
+
+ir::NodePtr MakeOrdered(const ir::OpSpec& op, ir::Node::Operands operands, ir::Words words,
+                        c10::function_ref<ir::OutputShapes()> infer, int device) {
+  op.counter->Add();
+  std::lock_guard lock(token_mutex);
+  StoragePtr& token = TokenOf(device);
+  if (!token) token = MakeToken(device);
+  operands.push_back(token->value());
+  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words), [&] {
+    ir::OutputShapes outputs = infer();
+    outputs.shapes.push_back(TokenShape());
+    return outputs;
+  });
+  token->Assign({node, static_cast<uint32_t>(node->num_outputs() - 1)});
+  return node;
 }
 
 StoragePtr CollectiveToken(int device, bool make) {

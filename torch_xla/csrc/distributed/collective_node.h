@@ -1,6 +1,8 @@
 // Records collectives among the replicas, in a single order for each device.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <optional>
 #include <vector>
 
@@ -15,6 +17,13 @@ namespace torch_xla::lazy {
 /// connected. The size of a group is appended to the arguments of collectives that have it.
 std::vector<ir::Value> MakeCollective(distributed::Collective collective,
                                       const std::vector<ir::Value>& inputs, int device);
+
+/// Makes a node that reads the token of `device` after the operands, and whose last result, which
+/// `infer` leaves out, is the next token. The node runs in the order of the tokens, whether another
+/// node reads its results or not. Each use of the token is a use of the whole order: collectives
+/// and calls of the host.
+ir::NodePtr MakeOrdered(const ir::OpSpec& op, ir::Node::Operands operands, ir::Words words,
+                        c10::function_ref<ir::OutputShapes()> infer, int device);
 
 /// Whether a collective on `device` has been traced but not launched yet.
 bool CollectivePending(int device);

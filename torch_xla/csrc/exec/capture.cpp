@@ -174,6 +174,15 @@ std::vector<bool> Capture::DependOnPlaceholders(const std::vector<ir::Value>& va
   return result;
 }
 
+std::optional<ir::Value> Capture::TakeEffects() {
+  const StoragePtr token = CollectiveToken(device_);
+  if (!token) return std::nullopt;
+  const ir::Value now = token->value();
+  if (token_ ? now == *token_ : LeafData(now) != nullptr) return std::nullopt;
+  RestoreCollectiveToken(device_, token_);
+  return now;
+}
+
 bool Capture::ChangedOutside() const {
   std::unordered_set<const Storage*> known;
   for (const auto& [storage, value] : before_) {

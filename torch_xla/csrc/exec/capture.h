@@ -71,6 +71,10 @@ class Capture {
   static std::vector<ir::Value> BasesOf(std::vector<ir::Value> values);
   /// Whether each of the values is computed from a placeholder.
   std::vector<bool> DependOnPlaceholders(const std::vector<ir::Value>& values) const;
+  /// The token of the calls of the host that were traced since the capture began or this was asked
+  /// last; none if there were none. A function that has to make them returns it, or a value that
+  /// waits for it.
+  std::optional<ir::Value> TakeEffects();
   /// Whether the function has written to a tensor that existed before the capture.
   bool ChangedOutside() const;
 

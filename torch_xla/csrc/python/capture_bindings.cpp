@@ -144,6 +144,13 @@ void BindCaptureClass(py::module_& m) {
            [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
              return self.get().DependOnPlaceholders(ValuesOf(tensors));
            })
+      // A tensor that waits for the calls of the host since the last time, or None.
+      .def("take_effects",
+           [](const PyCapture& self) -> std::optional<at::Tensor> {
+             std::optional<ir::Value> token = self.get().TakeEffects();
+             if (!token) return std::nullopt;
+             return aten::MakeTensor(*std::move(token), self.get().device());
+           })
       .def("changed_outside", [](const PyCapture& self) { return self.get().ChangedOutside(); })
       .def("close", [](PyCapture& self) { self.capture.reset(); });
 }

@@ -1,19 +1,29 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "XLAOps.h"
 #include "aten/bridge.h"
+#include "cpu/host_calls.h"
 #include "debug/timeline.h"
+#include "distributed/collective_node.h"
 #include "exec/disk_cache.h"
 #include "exec/executor.h"
 #include "explain/explain.h"
 #include "explain/line_costs.h"
 #include "explain/memory_report.h"
 #include "lowering/kernel_choice.h"
+#include "lowering/may_call.h"
 #include "python/bindings.h"
 #include "runtime/device_profiler.h"
 #include "runtime/plugin.h"
 #include "tensor/device.h"
 #include "tensor/errors.h"
+#include "tensor/node_factory.h"
 
 namespace torch_xla::python {
 
@@ -70,9 +80,43 @@ class NoOtherCode {
   const bool was_enabled_ = PyGC_Disable() != 0;
 };
 
+/// Traces a call of the function `id` with the arrays, after all calls and collectives that the
+/// device has traced.
+void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
+  const auto first = std::find_if(arrays.begin(), arrays.end(), [](const at::Tensor& array) {
+    return array.device().type() == c10::DeviceType::XLA;
+  });
+  TORCH_CHECK(first != arrays.end(), "debug: expected a tensor on an xla device");
+  const int device = aten::GetImpl(*first)->root()->device();
+  ir::Node::Operands operands;
+  for (const at::Tensor& array : arrays) {
+    operands.push_back(aten::OperandValue(array, device, "debug", "tensors"));
+  }
+  operands.push_back(lazy::MakeScalarParameter(id, c10::ScalarType::Long, /*wrapped=*/false));
+  ir::Words words;
+  ir::AttributeWriter(words).Int(static_cast<int64_t>(arrays.size()));
+  lazy::MakeOrdered(
+      ir::ops::host_call, std::move(operands), std::move(words), [] { return ir::OutputShapes(); },
+      device);
+}
+
 }  // namespace
 
 void BindInsight(py::module_& m) {
+  // Whether programs of the platform can call the host.
+  m.def("_xla_can_call_host", [] { return lowering::HasCpuKernels(lazy::Platform()); }, NoGil());
+  m.def("_xla_call_host", &CallHost, py::arg("arrays"), py::arg("id"), NoGil());
+  // Waits for the next call, (id, arrays); None at the end.
+  m.def(
+      "_xla_next_host_call",
+      []() -> std::optional<std::pair<int64_t, std::vector<at::Tensor>>> {
+        auto call = cpu::NextHostCall();
+        if (!call) return std::nullopt;
+        return std::pair(call->id, std::move(call->arrays));
+      },
+      NoGil());
+  m.def("_xla_stop_host_calls", &cpu::StopHostCalls, NoGil());
+  m.def("_xla_num_host_calls", &cpu::NumHostCalls, NoGil());
   py::class_<runtime::DeviceProfiler>(m, "DeviceProfiler")
       .def("stop", [](runtime::DeviceProfiler& profiler) {
         std::string space;

@@ -1,0 +1,276 @@
+"""Calls of Python functions by running programs, behind :func:`torch_xla.debug.print`.
+
+The program copies the tensors into a queue and goes on; a thread takes them from there. On a
+platform whose programs cannot call the host, and under SPMD, the tensors are read after the step
+instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import hashlib
+import itertools
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla import _XLAC, runtime
+from torch_xla._internal.compile import step_closures
+
+_HostFunction = Callable[..., Any]
+
+# By number. A number is part of a program that lives on disk, so no two functions of any two
+# processes may share it: that of a text follows from the text, that of a function is random.
+_functions: dict[int, _HostFunction] = {}
+_numbers: dict[_HostFunction, int] = {}
+_lines: dict[tuple[Any, ...], int] = {}
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+_errors: list[BaseException] = []
+_taken = 0
+_progress = threading.Condition()
+_counter = itertools.count(int.from_bytes(os.urandom(7), "little"))
+
+
+def _work() -> None:
+    global _taken
+    while (call := _XLAC._xla_next_host_call()) is not None:
+        number, arrays = call
+        try:
+            _functions[number](*arrays)
+        except BaseException as error:  # The user's thread raises it.
+            _errors.append(error)
+        finally:
+            del call, arrays
+            with _progress:
+                _taken += 1
+                _progress.notify_all()
+
+
+def _start_thread() -> None:
+    global _thread
+    with _lock:
+        if _thread is None or not _thread.is_alive():  # A fork has no thread.
+            if _thread is None:
+                atexit.register(_finish)
+            _thread = threading.Thread(target=_work, name="torch_xla host calls", daemon=True)
+            _thread.start()
+
+
+def _number_of_function(function: _HostFunction) -> int:
+    with _lock:
+        number = _numbers.get(function)
+        if number is None:
+            number = _numbers[function] = next(_counter)
+            _functions[number] = function
+        return number
+
+
+def _call(number: int, tensors: Sequence[torch.Tensor]) -> None:
+    _start_thread()
+    raise_error()
+    if _can_call():
+        _XLAC._xla_call_host(tensors, number)
+        return
+    copies = [tensor.detach().clone() for tensor in tensors]
+    step_closures.add_step_closure(
+        lambda: _functions[number](*(copy.cpu() for copy in copies)), run_async=True
+    )
+
+
+def _can_call() -> bool:
+    return bool(_XLAC._xla_can_call_host()) and not runtime.is_spmd()
+
+
+def raise_error() -> None:
+    """Raises the oldest error of a function that was not raised yet, if there is one."""
+    if _errors:
+        raise _errors.pop(0)
+
+
+def _check(what: str, tensors: Sequence[Any]) -> torch.device | None:
+    """Returns the device of the tensors if it is xla, and None if all are elsewhere."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{what}: expected tensors, got {type(tensor).__name__}")
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "xla"}
+    if len(devices) > 1:
+        raise ValueError(
+            f"{what}: expected tensors of one xla device, got {sorted(devices, key=str)}"
+        )
+    return devices.pop() if devices else None
+
+
+def callback(fn: _HostFunction, *tensors: torch.Tensor) -> None:
+    """Calls ``fn`` with the values of tensors when the program that computes them runs.
+
+    The call is part of the program: nothing is read here, and no other program runs. In a function
+    that is traced once and runs many times (``scan``, ``torch_xla.compile``, ``torch.compile``)
+    each run calls ``fn``. Calls of a device are made in their order, on a thread of their own.
+
+    Pass the same function each time: each function that was passed is kept, with what it refers
+    to, until the process ends.
+
+    Args:
+        fn: Takes CPU tensors of the values, as many as ``tensors``. Its result is ignored.
+        tensors: Tensors of one xla device. If no tensor is on an xla device, ``fn`` is called
+            at once.
+
+    Raises:
+        TypeError: An argument is no tensor, or ``fn`` cannot be called.
+        ValueError: The tensors are on several xla devices.
+        Exception: What an earlier call of a function raised.
+    """
+    if not callable(fn):
+        raise TypeError(f"debug.callback(): expected a function, got {type(fn).__name__}")
+    if not tensors:
+        raise TypeError("debug.callback(): expected a tensor at least")
+    if _check("debug.callback()", tensors) is None:
+        fn(*(tensor.detach() for tensor in tensors))
+        return
+    _call(_number_of_function(fn), tensors)
+
+
+class _Line:
+    """A line to print, of which the values of tensors and numbers come later."""
+
+    def __init__(self, text: str, prefix: str, names: Sequence[str | None], values: Sequence[Any]):
+        self._text, self._prefix, self._names = text, prefix, names
+        self._values = values  # _LATER: an array.
+
+    def of(self, arrays: Sequence[torch.Tensor]) -> str:
+        """The line, without the prefix."""
+        rest = iter(arrays)
+        values = [_number(next(rest)) if value is _LATER else value for value in self._values]
+        pairs = list(zip(self._names, values, strict=True))
+        return self._text.format(
+            *(value for name, value in pairs if name is None),
+            **{name: value for name, value in pairs if name is not None},
+        )
+
+    def __call__(self, *arrays: torch.Tensor) -> None:
+        builtins.print(self._prefix + self.of(arrays), flush=True)
+
+
+_LATER = object()
+
+
+def _number(array: torch.Tensor) -> Any:
+    return array.item() if array.dim() == 0 else array
+
+
+def print(text: str, *values: Any, **named: Any) -> None:
+    """Prints values of tensors when the program that computes them runs.
+
+    The same as ``print(text.format(*values, **named))``, but the tensors are not read, the graph
+    is not cut, and functions that are traced once print in each run (see :func:`callback`). Lines
+    come in the order of the calls; :func:`flush` waits for them. A tensor of one element is
+    formatted as a number. With several replicas each line begins with its replica.
+
+    Example::
+
+        torch_xla.debug.print("step {}: loss {:.3f}", step, loss)
+
+    Args:
+        text: A format string, as of :meth:`str.format`.
+        values, named: Tensors of any shape, and other values, which are formatted as they are now.
+
+    Raises:
+        TypeError, ValueError, IndexError, KeyError: ``text`` is no format string for the values.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"debug.print(): expected a format string, got {type(text).__name__}")
+    given = [*values, *named.values()]
+    arrays = [value for value in given if isinstance(value, torch.Tensor | int | float)]
+    device = _check("debug.print()", [v for v in arrays if isinstance(v, torch.Tensor)])
+    kinds = tuple(
+        (value.dtype, value.dim())
+        if isinstance(value, torch.Tensor)
+        else type(value)
+        if isinstance(value, int | float)
+        else repr(value)
+        for value in given
+    )
+    key = (text, len(values), tuple(named), kinds)
+    number = _lines.get(key)
+    if number is None:
+        number = _lines[key] = _number_of_line(key, given)
+    if device is None:
+        _functions[number](*map(torch.as_tensor, arrays))
+        return
+    _call(
+        number,
+        [value if isinstance(value, torch.Tensor) else _scalar(value) for value in arrays],
+    )
+
+
+def _scalar(value: float) -> torch.Tensor:
+    """A number of Python with all its bits."""
+    dtype = torch.bool if isinstance(value, bool) else None
+    if dtype is None:
+        dtype = torch.int64 if isinstance(value, int) else torch.float64
+    return torch.scalar_tensor(value, dtype=dtype)
+
+
+def _number_of_line(key: tuple[Any, ...], given: Sequence[Any]) -> int:
+    text, count, names, _ = key
+    size = runtime.world_size()
+    prefix = f"[replica {runtime.global_ordinal()}] " if size > 1 else ""
+    later = [_LATER if isinstance(v, torch.Tensor | int | float) else v for v in given]
+    line = _Line(text, prefix, [*[None] * count, *names], later)
+    # An error is raised here, where the user's call is.
+    line.of(
+        [
+            torch.zeros([1] * v.dim(), dtype=v.dtype) if isinstance(v, torch.Tensor) else _scalar(v)
+            for v in given
+            if isinstance(v, torch.Tensor | int | float)
+        ]
+    )
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    number = int.from_bytes(digest[:7], "little") | 1 << 60
+    with _lock:
+        while number in _functions:
+            number += 1
+        _functions[number] = line
+    return number
+
+
+def flush() -> None:
+    """Runs what is traced, and waits until all lines are printed and all functions were called.
+
+    Raises:
+        Exception: What a function raised.
+    """
+    import torch_xla
+
+    torch_xla.sync(wait=True)
+    _drain()
+    raise_error()
+
+
+def _drain() -> None:
+    target = _XLAC._xla_num_host_calls()
+    with _progress:
+        _progress.wait_for(lambda: _taken >= target or _thread is None or not _thread.is_alive())
+
+
+def _finish() -> None:
+    """At the end of the process: runs the calls that are traced, and makes them."""
+    try:
+        if _XLAC._xla_collective_pending() and not _XLAC._xla_replicas_connected():
+            _XLAC._xla_sync([], False)
+        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    except RuntimeError:
+        traceback.print_exc()
+    _XLAC._xla_stop_host_calls()
+    if _thread is not None:
+        _thread.join()
+    for error in _errors:
+        builtins.print("torch_xla.debug.callback():", file=sys.stderr)
+        traceback.print_exception(error)
