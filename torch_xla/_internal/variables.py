@@ -231,6 +231,13 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "`torch_xla.config.check_indices` can be assigned to.",
         ),
         Variable(
+            "XLA_FIND_NAN",
+            "flag",
+            "0",
+            "Write to standard error which operation made a NaN first, with its line: "
+            "[debugging.md](debugging.md#where-does-the-nan-come-from).",
+        ),
+        Variable(
             "XLA_IR_DEBUG",
             "flag",
             "0",

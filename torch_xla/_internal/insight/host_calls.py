@@ -22,6 +22,7 @@ import torch
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.compile import step_closures
+from torch_xla._internal.insight import nan_search
 
 _HostFunction = Callable[..., Any]
 
@@ -43,7 +44,11 @@ def _work() -> None:
     while (call := _XLAC._xla_next_host_call()) is not None:
         number, arrays = call
         try:
-            _functions[number](*arrays)
+            function = _functions.get(number)
+            if function is not None:
+                function(*arrays)
+            elif (found := _XLAC._xla_nan_of(number, int(arrays[0]))) is not None:
+                nan_search.report(found, run=int(arrays[1]))
         except BaseException as error:  # The user's thread raises it.
             _errors.append(error)
         finally:
@@ -252,6 +257,61 @@ def flush() -> None:
     torch_xla.sync(wait=True)
     _drain()
     raise_error()
+
+
+class find_nan:  # noqa: N801 (is used as a function)
+    """Finds the operation that made a NaN first, while the block runs.
+
+    Programs look at each result on the device and report the first operation that made a NaN of
+    operands without any: its name, the user's line and those that called it, whether it is part of
+    a backward pass, which run of its program it was, and the replica. Nothing is run one operation
+    at a time, and nothing waits. Infinities are no fault here: masks have them.
+
+    ``XLA_FIND_NAN=1`` does the same for the whole process, and writes each report to standard
+    error. Both need a platform whose programs can call the host (``CPU``), and do not hold under
+    SPMD. Programs are compiled again for the block.
+
+    Example::
+
+        with torch_xla.debug.find_nan():
+            train_step(batch)
+
+    Raises:
+        RuntimeError: The programs of this platform cannot call the host, or SPMD is on.
+        FloatingPointError: At the end of the block: there was a NaN.
+    """
+
+    def __enter__(self) -> find_nan:
+        if not _can_call():
+            raise RuntimeError(
+                "debug.find_nan(): needs programs that can call the host: PJRT_DEVICE=CPU, "
+                f"without SPMD; got {runtime.device_type()}"
+            )
+        flush()
+        self._before = _XLAC._xla_finds_nan(), _XLAC._get_ir_debug()
+        set_find_nan(True)
+        nan_search.open_block()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if kind is None:
+                flush()
+        finally:
+            found = nan_search.close_block()
+            searches, lines = self._before
+            _XLAC._xla_set_find_nan(searches)
+            _XLAC._set_ir_debug(lines)
+        if found and kind is None:
+            raise FloatingPointError("\n".join(found))
+
+
+def set_find_nan(on: bool) -> None:
+    """Whether programs of this process search for NaN; the lines of all calls are kept for it."""
+    _XLAC._xla_set_find_nan(on)
+    _XLAC._set_ir_debug(on)
+    if on:
+        _start_thread()
 
 
 def _drain() -> None:

@@ -205,5 +205,14 @@ inline constexpr const char* kUnpackNumbersTarget = "torch_xla.unpack_numbers";
 
 /// Hands arrays to the host (host_calls.h).
 inline constexpr const char* kHostCallTarget = "torch_xla.cpu_host_call";
+/// The number if the first operand has a NaN and the second operand, a number, is not less, else
+/// the second operand.
+inline constexpr const char* kHasNanTarget = "torch_xla.cpu_has_nan";
+struct HasNanCall {
+  int64_t number;
+};
+/// A call with the first operand and the number of this run, by the number that the second operand
+/// is, unless the first is the largest number (exec/nan_search.h).
+inline constexpr const char* kNanReportTarget = "torch_xla.cpu_nan_report";
 
 }  // namespace torch_xla::cpu

@@ -1,27 +1,82 @@
 #include "cpu/host_calls.h"
 
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
+#include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
 
 namespace torch_xla::cpu {
 namespace {
+
+using namespace runtime::pjrt;
 
 struct Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<HostCall> calls;
   int64_t queued = 0;
+  std::unordered_map<int64_t, int64_t> searches;  // for NaN: how often each has run
   bool stopped = false;
 };
 
 Queue& GetQueue() {
   static auto& queue = *new Queue;
   return queue;
+}
+
+void Put(HostCall call) {
+  Queue& queue = GetQueue();
+  std::lock_guard lock(queue.mutex);
+  queue.calls.push_back(std::move(call));
+  ++queue.queued;
+  queue.changed.notify_one();
+}
+
+/// Whether one of the words, which have a sign bit, is beyond that of infinity.
+template <typename Word>
+bool HasNan(const void* data, int64_t begin, int64_t end, Word infinity) {
+  const auto* words = static_cast<const Word*>(data);
+  constexpr Word kNoSign = std::numeric_limits<Word>::max() >> 1;
+  constexpr int64_t kBlock = 4096;
+  for (; begin < end; begin += kBlock) {
+    const int64_t stop = std::min(end, begin + kBlock);
+    Word largest = 0;
+    for (int64_t i = begin; i < stop; ++i) {
+      largest = std::max<Word>(largest, words[i] & kNoSign);
+    }
+    if (largest > infinity) return true;
+  }
+  return false;
+}
+
+bool HasNan(const XLA_FFI_Buffer& buffer, int64_t begin, int64_t end) {
+  switch (buffer.dtype) {
+    case XLA_FFI_DataType_F16:
+      return HasNan<uint16_t>(buffer.data, begin, end, 0x7C00);
+    case XLA_FFI_DataType_BF16:
+      return HasNan<uint16_t>(buffer.data, begin, end, 0x7F80);
+    case XLA_FFI_DataType_F32:
+      return HasNan<uint32_t>(buffer.data, begin, end, 0x7F800000);
+    case XLA_FFI_DataType_C64:
+      return HasNan<uint32_t>(buffer.data, 2 * begin, 2 * end, 0x7F800000);
+    case XLA_FFI_DataType_F64:
+      return HasNan<uint64_t>(buffer.data, begin, end, 0x7FF0000000000000);
+    case XLA_FFI_DataType_C128:
+      return HasNan<uint64_t>(buffer.data, 2 * begin, 2 * end, 0x7FF0000000000000);
+    default:
+      throw std::runtime_error("a search for NaN in an array of a dtype without any");
+  }
 }
 
 }  // namespace
@@ -50,18 +105,44 @@ int64_t NumHostCalls() {
 }
 
 /// Operands: the arrays, the number of the function, the token. The token's result is its operand.
-void RunHostCall(const runtime::pjrt::XLA_FFI_CallFrame& frame) {
+void RunHostCall(const XLA_FFI_CallFrame& frame) {
   const DefaultFloatEnvironment environment;
   const int64_t count = frame.args.size - 2;
   HostCall call{*FfiData<const int64_t>(frame.args.args[count]), {}};
   for (int64_t i = 0; i < count; ++i) {
     call.arrays.push_back(FfiTensor(frame.args.args[i]).clone());
   }
+  Put(std::move(call));
+}
+
+void RunHasNan(const XLA_FFI_CallFrame& frame) {
+  const auto& array = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
+  int64_t first = *FfiData<const int64_t>(frame.args.args[1]);
+  const auto number = CallOf<HasNanCall>(frame).number;
+  if (number < first) {
+    int64_t count = 1;
+    for (int64_t dim = 0; dim < array.rank; ++dim) count *= array.dims[dim];
+    std::atomic<bool> found{false};
+    const int64_t parts = FfiParts(frame, count, 1 << 16);
+    RunOnFfiThreads(frame, parts, [&](int64_t part) {
+      if (HasNan(array, count * part / parts, count * (part + 1) / parts)) found = true;
+    });
+    if (found) first = number;
+  }
+  *FfiData<int64_t>(frame.rets.rets[0]) = first;
+}
+
+void RunNanReport(const XLA_FFI_CallFrame& frame) {
+  const auto position = *FfiData<const int64_t>(frame.args.args[0]);
+  const auto search = *FfiData<const int64_t>(frame.args.args[1]);
+  *FfiData<int64_t>(frame.rets.rets[0]) = position;
   Queue& queue = GetQueue();
-  std::lock_guard lock(queue.mutex);
-  queue.calls.push_back(std::move(call));
-  ++queue.queued;
-  queue.changed.notify_one();
+  const int64_t run = [&] {
+    std::lock_guard lock(queue.mutex);
+    return ++queue.searches[search];
+  }();
+  if (position == std::numeric_limits<int64_t>::max()) return;
+  Put({search, {at::scalar_tensor(position, at::kLong), at::scalar_tensor(run, at::kLong)}});
 }
 
 }  // namespace torch_xla::cpu

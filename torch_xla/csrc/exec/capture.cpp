@@ -13,6 +13,7 @@
 #include "exec/lower_graph.h"
 #include "exec/packed_numbers.h"
 #include "exec/worker.h"
+#include "exec/nan_search.h"
 #include "ir/dump.h"
 #include "lowering/context.h"
 #include "lowering/may_call.h"
@@ -376,6 +377,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
     for (size_t i : walk.used) parameter(inputs[i]);
     for (const ir::Value& value : walk.captured) parameter(value);
     LowerAll(cx, walk.order, walk.fills);
+    AddNanSearch(cx, walk.order);
     std::vector<stablehlo::Value> results;
     for (const ir::Value& output : outputs) {
       results.push_back(
@@ -432,6 +434,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
   }
   LowerAll(cx, walk.order, walk.fills);
+  AddNanSearch(cx, walk.order);
   signature.integers = compiled.draws;
   std::vector<stablehlo::Value> results;
   for (const ir::Value& output : outputs) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 
+#include "exec/nan_search.h"
 #include "lowering/precision.h"
 #include "runtime/platform.h"
 #include "tensor/device.h"
@@ -33,7 +34,7 @@ ir::Hash128 CompileSettings::Hash() const {
   const lowering::FloatPrecision precision = lowering::CurrentPrecision(Platform());
   hasher.Add(static_cast<uint64_t>(precision.products) << 2 |
              uint64_t{precision.rounds_products} << 1 | uint64_t{precision.rounds_convolutions});
-  hasher.Add(uint64_t{MustRepeat()});
+  hasher.Add(uint64_t{MustRepeat()} << 1 | uint64_t{FindsNan()});
   return hasher.Finish();
 }
 

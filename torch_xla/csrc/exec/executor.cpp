@@ -16,6 +16,7 @@
 #include "exec/host_edges.h"
 #include "exec/lower_graph.h"
 #include "exec/may_cut.h"
+#include "exec/nan_search.h"
 #include "exec/read_policy.h"
 #include "exec/split.h"
 #include "exec/worker.h"
@@ -96,7 +97,8 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
       uncached.Add();
       handles.Add();
       const bool alone = cut.devices->size() == 1 && !program->across_processes;
-      if (!alone || !RestoreProgram(*program, key)) {
+      // A search for NaN has to know the operations, so it needs the lowering.
+      if (!alone || FindsNan() || !RestoreProgram(*program, key)) {
         debug::ScopedTimer timer(lower_time);
         const lowering::LibraryCalls calls(alone);
         program->stablehlo = LowerGraph(graph, program->aliases, Platform(), cut.devices->size(),

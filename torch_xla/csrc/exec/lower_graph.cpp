@@ -4,6 +4,7 @@
 
 #include "XLAOps.h"
 #include "exec/foreach_chain.h"
+#include "exec/nan_search.h"
 #include "exec/packed_numbers.h"
 #include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
@@ -130,6 +131,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     const stablehlo::Value root = cx.Lowered(graph.roots[i]);
     results.push_back(is_aliased[i] ? root : stablehlo::ComputedForm(root));
   }
+  if (num_devices == 1) AddNanSearch(cx, graph.order);
   if (num_devices > 1) AddShardings(graph, outputs, builder);
   return builder.Finish(results, name.empty() ? "main" : name);
 }

@@ -58,6 +58,7 @@ class LoweringContext {
   /// Whether an operand is lowered in this program. Operands of nodes that became data may not be.
   bool IsLowered(const ir::Value& value) const { return IsLowered(*value.node, value.index); }
   bool IsLowered(const ir::Node& node, size_t result = 0) const;
+  Value Result(const ir::Node& node, size_t i) const { return values_.at(&node)[i]; }
   /// Sets the nodes and the results of the program, for SoleReader. They must outlive this object.
   void SetGraph(std::span<const ir::Node* const> nodes, std::span<const ir::Value> roots);
   /// The only node that reads the first result of `node`, through a single operand; null if there

@@ -13,6 +13,7 @@
 #include "distributed/collective_node.h"
 #include "exec/disk_cache.h"
 #include "exec/executor.h"
+#include "exec/nan_search.h"
 #include "explain/explain.h"
 #include "explain/line_costs.h"
 #include "explain/memory_report.h"
@@ -115,6 +116,24 @@ void BindInsight(py::module_& m) {
         return std::pair(call->id, std::move(call->arrays));
       },
       NoGil());
+  m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
+  m.def("_xla_finds_nan", &lazy::FindsNan);
+  // (operation, whether it is an input of the program, lines from the innermost on, backward), or
+  // None for a call of something else.
+  m.def(
+      "_xla_nan_of",
+      [](int64_t search, int64_t position)
+          -> std::optional<std::tuple<std::string, bool, std::vector<std::string>, bool>> {
+        const std::optional<lazy::FoundNan> found = lazy::NanOf(search, position);
+        if (!found) return std::nullopt;
+        std::vector<std::string> lines;
+        for (auto* location = found->location; location; location = location->caller) {
+          lines.push_back(ir::LineOf(location) + " in " + location->code->function);
+        }
+        return std::tuple(std::string(found->op), found->is_input, std::move(lines),
+                          found->location && found->location->backward);
+      },
+      py::arg("search"), py::arg("position"));
   m.def("_xla_stop_host_calls", &cpu::StopHostCalls, NoGil());
   m.def("_xla_num_host_calls", &cpu::NumHostCalls, NoGil());
   py::class_<runtime::DeviceProfiler>(m, "DeviceProfiler")
