@@ -86,6 +86,11 @@ class _Returned:
         ]
 
 
+def _calls_host(module: fx.GraphModule) -> bool:
+    call = torch.ops.torch_xla.host_call.default
+    return any(call in (node.target, *node.args[1:2]) for node in module.graph.nodes)
+
+
 class _Program:
     """A graph that was compiled for some shapes."""
 
@@ -94,8 +99,9 @@ class _Program:
         self._state = _state(module)
         tensors = [args[i] for i in self._places]
         device = tracing.device_of(_NAME, [*tensors, *self._state])
-        if runtime.world_size() > 1:
-            # Collectives of the graph take their place among those before and after it.
+        if runtime.world_size() > 1 or _calls_host(module):
+            # Collectives of the graph and its calls of the host take their place among those
+            # before and after it.
             self._state.append(_XLAC._xla_collective_token(str(device)))
         # What others wait for is no part of the program.
         _XLAC._xla_sync([str(device)], False)

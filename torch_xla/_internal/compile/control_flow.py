@@ -212,6 +212,7 @@ def while_loop(
         ]
         arguments = [*tree_unflatten(state, spec), *tree_unflatten(given, fixed_spec)]
         decision = cond_fn(*arguments)
+        effects = capture.take_effects()
         returned = tree_flatten(body_fn(*arguments))[0]
         returned = [_as_tensor(leaf, state) for leaf in returned]
         if not isinstance(decision, torch.Tensor):
@@ -228,8 +229,10 @@ def while_loop(
                 f"`carried_inputs`, {_forms(state)}, got {_forms(returned)}"
             )
         inputs = [*state, *(leaf for leaf in given if isinstance(leaf, torch.Tensor))]
-        test = tracing.function(capture, inputs, [decision.reshape(())], "condition")
         body = tracing.function(capture, inputs, returned, "body")
+        test = tracing.function(
+            capture, inputs, [decision.reshape(())], "condition", effects=effects
+        )
     count, extra = len(state), len(tensors)
 
     def make(values: Sequence[Any]) -> Any:

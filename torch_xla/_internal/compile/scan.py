@@ -333,6 +333,7 @@ def scan(
                 tree_unflatten(given[: len(carry)], carry_spec),
                 tree_unflatten(given[len(carry) :], x_spec),
             )
+        effects = capture.take_effects()
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise TypeError(
                 f"{_SCAN}: expected `fn` to return a carry and a y, got {type(returned).__name__}"
@@ -353,7 +354,9 @@ def scan(
             kept = _plan_backward(plan, capture, (carry, sliced), outputs, residuals.tensors)
         results = [*outputs, *kept]
         plan.out_like = [tracing.like(tensor.shape, tensor.dtype) for tensor in results]
-        plan.forward = tracing.function(capture, [*carry, *sliced], results, "scan")
+        plan.forward = tracing.function(
+            capture, [*carry, *sliced], results, "scan", effects=effects
+        )
     if gradients:
         results = list(Scan.apply(plan, *inputs, *plan.params))  # type: ignore[no-untyped-call]
     else:

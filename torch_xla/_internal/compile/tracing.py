@@ -45,18 +45,21 @@ def function(
     name: str,
     portable: bool = False,
     numbers: Sequence[int] | None = None,
+    effects: torch.Tensor | None = None,
 ) -> Function:
     """Returns the function from ``inputs`` to ``outputs`` that was traced in ``capture``.
 
-    Its first output waits for the calls of the host (:func:`torch_xla.debug.print`) that were
-    traced since the last function. Its text has a second form, which calls this process' library,
+    Its first output waits for ``effects``, and for the calls of the host
+    (:func:`torch_xla.debug.print`) that were traced since the last function or the last
+    ``capture.take_effects()``. Its text has a second form, which calls this process' library,
     but where it is ``portable``.
     Numbers are captured; with ``numbers`` only those at these places of all that would be, and the
     others are part of the text.
     """
     outputs = list(outputs)
-    if outputs and (effects := capture.take_effects()) is not None:
-        outputs[0] = optimization_barrier.apply([outputs[0], effects])[0]
+    for made in (effects, capture.take_effects()):
+        if outputs and made is not None:
+            outputs[0] = optimization_barrier.apply([outputs[0], made])[0]
     return Function(*capture.function(list(inputs), outputs, name, portable, numbers))
 
 

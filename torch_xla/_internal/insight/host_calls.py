@@ -19,10 +19,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.fx
+from torch._library.effects import EffectType
 
-from torch_xla import _XLAC, runtime
-from torch_xla._internal.compile import step_closures
+from torch_xla import _XLAC
+from torch_xla._internal.compile import step, step_closures
 from torch_xla._internal.insight import nan_search
+from torch_xla._internal.replicas import replication, spmd_mode
 
 _HostFunction = Callable[..., Any]
 
@@ -68,6 +71,7 @@ def _start_thread() -> None:
             _thread.start()
 
 
+@torch._dynamo.assume_constant_result
 def _number_of_function(function: _HostFunction) -> int:
     with _lock:
         number = _numbers.get(function)
@@ -78,6 +82,16 @@ def _number_of_function(function: _HostFunction) -> int:
 
 
 def _call(number: int, tensors: Sequence[torch.Tensor]) -> None:
+    if torch.compiler.is_compiling():
+        torch.ops.torch_xla.host_call(list(tensors), number)
+    else:
+        _run(tensors, number)
+
+
+def _run(tensors: Sequence[torch.Tensor], number: int) -> None:
+    if not any(tensor.device.type == "xla" for tensor in tensors):
+        _functions[number](*(tensor.detach() for tensor in tensors))
+        return
     _start_thread()
     raise_error()
     if _can_call():
@@ -89,8 +103,17 @@ def _call(number: int, tensors: Sequence[torch.Tensor]) -> None:
     )
 
 
+# What torch.compile traces.
+_library = torch.library.Library("torch_xla", "FRAGMENT")
+_library.define("host_call(Tensor[] arrays, int number) -> ()")
+_library.impl("host_call", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
+torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)  # type: ignore[attr-defined]
+torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
+
+
 def _can_call() -> bool:
-    return bool(_XLAC._xla_can_call_host()) and not runtime.is_spmd()
+    return bool(_XLAC._xla_can_call_host()) and not spmd_mode.is_on()
 
 
 def raise_error() -> None:
@@ -202,17 +225,15 @@ def print(text: str, *values: Any, **named: Any) -> None:
         else repr(value)
         for value in given
     )
-    key = (text, len(values), tuple(named), kinds)
-    number = _lines.get(key)
-    if number is None:
-        number = _lines[key] = _number_of_line(key, given)
-    if device is None:
-        _functions[number](*map(torch.as_tensor, arrays))
-        return
-    _call(
-        number,
-        [value if isinstance(value, torch.Tensor) else _scalar(value) for value in arrays],
+    rest = tuple(
+        None if isinstance(value, torch.Tensor | int | float) else value for value in given
     )
+    number = _number_of_line(text, len(values), tuple(named), kinds, rest)
+    scalars = [v if isinstance(v, torch.Tensor) else _scalar(v) for v in arrays]
+    if device is None:
+        _functions[number](*scalars)
+        return
+    _call(number, scalars)
 
 
 def _scalar(value: float) -> torch.Tensor:
@@ -223,18 +244,33 @@ def _scalar(value: float) -> torch.Tensor:
     return torch.scalar_tensor(value, dtype=dtype)
 
 
-def _number_of_line(key: tuple[Any, ...], given: Sequence[Any]) -> int:
-    text, count, names, _ = key
-    size = runtime.world_size()
-    prefix = f"[replica {runtime.global_ordinal()}] " if size > 1 else ""
-    later = [_LATER if isinstance(v, torch.Tensor | int | float) else v for v in given]
-    line = _Line(text, prefix, [*[None] * count, *names], later)
+@torch._dynamo.assume_constant_result
+def _number_of_line(
+    text: str,
+    count: int,
+    names: tuple[str, ...],
+    kinds: tuple[Any, ...],
+    rest: tuple[Any, ...],
+) -> int:
+    """The number of a line; ``kinds`` are of the tensors and numbers, ``rest`` all else."""
+    key = (text, count, names, kinds)
+    number = _lines.get(key)
+    if number is not None:
+        return number
+    place = replication.topology()
+    prefix = f"[replica {place.rank}] " if place.world_size > 1 else ""
+    values = [
+        value if isinstance(kind, str) else _LATER for kind, value in zip(kinds, rest, strict=True)
+    ]
+    line = _Line(text, prefix, [*[None] * count, *names], values)
     # An error is raised here, where the user's call is.
     line.of(
         [
-            torch.zeros([1] * v.dim(), dtype=v.dtype) if isinstance(v, torch.Tensor) else _scalar(v)
-            for v in given
-            if isinstance(v, torch.Tensor | int | float)
+            torch.zeros([1] * kind[1], dtype=kind[0])
+            if isinstance(kind, tuple)
+            else _scalar(kind())
+            for kind in kinds
+            if not isinstance(kind, str)
         ]
     )
     digest = hashlib.sha256(repr(key).encode()).digest()
@@ -243,6 +279,7 @@ def _number_of_line(key: tuple[Any, ...], given: Sequence[Any]) -> int:
         while number in _functions:
             number += 1
         _functions[number] = line
+        _lines[key] = number
     return number
 
 
@@ -252,9 +289,7 @@ def flush() -> None:
     Raises:
         Exception: What a function raised.
     """
-    import torch_xla
-
-    torch_xla.sync(wait=True)
+    step.sync(wait=True)
     _drain()
     raise_error()
 
@@ -285,7 +320,7 @@ class find_nan:  # noqa: N801 (is used as a function)
         if not _can_call():
             raise RuntimeError(
                 "debug.find_nan(): needs programs that can call the host: PJRT_DEVICE=CPU, "
-                f"without SPMD; got {runtime.device_type()}"
+                f"without SPMD; got {_XLAC._xla_platform()}"
             )
         flush()
         self._before = _XLAC._xla_finds_nan(), _XLAC._get_ir_debug()

@@ -8,8 +8,7 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/convolution_call.h"
-#include "cpu/convolution_groups.h"
-#include "cpu/convolution_product.h"
+#include "cpu/convolution_ways.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"

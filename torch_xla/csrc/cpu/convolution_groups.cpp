@@ -1,11 +1,10 @@
-#include "cpu/convolution_groups.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "cpu/convolution_columns.h"
+#include "cpu/convolution_ways.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/float_vectors.h"
 #include "cpu/instruction_sets.h"

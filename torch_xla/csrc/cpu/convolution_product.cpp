@@ -1,12 +1,10 @@
-#include "cpu/convolution_product.h"
-
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "cpu/convolution_columns.h"
-#include "cpu/convolution_winograd.h"
+#include "cpu/convolution_ways.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/small_product.h"
 

@@ -1,9 +1,8 @@
-#include "cpu/convolution_winograd.h"
-
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
+#include "cpu/convolution_ways.h"
 #include "cpu/ffi_parts.h"
 #include "cpu/small_product.h"
 #include "cpu/winograd_tiles.h"

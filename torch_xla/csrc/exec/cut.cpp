@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "XLAOps.h"
+#include "cpu/calls.h"
 #include "debug/metrics.h"
 #include "distributed/collective_ops.h"
 #include "exec/cut_log.h"
@@ -80,6 +81,14 @@ std::unique_lock<std::mutex> LockGraph() {
 bool HasCollective(const std::vector<const ir::Node*>& nodes) {
   return std::ranges::any_of(
       nodes, [](const ir::Node* node) { return distributed::IsCollective(node->op()); });
+}
+
+bool HasEffect(const std::vector<const ir::Node*>& nodes) {
+  return HasCollective(nodes) || std::ranges::any_of(nodes, [](const ir::Node* node) {
+           return &node->op() == &ir::ops::stablehlo &&
+                  ir::AttributeReader(node->attributes()).String().find(cpu::kHostCallTarget) !=
+                      std::string_view::npos;
+         });
 }
 
 std::optional<Cut> CutGraph(const std::vector<StoragePtr>& storages, int device) {

@@ -57,5 +57,7 @@ std::vector<std::vector<StoragePtr>> PartsOf(std::vector<StoragePtr> pending);
 
 /// Whether one of the nodes is a collective.
 bool HasCollective(const std::vector<const ir::Node*>& nodes);
+/// Whether one of the nodes must not run twice: a collective, or a function that calls the host.
+bool HasEffect(const std::vector<const ir::Node*>& nodes);
 
 }  // namespace torch_xla::lazy

@@ -37,7 +37,12 @@ bool OnlyMoves(const ir::Node& node) {
                                                  &ir::ops::cast,
                                                  &ir::ops::expand,
                                                  &ir::ops::as_strided,
-                                                 &ir::ops::as_strided_view_update};
+                                                 &ir::ops::as_strided_view_update,
+                                                 &ir::ops::relu,
+                                                 &ir::ops::neg,
+                                                 &ir::ops::threshold_backward,
+                                                 &ir::ops::select_backward,
+                                                 &ir::ops::bernoulli};
   return kOps.contains(&node.op());
 }
 

@@ -101,9 +101,9 @@ ReadPlan PlanRead(std::vector<StoragePtr> storages, int device, bool may_run_all
     plan.all = ReadsAll(*last, nodes, walk, pending);
     if (plan.all) return plan;
   }
-  // A collective runs only once, so other values that need its results must be computed in the same
-  // program.
-  if (CollectivePending(device) && HasCollective(nodes)) {
+  // A collective, or a call of the host, runs only once, so other values that need its results must
+  // be computed in the same program.
+  if (CollectivePending(device) && HasEffect(nodes)) {
     plan.storages = std::move(pending);
     return plan;
   }

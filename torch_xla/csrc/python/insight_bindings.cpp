@@ -118,20 +118,19 @@ void BindInsight(py::module_& m) {
       NoGil());
   m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
   m.def("_xla_finds_nan", &lazy::FindsNan);
-  // (operation, whether it is an input of the program, lines from the innermost on, backward), or
+  // (operation, whether it is an input of the program, lines from the innermost on), or
   // None for a call of something else.
   m.def(
       "_xla_nan_of",
       [](int64_t search, int64_t position)
-          -> std::optional<std::tuple<std::string, bool, std::vector<std::string>, bool>> {
+          -> std::optional<std::tuple<std::string, bool, std::vector<std::string>>> {
         const std::optional<lazy::FoundNan> found = lazy::NanOf(search, position);
         if (!found) return std::nullopt;
         std::vector<std::string> lines;
         for (auto* location = found->location; location; location = location->caller) {
           lines.push_back(ir::LineOf(location) + " in " + location->code->function);
         }
-        return std::tuple(std::string(found->op), found->is_input, std::move(lines),
-                          found->location && found->location->backward);
+        return std::tuple(std::string(found->op), found->is_input, std::move(lines));
       },
       py::arg("search"), py::arg("position"));
   m.def("_xla_stop_host_calls", &cpu::StopHostCalls, NoGil());

@@ -1,0 +1,229 @@
+"""Calls of the host by running programs: torch_xla.debug.print, callback and flush."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from testing.processes import python_output
+from testing.replicas import run_replicas
+from torch import nn
+
+import torch_xla
+from torch_xla import debug
+from torch_xla.debug import metrics
+from torch_xla.experimental.scan import scan
+
+
+def _lines(capsys):
+    debug.flush()
+    return capsys.readouterr().out.splitlines()
+
+
+def test_lines_come_in_order_and_cut_nothing(capsys):
+    x = torch.arange(4.0, device="xla")
+    torch_xla.sync(wait=True)
+    metrics.clear_all()
+    debug.print("sum {:.1f}, step {}, {word}", x.sum(), 3, word="twelve")
+    x += 1  # The line has the value before.
+    debug.print("{}", x)
+    debug.print("{y}", y=(x > 2).any())
+    assert capsys.readouterr().out == ""
+    assert _lines(capsys) == ["sum 6.0, step 3, twelve", "tensor([1., 2., 3., 4.])", "True"]
+    assert metrics.counter_value("UncachedCompile") in (None, 1)
+    assert not metrics.executed_fallback_ops()
+
+
+def test_another_number_or_text_is_no_other_program(capsys):
+    def step(i):
+        debug.print("step {} loss {}", i, torch.full((), float(i), device="xla") * 2)
+        torch_xla.sync()
+
+    for i in (2, 3):
+        step(i)
+    debug.flush()
+    programs = torch_xla._XLAC._xla_num_programs()
+    for i in (4, 5):
+        step(i)
+    debug.print("another {} {}", 7, torch.full((), 7.0, device="xla") * 2)
+    torch_xla.sync()
+    assert _lines(capsys)[-3:] == ["step 4 loss 8.0", "step 5 loss 10.0", "another 7 14.0"]
+    assert torch_xla._XLAC._xla_num_programs() == programs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64, torch.int8])
+def test_a_function_gets_the_dtypes_of_the_user(dtype):
+    x = torch.tensor([[1, 2], [3, 4]], dtype=dtype)
+    got = []
+    debug.callback(lambda *arrays: got.append(arrays), x.to("xla").t(), x[:0].to("xla"))
+    debug.flush()
+    ((turned, empty),) = got
+    assert turned.dtype == dtype and turned.device.type == "cpu"
+    assert torch.equal(turned, x.t()) and empty.shape == (0, 2)
+
+
+def _in_scan(x):
+    def body(carry, element):
+        carry = carry + element
+        debug.print("in {:.0f}", carry)
+        return carry, element * carry
+
+    debug.print("before {:.0f}", x.sum())
+    carry, _ = scan(body, torch.zeros((), device=x.device), x)
+    debug.print("after {:.0f}", carry)
+
+
+def _in_while(x):
+    def body(n):
+        debug.print("in {:.0f}", n)
+        return (n + x[1],)
+
+    torch._higher_order_ops.while_loop(lambda n: n < 3, body, (x[0],))
+
+
+def _in_branches(x):
+    def first(v):
+        debug.print("first {:.0f}", v.sum())
+        return v + 1
+
+    def second(v):
+        debug.print("second {:.0f}", v.sum())
+        return v - 1
+
+    torch.cond(x.sum() > 3, first, second, (x,))
+    torch.cond(x.sum() > 30, first, second, (x,))
+
+
+_CONTROL = {
+    _in_scan: ["before 6", "in 0", "in 1", "in 3", "in 6", "after 6"],
+    _in_while: ["in 0", "in 1", "in 2"],
+    _in_branches: ["first 6", "second 6"],
+}
+
+
+@pytest.mark.parametrize("program", _CONTROL, ids=lambda program: program.__name__)
+def test_control_flow_prints_in_each_turn(program, capsys):
+    program(torch.arange(4.0, device="xla"))
+    assert _lines(capsys) == _CONTROL[program]
+
+
+def test_the_backward_pass_of_a_scan_prints_once_more_nothing(capsys):
+    weight = torch.ones((), device="xla", requires_grad=True)
+
+    def body(carry, element):
+        carry = carry * weight + element
+        debug.print("{:.0f}", carry.detach())
+        return carry, carry
+
+    carry, _ = scan(body, torch.zeros((), device="xla"), torch.arange(3.0, device="xla"))
+    carry.backward()
+    assert weight.grad.item() == 1
+    assert sorted(_lines(capsys)) == ["0", "1", "3"]
+
+
+def _compiled(step):
+    return torch_xla.compile(step)
+
+
+def _full_graph(step):
+    return torch_xla.compile(step, full_graph=True)
+
+
+def _replayed(step):
+    return torch_xla.compile(step, replay=True)
+
+
+def _dynamo(step):
+    return torch.compile(step, backend="openxla", fullgraph=True)
+
+
+@pytest.mark.parametrize("surface", [_compiled, _full_graph, _replayed, _dynamo])
+def test_each_run_of_a_compiled_function_prints(surface, capsys):
+    weight = torch.ones(4, device="xla", requires_grad=True)
+
+    def step(x):
+        loss = (x * weight).sum()
+        debug.print("loss {:.0f} {} {}", loss, "text", 5)
+        debug.print("most {:.0f}", x.max())
+        return loss
+
+    run = surface(step)
+    for i in range(6):
+        run(torch.full((4,), float(i), device="xla"))
+    expected = [line for i in range(6) for line in (f"loss {4 * i} text 5", f"most {i}")]
+    assert _lines(capsys) == expected
+    run(torch.ones(4, device="xla")).backward()
+    assert weight.grad.tolist() == [1] * 4
+
+
+def test_a_checkpointed_block_prints_in_both_passes(capsys):
+    layer = nn.Linear(2, 2).to("xla")
+
+    def block(x):
+        debug.print("{:.0f}", x.sum())
+        return layer(x)
+
+    x = torch.ones(1, 2, device="xla", requires_grad=True)
+    torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sum().backward()
+    assert _lines(capsys) == ["2", "2"]
+
+
+def test_errors_name_what_is_wrong():
+    x = torch.ones(2, device="xla")
+    with pytest.raises(ValueError, match="Unknown format code 'd'"):
+        debug.print("{:d}", x.sum())
+    with pytest.raises(IndexError):
+        debug.print("{} {}", x)
+    with pytest.raises(TypeError, match=r"debug.print\(\): expected a format string, got Tensor"):
+        debug.print(x)
+    with pytest.raises(TypeError, match=r"debug.callback\(\): expected a function, got str"):
+        debug.callback("{}", x)
+    with pytest.raises(TypeError, match=r"debug.callback\(\): expected tensors, got int"):
+        debug.callback(print, 3)
+    debug.callback(lambda _: 1 / 0, x)
+    with pytest.raises(ZeroDivisionError):
+        debug.flush()
+    debug.flush()
+
+
+def test_under_spmd_the_tensors_are_read_after_the_step():
+    out = python_output(
+        """
+        import numpy as np, torch, torch_xla
+        from torch_xla import debug, runtime
+        import torch_xla.distributed.spmd as spmd
+        runtime.use_spmd()
+        mesh = spmd.Mesh(np.arange(2), (2,), ("x",))
+        x = torch.arange(4.0, device="xla")
+        spmd.mark_sharding(x, mesh, ("x",))
+        debug.print("sharded {}", x * 2)
+        torch_xla.sync()
+        debug.flush()
+        """,
+        CPU_NUM_DEVICES="2",
+    )
+    assert out.splitlines() == ["sharded tensor([0., 2., 4., 6.])"]
+
+
+def _replica():
+    debug.print("{:.0f}", torch.ones(2, device="xla").sum())
+    debug.flush()
+
+
+def test_replicas_name_themselves(capfd, tmp_path):
+    run_replicas(_replica, 2, tmp_path, method="spawn")
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[replica 0] 2", "[replica 1] 2"]
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "loss.item(); torch.xla._no_such"])
+def test_the_end_of_the_process_loses_no_line(end):
+    program = (
+        "import torch, torch_xla\n"
+        "loss = torch.ones(3, device='xla').sum()\n"
+        "torch_xla.debug.print('loss {:.0f}', loss)\n" + end
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert run.stdout == "loss 3\n", run.stderr
