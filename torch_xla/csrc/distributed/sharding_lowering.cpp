@@ -1,15 +1,12 @@
 #include "distributed/sharding_lowering.h"
 
 #include "XLALowerings.h"
-#include "stablehlo/text.h"
+#include "distributed/sharding_writer.h"
 
 namespace torch_xla::lowering {
 
 Value Sharded(Value x, const distributed::Sharding& sharding) {
-  stablehlo::CustomCallOptions options;
-  options.api_version = 1;
-  options.attributes = "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
-  return stablehlo::CustomCall(x.builder(), "Sharding", {x}, {x.type()}, options)[0];
+  return distributed::ShardingWriter::Current().Constrain(x, sharding);
 }
 
 namespace aten {

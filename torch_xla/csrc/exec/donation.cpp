@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "exec/manual_regions.h"
+
 namespace torch_xla::lazy {
 
 using distributed::Sharding;
@@ -40,6 +42,11 @@ std::vector<const Sharding*> ChooseShardings(const Cut& cut, std::vector<int>& a
   std::vector<const Sharding*> shardings(cut.graph.roots.size());
   for (const Target& target : cut.targets) {
     if (!shardings[target.root]) shardings[target.root] = target.sharding;
+  }
+  if (const ManualRegions regions(cut.graph); !regions.empty()) {
+    for (size_t i = 0; i < shardings.size(); ++i) {
+      if (regions.IsLocal(cut.graph.roots[i].node.get())) shardings[i] = distributed::Local();
+    }
   }
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] < 0) continue;

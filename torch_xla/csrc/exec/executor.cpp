@@ -128,7 +128,7 @@ void FailUnlowerable(const Cut& cut) {
         auto lock = LockGraph();
         return CollectGraph({root});
       }();
-      LowerGraph(graph, {}, Platform());
+      LowerGraph(graph, {}, Platform(), cut.devices->size());
     } catch (...) {
       auto failed = c10::make_intrusive<DeviceData>(root.shape(), cut.device, cut.devices,
                                                     Sharding::Replicated());

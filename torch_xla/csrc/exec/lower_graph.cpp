@@ -4,10 +4,10 @@
 
 #include "XLAOps.h"
 #include "exec/foreach_chain.h"
+#include "exec/manual_regions.h"
 #include "exec/nan_search.h"
 #include "exec/packed_numbers.h"
 #include "stablehlo/joined_dims.h"
-#include "stablehlo/text.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
@@ -15,22 +15,21 @@ namespace {
 
 using runtime::ElementType;
 
-std::string ShardingAttribute(const distributed::Sharding& sharding) {
-  return "mhlo.sharding = " + stablehlo::Quoted(sharding.text());
-}
-
 void AddShardings(const Graph& graph, std::span<const distributed::Sharding* const> outputs,
-                  stablehlo::Builder& builder) {
+                  const distributed::ShardingWriter& writer, stablehlo::Builder& builder) {
+  auto rank = [](ir::ShapeRef shape) { return static_cast<int64_t>(shape->dims.size()); };
   for (int i = 0; i < builder.num_parameters(); ++i) {
     // Parameters after the data are packed numbers.
     const auto k = static_cast<size_t>(i);
     builder.AddParameterAttributes(
-        i, ShardingAttribute(k < graph.data.size() ? *graph.data[k]->sharding()
-                                                   : *distributed::Sharding::Replicated()));
+        i, k < graph.data.size()
+               ? writer.Attribute(*graph.data[k]->sharding(), rank(graph.data[k]->shape()))
+               : writer.Attribute(*distributed::Sharding::Replicated(), 1));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i])
-      builder.AddOutputAttributes(static_cast<int>(i), ShardingAttribute(*outputs[i]));
+    if (!outputs[i]) continue;
+    builder.AddOutputAttributes(static_cast<int>(i),
+                                writer.Attribute(*outputs[i], rank(graph.roots[i].shape())));
   }
 }
 
@@ -57,9 +56,15 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   builder.SetPartitions(static_cast<int64_t>(num_devices));
+  const distributed::ShardingWriter writer =
+      WriterFor(graph, outputs, static_cast<int64_t>(num_devices));
+  const distributed::ShardingWriter::Use use(writer);
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
-    data.push_back(builder.Parameter(cx.Physical(parameter->shape())));
+    const stablehlo::Type type = cx.Physical(parameter->shape());
+    data.push_back(builder.Parameter(distributed::IsLocal(*parameter->sharding())
+                                         ? writer.Whole(type, *parameter->sharding())
+                                         : type));
   }
   stablehlo::Value floats, integers;
   auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
@@ -88,10 +93,36 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     cx.SetLeaf(*graph.order[graph.data_positions[i]], data[i]);
   }
   cx.SetGraph(graph.order, graph.roots);
-  const LoweringPlan plan = PlanLowering(graph, cx);
-  for (const auto [position, chain] : plan.steps) {
+  auto numbers_of = [&](uint32_t position) {
+    std::vector<std::pair<size_t, stablehlo::Value>> found;
+    auto number = std::lower_bound(
+        graph.numbers.begin(), graph.numbers.end(), position,
+        [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
+    for (; number != graph.numbers.end() && number->position == position; ++number) {
+      if (number->packed < 0) continue;
+      found.emplace_back(number->word, number->is_float ? numbers.Float(number->packed)
+                                                        : numbers.Integer(number->packed));
+    }
+    return found;
+  };
+  LoweringPlan plan = PlanLowering(graph, cx);
+  const ManualRegions regions(graph);
+  if (!regions.empty() && num_devices > 1) {
+    std::stable_sort(plan.steps.begin(), plan.steps.end(), [&](const auto& a, const auto& b) {
+      return regions.StageOf(a.position) < regions.StageOf(b.position);
+    });
+  }
+  std::vector<uint32_t> region;
+  for (size_t step = 0; step < plan.steps.size(); ++step) {
+    const auto [position, chain] = plan.steps[step];
     const ir::Node* node = graph.order[position];
-    if (chain >= 0) {
+    if (const int stage = regions.StageOf(position); num_devices > 1 && stage % 2 != 0) {
+      region.push_back(position);
+      if (step + 1 < plan.steps.size() && regions.StageOf(plan.steps[step + 1].position) == stage)
+        continue;
+      regions.Lower(cx, region, numbers_of);
+      region.clear();
+    } else if (chain >= 0) {
       LowerChain(cx, graph, plan.chains[chain], aliases, data);
     } else if (cx.IsLowered(*node)) {
       continue;  // lowered together with a node that reads it
@@ -109,14 +140,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       auto kind = static_cast<c10::ScalarType>(ir::AttributeReader(node->attributes()).Int());
       cx.SetLeaf(*node, next_number(kind, node->shape()->dtype));
     } else {
-      auto number = std::lower_bound(
-          graph.numbers.begin(), graph.numbers.end(), position,
-          [](const GraphNumber& one, uint32_t wanted) { return one.position < wanted; });
-      for (; number != graph.numbers.end() && number->position == position; ++number) {
-        if (number->packed < 0) continue;
-        cx.SetNumberParameter(number->word, number->is_float ? numbers.Float(number->packed)
-                                                             : numbers.Integer(number->packed));
-      }
+      for (const auto& [word, value] : numbers_of(position)) cx.SetNumberParameter(word, value);
       cx.Lower(*node);
     }
   }
@@ -132,8 +156,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     results.push_back(is_aliased[i] ? root : stablehlo::ComputedForm(root));
   }
   if (num_devices == 1) AddNanSearch(cx, graph.order);
-  if (num_devices > 1) AddShardings(graph, outputs, builder);
-  return builder.Finish(results, name.empty() ? "main" : name);
+  if (num_devices > 1) AddShardings(graph, outputs, writer, builder);
+  return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
 }
 
 }  // namespace torch_xla::lazy

@@ -373,7 +373,9 @@ std::unique_ptr<Executable> Client::Compile(std::string_view stablehlo,
                                             const CompileOptions& options) {
   if (stablehlo.empty()) throw InvalidArgument("The program to compile is empty");
   CheckCompileOptions(*impl_, options);
-  const std::string encoded = EncodeCompileOptions(options, DeviceIds(*impl_, options));
+  // A program that declares a mesh of Shardy is Shardy's to partition.
+  const bool shardy = stablehlo.find("sdy.mesh @") != std::string_view::npos;
+  const std::string encoded = EncodeCompileOptions(options, DeviceIds(*impl_, options), shardy);
   static constexpr std::string_view kFormat = "mlir";
   Args<PJRT_Program> program;
   program.code = const_cast<char*>(stablehlo.data());  // the plugin only reads it

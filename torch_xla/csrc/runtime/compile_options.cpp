@@ -41,7 +41,7 @@ std::string_view CapitalizeBool(std::string_view value) {
 }  // namespace
 
 std::string EncodeCompileOptions(const CompileOptions& options,
-                                 std::span<const int64_t> device_ids) {
+                                 std::span<const int64_t> device_ids, bool shardy) {
   const int64_t num_replicas =
       options.across_processes ? static_cast<int64_t>(device_ids.size()) : options.num_replicas;
   ProtoWriter build_options;  // ExecutableBuildOptionsProto
@@ -63,6 +63,7 @@ std::string EncodeCompileOptions(const CompileOptions& options,
     for (bool propagate : options.propagate_to_outputs) packed.push_back(propagate ? 1 : 0);
     build_options.Bytes(/*allow_spmd_sharding_propagation_to_output*/ 12, packed);
   }
+  if (shardy) build_options.Integer(/*use_shardy_partitioner*/ 19, 1);
 
   ProtoWriter result;  // CompileOptionsProto
   result.Message(/*executable_build_options*/ 3, build_options);

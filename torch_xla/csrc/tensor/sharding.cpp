@@ -37,6 +37,15 @@ const Sharding* Sharding::Replicated() {
 }
 
 const Sharding* Sharding::Tiled(std::vector<int64_t> tiles, std::vector<int64_t> devices) {
+  if (devices.empty() && tiles == std::vector<int64_t>{0}) {
+    static const Sharding* const local = [] {
+      auto* made = new Sharding;
+      made->SetText("{manual}");
+      made->tiles_ = {0};
+      return made;
+    }();
+    return local;
+  }
   TORCH_CHECK_VALUE(std::all_of(tiles.begin(), tiles.end(), [](int64_t n) { return n > 0; }),
                     "sharding: expected at least 1 tile in each dimension, got [", Join(tiles),
                     "]");
@@ -73,7 +82,7 @@ const Sharding* Sharding::Tiled(std::vector<int64_t> tiles, std::vector<int64_t>
 
 std::vector<int64_t> Sharding::TileDims(c10::IntArrayRef dims) const {
   std::vector<int64_t> result(dims.begin(), dims.end());
-  if (replicated()) return result;
+  if (replicated() || devices_.empty()) return result;
   TORCH_INTERNAL_ASSERT(dims.size() == tiles_.size(), text_, " of an array of rank ", dims.size());
   for (size_t i = 0; i < result.size(); ++i) result[i] = (dims[i] + tiles_[i] - 1) / tiles_[i];
   return result;
@@ -89,6 +98,9 @@ Sharding::Tile Sharding::TileOf(int64_t device, c10::IntArrayRef dims) const {
     tile.copy = device;
     return tile;
   }
+  TORCH_CHECK(!devices_.empty(),
+              "a value of a manual region (shard_map) has a part on each device and no whole: return "
+              "it from the region with an entry of out_specs to read it");
   const std::vector<int64_t> tile_dims = TileDims(dims);
   const auto found = std::find(devices_.begin(), devices_.end(), device);
   TORCH_INTERNAL_ASSERT(found != devices_.end(), text_, " has no device ", device);

@@ -1,0 +1,70 @@
+// How a program says where its values lie: in Shardy's dialect (sdy), or by GSPMD's attributes.
+//
+// Inside there is one representation, tensor/sharding.h. A program of Shardy declares meshes whose
+// axes are fine enough for all of its shardings; the axes have names of their own.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stablehlo/builder.h"
+#include "tensor/sharding.h"
+
+namespace torch_xla::distributed {
+
+/// Whether each device holds an array of its own: the values of manual regions
+/// (distributed/manual_ops.h) lie so. They have no whole, so only a region can read them.
+bool IsLocal(const Sharding& sharding);
+const Sharding* Local();
+
+class ShardingWriter {
+ public:
+  /// While it lives, Current() is `writer` in this thread.
+  class Use {
+   public:
+    explicit Use(const ShardingWriter& writer);
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use();
+  };
+  /// The writer of the program that this thread lowers; GSPMD's where none is set.
+  static const ShardingWriter& Current();
+
+  static ShardingWriter Gspmd(int64_t devices) { return ShardingWriter(devices); }
+  /// Shardy's, for programs with these shardings; nothing if they have no mesh in common.
+  static std::optional<ShardingWriter> Shardy(std::span<const Sharding* const> shardings,
+                                              int64_t devices);
+
+  /// The module with the mesh that its shardings name; unchanged for GSPMD.
+  std::string Declare(std::string module) const;
+  /// The attribute of a parameter or a result with `rank` dimensions. Of a local sharding it is the
+  /// attribute of the devices' arrays one after the other along the first dimension.
+  std::string Attribute(const Sharding& sharding, int64_t rank) const;
+  /// `x`, to lie on the devices like this.
+  stablehlo::Value Constrain(stablehlo::Value x, const Sharding& sharding) const;
+  /// Calls a function on each device with its parts of `operands`; `results` are the types of its
+  /// parts of the results, which lie by `out`.
+  std::vector<stablehlo::Value> Call(stablehlo::Builder& builder, std::string_view function,
+                                     std::span<const stablehlo::Value> operands,
+                                     std::span<const Sharding* const> in,
+                                     std::span<const stablehlo::Type> results,
+                                     std::span<const Sharding* const> out) const;
+  /// The type of a device's part, and the type of the whole for a part.
+  stablehlo::Type Part(const stablehlo::Type& whole, const Sharding& sharding) const;
+  stablehlo::Type Whole(const stablehlo::Type& part, const Sharding& sharding) const;
+
+ private:
+  explicit ShardingWriter(int64_t devices) : devices_(devices) {}
+  std::string Shardy(const Sharding& sharding, int64_t rank) const;
+  std::string Gspmd(const Sharding& sharding, int64_t rank) const;
+
+  int64_t devices_;
+  bool shardy_ = false;
+  std::vector<int64_t> base_;     // the devices in row-major order of the mesh
+  std::vector<int64_t> strides_;  // of the axes "a0", "a1", …, from the largest; ends with 1
+  std::string declaration_;
+};
+
+}  // namespace torch_xla::distributed

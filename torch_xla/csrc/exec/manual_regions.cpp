@@ -1,0 +1,212 @@
+#include "exec/manual_regions.h"
+
+#include <algorithm>
+#include <map>
+
+#include "XLAOps.h"
+#include "debug/environment.h"
+#include "distributed/manual_ops.h"
+#include "exec/stored_programs.h"
+#include "lowering/may_call.h"
+#include "stablehlo/text.h"
+#include "tensor/device.h"
+
+namespace torch_xla::lazy {
+
+using distributed::kManualCollective;
+using distributed::kToLocal;
+using distributed::kToWhole;
+using distributed::Sharding;
+using distributed::ShardingWriter;
+
+ManualRegions::ManualRegions(const Graph& graph) : graph_(graph) {
+  if (!distributed::HasManualOps()) return;
+  std::vector<bool> local(graph.order.size());
+  bool any = false;
+  for (size_t i = 0; i < graph.data.size(); ++i) {
+    if (!distributed::IsLocal(*graph.data[i]->sharding())) continue;
+    any = local[graph.data_positions[i]] = true;
+  }
+  for (const ir::Node* node : graph.order) {
+    any = any || &node->op() == &kToLocal || &node->op() == &kManualCollective ||
+          &node->op() == &kToWhole;
+  }
+  if (!any) return;
+  const size_t size = graph.order.size();
+  std::vector<int> levels(size);  // of the results: how many regions lie before them
+  stages_.resize(size);
+  for (uint32_t i = 0; i < size; ++i) {
+    const ir::Node& node = *graph.order[i];
+    position_of_.emplace(&node, i);
+    const bool is_leaf = local[i];
+    for (const ir::Value& operand : node.operands()) {
+      const auto found = operand ? position_of_.find(operand.node.get()) : position_of_.end();
+      if (found == position_of_.end()) continue;
+      local[i] = local[i] || local[found->second];
+      levels[i] = std::max(levels[i], levels[found->second]);
+    }
+    const bool ends = &node.op() == &kToWhole;
+    if (&node.op() == &kToLocal || &node.op() == &kManualCollective) local[i] = true;
+    stages_[i] = 2 * levels[i] + ((local[i] && !is_leaf) || ends ? 1 : 0);
+    if (!ends) continue;
+    local[i] = false;
+    ++levels[i];
+  }
+  local_ = std::move(local);
+}
+
+bool ManualRegions::IsLocal(const ir::Node* node) const {
+  const auto found = position_of_.find(node);
+  return found != position_of_.end() && local_[found->second];
+}
+
+void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_t> positions,
+                          const Numbers& numbers) const {
+  const ShardingWriter& writer = ShardingWriter::Current();
+  // The region is a function with a builder of its own: its program is that of a single device,
+  // which may call kernels.
+  const lowering::LibraryCalls calls(true);
+  lowering::LoweringContext part(cx.platform());
+  part.SetGraph(graph_.order, graph_.roots);
+  stablehlo::Builder& builder = part.builder();
+  std::vector<stablehlo::Value> operands;
+  std::vector<const Sharding*> in;
+  auto take = [&](stablehlo::Value whole, const Sharding& sharding) {
+    operands.push_back(whole);
+    in.push_back(&sharding);
+    return builder.Parameter(writer.Part(whole.type(), sharding));
+  };
+  auto is_here = [&](const ir::Node* node) {
+    const auto found = position_of_.find(node);
+    return found != position_of_.end() &&
+           std::binary_search(positions.begin(), positions.end(), found->second);
+  };
+  std::vector<stablehlo::Value> results;
+  std::vector<const Sharding*> out;
+  std::vector<ir::Value> made;  // the values that are the results outside
+  auto hand_on = [&](const ir::Node* node, uint32_t index, stablehlo::Value value,
+                     const Sharding& sharding) {
+    results.push_back(value);
+    out.push_back(&sharding);
+    made.push_back({ir::NodePtr(const_cast<ir::Node*>(node)), index});
+  };
+  for (const uint32_t position : positions) {
+    const ir::Node& node = *graph_.order[position];
+    TORCH_CHECK(&node.op() != &ir::ops::mark_sharding,
+                "mark_sharding: a value of a manual region (shard_map) has a part on each device "
+                "already; return it from the region and mark the result");
+    if (&node.op() == &kToLocal) {
+      const ir::Value& whole = node.operands()[0];
+      TORCH_CHECK(!IsLocal(whole.node.get()),
+                  "shard_map: expected a tensor of all devices, got a value of another region");
+      part.SetLeaf(node, take(cx.Lowered(whole), *distributed::ShardingNamed(node)));
+      continue;
+    }
+    for (const ir::Value& operand : node.operands()) {
+      if (!operand || part.IsLowered(operand) || is_here(operand.node.get())) continue;
+      const bool local = IsLocal(operand.node.get());
+      stablehlo::Value value =
+          take(cx.Lowered(operand), local ? *distributed::Local() : *Sharding::Replicated());
+      const stablehlo::Type type = part.Physical(operand.shape());
+      if (value.type() != type) value = stablehlo::Reshape(value, type.dims);
+      part.Bind(operand, value);
+    }
+    if (&node.op() == &kToWhole) {
+      hand_on(&node, 0, part.Lowered(node.operands()[0]), *distributed::ShardingNamed(node));
+      continue;
+    }
+    if (part.IsLowered(node)) continue;  // lowered together with a node that reads it
+    for (const auto& [word, value] : numbers(position)) {
+      part.SetNumberParameter(word, take(value, *Sharding::Replicated()));
+    }
+    part.Lower(node);
+  }
+  // Local values that are read elsewhere.
+  std::map<std::pair<uint32_t, uint32_t>, bool> elsewhere;
+  auto note = [&](const ir::Value& value) {
+    if (!value || !IsLocal(value.node.get()) || !is_here(value.node.get())) return;
+    if (!elsewhere.emplace(std::pair(position_of_.at(value.node.get()), value.index), true).second)
+      return;
+    stablehlo::Value lowered = part.Lowered(value);
+    if (lowered.rank() == 0) lowered = stablehlo::Reshape(lowered, {1});
+    hand_on(value.node.get(), value.index, stablehlo::ComputedForm(lowered),
+            *distributed::Local());
+  };
+  for (size_t i = 0; i < graph_.order.size(); ++i) {
+    if (std::binary_search(positions.begin(), positions.end(), static_cast<uint32_t>(i))) continue;
+    for (const ir::Value& operand : graph_.order[i]->operands()) note(operand);
+  }
+  for (const ir::Value& root : graph_.roots) note(root);
+  if (results.empty()) return;  // nobody reads them
+  const std::string function =
+      cx.builder().AddFunctions(builder.Finish(results, "region"));
+  std::vector<stablehlo::Type> types = stablehlo::TypesOf(results);
+  const std::vector<stablehlo::Value> wholes =
+      writer.Call(cx.builder(), function, operands, in, types, out);
+  for (size_t i = 0; i < made.size(); ++i) cx.Bind(made[i], wholes[i]);
+}
+
+namespace {
+
+bool Probe() {
+  runtime::Client& client = GetClient();
+  const int64_t devices = static_cast<int64_t>(client.devices().size());
+  const auto writer = ShardingWriter::Shardy({}, devices);
+  stablehlo::Builder builder;
+  builder.SetPartitions(devices);
+  const Sharding& replicated = *Sharding::Replicated();
+  const stablehlo::Value x = builder.Parameter({runtime::ElementType::kF32, {devices}},
+                                               writer->Attribute(replicated, 1));
+  const stablehlo::Type part{runtime::ElementType::kF32, {1}};
+  const std::string function = builder.Function(
+      "part", std::span(&part, 1),
+      [](std::span<const stablehlo::Value> v) { return std::vector{stablehlo::Negate(v[0])}; });
+  const Sharding* local = distributed::Local();
+  const stablehlo::Value y =
+      writer->Call(builder, function, {{x}}, {{local}}, {{part}}, {{local}})[0];
+  builder.AddOutputAttributes(0, writer->Attribute(*local, 1));
+  const std::string text = writer->Declare(builder.Finish({y}));
+  runtime::CompileOptions options;
+  options.num_partitions = static_cast<int>(devices);
+  options.use_spmd_partitioning = true;
+  options.propagate_to_outputs = {false};
+  const std::shared_ptr<DiskCache> cache = UsableCache();
+  const std::string key = cache ? ProgramKey(TextHash("shardy?\n" + text), options) : std::string();
+  if (const auto known = cache ? cache->Read(key) : std::nullopt) return known == "1";
+  bool takes = true;
+  try {
+    client.Compile(text, options);
+  } catch (const runtime::Error&) {
+    takes = false;
+  }
+  if (cache) cache->Write(key, takes ? "1" : "0");
+  return takes;
+}
+
+}  // namespace
+
+bool PartitionsByShardy() {
+  static const bool by_shardy =
+      std::getenv("XLA_SHARDY") ? debug::EnvFlag("XLA_SHARDY") : Probe();
+  return by_shardy;
+}
+
+ShardingWriter WriterFor(const Graph& graph, std::span<const Sharding* const> outputs,
+                         int64_t devices) {
+  if (devices == 1 || !PartitionsByShardy()) return ShardingWriter::Gspmd(devices);
+  std::vector<const Sharding*> shardings;
+  for (const DeviceDataPtr& data : graph.data) shardings.push_back(data->sharding());
+  for (const Sharding* output : outputs) {
+    if (output) shardings.push_back(output);
+  }
+  for (const ir::Node* node : graph.order) {
+    if (&node->op() == &ir::ops::mark_sharding || &node->op() == &kToLocal ||
+        &node->op() == &kToWhole) {
+      shardings.push_back(distributed::ShardingNamed(*node));
+    }
+  }
+  const auto writer = ShardingWriter::Shardy(shardings, devices);
+  return writer ? *writer : ShardingWriter::Gspmd(devices);
+}
+
+}  // namespace torch_xla::lazy
