@@ -169,7 +169,7 @@ std::string ShardingWriter::Declare(std::string module) const {
   return module;
 }
 
-std::string ShardingWriter::Shardy(const Sharding& sharding, int64_t rank) const {
+std::string ShardingWriter::InShardy(const Sharding& sharding, int64_t rank) const {
   std::vector<std::vector<Digit>> dimensions(rank);
   if (IsLocal(sharding)) {
     dimensions[0] = {{devices_, 1}};
@@ -192,7 +192,7 @@ std::string ShardingWriter::Shardy(const Sharding& sharding, int64_t rank) const
   return text + "]>";
 }
 
-std::string ShardingWriter::Gspmd(const Sharding& sharding, int64_t rank) const {
+std::string ShardingWriter::InGspmd(const Sharding& sharding, int64_t rank) const {
   if (!IsLocal(sharding)) return sharding.text();
   std::vector<int64_t> tiles(rank, 1), devices(devices_);
   tiles[0] = devices_;
@@ -202,14 +202,14 @@ std::string ShardingWriter::Gspmd(const Sharding& sharding, int64_t rank) const 
 
 std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) const {
   if (IsLocal(sharding)) rank = std::max<int64_t>(rank, 1);
-  return shardy_ ? "sdy.sharding = #sdy.sharding" + Shardy(sharding, rank)
-                 : "mhlo.sharding = " + stablehlo::Quoted(Gspmd(sharding, rank));
+  return shardy_ ? "sdy.sharding = #sdy.sharding" + InShardy(sharding, rank)
+                 : "mhlo.sharding = " + stablehlo::Quoted(InGspmd(sharding, rank));
 }
 
 Value ShardingWriter::Constrain(Value x, const Sharding& sharding) const {
   if (shardy_) {
     return x.builder().Op("sdy.sharding_constraint", {x}, x.type(),
-                          "sharding = #sdy.sharding" + Shardy(sharding, x.rank()));
+                          "sharding = #sdy.sharding" + InShardy(sharding, x.rank()));
   }
   stablehlo::CustomCallOptions options;
   options.api_version = 1;
@@ -272,7 +272,7 @@ std::vector<Value> ShardingWriter::Call(stablehlo::Builder& builder, std::string
   auto list = [&](std::span<const Sharding* const> shardings, auto rank_of) {
     std::string text;
     for (size_t i = 0; i < shardings.size(); ++i) {
-      text += Cat(i > 0 ? ", " : "", Shardy(*shardings[i], rank_of(i)));
+      text += Cat(i > 0 ? ", " : "", InShardy(*shardings[i], rank_of(i)));
     }
     return Cat("#sdy.sharding_per_value<[", text, "]>");
   };

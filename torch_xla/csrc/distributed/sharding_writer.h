@@ -57,8 +57,8 @@ class ShardingWriter {
 
  private:
   explicit ShardingWriter(int64_t devices) : devices_(devices) {}
-  std::string Shardy(const Sharding& sharding, int64_t rank) const;
-  std::string Gspmd(const Sharding& sharding, int64_t rank) const;
+  std::string InShardy(const Sharding& sharding, int64_t rank) const;
+  std::string InGspmd(const Sharding& sharding, int64_t rank) const;
 
   int64_t devices_;
   bool shardy_ = false;

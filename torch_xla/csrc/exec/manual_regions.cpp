@@ -8,6 +8,7 @@
 #include "distributed/manual_ops.h"
 #include "exec/stored_programs.h"
 #include "lowering/may_call.h"
+#include "stablehlo/joined_dims.h"
 #include "stablehlo/text.h"
 #include "tensor/device.h"
 
