@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "stablehlo/constants.h"
 #include "stablehlo/ops.h"
 #include "stablehlo/text.h"
 
@@ -215,6 +216,27 @@ Value ShardingWriter::Constrain(Value x, const Sharding& sharding) const {
   options.api_version = 1;
   options.attributes = Attribute(sharding, x.rank());
   return stablehlo::CustomCall(x.builder(), "Sharding", {x}, {x.type()}, options)[0];
+}
+
+Type ShardingWriter::EdgeType(const Type& type, const Sharding& sharding) const {
+  if (IsLocal(sharding)) return Whole(type, sharding);
+  return shardy_ ? Whole(Part(type, sharding), sharding) : type;
+}
+
+Value ShardingWriter::FromEdge(Value x, const Type& type, const Sharding& sharding) const {
+  if (x.type() == type || IsLocal(sharding)) return x;
+  const stablehlo::Dims none(type.dims.size(), 0), ones(type.dims.size(), 1);
+  return Constrain(stablehlo::Slice(x, none, type.dims, ones), sharding);
+}
+
+Value ShardingWriter::ToEdge(Value x, const Sharding& sharding) const {
+  if (IsLocal(sharding)) return x;
+  const Type type = EdgeType(x.type(), sharding);
+  if (x.type() == type) return x;
+  const stablehlo::Dims none(type.dims.size(), 0);
+  stablehlo::Dims missing = type.dims;
+  for (size_t i = 0; i < missing.size(); ++i) missing[i] -= x.dims()[i];
+  return stablehlo::Pad(x, stablehlo::ScalarLike(x, 0), none, missing, none);
 }
 
 Type ShardingWriter::Part(const Type& whole, const Sharding& sharding) const {

@@ -42,6 +42,13 @@ class ShardingWriter {
   /// The attribute of a parameter or a result with `rank` dimensions. Of a local sharding it is the
   /// attribute of the devices' arrays one after the other along the first dimension.
   std::string Attribute(const Sharding& sharding, int64_t rank) const;
+  /// The type of a parameter or a result of the program. Shardy wants equal parts there, so that
+  /// what has shorter ones is as long as the devices' buffers.
+  stablehlo::Type EdgeType(const stablehlo::Type& type, const Sharding& sharding) const;
+  /// The value of a parameter of that type, and the result of that type for a value.
+  stablehlo::Value FromEdge(stablehlo::Value x, const stablehlo::Type& type,
+                            const Sharding& sharding) const;
+  stablehlo::Value ToEdge(stablehlo::Value x, const Sharding& sharding) const;
   /// `x`, to lie on the devices like this.
   stablehlo::Value Constrain(stablehlo::Value x, const Sharding& sharding) const;
   /// Calls a function on each device with its parts of `operands`; `results` are the types of its

@@ -62,9 +62,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
     const stablehlo::Type type = cx.Physical(parameter->shape());
-    data.push_back(builder.Parameter(distributed::IsLocal(*parameter->sharding())
-                                         ? writer.Whole(type, *parameter->sharding())
-                                         : type));
+    const distributed::Sharding& sharding = *parameter->sharding();
+    data.push_back(builder.Parameter(num_devices > 1 ? writer.EdgeType(type, sharding) : type));
   }
   stablehlo::Value floats, integers;
   auto packed = [](size_t n) { return stablehlo::Dims{static_cast<int64_t>(n)}; };
@@ -90,7 +89,10 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     return stablehlo::Convert(number, element);
   };
   for (size_t i = 0; i < data.size(); ++i) {
-    cx.SetLeaf(*graph.order[graph.data_positions[i]], data[i]);
+    const stablehlo::Type type = cx.Physical(graph.data[i]->shape());
+    cx.SetLeaf(*graph.order[graph.data_positions[i]],
+               num_devices > 1 ? writer.FromEdge(data[i], type, *graph.data[i]->sharding())
+                               : data[i]);
   }
   cx.SetGraph(graph.order, graph.roots);
   auto numbers_of = [&](uint32_t position) {
@@ -152,7 +154,8 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   }
   std::vector<stablehlo::Value> results;
   for (size_t i = 0; i < graph.roots.size(); ++i) {
-    const stablehlo::Value root = cx.Lowered(graph.roots[i]);
+    stablehlo::Value root = cx.Lowered(graph.roots[i]);
+    if (i < outputs.size() && outputs[i]) root = writer.ToEdge(root, *outputs[i]);
     results.push_back(is_aliased[i] ? root : stablehlo::ComputedForm(root));
   }
   if (num_devices == 1) AddNanSearch(cx, graph.order);
