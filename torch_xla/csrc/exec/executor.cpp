@@ -361,7 +361,7 @@ std::string StableHloOf(const std::vector<ir::Value>& values) {
     auto lock = LockGraph();
     return CollectGraph(values);
   }();
-  return LowerGraph(graph, {}, Platform());
+  return LowerGraphToRead(graph);
 }
 
 std::vector<ir::Value> PendingValues(int device) {

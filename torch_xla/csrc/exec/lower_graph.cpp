@@ -8,6 +8,7 @@
 #include "exec/nan_search.h"
 #include "exec/packed_numbers.h"
 #include "stablehlo/joined_dims.h"
+#include "tensor/device.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::lazy {
@@ -161,6 +162,10 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   if (num_devices == 1) AddNanSearch(cx, graph.order);
   if (num_devices > 1) AddShardings(graph, outputs, writer, builder);
   return writer.Declare(builder.Finish(results, name.empty() ? "main" : name));
+}
+
+std::string LowerGraphToRead(const Graph& graph) {
+  return LowerGraph(graph, {}, Platform(), std::max(SpmdDevices(), 1));
 }
 
 }  // namespace torch_xla::lazy

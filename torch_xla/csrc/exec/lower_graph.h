@@ -19,6 +19,9 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
                        std::span<const distributed::Sharding* const> outputs = {},
                        std::string_view name = {});
 
+/// The same for people, of the graph as it is now: for the devices that its tensors are on.
+std::string LowerGraphToRead(const Graph& graph);
+
 /// Lower a number to a constant of the type, and data that is only a fill to a constant array.
 stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
                              const stablehlo::Type& type);

@@ -19,7 +19,7 @@ std::string Env(const char* name) {
 }
 
 std::string InForm(const Graph& graph, const std::string& form) {
-  if (form == "hlo") return LowerGraph(graph, {}, Platform());
+  if (form == "hlo") return LowerGraphToRead(graph);
   return form == "dot" ? ir::ToDot(graph.roots) : ir::ToText(graph.roots);
 }
 

@@ -13,6 +13,23 @@ from torch_xla.distributed.spmd.linear import (
     apply_xla_patch_to_nn_linear,
     xla_patched_nn_linear_forward,
 )
+from torch_xla.distributed.spmd.manual import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    axis_index,
+    axis_size,
+    disable_manual_sharding,
+    enable_manual_sharding,
+    local_map,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    reduce_scatter,
+    shard_map,
+)
 from torch_xla.distributed.spmd.marking import (
     MarkShardingFunction,
     ShardingSpec,
@@ -37,15 +54,11 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
     wrap_if_sharded,
 )
 
-_MANUAL = "XLA's partitioner places every operation; torch_xla.launch runs replicas by hand"
-
 __getattr__ = missing.getter(
     __name__,
     {
         "annotate_custom_sharding": "mark_sharding",
         "auto_policy": "mark_sharding says how each tensor lies",
-        "disable_manual_sharding": _MANUAL,
-        "enable_manual_sharding": _MANUAL,
         "shard_as": "mark_sharding of both",
     },
 )
@@ -61,14 +74,29 @@ __all__ = [
     "XLAPatchedLinear",
     "XLAShard",
     "XLAShardedTensor",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "apply_backward_optimization_barrier",
     "apply_xla_patch_to_nn_linear",
+    "axis_index",
+    "axis_size",
     "clear_sharding",
+    "disable_manual_sharding",
+    "enable_manual_sharding",
     "get_1d_mesh",
     "get_global_mesh",
+    "local_map",
     "mark_sharding",
     "mark_sharding_with_gradients",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "psum",
+    "reduce_scatter",
     "set_global_mesh",
+    "shard_map",
     "unwrap_sharded_tensor",
     "visualize_sharding",
     "visualize_tensor_sharding",

@@ -19,11 +19,14 @@ PartitionSpec = tuple[tuple[Axis, ...] | Axis | None, ...]
 
 
 class Mesh:
-    """The devices of the process, as a grid of one or more axes.
+    """Devices of the process, as a grid of one or more axes.
+
+    A mesh may have a part of the devices, if their number divides that of all. The others then
+    hold copies, in the same order.
 
     Args:
-        device_ids: The numbers of the devices, from 0 to their count - 1, each once, in row-major
-            order of the grid: a list, or an array of any shape.
+        device_ids: The numbers of the devices, each once, in row-major order of the grid: a list,
+            or an array of any shape.
         mesh_shape: How many devices there are along each axis.
         axis_names: The names of the axes, by which partition specs can speak of them; without
             them they go by their numbers.
@@ -49,10 +52,9 @@ class Mesh:
                 f"Mesh: expected {math.prod(self.mesh_shape)} device_ids, the product of "
                 f"mesh_shape {self.mesh_shape}, got {len(self.device_ids)}"
             )
-        if sorted(self.device_ids.tolist()) != list(range(len(self.device_ids))):
+        if len(set(self.device_ids.tolist())) != len(self.device_ids) or min(self.device_ids) < 0:
             raise ValueError(
-                f"Mesh: expected device_ids with each number from 0 to {len(self.device_ids) - 1} "
-                f"once, got {self.device_ids.tolist()}"
+                "Mesh: expected device_ids from 0 that differ, got {self.device_ids.tolist()}"
             )
         if axis_names is not None:
             axis_names = tuple(axis_names)
@@ -95,22 +97,33 @@ class Mesh:
             The sharding. ``str()`` gives it in XLA's spelling.
 
         Raises:
-            ValueError: An axis does not exist, or occurs twice, or the mesh has not all devices.
+            ValueError: An axis does not exist, or occurs twice, or the process has not the devices.
         """
         axes = axes_by_dimension(self, partition_spec)
-        count = runtime.addressable_runtime_device_count()
-        if self.size() != count:
-            raise ValueError(
-                f"mesh of {self.size()} devices: expected one over all {count} devices of the "
-                "process"
-            )
+        grid = self.all_devices()
         used = [axis for dimension in axes for axis in dimension]
         if not used:
             return _XLAC.Sharding.replicated()
         rest = [axis for axis in range(len(self.mesh_shape)) if axis not in used]
         tiles = [math.prod(self.mesh_shape[axis] for axis in dimension) for dimension in axes]
-        devices = self.get_logical_mesh().transpose(used + rest).reshape(-1)
+        devices = grid.transpose([axis + 1 for axis in used + rest] + [0]).reshape(-1)
         return _XLAC.Sharding.tiled(tiles, devices.tolist())
+
+    def all_devices(self) -> np.ndarray:
+        """Returns all devices of the process as grids of the mesh's shape, the mesh's own first.
+
+        Raises:
+            ValueError: The process has not the devices, or their number is no multiple.
+        """
+        count = runtime.addressable_runtime_device_count()
+        if count % self.size() or max(self.device_ids) >= count:
+            sizes = ", ".join(f"{name!r} of {size}" for name, size in self.shape().items())
+            raise ValueError(
+                f"mesh of the devices {self.device_ids.tolist()} along {sizes}: expected devices "
+                f"of the {count} of the process, and a number of them that divides {count}"
+            )
+        others = [device for device in range(count) if device not in set(self.device_ids.tolist())]
+        return np.array([*self.device_ids.tolist(), *others]).reshape(-1, *self.mesh_shape)
 
     @classmethod
     def from_str(cls, mesh_str: str) -> Mesh | None:

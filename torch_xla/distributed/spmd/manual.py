@@ -1,0 +1,581 @@
+"""Functions that each device runs on its own part of the tensors: ``shard_map``.
+
+Inside, tensors have the shape of a device's part, and what devices exchange is said by the names
+of the mesh's axes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from torch_xla import _XLAC, runtime
+from torch_xla._internal.tensors import is_xla
+from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
+from torch_xla.distributed.spmd.mesh import (
+    Mesh,
+    PartitionSpec,
+    axes_by_dimension,
+    get_global_mesh,
+)
+from torch_xla.distributed.spmd.xla_sharded_tensor import (
+    XLAShardedTensor,
+    unwrap_sharded_tensor,
+    wrap_as_sharded_tensor,
+)
+
+if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
+#: The name of an axis of the mesh, or several: a group then goes along all of them, the first one
+#: varying slowest.
+AxisNames = str | tuple[str, ...]
+
+_ops = torch.ops.torch_xla
+
+
+class _Regions(threading.local):
+    """The regions that this thread is in, from the outermost: each a mesh and its axes' names."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Mesh, tuple[str, ...]]] = []
+
+
+_regions = _Regions()
+
+
+@contextmanager
+def _entered(mesh: Mesh, names: tuple[str, ...]) -> Iterator[None]:
+    _regions.stack.append((mesh, names))
+    try:
+        yield
+    finally:
+        _regions.stack.pop()
+
+
+def _names_of(mesh: Mesh) -> tuple[str, ...]:
+    return mesh.axis_names or tuple(map(str, range(len(mesh.mesh_shape))))
+
+
+def _describe(mesh: Mesh, axes: Sequence[int]) -> str:
+    names = ", ".join(repr(_names_of(mesh)[axis]) for axis in axes)
+    return f"{'axis' if len(axes) == 1 else 'axes'} {names}"
+
+
+# ------------------------------------------------------------------------- collectives
+
+
+class _Axis:
+    """The axes by which a collective goes: the sizes, and the groups of devices."""
+
+    def __init__(self, what: str, axis_name: AxisNames) -> None:
+        if not _regions.stack:
+            raise RuntimeError(f"{what}: expected to be called in a function given to shard_map()")
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        self.mesh = _regions.stack[-1][0]
+        known = [name for _, region in _regions.stack for name in region]
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"{what}: expected the name of an axis of the region, {sorted(set(known))}, "
+                    f"got {name!r}"
+                )
+        if len(set(names)) != len(names) or not names:
+            raise ValueError(f"{what}: expected one axis or several that differ, got {axis_name!r}")
+        numbers = [_names_of(self.mesh).index(name) for name in names]
+        rest = [axis for axis in range(len(self.mesh.mesh_shape)) if axis not in numbers]
+        self.size = math.prod(self.mesh.mesh_shape[axis] for axis in numbers)
+        grid = self.mesh.all_devices()
+        order = [0, *(axis + 1 for axis in rest), *(axis + 1 for axis in numbers)]
+        self.groups: list[int] = grid.transpose(order).reshape(-1).tolist()
+        self.spec = tuple(numbers)
+
+
+class _Collective(torch.autograd.Function):
+    """A collective that is linear, given with the one that takes its gradient back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        kind: str,
+        arguments: Sequence[int],
+        groups: Sequence[int],
+        back: tuple[str, Sequence[int]] | None,
+    ) -> torch.Tensor:
+        ctx.back, ctx.groups, ctx.kind = back, groups, kind
+        return cast(torch.Tensor, _ops.manual_collective(x, kind, arguments, groups))
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        if ctx.back is None:
+            raise NotImplementedError(f"all_reduce: the reduction {ctx.kind!r} has no gradient")
+        kind, arguments = ctx.back
+        back = _ops.manual_collective(grad.contiguous(), kind, arguments, ctx.groups)
+        return back, None, None, None, None
+
+
+def _collective(
+    x: torch.Tensor,
+    axis: _Axis,
+    kind: str,
+    arguments: Sequence[int] = (),
+    back: tuple[str, Sequence[int]] | None = None,
+) -> torch.Tensor:
+    if axis.size == 1 and kind != "ppermute":
+        return x.clone()
+    size = [axis.size]
+    returned = None if back is None else (back[0], [*size, *back[1]])
+    result = _Collective.apply(x, kind, [*size, *arguments], axis.groups, returned)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, result)
+
+
+def _dimension(what: str, x: torch.Tensor, dim: int) -> int:
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"{what}: expected a dimension of {x.dim()}, got {dim}")
+    return dim % x.dim()
+
+
+def _divisible(what: str, x: torch.Tensor, dim: int, axis: _Axis) -> None:
+    if x.shape[dim] % axis.size:
+        raise ValueError(
+            f"{what}: dimension {dim} of size {x.shape[dim]} cannot be split over the "
+            f"{axis.size} devices of {_describe(axis.mesh, axis.spec)}"
+        )
+
+
+def axis_size(axis_name: AxisNames) -> int:
+    """Returns how many devices there are along an axis of the region."""
+    return _Axis("axis_size", axis_name).size
+
+
+def axis_index(axis_name: AxisNames) -> torch.Tensor:
+    """Returns the device's place along an axis: a zero-dim int64 tensor, another on each device."""
+    axis = _Axis("axis_index", axis_name)
+    places = torch.arange(axis.size, device="xla")
+    return _take_apart(places, axis.mesh, (axis.spec,)).reshape(())
+
+
+def all_reduce(x: torch.Tensor, axis_name: AxisNames, op: str = "sum") -> torch.Tensor:
+    """Combines the devices' values along an axis.
+
+    Args:
+        x: The device's value.
+        axis_name: The axis.
+        op: ``sum``, ``mean``, ``max`` or ``min``; the last two have no gradient.
+    """
+    axis = _Axis("all_reduce", axis_name)
+    if op not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"all_reduce: expected op sum, mean, max or min, got {op!r}")
+    if op in ("max", "min"):
+        return _collective(x, axis, op)
+    total = _collective(x, axis, "sum", back=("sum", ()))
+    return total / axis.size if op == "mean" else total
+
+
+def psum(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
+    """Returns the sum of the devices' values along an axis."""
+    return all_reduce(x, axis_name)
+
+
+def pmean(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
+    """Returns the mean of the devices' values along an axis."""
+    return all_reduce(x, axis_name, "mean")
+
+
+def pmax(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
+    """Returns the largest of the devices' values along an axis; without a gradient."""
+    return all_reduce(x, axis_name, "max")
+
+
+def pmin(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
+    """Returns the least of the devices' values along an axis; without a gradient."""
+    return all_reduce(x, axis_name, "min")
+
+
+def all_gather(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Tensor:
+    """Returns the devices' values one after the other along dimension ``dim``."""
+    axis, dim = _Axis("all_gather", axis_name), _dimension("all_gather", x, dim)
+    return _collective(x, axis, "all_gather", [dim], ("reduce_scatter", [dim]))
+
+
+def reduce_scatter(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Tensor:
+    """Returns the device's part, along dimension ``dim``, of the sum of the devices' values."""
+    axis, dim = _Axis("reduce_scatter", axis_name), _dimension("reduce_scatter", x, dim)
+    _divisible("reduce_scatter", x, dim, axis)
+    return _collective(x, axis, "reduce_scatter", [dim], ("all_gather", [dim]))
+
+
+def all_to_all(
+    x: torch.Tensor, axis_name: AxisNames, split_dim: int, concat_dim: int
+) -> torch.Tensor:
+    """Sends a part of ``split_dim`` to each device; joins what comes along ``concat_dim``."""
+    axis = _Axis("all_to_all", axis_name)
+    split, join = (_dimension("all_to_all", x, dim) for dim in (split_dim, concat_dim))
+    _divisible("all_to_all", x, split, axis)
+    return _collective(x, axis, "all_to_all", [split, join], ("all_to_all", [join, split]))
+
+
+def ppermute(
+    x: torch.Tensor, axis_name: AxisNames, perm: Sequence[tuple[int, int]]
+) -> torch.Tensor:
+    """Sends the devices' values along an axis.
+
+    Args:
+        x: The device's value.
+        axis_name: The axis.
+        perm: Pairs of a place along the axis and the place that its value is sent to. A device to
+            which none is sent gets zeros.
+    """
+    axis = _Axis("ppermute", axis_name)
+    pairs = [(int(source), int(target)) for source, target in perm]
+    for ends in zip(*pairs, strict=True):
+        if len(set(ends)) != len(ends) or not all(0 <= end < axis.size for end in ends):
+            raise ValueError(
+                f"ppermute: expected sources and targets from 0 to {axis.size - 1}, the places "
+                f"along {_describe(axis.mesh, axis.spec)}, each once, got {pairs}"
+            )
+    if not pairs:
+        return torch.zeros_like(x)
+    there = [end for pair in pairs for end in pair]
+    back = [end for source, target in pairs for end in (target, source)]
+    return _collective(x, axis, "ppermute", there, ("ppermute", back))
+
+
+# ------------------------------------------------------------------------- regions
+
+
+def _unnamed(mesh: Mesh, spec: PartitionSpec) -> list[int]:
+    used = {axis for axes in axes_by_dimension(mesh, spec) for axis in axes}
+    return [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
+
+
+def _sharding(what: str, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> _XLAC.Sharding:
+    """Returns the sharding of a whole tensor, or of one whose part ``t`` is."""
+    sharding = mesh.get_op_sharding(spec)
+    if len(spec) != t.dim():
+        raise ValueError(
+            f"{what}: expected a partition spec with an entry for each of the {t.dim()} "
+            f"dimensions of the tensor (shape {list(t.shape)}), got {spec}"
+        )
+    return sharding
+
+
+def _check_divisible(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
+    for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
+        count = math.prod(mesh.mesh_shape[axis] for axis in axes)
+        if t.shape[dim] % count:
+            raise ValueError(
+                f"shard_map: dimension {dim} of size {t.shape[dim]} cannot be split over the "
+                f"{count} devices of {_describe(mesh, axes)}"
+            )
+
+
+class _ToLocal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+        ctx.mesh, ctx.spec = mesh, spec
+        sharding = _sharding("shard_map", t, mesh, spec)
+        return cast(torch.Tensor, _ops.to_local(t, sharding.tiles, sharding.devices))
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # Devices that got the same part: the gradient is the sum of theirs.
+        copies = _unnamed(ctx.mesh, ctx.spec)
+        if copies and math.prod(ctx.mesh.mesh_shape[axis] for axis in copies) > 1:
+            names = _names_of(ctx.mesh)
+            with _entered(ctx.mesh, names):
+                grad = psum(grad, tuple(names[axis] for axis in copies))
+        return _put_together(grad, ctx.mesh, ctx.spec), None, None
+
+
+class _ToWhole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+        ctx.mesh, ctx.spec = mesh, spec
+        sharding = _sharding("shard_map", t, mesh, spec)
+        return cast(torch.Tensor, _ops.to_whole(t, sharding.tiles, sharding.devices))
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # Devices whose values stand for the same part share the gradient.
+        local = _take_apart(grad, ctx.mesh, ctx.spec)
+        copies = math.prod(ctx.mesh.mesh_shape[axis] for axis in _unnamed(ctx.mesh, ctx.spec))
+        return local / copies if copies > 1 else local, None, None
+
+
+def _take_apart(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+    _check_divisible(t, mesh, spec)
+    return cast(torch.Tensor, _ToLocal.apply(t, mesh, spec))  # type: ignore[no-untyped-call]
+
+
+def _put_together(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+    return cast(torch.Tensor, _ToWhole.apply(t, mesh, spec))  # type: ignore[no-untyped-call]
+
+
+def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+    """What :func:`_take_apart` is within a region, where devices along the axes hold copies."""
+    _sharding("shard_map", t, mesh, spec)
+    _check_divisible(t, mesh, spec)
+    for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
+        if not axes:
+            continue
+        names = tuple(_names_of(mesh)[axis] for axis in axes)
+        parts = t.unflatten(dim, (axis_size(names), -1))
+        t = parts.index_select(dim, axis_index(names).reshape(1)).squeeze(dim)
+    return t
+
+
+def _all_parts(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+    """What :func:`_put_together` is within a region."""
+    _sharding("shard_map", t, mesh, spec)
+    for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
+        if axes:
+            t = all_gather(t, tuple(_names_of(mesh)[axis] for axis in axes), dim)
+    return t
+
+
+def _check_mode(what: str, mesh: Mesh) -> None:
+    if not runtime.is_spmd():
+        raise RuntimeError(f"{what}: expected SPMD mode; call torch_xla.runtime.use_spmd() first")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"{what}: expected a Mesh, got {type(mesh).__name__}")
+
+
+def _region_names(mesh: Mesh, axis_names: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the axes of a region that begins here."""
+    names = _names_of(mesh)
+    taken = [name for _, region in _regions.stack for name in region]
+    if _regions.stack and _regions.stack[-1][0] != mesh:
+        raise ValueError(
+            f"shard_map: expected the mesh of the region that it is called in, with the axes "
+            f"{_names_of(_regions.stack[-1][0])}, got one with {names}"
+        )
+    if axis_names is None:
+        axis_names = [name for name in names if name not in taken]
+        if not axis_names:
+            raise ValueError(
+                f"shard_map: the region that it is called in has all axes of the mesh, {names}; "
+                "give that one the argument axis_names"
+            )
+    for name in axis_names:
+        if name not in names or name in taken:
+            raise ValueError(
+                f"shard_map: expected axis_names of {[n for n in names if n not in taken]}, the "
+                f"axes that no region has yet, got {name!r}"
+            )
+    return tuple(axis_names)
+
+
+def _check_spec(mesh: Mesh, spec: PartitionSpec, names: tuple[str, ...]) -> None:
+    for axes in axes_by_dimension(mesh, spec):
+        for axis in axes:
+            if _names_of(mesh)[axis] not in names:
+                raise ValueError(
+                    f"shard_map: partition spec {spec}: expected axes of the region, {names}, got "
+                    f"{_names_of(mesh)[axis]!r}"
+                )
+
+
+def _apply(value: Any, spec: Any, convert: Callable[[torch.Tensor, Any], Any]) -> Any:
+    """Converts the tensors of a nested value. A tuple is a spec, for all that is at its place."""
+    if isinstance(spec, dict) and isinstance(value, dict):
+        if spec.keys() != value.keys():
+            raise ValueError(f"shard_map: expected specs of {[*value]}, got {[*spec]}")
+        return {name: _apply(value[name], spec[name], convert) for name in value}
+    if isinstance(spec, list) and isinstance(value, (list, tuple)):
+        if len(spec) != len(value):
+            raise ValueError(f"shard_map: expected {len(value)} specs, got {len(spec)}")
+        return type(value)([_apply(v, s, convert) for v, s in zip(value, spec, strict=True)])
+    if spec is not None and not isinstance(spec, tuple):
+        raise ValueError(
+            "shard_map: expected a partition spec (a tuple), None, or a list or dictionary of them "
+            f"for a value like it, got {spec!r}"
+        )
+
+    def one(t: torch.Tensor) -> Any:
+        if not is_xla(t):
+            raise TypeError(f"shard_map: expected xla tensors, got one on {t.device}")
+        return convert(cast(torch.Tensor, unwrap_sharded_tensor(t)), spec)
+
+    from torch.utils._pytree import tree_map_only
+
+    return tree_map_only(torch.Tensor, one, value)
+
+
+def shard_map(
+    f: Callable[..., Any],
+    mesh: Mesh,
+    in_specs: Sequence[Any],
+    out_specs: Any,
+    axis_names: Sequence[str] | None = None,
+) -> Callable[..., Any]:
+    """Makes a function that each device runs on its parts of the tensors.
+
+    ``f`` sees the parts, as tensors of the parts' shapes, and exchanges what it needs by the names
+    of the mesh's axes: :func:`psum`, :func:`all_gather`, :func:`ppermute` and so on. Nothing is
+    partitioned behind its back, and it may use kernels of a single device. ::
+
+        def product(a, b):  # a: [4, 8], b: [8, 6] on each device
+            return xs.psum(a @ b, "model")
+
+        xs.shard_map(product, mesh, [("data", "model"), ("model", None)], ("data", None))
+
+    Gradients go through it. Tensors that ``f`` uses and that are no arguments are the same on all
+    devices, and so are random numbers. What ``f`` returns along axes that ``out_specs`` does not
+    name has to be the same on their devices.
+
+    A region within a region has the same mesh and other axes; the outer one names its own by
+    ``axis_names``.
+
+    Args:
+        f: The function.
+        mesh: The mesh.
+        in_specs: For each argument a partition spec, whose axes split dimensions into equal parts;
+            for nested arguments one for all tensors in it, or a list or dictionary of them. None
+            stands for the whole tensor on each device.
+        out_specs: The same for the result; a list for several results.
+        axis_names: The axes of the region; all that no region around it has when None. Along the
+            other axes the devices do the same.
+
+    Returns:
+        The function, which takes whole tensors and returns whole tensors.
+
+    Raises:
+        RuntimeError: The process is not in SPMD mode.
+        TypeError: The mesh is none, or an argument no xla tensor.
+        ValueError: A spec does not fit the mesh or a tensor. The message names the axis.
+    """
+    if not isinstance(in_specs, (tuple, list)) or any(isinstance(s, (str, int)) for s in in_specs):
+        raise ValueError(
+            "shard_map: expected in_specs with a partition spec for each argument, such as "
+            f'[("data", None)], got {in_specs!r}'
+        )
+
+    @functools.wraps(f)
+    def mapped(*args: Any) -> Any:
+        _check_mode("shard_map", mesh)
+        if len(args) != len(in_specs):
+            raise ValueError(f"shard_map: expected {len(in_specs)} arguments, got {len(args)}")
+        names = _region_names(mesh, axis_names)
+        inner = bool(_regions.stack)
+
+        def convert(how: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, Any], Any]:
+            def one(t: torch.Tensor, spec: Any) -> torch.Tensor:
+                spec = (None,) * t.dim() if spec is None else spec
+                _check_spec(mesh, spec, names)
+                return how(t, mesh, spec)
+
+            return one
+
+        with _entered(mesh, names):
+            enter = convert(_own_part if inner else _take_apart)
+            parts = [_apply(arg, spec, enter) for arg, spec in zip(args, in_specs, strict=True)]
+            result = f(*parts)
+            return _apply(result, out_specs, convert(_all_parts if inner else _put_together))
+
+    return mapped
+
+
+def enable_manual_sharding(
+    t: torch.Tensor | XLAShardedTensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None
+) -> XLAShardedTensor:
+    """Takes a tensor apart: what is computed from the result, each device computes for itself.
+
+    :func:`disable_manual_sharding` ends that. :func:`shard_map` is both for a function.
+
+    Args:
+        t: An xla tensor.
+        partition_spec: For each dimension the axis over which it is split, into equal parts.
+        mesh: The mesh; that of :func:`set_global_mesh` when None.
+
+    Returns:
+        The device's part, as ``global_tensor`` of the result.
+    """
+    mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
+    _check_mode("enable_manual_sharding", mesh)
+    return wrap_as_sharded_tensor(
+        _take_apart(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
+    )
+
+
+def disable_manual_sharding(
+    t: torch.Tensor | XLAShardedTensor,
+    partition_spec: PartitionSpec,
+    full_shape: Sequence[int],
+    *,
+    mesh: Mesh | None = None,
+) -> XLAShardedTensor:
+    """Puts the devices' parts together; the inverse of :func:`enable_manual_sharding`.
+
+    Args:
+        t: The device's part.
+        partition_spec: As there.
+        full_shape: The shape of the whole.
+        mesh: As there.
+
+    Raises:
+        ValueError: The parts have another whole.
+    """
+    mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
+    _check_mode("disable_manual_sharding", mesh)
+    whole = _put_together(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
+    if tuple(whole.shape) != tuple(full_shape):
+        raise ValueError(
+            f"disable_manual_sharding: the parts make a tensor of shape {list(whole.shape)}, but "
+            f"full_shape is {list(full_shape)}"
+        )
+    return wrap_as_sharded_tensor(whole)
+
+
+def local_map(
+    func: Callable[..., Any],
+    out_placements: Any,
+    in_placements: Sequence[Sequence[Placement] | None],
+    device_mesh: DeviceMesh | Mesh,
+) -> Callable[..., Any]:
+    """:func:`shard_map` by DTensor's placements, as ``torch.distributed.tensor``'s ``local_map``.
+
+    Args:
+        func: The function.
+        out_placements: For each axis of the mesh ``Shard(dim)`` or ``Replicate()``; a tuple of
+            such lists for several results.
+        in_placements: The same for each argument; None for one that is no tensor.
+        device_mesh: The mesh.
+
+    Returns:
+        The function of whole tensors.
+    """
+    mesh = device_mesh if isinstance(device_mesh, Mesh) else to_mesh(device_mesh)
+
+    def spec(t: Any, placements: Sequence[Placement] | None) -> PartitionSpec | None:
+        return None if placements is None else to_partition_spec(t.dim(), None, placements)
+
+    @functools.wraps(func)
+    def mapped(*args: Any) -> Any:
+        specs = [spec(t, placements) for t, placements in zip(args, in_placements, strict=True)]
+        several = isinstance(out_placements, tuple)
+        out: Any = [None] * len(out_placements) if several else None
+
+        def collect(*parts: Any) -> Any:
+            nonlocal out
+            result = func(*parts)
+            if several:
+                out[:] = [spec(t, one) for t, one in zip(result, out_placements, strict=True)]
+            else:
+                out.append(spec(result, out_placements))
+                return [result]
+            return result
+
+        out = out if several else []
+        result = shard_map(collect, mesh, specs, out)(*args)
+        return result if several else result[0]
+
+    return mapped
