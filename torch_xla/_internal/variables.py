@@ -117,6 +117,12 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "0",
             "Start in SPMD mode, as with `torch_xla.runtime.use_spmd()`.",
         ),
+        Variable(
+            "XLA_SHARDY",
+            "flag",
+            "1",
+            "Partition by Shardy, by default where the plugin can; `0`: by GSPMD. [spmd.md](spmd.md).",
+        ),
     ),
     "Replicas": (
         Variable(

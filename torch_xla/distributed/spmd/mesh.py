@@ -54,7 +54,7 @@ class Mesh:
             )
         if len(set(self.device_ids.tolist())) != len(self.device_ids) or min(self.device_ids) < 0:
             raise ValueError(
-                "Mesh: expected device_ids from 0 that differ, got {self.device_ids.tolist()}"
+                f"Mesh: expected device_ids from 0 that differ, got {self.device_ids.tolist()}"
             )
         if axis_names is not None:
             axis_names = tuple(axis_names)
