@@ -1,31 +1,22 @@
 """Manual regions: shard_map, its collectives, and both writers of shardings."""
 
-import functools
+import os
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from testing.processes import start_python
+from testing.processes import run_tests, start_python
 from testing.spmd import in_spmd
 
 import torch_xla
-import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 from torch_xla import _XLAC
 
 pytestmark = pytest.mark.multiprocess
 
-
-def by_both(function):
-    """Runs a test in SPMD mode with each writer of shardings."""
-
-    @functools.wraps(function)
-    def wrapper(shardy):
-        function._by[shardy]()
-
-    function._by = {}
-    return wrapper
+FILES = ["test_spmd.py", "test_spmd_training.py", "test_manual.py"]
 
 
 def mesh_of(*sizes: int, names: str = "xy") -> xs.Mesh:
@@ -39,3 +30,395 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     host = torch.randn(shape)
     return host.clone().requires_grad_(), host.to("xla").requires_grad_()
+
+
+# ------------------------------------------------------------------------- regions
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    assert a.shape == (2, 4)
+    assert b.shape == (4, 6)
+    return xs.psum(a @ b, "y")
+
+
+@in_spmd
+def test_a_product_with_its_gradients():
+    (a, on_a), (b, on_b) = pair(4, 8), pair(8, 6)
+    mapped = xs.shard_map(product, mesh_of(2, 2), [("x", "y"), ("y", None)], ("x", None))
+    expected = (a @ b).sin()
+    expected.sum().backward()
+    for between in (False, True):
+        on_a.grad = on_b.grad = None
+        found = mapped(on_a, on_b).sin()
+        close(found, expected)
+        if between:  # What the backward pass needs of the region is data then.
+            torch_xla.sync()
+        found.sum().backward()
+        torch_xla.sync()
+        close(on_a.grad, a.grad)
+        close(on_b.grad, b.grad)
+
+
+@in_spmd
+def test_collectives_and_their_gradients():
+    mesh = mesh_of(4, names="x")
+    blocks = lambda t: t.chunk(4)  # noqa: E731
+    cases = {
+        "psum": (lambda t: xs.psum(t, "x"), lambda t: torch.cat([sum(blocks(t))] * 4)),
+        "pmean": (lambda t: xs.pmean(t, "x"), lambda t: torch.cat([sum(blocks(t)) / 4] * 4)),
+        "all_gather": (
+            lambda t: xs.all_gather(t, "x", 1),
+            lambda t: torch.cat([torch.cat(blocks(t), 1)] * 4),
+        ),
+        "reduce_scatter": (
+            lambda t: xs.reduce_scatter(t, "x", -1),
+            lambda t: torch.cat(sum(blocks(t)).chunk(4, 1)),
+        ),
+        "all_to_all": (
+            lambda t: xs.all_to_all(t, "x", 1, 0),
+            lambda t: torch.cat(
+                [torch.cat([c.chunk(4, 1)[i] for c in blocks(t)]) for i in range(4)]
+            ),
+        ),
+        "ppermute": (
+            lambda t: xs.ppermute(t, "x", [(0, 2), (3, 0)]),
+            lambda t: torch.cat([blocks(t)[3], blocks(t)[0] * 0, blocks(t)[0], blocks(t)[0] * 0]),
+        ),
+        "axis_index": (
+            lambda t: t * (xs.axis_index("x") + 1),
+            lambda t: torch.cat([c * (i + 1) for i, c in enumerate(blocks(t))]),
+        ),
+    }
+    for name, (ours, theirs) in cases.items():
+        t, on_t = pair(8, 4)
+        expected = theirs(t)
+        weights = torch.randn(expected.shape)
+        found = xs.shard_map(ours, mesh, [("x", None)], ("x", None))(on_t)
+        (found * weights.to("xla")).sum().backward()
+        (expected * weights).sum().backward()
+        try:
+            close(found, expected)
+            close(on_t.grad, t.grad)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+    for op, theirs in (("max", torch.amax), ("min", torch.amin)):
+        t, on_t = pair(8, 4)
+        mapped = xs.shard_map(
+            lambda p, op=op: xs.all_reduce(p, "x", op), mesh, [("x", None)], (None, None)
+        )
+        close(mapped(on_t), theirs(torch.stack(t.chunk(4)), 0))
+        with pytest.raises(NotImplementedError, match=f"reduction '{op}' has no gradient"):
+            mapped(on_t).sum().backward()
+    truths = torch.tensor([True, False, False, False])
+    any_of = xs.shard_map(lambda t: xs.pmax(t, "x"), mesh, [("x",)], (None,))
+    assert any_of(truths.to("xla")).cpu().tolist() == [True]
+
+
+@in_spmd
+def test_axes_together_and_in_other_orders():
+    mesh = xs.Mesh([3, 1, 2, 0], (2, 2), ("x", "y"))
+    t = torch.randn(8, 2)
+    for axes in (("x", "y"), ("y", "x")):
+        for how in (
+            lambda p, axes: xs.all_gather(p, axes),
+            lambda p, axes: xs.psum(
+                p.new_zeros(8, 2).index_copy(
+                    0, xs.axis_index(axes) * 2 + torch.arange(2, device="xla"), p
+                ),
+                axes,
+            ),
+        ):
+            mapped = xs.shard_map(
+                lambda p, how=how, axes=axes: how(p, axes), mesh, [(axes, None)], (None, None)
+            )
+            close(mapped(t.to("xla")), t)
+        whole = xs.shard_map(lambda p: p * 2, mesh, [(axes, None)], (axes, None))
+        close(whole(t.to("xla")), t * 2)
+
+
+@in_spmd
+def test_copies_share_the_gradient():
+    t, on_t = pair(4, 3)
+    mapped = xs.shard_map(
+        lambda p, w: (p * w).sum(0), mesh_of(2, 2), [(None, None), ("x",)], ("x",)
+    )
+    with pytest.raises(ValueError, match="dimension 0 of size 3"):
+        mapped(on_t, torch.ones(3, device="xla"))
+    scale = torch.tensor([1.0, 2.0])
+    mapped = xs.shard_map(lambda p, w: (p * w).sum(0), mesh_of(2, 2), [None, ("x",)], (None,))
+    wide = xs.shard_map(lambda p, w: p.sin() * w, mesh_of(2, 2), [None, ("x",)], ("x", None))
+    found = wide(on_t, scale.to("xla"))
+    found.sum().backward()
+    expected = torch.cat([t.sin() * 1, t.sin() * 2])
+    expected.sum().backward()
+    close(found, expected)
+    close(on_t.grad, t.grad)
+
+
+@in_spmd
+def test_a_region_in_a_region():
+    def outer(t: torch.Tensor) -> torch.Tensor:
+        assert t.shape == (2, 8)
+
+        def inner(part: torch.Tensor) -> torch.Tensor:
+            assert part.shape == (2, 4)
+            return part * (xs.axis_index("y") + 1) + xs.psum(part, ("x", "y")).mean()
+
+        return xs.shard_map(inner, mesh, [(None, "y")], (None, "y"))(t * 2).cos()
+
+    mesh = mesh_of(2, 2)
+    t, on_t = pair(4, 8)
+    found = xs.shard_map(outer, mesh, [("x", None)], ("x", None), axis_names=["x"])(on_t)
+    doubled = t * 2
+    expected = (doubled * torch.tensor([1.0] * 4 + [2.0] * 4) + doubled.mean() * 4).cos()
+    close(found, expected)
+    found.sum().backward()
+    expected.sum().backward()
+    close(on_t.grad, t.grad)
+    with pytest.raises(ValueError, match="has all axes of the mesh"):
+        xs.shard_map(outer, mesh, [("x", None)], ("x", None))(on_t)
+
+
+@in_spmd
+def test_several_regions_and_what_lies_between():
+    mesh, other = mesh_of(2, 2), xs.Mesh([0, 2, 1, 3], (4,), ("ring",))
+    t, on_t = pair(8, 4)
+    first = xs.shard_map(lambda p: xs.psum(p.exp(), "x"), mesh, [("x", "y")], (None, "y"))
+    second = xs.shard_map(
+        lambda p, c: p * c + xs.axis_index("ring"), other, [("ring", None), None], ("ring", None)
+    )
+    middle = first(on_t).softmax(-1)
+    found = second(middle, on_t.mean()).square().sum() + first(on_t * 2).sum()
+    exps = lambda x: x[:4].exp() + x[4:].exp()  # noqa: E731
+    expected = (exps(t).softmax(-1) * t.mean() + torch.arange(4.0)[:, None]).square().sum()
+    expected = expected + exps(t * 2).sum()
+    close(found, expected)
+    found.backward()
+    expected.backward()
+    close(on_t.grad, t.grad)
+
+
+@in_spmd
+def test_nested_arguments_and_results():
+    def both(batch: dict, scale: float) -> list:
+        return [batch["a"] * scale, {"b": xs.psum(batch["b"], "x")}]
+
+    mapped = xs.shard_map(
+        both, mesh_of(4, names="x"), [{"a": ("x", None), "b": ("x",)}, None], [("x", None), (None,)]
+    )
+    a, b = torch.randn(8, 2), torch.arange(4.0)
+    found = mapped({"a": a.to("xla"), "b": b.to("xla")}, 3.0)
+    close(found[0], a * 3)
+    close(found[1]["b"], torch.tensor([6.0]))
+
+
+@in_spmd
+def test_kernels_work_inside():
+    """Attention is one call of each device; outside of regions it is composed."""
+    q, k, v = (torch.randn(4, 4, 16, 8) for _ in range(3))
+    spec = ("x", "y", None, None)
+    attend = xs.shard_map(F.scaled_dot_product_attention, mesh_of(2, 2), [spec] * 3, spec)
+    on = [t.to("xla").requires_grad_() for t in (q, k, v)]
+    found = attend(*on)
+    assert "torch_xla.attention" in _XLAC._get_xla_tensors_hlo([found])
+    close(found, F.scaled_dot_product_attention(q, k, v))
+    found.sum().backward()
+    host = [t.clone().requires_grad_() for t in (q, k, v)]
+    F.scaled_dot_product_attention(*host).sum().backward()
+    for ours, theirs in zip(on, host, strict=True):
+        close(ours.grad, theirs.grad)
+
+
+@in_spmd(alone=True)
+def test_a_step_compiles_once_and_is_replayed():
+    mesh = mesh_of(2, 2)
+    weight, on_weight = pair(8, 8)
+    batches = [torch.randn(4, 8) for _ in range(8)]
+    loss_of = xs.shard_map(
+        lambda x, w: xs.pmean((x @ w).square().mean(), ("x", "y")),
+        mesh,
+        [("x", None), (None, "y")],
+        (),
+    )
+    optimizers = [torch.optim.SGD([w], lr=0.1, momentum=0.9) for w in (weight, on_weight)]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizers[1].zero_grad()
+        loss = loss_of(x, on_weight)
+        loss.backward()
+        optimizers[1].step()
+        return loss.detach()
+
+    compiled = torch_xla.compile(step)
+    programs = []
+    for batch in batches:
+        optimizers[0].zero_grad()
+        expected = (batch @ weight).square().mean()
+        expected.backward()
+        optimizers[0].step()
+        close(compiled(batch.to("xla")), expected)
+        programs.append(met.counter_value("UncachedCompile"))
+    close(on_weight, weight)
+    assert programs[-1] == programs[3]
+
+
+@in_spmd
+def test_a_function_of_torch_compile():
+    t = torch.randn(4, 4)
+    mapped = xs.shard_map(
+        lambda p: xs.psum(p.sin(), "x"), mesh_of(2, 2), [("x", None)], (None, None)
+    )
+    compiled = torch.compile(lambda x: mapped(x) * 2, backend="openxla")
+    for _ in range(2):
+        close(compiled(t.to("xla")), (t[:2].sin() + t[2:].sin()) * 2)
+
+
+@in_spmd
+def test_values_that_leave_a_region_have_no_whole():
+    kept = []
+    t = torch.randn(4, 4).to("xla")
+    spec = [("x", None)]
+    mesh = mesh_of(2, 2)
+    xs.shard_map(lambda p: kept.append(p * 2) or p, mesh, spec, ("x", None))(t)
+    for _ in range(2):  # pending, and as data
+        with pytest.raises(RuntimeError, match="a part on each device and no whole"):
+            kept[0].cpu()
+        torch_xla.sync()
+    # Another region may read it.
+    again = xs.shard_map(lambda p: p + kept[0], mesh, spec, ("x", None))(t)
+    close(again, t.cpu() * 3)
+    with pytest.raises(RuntimeError, match="return it from the region and mark the result"):
+        xs.shard_map(
+            lambda p: xs.mark_sharding(p, mesh, (None, None)) + 1, mesh, spec, ("x", None)
+        )(t).cpu()
+    close(t + 1, t.cpu() + 1)  # and all goes on
+
+
+@in_spmd
+def test_bad_regions():
+    mesh, t = mesh_of(2, 2), torch.zeros(4, 3, device="xla")
+    same = lambda p: p  # noqa: E731
+    for specs, out, message in [
+        ("x", None, "a partition spec for each argument"),
+        ([("z", None)], (None, None), "got 'z'"),
+        (
+            [(None, "y")],
+            (None, None),
+            "dimension 1 of size 3 cannot be split over the 2 devices of axis 'y'",
+        ),
+        ([("x",)], (None, None), "an entry for each of the 2 dimensions"),
+        ([("x", None), None], None, "expected 2 arguments, got 1"),
+        ([("x", None)], [None, None], "expected"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            xs.shard_map(same, mesh, specs, out)(t)
+    for bad, message in [
+        (lambda p: xs.psum(p, "z"), "psum|all_reduce: expected the name of an axis of the region"),
+        (lambda p: xs.ppermute(p, "x", [(0, 1), (1, 1)]), "along axis 'x', each once"),
+        (
+            lambda p: xs.reduce_scatter(p, "x", 1),
+            "size 3 cannot be split over the 2 devices of axis 'x'",
+        ),
+        (lambda p: xs.all_reduce(p, "x", "mul"), "sum, mean, max or min"),
+        (lambda p: xs.all_gather(p, "x", 2), "expected a dimension of 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            xs.shard_map(bad, mesh, [("x", None)], (None, None))(t)
+    with pytest.raises(TypeError, match="expected xla tensors, got one on cpu"):
+        xs.shard_map(same, mesh, [("x", None)], ("x", None))(torch.zeros(4, 3))
+    with pytest.raises(RuntimeError, match="in a function given to shard_map"):
+        xs.psum(t, "x")
+
+
+def test_regions_need_the_mode():
+    with pytest.raises(RuntimeError, match="expected SPMD mode"):
+        xs.shard_map(lambda t: t, mesh_of(2, 2), [("x",)], ("x",))(torch.zeros(4, device="xla"))
+
+
+@in_spmd
+def test_manual_sharding_by_2_9s_names():
+    t, on_t = pair(4, 6)
+    xs.set_global_mesh(mesh_of(2, 2))
+    part = xs.enable_manual_sharding(on_t, ("x", None)).global_tensor
+    assert part.shape == (2, 6)
+    whole = xs.disable_manual_sharding(part.sin(), ("x", None), (4, 6)).global_tensor
+    close(whole, t.sin())
+    whole.sum().backward()
+    t.sin().sum().backward()
+    close(on_t.grad, t.grad)
+    with pytest.raises(ValueError, match=r"shape \[4, 6\], but full_shape is \[4, 7\]"):
+        xs.disable_manual_sharding(part, ("x", None), (4, 7), mesh=mesh_of(2, 2))
+
+
+@in_spmd
+def test_local_map_by_placements():
+    from torch.distributed.tensor import Replicate, Shard
+
+    a, b = torch.randn(4, 8), torch.randn(8, 6)
+    mapped = xs.local_map(
+        product,
+        [Shard(0), Replicate()],
+        ([Shard(0), Shard(1)], [Replicate(), Shard(0)]),
+        mesh_of(2, 2),
+    )
+    close(mapped(a.to("xla"), b.to("xla")), a @ b)
+
+
+# ------------------------------------------------------------------------- meshes
+
+
+@in_spmd
+def test_meshes_over_a_part_of_the_devices():
+    t = torch.randn(4, 6)
+    mesh = xs.Mesh([3, 1], (2,), ("p",))
+    marked = xs.mark_sharding(t.to("xla"), mesh, ("p", None))
+    held = [shard.data for shard in marked.local_shards]
+    torch.testing.assert_close(held[3], t[:2])
+    torch.testing.assert_close(held[1], t[2:])
+    close(marked @ marked.T, t @ t.T)
+    total = xs.shard_map(lambda p: xs.psum(p, "p"), mesh, [("p", None)], (None, None))
+    close(total(t.to("xla")), t[:2] + t[2:])
+    # Several meshes in one program.
+    both = marked + xs.mark_sharding(t.to("xla"), mesh_of(2, 2), (None, "y"))
+    close(both, t * 2)
+
+
+@in_spmd(alone=True, CPU_NUM_DEVICES="6")
+def test_meshes_that_have_no_mesh_in_common():
+    """2 × 3 and 3 × 2 devices: the program is GSPMD's."""
+    t = torch.randn(6, 6)
+    a = xs.mark_sharding(t.to("xla"), xs.Mesh(range(6), (2, 3), ("a", "b")), ("a", "b"))
+    b = xs.mark_sharding(t.to("xla"), xs.Mesh(range(6), (3, 2), ("c", "d")), ("c", "d"))
+    close(a @ b, t @ t)
+    close(a + 1, t + 1)
+
+
+# ------------------------------------------------------------------------- writers
+
+
+@in_spmd
+def test_a_program_has_one_dialect():
+    x = xs.mark_sharding(torch.randn(4, 4).to("xla"), mesh_of(2, 2), ("x", "y"))
+    hlo = _XLAC._get_xla_tensors_hlo([x + 1])
+    shardy = os.environ.get("XLA_SHARDY", "1") == "1"
+    assert ("sdy.mesh" in hlo) == shardy
+    assert ("mhlo.sharding" in hlo) != shardy
+
+
+def test_the_files_of_spmd_pass_under_gspmd():
+    """The plugin's default is Shardy, under which they run as they are."""
+    files = [Path(__file__).with_name(name) for name in FILES]
+    run_tests(*map(str, files), "-k", "not under_gspmd", XLA_SHARDY="0")
+
+
+def test_nothing_is_said_of_a_deprecated_partitioner():
+    script = (
+        "import torch, torch_xla.runtime as xr, torch_xla.distributed.spmd as xs\n"
+        "xr.use_spmd()\n"
+        "mesh = xs.get_1d_mesh('x')\n"
+        "t = xs.mark_sharding(torch.ones(4, 4).to('xla'), mesh, ('x', None))\n"
+        "print((t @ t).sum().item())\n"
+    )
+    result = start_python("-c", script, CPU_NUM_DEVICES="4")
+    assert result.stdout.strip() == "64.0"
+    assert "deprecat" not in result.stderr.lower()
