@@ -97,9 +97,96 @@ bool IsPermutation(std::vector<int64_t> order, size_t size) {
   return order.size() == size;
 }
 
+// An axis of a mesh, or a part of one: `size` places, `stride` devices apart.
+struct AxisPart {
+  int64_t size, stride;
+};
+
+// AxisRefProto: mesh_axis_index = 1, sub_axis_info = 2 (pre_size = 1, size = 2).
+std::optional<AxisPart> ReadAxis(std::string_view text, const std::vector<AxisPart>& axes) {
+  uint64_t index = 0, before = 1, size = 0;
+  ProtoReader reader(text);
+  while (reader.Next()) {
+    if (reader.IsInteger(1)) index = reader.value();
+    if (!reader.IsBytes(2)) continue;
+    ProtoReader part(reader.bytes());
+    while (part.Next()) {
+      if (part.IsInteger(1)) before = part.value();
+      if (part.IsInteger(2)) size = part.value();
+    }
+  }
+  if (!reader.ok() || index >= axes.size()) return std::nullopt;
+  const AxisPart& axis = axes[index];
+  if (size == 0) return axis;
+  const auto covered = static_cast<int64_t>(before * size);
+  if (covered <= 0 || axis.size % covered != 0) return std::nullopt;
+  return AxisPart{static_cast<int64_t>(size), axis.stride * (axis.size / covered)};
+}
+
+// NamedShardingProto, which Shardy's programs may have: mesh = 2 (axes = 1, each with its size = 2;
+// device_ids = 2), dim_shardings = 3 (axes = 1), unreduced_axes = 5, manual_axes = 6.
+std::optional<OutputSharding> ReadNamedSharding(std::string_view text) {
+  std::vector<AxisPart> axes;
+  std::vector<int64_t> devices;
+  std::vector<std::vector<AxisPart>> dimensions;
+  int64_t count = 1;
+  ProtoReader reader(text);
+  while (reader.Next()) {
+    if (reader.IsBytes(2)) {
+      ProtoReader mesh(reader.bytes());
+      while (mesh.Next()) {
+        AppendIntegers(mesh, 2, devices);
+        if (!mesh.IsBytes(1)) continue;
+        ProtoReader axis(mesh.bytes());
+        axes.push_back({1, 1});
+        while (axis.Next()) {
+          if (axis.IsInteger(2)) axes.back().size = static_cast<int64_t>(axis.value());
+        }
+      }
+      for (size_t i = axes.size(); i-- > 0; count *= axes[i].size) axes[i].stride = count;
+    } else if (reader.IsBytes(3)) {
+      dimensions.emplace_back();
+      ProtoReader dimension(reader.bytes());
+      while (dimension.Next()) {
+        if (!dimension.IsBytes(1)) continue;
+        const auto part = ReadAxis(dimension.bytes(), axes);
+        if (!part) return std::nullopt;
+        dimensions.back().push_back(*part);
+      }
+    } else if (reader.IsBytes(5) || reader.IsBytes(6)) {
+      return std::nullopt;
+    }
+  }
+  if (!reader.ok() || (!devices.empty() && static_cast<int64_t>(devices.size()) != count)) {
+    return std::nullopt;
+  }
+  OutputSharding sharding;
+  int64_t tiles = 1;
+  for (const std::vector<AxisPart>& dimension : dimensions) {
+    sharding.tiles.push_back(1);
+    for (const AxisPart& part : dimension) sharding.tiles.back() *= part.size;
+    tiles *= sharding.tiles.back();
+  }
+  if (tiles == 1) return OutputSharding{};
+  std::vector<std::vector<int64_t>> holders(tiles);
+  for (int64_t place = 0; place < count; ++place) {
+    int64_t tile = 0;
+    for (const std::vector<AxisPart>& dimension : dimensions) {
+      for (const AxisPart& part : dimension) {
+        tile = tile * part.size + place / part.stride % part.size;
+      }
+    }
+    holders[tile].push_back(devices.empty() ? place : devices[place]);
+  }
+  for (const std::vector<int64_t>& held : holders) {
+    sharding.devices.insert(sharding.devices.end(), held.begin(), held.end());
+  }
+  return sharding;
+}
+
 // OpSharding: type = 1, tile_assignment_dimensions = 3, tile_assignment_devices = 4,
 // replicate_on_last_tile_dim = 6, last_tile_dims = 8, iota_reshape_dims = 9,
-// iota_transpose_perm = 10.
+// iota_transpose_perm = 10, named_sharding = 14.
 std::optional<OutputSharding> ReadSharding(std::string_view text) {
   constexpr uint64_t kReplicated = 0, kOther = 3;
   uint64_t type = 0;
@@ -108,6 +195,7 @@ std::optional<OutputSharding> ReadSharding(std::string_view text) {
   OutputSharding sharding;
   ProtoReader reader(text);
   while (reader.Next()) {
+    if (reader.IsBytes(14)) return ReadNamedSharding(reader.bytes());
     if (reader.IsInteger(1)) type = reader.value();
     if (reader.IsInteger(6)) copies_last = reader.value() != 0;
     AppendIntegers(reader, 3, sharding.tiles);
