@@ -110,6 +110,8 @@ def _xlac_getattr(name: str) -> Any:
 setattr(_XLAC, "__getattr__", _xlac_getattr)  # noqa: B010  mypy takes it for a method.
 sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
 
+from torch_xla import _ops_names  # noqa: E402, F401  (defines operators)
+
 _plugins.register_plugins()
 _XLAC._init()
 _variables.warn_of_misspelt()

@@ -35,6 +35,7 @@ PROGRAMS = (
     ("train_gpt", 0, ("train_gpt.py",)),
     ("spmd on 4", 1, (SPMD, "--data", "2", "--model", "2")),
     ("spmd on 256", 2, (SPMD, "--data", "64", "--model", "4", "--batch-size", "256")),
+    ("ring attention", 1, ("ring_attention.py", "--plan")),
     ("replica of 4", 1, (REPLICA,)),
     ("replica of 256", 2, (REPLICA, "--batch-size", "4", "--epochs", "1")),
 )

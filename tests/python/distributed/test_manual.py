@@ -10,6 +10,7 @@ from testing.processes import run_tests, start_python
 from testing.spmd import in_spmd
 
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 from torch_xla import _XLAC
@@ -218,11 +219,11 @@ def test_kernels_work_inside():
     q, k, v = (torch.randn(4, 4, 16, 8) for _ in range(3))
     spec = ("x", "y", None, None)
     attend = xs.shard_map(F.scaled_dot_product_attention, mesh_of(2, 2), [spec] * 3, spec)
-    on = [t.to("xla").requires_grad_() for t in (q, k, v)]
-    found = attend(*on)
+    found = attend(*(t.to("xla") for t in (q, k, v)))
     assert "torch_xla.cpu_attention" in _XLAC._get_xla_tensors_hlo([found])
     close(found, F.scaled_dot_product_attention(q, k, v))
-    found.sum().backward()
+    on = [t.to("xla").requires_grad_() for t in (q, k, v)]
+    attend(*on).sum().backward()
     host = [t.clone().requires_grad_() for t in (q, k, v)]
     F.scaled_dot_product_attention(*host).sum().backward()
     for ours, theirs in zip(on, host, strict=True):
@@ -362,6 +363,19 @@ def test_local_map_by_placements():
         mesh_of(2, 2),
     )
     close(mapped(a.to("xla"), b.to("xla")), a @ b)
+
+
+@in_spmd
+def test_operators_of_2_9s_graphs():
+    t = torch.randn(4, 4)
+    spec = str(("x", None))
+    marked = torch.ops.xla.dynamo_mark_sharding(t.to("xla"), range(4), [2, 2], "('x', 'y')", spec)
+    assert _XLAC._get_xla_sharding_spec(marked).startswith("{devices=[2,1,2]0,1,2,3")
+    close(torch.ops.xla.dynamo_set_buffer_donor_(marked, True), t)
+    with pytest.raises(NotImplementedError, match="composites"):
+        torch.ops.xla.mark_tensor(marked, "gelu", 0, "1", True)
+    with pytest.raises(AttributeError, match=r"torch_xla.device_count\(\)"):
+        xm.xla_device_count  # noqa: B018
 
 
 # ------------------------------------------------------------------------- meshes

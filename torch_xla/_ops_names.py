@@ -1,0 +1,55 @@
+"""Operators of torch_xla 2.9's graphs, in terms of what is here: ``torch.ops.xla``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import torch
+
+_library = torch.library.Library("xla", "FRAGMENT")
+_library.define("dynamo_set_buffer_donor_(Tensor(a!) t, bool donor) -> Tensor(a!)")
+_library.define(
+    "dynamo_mark_sharding(Tensor input, int[] device_ids, int[] mesh_shape, str axis_names, "
+    "str partition_spec) -> Tensor"
+)
+_library.define(
+    "mark_tensor(Tensor x, str name, int pos, str id, bool is_input, Any? attr=None) -> Tensor"
+)
+
+
+def _set_buffer_donor(t: torch.Tensor, donor: bool) -> torch.Tensor:
+    # Buffers that nothing can read any more are donated without being told.
+    return t
+
+
+def _mark_sharding(
+    input: torch.Tensor,
+    device_ids: Sequence[int],
+    mesh_shape: Sequence[int],
+    axis_names: str,
+    partition_spec: str,
+) -> torch.Tensor:
+    from torch_xla.distributed.spmd.marking import mark_sharding_with_gradients
+    from torch_xla.distributed.spmd.mesh import Mesh
+
+    names = ast.literal_eval(axis_names) if axis_names not in ("", "None") else None
+    mesh = Mesh(list(device_ids), tuple(mesh_shape), names)
+    return mark_sharding_with_gradients(input, mesh, ast.literal_eval(partition_spec))
+
+
+def _mark_tensor(
+    x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: object = None
+) -> torch.Tensor:
+    raise NotImplementedError(
+        f"torch.ops.xla.mark_tensor: composites ({name!r}) are not in this package; an operator of "
+        "one's own (torch_xla.library) stands for a pattern (see docs/migration.md)"
+    )
+
+
+for _name, _function in {
+    "dynamo_set_buffer_donor_": _set_buffer_donor,
+    "dynamo_mark_sharding": _mark_sharding,
+    "mark_tensor": _mark_tensor,
+}.items():
+    _library.impl(_name, _function, "CompositeImplicitAutograd")
