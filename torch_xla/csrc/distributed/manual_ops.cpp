@@ -21,10 +21,9 @@ std::atomic<bool> has_manual_ops{false};
 constexpr std::array kSharded{ir::ArgSpec{"self", ir::ArgKind::kTensor},
                               ir::ArgSpec{"tiles", ir::ArgKind::kIntList},
                               ir::ArgSpec{"devices", ir::ArgKind::kIntList}};
-constexpr std::array kExchanged{ir::ArgSpec{"self", ir::ArgKind::kTensor},
-                                ir::ArgSpec{"kind", ir::ArgKind::kString},
-                                ir::ArgSpec{"arguments", ir::ArgKind::kIntList},
-                                ir::ArgSpec{"groups", ir::ArgKind::kIntList}};
+constexpr std::array kExchanged{
+    ir::ArgSpec{"self", ir::ArgKind::kTensor}, ir::ArgSpec{"kind", ir::ArgKind::kString},
+    ir::ArgSpec{"arguments", ir::ArgKind::kIntList}, ir::ArgSpec{"groups", ir::ArgKind::kIntList}};
 
 /// Programs for several devices do not get here: they have the operation as the edge of a region.
 void LowerAlone(LoweringContext& cx, const ir::Node& node) {
@@ -70,8 +69,7 @@ void LowerCollective(LoweringContext& cx, const ir::Node& node) {
     }
     const bool truths = x.element() == lowering::ElementType::kPred;
     const auto op = kind == "max"   ? truths ? stablehlo::ReduceOp::kOr : stablehlo::ReduceOp::kMax
-                    : kind == "min" ? truths ? stablehlo::ReduceOp::kAnd
-                                             : stablehlo::ReduceOp::kMin
+                    : kind == "min" ? truths ? stablehlo::ReduceOp::kAnd : stablehlo::ReduceOp::kMin
                                     : stablehlo::ReduceOp::kAdd;
     return AllReduce({x}, groups, op, channel)[0];
   };
@@ -147,9 +145,8 @@ ir::Value ManualCollective(const ir::Value& local, std::string_view kind,
   writer.IntList(arguments);
   writer.IntList(groups);
   const ir::ShapeRef shape = local.shape();
-  return lazy::MakeNode(
-      &kManualCollective, {local}, std::move(words),
-      ir::GetShape(shape->dtype, CollectiveDims(kind, arguments, shape->dims)));
+  return lazy::MakeNode(&kManualCollective, {local}, std::move(words),
+                        ir::GetShape(shape->dtype, CollectiveDims(kind, arguments, shape->dims)));
 }
 
 const Sharding* ShardingNamed(const ir::Node& node) {

@@ -316,12 +316,11 @@ std::vector<Value> ShardingWriter::Call(stablehlo::Builder& builder, std::string
                     results.size() > 1 ? Cat(":", results.size()) : "", " = func.call @", function,
                     "(", names, ") : (", types, ") -> ", ShapesAndReturn(results),
                     "\n      sdy.return ", returned, " : ", stablehlo::TypeNames(results), "\n");
-  return builder.Op(
-      "sdy.manual_computation", operands, wholes,
-      Cat("in_shardings = ", list(in, [&](size_t i) { return operands[i].rank(); }),
-          ", out_shardings = ", list(out, [&](size_t i) { return wholes[i].rank(); }),
-          ", manual_axes = #sdy<manual_axes{", axes, "}>"),
-      {&region, 1});
+  return builder.Op("sdy.manual_computation", operands, wholes,
+                    Cat("in_shardings = ", list(in, [&](size_t i) { return operands[i].rank(); }),
+                        ", out_shardings = ", list(out, [&](size_t i) { return wholes[i].rank(); }),
+                        ", manual_axes = #sdy<manual_axes{", axes, "}>"),
+                    {&region, 1});
 }
 
 }  // namespace torch_xla::distributed

@@ -91,9 +91,9 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   };
   for (size_t i = 0; i < data.size(); ++i) {
     const stablehlo::Type type = cx.Physical(graph.data[i]->shape());
-    cx.SetLeaf(*graph.order[graph.data_positions[i]],
-               num_devices > 1 ? writer.FromEdge(data[i], type, *graph.data[i]->sharding())
-                               : data[i]);
+    cx.SetLeaf(
+        *graph.order[graph.data_positions[i]],
+        num_devices > 1 ? writer.FromEdge(data[i], type, *graph.data[i]->sharding()) : data[i]);
   }
   cx.SetGraph(graph.order, graph.roots);
   auto numbers_of = [&](uint32_t position) {

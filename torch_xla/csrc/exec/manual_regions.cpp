@@ -130,8 +130,7 @@ void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_
       return;
     stablehlo::Value lowered = part.Lowered(value);
     if (lowered.rank() == 0) lowered = stablehlo::Reshape(lowered, {1});
-    hand_on(value.node.get(), value.index, stablehlo::ComputedForm(lowered),
-            *distributed::Local());
+    hand_on(value.node.get(), value.index, stablehlo::ComputedForm(lowered), *distributed::Local());
   };
   for (size_t i = 0; i < graph_.order.size(); ++i) {
     if (std::binary_search(positions.begin(), positions.end(), static_cast<uint32_t>(i))) continue;
@@ -139,8 +138,7 @@ void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_
   }
   for (const ir::Value& root : graph_.roots) note(root);
   if (results.empty()) return;  // nobody reads them
-  const std::string function =
-      cx.builder().AddFunctions(builder.Finish(results, "region"));
+  const std::string function = cx.builder().AddFunctions(builder.Finish(results, "region"));
   std::vector<stablehlo::Type> types = stablehlo::TypesOf(results);
   const std::vector<stablehlo::Value> wholes =
       writer.Call(cx.builder(), function, operands, in, types, out);
@@ -156,8 +154,8 @@ bool Probe() {
   stablehlo::Builder builder;
   builder.SetPartitions(devices);
   const Sharding& replicated = *Sharding::Replicated();
-  const stablehlo::Value x = builder.Parameter({runtime::ElementType::kF32, {devices}},
-                                               writer->Attribute(replicated, 1));
+  const stablehlo::Value x =
+      builder.Parameter({runtime::ElementType::kF32, {devices}}, writer->Attribute(replicated, 1));
   const stablehlo::Type part{runtime::ElementType::kF32, {1}};
   const std::string function = builder.Function(
       "part", std::span(&part, 1),
@@ -187,8 +185,7 @@ bool Probe() {
 }  // namespace
 
 bool PartitionsByShardy() {
-  static const bool by_shardy =
-      std::getenv("XLA_SHARDY") ? debug::EnvFlag("XLA_SHARDY") : Probe();
+  static const bool by_shardy = std::getenv("XLA_SHARDY") ? debug::EnvFlag("XLA_SHARDY") : Probe();
   return by_shardy;
 }
 

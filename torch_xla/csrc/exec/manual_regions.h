@@ -36,7 +36,7 @@ class ManualRegions {
 
  private:
   const Graph& graph_;
-  std::vector<int> stages_;                                // by position
+  std::vector<int> stages_;  // by position
   std::unordered_map<const ir::Node*, uint32_t> position_of_;
   std::vector<bool> local_;  // by position
 };

@@ -44,8 +44,8 @@ at::Tensor ToWholeMeta(const at::Tensor& self, c10::IntArrayRef tiles, c10::IntA
   return at::empty(dims, self.options());
 }
 
-at::Tensor CollectiveMeta(const at::Tensor& self, c10::string_view kind,
-                          c10::IntArrayRef arguments, c10::IntArrayRef) {
+at::Tensor CollectiveMeta(const at::Tensor& self, c10::string_view kind, c10::IntArrayRef arguments,
+                          c10::IntArrayRef) {
   return at::empty(distributed::CollectiveDims(kind, arguments, self.sizes()), self.options());
 }
 

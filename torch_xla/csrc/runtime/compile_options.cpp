@@ -40,8 +40,8 @@ std::string_view CapitalizeBool(std::string_view value) {
 
 }  // namespace
 
-std::string EncodeCompileOptions(const CompileOptions& options,
-                                 std::span<const int64_t> device_ids, bool shardy) {
+std::string EncodeCompileOptions(const CompileOptions& options, std::span<const int64_t> device_ids,
+                                 bool shardy) {
   const int64_t num_replicas =
       options.across_processes ? static_cast<int64_t>(device_ids.size()) : options.num_replicas;
   ProtoWriter build_options;  // ExecutableBuildOptionsProto

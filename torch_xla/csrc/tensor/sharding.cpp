@@ -98,9 +98,10 @@ Sharding::Tile Sharding::TileOf(int64_t device, c10::IntArrayRef dims) const {
     tile.copy = device;
     return tile;
   }
-  TORCH_CHECK(!devices_.empty(),
-              "a value of a manual region (shard_map) has a part on each device and no whole: return "
-              "it from the region with an entry of out_specs to read it");
+  TORCH_CHECK(
+      !devices_.empty(),
+      "a value of a manual region (shard_map) has a part on each device and no whole: return "
+      "it from the region with an entry of out_specs to read it");
   const std::vector<int64_t> tile_dims = TileDims(dims);
   const auto found = std::find(devices_.begin(), devices_.end(), device);
   TORCH_INTERNAL_ASSERT(found != devices_.end(), text_, " has no device ", device);
