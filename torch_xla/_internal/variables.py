@@ -121,7 +121,8 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "XLA_SHARDY",
             "flag",
             "1",
-            "Partition by Shardy, by default where the plugin can; `0`: by GSPMD. [spmd.md](spmd.md).",
+            "Partition by Shardy, by default where the plugin can; `0`: by GSPMD. "
+            "[spmd.md](spmd.md).",
         ),
     ),
     "Replicas": (
