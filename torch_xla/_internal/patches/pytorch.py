@@ -42,7 +42,7 @@ from torch_xla._internal.device import (
 from torch_xla._internal.device import (
     module as device_module,
 )
-from torch_xla._internal.patches import accelerator
+from torch_xla._internal.patches import accelerator, replica_mesh
 from torch_xla._internal.tensors import is_xla
 
 _MARK = "_torch_xla_replaces"
@@ -404,34 +404,7 @@ def _replace_stream_of_dynamo() -> None:
             setattr(sys.modules[name], "get_current_stream", function)  # noqa: B010
 
 
-# ------------------------------------------------------- what the replicas have not
-
-
-_NO_GROUPS = (
-    "a DeviceMesh of xla has no process groups, which fully_shard, DTensor and parallelize_module "
-    "ask for. In SPMD mode (torch_xla.runtime.use_spmd(), one process, no launcher) "
-    "distribute_tensor and mark_sharding work; replicas shard parameters with "
-    "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel, and make groups with "
-    "torch.distributed.new_group"
-)
-
-
-def _get_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_group(self: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
-        if self.device_type == "xla" and not hasattr(self, "_dim_group_names"):
-            raise RuntimeError(_NO_GROUPS)
-        return original(self, *args, **kwargs)
-
-    return get_group
-
-
-class _NoCoordinate:
-    """What a mesh finds under the name of an attribute that PyTorch gives to those with groups."""
-
-    def __get__(self, mesh: DeviceMesh | None, owner: Any) -> Any:
-        if mesh is None:
-            return self
-        raise RuntimeError(_NO_GROUPS)
+# ------------------------------------------------------- replicas
 
 
 def _sync_batch_norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -478,8 +451,6 @@ def apply() -> None:
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
-    _replace(DeviceMesh, "get_group", _get_group)
-    if not hasattr(DeviceMesh, "_coordinate_on_dim"):
-        setattr(DeviceMesh, "_coordinate_on_dim", _NoCoordinate())  # noqa: B010
+    _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
     _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from torch_xla import _XLAC
+from torch_xla._internal.patches import replica_mesh
 from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 from torch_xla.distributed.spmd.marking import mark_sharding
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
@@ -18,12 +20,24 @@ if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
     from torch.distributed.tensor.placement_types import Placement
 
 
+def _api() -> Any:
+    from torch.distributed.tensor import _api
+
+    return _api
+
+
+def _is_of_replicas(device_mesh: DeviceMesh) -> bool:
+    return hasattr(device_mesh, "_dim_group_names")
+
+
 def xla_distribute_tensor(
     tensor: torch.Tensor,
     device_mesh: DeviceMesh,
     placements: Sequence[Placement] | None = None,
-) -> XLAShardedTensor:
+) -> torch.Tensor:
     """Distributes a tensor over the devices; ``torch.distributed.tensor.distribute_tensor``.
+
+    Over the replicas of a mesh with groups that is PyTorch's own, and the result a ``DTensor``.
 
     Args:
         tensor: A tensor of any shape. One that is not on xla is sent there.
@@ -38,6 +52,13 @@ def xla_distribute_tensor(
         ValueError: The mesh or the placements do not fit.
         RuntimeError: The process is not in SPMD mode, or the tensor is marked otherwise.
     """
+    if _is_of_replicas(device_mesh):
+        # PyTorch's function, whose branch leads here, hands on three of its arguments.
+        caller = sys._getframe(1)
+        given = caller.f_locals if caller.f_code is _api().distribute_tensor.__code__ else {}
+        source = {"src_data_rank": given["src_data_rank"]} if "src_data_rank" in given else {}
+        distribute = replica_mesh.without_branch(_api().distribute_tensor)
+        return distribute(tensor, device_mesh, placements, **source)
     mesh = to_mesh(device_mesh)
     spec = to_partition_spec(tensor.dim(), device_mesh, placements)
     if tensor.device.type != "xla":
@@ -55,6 +76,8 @@ def xla_distribute_module(
 ) -> nn.Module:
     """Distributes a module's parameters; ``torch.distributed.tensor.distribute_module``.
 
+    Over the replicas of a mesh with groups that is PyTorch's own.
+
     Args:
         module: The module. It is moved to xla.
         device_mesh: A mesh of device type xla over all devices.
@@ -70,6 +93,9 @@ def xla_distribute_module(
     """
     if device_mesh is None:
         raise ValueError("xla_distribute_module: expected a DeviceMesh, got None")
+    if _is_of_replicas(device_mesh):
+        distribute = replica_mesh.without_branch(_api().distribute_module)
+        return distribute(module, device_mesh, partition_fn, input_fn, output_fn)
     mesh = to_mesh(device_mesh)
     module.to("xla")
     if partition_fn is not None:
