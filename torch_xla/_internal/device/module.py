@@ -39,6 +39,7 @@ from torch_xla._internal.plugins import device_counts
 from torch_xla._internal.tensors import is_xla
 
 SEED_MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15  # By how much a draw moves the state: NextRngState in tensor/rng.h.
 
 _in_bad_fork = False
 
@@ -144,29 +145,32 @@ def get_rng_state(device: Device = None) -> torch.Tensor:
     """Returns the state of the device's random number generator.
 
     Returns:
-        A CPU tensor of shape ``[8]`` and dtype ``uint8``: the state's little-endian bytes.
+        A CPU tensor of shape ``[16]`` and dtype ``uint8``: a state and a count of draws after it,
+        here zero, as little-endian bytes. DTensor adds to the count what the other shards draw.
     """
     state = _XLAC._xla_get_rng_seed(_rng_device(device)) & SEED_MASK
-    return torch.tensor(list(state.to_bytes(8, "little")), dtype=torch.uint8)
+    return torch.tensor(list(state.to_bytes(16, "little")), dtype=torch.uint8)
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
     """Sets the state of the device's random number generator.
 
     Args:
-        new_state: What :func:`get_rng_state` returned: shape ``[8]``, dtype ``uint8``.
+        new_state: What :func:`get_rng_state` returned: shape ``[16]``, dtype ``uint8``; or
+            ``[8]``, the state alone.
         device: The device whose state is set.
 
     Raises:
         ValueError: ``new_state`` has another shape or dtype.
     """
-    if new_state.dtype != torch.uint8 or new_state.shape != (8,):
+    if new_state.dtype != torch.uint8 or new_state.shape not in ((8,), (16,)):
         raise ValueError(
-            "set_rng_state(): expected `new_state` of shape [8] and dtype torch.uint8, got "
+            "set_rng_state(): expected `new_state` of shape [16] and dtype torch.uint8, got "
             f"{list(new_state.shape)} and {new_state.dtype}"
         )
-    state = int.from_bytes(bytes(new_state.tolist()), "little")
-    _XLAC._xla_set_rng_seed(state, _rng_device(device))
+    data = bytes(new_state.tolist())
+    state, draws = (int.from_bytes(part, "little") for part in (data[:8], data[8:]))
+    _XLAC._xla_set_rng_seed((state + draws * _STEP) & SEED_MASK, _rng_device(device))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -28,6 +28,32 @@ class Stream(torch.Stream):
         index = torch.device(device_name(device)).index
         return super().__new__(cls, stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
 
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Returns the event, a new one when None, after recording it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: torch.Event) -> None:
+        """Does nothing: later work of the one stream runs after earlier work."""
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        """Does nothing: there is one stream."""
+
+    def synchronize(self) -> None:
+        """Launches what was traced and waits for the device."""
+        _wait(str(self.device))
+
+    def query(self) -> bool:
+        """Returns True, after waiting: PJRT's queue cannot be asked."""
+        self.synchronize()
+        return True
+
+
+def _wait(device: str) -> None:
+    sync()
+    _XLAC._xla_wait_device_ops([device])
+
 
 def default_stream(device: Device = None) -> Stream:
     """Returns the one stream of a device."""
@@ -69,38 +95,41 @@ class stream(contextlib.AbstractContextManager[Any]):  # noqa: N801 - named as i
             _XLAC._xla_set_default_device(self._previous)
 
 
-class Event:
+class Event(torch.Event):
     """A point in a device's queue.
 
-    What is traced is launched by :meth:`record`, as a mark between kernels would be in eager mode.
+    What is traced is launched when somebody asks for the event, not by :meth:`record`, so that a
+    program that orders its streams by events keeps its graph whole.
 
     Args:
-        enable_timing: Whether :meth:`elapsed_time` is asked for: :meth:`record` then waits.
+        enable_timing: Whether :meth:`elapsed_time` is asked for: :meth:`record` then launches
+            what is traced, and waits.
         blocking: Not used: waiting never spins.
         interprocess: Not supported.
     """
 
-    def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> None:
+    def __new__(  # noqa: D102
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Event:
         if interprocess:
             raise ValueError("Event(): interprocess events are not supported on xla")
+        self = super().__new__(cls, "xla")
         self._timing = enable_timing
-        self._device: str | None = None
+        self._recorded_on: str | None = None
         self._time: float | None = None
+        return self
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Launches what was traced on the stream's device, the current one when None."""
-        self._device = _XLAC._xla_get_default_device() if stream is None else str(stream.device)
-        sync()
+        """Marks the end of what the program has said so far for the stream's device."""
+        self._recorded_on = _XLAC._xla_get_default_device() if stream is None else str(stream.device)
         if self._timing:
             self.synchronize()
             self._time = time.perf_counter()
 
     def synchronize(self) -> None:
-        """Waits for the work before the mark, and for what was launched on the device since."""
-        if self._device is not None:
-            _XLAC._xla_wait_device_ops([self._device])
+        """Waits for the work before the mark, and for what the device was given since."""
+        if self._recorded_on is not None:
+            _wait(self._recorded_on)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Does nothing: later work of the one stream runs after earlier work."""

@@ -3,6 +3,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "aten/generator.h"
+#include "exec/executor.h"
 #include "tensor/device.h"
 
 namespace torch_xla::aten {
@@ -30,7 +31,43 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
+    return getStream(device);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
+    return getStream(device);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  bool queryStream(const c10::Stream& stream) const override {
+    synchronizeStream(stream);
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    synchronizeDevice(stream.device_index());
+  }
+  // Launches what is traced: the program cannot see that it has not been.
+  void synchronizeDevice(c10::DeviceIndex device) const override {
+    if (lazy::ClientCreated()) lazy::SyncDevice(device, /*wait=*/true);
+  }
+  // An event knows its device alone, as a number that is not null: of one queue later work follows
+  // earlier work, so nothing needs a mark in it, and recording may not cut the graph.
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
+              c10::EventFlag flag) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(flag != c10::EventFlag::BACKEND_DEFAULT,
+                                "torch.Event on xla takes no time: use torch.xla.Event, whose "
+                                "record() waits for the device if it has enable_timing");
+    *event = reinterpret_cast<void*>(static_cast<uintptr_t>(stream.device_index()) + 1);
+  }
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* event) const override {
+    synchronizeEvent(event);
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event == nullptr) return;
+    synchronizeDevice(static_cast<c10::DeviceIndex>(reinterpret_cast<uintptr_t>(event) - 1));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return CountDevices(); }
 };
 
