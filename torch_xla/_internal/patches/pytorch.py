@@ -407,6 +407,16 @@ def _replace_stream_of_dynamo() -> None:
 # ------------------------------------------------------- replicas
 
 
+def _resize_storage(original: Callable[..., Any]) -> Callable[..., Any]:
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if self.device.type != "xla":
+            return cast(torch.UntypedStorage, original(self, size))
+        _XLAC._xla_resize_storage(self, size)
+        return self
+
+    return resize_
+
+
 def _sync_batch_norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
         if is_xla(input) and self.training and dist.is_initialized():
@@ -451,6 +461,7 @@ def apply() -> None:
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
+    _replace(torch.UntypedStorage, "resize_", _resize_storage)
     _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
     _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "aten/bridge.h"
 #include "aten/tensor_impl.h"
 #include "exec/transfer.h"
 #include "tensor/device.h"
@@ -176,6 +177,17 @@ at::Tensor BytesOf(const c10::Storage& host, const at::Tensor& block) {
 }
 
 }  // namespace
+
+void ResizeStorage(const c10::Storage& storage, int64_t bytes) {
+  const lazy::StoragePtr root = RootOf(storage, c10::ScalarType::Byte, {});
+  const ir::ShapeRef shape = root->shape();
+  const auto size = static_cast<int64_t>(c10::elementSize(shape->dtype));
+  TORCH_CHECK_VALUE(bytes >= 0 && bytes % size == 0, "UntypedStorage.resize_: expected a multiple ",
+                    "of the ", size, " bytes of an element of ", shape->dtype, ", got ", bytes);
+  const auto options = at::TensorOptions().dtype(shape->dtype).device(storage.device());
+  root->Assign(GetIrValue(at::empty({bytes / size}, options)));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+}
 
 void WriteToStorage(const at::Tensor& block, const at::Tensor& source) {
   const auto [root, host] = Behind(block);

@@ -160,6 +160,9 @@ void BindExecution(py::module_& m) {
         return aten::StorageFromHost(std::move(host), Ordinal(device));
       },
       NoGil());
+  m.def(
+      "_xla_resize_storage",
+      [](at::Storage storage, int64_t bytes) { aten::ResizeStorage(storage, bytes); }, NoGil());
 }
 
 }  // namespace torch_xla::python
