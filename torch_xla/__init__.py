@@ -95,6 +95,7 @@ from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # no
 from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
 from torch_xla._internal.plugins import finder as _plugins  # noqa: E402
 from torch_xla._internal.replicas import replication as _replication  # noqa: E402
+from torch_xla._internal.replicas import fsdp_operators as _fsdp_operators  # noqa: E402
 from torch_xla._internal.replicas import spmd_mode as _spmd_mode  # noqa: E402
 
 
@@ -142,6 +143,7 @@ _storage_location.register()
 _torch_patches.apply()
 _auto_step.register()
 _spmd_mode.register()
+_fsdp_operators.register()
 _replication.register(_create_group)
 _higher_order.register()
 _accelerate_state.register()

@@ -93,6 +93,11 @@ def check(results: list[dict[str, Any]], name: str, tolerance: float = 1e-5) -> 
         found, expected = of_rank[name]["xla"], of_rank[name]["cpu"]
         for kind, value in (("xla", found), ("cpu", expected)):
             assert not isinstance(value, Exception), f"rank {rank} on {kind}: {value}"
-        torch.testing.assert_close(
-            found, expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{rank}: {text}"
-        )
+        leaves, places = pytree.tree_flatten(expected)
+        found_leaves, found_places = pytree.tree_flatten(found)
+        assert found_places == places, f"rank {rank}: {found} is not like {expected}"
+        for value, other in zip(found_leaves, leaves, strict=True):
+            if isinstance(other, torch.Tensor):
+                torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance)
+            else:
+                assert value == other, f"rank {rank}: {value}, on the CPU {other}"
