@@ -77,6 +77,7 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
         if {tensor.device.type for tensor in _leaves(args)} != {"cpu"}:
             return method(self, *args, **kwargs)
+        sync()  # This may wait for members that wait for what is traced here.
         return cast(Work, getattr(self._host(), method.__name__)(*args, **kwargs))
 
     return collective

@@ -170,7 +170,9 @@ for dim in (0, 1):
     )
     cases.add(
         f"reduce_scatter_tensor_{dim}",
-        waited(lambda d, g, dim=dim: [functional.reduce_scatter_tensor(own(d, 4, 8), "sum", dim, g)]),
+        waited(
+            lambda d, g, dim=dim: [functional.reduce_scatter_tensor(own(d, 4, 8), "sum", dim, g)]
+        ),
         (2, 4),
     )
     cases.add(
@@ -242,9 +244,7 @@ cases.add(
 )
 cases.add(
     "all_gather_coalesced",
-    waited(
-        lambda d, g: functional.all_gather_into_tensor_coalesced([own(d, 3), own(d, 2, 2)], g)
-    ),
+    waited(lambda d, g: functional.all_gather_into_tensor_coalesced([own(d, 3), own(d, 2, 2)], g)),
     (2, 4),
 )
 cases.add(
@@ -258,11 +258,7 @@ cases.add(
 )
 cases.add(
     "permute",
-    waited(
-        lambda d, g: [
-            functional.permute_tensor(own(d, 3), [*range(1, size_of(g)), 0], g)
-        ]
-    ),
+    waited(lambda d, g: [functional.permute_tensor(own(d, 3), [*range(1, size_of(g)), 0], g)]),
     (2, 4),
 )
 

@@ -14,9 +14,7 @@ import torch.distributed._functional_collectives as functional
 from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import torch_xla
 import torch_xla.core.functions as xf
@@ -521,22 +519,9 @@ def test_objects(tmp_path):
 
 def run_what_replicas_have_not() -> None:
     device = start()
-    mesh = init_device_mesh("xla", (2,))
     x = torch.zeros(2, 2, device=device)
-    model = nn.Linear(2, 2).to(device)
-    for call in (
-        lambda: xs.mark_sharding(x, xs.Mesh([0], (1,)), (0, None)),
-        lambda: distribute_tensor(x, mesh, [Shard(0)]),
-        lambda: distribute_module(model, mesh),
-        lambda: parallelize_module(model, mesh, ColwiseParallel()),
-        lambda: fully_shard(nn.Linear(2, 2).to(device)),
-        lambda: fully_shard(nn.Linear(2, 2).to(device), mesh=mesh),
-        lambda: DTensor.from_local(x, mesh, [Shard(0)]),
-        lambda: mesh.get_group(),
-        lambda: mesh.get_coordinate(),
-    ):
-        with pytest.raises(RuntimeError, match=r"use_spmd\(\).*torch_xla\.distributed\.fsdp"):
-            call()
+    with pytest.raises(RuntimeError, match=r"use_spmd\(\).*torch_xla\.distributed\.fsdp"):
+        xs.mark_sharding(x, xs.Mesh([0], (1,)), (0, None))
     norm = nn.SyncBatchNorm(2).to(device)
     for module in (norm, nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(2).to(device))):
         with pytest.raises(ValueError, match=r"Use BatchNorm, .*use_spmd\(\)"):

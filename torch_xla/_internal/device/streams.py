@@ -121,7 +121,9 @@ class Event(torch.Event):
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Marks the end of what the program has said so far for the stream's device."""
-        self._recorded_on = _XLAC._xla_get_default_device() if stream is None else str(stream.device)
+        self._recorded_on = (
+            _XLAC._xla_get_default_device() if stream is None else str(stream.device)
+        )
         if self._timing:
             self.synchronize()
             self._time = time.perf_counter()
