@@ -94,8 +94,8 @@ from torch_xla._internal.names import missing as _absent_names  # noqa: E402
 from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # noqa: E402
 from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
 from torch_xla._internal.plugins import finder as _plugins  # noqa: E402
-from torch_xla._internal.replicas import replication as _replication  # noqa: E402
 from torch_xla._internal.replicas import fsdp_operators as _fsdp_operators  # noqa: E402
+from torch_xla._internal.replicas import replication as _replication  # noqa: E402
 from torch_xla._internal.replicas import spmd_mode as _spmd_mode  # noqa: E402
 
 

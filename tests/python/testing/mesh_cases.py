@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from testing.replicas import run_replicas
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
+
+from testing.replicas import run_replicas
 
 Case = Callable[[str], Any]
 

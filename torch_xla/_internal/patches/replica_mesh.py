@@ -1,8 +1,8 @@
 """PyTorch's DeviceMesh and DTensor over replicas: the code of PyTorch itself, without its branches.
 
-For a mesh of ``"xla"`` PyTorch makes no groups, and sends tensors to ``torch_xla.distributed.spmd``:
-it was written when one process had all devices. That holds in SPMD mode; replicas have groups of
-the backend ``xla``, like those of any other device.
+For a mesh of ``"xla"`` PyTorch makes no groups, and hands tensors to
+``torch_xla.distributed.spmd``: it was written when one process had all devices. That holds in SPMD
+mode; replicas have groups of the backend ``xla``, like those of any other device.
 """
 
 from __future__ import annotations
