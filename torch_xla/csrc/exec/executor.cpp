@@ -8,6 +8,7 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "debug/timeline.h"
+#include "exec/bounded_cut.h"
 #include "exec/constant_policy.h"
 #include "exec/cut.h"
 #include "exec/cut_log.h"
@@ -68,16 +69,32 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   const ir::Hash128 key = hasher.Finish();
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    if (std::optional<Bulk> bulk = SplitCut(cut)) {
-      program = FindOrMakeProgram(bulk->cut, donate);
-      cut.execution.outputs = std::move(bulk->cut.execution.outputs);
-      cut.execution.host = std::move(bulk->host);
+    const auto take_over = [&](Bulk& bulk) {
+      cut.execution.outputs = std::move(bulk.cut.execution.outputs);
+      cut.execution.host = std::move(bulk.host);
       // The split graph keeps the hash and the roots of the whole graph: the hash identifies it in
       // reports, and the roots keep its nodes alive.
-      bulk->cut.graph.hash = graph.hash;
-      bulk->cut.graph.roots = std::move(cut.graph.roots);
-      cut.graph = std::move(bulk->cut.graph);
+      bulk.cut.graph.hash = graph.hash;
+      bulk.cut.graph.roots = std::move(cut.graph.roots);
+      cut.graph = std::move(bulk.cut.graph);
+    };
+    if (std::optional<Bulk> bulk = SplitCut(cut)) {
+      program = FindOrMakeProgram(bulk->cut, donate);
+      take_over(*bulk);
       return program;
+    }
+    if (std::optional<Bulk> bounded = BoundCut(cut)) {
+      try {
+        program = FindOrMakeProgram(bounded->cut, donate);
+        // A program that cannot be compiled must not take the place of one that can.
+        CompileProgram(*program);
+        if (program->failure) std::rethrow_exception(program->failure);
+        take_over(*bounded);
+        return program;
+      } catch (const std::exception& error) {
+        RefuseBounds(cut, error.what());
+        program = nullptr;
+      }
     }
   }
   if (!program) program = Cache().Insert(key, std::make_shared<Program>());

@@ -1,0 +1,409 @@
+#include "exec/bounded_graph.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "XLAOps.h"
+#include "exec/bounded_rules.h"
+#include "ir/attributes.h"
+#include "tensor/node_factory.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+ir::NodePtr PointerTo(const ir::Node& node) { return ir::NodePtr(const_cast<ir::Node*>(&node)); }
+
+bool IsProgramFill(const DeviceData& data) {
+  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
+}
+
+}  // namespace
+
+ResultShapes ShapesOf(const Graph& graph) {
+  ResultShapes shapes;
+  for (const ir::Node* node : graph.order) {
+    shapes.begin.push_back(static_cast<uint32_t>(shapes.shapes.size()));
+    for (size_t i = 0; i < node->num_outputs(); ++i) shapes.shapes.push_back(node->shape(i));
+  }
+  return shapes;
+}
+
+BoundedGraph::BoundedGraph(const Graph& graph, const VaryingSizes& varying, int device,
+                           const DeviceSet* devices)
+    : graph_(graph),
+      varying_(varying),
+      shapes_(ShapesOf(graph)),
+      device_(device),
+      devices_(devices) {}
+
+void BoundedGraph::Rewrite() {
+  // Inputs first: they say what the sizes are.
+  for (position_ = 0; position_ < graph_.order.size(); ++position_) {
+    node_ = graph_.order[position_];
+    if (&node_->op() == &ir::ops::device_data) VisitLeaf();
+  }
+  for (position_ = 0; position_ < graph_.order.size(); ++position_) {
+    node_ = graph_.order[position_];
+    if (&node_->op() == &ir::ops::device_data) continue;
+    bool varies = false, makes = false;
+    for (const ir::Value& operand : node_->operands()) varies |= Of(operand).varies;
+    for (size_t i = 0; i < node_->num_outputs(); ++i)
+      makes |= varying_.varies[shapes_.begin[position_] + i] != 0;
+    const BoundedRule rule = varies || makes ? RuleOf(node_->op(), /*makes=*/!varies) : nullptr;
+    if (!varies && !rule) {
+      Keep();
+      continue;
+    }
+    if (!rule) throw SizesRefused{"no rule says what it does with padding"};
+    results_[node_].resize(node_->num_outputs());
+    ReadArguments();
+    rule(*this);
+  }
+}
+
+const BoundedGraph::Result& BoundedGraph::Of(const ir::Value& value) const {
+  return results_.at(value.node.get())[value.index];
+}
+
+std::string BoundedGraph::Description() const {
+  std::string text;
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  for (const Padded& padded : padded_) {
+    for (const BoundedDim& dim : padded.layout) {
+      for (const Factor& factor : dim) {
+        const std::pair key(factor.size, factor.bound);
+        if (!factor.varies || std::ranges::find(seen, key) != seen.end()) continue;
+        seen.push_back(key);
+        text += (text.empty() ? "" : ", ") + std::to_string(factor.size) + " of " +
+                std::to_string(factor.bound);
+      }
+    }
+  }
+  return text;
+}
+
+std::string BoundedGraph::Where() const {
+  if (!node_) return {};
+  std::string text = node_->op().name;
+  if (node_->shape()) text += " " + node_->shape()->ToString();
+  if (node_->location()) text += ", " + ir::LineOf(node_->location());
+  return text + ": ";
+}
+
+void BoundedGraph::ReadArguments() {
+  arguments_.clear();
+  const ir::Words& words = node_->attributes();
+  size_t word = 0, operand = 0;
+  const auto next = [&] {
+    if (word >= words.size()) throw SizesRefused{"its attributes cannot be read"};
+    return words[word++];
+  };
+  using ir::ArgKind;
+  for (const ir::ArgSpec& spec : node_->op().args) {
+    Argument argument{.name = spec.name, .operand = operand};
+    size_t words_of = 0;
+    const auto list = [&] { words_of = next(); };
+    switch (spec.kind) {
+      case ArgKind::kTensor:
+      case ArgKind::kScalar:
+        argument.operands = 1;
+        break;
+      case ArgKind::kOptionalTensor:
+      case ArgKind::kOptionalScalar:
+        argument.given = next() != 0;
+        argument.operands = argument.given;
+        break;
+      case ArgKind::kTensorList:
+      case ArgKind::kScalarList:
+        argument.operands = next();
+        break;
+      case ArgKind::kOptionalTensorList:
+        for (uint64_t rest = next(); rest > 0; --rest) {
+          argument.present.push_back(next() != 0);
+          argument.operands += argument.present.back();
+        }
+        break;
+      case ArgKind::kConstantScalar:
+        words_of = 3;
+        break;
+      case ArgKind::kOptionalConstantScalar:
+        argument.given = next() != 0;
+        words_of = argument.given ? 3 : 0;
+        break;
+      case ArgKind::kInt:
+      case ArgKind::kBool:
+      case ArgKind::kDouble:
+      case ArgKind::kDtype:
+        words_of = 1;
+        break;
+      case ArgKind::kOptionalInt:
+      case ArgKind::kOptionalBool:
+      case ArgKind::kOptionalDouble:
+      case ArgKind::kOptionalDtype:
+        argument.given = next() != 0;
+        words_of = argument.given;
+        break;
+      case ArgKind::kIntList:
+      case ArgKind::kBoolList:
+      case ArgKind::kDoubleList:
+        list();
+        break;
+      case ArgKind::kOptionalIntList:
+      case ArgKind::kOptionalDoubleList:
+        argument.given = next() != 0;
+        if (argument.given) list();
+        break;
+      case ArgKind::kString:
+        words_of = (next() + 7) / 8;
+        break;
+      case ArgKind::kOptionalString:
+        argument.given = next() != 0;
+        if (argument.given) words_of = (next() + 7) / 8;
+        break;
+      case ArgKind::kIgnored:
+        break;
+    }
+    argument.word = word;
+    argument.words = words_of;
+    word += words_of;
+    operand += argument.operands;
+    if (word > words.size()) throw SizesRefused{"its attributes cannot be read"};
+    arguments_.push_back(std::move(argument));
+  }
+  // A word more says that the default dtype was another one.
+  if (word != words.size() || operand != node_->operands().size())
+    throw SizesRefused{"its attributes cannot be read"};
+}
+
+bool BoundedGraph::Has(std::string_view name) const {
+  return std::ranges::any_of(arguments_, [&](const Argument& a) { return a.name == name; });
+}
+
+const BoundedGraph::Argument& BoundedGraph::Named(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(arguments_, [&](const Argument& a) { return a.name == name; });
+  if (found == arguments_.end())
+    throw SizesRefused{"it has no argument " + std::string(name)};
+  return *found;
+}
+
+int64_t BoundedGraph::Int(std::string_view name) const {
+  return static_cast<int64_t>(node_->attributes()[Named(name).word]);
+}
+
+c10::IntArrayRef BoundedGraph::Ints(std::string_view name) const {
+  const Argument& argument = Named(name);
+  if (!argument.given) return {};
+  const auto* words = reinterpret_cast<const int64_t*>(node_->attributes().data() + argument.word);
+  return {words, argument.words};
+}
+
+const BoundedGraph::Result* BoundedGraph::Tensor(std::string_view name) const {
+  const Argument& argument = Named(name);
+  return argument.operands == 1 ? &In(argument.operand) : nullptr;
+}
+
+int64_t BoundedGraph::Dim(int64_t dim, size_t rank) const {
+  return dim < 0 ? dim + static_cast<int64_t>(rank) : dim;
+}
+
+void BoundedGraph::VisitLeaf() {
+  auto* data = static_cast<DeviceData*>(node_->payload());
+  c10::SmallVector<Result, 1>& results = results_[node_];
+  results.resize(1);
+  const uint32_t result = shapes_.begin[position_];
+  const ir::ShapeRef shape = node_->shape();
+  BoundedLayout layout = FixedLayout(shape->dims);
+  for (size_t d = 0; d < layout.size(); ++d) {
+    if (!ResultVaries(0, d)) continue;
+    const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
+    if (size < 2) throw SizesRefused{"a size is " + std::to_string(size)};
+    layout[d] = {{size, BucketOf(size), first, true}};
+    made_.emplace(std::pair(first, size), layout[d]);
+  }
+  if (!Varies(layout)) {
+    results[0] = {{PointerTo(*node_), 0}, std::move(layout), false};
+    return;
+  }
+  const ir::ShapeRef bounded = ir::GetShape(shape->dtype, BoundsOf(layout));
+  if (IsProgramFill(*data)) {
+    results[0] = {Fill(*data->fill(), bounded), std::move(layout), true};
+    return;
+  }
+  auto promise = c10::make_intrusive<DeviceData>(bounded, device_, devices_,
+                                                 distributed::Sharding::Replicated());
+  promise->set_location(data->location());
+  results[0] = {MakeLeaf(promise), layout, true};
+  padded_.push_back(
+      {node_, DeviceDataPtr::reclaim_copy(data), std::move(promise), std::move(layout)});
+}
+
+void BoundedGraph::Keep() {
+  c10::SmallVector<Result, 1>& results = results_[node_];
+  bool same = true;
+  ir::Node::Operands operands;
+  for (const ir::Value& operand : node_->operands()) {
+    operands.push_back(Of(operand).value);
+    same &= operands.back() == operand;
+  }
+  ir::NodePtr node = PointerTo(*node_);
+  if (!same) {
+    ir::OutputShapes shapes;
+    for (size_t i = 0; i < node_->num_outputs(); ++i) shapes.shapes.push_back(node_->shape(i));
+    node = ir::NodePtr(new ir::Node(&node_->op(), std::move(operands), node_->attributes(),
+                                    ir::InternOutputs(shapes), node_->hash()));
+    node->set_location(node_->location());
+  }
+  for (size_t i = 0; i < node_->num_outputs(); ++i) {
+    const ir::ShapeRef shape = node_->shape(i);
+    results.push_back({{node, static_cast<uint32_t>(i)},
+                       shape ? FixedLayout(shape->dims) : BoundedLayout{},
+                       false});
+  }
+}
+
+bool BoundedGraph::ResultVaries(size_t result, size_t dim) const {
+  return dim < 64 && (varying_.varies[shapes_.begin[position_] + result] >> dim & 1) != 0;
+}
+
+BoundedDim BoundedGraph::Made(size_t result, size_t dim) const {
+  const int64_t size = node_->shape(result)->dims[dim];
+  if (ResultVaries(result, dim)) {
+    const int64_t first = varying_.first[shapes_.begin[position_] + result]->dims[dim];
+    if (const auto found = made_.find({first, size}); found != made_.end()) return found->second;
+  }
+  return FixedDim(size);
+}
+
+BoundedLayout BoundedGraph::MadeLayout(size_t result) const {
+  BoundedLayout layout;
+  for (size_t d = 0; d < node_->shape(result)->rank(); ++d) layout.push_back(Made(result, d));
+  return layout;
+}
+
+ir::Value BoundedGraph::Make(const ir::OpSpec& op, ir::Node::Operands operands,
+                             ir::Words words) const {
+  ir::NodePtr node = MakeOpNode(&op, std::move(operands), std::move(words));
+  node->set_location(node_->location());
+  return {std::move(node), 0};
+}
+
+ir::Value BoundedGraph::View(const ir::Value& of, std::vector<int64_t> sizes,
+                             std::vector<int64_t> strides) const {
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.IntList(sizes);
+  writer.IntList(strides);
+  writer.IntNumber(0);
+  return MakeNode(&ir::ops::as_strided, {of}, std::move(words),
+                  ir::GetShape(of.shape()->dtype, sizes));
+}
+
+ir::Value BoundedGraph::SizeOfFactor(const Factor& factor) {
+  ir::Value& number = numbers_[{factor.first, factor.size}];
+  if (!number) number = MakeScalarParameter(factor.size, c10::ScalarType::Long, false);
+  return number;
+}
+
+ir::Value BoundedGraph::Count(const BoundedLayout& layout, const std::vector<bool>& dims) {
+  int64_t count = 1;
+  for (size_t d = 0; d < layout.size(); ++d) {
+    if (dims[d]) count *= SizeOf(layout[d]);
+  }
+  return MakeScalarParameter(static_cast<double>(count), c10::ScalarType::Double, true);
+}
+
+ir::Value BoundedGraph::Iota(int64_t size) const {
+  return MakeNode(
+      &ir::ops::arange,
+      {MakeScalar(int64_t{0}, c10::ScalarType::Long, false),
+       MakeScalar(int64_t{1}, c10::ScalarType::Long, false)},
+      {}, ir::GetShape(c10::ScalarType::Long, {size}));
+}
+
+ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {
+  std::vector<int64_t> key;
+  for (const Factor& f : dim) key.insert(key.end(), {f.size, f.bound, f.first, f.varies});
+  ir::Value& mask = masks_[key];
+  if (mask) return mask;
+  if (dim.size() == 1) {
+    return mask = Make(ir::ops::lt_Tensor, {Iota(dim[0].bound), SizeOfFactor(dim[0])});
+  }
+  std::vector<int64_t> bounds;
+  for (const Factor& factor : dim) bounds.push_back(factor.bound);
+  ir::Value all;
+  for (size_t i = 0; i < dim.size(); ++i) {
+    if (!dim[i].varies) continue;
+    std::vector<int64_t> sizes(dim.size(), 1), strides(dim.size(), 1);
+    sizes[i] = dim[i].bound;
+    const ir::Value one = View(IsWithin({dim[i]}), sizes, strides);
+    all = all ? Make(ir::ops::logical_and, {all, one}) : one;
+  }
+  // IsWithin may have moved nothing: a std::map keeps its references.
+  return mask = View(Expand(all, bounds), {BoundOf(dim)}, {1});
+}
+
+ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by,
+                               const std::vector<bool>& dims) {
+  ir::Value all;
+  for (size_t d = 0; d < of.layout.size(); ++d) {
+    if (!dims[d] || !Varies(of.layout[d])) continue;
+    ir::Value one = IsWithin(of.layout[d]);
+    std::vector<int64_t> sizes(of.layout.size(), 1), strides(of.layout.size(), 1);
+    sizes[d] = BoundOf(of.layout[d]);
+    if (of.layout.size() != 1) one = View(one, sizes, strides);
+    all = all ? Make(ir::ops::logical_and, {all, one}) : one;
+  }
+  if (!all) return of.value;
+  return Make(ir::ops::where_self,
+              {all, of.value, MakeConstant(by, of.value.shape()->dtype, false)});
+}
+
+ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by) {
+  return Masked(of, by, std::vector<bool>(of.layout.size(), true));
+}
+
+void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
+  const ir::ShapeRef exact = node_->shape(result), shape = value.shape();
+  bool fits = shape && shape->dtype == exact->dtype && layout.size() == exact->rank() &&
+              c10::IntArrayRef(shape->dims) == c10::IntArrayRef(BoundsOf(layout));
+  for (size_t d = 0; fits && d < layout.size(); ++d) {
+    fits = SizeOf(layout[d]) == exact->dims[d];
+    if (!Varies(layout[d]) || !ResultVaries(result, d)) continue;
+    made_.emplace(
+        std::pair(varying_.first[shapes_.begin[position_] + result]->dims[d], exact->dims[d]),
+        layout[d]);
+  }
+  if (!fits) throw SizesRefused{"its padded result would be " + (shape ? shape->ToString() : "")};
+  const bool varies = Varies(layout);
+  results_[node_][result] = {std::move(value), std::move(layout), varies};
+}
+
+void BoundedGraph::Emit(ir::Node::Operands operands, ir::Words words,
+                        const std::vector<BoundedLayout>& layouts, const ir::OpSpec* op) {
+  const ir::NodePtr node =
+      MakeOpNode(op ? op : &node_->op(), std::move(operands), std::move(words));
+  node->set_location(node_->location());
+  if (node->num_outputs() != node_->num_outputs() || layouts.size() != node_->num_outputs())
+    throw SizesRefused{"it would have other results"};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (!node_->shape(i)) continue;
+    Set(i, {node, static_cast<uint32_t>(i)}, layouts[i]);
+  }
+}
+
+void BoundedGraph::EmitShaped(ir::Node::Operands operands, ir::Words words,
+                              const BoundedLayout& layout) {
+  ir::Value value = MakeNode(&node_->op(), std::move(operands), std::move(words),
+                             ir::GetShape(node_->shape()->dtype, BoundsOf(layout)));
+  value.node->set_location(node_->location());
+  Set(0, std::move(value), layout);
+}
+
+ir::Node::Operands BoundedGraph::Values() const {
+  ir::Node::Operands operands;
+  for (const ir::Value& operand : node_->operands()) operands.push_back(Of(operand).value);
+  return operands;
+}
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,120 @@
+// Rewrites a graph so that its varying sizes are arguments: arrays have the sizes of their buckets,
+// and where an operation would mix padding with elements that count, the padding is masked by a
+// comparison with the size, which is a number of the program.
+//
+// Each node is rewritten by itself, from its own sizes, so that a wrong guess of which sizes vary
+// costs a program, never a wrong result. What no rule covers is refused.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "exec/bounded_layout.h"
+#include "exec/graph.h"
+
+namespace torch_xla::lazy {
+
+/// The shapes of the results of a graph's nodes, in order; null for results that nobody asked for.
+struct ResultShapes {
+  std::vector<ir::ShapeRef> shapes;
+  std::vector<uint32_t> begin;  // per node: its first result
+};
+ResultShapes ShapesOf(const Graph& graph);
+
+/// What other graphs of the same structure tell.
+struct VaryingSizes {
+  std::vector<ir::ShapeRef> first;  // results of the first graph
+  std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
+};
+
+class BoundedGraph {
+ public:
+  struct Result {
+    ir::Value value;
+    BoundedLayout layout;
+    bool varies = false;
+  };
+  /// An array that is padded before the program runs.
+  struct Padded {
+    const ir::Node* leaf;
+    DeviceDataPtr exact, bounded;
+    BoundedLayout layout;
+  };
+
+  BoundedGraph(const Graph& graph, const VaryingSizes& varying, int device,
+               const DeviceSet* devices);
+  /// Throws SizesRefused.
+  void Rewrite();
+
+  const Result& Of(const ir::Value& value) const;
+  const std::vector<Padded>& padded() const { return padded_; }
+  /// "13 of 16, 20 of 24": the sizes and their bounds, for reports.
+  std::string Description() const;
+  /// The node that was refused, for reports.
+  std::string Where() const;
+
+ private:
+  friend struct BoundedRules;
+
+  /// An argument of the node that is rewritten.
+  struct Argument {
+    std::string_view name;
+    size_t operand = 0, operands = 0;  // its tensors
+    size_t word = 0, words = 0;        // its words, without flags and lengths
+    bool given = true;
+    c10::SmallVector<bool, 4> present;  // of a list of optional tensors
+  };
+  void ReadArguments();
+  const Argument& Named(std::string_view name) const;
+  bool Has(std::string_view name) const;
+  int64_t Int(std::string_view name) const;
+  c10::IntArrayRef Ints(std::string_view name) const;
+  const Result& In(size_t operand) const { return Of(node_->operands()[operand]); }
+  /// The tensor of an argument; null if it is not given.
+  const Result* Tensor(std::string_view name) const;
+  int64_t Dim(int64_t dim, size_t rank) const;
+
+  void VisitLeaf();
+  void Keep();
+  bool ResultVaries(size_t result, size_t dim) const;
+  /// A dimension that the node itself makes: like an input's if it varies like that, or fixed.
+  BoundedDim Made(size_t result, size_t dim) const;
+  BoundedLayout MadeLayout(size_t result) const;
+
+  ir::Value Make(const ir::OpSpec& op, ir::Node::Operands operands, ir::Words words = {}) const;
+  ir::Value View(const ir::Value& of, std::vector<int64_t> sizes,
+                 std::vector<int64_t> strides) const;
+  ir::Value SizeOfFactor(const Factor& factor);
+  ir::Value Count(const BoundedLayout& layout, const std::vector<bool>& dims);
+  ir::Value Iota(int64_t size) const;
+  ir::Value IsWithin(const BoundedDim& dim);
+  /// The array with its padding along these dimensions replaced.
+  ir::Value Masked(const Result& of, const c10::Scalar& by, const std::vector<bool>& dims);
+  ir::Value Masked(const Result& of, const c10::Scalar& by);
+  void Set(size_t result, ir::Value value, BoundedLayout layout);
+  /// Makes the node again and sets its results.
+  void Emit(ir::Node::Operands operands, ir::Words words, const std::vector<BoundedLayout>& layouts,
+            const ir::OpSpec* op = nullptr);
+  void EmitShaped(ir::Node::Operands operands, ir::Words words, const BoundedLayout& layout);
+  ir::Node::Operands Values() const;
+
+  const Graph& graph_;
+  const VaryingSizes& varying_;
+  const ResultShapes shapes_;
+  const int device_;
+  const DeviceSet* devices_;
+  std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
+  std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;    // by (first size, size)
+  std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
+  std::map<std::vector<int64_t>, ir::Value> masks_;
+  std::vector<Padded> padded_;
+  const ir::Node* node_ = nullptr;
+  size_t position_ = 0;
+  std::vector<Argument> arguments_;
+};
+
+}  // namespace torch_xla::lazy

@@ -1,0 +1,695 @@
+#include "exec/bounded_rules.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "XLAOps.h"
+#include "exec/bounded_graph.h"
+#include "ir/attributes.h"
+#include "tensor/node_factory.h"
+
+namespace torch_xla::lazy {
+
+struct BoundedRules {
+  using G = BoundedGraph;
+  using Result = BoundedGraph::Result;
+  using Dims = std::vector<bool>;
+
+  [[noreturn]] static void Refuse(const char* reason) { throw SizesRefused{reason}; }
+
+  static BoundedDim Joined(const BoundedDim& a, const BoundedDim& b) {
+    if (a.empty()) return b;
+    if (b.empty() || Same(a, b)) return a;
+    Refuse("its operands have different sizes that vary");
+  }
+
+  static BoundedLayout Broadcast(const BoundedLayout& a, const BoundedLayout& b) {
+    BoundedLayout longer = a.size() >= b.size() ? a : b;
+    const BoundedLayout& other = a.size() >= b.size() ? b : a;
+    const size_t more = longer.size() - other.size();
+    for (size_t d = 0; d < other.size(); ++d)
+      longer[more + d] = Joined(longer[more + d], other[d]);
+    return longer;
+  }
+
+  static void RequireFixed(const BoundedDim& dim, const char* reason) {
+    if (Varies(dim)) Refuse(reason);
+  }
+  static void RequireFixed(const BoundedLayout& layout, const char* reason) {
+    if (Varies(layout)) Refuse(reason);
+  }
+
+  static Dims Only(size_t rank, int64_t dim) {
+    Dims dims(rank);
+    dims.at(static_cast<size_t>(dim)) = true;
+    return dims;
+  }
+
+  // ---- Element by element --------------------------------------------------------------------
+
+  static void Pointwise(G& g) {
+    BoundedLayout layout;
+    for (size_t i = 0; i < g.node_->operands().size(); ++i)
+      layout = Broadcast(layout, g.In(i).layout);
+    g.Emit(g.Values(), g.node_->attributes(), {layout});
+  }
+
+  static void Cast(G& g) { g.EmitShaped(g.Values(), {}, g.In(0).layout); }
+
+  // ---- Views ---------------------------------------------------------------------------------
+
+  static void AsStrided(G& g) {
+    const auto sizes = g.Ints("size"), strides = g.Ints("stride");
+    c10::SmallVector<bool, 8> varies;
+    c10::SmallVector<int64_t, 8> first;
+    const ir::ShapeRef shape = g.varying_.first[g.shapes_.begin[g.position_]];
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      varies.push_back(g.ResultVaries(0, d));
+      first.push_back(shape->dims[d]);
+    }
+    BoundedView view =
+        ViewOf(g.In(0).layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")},
+               g.MadeLayout(0), varies, first);
+    ir::Words words = g.node_->attributes();
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
+      words[g.Named("stride").word + d] = static_cast<uint64_t>(view.view.strides[d]);
+    }
+    words[g.Named("storage_offset").word] = static_cast<uint64_t>(view.view.offset);
+    g.EmitShaped(g.Values(), std::move(words), view.layout);
+  }
+
+  static void ExpandNode(G& g) {
+    const BoundedLayout made = g.MadeLayout(0);
+    BoundedLayout layout = Broadcast(FixedLayout(std::vector<int64_t>(made.size(), 1)), g.In(0).layout);
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (layout[d].empty()) layout[d] = made[d];
+    }
+    g.EmitShaped(g.Values(), {}, layout);
+  }
+
+  /// Arrays of a number, and numbers in a row: the first ones are the same in a longer array.
+  static void Makes(G& g) { g.EmitShaped(g.Values(), {}, g.MadeLayout(0)); }
+
+  /// The numbers of a generator depend on their place in the array without padding.
+  static void Random(G& g) {
+    const BoundedLayout layout = g.MadeLayout(0);
+    for (const ir::Value& operand : g.node_->operands()) {
+      if (operand.shape()->rank() != 0) Refuse("its distribution has parameters of varying sizes");
+    }
+    if (!Varies(layout)) {
+      g.EmitShaped(g.Values(), {}, layout);
+      return;
+    }
+    int64_t bound = 1, size = 1;
+    for (const BoundedDim& dim : layout) bound *= BoundOf(dim);
+    const c10::ScalarType dtype = g.node_->shape()->dtype;
+    ir::Value drawn = MakeNode(&g.node_->op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
+    drawn.node->set_location(g.node_->location());
+    BoundedDim all;
+    for (const BoundedDim& dim : layout) {
+      for (const Factor& factor : dim) AddFactor(all, factor);
+    }
+    const std::vector<int64_t> bounds = BoundsOf(layout);
+    std::vector<int64_t> strides(bounds.size(), 1);
+    for (size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
+    const bool inner_varies =
+        std::any_of(all.begin() + 1, all.end(), [](const Factor& factor) { return factor.varies; });
+    if (inner_varies) {
+      // place = ((i0 * n1 + i1) * n2 + i2) …, with the sizes as arguments.
+      ir::Value place;
+      for (size_t i = 0; i < all.size(); ++i) {
+        std::vector<int64_t> sizes(all.size(), 1), ones(all.size(), 1);
+        sizes[i] = all[i].bound;
+        ir::Value index = g.View(g.Iota(all[i].bound), sizes, ones);
+        if (place) {
+          const ir::Value n = all[i].varies
+                                  ? g.SizeOfFactor(all[i])
+                                  : MakeConstant(all[i].size, c10::ScalarType::Long, false);
+          const ir::Value one = MakeScalar(int64_t{1});
+          place = g.Make(ir::ops::add_Tensor, {g.Make(ir::ops::mul_Tensor, {place, n}), index, one});
+        } else {
+          place = index;
+        }
+        size *= all[i].size;
+      }
+      drawn = g.Make(ir::ops::take, {drawn, g.View(place, {bound}, {1})});
+    }
+    g.Set(0, g.View(drawn, bounds, strides), layout);
+  }
+
+  // ---- Reductions ----------------------------------------------------------------------------
+
+  enum class Neutral { kZero, kOne, kLeast, kMost, kNone };
+
+  static c10::Scalar NumberOf(Neutral neutral, c10::ScalarType dtype) {
+    const bool least = neutral == Neutral::kLeast;
+    if (neutral == Neutral::kZero || neutral == Neutral::kOne) {
+      const int64_t number = neutral == Neutral::kOne;
+      if (c10::isFloatingType(dtype)) return static_cast<double>(number);
+      if (c10::isIntegralType(dtype, true)) return number;
+      Refuse("complex numbers have no rule");
+    }
+    if (c10::isFloatingType(dtype)) {
+      const double infinity = std::numeric_limits<double>::infinity();
+      return least ? -infinity : infinity;
+    }
+    switch (dtype) {
+      case c10::ScalarType::Bool:
+        return int64_t{!least};
+      case c10::ScalarType::Byte:
+        return int64_t{least ? 0 : 255};
+      case c10::ScalarType::Char:
+        return int64_t{least ? -128 : 127};
+      case c10::ScalarType::Int:
+        return least ? int64_t{std::numeric_limits<int32_t>::min()}
+                     : int64_t{std::numeric_limits<int32_t>::max()};
+      case c10::ScalarType::Long:
+        return least ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+      default:
+        Refuse("its dtype has no rule");
+    }
+  }
+
+  static Dims ReducedDims(const G& g, size_t rank) {
+    if (!g.Has("dim") || !g.Named("dim").given) return Dims(rank, true);
+    const auto list = g.Ints("dim");
+    if (list.empty()) return Dims(rank, true);
+    Dims dims(rank);
+    if (rank == 0) return dims;
+    for (int64_t dim : list) dims.at(static_cast<size_t>(g.Dim(dim, rank))) = true;
+    return dims;
+  }
+
+  static BoundedLayout Reduced(const G& g, const BoundedLayout& layout, const Dims& dims) {
+    const bool keep = g.Has("keepdim") && g.Int("keepdim") != 0;
+    BoundedLayout result;
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (!dims[d]) result.push_back(layout[d]);
+      if (dims[d] && keep) result.emplace_back();
+    }
+    return result;
+  }
+
+  static bool AnyVaries(const BoundedLayout& layout, const Dims& dims) {
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (dims[d] && Varies(layout[d])) return true;
+    }
+    return false;
+  }
+
+  template <Neutral neutral, bool places = false>
+  static void Reduce(G& g) {
+    const Result& in = g.In(0);
+    const Dims dims = ReducedDims(g, in.layout.size());
+    ir::Node::Operands operands = g.Values();
+    if (AnyVaries(in.layout, dims)) {
+      if (neutral == Neutral::kNone) Refuse("it has no rule along a varying size");
+      if (places) {
+        // An index must not count padding.
+        if (std::count(dims.begin(), dims.end(), true) != 1)
+          Refuse("its index counts elements of a varying size");
+        for (size_t d = 0; d < dims.size(); ++d) {
+          if (dims[d] && in.layout[d].size() != 1) Refuse("its index counts elements of a varying size");
+        }
+      }
+      operands[0] = g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), dims);
+    }
+    const BoundedLayout layout = Reduced(g, in.layout, dims);
+    g.Emit(std::move(operands), g.node_->attributes(),
+           std::vector<BoundedLayout>(g.node_->num_outputs(), layout));
+  }
+
+  static bool IsHalf(c10::ScalarType dtype) {
+    return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
+  }
+
+  /// A sum, divided by the count, which is a number of the program.
+  static void Mean(G& g) {
+    const Result& in = g.In(0);
+    const Dims dims = ReducedDims(g, in.layout.size());
+    const BoundedLayout layout = Reduced(g, in.layout, dims);
+    if (!AnyVaries(in.layout, dims)) {
+      g.Emit(g.Values(), g.node_->attributes(), {layout});
+      return;
+    }
+    if (g.Named("dtype").given || !c10::isFloatingType(in.value.shape()->dtype))
+      Refuse("a mean in another dtype has no rule");
+    ir::Value masked = g.Masked(in, 0.0, dims);
+    const c10::ScalarType dtype = in.value.shape()->dtype;
+    if (IsHalf(dtype)) masked = lazy::Cast(masked, c10::ScalarType::Float);
+    const ir::OpSpec& sum = g.Has("dim") ? ir::ops::sum_dim_IntList : ir::ops::sum;
+    ir::Value mean = g.Make(ir::ops::div_Tensor, {g.Make(sum, {masked}, g.node_->attributes()),
+                                                  g.Count(in.layout, dims)});
+    g.Set(0, lazy::Cast(mean, dtype), layout);
+  }
+
+  static void CumulativeSum(G& g) {
+    const Result& in = g.In(0);
+    if (in.layout.empty()) Refuse("it has no dimension");
+    const auto dim = g.Dim(g.Int("dim"), in.layout.size());
+    if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
+    ir::Node::Operands operands = g.Values();
+    operands[0] =
+        g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype), Only(in.layout.size(), dim));
+    g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
+  }
+
+  static void Softmax(G& g) {
+    const Result& in = g.In(0);
+    if (in.layout.empty()) Refuse("it has no dimension");
+    ir::Node::Operands operands = g.Values();
+    operands[0] =
+        g.Masked(in, -std::numeric_limits<double>::infinity(),
+                 Only(in.layout.size(), g.Dim(g.Int("dim"), in.layout.size())));
+    g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
+  }
+
+  static void SoftmaxBackward(G& g) {
+    const Result &grad = g.In(0), &output = g.In(1);
+    const BoundedLayout layout = Broadcast(grad.layout, output.layout);
+    if (layout.empty()) Refuse("it has no dimension");
+    const Dims dims = Only(layout.size(), g.Dim(g.Int("dim"), layout.size()));
+    g.Emit({g.Masked(grad, 0.0, dims), g.Masked(output, 0.0, dims)}, g.node_->attributes(),
+           {layout});
+  }
+
+  // ---- Products ------------------------------------------------------------------------------
+
+  static void Product(G& g) {
+    const bool adds = g.Has("beta");
+    const size_t first = adds ? 1 : 0;
+    const Result &a = g.In(first), &b = g.In(first + 1);
+    const size_t rank = a.layout.size();
+    if (rank < 2 || b.layout.size() != rank) Refuse("products of vectors have no rule");
+    if (!c10::isFloatingType(a.value.shape()->dtype)) Refuse("products of such numbers have no rule");
+    if (!Same(a.layout[rank - 1], b.layout[rank - 2]))
+      Refuse("its operands have different sizes that vary");
+    BoundedLayout layout;
+    if (rank == 3) {
+      if (!Same(a.layout[0], b.layout[0])) Refuse("its operands have different sizes that vary");
+      layout.push_back(a.layout[0]);
+    }
+    layout.push_back(a.layout[rank - 2]);
+    layout.push_back(b.layout[rank - 1]);
+    ir::Node::Operands operands = g.Values();
+    operands[first] = g.Masked(a, 0.0, Only(rank, static_cast<int64_t>(rank) - 1));
+    operands[first + 1] = g.Masked(b, 0.0, Only(rank, static_cast<int64_t>(rank) - 2));
+    if (adds) Broadcast(g.In(0).layout, layout);  // refuses what does not fit
+    g.Emit(std::move(operands), g.node_->attributes(), {layout});
+  }
+
+  // ---- Normalization -------------------------------------------------------------------------
+
+  static void LayerNorm(G& g) {
+    const BoundedLayout& in = g.In(0).layout;
+    const size_t outer = in.size() - g.Ints("normalized_shape").size();
+    BoundedLayout rows = in;
+    for (size_t d = outer; d < in.size(); ++d) {
+      RequireFixed(in[d], "it normalizes a varying size");
+      rows[d] = {};
+    }
+    g.Emit(g.Values(), g.node_->attributes(), {in, rows, rows});
+  }
+
+  static void LayerNormBackward(G& g) {
+    const Result& in = *g.Tensor("input");
+    const size_t outer = in.layout.size() - g.Ints("normalized_shape").size();
+    BoundedLayout weight(in.layout.begin() + static_cast<std::ptrdiff_t>(outer), in.layout.end());
+    RequireFixed(weight, "it normalizes a varying size");
+    ir::Node::Operands operands = g.Values();
+    for (const char* name : {"grad_out", "input", "mean", "rstd"}) {
+      const size_t operand = g.Named(name).operand;
+      operands[operand] = g.Masked(g.In(operand), 0.0);
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), {in.layout, weight, weight});
+  }
+
+  // ---- Indices -------------------------------------------------------------------------------
+
+  static void Embedding(G& g) {
+    RequireFixed(g.In(0).layout, "the table's size varies");
+    BoundedLayout layout = g.In(1).layout;
+    layout.push_back(g.In(0).layout.at(1));
+    g.Emit({g.In(0).value, g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(), {layout});
+  }
+
+  static void EmbeddingBackward(G& g) {
+    if (g.Int("scale_grad_by_freq") != 0) Refuse("it counts how often an index comes");
+    const BoundedLayout& grad = g.In(0).layout;
+    RequireFixed(grad.back(), "the table's size varies");
+    g.Emit({g.Masked(g.In(0), 0.0), g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(),
+           {{FixedDim(g.Int("num_weights")), grad.back()}});
+  }
+
+  static void Gather(G& g) {
+    const Result &self = g.In(0), &index = g.In(1);
+    if (self.layout.size() != index.layout.size() || self.layout.empty())
+      Refuse("a gather of a number has no rule");
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
+    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
+    for (size_t d = 0; d < self.layout.size(); ++d) {
+      const bool whole = Same(self.layout[d], index.layout[d]);
+      const bool fixed = !Varies(self.layout[d]) && !Varies(index.layout[d]);
+      if (d != dim && !whole && !fixed) Refuse("its operands have different sizes that vary");
+    }
+    g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {index.layout});
+  }
+
+  /// x[i, j, …] with indices of integers for the first dimensions.
+  static void Index(G& g) {
+    const G::Argument& list = g.Named("indices");
+    const Result& self = g.In(0);
+    if (!std::ranges::all_of(list.present, [](bool given) { return given; }))
+      Refuse("indices of inner dimensions have no rule");
+    BoundedLayout layout;
+    for (size_t i = 0; i < list.operands; ++i) layout = Broadcast(layout, g.In(1 + i).layout);
+    ir::Node::Operands operands{self.value};
+    for (size_t i = 0; i < list.operands; ++i) {
+      const Result& index = g.In(1 + i);
+      if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("a mask has no rule");
+      ir::Value value = index.value;
+      const BoundedDim& dim = self.layout.at(i);
+      if (Varies(dim)) {
+        // A negative index counts from the size.
+        if (dim.size() != 1) Refuse("its index counts elements of several sizes");
+        const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
+        const ir::Value moved = g.Make(
+            ir::ops::add_Tensor, {value, g.SizeOfFactor(dim[0]), MakeScalar(int64_t{1})});
+        value = g.Make(ir::ops::where_self,
+                       {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
+      }
+      operands.push_back(g.Masked({value, index.layout, index.varies}, int64_t{0}));
+    }
+    for (size_t d = list.operands; d < self.layout.size(); ++d) layout.push_back(self.layout[d]);
+    g.Emit(std::move(operands), g.node_->attributes(), {layout});
+  }
+
+  /// The gradient of x[…, index, …] and of a slice.
+  static void PartBackward(G& g) {
+    const bool slices = g.Has("start");
+    const BoundedLayout made = g.MadeLayout(0);
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), made.size()));
+    const Result& grad = g.In(0);
+    ir::Words words = g.node_->attributes();
+    for (size_t d = 0; d < made.size(); ++d)
+      words[g.Named("input_sizes").word + d] = static_cast<uint64_t>(BoundOf(made[d]));
+    for (size_t d = 0; d < made.size(); ++d) {
+      if (d == dim) continue;
+      const BoundedDim& given = grad.layout.at(slices || d < dim ? d : d - 1);
+      if (!Same(given, made[d])) Refuse("its gradient has another varying size");
+    }
+    const int64_t size = SizeOf(made[dim]);
+    if (made[dim].size() > 1) Refuse("it takes apart several sizes");
+    if (!slices) {
+      if (const int64_t index = g.Int("index"); index < 0)
+        words[g.Named("index").word] = static_cast<uint64_t>(index + size);
+      g.Emit(g.Values(), std::move(words), {made});
+      return;
+    }
+    if (g.Int("step") != 1) Refuse("a slice with steps has no rule");
+    int64_t start = g.Int("start");
+    if (start < 0) start += size;
+    start = std::clamp<int64_t>(start, 0, size);
+    const int64_t bound = BoundOf(grad.layout[dim]);
+    if (start + bound > BoundOf(made[dim])) Refuse("its gradient has another varying size");
+    words[g.Named("start").word] = static_cast<uint64_t>(start);
+    words[g.Named("end").word] = static_cast<uint64_t>(start + bound);
+    // The padding of the part may lie on elements that count.
+    g.Emit({g.Masked(grad, 0.0, Only(grad.layout.size(), static_cast<int64_t>(dim)))},
+           std::move(words), {made});
+  }
+
+  static void Concatenate(G& g) {
+    BoundedLayout layout = g.In(0).layout;
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
+    int64_t size = 0;
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      const BoundedLayout& in = g.In(i).layout;
+      if (in.size() != layout.size()) Refuse("it has an operand of another rank");
+      for (size_t d = 0; d < in.size(); ++d) {
+        if (d == dim) {
+          RequireFixed(in[d], "arrays of varying sizes are put behind each other");
+          size += SizeOf(in[d]);
+        } else if (!Same(in[d], layout[d])) {
+          Refuse("its operands have different sizes that vary");
+        }
+      }
+    }
+    layout[dim] = FixedDim(size);
+    g.Emit(g.Values(), g.node_->attributes(), {layout});
+  }
+
+  /// The last two dimensions stay where they are.
+  static void Triangle(G& g) {
+    const BoundedLayout& in = g.In(0).layout;
+    if (in.size() < 2 || in[in.size() - 1].size() > 1 || in[in.size() - 2].size() > 1)
+      Refuse("it goes along several sizes");
+    g.Emit(g.Values(), g.node_->attributes(), {in});
+  }
+
+  // ---- Losses --------------------------------------------------------------------------------
+
+  static void NllLoss(G& g) {
+    const bool backward = g.Has("grad_output");
+    ir::Node::Operands operands = g.Values();
+    const G::Argument &self = g.Named("self"), &target = g.Named("target");
+    const BoundedLayout& in = g.In(self.operand).layout;
+    if (in.size() != 2) Refuse("a loss of one row has no rule");
+    RequireFixed(in[1], "the number of classes varies");
+    if (const Result* weight = g.Tensor("weight")) RequireFixed(weight->layout, "weights vary");
+    // Padding is a label that is ignored.
+    operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
+    operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
+    if (backward) {
+      if (g.Int("reduction") == 0) operands[0] = g.Masked(g.In(0), 0.0);
+      g.Emit(std::move(operands), g.node_->attributes(), {in});
+      return;
+    }
+    const BoundedLayout each = g.Int("reduction") == 0 ? BoundedLayout{in[0]} : BoundedLayout{};
+    g.Emit(std::move(operands), g.node_->attributes(), {each, {}});
+  }
+
+  /// Losses of pairs of elements that are 0 where both are 0.
+  static void PairLoss(G& g) {
+    const Result &self = *g.Tensor("self"), &target = *g.Tensor("target");
+    const BoundedLayout layout = Broadcast(self.layout, target.layout);
+    const int64_t reduction = g.Int("reduction");
+    const size_t a = g.Named("self").operand, b = g.Named("target").operand;
+    ir::Node::Operands operands = g.Values();
+    if (g.Has("weight") && g.Tensor("weight")) Refuse("a loss with weights has no rule");
+    if (g.Has("grad_output")) {
+      if (reduction == 1) {
+        ir::Words words = g.node_->attributes();
+        words[g.Named("reduction").word] = 2;
+        const c10::ScalarType dtype = operands[0].shape()->dtype;
+        operands[0] = lazy::Cast(
+            g.Make(ir::ops::div_Tensor, {operands[0], g.Count(layout, Dims(layout.size(), true))}),
+            dtype);
+        g.Emit(std::move(operands), std::move(words), {layout});
+        return;
+      }
+      if (reduction == 0) Broadcast(g.In(0).layout, layout);
+      g.Emit(std::move(operands), g.node_->attributes(), {layout});
+      return;
+    }
+    if (reduction == 0) {
+      g.Emit(std::move(operands), g.node_->attributes(), {layout});
+      return;
+    }
+    if (self.layout.size() != target.layout.size()) Refuse("its operands are broadcast");
+    for (size_t d = 0; d < layout.size(); ++d) {
+      if (!Same(self.layout[d], target.layout[d])) Refuse("its operands are broadcast");
+    }
+    operands[a] = g.Masked(self, 0.0);
+    operands[b] = g.Masked(target, 0.0);
+    if (reduction == 2) {
+      g.Emit(std::move(operands), g.node_->attributes(), {BoundedLayout{}});
+      return;
+    }
+    const c10::ScalarType dtype = g.node_->shape()->dtype;
+    if (IsHalf(dtype)) {
+      operands[a] = lazy::Cast(operands[a], c10::ScalarType::Float);
+      operands[b] = lazy::Cast(operands[b], c10::ScalarType::Float);
+    }
+    ir::Words words = g.node_->attributes();
+    words[g.Named("reduction").word] = 2;
+    const ir::Value sum = g.Make(g.node_->op(), std::move(operands), std::move(words));
+    g.Set(0,
+          lazy::Cast(g.Make(ir::ops::div_Tensor,
+                            {sum, g.Count(layout, Dims(layout.size(), true))}),
+                     dtype),
+          {});
+  }
+
+  // ---- Images --------------------------------------------------------------------------------
+
+  static void RequireBatch(const BoundedLayout& layout, size_t from = 1) {
+    for (size_t d = from; d < layout.size(); ++d) RequireFixed(layout[d], "the size of images varies");
+  }
+
+  static BoundedLayout WithBatch(const G& g, size_t result, const BoundedDim& batch) {
+    BoundedLayout layout = FixedLayout(g.node_->shape(result)->dims);
+    layout[0] = batch;
+    return layout;
+  }
+
+  static void Convolution(G& g) {
+    const BoundedLayout& in = g.In(0).layout;
+    RequireBatch(in);
+    RequireFixed(g.In(1).layout, "the kernel's size varies");
+    if (in.size() < 3) Refuse("it has no batch");
+    g.Emit(g.Values(), g.node_->attributes(), {WithBatch(g, 0, in[0])});
+  }
+
+  static void ConvolutionBackward(G& g) {
+    const Result &grad = g.In(0), &in = g.In(1);
+    RequireBatch(in.layout);
+    RequireBatch(grad.layout);
+    RequireFixed(g.In(2).layout, "the kernel's size varies");
+    if (!Same(grad.layout[0], in.layout[0])) Refuse("its operands have different sizes that vary");
+    ir::Node::Operands operands = g.Values();
+    operands[0] = g.Masked(grad, 0.0);
+    operands[1] = g.Masked(in, 0.0);
+    std::vector<BoundedLayout> layouts{in.layout};
+    for (size_t i = 1; i < g.node_->num_outputs(); ++i) {
+      const ir::ShapeRef shape = g.node_->shape(i);
+      layouts.push_back(shape ? FixedLayout(shape->dims) : BoundedLayout{});
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), layouts);
+  }
+
+  /// Operations on the images of a batch, each by itself.
+  template <size_t spatial>
+  static void EachImage(G& g) {
+    BoundedDim batch;
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      const BoundedLayout& in = g.In(i).layout;
+      if (in.size() != spatial + 2) Refuse("it has no batch");
+      RequireBatch(in);
+      batch = Joined(batch, in[0]);
+    }
+    std::vector<BoundedLayout> layouts;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) layouts.push_back(WithBatch(g, i, batch));
+    ir::Node::Operands operands = g.Values();
+    if (g.Has("indices")) {
+      const size_t indices = g.Named("indices").operand;
+      operands[indices] = g.Masked(g.In(indices), int64_t{0});
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), layouts);
+  }
+};
+
+namespace {
+
+using Rules = std::unordered_map<std::string_view, BoundedRule>;
+
+const Rules& AllRules() {
+  using R = BoundedRules;
+  using N = R::Neutral;
+  static const auto& rules = *new Rules{
+      {"xla::cast", &R::Cast},
+      {"aten::as_strided", &R::AsStrided},
+      {"aten::expand", &R::ExpandNode},
+      {"aten::sum", &R::Reduce<N::kZero>},
+      {"aten::prod", &R::Reduce<N::kOne>},
+      {"aten::any", &R::Reduce<N::kZero>},
+      {"aten::all", &R::Reduce<N::kOne>},
+      {"aten::amax", &R::Reduce<N::kLeast>},
+      {"aten::amin", &R::Reduce<N::kMost>},
+      {"aten::max", &R::Reduce<N::kLeast, true>},
+      {"aten::min", &R::Reduce<N::kMost, true>},
+      {"aten::argmax", &R::Reduce<N::kLeast, true>},
+      {"aten::argmin", &R::Reduce<N::kMost, true>},
+      {"aten::logsumexp", &R::Reduce<N::kLeast>},
+      {"aten::mean", &R::Mean},
+      {"aten::cumsum", &R::CumulativeSum},
+      {"aten::_softmax", &R::Softmax},
+      {"aten::_safe_softmax", &R::Softmax},
+      {"aten::_log_softmax", &R::Softmax},
+      {"aten::_softmax_backward_data", &R::SoftmaxBackward},
+      {"aten::_log_softmax_backward_data", &R::SoftmaxBackward},
+      {"aten::mm", &R::Product},
+      {"aten::bmm", &R::Product},
+      {"aten::addmm", &R::Product},
+      {"aten::baddbmm", &R::Product},
+      {"aten::native_layer_norm", &R::LayerNorm},
+      {"aten::native_layer_norm_backward", &R::LayerNormBackward},
+      {"aten::embedding", &R::Embedding},
+      {"aten::embedding_dense_backward", &R::EmbeddingBackward},
+      {"aten::gather", &R::Gather},
+      {"aten::index", &R::Index},
+      {"aten::select_backward", &R::PartBackward},
+      {"aten::slice_backward", &R::PartBackward},
+      {"aten::cat", &R::Concatenate},
+      {"aten::tril", &R::Triangle},
+      {"aten::triu", &R::Triangle},
+      {"aten::nll_loss_forward", &R::NllLoss},
+      {"aten::nll_loss_backward", &R::NllLoss},
+      {"aten::mse_loss", &R::PairLoss},
+      {"aten::mse_loss_backward", &R::PairLoss},
+      {"aten::smooth_l1_loss", &R::PairLoss},
+      {"aten::smooth_l1_loss_backward", &R::PairLoss},
+      {"aten::huber_loss", &R::PairLoss},
+      {"aten::huber_loss_backward", &R::PairLoss},
+      {"aten::convolution", &R::Convolution},
+      {"aten::convolution_backward", &R::ConvolutionBackward},
+      {"aten::max_pool2d_with_indices", &R::EachImage<2>},
+      {"aten::max_pool2d_with_indices_backward", &R::EachImage<2>},
+      {"aten::avg_pool2d", &R::EachImage<2>},
+      {"aten::avg_pool2d_backward", &R::EachImage<2>},
+      {"aten::_adaptive_avg_pool2d", &R::EachImage<2>},
+      {"aten::_adaptive_avg_pool2d_backward", &R::EachImage<2>},
+  };
+  return rules;
+}
+
+/// Rules of operations that may make sizes without having them in an operand.
+const Rules& MakingRules() {
+  using R = BoundedRules;
+  static const auto& rules = *new Rules{
+      {"aten::as_strided", &R::AsStrided}, {"aten::expand", &R::ExpandNode},
+      {"xla::fill", &R::Makes},            {"aten::arange", &R::Makes},
+      {"aten::bernoulli", &R::Random},     {"aten::uniform", &R::Random},
+      {"aten::normal", &R::Random},
+  };
+  return rules;
+}
+
+bool IsPointwise(std::string_view name) {
+  static const auto& names = *new std::unordered_set<std::string_view>{
+      "aten::abs", "aten::add", "aten::addcdiv", "aten::addcmul", "aten::atan", "aten::atan2",
+      "aten::bitwise_and", "aten::bitwise_not", "aten::bitwise_or", "aten::bitwise_xor",
+      "aten::ceil", "aten::clamp", "aten::clamp_max", "aten::clamp_min", "aten::cos", "aten::cosh",
+      "aten::div", "aten::elu", "aten::elu_backward", "aten::eq", "aten::erf", "aten::erfc",
+      "aten::exp", "aten::exp2", "aten::expm1", "aten::floor", "aten::floor_divide", "aten::fmax",
+      "aten::fmin", "aten::fmod", "aten::ge", "aten::gelu", "aten::gelu_backward", "aten::gt",
+      "aten::hardsigmoid", "aten::hardsigmoid_backward", "aten::hardswish",
+      "aten::hardswish_backward", "aten::hardtanh", "aten::hardtanh_backward", "aten::hypot",
+      "aten::isinf", "aten::isnan", "aten::le", "aten::leaky_relu", "aten::leaky_relu_backward",
+      "aten::lerp", "aten::log", "aten::log10", "aten::log1p", "aten::log2", "aten::logaddexp",
+      "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::logical_xor", "aten::lt",
+      "aten::masked_fill", "aten::maximum", "aten::minimum", "aten::mish", "aten::mish_backward",
+      "aten::mul", "aten::nan_to_num", "aten::ne", "aten::neg", "aten::pow", "aten::reciprocal",
+      "aten::relu", "aten::remainder", "aten::round", "aten::rsqrt", "aten::rsub", "aten::sgn",
+      "aten::sigmoid", "aten::sigmoid_backward", "aten::sign", "aten::silu", "aten::silu_backward",
+      "aten::sin", "aten::sinh", "aten::softplus", "aten::softplus_backward", "aten::sqrt",
+      "aten::sub", "aten::tan", "aten::tanh", "aten::tanh_backward", "aten::threshold",
+      "aten::threshold_backward", "aten::trunc", "aten::where", "aten::xlogy",
+  };
+  return names.contains(name);
+}
+
+}  // namespace
+
+BoundedRule RuleOf(const ir::OpSpec& op, bool makes) {
+  const Rules& rules = makes ? MakingRules() : AllRules();
+  if (const auto found = rules.find(op.name); found != rules.end()) return found->second;
+  return !makes && IsPointwise(op.name) ? &BoundedRules::Pointwise : nullptr;
+}
+
+}  // namespace torch_xla::lazy
