@@ -188,6 +188,7 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
   }
   Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
   auto host = std::make_unique<HostEdges>();
+  std::vector<ir::Value> kept;  // HostCalls knows nodes by their addresses
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef exact = padded.exact->shape();
     // A factor of an input is a whole dimension.
@@ -203,9 +204,9 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
     host->before.Bind(node.node->operands()[0], padded.exact);
     host->before.Add(*node.node);
     host->before.Promise(node, padded.bounded);
+    kept.push_back(node);
   }
   std::vector<ir::Value> roots;
-  std::vector<ir::Value> kept;
   for (size_t i = 0; i < graph.roots.size(); ++i) {
     const BoundedGraph::Result& root = bounded.Of(graph.roots[i]);
     const size_t place = static_cast<size_t>(std::ranges::find(roots, root.value) - roots.begin());
@@ -235,7 +236,7 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
     host->after.Add(*part.node);
     host->after.Add(*whole.node);
     host->after.Promise(whole, exact);
-    kept.push_back(whole);
+    kept.insert(kept.end(), {part, whole});
   }
   {
     auto lock = LockGraph();
