@@ -1,7 +1,6 @@
 #include "exec/bounded_layout.h"
 
 #include <algorithm>
-
 #include <cstdlib>
 
 namespace torch_xla::lazy {
@@ -129,6 +128,14 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
         }
       } else {
         const int64_t part = std::min(left, there);
+        // The first elements of a table: as many as another input's size.
+        if (part < there && factors.empty() && varies[i] && Varies(made[i]) &&
+            made[i].size() == 1 && SizeOf(made[i]) == part &&
+            place.index + place.last + (made[i][0].bound - 1) * times < factor.size) {
+          place.last += (made[i][0].bound - 1) * times;
+          factors.push_back(made[i][0]);
+          break;
+        }
         place.last += (part - 1) * times;
         factors.push_back({part, part, part, false});
       }

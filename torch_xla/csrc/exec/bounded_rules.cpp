@@ -1,6 +1,7 @@
 #include "exec/bounded_rules.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -329,6 +330,133 @@ struct BoundedRules {
     g.Emit(std::move(operands), g.node_->attributes(), {in.layout, weight, weight});
   }
 
+  /// Elementwise operations and sums over all dimensions but the channels, for batch normalization.
+  struct Channels {
+    G& g;
+    const BoundedLayout& layout;
+    Dims dims;  // all but the channels
+    ir::Value count;
+
+    Channels(G& graph, const BoundedLayout& in)
+        : g(graph), layout(in), dims(in.size(), true), count() {
+      if (in.size() < 2) Refuse("it has no channels");
+      RequireFixed(in[1], "the number of channels varies");
+      dims[1] = false;
+      count = g.Count(in, dims);
+    }
+    ir::Value Sum(const ir::Value& x) const {
+      std::vector<int64_t> summed;
+      for (size_t d = 0; d < dims.size(); ++d) {
+        if (dims[d]) summed.push_back(static_cast<int64_t>(d));
+      }
+      ir::Words words;
+      ir::AttributeWriter writer(words);
+      writer.Int(1);
+      writer.IntList(summed);
+      writer.Int(0);  // keepdim
+      writer.Int(0);  // no dtype
+      return g.Make(ir::ops::sum_dim_IntList, {x}, std::move(words));
+    }
+    /// [channels] as [1, channels, 1, …].
+    ir::Value Wide(const ir::Value& x) const {
+      std::vector<int64_t> sizes(layout.size(), 1), strides(layout.size(), 1);
+      sizes[1] = SizeOf(layout[1]);
+      return g.View(x, sizes, strides);
+    }
+    ir::Value Add(const ir::Value& a, const ir::Value& b) const {
+      return g.Make(ir::ops::add_Tensor, {a, b, MakeScalar(int64_t{1})});
+    }
+    ir::Value Sub(const ir::Value& a, const ir::Value& b) const {
+      return g.Make(ir::ops::sub_Tensor, {a, b, MakeScalar(int64_t{1})});
+    }
+    ir::Value Mul(const ir::Value& a, const ir::Value& b) const {
+      return g.Make(ir::ops::mul_Tensor, {a, b});
+    }
+    ir::Value Div(const ir::Value& a, const ir::Value& b) const {
+      return g.Make(ir::ops::div_Tensor, {a, b});
+    }
+    ir::Value Zeroed(const ir::Value& x) const { return g.Masked({x, layout, true}, 0.0); }
+  };
+
+  static double Double(const G& g, std::string_view name) {
+    return std::bit_cast<double>(g.node_->attributes()[g.Named(name).word]);
+  }
+
+  static void BatchNorm(G& g) {
+    const Result& in = g.In(0);
+    if (g.Has("training") && g.Int("training") == 0) {
+      std::vector<BoundedLayout> layouts{in.layout};
+      for (size_t i = 1; i < g.node_->num_outputs(); ++i)
+        layouts.push_back(FixedLayout(g.node_->shape(i)->dims));
+      const Channels checked(g, in.layout);
+      g.Emit(g.Values(), g.node_->attributes(), layouts);
+      return;
+    }
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      if (g.In(i).value.shape()->dtype != c10::ScalarType::Float)
+        Refuse("batch normalization in another dtype has no rule");
+    }
+    const Channels c(g, in.layout);
+    const ir::Value mean = c.Div(c.Sum(c.Zeroed(in.value)), c.count);
+    const ir::Value centered = c.Zeroed(c.Sub(in.value, c.Wide(mean)));
+    const ir::Value variance = c.Div(c.Sum(c.Mul(centered, centered)), c.count);
+    const ir::Value inverse =
+        g.Make(ir::ops::rsqrt, {c.Add(variance, MakeScalar(Double(g, "eps")))});
+    ir::Value out = c.Mul(centered, c.Wide(inverse));
+    if (const Result* weight = g.Tensor("weight")) out = c.Mul(out, c.Wide(weight->value));
+    if (const Result* bias = g.Tensor("bias")) out = c.Add(out, c.Wide(bias->value));
+    const BoundedLayout channels{in.layout[1]};
+    g.Set(0, out, in.layout);
+    g.Set(1, mean, channels);
+    g.Set(2, inverse, channels);
+    if (g.Has("training")) return;
+    const double momentum = Double(g, "momentum");
+    size_t next = 3;
+    const auto move = [&](const Result* running, const ir::Value& to) {
+      if (!running) return;
+      g.Set(next++,
+            c.Add(c.Mul(running->value, MakeScalar(1 - momentum)), c.Mul(to, MakeScalar(momentum))),
+            channels);
+    };
+    double n = 1;
+    for (size_t d = 0; d < in.layout.size(); ++d) {
+      if (d != 1) n *= static_cast<double>(SizeOf(in.layout[d]));
+    }
+    move(g.Tensor("running_mean"), mean);
+    move(g.Tensor("running_var"),
+         c.Mul(variance, MakeScalarParameter(n / (n - 1), c10::ScalarType::Double, true)));
+  }
+
+  static void BatchNormBackward(G& g) {
+    const Result &grad = *g.Tensor("grad_out"), &in = *g.Tensor("input");
+    if (g.Int("train") == 0 || !g.Tensor("save_mean") || !g.Tensor("save_invstd"))
+      Refuse("the gradient of batch normalization that does not train has no rule");
+    for (size_t d = 0; d < in.layout.size(); ++d) {
+      if (!Same(in.layout[d], grad.layout.at(d)))
+        Refuse("its operands have different sizes that vary");
+    }
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      if (g.In(i).value.shape()->dtype != c10::ScalarType::Float)
+        Refuse("batch normalization in another dtype has no rule");
+    }
+    const Channels c(g, in.layout);
+    const ir::Value inverse = g.Tensor("save_invstd")->value;
+    const ir::Value given = c.Zeroed(grad.value);
+    const ir::Value normal = c.Zeroed(
+        c.Mul(c.Sub(in.value, c.Wide(g.Tensor("save_mean")->value)), c.Wide(inverse)));
+    const ir::Value of_bias = c.Sum(given), of_weight = c.Sum(c.Mul(given, normal));
+    ir::Value scale = inverse;
+    if (const Result* weight = g.Tensor("weight")) scale = c.Mul(scale, weight->value);
+    const ir::Value of_input =
+        c.Mul(c.Sub(c.Sub(given, c.Wide(c.Div(of_bias, c.count))),
+                    c.Mul(normal, c.Wide(c.Div(of_weight, c.count)))),
+              c.Wide(scale));
+    const BoundedLayout channels{in.layout[1]};
+    if (g.node_->shape(0)) g.Set(0, of_input, in.layout);
+    if (g.node_->shape(1)) g.Set(1, of_weight, channels);
+    if (g.node_->shape(2)) g.Set(2, of_bias, channels);
+  }
+
   // ---- Indices -------------------------------------------------------------------------------
 
   static void Embedding(G& g) {
@@ -427,20 +555,25 @@ struct BoundedRules {
   static void Concatenate(G& g) {
     BoundedLayout layout = g.In(0).layout;
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
+    const BoundedDim one = layout.at(dim);
     int64_t size = 0;
+    bool equal = true, varies = false;
     for (size_t i = 0; i < g.node_->operands().size(); ++i) {
       const BoundedLayout& in = g.In(i).layout;
       if (in.size() != layout.size()) Refuse("it has an operand of another rank");
       for (size_t d = 0; d < in.size(); ++d) {
-        if (d == dim) {
-          RequireFixed(in[d], "arrays of varying sizes are put behind each other");
-          size += SizeOf(in[d]);
-        } else if (!Same(in[d], layout[d])) {
+        if (d != dim && !Same(in[d], layout[d]))
           Refuse("its operands have different sizes that vary");
-        }
       }
+      varies |= Varies(in[dim]);
+      equal &= Same(in[dim], one);
+      size += SizeOf(in[dim]);
     }
-    layout[dim] = FixedDim(size);
+    if (varies && !equal) Refuse("arrays of varying sizes are put behind each other");
+    layout[dim] = FixedDim(varies ? static_cast<int64_t>(g.node_->operands().size()) : size);
+    if (varies) {
+      for (const Factor& factor : one) AddFactor(layout[dim], factor);
+    }
     g.Emit(g.Values(), g.node_->attributes(), {layout});
   }
 
@@ -619,6 +752,9 @@ const Rules& AllRules() {
       {"aten::baddbmm", &R::Product},
       {"aten::native_layer_norm", &R::LayerNorm},
       {"aten::native_layer_norm_backward", &R::LayerNormBackward},
+      {"xla::batch_norm", &R::BatchNorm},
+      {"aten::native_batch_norm", &R::BatchNorm},
+      {"aten::native_batch_norm_backward", &R::BatchNormBackward},
       {"aten::embedding", &R::Embedding},
       {"aten::embedding_dense_backward", &R::EmbeddingBackward},
       {"aten::gather", &R::Gather},
