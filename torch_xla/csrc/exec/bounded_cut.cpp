@@ -181,6 +181,10 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
     refused.Add();
     RefuseBounds(cut, bounded.Where() + refusal.reason);
     return std::nullopt;
+  } catch (const c10::Error& error) {
+    refused.Add();
+    RefuseBounds(cut, bounded.Where() + error.what_without_backtrace());
+    return std::nullopt;
   } catch (const std::exception& error) {
     refused.Add();
     RefuseBounds(cut, bounded.Where() + error.what());
@@ -261,6 +265,7 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
   }
   bulk.execution.origin = cut.execution.origin;
   fitted.Add();
+  if (debug::DebugLevel() >= 1) Note("sizes are arguments: " + bounded.Description());
   return Bulk{std::move(bulk), std::move(host)};
 }
 

@@ -44,6 +44,11 @@ struct BoundedRules {
     if (Varies(layout)) Refuse(reason);
   }
 
+  static void RequireSame(const BoundedLayout& a, const BoundedLayout& b) {
+    if (!std::ranges::equal(a, b, [](const BoundedDim& x, const BoundedDim& y) { return Same(x, y); }))
+      Refuse("its operands have different sizes that vary");
+  }
+
   static Dims Only(size_t rank, int64_t dim) {
     Dims dims(rank);
     dims.at(static_cast<size_t>(dim)) = true;
@@ -322,6 +327,13 @@ struct BoundedRules {
     const size_t outer = in.layout.size() - g.Ints("normalized_shape").size();
     BoundedLayout weight(in.layout.begin() + static_cast<std::ptrdiff_t>(outer), in.layout.end());
     RequireFixed(weight, "it normalizes a varying size");
+    RequireSame(g.Tensor("grad_out")->layout, in.layout);
+    for (const char* name : {"mean", "rstd"}) {
+      const BoundedLayout& rows = g.Tensor(name)->layout;
+      for (size_t d = 0; d < outer; ++d) {
+        if (!Same(rows.at(d), in.layout[d])) Refuse("its operands have different sizes that vary");
+      }
+    }
     ir::Node::Operands operands = g.Values();
     for (const char* name : {"grad_out", "input", "mean", "rstd"}) {
       const size_t operand = g.Named(name).operand;
@@ -470,6 +482,7 @@ struct BoundedRules {
     if (g.Int("scale_grad_by_freq") != 0) Refuse("it counts how often an index comes");
     const BoundedLayout& grad = g.In(0).layout;
     RequireFixed(grad.back(), "the table's size varies");
+    RequireSame({grad.begin(), grad.end() - 1}, g.In(1).layout);
     g.Emit({g.Masked(g.In(0), 0.0), g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(),
            {{FixedDim(g.Int("num_weights")), grad.back()}});
   }
@@ -594,12 +607,16 @@ struct BoundedRules {
     const BoundedLayout& in = g.In(self.operand).layout;
     if (in.size() != 2) Refuse("a loss of one row has no rule");
     RequireFixed(in[1], "the number of classes varies");
+    RequireSame(g.In(target.operand).layout, {in[0]});
     if (const Result* weight = g.Tensor("weight")) RequireFixed(weight->layout, "weights vary");
     // Padding is a label that is ignored.
     operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
     operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
     if (backward) {
-      if (g.Int("reduction") == 0) operands[0] = g.Masked(g.In(0), 0.0);
+      if (g.Int("reduction") == 0) {
+        RequireSame(g.In(0).layout, {in[0]});
+        operands[0] = g.Masked(g.In(0), 0.0);
+      }
       g.Emit(std::move(operands), g.node_->attributes(), {in});
       return;
     }
@@ -791,7 +808,8 @@ const Rules& MakingRules() {
       {"aten::as_strided", &R::AsStrided}, {"aten::expand", &R::ExpandNode},
       {"xla::fill", &R::Makes},            {"aten::arange", &R::Makes},
       {"aten::bernoulli", &R::Random},     {"aten::uniform", &R::Random},
-      {"aten::normal", &R::Random},
+      {"aten::normal", &R::Random},        {"aten::select_backward", &R::PartBackward},
+      {"aten::slice_backward", &R::PartBackward},
   };
   return rules;
 }
