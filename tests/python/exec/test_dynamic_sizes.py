@@ -1,5 +1,6 @@
 """One program for many sizes, with NaN and wild indices in all padding (XLA_DYNAMIC_SIZES=poison)."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -17,14 +18,20 @@ def count(name):
 """
 
 
-def run(code, mode="poison", env=()):
+def run(code, mode="poison", env=(), setup=""):
     """Runs code in a process of its own, since the mode is read once; returns what it prints."""
-    import os
-
-    environment = {**os.environ, "XLA_DYNAMIC_SIZES": mode, "XLA_RECOMPILE_WARNING": "0", **dict(env)}
+    environment = {
+        **os.environ,
+        "XLA_DYNAMIC_SIZES": mode,
+        "XLA_RECOMPILE_WARNING": "0",
+        **dict(env),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
-        env=environment, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", PRELUDE + setup + textwrap.dedent(code)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.split()
@@ -39,7 +46,7 @@ table, w, bias = f(20, D), f(D, 5), f(D)
 kernel = f(4, 3, 3, 3)
 # each: a function of the device's tensors, and its inputs for the sizes b and t
 CASES = {
-    'pointwise': (lambda x, y: (x * y + x.abs().sqrt()).gelu(), lambda b, t: (f(b, t, D), f(t, D))),
+    'pointwise': (lambda x, y: F.gelu(x * y + x.abs().sqrt()), lambda b, t: (f(b, t, D), f(t, D))),
     'where': (lambda x, y: torch.where(x > y, x, -y), lambda b, t: (f(b, t), f(b, 1))),
     'sum': (lambda x: (x.sum(0), x.sum((0, 1)), x.sum(), x.sum(-1)), lambda b, t: (f(b, t, D),)),
     'mean': (lambda x: (x.mean(0), x.mean(1), x.mean(), x.mean((0, 1))), lambda b, t: (f(b, t, D),)),
@@ -79,8 +86,7 @@ CASES = {
 
 def test_each_operator_is_right_with_poison_in_its_padding():
     out = run(
-        OPERATORS
-        + """
+        """
     bad, bounded = [], []
     for name, (function, inputs) in CASES.items():
         before = count('DynamicSizes')
@@ -106,7 +112,8 @@ def test_each_operator_is_right_with_poison_in_its_padding():
     missing = [name.replace(' ', '_') for name in CASES if name not in bounded]
     print('bad', *[x.replace(' ', '_') for x in bad])
     print('missing', *missing)
-    """
+    """,
+        setup=OPERATORS,
     )
     split = out.index("missing")
     assert out[1:split] == []
@@ -163,13 +170,13 @@ images = lambda b: (torch.randn(b, 3, 8, 8), torch.randint(0, 5, (b,)))
 @pytest.mark.parametrize("mode", ["poison", "1"])
 def test_training_with_random_sizes(mode):
     out = run(
-        TRAINING
-        + """
+        """
     random.seed(1)
     train(Model, words, nn.CrossEntropyLoss(), [(random.randint(2, 12), random.randint(5, 24)) for _ in range(25)])
     train(cnn, images, nn.CrossEntropyLoss(), [(random.randint(2, 24),) for _ in range(25)])
     """,
         mode,
+        setup=TRAINING,
     )
     assert out[0] == "True" and out[3] == "True"
     assert out[2] == out[5] == "0"
@@ -178,38 +185,41 @@ def test_training_with_random_sizes(mode):
 
 def test_sizes_that_cannot_be_bounded_have_programs_of_their_own():
     out = run(
-        TRAINING
-        + """
+        """
     train(Model, words, nn.CrossEntropyLoss(), [(4, 6), (1, 6), (5, 6), (1, 7), (4, 6)])
     for n in (5, 0, 7, 1, 6):
         x = torch.arange(float(n)).to(device)
         print((x * 2 + 1).flip(0).cpu().tolist() == [2 * k + 1 for k in reversed(range(n))])
-    """
+    """,
+        setup=TRAINING,
     )
     assert out[0] == "True" and out[3:] == ["True"] * 5
 
 
 def test_off_by_default():
-    out = run(TRAINING + "train(cnn, images, nn.CrossEntropyLoss(), [(4,), (5,), (6,)])\nprint(count('DynamicSizes'))", "")
+    out = run(
+        "train(cnn, images, nn.CrossEntropyLoss(), [(4,), (5,), (6,)])\nprint(count('DynamicSizes'))",
+        "",
+        setup=TRAINING,
+    )
     assert out[0] == "True" and out[-1] == "0"
 
 
 def test_programs_come_from_disk(tmp_path):
-    code = TRAINING + """
+    code = """
 train(cnn, images, nn.CrossEntropyLoss(), [(4,), (5,), (9,), (11,), (10,)])
 import time
 print(count('PersistentCacheMiss'))
 """
     env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
-    first, second = run(code, "1", env), run(code, "1", env)
+    first, second = (run(code, "1", env, TRAINING) for _ in range(2))
     assert first[0] == second[0] == "True"
     assert int(first[-1]) > 0 and second[-1] == "0"
 
 
 def test_replay_beside_it():
     out = run(
-        TRAINING
-        + """
+        """
     model = nn.Linear(8, 8).to(device)
     step = torch_xla.compile(lambda x: (model(x).relu() ** 2).mean(0), replay=True)
     with torch.no_grad():
@@ -217,6 +227,7 @@ def test_replay_beside_it():
             x = torch.randn(n, 8).to(device)
             want = (F.linear(x.cpu(), model.weight.cpu(), model.bias.cpu()).relu() ** 2).mean(0)
             print(torch.allclose(step(x).cpu(), want, 1e-4, 1e-5))
-    """
+    """,
+        setup=TRAINING,
     )
     assert out == ["True"] * 8
