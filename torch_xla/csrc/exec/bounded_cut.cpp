@@ -202,9 +202,8 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
       pad.insert(pad.end(), {0, BoundOf(padded.layout[d]) - exact->dims[d]});
     ir::AttributeWriter(words).IntList(pad);
     const ir::Value value = MakeConstant(PaddingOf(exact->dtype), exact->dtype, true);
-    const ir::Value node =
-        MakeNode(&ir::ops::constant_pad_nd, {MakeLeaf(padded.exact), value}, std::move(words),
-                 padded.bounded->shape());
+    const ir::Value node = MakeNode(&ir::ops::constant_pad_nd, {MakeLeaf(padded.exact), value},
+                                    std::move(words), padded.bounded->shape());
     host->before.Bind(node.node->operands()[0], padded.exact);
     host->before.Add(*node.node);
     host->before.Promise(node, padded.bounded);
@@ -247,8 +246,7 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
     bulk.graph = CollectGraph(std::move(roots));
   }
   std::unordered_map<const ir::Node*, bool> survives;
-  for (size_t i = 0; i < graph.order.size(); ++i)
-    survives.emplace(graph.order[i], cut.survives[i]);
+  for (size_t i = 0; i < graph.order.size(); ++i) survives.emplace(graph.order[i], cut.survives[i]);
   for (const ir::Node* node : bulk.graph.order) {
     const auto found = survives.find(node);
     bulk.survives.push_back(found != survives.end() && found->second);

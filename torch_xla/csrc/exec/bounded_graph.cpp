@@ -182,8 +182,7 @@ bool BoundedGraph::Has(std::string_view name) const {
 const BoundedGraph::Argument& BoundedGraph::Named(std::string_view name) const {
   const auto found =
       std::ranges::find_if(arguments_, [&](const Argument& a) { return a.name == name; });
-  if (found == arguments_.end())
-    throw SizesRefused{"it has no argument " + std::string(name)};
+  if (found == arguments_.end()) throw SizesRefused{"it has no argument " + std::string(name)};
   return *found;
 }
 
@@ -314,11 +313,10 @@ ir::Value BoundedGraph::Count(const BoundedLayout& layout, const std::vector<boo
 }
 
 ir::Value BoundedGraph::Iota(int64_t size) const {
-  return MakeNode(
-      &ir::ops::arange,
-      {MakeScalar(int64_t{0}, c10::ScalarType::Long, false),
-       MakeScalar(int64_t{1}, c10::ScalarType::Long, false)},
-      {}, ir::GetShape(c10::ScalarType::Long, {size}));
+  return MakeNode(&ir::ops::arange,
+                  {MakeScalar(int64_t{0}, c10::ScalarType::Long, false),
+                   MakeScalar(int64_t{1}, c10::ScalarType::Long, false)},
+                  {}, ir::GetShape(c10::ScalarType::Long, {size}));
 }
 
 ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {

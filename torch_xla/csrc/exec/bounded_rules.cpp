@@ -32,8 +32,7 @@ struct BoundedRules {
     BoundedLayout longer = a.size() >= b.size() ? a : b;
     const BoundedLayout& other = a.size() >= b.size() ? b : a;
     const size_t more = longer.size() - other.size();
-    for (size_t d = 0; d < other.size(); ++d)
-      longer[more + d] = Joined(longer[more + d], other[d]);
+    for (size_t d = 0; d < other.size(); ++d) longer[more + d] = Joined(longer[more + d], other[d]);
     return longer;
   }
 
@@ -45,7 +44,8 @@ struct BoundedRules {
   }
 
   static void RequireSame(const BoundedLayout& a, const BoundedLayout& b) {
-    if (!std::ranges::equal(a, b, [](const BoundedDim& x, const BoundedDim& y) { return Same(x, y); }))
+    if (!std::ranges::equal(a, b,
+                            [](const BoundedDim& x, const BoundedDim& y) { return Same(x, y); }))
       Refuse("its operands have different sizes that vary");
   }
 
@@ -77,9 +77,8 @@ struct BoundedRules {
       varies.push_back(g.ResultVaries(0, d));
       first.push_back(shape->dims[d]);
     }
-    BoundedView view =
-        ViewOf(g.In(0).layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")},
-               g.MadeLayout(0), varies, first);
+    BoundedView view = ViewOf(g.In(0).layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")},
+                              g.MadeLayout(0), varies, first);
     ir::Words words = g.node_->attributes();
     for (size_t d = 0; d < sizes.size(); ++d) {
       words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
@@ -91,7 +90,8 @@ struct BoundedRules {
 
   static void ExpandNode(G& g) {
     const BoundedLayout made = g.MadeLayout(0);
-    BoundedLayout layout = Broadcast(FixedLayout(std::vector<int64_t>(made.size(), 1)), g.In(0).layout);
+    BoundedLayout layout =
+        Broadcast(FixedLayout(std::vector<int64_t>(made.size(), 1)), g.In(0).layout);
     for (size_t d = 0; d < layout.size(); ++d) {
       if (layout[d].empty()) layout[d] = made[d];
     }
@@ -137,7 +137,8 @@ struct BoundedRules {
                                   ? g.SizeOfFactor(all[i])
                                   : MakeConstant(all[i].size, c10::ScalarType::Long, false);
           const ir::Value one = MakeScalar(int64_t{1});
-          place = g.Make(ir::ops::add_Tensor, {g.Make(ir::ops::mul_Tensor, {place, n}), index, one});
+          place =
+              g.Make(ir::ops::add_Tensor, {g.Make(ir::ops::mul_Tensor, {place, n}), index, one});
         } else {
           place = index;
         }
@@ -220,7 +221,8 @@ struct BoundedRules {
         if (std::count(dims.begin(), dims.end(), true) != 1)
           Refuse("its index counts elements of a varying size");
         for (size_t d = 0; d < dims.size(); ++d) {
-          if (dims[d] && in.layout[d].size() != 1) Refuse("its index counts elements of a varying size");
+          if (dims[d] && in.layout[d].size() != 1)
+            Refuse("its index counts elements of a varying size");
         }
       }
       operands[0] = g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), dims);
@@ -260,8 +262,8 @@ struct BoundedRules {
     const auto dim = g.Dim(g.Int("dim"), in.layout.size());
     if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
     ir::Node::Operands operands = g.Values();
-    operands[0] =
-        g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype), Only(in.layout.size(), dim));
+    operands[0] = g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype),
+                           Only(in.layout.size(), dim));
     g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
   }
 
@@ -269,9 +271,8 @@ struct BoundedRules {
     const Result& in = g.In(0);
     if (in.layout.empty()) Refuse("it has no dimension");
     ir::Node::Operands operands = g.Values();
-    operands[0] =
-        g.Masked(in, -std::numeric_limits<double>::infinity(),
-                 Only(in.layout.size(), g.Dim(g.Int("dim"), in.layout.size())));
+    operands[0] = g.Masked(in, -std::numeric_limits<double>::infinity(),
+                           Only(in.layout.size(), g.Dim(g.Int("dim"), in.layout.size())));
     g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
   }
 
@@ -292,7 +293,8 @@ struct BoundedRules {
     const Result &a = g.In(first), &b = g.In(first + 1);
     const size_t rank = a.layout.size();
     if (rank < 2 || b.layout.size() != rank) Refuse("products of vectors have no rule");
-    if (!c10::isFloatingType(a.value.shape()->dtype)) Refuse("products of such numbers have no rule");
+    if (!c10::isFloatingType(a.value.shape()->dtype))
+      Refuse("products of such numbers have no rule");
     if (!Same(a.layout[rank - 1], b.layout[rank - 2]))
       Refuse("its operands have different sizes that vary");
     BoundedLayout layout;
@@ -454,15 +456,14 @@ struct BoundedRules {
     const Channels c(g, in.layout);
     const ir::Value inverse = g.Tensor("save_invstd")->value;
     const ir::Value given = c.Zeroed(grad.value);
-    const ir::Value normal = c.Zeroed(
-        c.Mul(c.Sub(in.value, c.Wide(g.Tensor("save_mean")->value)), c.Wide(inverse)));
+    const ir::Value normal =
+        c.Zeroed(c.Mul(c.Sub(in.value, c.Wide(g.Tensor("save_mean")->value)), c.Wide(inverse)));
     const ir::Value of_bias = c.Sum(given), of_weight = c.Sum(c.Mul(given, normal));
     ir::Value scale = inverse;
     if (const Result* weight = g.Tensor("weight")) scale = c.Mul(scale, weight->value);
-    const ir::Value of_input =
-        c.Mul(c.Sub(c.Sub(given, c.Wide(c.Div(of_bias, c.count))),
-                    c.Mul(normal, c.Wide(c.Div(of_weight, c.count)))),
-              c.Wide(scale));
+    const ir::Value of_input = c.Mul(c.Sub(c.Sub(given, c.Wide(c.Div(of_bias, c.count))),
+                                           c.Mul(normal, c.Wide(c.Div(of_weight, c.count)))),
+                                     c.Wide(scale));
     const BoundedLayout channels{in.layout[1]};
     if (g.node_->shape(0)) g.Set(0, of_input, in.layout);
     if (g.node_->shape(1)) g.Set(1, of_weight, channels);
@@ -519,10 +520,10 @@ struct BoundedRules {
         // A negative index counts from the size.
         if (dim.size() != 1) Refuse("its index counts elements of several sizes");
         const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
-        const ir::Value moved = g.Make(
-            ir::ops::add_Tensor, {value, g.SizeOfFactor(dim[0]), MakeScalar(int64_t{1})});
-        value = g.Make(ir::ops::where_self,
-                       {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
+        const ir::Value moved =
+            g.Make(ir::ops::add_Tensor, {value, g.SizeOfFactor(dim[0]), MakeScalar(int64_t{1})});
+        value =
+            g.Make(ir::ops::where_self, {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
       }
       operands.push_back(g.Masked({value, index.layout, index.varies}, int64_t{0}));
     }
@@ -670,8 +671,7 @@ struct BoundedRules {
     words[g.Named("reduction").word] = 2;
     const ir::Value sum = g.Make(g.node_->op(), std::move(operands), std::move(words));
     g.Set(0,
-          lazy::Cast(g.Make(ir::ops::div_Tensor,
-                            {sum, g.Count(layout, Dims(layout.size(), true))}),
+          lazy::Cast(g.Make(ir::ops::div_Tensor, {sum, g.Count(layout, Dims(layout.size(), true))}),
                      dtype),
           {});
   }
@@ -679,7 +679,8 @@ struct BoundedRules {
   // ---- Images --------------------------------------------------------------------------------
 
   static void RequireBatch(const BoundedLayout& layout, size_t from = 1) {
-    for (size_t d = from; d < layout.size(); ++d) RequireFixed(layout[d], "the size of images varies");
+    for (size_t d = from; d < layout.size(); ++d)
+      RequireFixed(layout[d], "the size of images varies");
   }
 
   static BoundedLayout WithBatch(const G& g, size_t result, const BoundedDim& batch) {
@@ -805,10 +806,14 @@ const Rules& AllRules() {
 const Rules& MakingRules() {
   using R = BoundedRules;
   static const auto& rules = *new Rules{
-      {"aten::as_strided", &R::AsStrided}, {"aten::expand", &R::ExpandNode},
-      {"xla::fill", &R::Makes},            {"aten::arange", &R::Makes},
-      {"aten::bernoulli", &R::Random},     {"aten::uniform", &R::Random},
-      {"aten::normal", &R::Random},        {"aten::select_backward", &R::PartBackward},
+      {"aten::as_strided", &R::AsStrided},
+      {"aten::expand", &R::ExpandNode},
+      {"xla::fill", &R::Makes},
+      {"aten::arange", &R::Makes},
+      {"aten::bernoulli", &R::Random},
+      {"aten::uniform", &R::Random},
+      {"aten::normal", &R::Random},
+      {"aten::select_backward", &R::PartBackward},
       {"aten::slice_backward", &R::PartBackward},
   };
   return rules;
@@ -816,24 +821,99 @@ const Rules& MakingRules() {
 
 bool IsPointwise(std::string_view name) {
   static const auto& names = *new std::unordered_set<std::string_view>{
-      "aten::abs", "aten::add", "aten::addcdiv", "aten::addcmul", "aten::atan", "aten::atan2",
-      "aten::bitwise_and", "aten::bitwise_not", "aten::bitwise_or", "aten::bitwise_xor",
-      "aten::ceil", "aten::clamp", "aten::clamp_max", "aten::clamp_min", "aten::cos", "aten::cosh",
-      "aten::div", "aten::elu", "aten::elu_backward", "aten::eq", "aten::erf", "aten::erfc",
-      "aten::exp", "aten::exp2", "aten::expm1", "aten::floor", "aten::floor_divide", "aten::fmax",
-      "aten::fmin", "aten::fmod", "aten::ge", "aten::gelu", "aten::gelu_backward", "aten::gt",
-      "aten::hardsigmoid", "aten::hardsigmoid_backward", "aten::hardswish",
-      "aten::hardswish_backward", "aten::hardtanh", "aten::hardtanh_backward", "aten::hypot",
-      "aten::isinf", "aten::isnan", "aten::le", "aten::leaky_relu", "aten::leaky_relu_backward",
-      "aten::lerp", "aten::log", "aten::log10", "aten::log1p", "aten::log2", "aten::logaddexp",
-      "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::logical_xor", "aten::lt",
-      "aten::masked_fill", "aten::maximum", "aten::minimum", "aten::mish", "aten::mish_backward",
-      "aten::mul", "aten::nan_to_num", "aten::ne", "aten::neg", "aten::pow", "aten::reciprocal",
-      "aten::relu", "aten::remainder", "aten::round", "aten::rsqrt", "aten::rsub", "aten::sgn",
-      "aten::sigmoid", "aten::sigmoid_backward", "aten::sign", "aten::silu", "aten::silu_backward",
-      "aten::sin", "aten::sinh", "aten::softplus", "aten::softplus_backward", "aten::sqrt",
-      "aten::sub", "aten::tan", "aten::tanh", "aten::tanh_backward", "aten::threshold",
-      "aten::threshold_backward", "aten::trunc", "aten::where", "aten::xlogy",
+      "aten::abs",
+      "aten::add",
+      "aten::addcdiv",
+      "aten::addcmul",
+      "aten::atan",
+      "aten::atan2",
+      "aten::bitwise_and",
+      "aten::bitwise_not",
+      "aten::bitwise_or",
+      "aten::bitwise_xor",
+      "aten::ceil",
+      "aten::clamp",
+      "aten::clamp_max",
+      "aten::clamp_min",
+      "aten::cos",
+      "aten::cosh",
+      "aten::div",
+      "aten::elu",
+      "aten::elu_backward",
+      "aten::eq",
+      "aten::erf",
+      "aten::erfc",
+      "aten::exp",
+      "aten::exp2",
+      "aten::expm1",
+      "aten::floor",
+      "aten::floor_divide",
+      "aten::fmax",
+      "aten::fmin",
+      "aten::fmod",
+      "aten::ge",
+      "aten::gelu",
+      "aten::gelu_backward",
+      "aten::gt",
+      "aten::hardsigmoid",
+      "aten::hardsigmoid_backward",
+      "aten::hardswish",
+      "aten::hardswish_backward",
+      "aten::hardtanh",
+      "aten::hardtanh_backward",
+      "aten::hypot",
+      "aten::isinf",
+      "aten::isnan",
+      "aten::le",
+      "aten::leaky_relu",
+      "aten::leaky_relu_backward",
+      "aten::lerp",
+      "aten::log",
+      "aten::log10",
+      "aten::log1p",
+      "aten::log2",
+      "aten::logaddexp",
+      "aten::logical_and",
+      "aten::logical_not",
+      "aten::logical_or",
+      "aten::logical_xor",
+      "aten::lt",
+      "aten::masked_fill",
+      "aten::maximum",
+      "aten::minimum",
+      "aten::mish",
+      "aten::mish_backward",
+      "aten::mul",
+      "aten::nan_to_num",
+      "aten::ne",
+      "aten::neg",
+      "aten::pow",
+      "aten::reciprocal",
+      "aten::relu",
+      "aten::remainder",
+      "aten::round",
+      "aten::rsqrt",
+      "aten::rsub",
+      "aten::sgn",
+      "aten::sigmoid",
+      "aten::sigmoid_backward",
+      "aten::sign",
+      "aten::silu",
+      "aten::silu_backward",
+      "aten::sin",
+      "aten::sinh",
+      "aten::softplus",
+      "aten::softplus_backward",
+      "aten::sqrt",
+      "aten::sub",
+      "aten::tan",
+      "aten::tanh",
+      "aten::tanh_backward",
+      "aten::threshold",
+      "aten::threshold_backward",
+      "aten::trunc",
+      "aten::where",
+      "aten::xlogy",
   };
   return names.contains(name);
 }
