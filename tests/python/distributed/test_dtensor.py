@@ -307,7 +307,7 @@ def run_counted() -> list[tuple[int, int]]:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            torch_xla.sync()
+            torch_xla.sync(wait=True)
             counts.append(
                 tuple((met.metric_data(name) or (0,))[0] for name in ("CompileTime", "ExecuteTime"))
             )

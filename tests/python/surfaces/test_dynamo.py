@@ -378,7 +378,6 @@ class TestBackends:
                 importlib.import_module(module)
         for owner, name in (
             (xm, "xla_device_count"),
-            *((spmd, name) for name in ("enable_manual_sharding", "disable_manual_sharding")),
             (spmd, "auto_policy"),
             (torch_xla, "_dynamo"),
             (_XLAC, "_get_xla_tensor_debug_info"),

@@ -14,6 +14,7 @@
 #include "debug/metrics.h"
 #include "debug/report.h"
 #include "exec/bounded_graph.h"
+#include "exec/bounded_rules.h"
 #include "exec/cut_log.h"
 #include "ir/attributes.h"
 #include "tensor/device_data.h"
@@ -176,7 +177,7 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
   if (!varying) return std::nullopt;
   BoundedGraph bounded(graph, *varying, cut.device, cut.devices);
   try {
-    bounded.Rewrite();
+    bounded.Rewrite(&RuleOf);
   } catch (const SizesRefused& refusal) {
     refused.Add();
     RefuseBounds(cut, bounded.Where() + refusal.reason);

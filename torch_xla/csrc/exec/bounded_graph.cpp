@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "XLAOps.h"
-#include "exec/bounded_rules.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
 
@@ -36,7 +35,7 @@ BoundedGraph::BoundedGraph(const Graph& graph, const VaryingSizes& varying, int 
       device_(device),
       devices_(devices) {}
 
-void BoundedGraph::Rewrite() {
+void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
   // Inputs first: they say what the sizes are.
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
@@ -49,7 +48,7 @@ void BoundedGraph::Rewrite() {
     for (const ir::Value& operand : node_->operands()) varies |= Of(operand).varies;
     for (size_t i = 0; i < node_->num_outputs(); ++i)
       makes |= varying_.varies[shapes_.begin[position_] + i] != 0;
-    const BoundedRule rule = varies || makes ? RuleOf(node_->op(), /*makes=*/!varies) : nullptr;
+    const BoundedRule rule = varies || makes ? rule_of(node_->op(), /*makes=*/!varies) : nullptr;
     if (!varies && !rule) {
       Keep();
       continue;

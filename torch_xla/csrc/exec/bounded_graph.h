@@ -31,6 +31,13 @@ struct VaryingSizes {
   std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
 };
 
+class BoundedGraph;
+/// What an operation does with padding.
+using BoundedRule = void (*)(BoundedGraph& graph);
+/// The rule of an operation; null if there is none. With `makes` only a rule of an operation that
+/// makes varying sizes without having any in its operands.
+using FindBoundedRule = BoundedRule (*)(const ir::OpSpec& op, bool makes);
+
 class BoundedGraph {
  public:
   struct Result {
@@ -48,7 +55,7 @@ class BoundedGraph {
   BoundedGraph(const Graph& graph, const VaryingSizes& varying, int device,
                const DeviceSet* devices);
   /// Throws SizesRefused.
-  void Rewrite();
+  void Rewrite(FindBoundedRule rule_of);
 
   const Result& Of(const ir::Value& value) const;
   const std::vector<Padded>& padded() const { return padded_; }

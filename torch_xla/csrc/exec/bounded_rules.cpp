@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "XLAOps.h"
-#include "exec/bounded_graph.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
 

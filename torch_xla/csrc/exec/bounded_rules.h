@@ -1,15 +1,11 @@
 // What operations do with padding.
 #pragma once
 
-#include "ir/op.h"
+#include "exec/bounded_graph.h"
 
 namespace torch_xla::lazy {
 
-class BoundedGraph;
-using BoundedRule = void (*)(BoundedGraph& graph);
-
-/// The rule of an operation; null if there is none. With `makes` only a rule of an operation that
-/// makes varying sizes without having any in its operands.
+/// See FindBoundedRule.
 BoundedRule RuleOf(const ir::OpSpec& op, bool makes);
 
 }  // namespace torch_xla::lazy
