@@ -264,7 +264,13 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @_by_place
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
-        root = self._members[0 if opts is None else getattr(opts, "rootRank", opts)]
+        place = 0 if opts is None else getattr(opts, "rootRank", opts)
+        if not 0 <= place < len(self._members):
+            raise ValueError(
+                f"broadcast: expected a source from 0 to {len(self._members) - 1}, its rank in the "
+                f"group, got {place}"
+            )
+        root = self._members[place]
         self._run("broadcast", tensors, [root], in_place=True)
         # DistributedDataParallel reads the order of its buckets, once, in its second forward pass:
         # no value of the step's, so the step stays one graph.

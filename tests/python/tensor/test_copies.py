@@ -236,6 +236,19 @@ def test_resize_():
     assert z.shape == (0,) and z.tolist() == []
 
 
+@pytest.mark.parametrize("sizes", [(0, 24), (8, 24), (40, 24), (24,)])
+def test_a_resized_storage_keeps_what_fits(sizes):
+    """As on the CPU, where what is new has no values."""
+    kept = {}
+    for device in ("cpu", "xla"):
+        x = torch.arange(6, dtype=torch.float32).to(device).view(2, 3)
+        for size in sizes:
+            x.untyped_storage().resize_(size)
+            assert x.untyped_storage().nbytes() == size
+        kept[device] = x.view(-1)[: min(*sizes, 24) // 4].tolist()
+    assert kept["xla"] == kept["cpu"]
+
+
 def test_resize_beside_another_look():
     # On CPU the other tensor keeps seeing the first elements of the same memory.
     x = torch.arange(6.0, device="xla")

@@ -1,11 +1,14 @@
 #include "aten/torch_storage.h"
 
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "aten/bridge.h"
 #include "aten/tensor_impl.h"
@@ -185,7 +188,13 @@ void ResizeStorage(const c10::Storage& storage, int64_t bytes) {
   TORCH_CHECK_VALUE(bytes >= 0 && bytes % size == 0, "UntypedStorage.resize_: expected a multiple ",
                     "of the ", size, " bytes of an element of ", shape->dtype, ", got ", bytes);
   const auto options = at::TensorOptions().dtype(shape->dtype).device(storage.device());
-  root->Assign(GetIrValue(at::empty({bytes / size}, options)));
+  const int64_t count = bytes / size, kept = std::min(count, shape->numel);
+  std::vector<at::Tensor> parts;
+  if (kept > 0) {
+    parts.push_back(MakeTensor(root->value(), root->device()).reshape({-1}).slice(0, 0, kept));
+  }
+  if (count > kept || parts.empty()) parts.push_back(at::empty({count - kept}, options));
+  root->Assign(GetIrValue(at::cat(parts)));
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
 }
 

@@ -19,8 +19,8 @@ void* StorageAddress(const lazy::StoragePtr& root);
 /// them a dtype. Its address is the address of the bytes.
 c10::Storage StorageFromHost(c10::Storage host, int device);
 
-/// Gives the storage of an xla tensor another size. Its content is lost, unlike on the CPU, and its
-/// tensors see memory again once it has the size that it had: FSDP2 frees parameters so.
+/// Gives the storage of an xla tensor another size, and keeps what fits. Its tensors see memory
+/// again once it has the size that it had: FSDP2 frees parameters so.
 void ResizeStorage(const c10::Storage& storage, int64_t bytes);
 
 /// Writes `source`, a CPU tensor, to such a storage. `block` is the tensor that PyTorch makes over
