@@ -89,7 +89,6 @@ from torch_xla._internal.compile.step import sync as sync  # noqa: E402
 from torch_xla._internal.device import module as _device_module  # noqa: E402
 from torch_xla._internal.device import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal.files import remote_cache as _remote_cache  # noqa: E402
-from torch_xla._internal.insight import host_calls as _host_calls  # noqa: E402
 from torch_xla._internal.names import missing as _absent_names  # noqa: E402
 from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # noqa: E402
 from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
@@ -119,6 +118,8 @@ _variables.warn_of_misspelt()
 if _variables.is_on("XLA_IR_DEBUG"):
     _XLAC._set_ir_debug(True)
 if _variables.is_on("XLA_FIND_NAN"):
+    from torch_xla._internal.insight import host_calls as _host_calls
+
     _host_calls.set_find_nan(True)
 
 

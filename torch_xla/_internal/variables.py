@@ -158,6 +158,18 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
             "[architecture.md](architecture.md#steps-without-mark_step).",
         ),
         Variable(
+            "XLA_DYNAMIC_SIZES",
+            "0|1|poison",
+            "0",
+            "One program for many sizes: [dynamic_sizes.md](dynamic_sizes.md).",
+        ),
+        Variable(
+            "XLA_DYNAMIC_BUCKETS",
+            "all|pow2",
+            "all",
+            "`pow2`: the buckets of `XLA_DYNAMIC_SIZES` are powers of two alone.",
+        ),
+        Variable(
             "XLA_REPLAY_CHECK",
             "int",
             "50",

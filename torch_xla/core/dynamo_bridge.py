@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.compile import tracing
+from torch_xla._internal.insight import host_calls
 from torch_xla._internal.names import missing
 
 _NAME = "torch.compile"
@@ -87,8 +88,9 @@ class _Returned:
 
 
 def _calls_host(module: fx.GraphModule) -> bool:
-    call = torch.ops.torch_xla.host_call.default
-    return any(call in (node.target, *node.args[1:2]) for node in module.graph.nodes)
+    return any(
+        host_calls.HOST_CALL in (node.target, *node.args[1:2]) for node in module.graph.nodes
+    )
 
 
 class _Program:

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
@@ -28,6 +28,7 @@ from torch_xla._internal.insight import nan_search
 from torch_xla._internal.replicas import replication, spmd_mode
 
 _HostFunction = Callable[..., Any]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 # By number. A number is part of a program that lives on disk, so no two functions of any two
 # processes may share it: that of a text follows from the text, that of a function is random.
@@ -71,7 +72,13 @@ def _start_thread() -> None:
             _thread.start()
 
 
-@torch._dynamo.assume_constant_result
+def _constant_in_graphs(fn: _F) -> _F:
+    """What torch.compiler.assume_constant_result does, which imports the whole of Dynamo."""
+    fn._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return fn
+
+
+@_constant_in_graphs
 def _number_of_function(function: _HostFunction) -> int:
     with _lock:
         number = _numbers.get(function)
@@ -109,7 +116,8 @@ _library.define("host_call(Tensor[] arrays, int number) -> ()")
 _library.impl("host_call", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
 torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)  # type: ignore[attr-defined]
-torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
+HOST_CALL = torch.ops.torch_xla.host_call.default
+torch.fx.node.has_side_effect(HOST_CALL)
 
 
 def _can_call() -> bool:
@@ -244,7 +252,7 @@ def _scalar(value: float) -> torch.Tensor:
     return torch.scalar_tensor(value, dtype=dtype)
 
 
-@torch._dynamo.assume_constant_result
+@_constant_in_graphs
 def _number_of_line(
     text: str,
     count: int,

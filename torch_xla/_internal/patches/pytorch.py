@@ -16,7 +16,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 import torch.utils.checkpoint
 import torch.utils.dlpack
 from torch import nn
@@ -417,19 +416,6 @@ def _resize_storage(original: Callable[..., Any]) -> Callable[..., Any]:
     return resize_
 
 
-def _sync_batch_norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
-        if is_xla(input) and self.training and dist.is_initialized():
-            raise ValueError(
-                "SyncBatchNorm: there is none for xla replicas. Use BatchNorm, whose statistics "
-                "are each replica's, or SPMD mode (torch_xla.runtime.use_spmd()), in which a "
-                "BatchNorm sees the whole batch"
-            )
-        return original(self, input)
-
-    return forward
-
-
 def apply() -> None:
     """Replaces the functions, once."""
     _replace(nn.Module, "_apply", _module_apply)
@@ -463,5 +449,4 @@ def apply() -> None:
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
     _replace(torch.UntypedStorage, "resize_", _resize_storage)
     _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
-    _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010
