@@ -1,7 +1,5 @@
 // Collectives as the devices carry them out: four replicas in this process against what ATen makes
 // of their inputs.
-#include "distributed/device_lowering.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "distributed/device_lowering.h"
 #include "lowering/context.h"
 #include "runtime/client.h"
 #include "runtime/plugin.h"

@@ -10,8 +10,8 @@
 
 #include "aten/index_check.h"
 #include "debug/metrics.h"
-#include "exec/executor.h"
 #include "exec/cut_log.h"
+#include "exec/executor.h"
 
 namespace torch_xla {
 namespace {
