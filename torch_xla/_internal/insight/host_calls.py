@@ -224,7 +224,7 @@ def print(text: str, *values: Any, **named: Any) -> None:
         raise TypeError(f"debug.print(): expected a format string, got {type(text).__name__}")
     given = [*values, *named.values()]
     arrays = [value for value in given if isinstance(value, torch.Tensor | int | float)]
-    device = _check("debug.print()", [v for v in arrays if isinstance(v, torch.Tensor)])
+    _check("debug.print()", [v for v in arrays if isinstance(v, torch.Tensor)])
     kinds = tuple(
         (value.dtype, value.dim())
         if isinstance(value, torch.Tensor)
@@ -237,11 +237,7 @@ def print(text: str, *values: Any, **named: Any) -> None:
         None if isinstance(value, torch.Tensor | int | float) else value for value in given
     )
     number = _number_of_line(text, len(values), tuple(named), kinds, rest)
-    scalars = [v if isinstance(v, torch.Tensor) else _scalar(v) for v in arrays]
-    if device is None:
-        _functions[number](*scalars)
-        return
-    _call(number, scalars)
+    _call(number, [v if isinstance(v, torch.Tensor) else _scalar(v) for v in arrays])
 
 
 def _scalar(value: float) -> torch.Tensor:

@@ -19,6 +19,7 @@
 #include "ir/attributes.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
+#include "tensor/view.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -137,15 +138,10 @@ ir::Value Strided(const ir::Value& of, c10::IntArrayRef sizes, c10::IntArrayRef 
                   ir::GetShape(of.shape()->dtype, sizes));
 }
 
-std::vector<int64_t> ContiguousStrides(c10::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
-  return strides;
-}
-
 /// Sizes and strides of the factors of a layout: those without padding in the bounded array.
 struct Factors {
-  std::vector<int64_t> sizes, strides;
+  std::vector<int64_t> sizes;
+  Ints strides;
 };
 Factors FactorsOf(const BoundedLayout& layout) {
   Factors factors;

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from torch_xla import _XLAC, runtime
+from torch_xla import runtime
 from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 from torch_xla.distributed.spmd.mesh import (
@@ -257,17 +257,6 @@ def _unnamed(mesh: Mesh, spec: PartitionSpec) -> list[int]:
     return [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
 
 
-def _sharding(what: str, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> _XLAC.Sharding:
-    """Returns the sharding of a whole tensor, or of one whose part ``t`` is."""
-    sharding = mesh.get_op_sharding(spec)
-    if len(spec) != t.dim():
-        raise ValueError(
-            f"{what}: expected a partition spec with an entry for each of the {t.dim()} "
-            f"dimensions of the tensor (shape {list(t.shape)}), got {spec}"
-        )
-    return sharding
-
-
 def _check_divisible(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         count = math.prod(mesh.mesh_shape[axis] for axis in axes)
@@ -282,7 +271,7 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
         ctx.mesh, ctx.spec = mesh, spec
-        sharding = _sharding("shard_map", t, mesh, spec)
+        sharding = mesh.sharding_of("shard_map", t, spec)
         return cast(torch.Tensor, _ops.to_local(t, sharding.tiles, sharding.devices))
 
     @staticmethod
@@ -300,7 +289,7 @@ class _ToWhole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
         ctx.mesh, ctx.spec = mesh, spec
-        sharding = _sharding("shard_map", t, mesh, spec)
+        sharding = mesh.sharding_of("shard_map", t, spec)
         return cast(torch.Tensor, _ops.to_whole(t, sharding.tiles, sharding.devices))
 
     @staticmethod
@@ -322,7 +311,7 @@ def _put_together(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Ten
 
 def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
     """What :func:`_take_apart` is within a region, where devices along the axes hold copies."""
-    _sharding("shard_map", t, mesh, spec)
+    mesh.sharding_of("shard_map", t, spec)
     _check_divisible(t, mesh, spec)
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         if not axes:
@@ -335,7 +324,7 @@ def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
 
 def _all_parts(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
     """What :func:`_put_together` is within a region."""
-    _sharding("shard_map", t, mesh, spec)
+    mesh.sharding_of("shard_map", t, spec)
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         if axes:
             t = all_gather(t, tuple(_names_of(mesh)[axis] for axis in axes), dim)

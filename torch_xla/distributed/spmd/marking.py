@@ -37,13 +37,7 @@ def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC
         raise TypeError(f"{name}: expected an xla tensor, got {found}")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"{name}: expected a Mesh, got {type(mesh).__name__}")
-    sharding = mesh.get_op_sharding(partition_spec)
-    if len(partition_spec) != t.dim():
-        raise ValueError(
-            f"{name}: expected a partition spec with an entry for each of the {t.dim()} "
-            f"dimensions of the tensor (shape {list(t.shape)}), got {partition_spec}"
-        )
-    return sharding
+    return mesh.sharding_of(name, t, partition_spec)
 
 
 def mark_sharding(

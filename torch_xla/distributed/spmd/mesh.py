@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_xla import _XLAC, runtime
 
@@ -108,6 +109,27 @@ class Mesh:
         tiles = [math.prod(self.mesh_shape[axis] for axis in dimension) for dimension in axes]
         devices = grid.transpose([axis + 1 for axis in used + rest] + [0]).reshape(-1)
         return _XLAC.Sharding.tiled(tiles, devices.tolist())
+
+    def sharding_of(
+        self, what: str, t: torch.Tensor, partition_spec: PartitionSpec
+    ) -> _XLAC.Sharding:
+        """Returns :meth:`get_op_sharding` for a tensor, or for a whole of which it is a part.
+
+        Args:
+            what: The function that was called, for messages.
+            t: The tensor.
+            partition_spec: For each of its dimensions an entry.
+
+        Raises:
+            ValueError: As :meth:`get_op_sharding`, or the number of entries is another.
+        """
+        sharding = self.get_op_sharding(partition_spec)
+        if len(partition_spec) != t.dim():
+            raise ValueError(
+                f"{what}: expected a partition spec with an entry for each of the {t.dim()} "
+                f"dimensions of the tensor (shape {list(t.shape)}), got {partition_spec}"
+            )
+        return sharding
 
     def all_devices(self) -> np.ndarray:
         """Returns all devices of the process as grids of the mesh's shape, the mesh's own first.
