@@ -1,8 +1,9 @@
 """Runs random programs on xla against the CPU: ``python tests/fuzz/fuzz.py --count 400``.
 
 Programs run in a process of their own, many in one graph (``--batch``); when one ends the process,
-its batch is run again one by one and the seed is named. Failures are shrunk and printed as tests;
-the exit status is 1 when there are any.
+its batch is run again one by one and the seed is named. Some programs are also run on a surface
+that is drawn for each (surfaces.py). Failures are shrunk and printed as tests; the exit status is 1
+when there are any.
 """
 
 import argparse
@@ -14,7 +15,11 @@ import time
 from pathlib import Path
 
 import programs
+import surfaces
 from tqdm import tqdm
+
+# Of so many programs one is run on another surface, too.
+SURFACE_EVERY = 10
 
 
 def run_batch(seeds: list[int], length: int) -> list[tuple[int, str, str]]:
@@ -52,6 +57,12 @@ def run_batch(seeds: list[int], length: int) -> list[tuple[int, str, str]]:
 
         short = programs.shrink(program, fails)
         found.append((seed, alone or said, programs.as_test(short, alone or said, seed)))
+    # A program of its own takes as long as a whole batch in one graph.
+    for seed in seeds:
+        if seed % SURFACE_EVERY:
+            continue
+        if failure := surfaces.failure(seed, length, devices):
+            found.append(failure)
     return found
 
 

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz  # noqa: E402
 import operators  # noqa: E402
 import programs  # noqa: E402
+import surfaces  # noqa: E402
 
 _BATCH = 20
 
@@ -29,6 +30,16 @@ def test_programs_agree_with_the_cpu(start):
     finally:
         worker.close()
     assert not found, "\n\n".join(f"{said}\n{test}" for _, said, test in found)
+
+
+def test_a_fault_of_a_surface_is_found(monkeypatch):
+    def wrong(called):
+        return {name: value + 1 for name, value in called.function(*called.inputs()).items()}
+
+    monkeypatch.setitem(surfaces.SURFACES, "wrong", wrong)
+    monkeypatch.setattr(surfaces, "drawn", lambda seed: "wrong")
+    seed, said, test = surfaces.failure(3, 6, ("xla:0", "xla:0"))
+    assert seed == 3 and said.startswith("wrong: ") and " = make(" in test
 
 
 def test_a_wrong_line_is_found_and_made_short():
