@@ -19,7 +19,7 @@ def test_flops_of_products_and_convolutions(device):
     plan = aot.compile(convolve, (torch.ones(4, 6, 9, 9), torch.ones(8, 6, 3, 3)))
     # 5 x 5 windows; the outer row and column of 3 x 3 taps at each edge see padding.
     assert plan._module.flops() == 2 * 4 * 8 * 6 * (5 * 3 - 2) ** 2
-    # The input of the second has its dimensions joined by what lies between (docs/benchmarks.md).
+    # The input of the second has its dimensions joined by what lies between.
     x, w = torch.ones(4, 8, 12, 12), torch.ones(8, 8, 1, 1)
     plan = aot.compile(lambda x, w: torch.conv2d(torch.conv2d(x, w).sigmoid(), w), (x, w))
     assert plan._module.flops() == 2 * 2 * x.numel() * 8

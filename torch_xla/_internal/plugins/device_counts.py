@@ -28,7 +28,7 @@ def of_host() -> int:
         return counts[platform]()
     if platform:  # Any other plugin is asked, which starts its client.
         return len(_XLAC._xla_get_devices())
-    return next((count for count in (of_tpu(), _of_cuda()) if count), 0) or (_of_cpu())
+    return next((count for count in (of_tpu(), _of_cuda()) if count), 0) or _of_cpu()
 
 
 def startable_platforms() -> list[str]:
