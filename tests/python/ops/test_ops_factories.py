@@ -1,8 +1,12 @@
 """Tensors made of numbers: ranges, spaces, fills, the identity, memory that nobody filled."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from testing.ops import F32, I32, check_many, fallbacks, rand
+from torch import Tensor
 
 BIG = 2**63 + 5
 
@@ -20,6 +24,36 @@ def test_large_unsigned_numbers(device: torch.device) -> None:
     check_many(
         [(torch.add, (rand(3), BIG)), (torch.lt, (rand(3), BIG)), (torch.mul, (rand(3), BIG))]
     )
+
+
+HUGE_INTO: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "fill": lambda x, n: x.fill_(n),
+    "full_like": lambda x, n: torch.full_like(x, n),
+    "masked_fill": lambda x, n: x.masked_fill(x == 0, n),
+    "clamp": lambda x, n: x.clamp(max=n),
+    "clamp from below": lambda x, n: x.clamp(min=n),
+    "scatter": lambda x, n: x.scatter(0, torch.tensor([1], device=x.device), n),
+    "index_fill": lambda x, n: x.index_fill(0, torch.tensor([1], device=x.device), n),
+    "where": lambda x, n: torch.where(x == 0, x, n),
+    "setitem": lambda x, n: x.index_put_((torch.tensor([1], device=x.device),), x.new_full((), n)),
+    "add": lambda x, n: x + n,
+    "equal": lambda x, n: x == n,
+}
+HUGE_DTYPES = (F32, torch.int64, torch.uint64, I32, torch.uint8, torch.bool, torch.complex64)
+
+
+@pytest.mark.parametrize("name", HUGE_INTO)
+def test_huge_numbers_are_taken_or_refused_as_on_the_cpu(name: str) -> None:
+    def outcome(device: str, dtype: torch.dtype, number: int) -> Any:
+        try:
+            return HUGE_INTO[name](torch.zeros(2, dtype=dtype, device=device), number).tolist()
+        except RuntimeError as error:
+            return str(error).split("\n")[0]
+
+    for dtype in HUGE_DTYPES:
+        for number in (2**63, 2**64 - 1):
+            expected = outcome("cpu", dtype, number)
+            assert outcome("xla", dtype, number) == expected, (dtype, number)
 
 
 def test_numbers_go_into_an_out_of_their_count(device: torch.device) -> None:

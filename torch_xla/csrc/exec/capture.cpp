@@ -203,7 +203,7 @@ bool Capture::ChangedOutside() const {
 int64_t Capture::DrawOf(const ir::Node& number) const {
   const c10::Scalar value = ir::AttributeReader(number.attributes()).Scalar();
   if (!value.isIntegral(/*includeBool=*/false)) return -1;
-  const auto seed = static_cast<uint64_t>(value.toLong());
+  const auto seed = static_cast<uint64_t>(ir::IntegerBits(value));
   const uint64_t now = GetRngSeed(device_);
   int64_t draw = 0;
   for (uint64_t state = rng_state_; state != now; ++draw) {

@@ -7,7 +7,6 @@
 #include "XLAOps.h"
 #include "exec/transfer.h"
 #include "tensor/node_factory.h"
-#include "tensor/scalar_bits.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -57,7 +56,7 @@ void CollectNumbers(const Graph& graph, RecordedCut& cut) {
       add_float(value.toDouble());
     } else {
       cut.numbers.push_back(
-          {static_cast<uint64_t>(IntegerBits(value)), false, next_integer++, location});
+          {static_cast<uint64_t>(ir::IntegerBits(value)), false, next_integer++, location});
     }
   };
   for (const ir::Node* node : graph.order) {

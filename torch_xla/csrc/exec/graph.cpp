@@ -5,7 +5,6 @@
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
-#include "tensor/scalar_bits.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -23,7 +22,7 @@ uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   } else if (value.isFloatingPoint()) {
     graph.floats.push_back(value.toDouble());
   } else {
-    graph.integers.push_back(IntegerBits(value));
+    graph.integers.push_back(ir::IntegerBits(value));
   }
   return 2 + 2 * static_cast<uint64_t>(value.type());
 }

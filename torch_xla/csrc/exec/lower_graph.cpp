@@ -38,12 +38,7 @@ void AddShardings(const Graph& graph, std::span<const distributed::Sharding* con
 
 stablehlo::Value LowerScalar(lowering::LoweringContext& cx, const c10::Scalar& number,
                              const stablehlo::Type& type) {
-  stablehlo::Builder& builder = cx.builder();
-  if (number.isComplex()) {
-    return stablehlo::Constant(builder, std::complex<double>(number.toComplexDouble()), type);
-  }
-  return number.isFloatingPoint() ? stablehlo::Constant(builder, number.toDouble(), type)
-                                  : stablehlo::Constant(builder, number.toLong(), type);
+  return stablehlo::Constant(cx.builder(), lowering::LiteralOf(number), type);
 }
 
 stablehlo::Value LowerFill(lowering::LoweringContext& cx, const DeviceData& data) {
@@ -84,7 +79,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     }
     stablehlo::Value number =
         c10::isFloatingType(kind) ? numbers.Float(next_float++) : numbers.Integer(next_integer++);
-    if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see tensor/scalar_bits.h
+    if (kind == c10::ScalarType::UInt64) {  // 2**63 or more, see ir::IntegerBits
       number = stablehlo::BitcastConvert(number, ElementType::kU64);
     }
     return stablehlo::Convert(number, element);

@@ -29,6 +29,14 @@ struct Words : c10::SmallVector<uint64_t, 8> {
   uint32_t floats = 0;   // bit set of the numbers that are doubles; the others are int64
 };
 
+/// A bool or an integer as 64 bits. c10::Scalar keeps a number of 2**63 or more as UInt64; such a
+/// number wraps.
+inline int64_t IntegerBits(const c10::Scalar& value) {
+  if (value.isBoolean()) return value.toBool();
+  return value.type() == c10::ScalarType::UInt64 ? static_cast<int64_t>(value.toUInt64())
+                                                 : value.toLong();
+}
+
 class AttributeWriter {
  public:
   explicit AttributeWriter(Words& words) : words_(words) {}
@@ -82,7 +90,7 @@ class AttributeWriter {
       if (value.isFloatingPoint()) {
         Double(value.toDouble());
       } else {
-        Int(value.isBoolean() ? value.toBool() : value.toLong());
+        Int(IntegerBits(value));
       }
       Int(0);
     }
@@ -136,6 +144,8 @@ class AttributeReader {
       value = Double();
     } else if (type == c10::ScalarType::Bool) {
       value = Bool();
+    } else if (type == c10::ScalarType::UInt64) {
+      value = static_cast<uint64_t>(Int());
     } else {
       value = Int();
     }

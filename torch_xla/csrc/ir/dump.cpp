@@ -19,8 +19,10 @@ void PrintNumber(std::ostream& out, const c10::Scalar& value) {
     out << value.toComplexDouble();
   } else if (value.isFloatingPoint()) {
     out << value.toDouble();
+  } else if (value.type() == c10::ScalarType::UInt64) {
+    out << value.toUInt64();
   } else {
-    out << (value.isBoolean() ? value.toBool() : value.toLong());
+    out << IntegerBits(value);
   }
 }
 

@@ -187,15 +187,18 @@ std::optional<Value> LoweringContext::NumberParameter(size_t word) const {
   return std::nullopt;
 }
 
+stablehlo::Literal LiteralOf(const c10::Scalar& number) {
+  if (number.isComplex()) return std::complex<double>(number.toComplexDouble());
+  if (number.isFloatingPoint()) return number.toDouble();
+  if (number.type() == c10::ScalarType::UInt64) return number.toUInt64();
+  return ir::IntegerBits(number);
+}
+
 Value Number::Like(Value x) const {
   if (!constant_) {
     return stablehlo::BroadcastInDim(stablehlo::Convert(parameter_, x.element()), x.dims(), {});
   }
-  if (constant_->isComplex()) {
-    return stablehlo::FullLike(x, std::complex<double>(constant_->toComplexDouble()));
-  }
-  return constant_->isFloatingPoint() ? stablehlo::FullLike(x, constant_->toDouble())
-                                      : stablehlo::FullLike(x, constant_->toLong());
+  return stablehlo::FullLike(x, LiteralOf(*constant_));
 }
 
 void LoweringContext::Lower(const ir::Node& node) {

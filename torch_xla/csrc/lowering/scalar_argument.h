@@ -9,6 +9,9 @@
 
 namespace torch_xla::lowering {
 
+/// A number as the text of a program writes it.
+stablehlo::Literal LiteralOf(const c10::Scalar& number);
+
 /// Either its value is part of the program, which is compiled again for another one, or it is a
 /// parameter. The executor chooses (exec/constant_policy.h): a lowering must do for both.
 class Number {

@@ -22,11 +22,7 @@
 namespace torch_xla::lowering::aten {
 
 Value Constant(LoweringContext& cx, const c10::Scalar& value) {
-  stablehlo::Literal literal =
-      value.isComplex()         ? stablehlo::Literal(std::complex<double>(value.toComplexDouble()))
-      : value.isFloatingPoint() ? stablehlo::Literal(value.toDouble())
-                                : stablehlo::Literal(value.toLong());
-  return stablehlo::Constant(cx.builder(), literal, cx.output_type());
+  return stablehlo::Constant(cx.builder(), LiteralOf(value), cx.output_type());
 }
 
 namespace {

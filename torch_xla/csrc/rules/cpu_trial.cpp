@@ -484,15 +484,12 @@ bool RefusesOverlap(const ir::OpSpec& op, const ir::Node::Operands& operands,
 
 uint32_t NumberClass(const c10::Scalar& value) {
   if (value.isBoolean()) return 0;
-  if (value.isFloatingPoint()) return RealClass(value.toDouble());
   if (value.isComplex()) {
     const c10::complex<double> number = value.toComplexDouble();
     // A complex number fits into real dtypes only if it has no imaginary part.
     return RealClass(number.real()) << 8 | (number.imag() == 0 ? 0 : 1 + RealClass(number.imag()));
   }
-  const bool is_huge = value.type() == c10::ScalarType::UInt64;
-  return RealClass(is_huge ? static_cast<double>(value.toUInt64())
-                           : static_cast<double>(value.toLong()));
+  return RealClass(value.toDouble());
 }
 
 }  // namespace torch_xla::lazy

@@ -8,6 +8,7 @@
 
 #include "XLAOps.h"
 #include "debug/timeline.h"
+#include "ir/attributes.h"
 #include "rules/below_modes.h"
 #include "tensor/device.h"
 
@@ -197,7 +198,7 @@ std::optional<Extremes> DeviceData::extremes() const {
     return std::nullopt;
   }
   using Limits = std::numeric_limits<int64_t>;
-  const int64_t value = fill_->toLong();
+  const int64_t value = ir::IntegerBits(*fill_);
   const uint64_t sum = static_cast<uint64_t>(value) * static_cast<uint64_t>(shape_->numel);
   return Extremes{value,     Limits::max(), Limits::min(), value, static_cast<int64_t>(sum),
                   value == 0};

@@ -17,7 +17,6 @@
 #include "rules/cpu_trial.h"
 #include "rules/shape_inference.h"
 #include "tensor/device.h"
-#include "tensor/scalar_bits.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -151,7 +150,7 @@ bool IsSpecial(const c10::Scalar& value) {
     double number = value.toDouble();
     return number == 1.0 || (number == 0.0 && !std::signbit(number));
   }
-  const int64_t number = IntegerBits(value);
+  const int64_t number = ir::IntegerBits(value);
   return number == 0 || number == 1;
 }
 
@@ -184,7 +183,7 @@ ir::NodePtr MakeOpNode(const ir::OpSpec* op, ir::Node::Operands operands, ir::Wo
 ir::Value MakeScalarParameter(const c10::Scalar& value, c10::ScalarType dtype, bool wrapped) {
   ir::ShapeRef shape = ir::GetShape(dtype, {}, wrapped);
   ir::Words words;
-  WriteNumber(value, words);
+  ir::AttributeWriter(words).Scalar(value);
   // The value is left out of the hash, since a program serves all values.
   ir::Hasher hasher;
   hasher.Add(ir::ops::scalar.id);
@@ -205,7 +204,7 @@ ir::Value MakeScalar(const c10::Scalar& value, c10::ScalarType dtype, bool wrapp
   if (AllNumbersSpecial()) return MakeConstant(value, dtype, wrapped);
   // alpha = 1 comes with every addition, so all share one node.
   auto& made = ir::OfThread<std::unordered_map<uint32_t, ir::Value>>(constants_of_thread);
-  const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : IntegerBits(value) != 0;
+  const bool is_one = value.isFloatingPoint() ? value.toDouble() != 0 : ir::IntegerBits(value) != 0;
   ir::Value& constant = made[static_cast<uint32_t>(dtype) << 16 |
                              static_cast<uint32_t>(value.type()) << 8 | wrapped << 1 | is_one];
   if (!constant) constant = MakeConstant(value, dtype, wrapped);
