@@ -1,6 +1,9 @@
 """Replay of training steps, its checks, and what it says."""
 
+import email.charset
+import html.entities
 import logging
+from email.charset import Charset
 
 import pytest
 import torch
@@ -257,6 +260,30 @@ class TestChecks:
                 f(x)
         for _ in range(6):
             assert f(x).tolist() == [5, 5]
+
+    @pytest.mark.parametrize(
+        ("read", "container", "key"),
+        [
+            (lambda: len(Charset("zz").input_charset), email.charset.ALIASES, "zz"),
+            (lambda: len(html.unescape("&zz;")), html.entities.html5, "zz;"),
+        ],
+        ids=["email", "html"],
+    )
+    def test_containers_of_the_standard_library(self, device, monkeypatch, read, container, key):
+        # docs/replay.md, "Assumed constant", 2: no guard, but the calls that are traced find it.
+        monkeypatch.setenv("XLA_REPLAY_CHECK", "4")
+        monkeypatch.setitem(container, key, "a/b")
+        f = torch_xla.compile(lambda x: x * float(read()), replay=True)
+        x = torch.ones(2, device=device)
+        for _ in range(12):
+            assert f(x).tolist() == [3, 3]
+        assert status(f).replayed >= 4
+        monkeypatch.setitem(container, key, "longer")
+        with pytest.raises(RuntimeError, match="does something else than was recorded"):
+            for _ in range(5):
+                f(x)
+        for _ in range(6):
+            assert f(x).tolist() == [6, 6]
 
     def test_checks_that_agreed_are_followed_by_fewer(self, device, monkeypatch):
         monkeypatch.delenv("XLA_REPLAY_CHECK", raising=False)
