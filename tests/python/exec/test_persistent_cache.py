@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -224,40 +225,79 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):
     assert errors.count("compiled programs cannot be written to") == 1
 
 
-def test_of_many_processes_one_compiles(tmp_path):
+# The first compilation of all processes ends its process in the middle; each says that it began.
+DYING = """
+static PJRT_Error* (*compile)(PJRT_Client_Compile_Args*) = api.PJRT_Client_Compile;
+api.PJRT_Client_Compile = [](PJRT_Client_Compile_Args* args) -> PJRT_Error* {
+  std::fprintf(stderr, "a compilation\\n");
+  const bool first = open(std::getenv("TEST_MARK"), O_CREAT | O_EXCL, 0600) >= 0;
+  usleep(300000);  // the others wait by now
+  if (first) raise(SIGKILL);
+  return compile(args);
+};
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_of_many_processes_one_compiles(tmp_path, dies):
+    """If it ends in the middle, another one does; both leave a child behind, as loaders do."""
+    library = make_toy(tmp_path, DYING)
+    mark = tmp_path / "mark"
+    if not dies:
+        mark.touch()
     script = write_script(
         tmp_path,
-        "import torch, torch_xla, torch_xla.debug.metrics as met, sys, json\n"
+        "import torch, torch_xla, torch_xla.debug.metrics as met, os, sys, json, threading, time\n"
         "x = torch.arange(400.0, device='xla').view(20, 20)\n"
         "for _ in range(40): x = torch.linalg.qr(x.tanh() + x.sin()).Q @ x.cos()\n"
+        "def child():\n"
+        "    time.sleep(0.1)\n"
+        "    if os.fork() == 0:\n"
+        "        for stream in range(3): os.close(stream)\n"
+        "        time.sleep(300)\n"
+        "        os._exit(0)\n"
         "sys.stdin.readline()\n"
+        "threading.Thread(target=child).start()\n"
         "x.cpu()\n"
         "names = 'PersistentCacheHit', 'PersistentCacheMiss'\n"
         "print(json.dumps([met.counter_value(name) or 0 for name in names]))",
     )
-    environment = {**os.environ, "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache"),
+        "XLA_COMPILE_PROGRESS": "0.01",
+        "PJRT_CPU_LIBRARY_PATH": library,
+        "TEST_MARK": str(mark),
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env=environment,
+            start_new_session=True,
         )
-        for _ in range(3)
+        for _ in range(4)
     ]
     try:
         for process in processes:
             process.stdin.write("\n")
             process.stdin.flush()
-        counts = [json.loads(process.communicate(timeout=150)[0]) for process in processes]
+        outputs = [process.communicate(timeout=150) for process in processes]
     finally:
-        for process in processes:
-            process.kill()
+        for process in processes:  # and its child
+            os.killpg(process.pid, signal.SIGKILL)
+    counts = [json.loads(printed) for printed, _ in outputs if printed]
+    told = "".join(errors for _, errors in outputs)
     programs = len(entries(tmp_path / "cache"))
     assert programs > 0
+    assert len(counts) == 4 - dies, told
     assert sum(misses for _, misses in counts) == programs
-    assert sum(hits for hits, _ in counts) == 2 * programs
+    assert sum(hits for hits, _ in counts) == (3 - dies) * programs
+    assert told.count("a compilation") == programs + dies
+    assert "torch_xla: waiting for another process that is compiling graph" in told
 
 
 REJECTING = """

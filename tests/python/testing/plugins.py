@@ -13,6 +13,8 @@ SOURCES = Path(__file__).parents[3] / "torch_xla" / "csrc"
 # The CPU's plugin, with another table.
 TOY = """
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -180,10 +181,40 @@ double Seconds(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// The open lock files of all claims. A lock belongs to the open file, which a forked child shares,
+/// so the child closes them: else it would keep the lock of a parent that has ended.
+struct OpenLocks {
+  std::mutex mutex;
+  std::vector<int> files;
+};
+
+OpenLocks& GetOpenLocks() {
+  static auto& locks = *new OpenLocks;
+  static const int once = pthread_atfork([] { locks.mutex.lock(); }, [] { locks.mutex.unlock(); },
+                                         [] {
+                                           for (const int file : std::exchange(locks.files, {}))
+                                             close(file);
+                                           locks.mutex.unlock();
+                                         });
+  static_cast<void>(once);  // Without memory for the handlers, children keep the files.
+  return locks;
+}
+
 }  // namespace
 
+DiskCache::Claim::Claim(const fs::path& locks) {
+  OpenLocks& open = GetOpenLocks();
+  std::lock_guard lock(open.mutex);
+  file_ = File(locks, O_RDWR | O_CREAT).Release();
+  if (file_ >= 0) open.files.push_back(file_);
+}
+
 DiskCache::Claim::~Claim() {
-  if (file_ >= 0) close(file_);
+  if (file_ < 0) return;
+  OpenLocks& open = GetOpenLocks();
+  std::lock_guard lock(open.mutex);
+  // In a forked child it is closed already.
+  if (std::erase(open.files, file_) > 0) close(file_);
 }
 
 fs::path DiskCache::PathOf(std::string_view key) const {
@@ -364,28 +395,28 @@ std::string DiskCache::WhyMissing(std::string_view key) const {
   return text + ": this program is on disk, but compiled for another";
 }
 
-DiskCache::Claim DiskCache::MakeClaim(std::string_view key) {
+DiskCache::Claim DiskCache::MakeClaim(std::string_view key, std::chrono::milliseconds patience) {
   if (settings_.read_only) return {};
   // Each entry is locked through one byte of a common lock file, so that no lock remains when its
   // holder ends. The lock belongs to the open file and not to the process, since threads of one
   // process compete as well.
   if (MakeFolder(settings_.folder)) return {};
-  File file(settings_.folder / kLocks, O_RDWR | O_CREAT);
-  if (!file) return {};
+  Claim claim(settings_.folder / kLocks);
+  if (!claim) return {};
   struct flock range{};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   range.l_start = static_cast<off_t>(HashOf(key).low >> 2);
   range.l_len = 1;
-  const auto end = std::chrono::steady_clock::now() + settings_.patience;
-  for (auto pause = std::chrono::milliseconds(1); fcntl(file.get(), F_OFD_SETLK, &range) != 0;) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (auto pause = std::chrono::milliseconds(1); fcntl(claim.file_, F_OFD_SETLK, &range) != 0;) {
     // This file system has no locks.
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) return {};
     if (std::chrono::steady_clock::now() >= end) return {};
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(50));
   }
-  return Claim(file.Release());
+  return claim;
 }
 
 std::vector<DiskCache::Entry> DiskCache::List(const fs::path& folder, bool check) {

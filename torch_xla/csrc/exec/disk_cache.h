@@ -26,8 +26,6 @@ class DiskCache {
     bool read_only = false;
     /// Above this size the least recently used entries are evicted.
     int64_t max_bytes = int64_t{10} << 30;
-    /// How long a process waits for an entry that another process is making.
-    std::chrono::milliseconds patience = std::chrono::minutes(10);
   };
   explicit DiskCache(Settings settings) : settings_(std::move(settings)) {}
 
@@ -46,24 +44,28 @@ class DiskCache {
   std::string WhyMissing(std::string_view key) const;
 
   /// The exclusive right to make an entry, among threads and processes. It ends with its holder,
-  /// even if the holder crashes.
+  /// even if the holder crashes and forked children of it live on.
   class Claim {
    public:
     Claim() = default;
-    explicit Claim(int file) : file_(file) {}
     Claim(Claim&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
     Claim& operator=(Claim&& other) noexcept {
       std::swap(file_, other.file_);
       return *this;
     }
     ~Claim();
+    explicit operator bool() const { return file_ >= 0; }
 
    private:
+    friend class DiskCache;
+    explicit Claim(const std::filesystem::path& locks);
+
     int file_ = -1;
   };
   /// Waits while another holder has the right to make this entry, up to `patience`. Returns an
   /// empty claim if there is no lock to be had.
-  Claim MakeClaim(std::string_view key);
+  Claim MakeClaim(std::string_view key,
+                  std::chrono::milliseconds patience = std::chrono::minutes(10));
 
   struct Entry {
     std::filesystem::path path;

@@ -124,7 +124,12 @@ ExecutablePtr FindOrCompile(const Program& program) {
   if (!executable && !program.across_processes) {
     // Of many processes only one compiles. If the compilers communicate across processes, all must
     // compile at once.
-    claim = cache->MakeClaim(key);
+    claim = cache->MakeClaim(key, std::chrono::milliseconds(0));
+    if (!claim) {
+      const CompileProgress progress("waiting for another process that is " +
+                                     DescriptionOf(program));
+      claim = cache->MakeClaim(key);
+    }
     executable = LoadProgram(*cache, key, options);
   }
   if (executable) {
