@@ -61,6 +61,18 @@ def test_kernels_alike_but_for_their_numbers_are_one(tmp_path: Path) -> None:
     assert max(made["0"]) >= 24  # or this counts something else
 
 
+def test_a_few_writes_to_short_rows_are_no_scatters(device: torch.device) -> None:
+    """Each scatter of a program is compiled by itself: two for each layer with a router."""
+    scores = torch.randn(6, 8, device=device, requires_grad=True)
+    weights, places = scores.softmax(-1).topk(2)
+    torch.zeros_like(scores).scatter(-1, places, weights).square().sum().backward()
+    text = torch_xla._XLAC._get_xla_tensors_hlo([scores.grad])
+    assert "stablehlo.select" in text and "stablehlo.scatter" not in text
+    # A cache is written in place, and a long row is not read for a few writes.
+    cache = torch.zeros(6, 512, device=device).scatter_(1, places, weights.detach())
+    assert "stablehlo.scatter" in torch_xla._XLAC._get_xla_tensors_hlo([cache])
+
+
 def test_a_programs_text_for_others_has_no_calls_of_ours(device: torch.device) -> None:
     results = [torch.ones(3, device=device) * (1.5 + i) for i in range(20)]
     text = torch_xla._XLAC._get_xla_tensors_hlo(results)

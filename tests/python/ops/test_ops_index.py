@@ -194,6 +194,7 @@ def test_gather():
 
 def test_scatter():
     once = index([[3, 1, 0], [0, 0, 2]], [[1, 2, 3], [3, 3, 3]])
+    few = index([1, 4], [0, 2])
     check_many(
         [
             (lambda x, i, s: x.scatter(1, i, s), (X, once, -X)),
@@ -214,8 +215,21 @@ def test_scatter():
             ),
             (lambda x, i, s: x.scatter_add(2, i, s), (X.to(INT64), INDEX, X.to(INT64))),
             (lambda x, i, s: x.scatter_add(0, i, s), (X, torch.zeros(0, dtype=INT64), X)),
+            # Two writes to a row of five, which need no scatter.
+            *(
+                (put, (x.to(dtype), places, (ramp(2, 2) - 2).to(dtype)))
+                for x, places in [(ramp(2, 5), index([4, 4], [0, 3])), (ramp(5, 2), few)]
+                for put in (
+                    lambda x, i, s: x.scatter_add(x.shape.index(5), i, s),
+                    lambda x, i, s: x.scatter_reduce(x.shape.index(5), i, s, "amax"),
+                )
+                for dtype in (torch.float32, torch.bfloat16, INT32)
+            ),
+            (lambda x, i, s: x.scatter(0, i, s), (ramp(5, 2) > 4, few, ramp(2, 2) > 1)),
+            (lambda x, i, s: x.scatter(0, i, s), (ramp(5, 2) * 1j, few, ramp(2, 2) + 2j)),
         ]
     )
+    check(lambda x, i, s: x.scatter(0, i, s), ramp(5, 2), few, ramp(2, 2), grad=True)
     check(lambda x, i, s: x.scatter_add(1, i, s), X, INDEX, X[:2, :2, :3].clone(), grad=True)
     check(lambda x, i, s: x.scatter(1, i, s), X, INDEX[:, :1], X[:2, :1, :3].clone(), grad=True)
     check(lambda x, i: x.scatter(1, i, 2.0), X, INDEX, grad=True)

@@ -407,8 +407,35 @@ Value TakeAlong(Value x, int64_t dim, Value index) {
   return Reshape(Take(Flat(x), 0, flat), index.dims());
 }
 
+namespace {
+
+/// Whether PutAlong writes at most a few elements of each row along `dim`, in rows so short that
+/// they may be written whole. As selections the writes fuse with what is around them; each scatter
+/// of a program is a kernel of its own, which XLA:CPU compiles even if another one is equal.
+bool PutsFew(Value x, int64_t dim, Value index, std::optional<ReduceOp> op) {
+  constexpr int64_t kMostWrites = 4, kLongestRow = 64;
+  if (x.rank() == 0 || x.rank() != index.rank() || (op && *op != ReduceOp::kAdd)) return false;
+  Dims dims = index.dims();
+  if (dims[dim] > kMostWrites || x.dim(dim) > kLongestRow) return false;
+  dims[dim] = x.dim(dim);
+  return dims == x.dims();
+}
+
+}  // namespace
+
 Value PutAlong(Value x, int64_t dim, Value index, Value updates, std::optional<ReduceOp> op) {
   if (IsEmpty(x) || IsEmpty(index)) return x;
+  if (PutsFew(x, dim, index, op)) {
+    Value place = Iota(x.builder(), stablehlo::Type(index.element(), x.dims()), dim);
+    Dims first(x.rank(), 0), end = index.dims();
+    for (const int64_t count = end[dim]; first[dim] < count; ++first[dim]) {
+      end[dim] = first[dim] + 1;
+      Value here = Equal(BroadcastTo(Slice(index, first, end), x.dims()), place);
+      Value update = BroadcastTo(Slice(updates, first, end), x.dims());
+      x = Select(here, op ? Add(x, update) : update, x);
+    }
+    return x;
+  }
   Value flat = FlatIndex(AtLeast1d(x), dim, AtLeast1d(index), /*writes=*/true);
   return Reshape(Put(Flat(x), 0, Flat(flat), Flat(updates), op), x.dims());
 }
