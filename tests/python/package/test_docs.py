@@ -48,7 +48,7 @@ torch_xla.sync()
     "def train(): pass\n"
     "batch = torch.ones(3, device=device)",
     "deploy.md": "import tempfile; folder = tempfile.mkdtemp()",
-    "replay.md": MODEL,
+    "replay.md": MODEL + "x = batch = torch.ones(2, 6, device=device)",
     "replication.md": MODEL
     + "import torch_xla.distributed.parallel_loader as pl\nloader = batches",
 }

@@ -52,6 +52,8 @@ def test_random_states(device):
 def test_memory_that_a_plugin_does_not_tell(device, monkeypatch):
     info = {"bytes_limit": -1, "bytes_used": 0, "peak_bytes_used": 0}
     monkeypatch.setattr(device_module._XLAC, "_xla_memory_info", lambda name: info)
+    assert 0 < torch.xla.mem_get_info()[0] < torch.xla.mem_get_info()[1]  # The host's.
+    monkeypatch.setattr(device_module._XLAC, "_xla_platform", lambda: "TPU")
     with pytest.raises(RuntimeError, match="xla:0"):
         torch.xla.mem_get_info()
     info.update(bytes_limit=10, bytes_used=4)

@@ -82,13 +82,16 @@ reset_max_memory_allocated = reset_peak_memory_stats
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and all bytes of a device's memory.
+    """Returns the free and all bytes of a device's memory; on the CPU, of the host's.
 
     Raises:
         RuntimeError: The plugin does not tell how much there is.
     """
     name = device_name(device)
     info = _XLAC._xla_memory_info(name)
+    if info["bytes_limit"] < 0 and _XLAC._xla_platform() == "CPU":
+        pages = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PHYS_PAGES")
+        return pages[0] * os.sysconf("SC_PAGE_SIZE"), pages[1] * os.sysconf("SC_PAGE_SIZE")
     if info["bytes_limit"] < 0:
         raise RuntimeError(f"mem_get_info(): the plugin does not tell how much memory {name} has")
     return info["bytes_limit"] - info["bytes_used"], info["bytes_limit"]

@@ -7,9 +7,11 @@ argument may be an ordinal, a string, a ``torch.device``, or ``None`` for the cu
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -46,6 +48,23 @@ _in_bad_fork = False
 # torch.utils.checkpoint asks this where a tensor on xla is given, to know whether to keep the RNG
 # state. The client may not be there yet, which makes no difference to the state.
 _initialized = True
+
+
+_GRAPHS = (
+    "Graph",
+    "graph",
+    "graph_pool_handle",
+    "is_current_stream_capturing",
+    "make_graphed_callables",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GRAPHS:  # Few programs have graphs.
+        from torch_xla._internal.device import graphs
+
+        return getattr(graphs, name)
+    raise AttributeError(f"module 'torch.xla' has no attribute {name!r}")
 
 
 def is_available() -> bool:
@@ -112,6 +131,28 @@ class device_of(device):  # noqa: N801 - named as in torch.cuda
 def get_device_name(device: Device = None) -> str:
     """Returns the hardware's own name, for example ``"NVIDIA H100 80GB HBM3"``."""
     return _XLAC._xla_device_kind(memory.device_name(device))
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceProperties:
+    """What is known of a device.
+
+    Attributes:
+        name: What :func:`get_device_name` returns.
+        total_memory: Of the device, in bytes.
+    """
+
+    name: str
+    total_memory: int
+
+
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """Returns the properties of a device.
+
+    Raises:
+        RuntimeError: The plugin does not tell how much memory there is.
+    """
+    return DeviceProperties(get_device_name(device), mem_get_info(device)[1])
 
 
 def synchronize(device: Device = None) -> None:
@@ -224,6 +265,8 @@ def register() -> None:
     if hasattr(torch, "xla"):
         return
     torch._register_device_module("xla", sys.modules[__name__])
+    # By which frameworks tell what device a module is of.
+    sys.modules[__name__].__name__ = "torch.xla"
     sys.modules["torch.xla.memory"] = memory
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)

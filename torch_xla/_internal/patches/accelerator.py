@@ -80,6 +80,15 @@ def replacements() -> dict[str, Callable[..., Any]]:
     return {**functions, "_get_accelerator": functions[_PREFIX + "getAccelerator"]}
 
 
+def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes what ``torch.accelerator.Graph`` calls for a new one."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        return device_module.Graph(*args, **kwargs) if _is_xla() else original(cls, *args, **kwargs)
+
+    return __new__
+
+
 def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
     """Makes what dynamo asks for the stream of a device: its own asks PyTorch's list."""
 

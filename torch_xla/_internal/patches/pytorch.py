@@ -26,7 +26,6 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils.data import dataloader
 from torch.utils.data._utils import collate as collating
-from torch.utils.data._utils import pin_memory as pinning
 
 from torch_xla import _XLAC
 from torch_xla._internal import dynamo_backend, tensors
@@ -345,17 +344,6 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     return data_ptr
 
 
-def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A loader pins for the accelerator; PJRT copies from any memory."""
-
-    def pin_memory(data: Any, device: Any = None) -> Any:
-        if device is not None and torch.device(device).type == "xla":
-            return data
-        return original(data, device)
-
-    return pin_memory
-
-
 # ---------------------------------------------------------------- torch.compile
 
 
@@ -437,7 +425,8 @@ def apply() -> None:
         _replace(torch._C, name, make)
     _replace_stream_of_dynamo()
     _replace(fake_tensor, "_is_indexed_device_type", _with_index)
-    _replace(pinning, "pin_memory", _pin_memory)
+    if hasattr(torch.accelerator, "Graph"):  # torch 2.13
+        _replace(torch.accelerator.Graph, "__new__", accelerator.make_graph)
     checkpoint = torch.utils.checkpoint
     _replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)
     generator = "_checkpoint_without_reentrant_generator"

@@ -51,6 +51,8 @@ class PyProgram {
         writes_(std::move(writes)),
         device_(device) {}
 
+  const std::vector<size_t>& inputs() const { return compiled_.inputs; }
+
   std::vector<at::Tensor> Call(const std::vector<at::Tensor>& tensors) const {
     TORCH_CHECK(tensors.size() == inputs_.size(), "expected ", inputs_.size(), " tensors, got ",
                 tensors.size());
@@ -97,6 +99,8 @@ std::vector<ir::ShapeRef> ShapesOf(const std::vector<ir::Value>& values) {
 
 void BindCaptureClass(py::module_& m) {
   py::class_<PyProgram>(m, "_CapturedProgram")
+      // Which of its tensors a call reads.
+      .def_property_readonly("inputs", &PyProgram::inputs)
       .def("__call__", &PyProgram::Call, py::arg("tensors"), NoGil());
   py::class_<PyCapture>(m, "_Capture")
       .def(py::init([](std::string what, const std::string& device) {
@@ -165,6 +169,15 @@ void BindCapture(py::module_& m) {
   });
   m.def("_xla_assign", [](const at::Tensor& self, const at::Tensor& value) {
     aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
+  });
+  // Tensors of the whole storages that wait to be computed, also of those that only C++ holds.
+  m.def("_xla_pending_storages", [](const std::string& device) {
+    std::vector<at::Tensor> tensors;
+    for (const lazy::StoragePtr& root : lazy::Storage::Pending(Ordinal(device))) {
+      tensors.push_back(at::detail::make_tensor<aten::XLATensorImpl>(
+          root, nullptr, c10::scalarTypeToTypeMeta(root->shape()->dtype), root->shape()->dims));
+    }
+    return tensors;
   });
   // The token that keeps collectives in order, which is state of a program with collectives.
   m.def(
