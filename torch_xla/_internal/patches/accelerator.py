@@ -4,7 +4,7 @@ PyTorch's list of accelerators is in C++ and leaves xla out. Where it finds none
 device (a build for CUDA on a machine without a GPU), and the program has asked for xla (by
 ``PJRT_DEVICE``, or by using a device), xla is the answer; a program on the CPU gets what it got
 before the import. What is replaced are the functions of ``torch._C`` under
-``torch.accelerator``, whose own Python goes through the device module.
+``torch.accelerator``, and those of memory, which would ask three of them each.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "getStream": streams.current_stream,
     "setStream": streams.set_stream,
     "synchronizeDevice": device_module.synchronize,
-    "isAllocatorInitialized": device_module.is_initialized,
-    "emptyCache": memory.empty_cache,
-    "emptyHostCache": lambda: None,
-    "getDeviceStats": memory.memory_stats,
-    "getMemoryInfo": memory.mem_get_info,
+}
+# Of torch.accelerator.memory; the others ask memory_stats().
+_MEMORY: dict[str, Callable[..., Any]] = {
+    "empty_cache": memory.empty_cache,
+    "empty_host_cache": lambda: None,
+    "memory_stats": memory.memory_stats,
+    "get_memory_info": memory.mem_get_info,
     # PJRT counts no allocations: there is no sum to forget.
-    "resetAccumulatedStats": lambda index: None,
-    "resetPeakStats": memory.reset_peak_memory_stats,
+    "reset_accumulated_memory_stats": lambda device=None: None,
+    "reset_peak_memory_stats": memory.reset_peak_memory_stats,
 }
 
 
@@ -78,6 +80,15 @@ def replacements() -> dict[str, Callable[..., Any]]:
     }
     # torch.distributed asks this one for the backend of a group that names none.
     return {**functions, "_get_accelerator": functions[_PREFIX + "getAccelerator"]}
+
+
+def memory_replacements() -> dict[str, Callable[..., Any]]:
+    """The same for the functions of ``torch.accelerator.memory``."""
+    return {
+        name: _answered_by(function)
+        for name, function in _MEMORY.items()
+        if hasattr(torch.accelerator.memory, name)
+    }
 
 
 def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:

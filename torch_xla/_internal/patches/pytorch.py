@@ -404,6 +404,17 @@ def _resize_storage(original: Callable[..., Any]) -> Callable[..., Any]:
     return resize_
 
 
+def _sync_batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+        if not is_xla(input):
+            return cast(torch.Tensor, original(self, input))
+        from torch_xla._internal.replicas import sync_batch_norm
+
+        return sync_batch_norm.forward(self, input)
+
+    return forward
+
+
 def apply() -> None:
     """Replaces the functions, once."""
     _replace(nn.Module, "_apply", _module_apply)
@@ -423,6 +434,9 @@ def apply() -> None:
     _replace(torch.Tensor, "data_ptr", _data_ptr)
     for name, make in accelerator.replacements().items():
         _replace(torch._C, name, make)
+    for name, make in accelerator.memory_replacements().items():
+        function = _replace(torch.accelerator.memory, name, make)
+        setattr(torch.accelerator, name, function)
     _replace_stream_of_dynamo()
     _replace(fake_tensor, "_is_indexed_device_type", _with_index)
     if hasattr(torch.accelerator, "Graph"):  # torch 2.13
@@ -438,4 +452,5 @@ def apply() -> None:
     _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
     _replace(torch.UntypedStorage, "resize_", _resize_storage)
     _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
+    _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010
