@@ -255,6 +255,17 @@ class TestGraph:
         assert y.tolist() == [3, 3]
 
 
+def test_pinned_memory(device):
+    x = rand(3, 4).t()
+    pinned = x.pin_memory()
+    assert pinned.is_pinned() and pinned.pin_memory() is pinned and not x.is_pinned()
+    assert pinned[1:].is_pinned() and not (pinned + 1).is_pinned()
+    assert pinned.stride() == x.stride() and torch.equal(pinned, x)
+    assert pinned.data_ptr() != x.data_ptr() and torch.ones(0).pin_memory().numel() == 0
+    torch.testing.assert_close(pinned.to(device, non_blocking=True).cpu(), x)
+    assert rand(2).requires_grad_().pin_memory().is_pinned()
+
+
 def test_pinning_is_as_before_for_a_program_that_does_not_ask_for_xla():
     code = """
     import torch, torch_xla

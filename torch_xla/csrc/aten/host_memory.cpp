@@ -1,22 +1,47 @@
-// Tensor.pin_memory() and Tensor.record_stream(), which have nothing to do on xla.
+// Tensor.pin_memory(), is_pinned() and record_stream(), which have little to do on xla.
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/_pin_memory_native.h>
-#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/is_pinned_native.h>
+#include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "tensor/device.h"
 
 namespace torch_xla::aten {
 namespace {
 
-/// A copy, as elsewhere: PJRT copies from any memory of the host.
-at::Tensor PinMemory(const at::Tensor& self, std::optional<c10::Device> device) {
+bool IsMeant(std::optional<c10::Device> device) {
+  if (device) return device->type() == c10::DeviceType::XLA;
   const bool is_asked_for = lazy::ClientCreated() || std::getenv("PJRT_DEVICE") != nullptr;
-  const bool is_meant = device ? device->type() == c10::DeviceType::XLA
-                               : is_asked_for && !at::getAccelerator(/*checked=*/false);
-  return is_meant ? self.clone(at::MemoryFormat::Preserve) : at::native::_pin_memory(self, device);
+  return is_asked_for && !at::getAccelerator(/*checked=*/false);
+}
+
+/// Memory that this has to free was pinned.
+void FreePinned(void* memory) { delete static_cast<at::DataPtr*>(memory); }
+
+/// A copy, as elsewhere, in usual memory: PJRT copies from any. It is known as pinned, since FSDP2
+/// pins what is not.
+at::Tensor PinMemory(const at::Tensor& self, std::optional<c10::Device> device) {
+  if (!IsMeant(device)) return at::native::_pin_memory(self, device);
+  const auto bytes = static_cast<size_t>(
+      at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize()));
+  auto memory = std::make_unique<at::DataPtr>(c10::GetCPUAllocator()->allocate(bytes));
+  void* const address = memory->get();
+  at::DataPtr pinned(address, memory.release(), &FreePinned, c10::Device(c10::DeviceType::CPU));
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(pinned),
+                             /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor result = at::empty({0}, self.options().pinned_memory(false));
+  return result.set_(storage, 0, self.sizes(), self.strides()).copy_(self);
+}
+
+bool IsPinned(const at::Tensor& self, std::optional<c10::Device> device) {
+  const bool is_ours = self.has_storage() && self.storage().data_ptr().get_deleter() == &FreePinned;
+  return is_ours ? IsMeant(device) : at::native::is_pinned(self, device);
 }
 
 /// A device has one stream, whose later work cannot overtake what uses the memory.
@@ -26,7 +51,10 @@ void RecordStream(at::Tensor& /*self*/, c10::Stream stream) {
                     stream.device());
 }
 
-TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("_pin_memory", TORCH_FN(PinMemory)); }
+TORCH_LIBRARY_IMPL(aten, CPU, m) {
+  m.impl("_pin_memory", TORCH_FN(PinMemory));
+  m.impl("is_pinned", TORCH_FN(IsPinned));
+}
 TORCH_LIBRARY_IMPL(aten, XLA, m) { m.impl("record_stream", TORCH_FN(RecordStream)); }
 
 }  // namespace
