@@ -12,7 +12,11 @@
   whatever runs on xla, one process, too.
 
 These are methods of two classes and a function, which this replaces when accelerate is imported, or
-first used; without accelerate nothing happens.
+first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
+that few programs import:
+
+- ``dcp.async_save`` copies the memory of tensors and looks at it by their strides, which are not
+  those of the memory where an xla tensor is a view: such a tensor is copied by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+import torch
+
+from torch_xla import _XLAC
 from torch_xla._internal.replicas import replication
+from torch_xla._internal.tensors import is_xla
 
 
 def _respect_cpu(state: types.ModuleType) -> None:
@@ -102,17 +110,32 @@ def _gather_objects(operations: types.ModuleType) -> None:
     operations.gather_object = gather_object  # type: ignore[attr-defined]
 
 
+def _stage_views(stager: types.ModuleType) -> None:
+    original = stager.StateDictStager._offload_tensor
+
+    @functools.wraps(original)
+    def offload(self: Any, x: torch.Tensor, memo: dict[int, Any], *args: Any, **kwargs: Any) -> Any:
+        if type(x) in (torch.Tensor, torch.nn.Parameter) and is_xla(x):
+            if _XLAC._xla_get_layout(x) != (list(x.stride()), x.storage_offset()):
+                memo[id(x)] = x.detach().cpu()
+                return memo[id(x)]
+        return original(self, x, memo, *args, **kwargs)
+
+    stager.StateDictStager._offload_tensor = offload
+
+
 _CHANGES = {
+    "torch.distributed.checkpoint._state_dict_stager": (_stage_views,),
     "accelerate.state": (_respect_cpu, _number_processes),
     "accelerate.utils.operations": (_gather_objects,),
 }
 
 
 class _Finder:
-    """Finds accelerate's modules as usual, once, and changes them after they were executed."""
+    """Finds the modules as usual, once, and changes them after they were executed."""
 
-    def __init__(self) -> None:
-        self._changes = dict(_CHANGES)
+    def __init__(self, changes: dict[str, Any]) -> None:
+        self._changes = changes
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -137,7 +160,12 @@ class _Finder:
 
 
 def register() -> None:
-    """Waits for accelerate's import, once."""
-    imported = any(name in sys.modules for name in _CHANGES)
-    if not imported and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Waits for the imports, once."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    awaited = {name: changes for name, changes in _CHANGES.items() if name not in sys.modules}
+    stager = sys.modules.get("torch.distributed.checkpoint._state_dict_stager")
+    if stager is not None and not hasattr(stager.StateDictStager._offload_tensor, "__wrapped__"):
+        _stage_views(stager)
+    if not any(name.startswith("accelerate") for name in _CHANGES.keys() - awaited.keys()):
+        sys.meta_path.insert(0, _Finder(awaited))

@@ -339,7 +339,8 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
     """
 
     def data_ptr(self: torch.Tensor) -> int:
-        return _XLAC._xla_data_ptr(self) if is_xla(self) else original(self)
+        address = _XLAC._xla_data_ptr(self) if is_xla(self) else None
+        return original(self) if address is None else address
 
     return data_ptr
 

@@ -148,7 +148,9 @@ void BindExecution(py::module_& m) {
       .def("at", &Look::At);
   m.def("_get_check_indices", [] { return aten::indices_are_checked.load(); });
   m.def("_set_check_indices", [](bool on) { aten::indices_are_checked.store(on); });
-  m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> int64_t {
+  // None for a tensor that only wraps others.
+  m.def("_xla_data_ptr", [](const at::Tensor& tensor) -> std::optional<int64_t> {
+    if (!aten::IsXla(tensor)) return std::nullopt;
     const aten::XLATensorImpl* impl = aten::GetImpl(tensor, "data_ptr");
     if (tensor.numel() == 0) return 0;
     return reinterpret_cast<int64_t>(aten::StorageAddress(impl->root())) +
