@@ -158,6 +158,39 @@ def backends_by_device(device_type: str) -> Any:
     return x, y, objects
 
 
+@cases.case(2)
+def group_made_while_another_waits(device_type: str) -> Any:
+    """For what this one has traced."""
+    x = torch.ones(2, device=device_type)
+    dist.all_reduce(x)
+    if dist.get_rank() == 1:
+        x.tolist()
+    return x, dist.new_group().size()
+
+
+@cases.case(2)
+def graph_with_a_collective(device_type: str) -> Any:
+    x, total = (torch.full((2,), float(n), device=device_type) for n in (dist.get_rank(), 0))
+
+    def work() -> None:
+        y = x * 2
+        dist.all_reduce(y)
+        total.add_(y)
+
+    if device_type == "xla":
+        graph = torch.accelerator.Graph()
+        with graph:
+            work()
+        work = graph.replay
+    found = []
+    for step in range(3):
+        x.add_(step)
+        work()
+        found.append(total.clone())
+        dist.all_reduce(x)
+    return found, x
+
+
 # ------------------------------------------------------------------ SyncBatchNorm
 
 
