@@ -14,6 +14,11 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 from torch_xla import _XLAC
+from torch_xla.experimental import cond
+from torch_xla.experimental.fori_loop import while_loop
+from torch_xla.experimental.scan import scan
+from torch_xla.stablehlo import exported_program_to_stablehlo
+from torch_xla.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.multiprocess
 
@@ -28,8 +33,8 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
-def pair(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    host = torch.randn(shape)
+def pair(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    host = torch.randn(shape, dtype=dtype)
     return host.clone().requires_grad_(), host.to("xla").requires_grad_()
 
 
@@ -104,15 +109,48 @@ def test_collectives_and_their_gradients():
             raise AssertionError(name) from error
     for op, theirs in (("max", torch.amax), ("min", torch.amin)):
         t, on_t = pair(8, 4)
+        with torch.no_grad():  # Two devices have the same, of which each gets a part.
+            t[2:4], on_t[2:4] = t[:2], on_t[:2]
         mapped = xs.shard_map(
             lambda p, op=op: xs.all_reduce(p, "x", op), mesh, [("x", None)], (None, None)
         )
-        close(mapped(on_t), theirs(torch.stack(t.chunk(4)), 0))
-        with pytest.raises(NotImplementedError, match=f"reduction '{op}' has no gradient"):
-            mapped(on_t).sum().backward()
+        found, expected = mapped(on_t), theirs(torch.stack(t.chunk(4)), 0)
+        close(found, expected)
+        weights = torch.randn(expected.shape)
+        (found * weights.to("xla")).sum().backward()
+        (expected * weights).sum().backward()
+        close(on_t.grad, t.grad)
     truths = torch.tensor([True, False, False, False])
     any_of = xs.shard_map(lambda t: xs.pmax(t, "x"), mesh, [("x",)], (None,))
     assert any_of(truths.to("xla")).cpu().tolist() == [True]
+
+
+@in_spmd
+def test_gradients_of_gradients():
+    mesh = mesh_of(4, names="x")
+    collectives = [
+        (lambda t: xs.psum(t, "x"), None),
+        (lambda t: xs.all_gather(t, "x"), None),
+        (lambda t: xs.reduce_scatter(t, "x", 1), "x"),
+        (lambda t: xs.all_to_all(t, "x", 1, 0), "x"),
+        (lambda t: xs.ppermute(t, "x", [(0, 1), (1, 3)]), "x"),
+    ]
+    for go, left in collectives:
+        mapped = xs.shard_map(lambda t, go=go: go(t.sin()), mesh, [("x", None)], (left, None))
+
+        def second(t: torch.Tensor, call: object) -> torch.Tensor:
+            (first,) = torch.autograd.grad(call(t).square().sum(), t, create_graph=True)
+            return torch.autograd.grad(first.square().sum(), t)[0]
+
+        t, on_t = pair(4, 4)
+        columns = [mapped(e.to("xla").asin()).detach().cpu().flatten() for e in basis(4, 4)]
+        matrix = torch.stack(columns, 1)
+        close(second(on_t, mapped), second(t, lambda t, m=matrix: m @ t.sin().flatten()))
+
+
+def basis(*shape: int) -> list[torch.Tensor]:
+    """Tensors that have a single one."""
+    return list(torch.eye(torch.Size(shape).numel()).unflatten(1, shape))
 
 
 @in_spmd
@@ -178,6 +216,138 @@ def test_a_region_in_a_region():
     close(on_t.grad, t.grad)
     with pytest.raises(ValueError, match="has all axes of the mesh"):
         xs.shard_map(outer, mesh, [("x", None)], ("x", None))(on_t)
+
+
+def _layer(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    hidden = (x @ w).sin()
+    return xs.psum(hidden * (xs.axis_index("y") + 1), "y") + xs.pmax(hidden, "y")
+
+
+def _layer_of_one(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    parts = [(a @ b).sin() for a, b in zip(x.chunk(2, 1), w.chunk(2), strict=True)]
+    return parts[0] + 2 * parts[1] + torch.maximum(*parts)
+
+
+@in_spmd
+def test_regions_in_loops_and_branches():
+    mesh = mesh_of(2, 2)
+    layer = xs.shard_map(_layer, mesh, [("y", None), ("x", "y")], ("x", None))
+    layers = {"xla": layer, "cpu": _layer_of_one}
+
+    def scanned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        go = layers[x.device.type]
+        return scan(lambda x, w: (go(w, x), x.sum()), x, w)[0] if is_on(x) else loop(go, x, w)
+
+    def chosen(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        go = layers[x.device.type]
+        first = x[0, 0] > 100
+        if not is_on(x):
+            return go(w[0], x).cos()
+        return cond(first, lambda x, w: go(w, x) * 2, lambda x, w: go(w, x).cos(), (x, w[0]))
+
+    def checkpointed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        go = layers[x.device.type]
+        again = lambda w, x: checkpoint(go, w, x, use_reentrant=False)  # noqa: E731
+        return scan(lambda x, w: (again(w, x), w), x, w)[0] if is_on(x) else loop(go, x, w)
+
+    for call in (scanned, chosen, checkpointed):
+        (x, on_x), (w, on_w) = pair(4, 8, dtype=torch.float64), pair(3, 8, 8, dtype=torch.float64)
+        found, expected = call(on_x, on_w), call(x, w)
+        try:
+            close(found, expected)
+            found.square().sum().backward()
+            expected.square().sum().backward()
+            close(on_x.grad, x.grad)
+            close(on_w.grad, w.grad)
+        except AssertionError as error:
+            raise AssertionError(call.__name__) from error
+    x, w = torch.randn(4, 8), torch.randn(8, 8) * 0.2
+    _, found = while_loop(
+        lambda i, x: i < 3,
+        lambda i, x, w=w.to("xla"): (i + 1, layer(w, x)),
+        (torch.tensor(0, device="xla"), x.to("xla")),
+    )
+    close(found, loop(_layer_of_one, x, w.expand(3, 8, 8)))
+
+
+def loop(go: object, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for one in w:
+        x = go(one, x)
+    return x
+
+
+def is_on(x: torch.Tensor) -> bool:
+    return x.device.type == "xla"
+
+
+@in_spmd
+def test_loops_and_branches_in_a_region():
+    def inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x, _ = scan(lambda x, w: (xs.psum(_layer(w, x), "x").tanh(), None), x, w)
+        x = cond(xs.axis_index("x") > 0, lambda x: x * 3, lambda x: x.exp(), (x,))
+        return F.scaled_dot_product_attention(*[x[None, None]] * 3)[0, 0]
+
+    mesh = mesh_of(2, 2)
+    (x, on_x), (w, on_w) = pair(4, 8, dtype=torch.float64), pair(2, 8, 4, dtype=torch.float64)
+    specs = [("x", "y"), (None, "y", None)]
+    found = xs.shard_map(inside, mesh, specs, ("x", None))(on_x, on_w)
+    whole = x
+    for one in w:
+        whole = torch.cat([sum(_layer_of_one(one, whole).chunk(2)).tanh()] * 2).tile(1, 2)
+    parts = whole[:2, :4].exp(), whole[2:, :4] * 3
+    expected = torch.cat(
+        [F.scaled_dot_product_attention(*[p[None, None]] * 3)[0, 0] for p in parts]
+    )
+    close(found, expected)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    close(on_x.grad, x.grad)
+    close(on_w.grad, w.grad)
+
+
+@in_spmd
+def test_what_no_loop_takes():
+    mesh, t = mesh_of(2, 2), torch.randn(4, 4).to("xla")
+    mapped = xs.shard_map(lambda p: xs.psum(p, "x"), mesh, [("x", None)], (None, None))
+    xs.set_global_mesh(mesh)
+
+    def part(x: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, xs.enable_manual_sharding(x, ("x", None)).global_tensor
+
+    with pytest.raises(
+        RuntimeError, match=r"scan\(\): the function returns or keeps a value of a manual region"
+    ):
+        scan(part, t, t)
+    inside = xs.shard_map(
+        lambda p: scan(lambda c, x: (xs.mark_sharding(c, mesh, ("y",)) + x, x), p[0], p)[0],
+        mesh,
+        [("x", None)],
+        (None,),
+    )
+    with pytest.raises(RuntimeError, match="a loop or a branch within a region"):
+        inside(t).cpu()
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return mapped(x) * 2
+
+    exported = torch.export.export(Module(), (t,), strict=False)
+    with pytest.raises(NotImplementedError, match="an export is a program for one device"):
+        exported_program_to_stablehlo(exported)
+
+
+@in_spmd
+def test_marks_in_loops_are_of_the_programs_dialect():
+    mesh, x = mesh_of(2, 2), torch.randn(4, 4)
+
+    def body(c: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return xs.mark_sharding(c + x, mesh, ("x", "y")).global_tensor, x
+
+    found, _ = scan(body, x.to("xla"), torch.ones(3, 4, 4).to("xla"))
+    hlo = _XLAC._get_xla_tensors_hlo([found])
+    assert "torch_xla.sharding" not in hlo
+    assert ("sdy.sharding_constraint" in hlo) != ("mhlo.sharding" in hlo)
+    close(found, x + 3)
 
 
 @in_spmd

@@ -8,6 +8,7 @@
 
 #include "ir/attributes.h"
 #include "lowering/context.h"
+#include "stablehlo/constants.h"
 #include "tensor/node_factory.h"
 
 namespace torch_xla::distributed {
@@ -27,10 +28,6 @@ constexpr std::array kExchanged{
 
 /// Programs for several devices do not get here: they have the operation as the edge of a region.
 void LowerAlone(LoweringContext& cx, const ir::Node& node) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      ShardingNamed(node)->replicated(),
-      "shard_map: this function is traced by itself (for a loop, a branch or an export), where a "
-      "region of several devices cannot be; call shard_map around it");
   cx.SetOutputs(node, cx.Lowered(node.operands()[0]));
 }
 
@@ -50,6 +47,17 @@ void LowerCollective(LoweringContext& cx, const ir::Node& node) {
     groups.emplace_back(begin, begin + size);
   }
   const Value x = cx.Lowered(node.operands()[0]);
+  if (kind == "axis_index") {
+    std::vector<int64_t> places(members.size());
+    for (size_t i = 0; i < members.size(); ++i) {
+      places[members[i]] = static_cast<int64_t>(i) % size;
+    }
+    const Value all = stablehlo::ConstantS64(cx.builder(), places);
+    const Value device =
+        cx.builder().UniqueOp("stablehlo.partition_id", {lowering::ElementType::kU32, {}}, {});
+    const Value place = stablehlo::Reshape(stablehlo::DynamicSlice(all, {device}, {1}), {});
+    return cx.SetOutputs(node, stablehlo::Convert(place, x.element()));
+  }
   const stablehlo::CollectiveOptions channel{.channel_id = 1, .use_global_device_ids = true};
   const stablehlo::CollectiveOptions plain{.channel_id = 1};
   auto make = [&]() -> Value {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "stablehlo/constants.h"
 #include "stablehlo/ops.h"
@@ -17,7 +19,8 @@ using stablehlo::Cat;
 using stablehlo::Type;
 using stablehlo::Value;
 
-constexpr const char* kMesh = "mesh";
+// What stands for a sharding, or for all axes of a mesh, until the meshes are known.
+constexpr std::string_view kSharding = "\"torch_xla.sharding ", kAxes = "\"torch_xla.axes\"";
 
 thread_local const ShardingWriter* current = nullptr;
 
@@ -85,10 +88,33 @@ std::optional<std::vector<std::vector<Digit>>> DimensionsOf(const Sharding& shar
   return dimensions;
 }
 
-/// The mesh with these devices whose axes are fine enough for all shardings, as the strides of its
-/// axes.
-std::optional<std::vector<int64_t>> StridesFor(std::span<const Sharding* const> shardings,
-                                               const std::vector<int64_t>& base) {
+/// Shardings, of which a manual region has several that must lie on one mesh.
+using Shardings = std::vector<const Sharding*>;
+
+void Insert(Shardings& shardings, const Shardings& more) {
+  for (const Sharding* sharding : more) {
+    if (std::ranges::find(shardings, sharding) == shardings.end()) shardings.push_back(sharding);
+  }
+}
+
+struct Mesh {
+  std::vector<int64_t> base;     // the devices in row-major order of the mesh
+  std::vector<int64_t> strides;  // of the axes, from the largest; ends with 1
+  Shardings shardings;           // those that lie on it
+  std::string name;
+
+  std::string Axis(size_t i) const { return Cat("\"a", i, "\""); }
+  std::string Axes() const {
+    std::string text;
+    for (size_t i = 0; i < strides.size(); ++i) text += Cat(i > 0 ? ", " : "", Axis(i));
+    return text;
+  }
+  std::string Declaration() const;
+  std::string Text(const Sharding& sharding, int64_t rank) const;
+};
+
+/// The mesh with these devices whose axes are fine enough for all shardings.
+std::optional<Mesh> MeshOn(std::vector<int64_t> base, Shardings shardings) {
   std::set<int64_t> cuts{1, static_cast<int64_t>(base.size())};
   for (const Sharding* sharding : shardings) {
     const auto dimensions = DimensionsOf(*sharding, base);
@@ -104,9 +130,142 @@ std::optional<std::vector<int64_t>> StridesFor(std::span<const Sharding* const> 
   for (size_t i = 1; i < strides.size(); ++i) {
     if (strides[i] % strides[i - 1] != 0) return std::nullopt;
   }
-  std::reverse(strides.begin(), strides.end());
+  std::ranges::reverse(strides);
   strides.erase(strides.begin());
-  return strides;
+  return Mesh{std::move(base), std::move(strides), std::move(shardings), {}};
+}
+
+/// A mesh for all of these shardings. Its devices are in their own order, or in that of one of the
+/// shardings.
+std::optional<Mesh> MeshFor(const Shardings& shardings, int64_t devices) {
+  std::vector<int64_t> base(devices);
+  std::iota(base.begin(), base.end(), 0);
+  std::optional<Mesh> mesh = MeshOn(base, shardings);
+  for (size_t i = 0; i < shardings.size() && !mesh; ++i) {
+    mesh = MeshOn(shardings[i]->devices(), shardings);
+  }
+  return mesh;
+}
+
+/// As few meshes as are found on which all of the sets lie, each set on one.
+std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices) {
+  Shardings all;
+  for (const Shardings& set : sets) Insert(all, set);
+  std::vector<Mesh> meshes;
+  if (auto one = MeshFor(all, devices)) meshes.push_back(*std::move(one));
+  for (const Shardings& set : meshes.empty() ? sets : std::vector<Shardings>()) {
+    bool found = false;
+    for (Mesh& mesh : meshes) {
+      Shardings together = mesh.shardings;
+      Insert(together, set);
+      if (auto wider = MeshFor(together, devices)) {
+        mesh = *std::move(wider);
+        found = true;
+        break;
+      }
+    }
+    if (found) continue;
+    auto own = MeshFor(set, devices);
+    std::string names;
+    for (const Sharding* sharding : set) names += (names.empty() ? "" : ", ") + sharding->text();
+    TORCH_CHECK_VALUE(own, "shard_map: one region has values that lie by ", names,
+                      ", which no mesh has as its axes: a function may use parts that it stored in "
+                      "another region only if the axes of both meshes refine each other");
+    meshes.push_back(*std::move(own));
+  }
+  for (size_t i = 0; i < meshes.size(); ++i) meshes[i].name = i > 0 ? Cat("mesh", i) : "mesh";
+  return meshes;
+}
+
+std::string Mesh::Declaration() const {
+  std::string axes, ids;
+  auto whole = static_cast<int64_t>(base.size());
+  for (size_t i = 0; i < strides.size(); ++i) {
+    axes += Cat(i > 0 ? ", " : "", Axis(i), "=", whole / strides[i]);
+    whole = strides[i];
+  }
+  if (!std::ranges::is_sorted(base)) ids = Cat(", device_ids=", stablehlo::List(base));
+  return Cat("  sdy.mesh @", name, " = <[", axes, "]", ids, ">\n");
+}
+
+std::string Mesh::Text(const Sharding& sharding, int64_t rank) const {
+  std::vector<std::vector<Digit>> dimensions(rank);
+  if (IsLocal(sharding)) {
+    dimensions[0] = {{static_cast<int64_t>(base.size()), 1}};
+  } else if (!sharding.replicated()) {
+    dimensions = DimensionsOf(sharding, base).value();
+  }
+  std::string text = Cat("<@", name, ", [");
+  for (int64_t i = 0; i < rank; ++i) {
+    std::string axes;
+    for (const Digit& digit : dimensions[i]) {
+      for (size_t axis = 0; axis < strides.size(); ++axis) {
+        if (strides[axis] < digit.stride || strides[axis] >= digit.stride * digit.size) continue;
+        axes += Cat(axes.empty() ? "" : ", ", Axis(axis));
+      }
+    }
+    text += Cat(i > 0 ? ", " : "", "{", axes, "}");
+  }
+  return text + "]>";
+}
+
+/// A sharding in the text of a module: `"torch_xla.sharding <rank>;<tiles>;<devices>"`, with
+/// "local" as the tiles of a local one.
+struct Mark {
+  const Sharding* sharding;
+  int64_t rank;
+  size_t begin, end;
+};
+
+std::string Written(const Sharding& sharding, int64_t rank) {
+  return Cat(kSharding, rank, ";", IsLocal(sharding) ? "local" : stablehlo::List(sharding.tiles()),
+             ";", stablehlo::List(sharding.devices()), "\"");
+}
+
+std::vector<int64_t> Numbers(std::string_view text) {
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] < '0' || text[i] > '9') continue;
+    int64_t number = 0;
+    for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
+      number = 10 * number + (text[i] - '0');
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::optional<Mark> NextMark(std::string_view text, size_t from) {
+  const size_t begin = text.find(kSharding, from);
+  if (begin == std::string_view::npos) return std::nullopt;
+  const size_t rank = begin + kSharding.size(), tiles = text.find(';', rank) + 1,
+               devices = text.find(';', tiles) + 1, end = text.find('"', devices);
+  Mark mark{Sharding::Replicated(), Numbers(text.substr(rank, tiles - rank))[0], begin, end + 1};
+  std::vector<int64_t> sizes = Numbers(text.substr(tiles, devices - tiles));
+  if (text.substr(tiles).starts_with("local")) {
+    mark.sharding = Local();
+  } else if (!sizes.empty()) {
+    mark.sharding = Sharding::Tiled(std::move(sizes), Numbers(text.substr(devices, end - devices)));
+  }
+  return mark;
+}
+
+/// Calls `each` with the lines of a text that have shardings, and for each line the shardings on it
+/// that lie on one mesh: all of a manual region, which is one line, or one.
+template <typename Each>
+void ForEachSet(std::string_view text, const Each& each) {
+  for (auto mark = NextMark(text, 0); mark;) {
+    const size_t line_end = text.find('\n', mark->begin);
+    const size_t line_begin = text.rfind('\n', mark->begin) + 1;
+    const bool region =
+        text.substr(line_begin, line_end - line_begin).find(kAxes) != std::string_view::npos;
+    std::vector<Mark> marks;
+    for (; mark && mark->begin < line_end; mark = NextMark(text, mark->end)) {
+      marks.push_back(*mark);
+      if (!region) each(std::exchange(marks, {}), false);
+    }
+    if (region) each(marks, true);
+  }
 }
 
 std::string ShapesAndReturn(std::span<const Type> types) {
@@ -125,72 +284,67 @@ ShardingWriter::Use::Use(const ShardingWriter& writer) { current = &writer; }
 ShardingWriter::Use::~Use() { current = nullptr; }
 
 const ShardingWriter& ShardingWriter::Current() {
-  static const auto& gspmd = *new ShardingWriter(1);
+  static const auto& gspmd = *new ShardingWriter(1, /*shardy=*/false);
   return current ? *current : gspmd;
 }
 
-std::optional<ShardingWriter> ShardingWriter::Shardy(std::span<const Sharding* const> shardings,
-                                                     int64_t devices) {
-  std::vector<const Sharding*> tiled;
-  for (const Sharding* sharding : shardings) {
-    if (!sharding->replicated() && !IsLocal(*sharding) &&
-        std::find(tiled.begin(), tiled.end(), sharding) == tiled.end()) {
-      tiled.push_back(sharding);
-    }
-  }
-  // The order of the devices that the shardings are grids of: their own order, or that of one of
-  // the shardings.
-  ShardingWriter writer(devices);
-  writer.shardy_ = true;
-  writer.base_.resize(devices);
-  std::iota(writer.base_.begin(), writer.base_.end(), 0);
-  auto strides = StridesFor(tiled, writer.base_);
-  for (size_t i = 0; i < tiled.size() && !strides; ++i) {
-    writer.base_ = tiled[i]->devices();
-    strides = StridesFor(tiled, writer.base_);
-  }
-  if (!strides) return std::nullopt;
-  writer.strides_ = *std::move(strides);
-  std::string axes;
-  int64_t whole = devices;
-  for (size_t i = 0; i < writer.strides_.size(); ++i) {
-    axes += Cat(i > 0 ? ", " : "", "\"a", i, "\"=", whole / writer.strides_[i]);
-    whole = writer.strides_[i];
-  }
-  std::string ids;
-  if (!std::is_sorted(writer.base_.begin(), writer.base_.end())) {
-    ids = Cat(", device_ids=", stablehlo::List(writer.base_));
-  }
-  writer.declaration_ = Cat("  sdy.mesh @", kMesh, " = <[", axes, "]", ids, ">\n");
-  return writer;
+bool ShardingWriter::HasShardings(std::string_view text) {
+  return text.find(kSharding) != std::string_view::npos ||
+         text.find("mhlo.sharding") != std::string_view::npos;
 }
 
 std::string ShardingWriter::Declare(std::string module) const {
-  if (shardy_) module.insert(module.find('\n') + 1, declaration_);
-  return module;
-}
-
-std::string ShardingWriter::InShardy(const Sharding& sharding, int64_t rank) const {
-  std::vector<std::vector<Digit>> dimensions(rank);
-  if (IsLocal(sharding)) {
-    dimensions[0] = {{devices_, 1}};
-  } else if (!sharding.replicated()) {
-    auto found = DimensionsOf(sharding, base_);
-    TORCH_INTERNAL_ASSERT(found, sharding.text(), " is not on the program's mesh");
-    dimensions = *std::move(found);
-  }
-  std::string text = Cat("<@", kMesh, ", [");
-  for (int64_t i = 0; i < rank; ++i) {
-    std::string axes;
-    for (const Digit& digit : dimensions[i]) {
-      for (size_t axis = 0; axis < strides_.size(); ++axis) {
-        if (strides_[axis] < digit.stride || strides_[axis] >= digit.stride * digit.size) continue;
-        axes += Cat(axes.empty() ? "" : ", ", "\"a", axis, "\"");
+  if (!shardy_) return module;
+  auto tiled = [](const std::vector<Mark>& marks) {
+    Shardings shardings;
+    for (const Mark& mark : marks) {
+      if (!mark.sharding->replicated() && !IsLocal(*mark.sharding)) {
+        Insert(shardings, {mark.sharding});
       }
     }
-    text += Cat(i > 0 ? ", " : "", "{", axes, "}");
-  }
-  return text + "]>";
+    return shardings;
+  };
+  std::vector<Shardings> sets;
+  bool has_local = false;
+  ForEachSet(module, [&](const std::vector<Mark>& marks, bool) {
+    Shardings set = tiled(marks);
+    if (!set.empty() && std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
+    for (const Mark& mark : marks) has_local = has_local || IsLocal(*mark.sharding);
+  });
+  const std::vector<Mesh> meshes = MeshesFor(sets, devices_);
+  auto mesh_of = [&](const Shardings& set) -> const Mesh& {
+    for (const Mesh& mesh : meshes) {
+      if (std::ranges::all_of(set, [&](const Sharding* sharding) {
+            return std::ranges::find(mesh.shardings, sharding) != mesh.shardings.end();
+          })) {
+        return mesh;
+      }
+    }
+    return meshes[0];
+  };
+  std::string result;
+  size_t done = 0;
+  auto copy_to = [&](size_t end) { result.append(module, done, end - done); };
+  ForEachSet(module, [&](const std::vector<Mark>& marks, bool region) {
+    const Mesh& mesh = mesh_of(tiled(marks));
+    TORCH_CHECK_VALUE(!region || !has_local || mesh.base == meshes[0].base,
+                      "shard_map: a part that a function stored is used in a program whose regions "
+                      "have the devices in different orders; sync between them");
+    for (const Mark& mark : marks) {
+      copy_to(mark.begin);
+      result += mesh.Text(*mark.sharding, mark.rank);
+      done = mark.end;
+    }
+    if (!region) return;
+    const size_t axes = module.find(kAxes, done);
+    copy_to(axes);
+    result += Cat("{", mesh.Axes(), "}");
+    done = axes + kAxes.size();
+  });
+  copy_to(module.size());
+  std::string declarations;
+  for (const Mesh& mesh : meshes) declarations += mesh.Declaration();
+  return result.insert(result.find('\n') + 1, declarations);
 }
 
 std::string ShardingWriter::InGspmd(const Sharding& sharding, int64_t rank) const {
@@ -203,14 +357,14 @@ std::string ShardingWriter::InGspmd(const Sharding& sharding, int64_t rank) cons
 
 std::string ShardingWriter::Attribute(const Sharding& sharding, int64_t rank) const {
   if (IsLocal(sharding)) rank = std::max<int64_t>(rank, 1);
-  return shardy_ ? "sdy.sharding = #sdy.sharding" + InShardy(sharding, rank)
+  return shardy_ ? "sdy.sharding = #sdy.sharding" + Written(sharding, rank)
                  : "mhlo.sharding = " + stablehlo::Quoted(InGspmd(sharding, rank));
 }
 
 Value ShardingWriter::Constrain(Value x, const Sharding& sharding) const {
   if (shardy_) {
     return x.builder().Op("sdy.sharding_constraint", {x}, x.type(),
-                          "sharding = #sdy.sharding" + InShardy(sharding, x.rank()));
+                          "sharding = #sdy.sharding" + Written(sharding, x.rank()));
   }
   stablehlo::CustomCallOptions options;
   options.api_version = 1;
@@ -294,12 +448,11 @@ std::vector<Value> ShardingWriter::Call(stablehlo::Builder& builder, std::string
   auto list = [&](std::span<const Sharding* const> shardings, auto rank_of) {
     std::string text;
     for (size_t i = 0; i < shardings.size(); ++i) {
-      text += Cat(i > 0 ? ", " : "", InShardy(*shardings[i], rank_of(i)));
+      text += Cat(i > 0 ? ", " : "", Written(*shardings[i], rank_of(i)));
     }
     return Cat("#sdy.sharding_per_value<[", text, "]>");
   };
-  std::string axes, arguments, names, types;
-  for (size_t i = 0; i < strides_.size(); ++i) axes += Cat(i > 0 ? ", " : "", "\"a", i, "\"");
+  std::string arguments, names, types;
   for (size_t i = 0; i < operands.size(); ++i) {
     const std::string type = Part(operands[i].type(), *in[i]).ToString();
     const std::string separator = i > 0 ? ", " : "";
@@ -319,7 +472,7 @@ std::vector<Value> ShardingWriter::Call(stablehlo::Builder& builder, std::string
   return builder.Op("sdy.manual_computation", operands, wholes,
                     Cat("in_shardings = ", list(in, [&](size_t i) { return operands[i].rank(); }),
                         ", out_shardings = ", list(out, [&](size_t i) { return wholes[i].rank(); }),
-                        ", manual_axes = #sdy<manual_axes{", axes, "}>"),
+                        ", manual_axes = #sdy<manual_axes", kAxes, ">"),
                     {&region, 1});
 }
 

@@ -1,10 +1,11 @@
 // How a program says where its values lie: in Shardy's dialect (sdy), or by GSPMD's attributes.
 //
-// Inside there is one representation, tensor/sharding.h. A program of Shardy declares meshes whose
-// axes are fine enough for all of its shardings; the axes have names of their own.
+// Inside there is one representation, tensor/sharding.h. For Shardy it is written as it is first,
+// since functions of loops and branches are written before the program that they are part of; when
+// the module is complete, it gets a mesh whose axes are fine enough for all of its shardings, or
+// several where no such mesh exists. The axes have names of their own.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,13 +33,14 @@ class ShardingWriter {
   /// The writer of the program that this thread lowers; GSPMD's where none is set.
   static const ShardingWriter& Current();
 
-  static ShardingWriter Gspmd(int64_t devices) { return ShardingWriter(devices); }
-  /// Shardy's, for programs with these shardings; nothing if they have no mesh in common.
-  static std::optional<ShardingWriter> Shardy(std::span<const Sharding* const> shardings,
-                                              int64_t devices);
+  ShardingWriter(int64_t devices, bool shardy) : devices_(devices), shardy_(shardy) {}
+  bool shardy() const { return shardy_; }
 
-  /// The module with the mesh that its shardings name; unchanged for GSPMD.
+  /// The module with its meshes, and with shardings that name them; unchanged for GSPMD. Throws if
+  /// one manual region has shardings that no mesh has.
   std::string Declare(std::string module) const;
+  /// Whether a text, of functions or a module before Declare(), has shardings of either writer.
+  static bool HasShardings(std::string_view text);
   /// The attribute of a parameter or a result with `rank` dimensions. Of a local sharding it is the
   /// attribute of the devices' arrays one after the other along the first dimension.
   std::string Attribute(const Sharding& sharding, int64_t rank) const;
@@ -63,15 +65,10 @@ class ShardingWriter {
   stablehlo::Type Whole(const stablehlo::Type& part, const Sharding& sharding) const;
 
  private:
-  explicit ShardingWriter(int64_t devices) : devices_(devices) {}
-  std::string InShardy(const Sharding& sharding, int64_t rank) const;
   std::string InGspmd(const Sharding& sharding, int64_t rank) const;
 
   int64_t devices_;
-  bool shardy_ = false;
-  std::vector<int64_t> base_;     // the devices in row-major order of the mesh
-  std::vector<int64_t> strides_;  // of the axes "a0", "a1", …, from the largest; ends with 1
-  std::string declaration_;
+  bool shardy_;
 };
 
 }  // namespace torch_xla::distributed

@@ -4,6 +4,7 @@
 #include <bit>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 
@@ -11,12 +12,14 @@
 #include "distributed/collective_node.h"
 #include "exec/graph.h"
 #include "exec/lower_graph.h"
+#include "exec/manual_regions.h"
 #include "exec/nan_search.h"
 #include "exec/packed_numbers.h"
 #include "exec/worker.h"
 #include "ir/dump.h"
 #include "lowering/context.h"
 #include "lowering/may_call.h"
+#include "runtime/platform.h"
 #include "stablehlo/joined_dims.h"
 #include "tensor/device.h"
 #include "tensor/node_factory.h"
@@ -72,8 +75,13 @@ void KeepText(const ir::Hash128& hash, const std::string& text) {
 
 /// `numbers` maps a fill that is a parameter of the function to the number that it is filled with.
 void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>& order,
-              const std::unordered_map<const ir::Node*, ir::Value>& numbers) {
-  for (const ir::Node* node : order) {
+              const std::unordered_map<const ir::Node*, ir::Value>& numbers,
+              const ManualRegions& regions) {
+  std::vector<uint32_t> positions(order.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  auto no_numbers = [](uint32_t) { return std::vector<std::pair<size_t, stablehlo::Value>>(); };
+  regions.Lower(cx, positions, no_numbers, [&](size_t i) {
+    const ir::Node* node = order[i];
     if (auto it = numbers.find(node); it != numbers.end()) {
       cx.SetLeaf(*node, BroadcastTo(cx.Lowered(it->second), cx.Physical(node->shape()).dims));
     } else if (node->payload()) {
@@ -83,7 +91,7 @@ void LowerAll(lowering::LoweringContext& cx, const std::vector<const ir::Node*>&
     } else {
       cx.Lower(*node);
     }
-  }
+  });
 }
 
 /// Whether the node is a view or a multiple of its first operand.
@@ -355,18 +363,31 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   for (const ir::Value& value : walk.captured) {
     function.seeds.push_back(IsNumber(*value.node) ? DrawOf(*value.node) : -1);
   }
-  const bool calls = !options.portable && DevicesOf(device_)->size() == 1;
+  const auto devices = options.portable ? 1 : static_cast<int64_t>(DevicesOf(device_)->size());
   ir::Hasher hasher;
   hasher.Add(HashOf(walk, inputs, outputs, name));
-  hasher.Add(calls);
+  hasher.Add(options.portable);
   const ir::Hash128 hash = hasher.Finish();
   if (std::optional<std::string> text = FindText(hash)) {
     function.text = *std::move(text);
     return function;
   }
-  auto lower = [&] {
+  const ManualRegions regions(walk.order, outputs);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      regions.empty() || devices > 1, what_,
+      ": an export is a program for one device, where the devices of a region (shard_map) are not; "
+      "export the function that each device runs, without the exchange");
+  for (const ir::Value& output : outputs) {
+    TORCH_CHECK(!regions.IsLocal(output.node.get()), what_,
+                ": the function returns or keeps a value of a manual region (shard_map), which has "
+                "a part on each device and no whole: return it from the region");
+  }
+  auto lower = [&](int64_t partitions) {
+    const distributed::ShardingWriter writer = WriterFor(partitions);
+    const distributed::ShardingWriter::Use use(writer);
     lowering::LoweringContext cx(Platform());
     stablehlo::Builder& builder = cx.builder();
+    builder.SetPartitions(partitions);
     // A function has the types that the user sees, not the types that the device computes in.
     auto parameter = [&](const ir::Value& value) {
       stablehlo::Type type = cx.Physical(value.shape());
@@ -376,8 +397,8 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
     };
     for (size_t i : walk.used) parameter(inputs[i]);
     for (const ir::Value& value : walk.captured) parameter(value);
-    LowerAll(cx, walk.order, walk.fills);
-    AddNanSearch(cx, walk.order);
+    LowerAll(cx, walk.order, walk.fills, regions);
+    if (devices == 1) AddNanSearch(cx, walk.order);
     std::vector<stablehlo::Value> results;
     for (const ir::Value& output : outputs) {
       results.push_back(
@@ -385,9 +406,12 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
     }
     return builder.Finish(results, name);
   };
-  function.text = lower();
-  if (const lowering::LibraryCalls allowed(calls); lowering::MayCallLibraries(Platform())) {
-    function.text = stablehlo::JoinForms(function.text, lower());
+  function.text = lower(devices);
+  // The other form is for programs of one device that may call libraries, and for manual regions.
+  if (!options.portable && regions.empty() &&
+      (devices > 1 || runtime::HasCudnn(Platform()) || lowering::HasCpuKernels(Platform()))) {
+    const lowering::LibraryCalls allowed(true);
+    function.text = stablehlo::JoinForms(function.text, lower(1));
   }
   KeepText(hash, function.text);
   return function;
@@ -433,7 +457,7 @@ Capture::Compiled Capture::MakeProgram(const std::vector<ir::Value>& inputs,
     stablehlo::Value all = builder.Parameter({runtime::ElementType::kS64, {count}});
     for (const auto& [node, draw] : seeds) cx.SetLeaf(*node, Unpack(all, draw));
   }
-  LowerAll(cx, walk.order, walk.fills);
+  LowerAll(cx, walk.order, walk.fills, ManualRegions(walk.order, outputs));
   AddNanSearch(cx, walk.order);
   signature.integers = compiled.draws;
   std::vector<stablehlo::Value> results;

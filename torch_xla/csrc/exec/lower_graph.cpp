@@ -52,8 +52,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
   lowering::LoweringContext cx(platform);
   stablehlo::Builder& builder = cx.builder();
   builder.SetPartitions(static_cast<int64_t>(num_devices));
-  const distributed::ShardingWriter writer =
-      WriterFor(graph, outputs, static_cast<int64_t>(num_devices));
+  const distributed::ShardingWriter writer = WriterFor(static_cast<int64_t>(num_devices));
   const distributed::ShardingWriter::Use use(writer);
   std::vector<stablehlo::Value> data;
   for (const DeviceDataPtr& parameter : graph.data) {
@@ -104,26 +103,15 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
     return found;
   };
   LoweringPlan plan = PlanLowering(graph, cx);
-  const ManualRegions regions(graph);
-  if (!regions.empty() && num_devices > 1) {
-    std::stable_sort(plan.steps.begin(), plan.steps.end(), [&](const auto& a, const auto& b) {
-      return regions.StageOf(a.position) < regions.StageOf(b.position);
-    });
-  }
-  std::vector<uint32_t> region;
-  for (size_t step = 0; step < plan.steps.size(); ++step) {
+  std::vector<uint32_t> positions;
+  for (const LoweringStep& step : plan.steps) positions.push_back(step.position);
+  ManualRegions(graph).Lower(cx, positions, numbers_of, [&](size_t step) {
     const auto [position, chain] = plan.steps[step];
     const ir::Node* node = graph.order[position];
-    if (const int stage = regions.StageOf(position); num_devices > 1 && stage % 2 != 0) {
-      region.push_back(position);
-      if (step + 1 < plan.steps.size() && regions.StageOf(plan.steps[step + 1].position) == stage)
-        continue;
-      regions.Lower(cx, region, numbers_of);
-      region.clear();
-    } else if (chain >= 0) {
+    if (chain >= 0) {
       LowerChain(cx, graph, plan.chains[chain], aliases, data);
     } else if (cx.IsLowered(*node)) {
-      continue;  // lowered together with a node that reads it
+      return;  // lowered together with a node that reads it
     } else if (&node->op() == &ir::ops::device_data) {
       auto* leaf = static_cast<DeviceData*>(node->payload());
       stablehlo::Type type = cx.Physical(leaf->shape());
@@ -141,7 +129,7 @@ std::string LowerGraph(const Graph& graph, std::span<const int> aliases,
       for (const auto& [word, value] : numbers_of(position)) cx.SetNumberParameter(word, value);
       cx.Lower(*node);
     }
-  }
+  });
   std::vector<bool> is_aliased(graph.roots.size());
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] < 0) continue;

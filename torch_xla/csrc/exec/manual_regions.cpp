@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "XLAOps.h"
 #include "debug/environment.h"
@@ -20,40 +22,67 @@ using distributed::kToWhole;
 using distributed::Sharding;
 using distributed::ShardingWriter;
 
-ManualRegions::ManualRegions(const Graph& graph) : graph_(graph) {
-  if (!distributed::HasManualOps()) return;
-  std::vector<bool> local(graph.order.size());
-  bool any = false;
+namespace {
+
+bool BeginsOrEnds(const ir::Node& node) {
+  return &node.op() == &kToLocal || &node.op() == &kToWhole;
+}
+
+std::vector<uint32_t> LocalLeaves(const Graph& graph) {
+  std::vector<uint32_t> positions;
   for (size_t i = 0; i < graph.data.size(); ++i) {
-    if (!distributed::IsLocal(*graph.data[i]->sharding())) continue;
-    any = local[graph.data_positions[i]] = true;
+    if (distributed::IsLocal(*graph.data[i]->sharding()))
+      positions.push_back(graph.data_positions[i]);
   }
-  for (const ir::Node* node : graph.order) {
-    any = any || &node->op() == &kToLocal || &node->op() == &kManualCollective ||
-          &node->op() == &kToWhole;
+  return positions;
+}
+
+}  // namespace
+
+ManualRegions::ManualRegions(const Graph& graph)
+    : ManualRegions(graph.order, graph.roots, LocalLeaves(graph)) {}
+
+ManualRegions::ManualRegions(std::span<const ir::Node* const> order,
+                             std::span<const ir::Value> roots, std::span<const uint32_t> local)
+    : order_(order), roots_(roots) {
+  if (!distributed::HasManualOps() ||
+      (local.empty() &&
+       std::ranges::none_of(order, [](const ir::Node* node) { return BeginsOrEnds(*node); }))) {
+    return;
   }
-  if (!any) return;
-  const size_t size = graph.order.size();
-  std::vector<int> levels(size);  // of the results: how many regions lie before them
-  stages_.resize(size);
-  for (uint32_t i = 0; i < size; ++i) {
-    const ir::Node& node = *graph.order[i];
+  local_.resize(order.size());
+  for (const uint32_t position : local) local_[position] = true;
+  regions_.resize(order.size());
+  std::vector<int> levels(order.size());  // of the results
+  auto find = [&](uint32_t position) {
+    while (regions_[position].region != position) position = regions_[position].region;
+    return position;
+  };
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    const ir::Node& node = *order[i];
     position_of_.emplace(&node, i);
-    const bool is_leaf = local[i];
+    const bool is_leaf = local_[i], ends = &node.op() == &kToWhole;
+    Place& place = regions_[i];
     for (const ir::Value& operand : node.operands()) {
       const auto found = operand ? position_of_.find(operand.node.get()) : position_of_.end();
       if (found == position_of_.end()) continue;
-      local[i] = local[i] || local[found->second];
-      levels[i] = std::max(levels[i], levels[found->second]);
+      local_[i] = local_[i] || local_[found->second];
+      place.level = std::max(place.level, levels[found->second]);
     }
-    const bool ends = &node.op() == &kToWhole;
-    if (&node.op() == &kToLocal || &node.op() == &kManualCollective) local[i] = true;
-    stages_[i] = 2 * levels[i] + ((local[i] && !is_leaf) || ends ? 1 : 0);
-    if (!ends) continue;
-    local[i] = false;
-    ++levels[i];
+    local_[i] = local_[i] || &node.op() == &kToLocal || &node.op() == &kManualCollective;
+    place.inside = (local_[i] && !is_leaf) || ends;
+    place.region = i;
+    for (const ir::Value& operand : node.operands()) {
+      const auto found = operand ? position_of_.find(operand.node.get()) : position_of_.end();
+      if (found == position_of_.end() || !place.inside || !local_[found->second]) continue;
+      if (regions_[found->second].inside) regions_[find(found->second)].region = find(i);
+    }
+    levels[i] = place.level + (ends ? 1 : 0);
+    if (ends) local_[i] = false;
   }
-  local_ = std::move(local);
+  std::vector<uint32_t> roots_of(order.size());
+  for (uint32_t i = 0; i < order.size(); ++i) roots_of[i] = regions_[i].inside ? find(i) : 0;
+  for (uint32_t i = 0; i < order.size(); ++i) regions_[i].region = roots_of[i];
 }
 
 bool ManualRegions::IsLocal(const ir::Node* node) const {
@@ -62,13 +91,35 @@ bool ManualRegions::IsLocal(const ir::Node* node) const {
 }
 
 void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_t> positions,
-                          const Numbers& numbers) const {
+                          const Numbers& numbers, const std::function<void(size_t)>& lower) const {
+  std::vector<size_t> steps(positions.size());
+  std::iota(steps.begin(), steps.end(), 0);
+  const Place outside;
+  auto place_of = [&](size_t step) -> const Place& {
+    return empty() ? outside : regions_[positions[step]];
+  };
+  if (!empty()) std::ranges::stable_sort(steps, {}, place_of);
+  std::vector<uint32_t> region;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Place& place = place_of(steps[i]);
+    if (!place.inside) {
+      lower(steps[i]);
+      continue;
+    }
+    region.push_back(positions[steps[i]]);
+    if (i + 1 < steps.size() && place_of(steps[i + 1]) == place) continue;
+    LowerRegion(cx, std::exchange(region, {}), numbers);
+  }
+}
+
+void ManualRegions::LowerRegion(lowering::LoweringContext& cx, std::span<const uint32_t> positions,
+                                const Numbers& numbers) const {
   const ShardingWriter& writer = ShardingWriter::Current();
   // The region is a function with a builder of its own: its program is that of a single device,
   // which may call kernels.
   const lowering::LibraryCalls calls(true);
   lowering::LoweringContext part(cx.platform());
-  part.SetGraph(graph_.order, graph_.roots);
+  part.SetGraph(order_, roots_);
   stablehlo::Builder& builder = part.builder();
   std::vector<stablehlo::Value> operands;
   std::vector<const Sharding*> in;
@@ -92,7 +143,7 @@ void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_
     made.push_back({ir::NodePtr(const_cast<ir::Node*>(node)), index});
   };
   for (const uint32_t position : positions) {
-    const ir::Node& node = *graph_.order[position];
+    const ir::Node& node = *order_[position];
     TORCH_CHECK(&node.op() != &ir::ops::mark_sharding,
                 "mark_sharding: a value of a manual region (shard_map) has a part on each device "
                 "already; return it from the region and mark the result");
@@ -132,13 +183,17 @@ void ManualRegions::Lower(lowering::LoweringContext& cx, std::span<const uint32_
     if (lowered.rank() == 0) lowered = stablehlo::Reshape(lowered, {1});
     hand_on(value.node.get(), value.index, stablehlo::ComputedForm(lowered), *distributed::Local());
   };
-  for (size_t i = 0; i < graph_.order.size(); ++i) {
+  for (size_t i = 0; i < order_.size(); ++i) {
     if (std::binary_search(positions.begin(), positions.end(), static_cast<uint32_t>(i))) continue;
-    for (const ir::Value& operand : graph_.order[i]->operands()) note(operand);
+    for (const ir::Value& operand : order_[i]->operands()) note(operand);
   }
-  for (const ir::Value& root : graph_.roots) note(root);
+  for (const ir::Value& root : roots_) note(root);
   if (results.empty()) return;  // nobody reads them
-  const std::string function = cx.builder().AddFunctions(builder.Finish(results, "region"));
+  const std::string text = builder.Finish(results, "region");
+  TORCH_CHECK(!ShardingWriter::HasShardings(text),
+              "shard_map: a loop or a branch within a region has marks (mark_sharding), or regions "
+              "that were begun outside of one");
+  const std::string function = cx.builder().AddFunctions(text);
   std::vector<stablehlo::Type> types = stablehlo::TypesOf(results);
   const std::vector<stablehlo::Value> wholes =
       writer.Call(cx.builder(), function, operands, in, types, out);
@@ -150,21 +205,21 @@ namespace {
 bool Probe() {
   runtime::Client& client = GetClient();
   const int64_t devices = static_cast<int64_t>(client.devices().size());
-  const auto writer = ShardingWriter::Shardy({}, devices);
+  const ShardingWriter writer(devices, /*shardy=*/true);
   stablehlo::Builder builder;
   builder.SetPartitions(devices);
   const Sharding& replicated = *Sharding::Replicated();
   const stablehlo::Value x =
-      builder.Parameter({runtime::ElementType::kF32, {devices}}, writer->Attribute(replicated, 1));
+      builder.Parameter({runtime::ElementType::kF32, {devices}}, writer.Attribute(replicated, 1));
   const stablehlo::Type part{runtime::ElementType::kF32, {1}};
   const std::string function = builder.Function(
       "part", std::span(&part, 1),
       [](std::span<const stablehlo::Value> v) { return std::vector{stablehlo::Negate(v[0])}; });
   const Sharding* local = distributed::Local();
   const stablehlo::Value y =
-      writer->Call(builder, function, {{x}}, {{local}}, {{part}}, {{local}})[0];
-  builder.AddOutputAttributes(0, writer->Attribute(*local, 1));
-  const std::string text = writer->Declare(builder.Finish({y}));
+      writer.Call(builder, function, {{x}}, {{local}}, {{part}}, {{local}})[0];
+  builder.AddOutputAttributes(0, writer.Attribute(*local, 1));
+  const std::string text = writer.Declare(builder.Finish({y}));
   runtime::CompileOptions options;
   options.num_partitions = static_cast<int>(devices);
   options.use_spmd_partitioning = true;
@@ -189,22 +244,6 @@ bool PartitionsByShardy() {
   return by_shardy;
 }
 
-ShardingWriter WriterFor(const Graph& graph, std::span<const Sharding* const> outputs,
-                         int64_t devices) {
-  if (devices == 1 || !PartitionsByShardy()) return ShardingWriter::Gspmd(devices);
-  std::vector<const Sharding*> shardings;
-  for (const DeviceDataPtr& data : graph.data) shardings.push_back(data->sharding());
-  for (const Sharding* output : outputs) {
-    if (output) shardings.push_back(output);
-  }
-  for (const ir::Node* node : graph.order) {
-    if (&node->op() == &ir::ops::mark_sharding || &node->op() == &kToLocal ||
-        &node->op() == &kToWhole) {
-      shardings.push_back(distributed::ShardingNamed(*node));
-    }
-  }
-  const auto writer = ShardingWriter::Shardy(shardings, devices);
-  return writer ? *writer : ShardingWriter::Gspmd(devices);
-}
+ShardingWriter WriterFor(int64_t devices) { return {devices, devices > 1 && PartitionsByShardy()}; }
 
 }  // namespace torch_xla::lazy

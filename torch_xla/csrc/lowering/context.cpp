@@ -77,11 +77,10 @@ ElementType PhysicalType(c10::ScalarType dtype, std::string_view platform) {
 }
 
 LoweringContext::LoweringContext(std::string_view platform) : platform_(platform) {
-  if (!MayCallLibraries(platform)) return;
+  if (LibraryCalls::Allowed()) builder_.TakeFunctions(stablehlo::FunctionForm::kCalling);
   // Joined dimensions help XLA:CPU. They are not used in partitioned programs, whose dimensions are
   // partitioned.
-  builder_.JoinDimensions(true);
-  builder_.TakeFunctions(stablehlo::FunctionForm::kCalling);
+  builder_.JoinDimensions(MayCallLibraries(platform));
 }
 
 stablehlo::Type LoweringContext::Physical(ir::ShapeRef shape) const {

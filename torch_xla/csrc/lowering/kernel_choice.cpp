@@ -87,7 +87,7 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation,
   const bool calls = MayCallLibraries(cx.platform());
   auto takes = [&](const Row& row) {
     const bool is_call = row.kernel == Kernel::kLibrary || row.kernel == Kernel::kFewRows;
-    if (row.kernel == Kernel::kCudnn ? !LibraryCalls::Allowed() : is_call && !calls) return false;
+    if (is_call && !calls) return false;
     return std::find(possible.begin(), possible.end(), row.kernel) != possible.end() &&
            Matches(row, operation, cx.platform(), kind);
   };

@@ -201,7 +201,11 @@ Kernel Choose(const LoweringContext& cx, std::string_view operation, Value query
 Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_causal) {
   std::vector<Kernel> possible{Kernel::kStableHlo, Kernel::kLibrary};
   const AttentionShape shape{query.element(), query.dim(2), key.dim(2), query.dim(3)};
-  if (FitsCudnnAttention(shape, is_causal)) possible.push_back(Kernel::kCudnn);
+  const bool partitioned = query.builder().partitions() > 1;
+  if ((partitioned ? PartitionsCudnnAttention() : LibraryCalls::Allowed()) &&
+      FitsCudnnAttention(shape, is_causal)) {
+    possible.push_back(Kernel::kCudnn);
+  }
   return Choose(cx, "attention", query, possible);
 }
 

@@ -6,12 +6,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <sstream>
 #include <string>
 
 #include "cpu/calls.h"
+#include "distributed/sharding_writer.h"
 #include "lowering/elementwise.h"
 #include "lowering/row_major.h"
 #include "runtime/client.h"
+#include "runtime/custom_partitioner.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 #include "stablehlo/constants.h"
@@ -24,7 +29,13 @@ namespace {
 using stablehlo::Cat;
 using stablehlo::Type;
 
-std::atomic<bool> has_attention{false};
+std::atomic<bool> has_attention{false}, may_partition{false};
+
+// Targets that no compiler knows: their calls are replaced when the program is partitioned.
+constexpr const char *kForward = "torch_xla.attention", *kBackward = "torch_xla.attention_backward";
+
+template <bool backward>
+runtime::CallOnDevice OnDevice(const runtime::PartitionedCall& call);
 
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
@@ -37,6 +48,12 @@ std::atomic<bool> has_attention{false};
       all = all && text && std::atof(text->c_str()) >= kLeastCapability;
     }
     has_attention = all;
+    static std::once_flag once;  // for all clients
+    if (!all) return;
+    std::call_once(once, [&] {
+      may_partition = runtime::RegisterPartitioner(client, kForward, OnDevice<false>) &&
+                      runtime::RegisterPartitioner(client, kBackward, OnDevice<true>);
+    });
   });
   return true;
 }();
@@ -123,9 +140,127 @@ std::vector<Value> Call(const char* target, const std::vector<Operand>& operands
   return found;
 }
 
+/// The dimensions of a call's operands and then of its results, each with a letter of its sharding
+/// rule. Devices may share out i, the batch, and j, the heads.
+std::vector<std::string> Letters(const std::vector<Dims>& operands, bool backward) {
+  const std::string query = "ijkl", key = "ijml", rows = "ijk";
+  std::vector<std::string> letters{query, key, key};
+  if (backward) letters = {query, query, key, key, query, rows};
+  if (operands.size() > letters.size()) {
+    const Dims& mask = operands.back();
+    letters.emplace_back("km");
+    // Of size 1 where it is the same for all.
+    std::string all;
+    char other = 'n';
+    for (size_t d = 0; d + 2 < mask.size(); ++d) {
+      all += mask[d] == operands[1][d] ? query[d] : other++;
+    }
+    letters.back().insert(0, all);
+  }
+  for (const std::string& result :
+       backward ? std::vector{query, key, key} : std::vector{query, rows}) {
+    letters.push_back(result);
+  }
+  return letters;
+}
+
+std::string ShardingRule(const std::vector<Value>& operands, bool backward) {
+  std::vector<Dims> dims;
+  for (Value operand : operands) dims.push_back(operand.dims());
+  std::map<char, int64_t> sizes;
+  std::string arrays, factors;
+  const std::vector<std::string> letters = Letters(dims, backward);
+  for (size_t i = 0; i < letters.size(); ++i) {
+    arrays += i == operands.size() ? ")->([" : i > 0 ? ", [" : "[";
+    for (size_t d = 0; d < letters[i].size(); ++d) {
+      arrays += Cat(d > 0 ? ", " : "", std::string(1, letters[i][d]));
+      if (i < operands.size()) sizes[letters[i][d]] = dims[i][d];
+    }
+    arrays += "]";
+  }
+  for (const auto& [letter, size] : sizes) {
+    factors += Cat(factors.empty() ? "" : ", ", std::string(1, letter), "=", size);
+  }
+  return Cat("sdy.sharding_rule = #sdy.op_sharding_rule<(", arrays, ") {", factors,
+             "} need_replication={k, l, m}, custom>");
+}
+
+std::vector<Value> CallPartitioned(const std::vector<Value>& operands, const AttentionCall& call,
+                                   const std::vector<Type>& results, bool backward) {
+  stablehlo::CustomCallOptions options{.api_version = 1};
+  options.backend_config =
+      Cat(operands[1].element() == stablehlo::ElementType::kBF16 ? "bf16 " : "f16 ",
+          call.is_causal ? "causal " : "all ", call.scale ? Digits(*call.scale) : "");
+  options.attributes = ShardingRule(operands, backward);
+  return stablehlo::CustomCall(operands[0].builder(), backward ? kBackward : kForward, operands,
+                               results, options);
+}
+
+/// A sharding of an array that has these letters, on devices of which each [i, j] has a part.
+runtime::OutputSharding Spread(const runtime::OutputSharding& parts, const std::string& letters) {
+  const bool has_i = letters.find('i') != std::string::npos,
+             has_j = letters.find('j') != std::string::npos;
+  runtime::OutputSharding sharding;
+  if (parts.tiles.empty() || (!has_i && !has_j)) return sharding;
+  for (const char letter : letters) {
+    sharding.tiles.push_back(letter == 'i' ? parts.tiles[0] : letter == 'j' ? parts.tiles[1] : 1);
+  }
+  sharding.devices = parts.devices;
+  if (has_i) return sharding;
+  // Those of the same j next to each other.
+  const size_t rows = parts.tiles[0], columns = parts.tiles[1],
+               copies = parts.devices.size() / rows / columns;
+  for (size_t n = 0; n < parts.devices.size(); ++n) {
+    const size_t copy = n % copies, i = n / copies % rows, j = n / copies / rows;
+    sharding.devices[n] = parts.devices[(i * columns + j) * copies + copy];
+  }
+  return sharding;
+}
+
+template <bool backward>
+runtime::CallOnDevice OnDevice(const runtime::PartitionedCall& call) {
+  std::istringstream config{std::string(call.config)};
+  std::string element, causal;
+  AttentionCall attention{false, std::nullopt};
+  config >> element >> causal;
+  attention.is_causal = causal == "causal";
+  if (double scale = 0; config >> scale) attention.scale = scale;
+  // Where something else than these is shared out, each device computes all.
+  runtime::OutputSharding parts = call.result;
+  if (parts.tiles.size() != 4 || parts.tiles[2] != 1 || parts.tiles[3] != 1) parts = {};
+  const std::vector<std::string> letters = Letters(call.operands, backward);
+  runtime::CallOnDevice made;
+  stablehlo::Builder builder;
+  std::vector<Value> operands;
+  for (size_t i = 0; i < letters.size(); ++i) {
+    runtime::OutputSharding sharding = Spread(parts, letters[i]);
+    if (i >= call.operands.size()) {
+      made.results.push_back(std::move(sharding));
+      continue;
+    }
+    Type type(letters[i] == "ijk" ? stablehlo::ElementType::kF32
+              : element == "bf16" ? stablehlo::ElementType::kBF16
+                                  : stablehlo::ElementType::kF16,
+              call.operands[i]);
+    for (size_t d = 0; d < sharding.tiles.size(); ++d) {
+      type.dims[d] = (type.dims[d] + sharding.tiles[d] - 1) / sharding.tiles[d];
+    }
+    operands.push_back(builder.Parameter(type));
+    made.operands.push_back(std::move(sharding));
+  }
+  made.module = builder.Finish(backward ? CallCudnnAttentionBackward(operands, attention)
+                                        : CallCudnnAttention(operands, attention));
+  return made;
+}
+
 }  // namespace
 
 bool HasCudnnAttention() { return has_attention.load(std::memory_order_relaxed); }
+
+bool PartitionsCudnnAttention() {
+  return may_partition.load(std::memory_order_relaxed) &&
+         distributed::ShardingWriter::Current().shardy();
+}
 
 bool FitsCudnnAttention(const AttentionShape& shape, bool is_causal) {
   constexpr int64_t kStep = 8, kWidest = 128;
@@ -139,6 +274,9 @@ std::vector<Value> CallCudnnAttention(const std::vector<Value>& operands,
                                       const AttentionCall& call) {
   Value query = operands[0], key = operands[1], value = operands[2];
   const Type logsumexp(stablehlo::ElementType::kF32, {query.dim(0), query.dim(1), query.dim(2)});
+  if (query.builder().partitions() > 1) {
+    return CallPartitioned(operands, call, {query.type(), logsumexp}, /*backward=*/false);
+  }
   const std::string config =
       Config(query, key, call, Product("bmm1", 3, 3) + Product("bmm2", 3, 2));
   std::vector<Operand> inputs{Made(query), Kept(key, query), Kept(value, query)};
@@ -157,6 +295,10 @@ std::vector<Value> CallCudnnAttentionBackward(const std::vector<Value>& operands
                                               const AttentionCall& call) {
   Value gradient = operands[0], query = operands[1], key = operands[2], value = operands[3],
         output = operands[4], logsumexp = operands[5];
+  if (query.builder().partitions() > 1) {
+    return CallPartitioned(operands, call, {query.type(), key.type(), value.type()},
+                           /*backward=*/true);
+  }
   const std::string products = Product("bmm1_grad_gemm1", 2, 2) + Product("bmm1_grad_gemm2", 3, 2) +
                                Product("bmm2_grad_gemm1", 2, 2) + Product("bmm2_grad_gemm2", 3, 3);
   const char* target = "__cudnn$fmhaSoftmaxBackward";

@@ -31,6 +31,11 @@ struct AttentionShape {
 };
 bool FitsCudnnAttention(const AttentionShape& shape, bool is_causal);
 
+/// Whether programs over several devices may have the calls below: the plugin asks how to partition
+/// them, and Shardy says how their arrays lie. Each device then calls the kernel with its part of
+/// the batch and of the heads.
+bool PartitionsCudnnAttention();
+
 /// (query, key, value, mask if there is one) -> output, logsumexp in float; each [N, heads, length,
 /// width], the logsumexp [N, heads, length]. A query that may attend to nothing gets zeros, as its
 /// gradients do.

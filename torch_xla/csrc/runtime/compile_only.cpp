@@ -1,6 +1,7 @@
 #include "runtime/compile_only.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "runtime/errors.h"
+#include "runtime/partitioner_abi.h"
 #include "runtime/proto_reader.h"
 
 namespace torch_xla::runtime {
@@ -326,11 +328,14 @@ PJRT_Api MakeTable(const PJRT_Api& own) {
   table.pjrt_api_version = own.pjrt_api_version;
   // Custom calls are registered with the compiler; all other extensions need devices.
   for (auto* extension = own.extension_start; extension; extension = extension->next) {
-    if (extension->type != PJRT_Extension_Type_FFI) continue;
-    auto* ffi = new PJRT_FFI_Extension{};
-    std::memcpy(ffi, extension, std::min(extension->struct_size, sizeof *ffi));
-    ffi->base.next = nullptr;
-    table.extension_start = &ffi->base;
+    if (extension->type != PJRT_Extension_Type_FFI &&
+        extension->type != kCustomPartitionerExtension) {
+      continue;
+    }
+    auto* copy = static_cast<PJRT_Extension_Base*>(std::malloc(extension->struct_size));
+    std::memcpy(copy, extension, extension->struct_size);
+    copy->next = table.extension_start;
+    table.extension_start = copy;
   }
   table.PJRT_Error_Destroy = DestroyError;
   table.PJRT_Error_Message = ErrorMessage;

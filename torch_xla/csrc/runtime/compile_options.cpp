@@ -2,34 +2,10 @@
 
 #include <cstdint>
 
+#include "runtime/proto_writer.h"
+
 namespace torch_xla::runtime {
 namespace {
-
-// Writes the two kinds of protobuf fields that are needed.
-class ProtoWriter {
- public:
-  ProtoWriter& Integer(int field, int64_t value) {
-    Varint(static_cast<uint64_t>(field) << 3);
-    Varint(static_cast<uint64_t>(value));
-    return *this;
-  }
-  ProtoWriter& Bytes(int field, std::string_view value) {
-    Varint(static_cast<uint64_t>(field) << 3 | 2);
-    Varint(value.size());
-    text_.append(value);
-    return *this;
-  }
-  ProtoWriter& Message(int field, const ProtoWriter& value) { return Bytes(field, value.text_); }
-  std::string Take() { return std::move(text_); }
-
- private:
-  void Varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) text_.push_back(static_cast<char>(value | 0x80));
-    text_.push_back(static_cast<char>(value));
-  }
-
-  std::string text_;
-};
 
 // XLA_FLAGS accepts the booleans "true" and "1", but XLA's parser of overrides only "True".
 std::string_view CapitalizeBool(std::string_view value) {

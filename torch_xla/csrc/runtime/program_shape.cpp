@@ -218,7 +218,19 @@ std::optional<OutputSharding> ReadSharding(std::string_view text) {
   return sharding;
 }
 
-// A single OpSharding, or a tuple of them: type = 1, tuple_shardings = 5.
+// ProgramShapeProto: parameters = 1.
+std::optional<std::vector<int64_t>> ReadParameterBytes(std::string_view text) {
+  std::vector<int64_t> bytes;
+  ProtoReader reader(text);
+  while (reader.Next()) {
+    if (reader.IsBytes(1)) bytes.push_back(ShapeBytes(reader.bytes()));
+  }
+  if (!reader.ok()) return std::nullopt;
+  return bytes;
+}
+
+}  // namespace
+
 std::optional<std::vector<OutputSharding>> ReadShardings(std::string_view text) {
   constexpr uint64_t kTuple = 2;
   uint64_t type = 0;
@@ -237,18 +249,12 @@ std::optional<std::vector<OutputSharding>> ReadShardings(std::string_view text) 
   return std::vector<OutputSharding>{std::move(*sharding)};
 }
 
-// ProgramShapeProto: parameters = 1.
-std::optional<std::vector<int64_t>> ReadParameterBytes(std::string_view text) {
-  std::vector<int64_t> bytes;
-  ProtoReader reader(text);
-  while (reader.Next()) {
-    if (reader.IsBytes(1)) bytes.push_back(ShapeBytes(reader.bytes()));
-  }
-  if (!reader.ok()) return std::nullopt;
-  return bytes;
+std::vector<int64_t> ReadDimensions(std::string_view shape) {
+  std::vector<int64_t> dimensions;
+  ProtoReader reader(shape);
+  while (reader.Next()) AppendIntegers(reader, 3, dimensions);
+  return dimensions;
 }
-
-}  // namespace
 
 std::optional<ProgramShape> ReadProgramShape(std::string_view format, std::string_view hlo) {
   if (format == "hlo_with_config") {  // HloModuleProtoWithConfig: hlo_module = 1

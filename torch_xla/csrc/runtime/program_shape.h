@@ -19,6 +19,12 @@ struct ProgramShape {
   std::optional<std::vector<OutputSharding>> outputs;
 };
 
+/// Reads a serialized OpSharding, which may be a tuple of them (type = 1, tuple_shardings = 5).
+/// Returns nothing for one that is no OutputSharding.
+std::optional<std::vector<OutputSharding>> ReadShardings(std::string_view text);
+/// The dimensions of a serialized ShapeProto of an array.
+std::vector<int64_t> ReadDimensions(std::string_view shape);
+
 /// Reads a serialized HloModuleProto ("hlo") or HloModuleProtoWithConfig ("hlo_with_config").
 /// Returns nothing if the text is no such message.
 std::optional<ProgramShape> ReadProgramShape(std::string_view format, std::string_view hlo);

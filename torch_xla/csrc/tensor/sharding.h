@@ -18,10 +18,10 @@ class Sharding {
  public:
   /// Every device holds the whole array.
   static const Sharding* Replicated();
-  /// `tiles[i]` is the number of tiles along dimension i, at least 1. `devices` lists all devices
-  /// by the tile that they hold, in row-major order, with devices of the same tile next to each
-  /// other. Throws c10::ValueError unless `devices` is a permutation of 0 … n - 1 and n is a
-  /// multiple of the number of tiles.
+  /// `devices` lists all devices by the tile that they hold, in row-major order, those of the same
+  /// tile next to each other; `tiles[i]`, at least 1, is how many there are along dimension i. No
+  /// devices and tiles {0}: every device has an array of its own (distributed::Local()). Throws
+  /// c10::ValueError unless `devices` is a permutation of 0 … n - 1, n a multiple of the tiles.
   static const Sharding* Tiled(std::vector<int64_t> tiles, std::vector<int64_t> devices);
 
   bool replicated() const { return tiles_.empty(); }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from torch_xla import runtime
+from torch_xla import _XLAC, runtime
 from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 from torch_xla.distributed.spmd.mesh import (
@@ -37,6 +37,9 @@ if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
 #: The name of an axis of the mesh, or several: a group then goes along all of them, the first one
 #: varying slowest.
 AxisNames = str | tuple[str, ...]
+
+#: What a region was given: the part, the whole, and how it was taken apart.
+_Part = tuple[torch.Tensor, torch.Tensor, PartitionSpec]
 
 _ops = torch.ops.torch_xla
 
@@ -105,35 +108,48 @@ class _Collective(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: torch.Tensor,
-        kind: str,
-        arguments: Sequence[int],
+        how: tuple[str, Sequence[int]],
+        back: tuple[str, Sequence[int]],
         groups: Sequence[int],
-        back: tuple[str, Sequence[int]] | None,
     ) -> torch.Tensor:
-        ctx.back, ctx.groups, ctx.kind = back, groups, kind
-        return cast(torch.Tensor, _ops.manual_collective(x, kind, arguments, groups))
+        ctx.how, ctx.back, ctx.groups = how, back, groups
+        return cast(torch.Tensor, _ops.manual_collective(x, *how, groups))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        if ctx.back is None:
-            raise NotImplementedError(f"all_reduce: the reduction {ctx.kind!r} has no gradient")
-        kind, arguments = ctx.back
-        back = _ops.manual_collective(grad.contiguous(), kind, arguments, ctx.groups)
-        return back, None, None, None, None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        args = grad.contiguous(), ctx.back, ctx.how, ctx.groups
+        return _Collective.apply(*args), None, None, None  # type: ignore[no-untyped-call]
+
+
+class _Extreme(torch.autograd.Function):
+    """The largest or the least value, whose gradient the devices that have it share."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, op: str, axis: _Axis) -> torch.Tensor:
+        ctx.axis = axis
+        result = _ops.manual_collective(x, op, [axis.size], axis.groups)
+        ctx.save_for_backward(x, result)
+        return cast(torch.Tensor, result)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        x, result = ctx.saved_tensors
+        has = (x == result).to(grad.dtype)
+        total, count = (_collective(t, ctx.axis, "sum", (), ("sum", ())) for t in (grad, has))
+        return has * total / count, None, None
 
 
 def _collective(
     x: torch.Tensor,
     axis: _Axis,
     kind: str,
-    arguments: Sequence[int] = (),
-    back: tuple[str, Sequence[int]] | None = None,
+    arguments: Sequence[int],
+    back: tuple[str, Sequence[int]],
 ) -> torch.Tensor:
     if axis.size == 1 and kind != "ppermute":
         return x.clone()
-    size = [axis.size]
-    returned = None if back is None else (back[0], [*size, *back[1]])
-    result = _Collective.apply(x, kind, [*size, *arguments], axis.groups, returned)  # type: ignore[no-untyped-call]
+    how, returned = ((kind, [axis.size, *more]) for kind, more in ((kind, arguments), back))
+    result = _Collective.apply(x, how, returned, axis.groups)  # type: ignore[no-untyped-call]
     return cast(torch.Tensor, result)
 
 
@@ -143,11 +159,12 @@ def _dimension(what: str, x: torch.Tensor, dim: int) -> int:
     return dim % x.dim()
 
 
-def _divisible(what: str, x: torch.Tensor, dim: int, axis: _Axis) -> None:
-    if x.shape[dim] % axis.size:
+def _divisible(what: str, x: torch.Tensor, dim: int, mesh: Mesh, axes: Sequence[int]) -> None:
+    count = math.prod(mesh.mesh_shape[axis] for axis in axes)
+    if x.shape[dim] % count:
         raise ValueError(
-            f"{what}: dimension {dim} of size {x.shape[dim]} cannot be split over the "
-            f"{axis.size} devices of {_describe(axis.mesh, axis.spec)}"
+            f"{what}: dimension {dim} of size {x.shape[dim]} cannot be split over the {count} "
+            f"devices of {_describe(mesh, axes)}"
         )
 
 
@@ -159,8 +176,8 @@ def axis_size(axis_name: AxisNames) -> int:
 def axis_index(axis_name: AxisNames) -> torch.Tensor:
     """Returns the device's place along an axis: a zero-dim int64 tensor, another on each device."""
     axis = _Axis("axis_index", axis_name)
-    places = torch.arange(axis.size, device="xla")
-    return _take_apart(places, axis.mesh, (axis.spec,)).reshape(())
+    like = torch.zeros((), dtype=torch.int64, device="xla")
+    return cast(torch.Tensor, _ops.manual_collective(like, "axis_index", [axis.size], axis.groups))
 
 
 def all_reduce(x: torch.Tensor, axis_name: AxisNames, op: str = "sum") -> torch.Tensor:
@@ -169,14 +186,15 @@ def all_reduce(x: torch.Tensor, axis_name: AxisNames, op: str = "sum") -> torch.
     Args:
         x: The device's value.
         axis_name: The axis.
-        op: ``sum``, ``mean``, ``max`` or ``min``; the last two have no gradient.
+        op: ``sum``, ``mean``, ``max`` or ``min``. Devices that have the same largest or least
+            value share its gradient.
     """
     axis = _Axis("all_reduce", axis_name)
     if op not in ("sum", "mean", "max", "min"):
         raise ValueError(f"all_reduce: expected op sum, mean, max or min, got {op!r}")
     if op in ("max", "min"):
-        return _collective(x, axis, op)
-    total = _collective(x, axis, "sum", back=("sum", ()))
+        return cast(torch.Tensor, _Extreme.apply(x, op, axis))  # type: ignore[no-untyped-call]
+    total = _collective(x, axis, "sum", (), ("sum", ()))
     return total / axis.size if op == "mean" else total
 
 
@@ -191,12 +209,12 @@ def pmean(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
 
 
 def pmax(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
-    """Returns the largest of the devices' values along an axis; without a gradient."""
+    """Returns the largest of the devices' values along an axis."""
     return all_reduce(x, axis_name, "max")
 
 
 def pmin(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
-    """Returns the least of the devices' values along an axis; without a gradient."""
+    """Returns the least of the devices' values along an axis."""
     return all_reduce(x, axis_name, "min")
 
 
@@ -209,7 +227,7 @@ def all_gather(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Ten
 def reduce_scatter(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Tensor:
     """Returns the device's part, along dimension ``dim``, of the sum of the devices' values."""
     axis, dim = _Axis("reduce_scatter", axis_name), _dimension("reduce_scatter", x, dim)
-    _divisible("reduce_scatter", x, dim, axis)
+    _divisible("reduce_scatter", x, dim, axis.mesh, axis.spec)
     return _collective(x, axis, "reduce_scatter", [dim], ("all_gather", [dim]))
 
 
@@ -219,7 +237,7 @@ def all_to_all(
     """Sends a part of ``split_dim`` to each device; joins what comes along ``concat_dim``."""
     axis = _Axis("all_to_all", axis_name)
     split, join = (_dimension("all_to_all", x, dim) for dim in (split_dim, concat_dim))
-    _divisible("all_to_all", x, split, axis)
+    _divisible("all_to_all", x, split, axis.mesh, axis.spec)
     return _collective(x, axis, "all_to_all", [split, join], ("all_to_all", [join, split]))
 
 
@@ -252,70 +270,89 @@ def ppermute(
 # ------------------------------------------------------------------------- regions
 
 
-def _unnamed(mesh: Mesh, spec: PartitionSpec) -> list[int]:
-    used = {axis for axes in axes_by_dimension(mesh, spec) for axis in axes}
-    return [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
+class _Edge(torch.autograd.Function):
+    """The edge of a region: takes a tensor apart, or puts parts together."""
 
-
-def _check_divisible(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
-    for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
-        count = math.prod(mesh.mesh_shape[axis] for axis in axes)
-        if t.shape[dim] % count:
-            raise ValueError(
-                f"shard_map: dimension {dim} of size {t.shape[dim]} cannot be split over the "
-                f"{count} devices of {_describe(mesh, axes)}"
-            )
-
-
-class _ToLocal(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-        ctx.mesh, ctx.spec = mesh, spec
+    def forward(
+        ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, inwards: bool
+    ) -> torch.Tensor:
+        ctx.mesh, ctx.spec, ctx.inwards = mesh, spec, inwards
         sharding = mesh.sharding_of("shard_map", t, spec)
-        return cast(torch.Tensor, _ops.to_local(t, sharding.tiles, sharding.devices))
+        go = _ops.to_local if inwards else _ops.to_whole
+        return cast(torch.Tensor, go(t, sharding.tiles, sharding.devices))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        # Devices that got the same part: the gradient is the sum of theirs.
-        copies = _unnamed(ctx.mesh, ctx.spec)
-        if copies and math.prod(ctx.mesh.mesh_shape[axis] for axis in copies) > 1:
-            names = _names_of(ctx.mesh)
-            with _entered(ctx.mesh, names):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        mesh, names = ctx.mesh, _names_of(ctx.mesh)
+        used = {axis for axes in axes_by_dimension(mesh, ctx.spec) for axis in axes}
+        copies = [axis for axis in range(len(names)) if axis not in used]
+        count = math.prod(mesh.mesh_shape[axis] for axis in copies)
+        if not ctx.inwards:
+            # Devices whose values stand for the same part share the gradient.
+            grad = _take_apart(grad, mesh, ctx.spec)
+            return grad / count if count > 1 else grad, None, None, None
+        if count > 1:
+            # Of devices that got the same part the gradient is the sum.
+            with _entered(mesh, names):
                 grad = psum(grad, tuple(names[axis] for axis in copies))
-        return _put_together(grad, ctx.mesh, ctx.spec), None, None
-
-
-class _ToWhole(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-        ctx.mesh, ctx.spec = mesh, spec
-        sharding = mesh.sharding_of("shard_map", t, spec)
-        return cast(torch.Tensor, _ops.to_whole(t, sharding.tiles, sharding.devices))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        # Devices whose values stand for the same part share the gradient.
-        local = _take_apart(grad, ctx.mesh, ctx.spec)
-        copies = math.prod(ctx.mesh.mesh_shape[axis] for axis in _unnamed(ctx.mesh, ctx.spec))
-        return local / copies if copies > 1 else local, None, None
+        return _put_together(grad, mesh, ctx.spec), None, None, None
 
 
 def _take_apart(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-    _check_divisible(t, mesh, spec)
-    return cast(torch.Tensor, _ToLocal.apply(t, mesh, spec))  # type: ignore[no-untyped-call]
+    for dim, axes in enumerate(axes_by_dimension(mesh, spec)[: t.dim()]):
+        _divisible("shard_map", t, dim, mesh, axes)
+    return cast(torch.Tensor, _Edge.apply(t, mesh, spec, True))  # type: ignore[no-untyped-call]
 
 
 def _put_together(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-    return cast(torch.Tensor, _ToWhole.apply(t, mesh, spec))  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, _Edge.apply(t, mesh, spec, False))  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _saving_wholes(mesh: Mesh, given: Sequence[_Part] | None) -> Iterator[None]:
+    """Gives what autograd saves in a region to the hooks around it as tensors that have a whole.
+
+    A loop hands on what is saved, a hook may copy it to the host; a part cannot leave the region.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is None or given is None:  # None: a region around it does so
+        yield
+        return
+    pack, unpack = hooks
+    devices = tuple(range(len(mesh.mesh_shape)))
+
+    def stack(t: torch.Tensor) -> tuple[torch.Tensor, PartitionSpec]:
+        spec = (devices, *[None] * t.dim())
+        return _put_together(t.detach().unsqueeze(0), mesh, spec), spec
+
+    def save(t: torch.Tensor) -> Any:
+        for part, whole, spec in given:
+            if _XLAC._xla_same_value(t, part):
+                return pack(whole), spec, False
+        whole, spec = stack(t)
+        return pack(whole), spec, True
+
+    def load(saved: tuple[Any, PartitionSpec, bool]) -> torch.Tensor:
+        packed, spec, is_stack = saved
+        # A checkpoint waits for what was traced last, a part of a gradient: it gets a whole.
+        last = _XLAC._xla_last_pending("xla")
+        late = None if last is None else stack(last)
+        part = _take_apart(unpack(packed).detach(), mesh, spec)
+        del late
+        return part.squeeze(0) if is_stack else part
+
+    with torch.autograd.graph.saved_tensors_hooks(save, load):
+        yield
 
 
 def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
     """What :func:`_take_apart` is within a region, where devices along the axes hold copies."""
     mesh.sharding_of("shard_map", t, spec)
-    _check_divisible(t, mesh, spec)
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         if not axes:
             continue
+        _divisible("shard_map", t, dim, mesh, axes)
         names = tuple(_names_of(mesh)[axis] for axis in axes)
         parts = t.unflatten(dim, (axis_size(names), -1))
         t = parts.index_select(dim, axis_index(names).reshape(1)).squeeze(dim)
@@ -455,20 +492,30 @@ def shard_map(
             raise ValueError(f"shard_map: expected {len(in_specs)} arguments, got {len(args)}")
         names = _region_names(mesh, axis_names)
         inner = bool(_regions.stack)
+        given: list[_Part] = []
 
-        def convert(how: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, Any], Any]:
+        def enter(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
+            if inner:
+                return _own_part(t, mesh, spec)
+            part = _take_apart(t, mesh, spec)
+            given.append((part.detach(), t.detach(), spec))
+            return part
+
+        def leave(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
+            return (_all_parts if inner else _put_together)(t, mesh, spec)
+
+        def checked(go: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, Any], Any]:
             def one(t: torch.Tensor, spec: Any) -> torch.Tensor:
                 spec = (None,) * t.dim() if spec is None else spec
                 _check_spec(mesh, spec, names)
-                return how(t, mesh, spec)
+                return go(t, spec)
 
             return one
 
-        with _entered(mesh, names):
-            enter = convert(_own_part if inner else _take_apart)
-            parts = [_apply(arg, spec, enter) for arg, spec in zip(args, in_specs, strict=True)]
-            result = f(*parts)
-            return _apply(result, out_specs, convert(_all_parts if inner else _put_together))
+        with _entered(mesh, names), _saving_wholes(mesh, None if inner else given):
+            pairs = zip(args, in_specs, strict=True)
+            result = f(*(_apply(arg, spec, checked(enter)) for arg, spec in pairs))
+            return _apply(result, out_specs, checked(leave))
 
     return mapped
 
