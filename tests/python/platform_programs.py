@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# The extents of one device, of 4 and of 256.
-EXTENTS = {"v5e": ("1x1", "2x2", "16x16"), "h100": ("1", "4", "32x8")}
+# The extents of one device, of 4, of 256 and of 8.
+EXTENTS = {"v5e": ("1x1", "2x2", "16x16", "2x4"), "h100": ("1", "4", "32x8", "8")}
 
 if __name__ == "__main__":
     kind = sys.argv[1].partition(":")[0] if len(sys.argv) > 1 else ""
@@ -35,7 +35,7 @@ PROGRAMS = (
     ("train_gpt", 0, ("train_gpt.py",)),
     ("spmd on 4", 1, (SPMD, "--data", "2", "--model", "2")),
     ("spmd on 256", 2, (SPMD, "--data", "64", "--model", "4", "--batch-size", "256")),
-    ("ring attention", 1, ("ring_attention.py", "--plan")),
+    ("ring attention", 3, ("ring_attention.py", "--plan")),
     ("replica of 4", 1, (REPLICA,)),
     ("replica of 256", 2, (REPLICA, "--batch-size", "4", "--epochs", "1")),
 )

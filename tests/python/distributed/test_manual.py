@@ -263,9 +263,10 @@ def test_regions_in_loops_and_branches():
             raise AssertionError(call.__name__) from error
     x, w = torch.randn(4, 8), torch.randn(8, 8) * 0.2
     _, found = while_loop(
-        lambda i, x: i < 3,
-        lambda i, x, w=w.to("xla"): (i + 1, layer(w, x)),
+        lambda i, x, w: i < 3,
+        lambda i, x, w: (i + 1, layer(w, x)),
         (torch.tensor(0, device="xla"), x.to("xla")),
+        (w.to("xla"),),
     )
     close(found, loop(_layer_of_one, x, w.expand(3, 8, 8)))
 

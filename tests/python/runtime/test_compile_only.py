@@ -365,3 +365,68 @@ def test_largest_batch_of_a_script(tmp_path):
     assert 0.25 <= int(found[1]) * 2 * 8192 / (15.75 * 2**30) <= 1
     result = run(*options, str(script))
     assert "--batch=--rows: expected --rows N behind the script's name" in result.stderr
+
+
+ATTENTION = """
+import torch
+import torch.nn.functional as F
+import torch_xla.runtime as xr
+import torch_xla.distributed.spmd as xs
+from torch_xla import aot
+from torch_xla.experimental.scan import scan
+from torch_xla.utils.checkpoint import checkpoint
+
+xr.use_spmd()
+mesh = xs.Mesh(range(8), (4, 2), ("data", "model"))
+
+
+def layer(x, w, mask):
+    q = (x @ w).unflatten(-1, (4, 64)).transpose(1, 2)
+    causal = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    masked = F.scaled_dot_product_attention(q, q, q, mask, scale=0.2)
+    return x + (causal + masked).transpose(1, 2).flatten(2)
+
+
+def step(x, w, mask):
+    body = lambda x, w: (checkpoint(layer, x, w, mask, use_reentrant=False), x[0, 0, 0])
+    return torch.autograd.grad(scan(body, x, w)[0].float().square().sum(), w)
+
+
+def attend(q):
+    return xs.shard_map(lambda q: F.scaled_dot_product_attention(q, q, q), mesh, [q_spec], q_spec)(q)
+
+
+def make(*shape):
+    return torch.randn(*shape, dtype=torch.bfloat16).to("xla")
+
+
+x = xs.mark_sharding(make(8, 128, 256), mesh, ("data", None, None))
+w = xs.mark_sharding(make(3, 256, 256).requires_grad_(), mesh, (None, None, "model"))
+q_spec = ("data", "model", None, None)
+for mask in (make(128, 128), make(1, 4, 128, 128), make(8, 1, 128, 128)):
+    print(aot.compile(step, (x, w, mask)).text())
+print(aot.compile(attend, (make(8, 4, 128, 64),)).text())
+"""
+
+
+def test_attention_of_a_partitioned_program_is_cudnns():
+    needs("CUDA")
+    text = run("-c", ATTENTION, XLA_TOPOLOGY="h100:8").stdout
+    calls = re.findall(r"= (.*?) custom-call\(.*__cudnn\$(\w+)", text)
+    results = {"fmhaSoftmax": 7, "fmhaScaleBiasSoftmax": 6}
+    results |= {"fmhaSoftmaxBackward": 3, "fmhaScaleBiasSoftmaxBackward": 3}
+    found = [name for _, name in calls]
+    assert {name: found.count(name) for name in results} == results
+    # Each device has its part of the batch and of the heads.
+    assert all(shapes.startswith("(bf16[2,2,128,64]") for shapes, _ in calls)
+    assert "torch_xla.attention" not in text
+
+
+@pytest.mark.parametrize("topology", ["h100:8", "v5e:2x4"])
+def test_ring_attention_is_planned(topology):
+    needs("CUDA" if topology == "h100:8" else "TPU")
+    script = HERE.parents[1] / "examples" / "ring_attention.py"
+    plan = run(str(script), "--plan", XLA_TOPOLOGY=topology).stdout
+    # Keys and values go round; nothing else is exchanged.
+    kinds = re.findall(r"^(all-\w+|reduce-\w+|collective-\w+) ", plan, re.M)
+    assert kinds == ["collective-permute"], plan
