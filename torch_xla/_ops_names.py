@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -47,9 +48,21 @@ def _mark_tensor(
     )
 
 
+def _keep_arguments(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.lies = inputs[1:]
+
+
+def _mark_gradient(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return torch.ops.xla.dynamo_mark_sharding(gradient, *ctx.lies), None, None, None, None
+
+
+# Opaque in graphs, which would lose the mark otherwise.
+_NAME = "xla::dynamo_mark_sharding"
+_library.impl("dynamo_mark_sharding", _mark_sharding, "XLA")
+torch.library.register_fake(_NAME, lambda t, *_: torch.empty_like(t), lib=_library)
+torch.library.register_autograd(_NAME, _mark_gradient, setup_context=_keep_arguments, lib=_library)
 for _name, _function in {
     "dynamo_set_buffer_donor_": _set_buffer_donor,
-    "dynamo_mark_sharding": _mark_sharding,
     "mark_tensor": _mark_tensor,
 }.items():
     _library.impl(_name, _function, "CompositeImplicitAutograd")

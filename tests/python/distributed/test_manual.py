@@ -1,12 +1,14 @@
 """Manual regions: shard_map, its collectives, and both writers of shardings."""
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from testing.processes import run_tests, start_python
+from testing.replay import right
 from testing.spmd import in_spmd
 
 import torch_xla
@@ -17,6 +19,8 @@ from torch_xla import _XLAC
 from torch_xla.experimental import cond
 from torch_xla.experimental.fori_loop import while_loop
 from torch_xla.experimental.scan import scan
+from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
+from torch_xla.library import stablehlo, stablehlo_type
 from torch_xla.stablehlo import exported_program_to_stablehlo
 from torch_xla.utils.checkpoint import checkpoint
 
@@ -435,14 +439,109 @@ def test_a_step_compiles_once_and_is_replayed():
 
 
 @in_spmd
-def test_a_function_of_torch_compile():
+def test_replayed_calls_give_the_same():
+    meshes = {"2x2": mesh_of(2, 2), "rows": xs.Mesh([2, 0, 1, 3], (4, 1), ("x", "y"))}
+
+    def program(compile, device):
+        weight = torch.randn(8, 8).to(device).requires_grad_()
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        found = []
+
+        @compile
+        def step(x, mesh):
+            def loss_of(x, w):
+                hidden = F.dropout(x @ w, 0.5) + xs.axis_index("x")
+                return xs.pmean(xs.pmax(hidden, "y").square().mean(), ("x", "y"))
+
+            optimizer.zero_grad()
+            specs = [("x", None), (None, "y")]
+            loss = xs.shard_map(loss_of, mesh, specs, ())(x, weight)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        for turn in range(14):  # The mesh changes between calls, too.
+            mesh = meshes["rows" if turn > 9 else "2x2"]
+            found.append(step(torch.randn(4, 8).to(device), mesh))
+        return [*found, weight]
+
+    right(program, torch.device("xla"), least=4)
+
+
+@in_spmd
+def test_a_full_graph_with_regions():
     t = torch.randn(4, 4)
     mapped = xs.shard_map(
         lambda p: xs.psum(p.sin(), "x"), mesh_of(2, 2), [("x", None)], (None, None)
     )
-    compiled = torch.compile(lambda x: mapped(x) * 2, backend="openxla")
+    whole = torch_xla.compile(lambda x: mapped(x).cos() @ mapped(x * 2).T, full_graph=True)
+    sums = [(a[:2].sin() + a[2:].sin()) for a in (t, t * 2)]
     for _ in range(2):
-        close(compiled(t.to("xla")), (t[:2].sin() + t[2:].sin()) * 2)
+        close(whole(t.to("xla")), sums[0].cos() @ sums[1].T)
+
+
+@in_spmd
+def test_graphs_of_torch_compile_end_before_regions():
+    t, mesh = torch.randn(4, 4), mesh_of(2, 2)
+    mapped = xs.shard_map(lambda p: xs.psum(p.sin(), "x"), mesh, [("x", None)], (None, None))
+    xs.set_global_mesh(mesh)
+
+    def by_both_ends(x: torch.Tensor) -> torch.Tensor:
+        part = xs.enable_manual_sharding(x, ("x", None)).global_tensor
+        return xs.disable_manual_sharding(part, ("x", None), (4, 4)).global_tensor + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = torch.compile(lambda x: mapped(x + 1) * 2, backend="openxla")
+        for _ in range(2):
+            close(compiled(t.to("xla")), ((t[:2] + 1).sin() + (t[2:] + 1).sin()) * 2)
+        close(torch.compile(by_both_ends, backend="openxla")(t.to("xla")), t + 1)
+        with pytest.raises(Exception, match="a graph cannot hold a manual region of SPMD"):
+            torch.compile(lambda x: mapped(x), backend="openxla", fullgraph=True)(t.to("xla"))
+        # Names of 2.9's graphs, too.
+        marked = torch.compile(
+            lambda x: (
+                torch.ops.xla.dynamo_mark_sharding(
+                    torch.ops.xla.dynamo_set_buffer_donor_(x, True),
+                    [0, 1, 2, 3],
+                    [2, 2],
+                    "('x', 'y')",
+                    "('x', None)",
+                )
+                + 1
+            ),
+            backend="openxla",
+        )
+        on_t = t.to("xla").requires_grad_()
+        result = marked(on_t)
+        torch_xla.sync()
+        assert _XLAC._get_xla_sharding_spec(result).startswith("{devices=[2,1,2]0,1,2,3")
+        marked(on_t).sum().backward()
+        close(marked(on_t), t + 1)
+        close(on_t.grad, torch.ones(4, 4))
+
+
+@in_spmd
+def test_a_users_operators_work_inside():
+    """Text in StableHLO and a custom call see a device's part."""
+    t, mesh = torch.randn(4, 4), mesh_of(4, names="x")
+
+    def own(p: torch.Tensor) -> torch.Tensor:
+        name = stablehlo_type(p)
+        body = f"%y = stablehlo.negate %x : {name} return %y : {name}"
+        return stablehlo(f"func.func @f(%x: {name}) -> {name} {{ {body} }}", p)
+
+    close(xs.shard_map(own, mesh, [("x", None)], ("x", None))(t.to("xla")), -t)
+    found = xs.shard_map(
+        lambda p: stablehlo_custom_call((p,), "some.kernel", [[1, 2]], [torch.float32]),
+        mesh,
+        [("x", None)],
+        ("x", None),
+    )(t.to("xla"))
+    assert found.shape == (4, 2)
+    hlo = _XLAC._get_xla_tensors_hlo([found])
+    call = next(line for line in hlo.splitlines() if "some.kernel" in line)
+    assert "(tensor<1x4xf32>) -> tensor<1x2xf32>" in call
 
 
 @in_spmd

@@ -393,7 +393,8 @@ def step(x, w, mask):
 
 
 def attend(q):
-    return xs.shard_map(lambda q: F.scaled_dot_product_attention(q, q, q), mesh, [q_spec], q_spec)(q)
+    attention = lambda q: F.scaled_dot_product_attention(q, q, q)
+    return xs.shard_map(attention, mesh, [q_spec], q_spec)(q)
 
 
 def make(*shape):

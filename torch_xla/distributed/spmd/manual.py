@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -42,6 +42,25 @@ AxisNames = str | tuple[str, ...]
 _Part = tuple[torch.Tensor, torch.Tensor, PartitionSpec]
 
 _ops = torch.ops.torch_xla
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _not_for_dynamo(function: _F) -> _F:
+    """As ``torch.compiler.disable`` does, which would import torch._dynamo.
+
+    A graph of ``torch.compile`` ends before a region, which is traced by the device itself; with
+    ``fullgraph=True`` that is an error that says so.
+    """
+    dynamo, marks = torch._C._dynamo.eval_frame, function.__dict__
+    skip = dynamo._FrameAction.SKIP
+    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    marks["_torchdynamo_disable"] = True
+    marks["_torchdynamo_disable_msg"] = (
+        "torch_xla: a graph cannot hold a manual region of SPMD (shard_map); torch_xla.compile can"
+    )
+    return function
 
 
 class _Regions(threading.local):
@@ -517,9 +536,10 @@ def shard_map(
             result = f(*(_apply(arg, spec, checked(enter)) for arg, spec in pairs))
             return _apply(result, out_specs, checked(leave))
 
-    return mapped
+    return _not_for_dynamo(mapped)
 
 
+@_not_for_dynamo
 def enable_manual_sharding(
     t: torch.Tensor | XLAShardedTensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None
 ) -> XLAShardedTensor:
@@ -542,6 +562,7 @@ def enable_manual_sharding(
     )
 
 
+@_not_for_dynamo
 def disable_manual_sharding(
     t: torch.Tensor | XLAShardedTensor,
     partition_spec: PartitionSpec,
@@ -614,4 +635,4 @@ def local_map(
         result = shard_map(collect, mesh, specs, out)(*args)
         return result if several else result[0]
 
-    return mapped
+    return _not_for_dynamo(mapped)
