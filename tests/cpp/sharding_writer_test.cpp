@@ -1,6 +1,7 @@
-// The spelling of shardings in Shardy's dialect: one mesh for all shardings of a program.
+// The spelling of shardings in Shardy's dialect: one mesh for all shardings of a program, if any.
 #include "distributed/sharding_writer.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -8,45 +9,68 @@
 namespace torch_xla::distributed {
 namespace {
 
-std::string Mesh(const ShardingWriter& writer) { return writer.Declare("module {\n"); }
+/// What a module of lines with these shardings is declared as.
+std::string Declared(const ShardingWriter& writer, const std::vector<const Sharding*>& shardings) {
+  std::string text = "module {\n";
+  for (const Sharding* sharding : shardings) {
+    const auto rank = std::max<int64_t>(1, static_cast<int64_t>(sharding->tiles().size()));
+    text += writer.Attribute(*sharding, rank) + "\n";
+  }
+  EXPECT_TRUE(ShardingWriter::HasShardings(text));
+  return writer.Declare(text);
+}
 
 TEST(ShardingWriterTest, AMeshIsFineEnoughForAllShardings) {
-  const Sharding* const rows = Sharding::Tiled({4, 1}, {0, 1, 2, 3, 4, 5, 6, 7});
-  const Sharding* const both = Sharding::Tiled({2, 4}, {0, 2, 4, 6, 1, 3, 5, 7});
-  const Sharding* const shardings[] = {rows, both, Sharding::Replicated()};
-  const auto writer = ShardingWriter::Shardy(shardings, 8);
-  ASSERT_TRUE(writer);
-  EXPECT_EQ(Mesh(*writer), "module {\n  sdy.mesh @mesh = <[\"a0\"=4, \"a1\"=2]>\n");
-  EXPECT_EQ(writer->Attribute(*rows, 2), "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\"}, {}]>");
-  EXPECT_EQ(writer->Attribute(*both, 2),
-            "sdy.sharding = #sdy.sharding<@mesh, [{\"a1\"}, {\"a0\"}]>");
-  EXPECT_EQ(writer->Attribute(*Sharding::Replicated(), 1),
-            "sdy.sharding = #sdy.sharding<@mesh, [{}]>");
-  EXPECT_EQ(writer->Attribute(*Local(), 0),
-            "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\", \"a1\"}]>");
+  const ShardingWriter writer(8, /*shardy=*/true);
+  EXPECT_EQ(Declared(writer, {Sharding::Tiled({4, 1}, {0, 1, 2, 3, 4, 5, 6, 7}),
+                              Sharding::Tiled({2, 4}, {0, 2, 4, 6, 1, 3, 5, 7}),
+                              Sharding::Replicated(), Local()}),
+            "module {\n"
+            "  sdy.mesh @mesh = <[\"a0\"=4, \"a1\"=2]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\"}, {}]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{\"a1\"}, {\"a0\"}]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{}]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\", \"a1\"}]>\n");
 }
 
 TEST(ShardingWriterTest, DevicesInAnyOrderAreAMesh) {
-  const Sharding* const shardings[] = {Sharding::Tiled({2, 1}, {3, 1, 0, 2}),
-                                       Sharding::Tiled({1, 4}, {3, 0, 1, 2})};
-  const auto writer = ShardingWriter::Shardy(shardings, 4);
-  ASSERT_TRUE(writer);
-  EXPECT_NE(Mesh(*writer).find("device_ids="), std::string::npos);
+  const std::string text =
+      Declared(ShardingWriter(4, /*shardy=*/true),
+               {Sharding::Tiled({2, 1}, {3, 1, 0, 2}), Sharding::Tiled({1, 4}, {3, 0, 1, 2})});
+  EXPECT_NE(text.find("device_ids="), std::string::npos);
+  EXPECT_EQ(text.find("@mesh1"), std::string::npos);
 }
 
-TEST(ShardingWriterTest, ShardingsWithoutAMeshInCommonHaveNone) {
-  const Sharding* const shardings[] = {Sharding::Tiled({2, 3}, {0, 1, 2, 3, 4, 5}),
-                                       Sharding::Tiled({3, 2}, {0, 1, 2, 3, 4, 5})};
-  EXPECT_FALSE(ShardingWriter::Shardy(shardings, 6));
+TEST(ShardingWriterTest, ShardingsWithoutAMeshInCommonHaveTheirOwn) {
+  const Sharding *wide = Sharding::Tiled({2, 3}, {0, 1, 2, 3, 4, 5}),
+                 *tall = Sharding::Tiled({3, 2}, {0, 1, 2, 3, 4, 5});
+  const ShardingWriter writer(6, /*shardy=*/true);
+  EXPECT_EQ(Declared(writer, {wide, tall, wide}),
+            "module {\n"
+            "  sdy.mesh @mesh = <[\"a0\"=2, \"a1\"=3]>\n"
+            "  sdy.mesh @mesh1 = <[\"a0\"=3, \"a1\"=2]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\"}, {\"a1\"}]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh1, [{\"a0\"}, {\"a1\"}]>\n"
+            "sdy.sharding = #sdy.sharding<@mesh, [{\"a0\"}, {\"a1\"}]>\n");
+  // A region has one mesh.
+  stablehlo::Builder builder;
+  const stablehlo::Type type{stablehlo::ElementType::kF32, {6, 6}};
+  const stablehlo::Value x = builder.Parameter(type);
+  const stablehlo::Type part = writer.Part(type, *wide);
+  const std::string symbol = builder.Function(
+      "f", {&part, 1}, [](std::span<const stablehlo::Value> v) { return std::vector{v[0]}; });
+  const std::vector<stablehlo::Value> result =
+      writer.Call(builder, symbol, {{x}}, {{wide}}, {{part}}, {{tall}});
+  EXPECT_THROW(writer.Declare(builder.Finish(result)), c10::ValueError);
 }
 
 TEST(ShardingWriterTest, UnequalPartsAreFilledAtTheEdges) {
   const Sharding* const sharding = Sharding::Tiled({4}, {0, 1, 2, 3});
-  const auto writer = ShardingWriter::Shardy({&sharding, 1}, 4);
-  ASSERT_TRUE(writer);
   const stablehlo::Type type{stablehlo::ElementType::kF32, {10}};
-  EXPECT_EQ(writer->EdgeType(type, *sharding).dims, (stablehlo::Dims{12}));
-  EXPECT_EQ(ShardingWriter::Gspmd(4).EdgeType(type, *sharding).dims, (stablehlo::Dims{10}));
+  for (const bool shardy : {true, false}) {
+    EXPECT_EQ(ShardingWriter(4, shardy).EdgeType(type, *sharding).dims,
+              (stablehlo::Dims{shardy ? 12 : 10}));
+  }
 }
 
 }  // namespace

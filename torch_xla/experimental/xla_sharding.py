@@ -4,3 +4,4 @@ from torch_xla.distributed import spmd as _spmd
 from torch_xla.distributed.spmd import *  # noqa: F403
 
 __all__ = _spmd.__all__
+__getattr__ = _spmd.__getattr__

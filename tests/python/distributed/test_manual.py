@@ -15,7 +15,8 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
-from torch_xla import _XLAC
+from torch_xla import _XLAC, aot
+from torch_xla.distributed.spmd import debugging, xla_sharding
 from torch_xla.experimental import cond
 from torch_xla.experimental.fori_loop import while_loop
 from torch_xla.experimental.scan import scan
@@ -644,6 +645,8 @@ def test_operators_of_2_9s_graphs():
     close(torch.ops.xla.dynamo_set_buffer_donor_(marked, True), t)
     with pytest.raises(NotImplementedError, match="composites"):
         torch.ops.xla.mark_tensor(marked, "gelu", 0, "1", True)
+    with pytest.raises(AttributeError, match="mark_sharding of both"):
+        xla_sharding.shard_as  # noqa: B018
     with pytest.raises(AttributeError, match=r"torch_xla.device_count\(\)"):
         xm.xla_device_count  # noqa: B018
 
@@ -669,12 +672,44 @@ def test_meshes_over_a_part_of_the_devices():
 
 @in_spmd(alone=True, CPU_NUM_DEVICES="6")
 def test_meshes_that_have_no_mesh_in_common():
-    """2 × 3 and 3 × 2 devices: the program is GSPMD's."""
+    """2 × 3 and 3 × 2 devices: a program of Shardy has both meshes, a region one of them."""
     t = torch.randn(6, 6)
-    a = xs.mark_sharding(t.to("xla"), xs.Mesh(range(6), (2, 3), ("a", "b")), ("a", "b"))
-    b = xs.mark_sharding(t.to("xla"), xs.Mesh(range(6), (3, 2), ("c", "d")), ("c", "d"))
-    close(a @ b, t @ t)
-    close(a + 1, t + 1)
+    meshes = xs.Mesh(range(6), (2, 3), ("a", "b")), xs.Mesh(range(6), (3, 2), ("c", "d"))
+    a, b = (xs.mark_sharding(t.to("xla"), m, m.axis_names).global_tensor for m in meshes)
+    torch_xla.sync()
+    found = a @ b + xs.mark_sharding(a + 1, meshes[1], ("d", None)).global_tensor
+    hlo = _XLAC._get_xla_tensors_hlo([found])
+    assert hlo.count("sdy.mesh @") == (2 if is_shardy() else 0)
+    close(found, t @ t + t + 1)
+    first = xs.shard_map(lambda p: xs.psum(p, "a"), meshes[0], [("a", "b")], (None, "b"))
+    second = xs.shard_map(lambda p: xs.psum(p, "c"), meshes[1], [("c", "d")], (None, "d"))
+    sums = (t[:3] + t[3:]).repeat(2, 1), (t[:2] + t[2:4] + t[4:]).repeat(3, 1)
+    close(first(a).repeat(2, 1) * second(b).repeat(3, 1), sums[0] * sums[1])
+    if not is_shardy():
+        return
+    kept = []
+    xs.shard_map(lambda p: kept.append(p) or p, meshes[0], [("a", "b")], ("a", "b"))(a)
+    mixed = xs.shard_map(lambda p: p.sum() + kept[0].sum(), meshes[1], [("c", "d")], ())
+    with pytest.raises(ValueError, match=r"devices=\[.*devices=\[.*which no mesh has"):
+        mixed(b).cpu()
+    torch_xla.sync()  # Then the part is data.
+    close(mixed(b).isfinite(), torch.tensor(True))
+
+
+@in_spmd
+def test_a_mesh_is_made_of_the_finest_axes():
+    """Shardings over 4, over 2 × 2 and over 2 of 4 devices in another order have one in common."""
+    t = torch.randn(4, 4)
+    lies = [
+        (xs.Mesh(range(4), (4,), ("x",)), ("x", None)),
+        (mesh_of(2, 2), ("y", "x")),
+        (xs.Mesh([0, 2], (2,), ("p",)), (None, "p")),
+        (xs.Mesh([0, 2, 1, 3], (4,), ("q",)), (None, "q")),
+    ]
+    marked = [xs.mark_sharding(t.to("xla"), mesh, spec).global_tensor for mesh, spec in lies]
+    found = marked[0] @ marked[1] + marked[2] * marked[3]
+    assert _XLAC._get_xla_tensors_hlo([found]).count("sdy.mesh @") == (1 if is_shardy() else 0)
+    close(found, t @ t + t * t)
 
 
 # ------------------------------------------------------------------------- writers
@@ -684,9 +719,43 @@ def test_meshes_that_have_no_mesh_in_common():
 def test_a_program_has_one_dialect():
     x = xs.mark_sharding(torch.randn(4, 4).to("xla"), mesh_of(2, 2), ("x", "y"))
     hlo = _XLAC._get_xla_tensors_hlo([x + 1])
-    shardy = os.environ.get("XLA_SHARDY", "1") == "1"
-    assert ("sdy.mesh" in hlo) == shardy
-    assert ("mhlo.sharding" in hlo) != shardy
+    assert ("sdy.mesh" in hlo) == is_shardy()
+    assert ("mhlo.sharding" in hlo) != is_shardy()
+
+
+def is_shardy() -> bool:
+    return os.environ.get("XLA_SHARDY", "1") == "1"
+
+
+@in_spmd
+def test_what_is_printed_of_programs():
+    """Pictures of shardings that were given and found, and a plan's collectives."""
+    mesh, t = mesh_of(2, 2), torch.randn(8, 8)
+    x = xs.mark_sharding(t.to("xla"), mesh, ("x", None)).global_tensor
+    w = xs.mark_sharding(t.to("xla"), mesh, (None, "y")).global_tensor
+    kept = []
+    both = xs.shard_map(lambda p: kept.append(p * 2) or p, mesh, [("y", "x")], ("y", "x"))
+    cases = [
+        (x, [["0,1"], ["2,3"]]),
+        (x @ w, [["0", "1"], ["2", "3"]]),  # as the partitioner found
+        (both(x), [["0", "2"], ["1", "3"]]),
+        (kept[0], [["0", "1", "2", "3"]]),
+    ]
+    torch_xla.sync()
+    for tensor, expected in cases:
+        spec = _XLAC._get_xla_sharding_spec(tensor)
+        assert debugging._cells(spec) == [[f"CPU {cell}" for cell in row] for row in expected]
+    xs.visualize_tensor_sharding(kept[0], use_color=False)
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = xs.shard_map(lambda p, q: xs.psum(p @ q, "y"), mesh, specs, ("x", None))(x, w)
+        return xs.mark_sharding(total, mesh, (None, None)).global_tensor
+
+    specs = [("x", "y"), ("y", None)]
+    plan = aot.compile(step, (x, w))
+    kinds = {kind: count for kind, (count, _) in plan.collectives.items()}
+    assert kinds["all-reduce"] == 1 and "all-gather" in kinds
+    assert "all-reduce" in str(plan)
 
 
 def test_the_files_of_spmd_pass_under_gspmd():

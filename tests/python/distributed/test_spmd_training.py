@@ -525,7 +525,7 @@ def test_pictures():
     assert "CPU" in xs.visualize_tensor_sharding(computed)
     assert "CPU 0" in xs.visualize_sharding("{maximal device=0}")
     with pytest.raises(ValueError, match="in XLA's spelling"):
-        xs.visualize_sharding("{manual}")
+        xs.visualize_sharding("{unknown}")
     with pytest.raises(ValueError, match="two dimensions at most"):
         xs.visualize_sharding("{devices=[2,2,2]0,1,2,3,4,5,6,7}")
     with pytest.raises(ValueError, match="expected 4 devices"):

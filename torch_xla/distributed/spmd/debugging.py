@@ -37,6 +37,8 @@ def _devices_by_tile(sharding: str) -> np.ndarray:
     text = sharding.strip()
     if text in ("", "{replicated}"):
         return np.arange(runtime.global_runtime_device_count())[None]
+    if text == "{manual}":  # a part on each device, and no whole
+        return np.arange(runtime.global_runtime_device_count())[:, None]
     maximal = re.fullmatch(r"\{maximal device=(\d+)\}", text)
     if maximal:
         return np.array([[int(maximal[1])]])
