@@ -98,21 +98,6 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     return plain
 
 
-class MarkShardingFunction(torch.autograd.Function):
-    """A copy of a tensor that lies in some way, and whose gradient does, too."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
-    ) -> torch.Tensor:
-        ctx.sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec)
-        return with_sharding(torch_tensor, ctx.sharding)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return with_sharding(gradient, ctx.sharding), None, None
-
-
 def mark_sharding_with_gradients(
     t: torch.Tensor | XLAShardedTensor, mesh: Mesh, partition_spec: PartitionSpec
 ) -> torch.Tensor:
@@ -125,6 +110,12 @@ def mark_sharding_with_gradients(
     """
     sharding = _check("mark_sharding_with_gradients", t, mesh, partition_spec)
     return with_sharding(unwrap_sharded_tensor(t), sharding)
+
+
+class MarkShardingFunction:
+    """The name of :func:`mark_sharding_with_gradients` in torch_xla 2.9."""
+
+    apply = staticmethod(mark_sharding_with_gradients)
 
 
 @dataclass
