@@ -1,9 +1,12 @@
 // Attention: the CPU's flash kernel where PyTorch would take it on the CPU, cuDNN's on a GPU, else
-// its composition of other operators; and what the CPU refuses.
+// its composition of other operators; the operator of GPUs, which tensors that wrap others know;
+// and what the CPU refuses.
 #include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/Context.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -107,6 +110,29 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   return !needs_grad || key.size(2) >= kLong;
 }
 
+/// Whether a tensor is DTensor's or of another class that wraps tensors of the device. Those of
+/// tracers have no memory there.
+bool IsWrapper(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Python) && IsPlain(tensor) &&
+         tensor.unsafeGetTensorImpl()->unsafe_storage().device().is_xla();
+}
+
+/// Whether it is handed on as the operator that PyTorch calls on GPUs: DTensor has placements for
+/// that one alone, and context parallelism makes a ring of it.
+bool TakesWrapped(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  bool has_mask, double dropout) {
+  if (!at::globalContext().userEnabledFlashSDP() || has_mask || dropout != 0) return false;
+  for (const at::Tensor& tensor : {query, key, value}) {
+    if (!IsWrapper(tensor) || tensor.dim() != 4 || !at::isFloatingType(tensor.scalar_type()) ||
+        tensor.scalar_type() != query.scalar_type() || tensor.numel() == 0 ||
+        tensor.size(0) != query.size(0) || tensor.size(1) != query.size(1) ||
+        tensor.size(3) != query.size(3)) {
+      return false;
+    }
+  }
+  return key.size(2) == value.size(2);
+}
+
 /// How many heads of queries share one of keys and values; 1 where that is not a whole number.
 int64_t GroupSize(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   constexpr int64_t kHeads = 1;
@@ -131,6 +157,10 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
                                             value.repeat_interleave(group, 1), attn_mask, dropout_p,
                                             is_causal, scale);
   }
+  if (TakesWrapped(query, key, value, has_mask, dropout_p)) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention(
+        query, key, value, /*dropout_p=*/0, is_causal, /*return_debug_mask=*/false, scale));
+  }
   if (TakesFlash(query, key, value, attn_mask, dropout_p, is_causal)) {
     std::optional<at::Tensor> mask = attn_mask;
     if (has_mask && attn_mask->scalar_type() == at::kBool) {
@@ -146,6 +176,31 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
   }
   return at::compositeimplicitautograd::scaled_dot_product_attention(
       query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+           at::Tensor, at::Tensor>
+XLANativeFunctions::_scaled_dot_product_flash_attention(const at::Tensor& query,
+                                                        const at::Tensor& key,
+                                                        const at::Tensor& value, double dropout_p,
+                                                        bool is_causal, bool return_debug_mask,
+                                                        std::optional<double> scale) {
+  TORCH_CHECK(dropout_p == 0 && !return_debug_mask,
+              "_scaled_dot_product_flash_attention: xla has neither its dropout nor its mask");
+  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      query, key, value, dropout_p, is_causal, /*attn_mask=*/{}, scale);
+  const at::Tensor none = at::empty({0}, query.options());  // For what only dropout needs.
+  return {output, logsumexp, {}, {}, query.size(2), key.size(2), none, none, none};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_scaled_dot_product_flash_attention_backward(
+    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp, const at::Tensor&,
+    const at::Tensor&, int64_t, int64_t, double dropout_p, bool is_causal, const at::Tensor&,
+    const at::Tensor&, std::optional<double> scale) {
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, /*attn_mask=*/{}, scale);
 }
 
 namespace lowering {
