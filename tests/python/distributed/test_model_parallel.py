@@ -242,7 +242,7 @@ def mixture_of_experts(device_type: str) -> Any:
     dense = fully_shard(nn.Linear(16, 16).to(device_type), mesh=everywhere)
     experts = Experts(mesh["ep"], 4, device_type)
     model = nn.Sequential(dense, experts)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     losses = []
     for step in range(3):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())

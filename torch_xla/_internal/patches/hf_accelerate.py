@@ -10,8 +10,10 @@
   on the device under the names that they had before.
 - ``gather_object`` (``Accelerator.gather_for_metrics``, trl's trainers) gathers: accelerate refuses
   whatever runs on xla, one process, too.
+- A plugin of FSDP2 shards the model: accelerate asks for it on other devices alone, and here would
+  train whole copies of the model without a word.
 
-These are methods of two classes and a function, which this replaces when accelerate is imported, or
+These are methods of three classes and a function, which this replaces when accelerate is imported, or
 first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
 that few programs import:
 
@@ -31,9 +33,10 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from torch_xla import _XLAC
-from torch_xla._internal.replicas import replication
+from torch_xla._internal.replicas import replication, spmd_mode
 from torch_xla._internal.tensors import is_xla
 
 
@@ -91,6 +94,25 @@ def _name_compiled_parameters() -> None:
     accelerator._get_named_parameters = named
 
 
+def _take_fsdp2(state: types.ModuleType) -> None:
+    """Makes ``AcceleratorState`` take the plugin of FSDP2, as for several processes on GPUs."""
+    kinds, original = state.DistributedType, state.AcceleratorState.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        version = getattr(fsdp_plugin, "fsdp_version", 0)
+        if self.distributed_type == kinds.XLA and version == 2 and not spmd_mode.is_on():
+            if not dist.is_initialized():
+                dist.init_process_group("xla", init_method="xla://")
+            self.distributed_type = kinds.FSDP
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+
+    state.AcceleratorState.__init__ = init
+
+
 def _gather_objects(operations: types.ModuleType) -> None:
     """Makes ``gather_object`` join the lists of the replicas."""
     original = getattr(operations, "gather_object", None)
@@ -126,7 +148,7 @@ def _stage_views(stager: types.ModuleType) -> None:
 
 _CHANGES = {
     "torch.distributed.checkpoint._state_dict_stager": (_stage_views,),
-    "accelerate.state": (_respect_cpu, _number_processes),
+    "accelerate.state": (_respect_cpu, _number_processes, _take_fsdp2),
     "accelerate.utils.operations": (_gather_objects,),
 }
 

@@ -189,8 +189,9 @@ XLANativeFunctions::_scaled_dot_product_flash_attention(const at::Tensor& query,
               "_scaled_dot_product_flash_attention: xla has neither its dropout nor its mask");
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, /*attn_mask=*/{}, scale);
-  const at::Tensor none = at::empty({0}, query.options());  // For what only dropout needs.
-  return {output, logsumexp, {}, {}, query.size(2), key.size(2), none, none, none};
+  // What only dropout needs; DTensor wants a number where it names no placement.
+  const at::Tensor none = at::empty({0}, query.options()), number = at::empty({}, query.options());
+  return {output, logsumexp, {}, {}, query.size(2), key.size(2), none, number, none};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor>

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "cpu/table.h"
@@ -158,14 +159,19 @@ int DeviceOrdinal(c10::Device device) {
   TORCH_CHECK(device.type() == c10::DeviceType::XLA, "expected an xla device, got ", device);
   if (!device.has_index()) return CurrentDevice();
   const int count = DeviceCount();
-  TORCH_CHECK_INDEX(device.index() < count, "there is no device ", device, ": ", Platform(),
-                    " has ", count, " device", count == 1 ? "" : "s", " (xla:0",
-                    count == 1 ? "" : " …", ")",
-                    count == 1 && std::getenv("LOCAL_RANK") != nullptr
-                        ? ". A process that torchrun or spawn started has one device, xla:0, "
-                          "whatever its LOCAL_RANK"
-                        : "");
-  return device.index();
+  if (device.index() < count) return device.index();
+  // The one device of a process that a launcher started has its LOCAL_RANK for a name, too: a
+  // script that is written for processes that see all devices counts by it.
+  const char* local_rank = std::getenv("LOCAL_RANK");
+  const bool is_one = count == 1 && local_rank;
+  TORCH_CHECK_INDEX(is_one && local_rank == std::to_string(device.index()), "there is no device ",
+                    device, ": ", Platform(), " has ", count, " device", count == 1 ? "" : "s",
+                    " (xla:0", count == 1 ? "" : " …", ")",
+                    is_one ? ". A process that torchrun or spawn started has one device, xla:0, "
+                             "which its LOCAL_RANK names, too: xla:"
+                           : "",
+                    is_one ? local_rank : "");
+  return 0;
 }
 
 }  // namespace torch_xla::lazy
