@@ -13,7 +13,7 @@
 - A plugin of FSDP2 shards the model: accelerate asks for it on other devices alone, and here would
   train whole copies of the model without a word.
 
-These are methods of three classes and a function, which this replaces when accelerate is imported, or
+These are methods of three classes and functions, which this replaces when accelerate is imported, or
 first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
 that few programs import:
 
@@ -106,11 +106,26 @@ def _take_fsdp2(state: types.ModuleType) -> None:
             if not dist.is_initialized():
                 dist.init_process_group("xla", init_method="xla://")
             self.distributed_type = kinds.FSDP
+            state.PartialState._shared_state["distributed_type"] = kinds.FSDP
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
 
     state.AcceleratorState.__init__ = init
+
+
+def _move_before_sharding(utils: types.ModuleType) -> None:
+    """Makes accelerate move a model to xla before it shards it: PyTorch would set ``data``."""
+    original = utils.fsdp2_prepare_model
+
+    @functools.wraps(original)
+    def prepare(accelerator: Any, model: Any) -> Any:
+        plugin = accelerator.state.fsdp_plugin
+        if accelerator.device.type == "xla" and not plugin.cpu_ram_efficient_loading:
+            model.to(accelerator.device)
+        return original(accelerator, model)
+
+    utils.fsdp2_prepare_model = prepare  # type: ignore[attr-defined]
 
 
 def _gather_objects(operations: types.ModuleType) -> None:
@@ -149,6 +164,7 @@ def _stage_views(stager: types.ModuleType) -> None:
 _CHANGES = {
     "torch.distributed.checkpoint._state_dict_stager": (_stage_views,),
     "accelerate.state": (_respect_cpu, _number_processes, _take_fsdp2),
+    "accelerate.utils.fsdp_utils": (_move_before_sharding,),
     "accelerate.utils.operations": (_gather_objects,),
 }
 
