@@ -527,14 +527,23 @@ def run_what_replicas_have_not() -> None:
         with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
             module(x)
     norm.eval()(x)
-    one_device = r"no device xla:1.* has one device, xla:0, whatever its"
-    for call in (
-        lambda: torch.zeros(2, device="xla:1"),
-        lambda: x.to("xla:1"),
-        lambda: torch.accelerator.set_device_index(1),
-    ):
+    # The device has the LOCAL_RANK for a name, too, and no other.
+    own, other = f"xla:{dist.get_rank()}", f"xla:{2 + dist.get_rank()}"
+    one_device = rf"no device {other}.* has one device, xla:0, which its LOCAL_RANK names.*{own}"
+    places: list[Callable[[str], Any]] = [
+        lambda name: torch.zeros(2, device=name).device,
+        lambda name: x.to(name).device,
+        lambda name: nn.Linear(2, 2).to(name).weight.device,
+        lambda name: torch.empty_like(norm.weight, device=name).device,
+        lambda name: torch.accelerator.set_device_index(int(name[4:])),
+        lambda name: torch.xla.set_device(name),
+        lambda name: torch.xla.synchronize(name),
+    ]
+    for place in places:
+        assert place(own) in (torch.device("xla:0"), None)
         with pytest.raises(IndexError, match=one_device):
-            call()
+            place(other)
+    assert torch.accelerator.current_device_index() == 0
     # PyTorch's own on the CPU are as ever.
     host_mesh = init_device_mesh("cpu", (2,))
     assert host_mesh.get_coordinate() == (dist.get_rank(),)
