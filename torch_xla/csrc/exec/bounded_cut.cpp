@@ -128,38 +128,17 @@ c10::Scalar PaddingOf(c10::ScalarType dtype) {
   return ModeOf() == Mode::kPoison ? std::numeric_limits<double>::quiet_NaN() : 0.0;
 }
 
-ir::Value Strided(const ir::Value& of, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  ir::Words words;
-  ir::AttributeWriter writer(words);
-  writer.IntList(sizes);
-  writer.IntList(strides);
-  writer.Int(0);
-  return MakeNode(&ir::ops::as_strided, {of}, std::move(words),
-                  ir::GetShape(of.shape()->dtype, sizes));
-}
+/// Above this number all bindings are forgotten; their graphs are then rewritten again.
+constexpr size_t kMaxBindings = 1 << 12;
 
-/// Sizes and strides of the factors of a layout: those without padding in the bounded array.
-struct Factors {
-  std::vector<int64_t> sizes;
-  Ints strides;
-};
-Factors FactorsOf(const BoundedLayout& layout) {
-  Factors factors;
-  std::vector<int64_t> bounds;
-  for (const BoundedDim& dim : layout) {
-    for (const Factor& factor : dim) {
-      factors.sizes.push_back(factor.size);
-      bounds.push_back(factor.bound);
-    }
-  }
-  factors.strides = ContiguousStrides(bounds);
-  return factors;
+std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>& Bindings() {
+  static auto& bindings = *new std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>;
+  return bindings;
 }
 
 }  // namespace
 
-std::optional<Bulk> BoundCut(const Cut& cut) {
-  static auto& fitted = *new debug::Counter("DynamicSizes");
+std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Graph& graph = cut.graph;
   if (ModeOf() == Mode::kOff || cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() ||
@@ -169,99 +148,85 @@ std::optional<Bulk> BoundCut(const Cut& cut) {
       HasCollective(graph.order)) {
     return std::nullopt;
   }
-  const std::optional<VaryingSizes> varying = Learn(graph);
+  std::optional<VaryingSizes> varying = Learn(graph);
   if (!varying) return std::nullopt;
-  BoundedGraph bounded(graph, *varying, cut.device, cut.devices);
+  BoundedCut result{
+      .cut = {.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true},
+      .aliases = {},
+      .rewritten =
+          std::make_unique<BoundedGraph>(graph, *std::move(varying), cut.device, cut.devices)};
+  BoundedGraph& bounded = *result.rewritten;
+  std::string reason;
   try {
     bounded.Rewrite(&RuleOf);
   } catch (const SizesRefused& refusal) {
-    refused.Add();
-    RefuseBounds(cut, bounded.Where() + refusal.reason);
-    return std::nullopt;
+    reason = refusal.reason;
   } catch (const c10::Error& error) {
-    refused.Add();
-    RefuseBounds(cut, bounded.Where() + error.what_without_backtrace());
-    return std::nullopt;
+    reason = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    refused.Add();
-    RefuseBounds(cut, bounded.Where() + error.what());
-    return std::nullopt;
+    reason = error.what();
   }
-  Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
-  auto host = std::make_unique<HostEdges>();
-  std::vector<ir::Value> kept;  // HostCalls knows nodes by their addresses
-  for (const BoundedGraph::Padded& padded : bounded.padded()) {
-    const ir::ShapeRef exact = padded.exact->shape();
-    // A factor of an input is a whole dimension.
-    ir::Words words;
-    std::vector<int64_t> pad;
-    for (size_t d = exact->rank(); d-- > 0;)
-      pad.insert(pad.end(), {0, BoundOf(padded.layout[d]) - exact->dims[d]});
-    ir::AttributeWriter(words).IntList(pad);
-    const ir::Value value = MakeConstant(PaddingOf(exact->dtype), exact->dtype, true);
-    const ir::Value node = MakeNode(&ir::ops::constant_pad_nd, {MakeLeaf(padded.exact), value},
-                                    std::move(words), padded.bounded->shape());
-    host->before.Bind(node.node->operands()[0], padded.exact);
-    host->before.Add(*node.node);
-    host->before.Promise(node, padded.bounded);
-    kept.push_back(node);
+  if (!reason.empty()) {
+    refused.Add();
+    RefuseBounds(cut, bounded.Where() + reason);
+    return std::nullopt;
   }
   std::vector<ir::Value> roots;
-  for (size_t i = 0; i < graph.roots.size(); ++i) {
-    const BoundedGraph::Result& root = bounded.Of(graph.roots[i]);
-    const size_t place = static_cast<size_t>(std::ranges::find(roots, root.value) - roots.begin());
-    const bool is_new = place == roots.size();
-    const DeviceDataPtr& exact = cut.execution.outputs[i];
-    if (is_new) roots.push_back(root.value);
-    if (!root.varies) {
-      if (is_new) {
-        bulk.execution.outputs.push_back(exact);
-        continue;
-      }
-      // Two roots that have become one value.
-      RefuseBounds(cut, "two results are the same");
-      return std::nullopt;
-    }
-    if (is_new) {
-      auto data = c10::make_intrusive<DeviceData>(root.value.shape(), cut.device, cut.devices,
-                                                  distributed::Sharding::Replicated());
-      data->set_location(exact->location());
-      bulk.execution.outputs.push_back(data);
-      host->after.Bind(root.value, data);
-    }
-    const Factors factors = FactorsOf(root.layout);
-    const ir::Value part = Strided(root.value, factors.sizes, factors.strides);
-    const auto& dims = exact->shape()->dims;
-    const ir::Value whole = Strided(part, dims, ContiguousStrides(dims));
-    host->after.Add(*part.node);
-    host->after.Add(*whole.node);
-    host->after.Promise(whole, exact);
-    kept.insert(kept.end(), {part, whole});
+  std::vector<int> places;  // of the cut's roots that do not vary; else -1
+  for (const ir::Value& exact : graph.roots) {
+    const BoundedGraph::Result& root = bounded.Of(exact);
+    const auto place = std::ranges::find(roots, root.value) - roots.begin();
+    places.push_back(root.varies ? -1 : static_cast<int>(place));
+    if (static_cast<size_t>(place) == roots.size()) roots.push_back(root.value);
   }
   {
     auto lock = LockGraph();
-    bulk.graph = CollectGraph(std::move(roots));
+    result.cut.graph = CollectGraph(std::move(roots));
   }
-  std::unordered_map<const ir::Node*, bool> survives;
-  for (size_t i = 0; i < graph.order.size(); ++i) survives.emplace(graph.order[i], cut.survives[i]);
-  for (const ir::Node* node : bulk.graph.order) {
-    const auto found = survives.find(node);
-    bulk.survives.push_back(found != survives.end() && found->second);
+  // What is donated in the cut and has its size in the program is donated to it.
+  std::unordered_map<const DeviceData*, int> donated;
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    if (aliases[i] >= 0)
+      donated.emplace(graph.data[i].get(), places[static_cast<size_t>(aliases[i])]);
   }
-  for (const Target& target : cut.targets) {
-    const BoundedGraph::Result& root = bounded.Of(graph.roots[target.root]);
-    if (root.varies) continue;
-    for (size_t i = 0; i < bulk.graph.roots.size(); ++i) {
-      if (!(bulk.graph.roots[i] == root.value)) continue;
-      bulk.targets.push_back(target);
-      bulk.targets.back().root = i;
-      break;
-    }
+  for (const DeviceDataPtr& data : result.cut.graph.data) {
+    const auto found = donated.find(data.get());
+    if (!aliases.empty()) result.aliases.push_back(found == donated.end() ? -1 : found->second);
   }
-  bulk.execution.origin = cut.execution.origin;
+  result.cut.execution.origin = cut.execution.origin;
+  return result;
+}
+
+void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded) {
+  const Bound bound{
+      std::make_shared<const Binding>(cut, *bounded.rewritten, bounded.cut, &PaddingOf), program};
+  {
+    std::lock_guard lock(structures_mutex);
+    auto& bindings = Bindings();
+    if (bindings.size() >= kMaxBindings) bindings.clear();
+    bindings.insert_or_assign(key, bound);
+  }
+  if (debug::DebugLevel() >= 1) Note("sizes are arguments: " + bounded.rewritten->Description());
+  Apply(bound, cut);
+}
+
+std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
+  if (ModeOf() == Mode::kOff || CurrentCutLog()) return std::nullopt;
+  Bound bound;
+  {
+    std::lock_guard lock(structures_mutex);
+    const auto found = Bindings().find(key);
+    if (found == Bindings().end()) return std::nullopt;
+    bound = found->second;
+  }
+  if (!bound.binding->Fits(cut.graph)) return std::nullopt;
+  return bound;
+}
+
+void Apply(const Bound& bound, Cut& cut) {
+  static auto& fitted = *new debug::Counter("DynamicSizes");
   fitted.Add();
-  if (debug::DebugLevel() >= 1) Note("sizes are arguments: " + bounded.Description());
-  return Bulk{std::move(bulk), std::move(host)};
+  bound.binding->Apply(cut);
 }
 
 void RefuseBounds(const Cut& cut, const std::string& reason) {

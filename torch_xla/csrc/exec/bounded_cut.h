@@ -3,17 +3,39 @@
 // program, and takes the elements that count out of its results.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "exec/split.h"
+#include "exec/bounded_binding.h"
 
 namespace torch_xla::lazy {
 
+/// A cut's graph in the sizes of its bucket, for the lowering.
+struct BoundedCut {
+  Cut cut;
+  std::vector<int> aliases;
+  std::unique_ptr<BoundedGraph> rewritten;
+};
+
 /// Returns nothing if sizes are not arguments (XLA_DYNAMIC_SIZES), if the structure is new, if no
-/// input's size differs from the first one's, or if an operation has no rule. Counters
-/// DynamicSizes and DynamicSizesRefused.
-std::optional<Bulk> BoundCut(const Cut& cut);
+/// input's size differs from the first one's, or if an operation has no rule. `aliases` are those
+/// of the cut. Counter DynamicSizesRefused.
+std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases);
+
+/// Keeps how cuts of this key run as `program`, and makes `cut` one. Throws if it cannot. Counter
+/// DynamicSizes.
+void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded);
+
+/// How this cut runs as a program that was made before; no rewriting is needed.
+struct Bound {
+  std::shared_ptr<const Binding> binding;
+  ir::Hash128 program;
+};
+std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut);
+/// Makes the cut one of its bucket. Counter DynamicSizes.
+void Apply(const Bound& bound, Cut& cut);
 
 /// Notes that the program of a bounded cut could not be made: `cut` and others of its structure are
 /// not bounded again.

@@ -27,10 +27,10 @@ ResultShapes ShapesOf(const Graph& graph) {
   return shapes;
 }
 
-BoundedGraph::BoundedGraph(const Graph& graph, const VaryingSizes& varying, int device,
+BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
                            const DeviceSet* devices)
     : graph_(graph),
-      varying_(varying),
+      varying_(std::move(varying)),
       shapes_(ShapesOf(graph)),
       device_(device),
       devices_(devices) {}
@@ -226,6 +226,7 @@ void BoundedGraph::VisitLeaf() {
   const ir::ShapeRef bounded = ir::GetShape(shape->dtype, BoundsOf(layout));
   if (IsProgramFill(*data)) {
     results[0] = {Fill(*data->fill(), bounded), std::move(layout), true};
+    fills_.emplace_back(results[0].value.node->operands()[0].node.get(), node_);
     return;
   }
   auto promise = c10::make_intrusive<DeviceData>(bounded, device_, devices_,

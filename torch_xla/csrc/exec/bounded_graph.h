@@ -52,13 +52,14 @@ class BoundedGraph {
     BoundedLayout layout;
   };
 
-  BoundedGraph(const Graph& graph, const VaryingSizes& varying, int device,
-               const DeviceSet* devices);
+  BoundedGraph(const Graph& graph, VaryingSizes varying, int device, const DeviceSet* devices);
   /// Throws SizesRefused.
   void Rewrite(FindBoundedRule rule_of);
 
   const Result& Of(const ir::Value& value) const;
   const std::vector<Padded>& padded() const { return padded_; }
+  /// The numbers of fills whose size varies, with the leaves that they came from.
+  const std::vector<std::pair<const ir::Node*, const ir::Node*>>& fills() const { return fills_; }
   /// "13 of 16, 20 of 24": the sizes and their bounds, for reports.
   std::string Description() const;
   /// The node that was refused, for reports.
@@ -110,7 +111,7 @@ class BoundedGraph {
   ir::Node::Operands Values() const;
 
   const Graph& graph_;
-  const VaryingSizes& varying_;
+  const VaryingSizes varying_;
   const ResultShapes shapes_;
   const int device_;
   const DeviceSet* devices_;
@@ -119,6 +120,7 @@ class BoundedGraph {
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
   std::vector<Padded> padded_;
+  std::vector<std::pair<const ir::Node*, const ir::Node*>> fills_;
   const ir::Node* node_ = nullptr;
   size_t position_ = 0;
   std::vector<Argument> arguments_;

@@ -46,13 +46,18 @@ Signature SignatureOf(const Graph& graph) {
   return signature;
 }
 
-ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
+std::vector<int> Aliases(const Cut& cut, bool donate) {
+  return donate ? ChooseAliases(cut) : std::vector<int>();
+}
+
+/// `found` gets the key of the program, for a cut that is not split or bounded.
+ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
+                             ir::Hash128* found = nullptr) {
   static auto& cached = *new debug::Counter("CachedCompile");
   static auto& uncached = *new debug::Counter("UncachedCompile");
   static auto& handles = *new debug::Counter("CreateCompileHandles");
   static auto& lower_time = *new debug::Metric("LowerTime", debug::Unit::kTimeNs);
   const Graph& graph = cut.graph;
-  std::vector<int> aliases = donate ? ChooseAliases(cut) : std::vector<int>();
   ir::Hasher hasher;
   hasher.Add(graph.hash);
   PackNumbers(cut.graph, hasher);
@@ -67,30 +72,39 @@ ProgramPtr FindOrMakeProgram(Cut& cut, bool donate) {
   }
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
   const ir::Hash128 key = hasher.Finish();
+  if (found) *found = key;
   ProgramPtr program = Cache().Find(key);
   if (!program) {
-    const auto take_over = [&](Bulk& bulk) {
-      cut.execution.outputs = std::move(bulk.cut.execution.outputs);
-      cut.execution.host = std::move(bulk.host);
+    if (const std::optional<Bound> bound = FindBound(key, cut)) {
+      if ((program = Cache().Find(bound->program))) {
+        Apply(*bound, cut);
+        cached.Add();
+        return program;
+      }
+    }
+    if (std::optional<Bulk> bulk = SplitCut(cut)) {
+      program = FindOrMakeProgram(bulk->cut, Aliases(bulk->cut, donate), donate);
+      cut.execution.outputs = std::move(bulk->cut.execution.outputs);
+      cut.execution.host = std::move(bulk->host);
       // The split graph keeps the hash and the roots of the whole graph: the hash identifies it in
       // reports, and the roots keep its nodes alive.
-      bulk.cut.graph.hash = graph.hash;
-      bulk.cut.graph.roots = std::move(cut.graph.roots);
-      cut.graph = std::move(bulk.cut.graph);
-    };
-    if (std::optional<Bulk> bulk = SplitCut(cut)) {
-      program = FindOrMakeProgram(bulk->cut, donate);
-      take_over(*bulk);
+      bulk->cut.graph.hash = graph.hash;
+      bulk->cut.graph.roots = std::move(cut.graph.roots);
+      cut.graph = std::move(bulk->cut.graph);
       return program;
     }
-    if (std::optional<Bulk> bounded = BoundCut(cut)) {
+    if (std::optional<BoundedCut> bounded = BoundCut(cut, aliases)) {
       try {
-        program = FindOrMakeProgram(bounded->cut, donate);
+        ir::Hash128 bucket;
+        program = FindOrMakeProgram(bounded->cut, std::move(bounded->aliases), donate, &bucket);
         // A program that cannot be compiled must not take the place of one that can.
         CompileProgram(*program);
         if (program->failure) std::rethrow_exception(program->failure);
-        take_over(*bounded);
+        Bind(key, bucket, cut, *bounded);
         return program;
+      } catch (const SizesRefused& refusal) {
+        RefuseBounds(cut, refusal.reason);
+        program = nullptr;
       } catch (const std::exception& error) {
         RefuseBounds(cut, error.what());
         program = nullptr;
@@ -181,7 +195,7 @@ void Run(Cut cut, bool donate) {
   execution.origin = CurrentOrigin();
   try {
     Events().Cut(cut.graph, execution.origin);
-    execution.program = FindOrMakeProgram(cut, donate);
+    execution.program = FindOrMakeProgram(cut, Aliases(cut, donate), donate);
     const std::vector<const Sharding*>& shardings = execution.program->shardings;
     for (size_t i = 0; i < shardings.size(); ++i) execution.outputs[i]->SetSharding(shardings[i]);
     Events().Queued(cut.graph, execution.origin);

@@ -1,0 +1,224 @@
+#include "exec/bounded_binding.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "XLAOps.h"
+#include "ir/attributes.h"
+#include "tensor/node_factory.h"
+#include "tensor/scalar_bits.h"
+#include "tensor/view.h"
+
+namespace torch_xla::lazy {
+namespace {
+
+ir::Value Strided(const ir::Value& of, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  ir::Words words;
+  ir::AttributeWriter writer(words);
+  writer.IntList(sizes);
+  writer.IntList(strides);
+  writer.Int(0);
+  return MakeNode(&ir::ops::as_strided, {of}, std::move(words),
+                  ir::GetShape(of.shape()->dtype, sizes));
+}
+
+/// Sizes and strides of the factors of a layout: those without padding in the bounded array.
+struct Factors {
+  std::vector<int64_t> sizes;
+  Ints strides;
+};
+Factors FactorsOf(const BoundedLayout& layout) {
+  Factors factors;
+  std::vector<int64_t> bounds;
+  for (const BoundedDim& dim : layout) {
+    for (const Factor& factor : dim) {
+      factors.sizes.push_back(factor.size);
+      bounds.push_back(factor.bound);
+    }
+  }
+  factors.strides = ContiguousStrides(bounds);
+  return factors;
+}
+
+/// Where a leaf's number lies among the packed numbers.
+struct Place {
+  bool is_float;
+  int32_t index, count;
+};
+/// Calls `visit` for the leaves that are packed numbers, in the order of CollectGraph. Returns the
+/// numbers of floats and integers.
+template <typename Visit>
+std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit) {
+  int32_t floats = 0, integers = 0;
+  size_t next_data = 0;
+  for (size_t i = 0; i < graph.order.size(); ++i) {
+    const ir::Node& node = *graph.order[i];
+    c10::Scalar value;
+    if (&node.op() == &ir::ops::device_data) {
+      if (graph.IsParameter(i, next_data)) {
+        ++next_data;
+        continue;
+      }
+      value = *static_cast<const DeviceData*>(node.payload())->fill();
+      if (IsSpecial(value)) continue;
+    } else if (&node.op() == &ir::ops::scalar) {
+      value = ir::AttributeReader(node.attributes()).Scalar();
+    } else {
+      continue;
+    }
+    const bool is_float = value.isComplex() || value.isFloatingPoint();
+    const int32_t count = value.isComplex() ? 2 : 1;
+    int32_t& next = is_float ? floats : integers;
+    visit(node, Place{is_float, next, count});
+    next += count;
+  }
+  return {floats, integers};
+}
+
+DeviceDataPtr PromiseOf(ir::ShapeRef shape, const Cut& cut, const ir::SourceLocation* location) {
+  auto data = c10::make_intrusive<DeviceData>(shape, cut.device, cut.devices,
+                                              distributed::Sharding::Replicated());
+  data->set_location(location);
+  return data;
+}
+
+}  // namespace
+
+template <typename T>
+bool Binding::Numbers<T>::Fits(const std::vector<T>& given) const {
+  return given.size() == first_attribute + attributes.size() &&
+         std::equal(attributes.begin(), attributes.end(),
+                    given.begin() + static_cast<std::ptrdiff_t>(first_attribute));
+}
+
+template <typename T>
+std::vector<T> Binding::Numbers<T>::Of(const std::vector<T>& given) const {
+  std::vector<T> result;
+  result.reserve(values.size());
+  for (const auto& [value, from] : values)
+    result.push_back(from < 0 ? value : given[static_cast<size_t>(from)]);
+  return result;
+}
+
+Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
+                 c10::Scalar (*padding_of)(c10::ScalarType dtype)) {
+  const Graph &exact = cut.graph, &graph = bulk.graph;
+  std::unordered_map<const DeviceData*, int64_t> places;
+  for (const DeviceDataPtr& data : exact.data) {
+    places.emplace(data.get(), static_cast<int64_t>(parameters_.size()));
+    parameters_.push_back(data->shape());
+  }
+  for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
+  // The host's operations stand on leaves of their own, which have no array.
+  const auto leaf_of = [&](ir::ShapeRef shape) { return MakeLeaf(PromiseOf(shape, cut, nullptr)); };
+  for (const BoundedGraph::Padded& padded : bounded.padded()) {
+    const ir::ShapeRef shape = padded.exact->shape();
+    // A factor of an input is a whole dimension.
+    ir::Words words;
+    std::vector<int64_t> pad;
+    for (size_t d = shape->rank(); d-- > 0;)
+      pad.insert(pad.end(), {0, BoundOf(padded.layout[d]) - shape->dims[d]});
+    ir::AttributeWriter(words).IntList(pad);
+    Pad one{static_cast<size_t>(places.at(padded.exact.get())), leaf_of(shape), {}};
+    one.padded = MakeNode(&ir::ops::constant_pad_nd,
+                          {one.leaf, MakeConstant(padding_of(shape->dtype), shape->dtype, true)},
+                          std::move(words), padded.bounded->shape());
+    places.emplace(padded.bounded.get(), ~static_cast<int64_t>(pads_.size()));
+    pads_.push_back(std::move(one));
+  }
+  for (const DeviceDataPtr& data : graph.data) inputs_.push_back(places.at(data.get()));
+  std::vector<ir::Value> leaves(graph.roots.size());
+  outputs_.assign(graph.roots.size(), {-1, nullptr});
+  for (size_t i = 0; i < graph.roots.size(); ++i) outputs_[i].second = graph.roots[i].shape();
+  for (size_t i = 0; i < exact.roots.size(); ++i) {
+    const BoundedGraph::Result& root = bounded.Of(exact.roots[i]);
+    const auto place =
+        static_cast<size_t>(std::ranges::find(graph.roots, root.value) - graph.roots.begin());
+    if (!root.varies) {
+      if (outputs_[place].first >= 0) throw SizesRefused{"two results are the same"};
+      outputs_[place].first = static_cast<int64_t>(i);
+      continue;
+    }
+    if (!leaves[place]) leaves[place] = leaf_of(root.value.shape());
+    const Factors factors = FactorsOf(root.layout);
+    const auto& dims = exact.roots[i].shape()->dims;
+    Part part{i, place, leaves[place], {}, {}};
+    part.part = Strided(part.leaf, factors.sizes, factors.strides);
+    part.result = Strided(part.part, dims, ContiguousStrides(dims));
+    parts_.push_back(std::move(part));
+  }
+  TakeNumbers(exact, bounded, graph);
+}
+
+void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk) {
+  std::unordered_map<const ir::Node*, Place> places;
+  const auto [floats, integers] = VisitNumbers(
+      exact, [&](const ir::Node& node, const Place& place) { places.emplace(&node, place); });
+  // A fill of a varying size became a node that takes the number.
+  for (const auto& [number, leaf] : bounded.fills()) {
+    if (const auto place = places.find(leaf); place != places.end())
+      places.emplace(number, Place(place->second));
+  }
+  floats_.first_attribute = static_cast<size_t>(floats);
+  integers_.first_attribute = static_cast<size_t>(integers);
+  floats_.attributes.assign(exact.floats.begin() + floats, exact.floats.end());
+  integers_.attributes.assign(exact.integers.begin() + integers, exact.integers.end());
+  for (double value : bulk.floats) floats_.values.emplace_back(value, -1);
+  for (int64_t value : bulk.integers) integers_.values.emplace_back(value, -1);
+  VisitNumbers(bulk, [&](const ir::Node& node, const Place& place) {
+    const auto from = places.find(&node);
+    if (from == places.end()) return;
+    if (from->second.is_float != place.is_float || from->second.count != place.count)
+      throw SizesRefused{"a number has another type"};
+    for (int32_t k = 0; k < place.count; ++k) {
+      const auto at = static_cast<size_t>(place.index + k);
+      (place.is_float ? floats_.values[at].second : integers_.values[at].second) =
+          from->second.index + k;
+    }
+  });
+}
+
+bool Binding::Fits(const Graph& graph) const {
+  return std::ranges::equal(graph.data, parameters_,
+                            [](const DeviceDataPtr& data, ir::ShapeRef shape) {
+                              return data->shape() == shape;
+                            }) &&
+         std::ranges::equal(
+             graph.roots, roots_,
+             [](const ir::Value& root, ir::ShapeRef shape) { return root.shape() == shape; }) &&
+         floats_.Fits(graph.floats) && integers_.Fits(graph.integers);
+}
+
+void Binding::Apply(Cut& cut) const {
+  Graph& graph = cut.graph;
+  auto host = std::make_unique<HostEdges>();
+  std::vector<DeviceDataPtr> padded, inputs, outputs;
+  for (const Pad& pad : pads_) {
+    const DeviceDataPtr& exact = graph.data[pad.input];
+    padded.push_back(PromiseOf(pad.padded.shape(), cut, exact->location()));
+    host->before.Bind(pad.leaf, exact);
+    host->before.Add(*pad.padded.node);
+    host->before.Promise(pad.padded, padded.back());
+  }
+  for (int64_t input : inputs_)
+    inputs.push_back(input < 0 ? padded[static_cast<size_t>(~input)]
+                               : graph.data[static_cast<size_t>(input)]);
+  for (const auto& [exact, shape] : outputs_)
+    outputs.push_back(exact < 0 ? PromiseOf(shape, cut, nullptr)
+                                : cut.execution.outputs[static_cast<size_t>(exact)]);
+  for (const Part& part : parts_) {
+    const DeviceDataPtr &exact = cut.execution.outputs[part.output], &whole = outputs[part.whole];
+    if (!whole->location()) whole->set_location(exact->location());
+    host->after.Bind(part.leaf, whole);
+    host->after.Add(*part.part.node);
+    host->after.Add(*part.result.node);
+    host->after.Promise(part.result, exact);
+  }
+  graph.data = std::move(inputs);
+  graph.floats = floats_.Of(graph.floats);
+  graph.integers = integers_.Of(graph.integers);
+  cut.execution.outputs = std::move(outputs);
+  cut.execution.host = std::move(host);
+}
+
+}  // namespace torch_xla::lazy

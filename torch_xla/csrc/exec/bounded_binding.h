@@ -1,0 +1,56 @@
+// How cuts of one exact key run as the program of their bucket (exec/bounded_cut.h).
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "exec/bounded_graph.h"
+#include "exec/cut.h"
+
+namespace torch_xla::lazy {
+
+/// Holds no array and no node of a user's graph. Immutable once it is kept.
+class Binding {
+ public:
+  /// The binding of `cut`, whose graph was rewritten to `bulk`; their numbers are packed. Padding
+  /// gets the value of `padding_of`.
+  Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
+          c10::Scalar (*padding_of)(c10::ScalarType dtype));
+
+  /// Whether this cut's arrays have the sizes, and the numbers among its attributes the values, of
+  /// the cut that the binding was made from. All else is part of the exact key.
+  bool Fits(const Graph& graph) const;
+  /// Gives the cut the inputs, numbers, results and host operations of the bucket's program.
+  void Apply(Cut& cut) const;
+
+ private:
+  /// The packed numbers of one kind: copied from the cut, or constants of its sizes.
+  template <typename T>
+  struct Numbers {
+    std::vector<std::pair<T, int32_t>> values;  // with the index in the cut's numbers, or -1
+    size_t first_attribute = 0;
+    std::vector<T> attributes;  // of the cut
+    bool Fits(const std::vector<T>& given) const;
+    std::vector<T> Of(const std::vector<T>& given) const;
+  };
+  struct Pad {
+    size_t input;  // of the cut
+    ir::Value leaf, padded;
+  };
+  struct Part {
+    size_t output, whole;  // of the cut; of the program
+    ir::Value leaf, part, result;
+  };
+  void TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk);
+
+  std::vector<ir::ShapeRef> parameters_, roots_;  // of the cut
+  std::vector<int64_t> inputs_;                   // indices of the cut's inputs, or ~ those of pads
+  std::vector<Pad> pads_;
+  std::vector<std::pair<int64_t, ir::ShapeRef>> outputs_;  // the cut's output, or -1 and a shape
+  std::vector<Part> parts_;
+  Numbers<double> floats_;
+  Numbers<int64_t> integers_;
+};
+
+}  // namespace torch_xla::lazy
