@@ -16,6 +16,23 @@ bool IsProgramFill(const DeviceData& data) {
   return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
 }
 
+/// Whether a view has each element of its base once.
+bool IsWhole(const ir::Node& view) {
+  ir::AttributeReader attributes(view.attributes());
+  const auto sizes = attributes.IntList(), strides = attributes.IntList();
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1) dims.emplace_back(strides[d], sizes[d]);
+  }
+  std::ranges::sort(dims);
+  int64_t next = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != next) return false;
+    next *= size;
+  }
+  return next == view.operands()[0].shape()->numel;
+}
+
 }  // namespace
 
 ResultShapes ShapesOf(const Graph& graph) {
@@ -36,6 +53,14 @@ BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
       devices_(devices) {}
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
+  RewriteOnce(rule_of);
+  if (zeroed_.empty()) return;
+  results_.clear(), made_.clear(), numbers_.clear(), masks_.clear();
+  padded_.clear(), fills_.clear();
+  RewriteOnce(rule_of);
+}
+
+void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
   // Inputs first: they say what the sizes are.
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
@@ -343,6 +368,15 @@ ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {
 
 ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by,
                                const std::vector<bool>& dims) {
+  const bool is_zero = by.isFloatingPoint() ? by.toDouble() == 0 : by.toLong() == 0;
+  if (is_zero && of.zero) return of.value;
+  ir::Value masked = Where(of, by, dims);
+  if (is_zero && of.source.first && !(masked == of.value)) zeroed_.emplace(of.source, by);
+  return masked;
+}
+
+ir::Value BoundedGraph::Where(const Result& of, const c10::Scalar& by,
+                              const std::vector<bool>& dims) {
   ir::Value all;
   for (size_t d = 0; d < of.layout.size(); ++d) {
     if (!dims[d] || !Varies(of.layout[d])) continue;
@@ -374,7 +408,17 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
   }
   if (!fits) throw SizesRefused{"its padded result would be " + (shape ? shape->ToString() : "")};
   const bool varies = Varies(layout);
-  results_[node_][result] = {std::move(value), std::move(layout), varies};
+  Result& made = results_[node_][result];
+  made = {std::move(value), std::move(layout), varies};
+  made.source = {node_, result};
+  if (&node_->op() == &ir::ops::as_strided && IsWhole(*node_)) {
+    made.source = In(0).source;
+    made.zero = In(0).zero;
+  }
+  const auto asked = zeroed_.find(made.source);
+  if (!varies || made.zero || asked == zeroed_.end()) return;
+  made.value = Where(made, asked->second, std::vector<bool>(made.layout.size(), true));
+  made.zero = true;
 }
 
 void BoundedGraph::Emit(ir::Node::Operands operands, ir::Words words,

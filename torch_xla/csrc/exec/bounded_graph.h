@@ -44,6 +44,9 @@ class BoundedGraph {
     ir::Value value;
     BoundedLayout layout;
     bool varies = false;
+    bool zero = false;  // whether all padding is 0
+    /// The result of the user's graph that has these elements; of a view of all elements, its base.
+    std::pair<const ir::Node*, size_t> source{};
   };
   /// An array that is padded before the program runs.
   struct Padded {
@@ -86,6 +89,7 @@ class BoundedGraph {
   const Result* Tensor(std::string_view name) const;
   int64_t Dim(int64_t dim, size_t rank) const;
 
+  void RewriteOnce(FindBoundedRule rule_of);
   void VisitLeaf();
   void Keep();
   bool ResultVaries(size_t result, size_t dim) const;
@@ -100,9 +104,11 @@ class BoundedGraph {
   ir::Value Count(const BoundedLayout& layout, const std::vector<bool>& dims);
   ir::Value Iota(int64_t size) const;
   ir::Value IsWithin(const BoundedDim& dim);
-  /// The array with its padding along these dimensions replaced.
+  /// The array with its padding along these dimensions replaced. What is asked for with 0 once has
+  /// 0 in its padding for all readers, so that it lies in memory once.
   ir::Value Masked(const Result& of, const c10::Scalar& by, const std::vector<bool>& dims);
   ir::Value Masked(const Result& of, const c10::Scalar& by);
+  ir::Value Where(const Result& of, const c10::Scalar& by, const std::vector<bool>& dims);
   void Set(size_t result, ir::Value value, BoundedLayout layout);
   /// Makes the node again and sets its results.
   void Emit(ir::Node::Operands operands, ir::Words words, const std::vector<BoundedLayout>& layouts,
@@ -119,6 +125,7 @@ class BoundedGraph {
   std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;    // by (first size, size)
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
+  std::map<std::pair<const ir::Node*, size_t>, c10::Scalar> zeroed_;  // sources that are asked for
   std::vector<Padded> padded_;
   std::vector<std::pair<const ir::Node*, const ir::Node*>> fills_;
   const ir::Node* node_ = nullptr;

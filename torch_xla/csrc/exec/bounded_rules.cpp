@@ -126,15 +126,16 @@ struct BoundedRules {
         std::any_of(all.begin() + 1, all.end(), [](const Factor& factor) { return factor.varies; });
     if (inner_varies) {
       // place = ((i0 * n1 + i1) * n2 + i2) …, with the sizes as arguments.
+      const auto number = bound < std::numeric_limits<int32_t>::max() ? c10::ScalarType::Int
+                                                                      : c10::ScalarType::Long;
       ir::Value place;
       for (size_t i = 0; i < all.size(); ++i) {
         std::vector<int64_t> sizes(all.size(), 1), ones(all.size(), 1);
         sizes[i] = all[i].bound;
-        ir::Value index = g.View(g.Iota(all[i].bound), sizes, ones);
+        ir::Value index = lazy::Cast(g.View(g.Iota(all[i].bound), sizes, ones), number);
         if (place) {
-          const ir::Value n = all[i].varies
-                                  ? g.SizeOfFactor(all[i])
-                                  : MakeConstant(all[i].size, c10::ScalarType::Long, false);
+          const ir::Value n = all[i].varies ? lazy::Cast(g.SizeOfFactor(all[i]), number)
+                                            : MakeConstant(all[i].size, number, false);
           const ir::Value one = MakeScalar(int64_t{1});
           place =
               g.Make(ir::ops::add_Tensor, {g.Make(ir::ops::mul_Tensor, {place, n}), index, one});
@@ -143,7 +144,9 @@ struct BoundedRules {
         }
         size *= all[i].size;
       }
-      drawn = g.Make(ir::ops::take, {drawn, g.View(place, {bound}, {1})});
+      ir::Words along;
+      ir::AttributeWriter(along).Int(0);
+      drawn = g.Make(ir::ops::index_select, {drawn, g.View(place, {bound}, {1})}, std::move(along));
     }
     g.Set(0, g.View(drawn, bounds, strides), layout);
   }
