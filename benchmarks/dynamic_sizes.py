@@ -1,7 +1,8 @@
-"""A training step in a bucket of XLA_DYNAMIC_SIZES against the static program of the bucket's bound.
+"""A training step in a bucket of XLA_DYNAMIC_SIZES against the static program of its bound.
 
-Both run in one process, in turns. The first size that is seen has a program of its own, so the bound comes first.
-With ``--cpu`` times are those of the process' threads, which other processes on the machine disturb less.
+Both run in one process, in turns. The first size that is seen has a program of its own, so the
+bound comes first. With ``--cpu`` times are those of the process' threads, which other processes on
+the machine disturb less.
 """
 
 import argparse

@@ -165,9 +165,9 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
         ),
         Variable(
             "XLA_DYNAMIC_BUCKETS",
-            "all|pow2",
-            "all",
-            "`pow2`: the buckets of `XLA_DYNAMIC_SIZES` are powers of two alone.",
+            "few|pow2|all",
+            "few",
+            "The buckets of `XLA_DYNAMIC_SIZES`: [dynamic_sizes.md](dynamic_sizes.md).",
         ),
         Variable(
             "XLA_REPLAY_CHECK",

@@ -75,6 +75,11 @@ CASES = {
     'gather': (lambda x, j: x.gather(1, j[..., None]), lambda b, t: (f(b, t, 1), i(t, b, t))),
     'index': (lambda x, j: (x[j], x[torch.tensor(-1, device=x.device), j % x.shape[1]]), lambda b, t: (f(b, t, D), i(b, t))),
     'cat': (lambda x, y: (torch.cat([x, y], -1), torch.stack([x, y]), torch.cat([x, y, x])), lambda b, t: (f(b, t, D), f(b, t, D))),
+    'behind': (lambda x, y: (torch.cat([x, y], 1), torch.cat([y, x, y[:, :1], x + 1], 1)), lambda b, t: (i(9, b, t, 2), i(9, b, 3, 2))),
+    'attention': (lambda x, y: tuple(F.scaled_dot_product_attention(x.detach()[:, None], y.detach()[:, None], y.detach()[:, None], **o)
+                                     for o in ({}, {'is_causal': True}, {'attn_mask': (x @ y.mT).detach()[:, None] > 0})),
+                  lambda b, t: (f(b, t, D), f(b, t, D))),
+    'index gradient': (lambda x, j: x[torch.arange(x.shape[0], device=x.device), j], lambda b, t: (f(b, t, D), i(t, b))),
     'losses': (lambda x, y: tuple(loss(x, y, reduction=r) for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss)
                                   for r in ('mean', 'sum', 'none')), lambda b, t: (f(b, t), f(b, t))),
     'cross entropy': (lambda x, y: tuple(F.cross_entropy(x, y, reduction=r, ignore_index=2) for r in ('mean', 'sum', 'none')),
@@ -119,6 +124,32 @@ def test_each_operator_is_right_with_poison_in_its_padding():
     split = out.index("missing")
     assert out[1:split] == []
     assert out[split + 1 :] == []
+
+
+RECURRENT = """
+for cell in (nn.LSTM, nn.GRU, nn.RNN):
+    torch.manual_seed(0)
+    ours = cell(4, 6, num_layers=2); theirs = copy.deepcopy(ours); ours.to(device)
+    before, good = count('DynamicSizes'), True
+    for t, b in [(5, 3), (7, 3), (9, 2), (18, 5), (6, 3), (4, 2)]:
+        torch.manual_seed(t)
+        x, h, c = torch.randn(t, b, 4), torch.randn(2, b, 6), torch.randn(2, b, 6)
+        results = []
+        for model, to in ((theirs, 'cpu'), (ours, device)):
+            xs, hs, cs = (a.clone().to(to).requires_grad_() for a in (x, h, c))
+            model.zero_grad()
+            out, last = model(xs, (hs, cs) if cell is nn.LSTM else hs)
+            last = torch.stack(last) if cell is nn.LSTM else last
+            (out.sin().sum() + (last * last).sum()).backward()
+            if to == device: torch_xla.sync()
+            results.append([out, last, xs.grad, hs.grad, *[p.grad for p in model.parameters()]])
+        good &= all(torch.allclose(w, g.cpu(), 1e-4, 1e-5) for w, g in zip(*results))
+    print(good, count('DynamicSizes') > before)
+"""
+
+
+def test_recurrent_layers_of_varying_times_and_samples():
+    assert run(RECURRENT) == ["True"] * 6
 
 
 def test_random_numbers_do_not_depend_on_the_bound():
@@ -166,6 +197,23 @@ words = lambda b, t: (torch.randint(0, 50, (b, t)), torch.randint(0, 5, (b,)))
 cnn = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5))
 images = lambda b: (torch.randn(b, 3, 8, 8), torch.randint(0, 5, (b,)))
 """
+
+
+def test_few_programs_for_many_sizes():
+    """57 lengths of a transformer, 20 sizes of a batch, and the short batch at an epoch's end."""
+    out = run(
+        """
+    random.seed(0)
+    train(Model, words, nn.CrossEntropyLoss(), [(4, n) for n in random.sample(range(8, 65), 57)])
+    train(cnn, images, nn.CrossEntropyLoss(), [(n,) for n in random.sample(range(2, 22), 20)])
+    train(cnn, images, nn.CrossEntropyLoss(), [(30,), (20,), (30,), (30,), (17,), (30,), (29,)])
+    """,
+        "1",
+        setup=TRAINING,
+    )
+    assert out[::3] == ["True"] * 3 and out[2::3] == ["0"] * 3
+    assert int(out[1]) <= 5 and int(out[4]) <= 4
+    assert int(out[7]) <= 1  # its sizes' bucket was compiled above
 
 
 @pytest.mark.parametrize("mode", ["poison", "1"])
@@ -216,6 +264,25 @@ print(count('PersistentCacheMiss'))
     first, second = (run(code, "1", env, TRAINING) for _ in range(2))
     assert first[0] == second[0] == "True"
     assert int(first[-1]) > 0 and second[-1] == "0"
+
+
+def test_generation_with_a_growing_cache(tmp_path):
+    code = """
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+    num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512)).eval()
+prompts = [torch.randint(3, 60, (1, n)) for n in (5, 9, 7)]
+options = dict(max_new_tokens=WORDS, do_sample=False, pad_token_id=0, eos_token_id=None)
+want = [model.generate(prompt, **options) for prompt in prompts]
+model.to(device); torch_xla.sync()
+before = count('UncachedCompile')
+same = all(torch.equal(model.generate(p.to(device), **options).cpu(), w) for p, w in zip(prompts, want))
+print(same, count('UncachedCompile') - before <= 8, count('PersistentCacheMiss'))
+"""
+    env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
+    assert run(code.replace("WORDS", "20"), "1", env)[:2] == ["True", "True"]
+    assert run(code.replace("WORDS", "20"), "1", env) == ["True", "True", "0"]
 
 
 def test_replay_beside_it():

@@ -49,7 +49,28 @@ struct Structure {
   VaryingSizes sizes;
   bool varies = false;
   int refusals = 0;
+  std::vector<ir::ShapeRef> last;  // inputs of the last graph
+  int growths = 0;                 // how many graphs in a row had inputs that grew by 1
 };
+
+/// Notes whether inputs grow by 1 from graph to graph.
+void NoteGrowth(Structure& structure, const Graph& graph) {
+  constexpr int kGrows = 2;
+  std::vector<ir::ShapeRef> now;
+  for (const DeviceDataPtr& data : graph.data) now.push_back(data->shape());
+  bool grew = false, other = now.size() != structure.last.size();
+  for (size_t i = 0; !other && i < now.size(); ++i) {
+    other = now[i]->rank() != structure.last[i]->rank();
+    for (size_t d = 0; !other && d < now[i]->rank(); ++d) {
+      const int64_t more = now[i]->dims[d] - structure.last[i]->dims[d];
+      grew |= more == 1;
+      other |= more != 0 && more != 1;
+    }
+  }
+  if (grew || other) structure.growths = grew && !other ? structure.growths + 1 : 0;
+  structure.sizes.grows |= structure.growths >= kGrows;
+  structure.last = std::move(now);
+}
 
 std::mutex structures_mutex;
 std::unordered_map<ir::Hash128, Structure, ir::Hash128Hasher>& Structures() {
@@ -90,6 +111,7 @@ std::optional<VaryingSizes> Learn(const Graph& graph) {
   const auto [it, is_new] = structures.try_emplace(hash);
   Structure& structure = it->second;
   VaryingSizes& sizes = structure.sizes;
+  NoteGrowth(structure, graph);
   if (is_new) {
     sizes.varies.resize(shapes.shapes.size());
     sizes.first = std::move(shapes.shapes);

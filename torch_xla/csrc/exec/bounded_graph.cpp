@@ -241,7 +241,7 @@ void BoundedGraph::VisitLeaf() {
     if (!ResultVaries(0, d)) continue;
     const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
     if (size < 2) throw SizesRefused{"a size is " + std::to_string(size)};
-    layout[d] = {{size, BucketOf(size), first, true}};
+    layout[d] = {{size, BucketOf(size, varying_.grows), first, true}};
     made_.emplace(std::pair(first, size), layout[d]);
   }
   if (!Varies(layout)) {

@@ -29,6 +29,7 @@ ResultShapes ShapesOf(const Graph& graph);
 struct VaryingSizes {
   std::vector<ir::ShapeRef> first;  // results of the first graph
   std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
+  bool grows = false;               // whether inputs grow from graph to graph, as a cache does
 };
 
 class BoundedGraph;

@@ -157,13 +157,19 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
   return result;
 }
 
-int64_t BucketOf(int64_t size) {
-  static const char* given = std::getenv("XLA_DYNAMIC_BUCKETS");
-  static const bool powers = given && std::string(given) == "pow2";
-  int64_t bound = 4;
+int64_t BucketOf(int64_t size, bool grows) {
+  static const std::string given = [] {
+    const char* text = std::getenv("XLA_DYNAMIC_BUCKETS");
+    return std::string(text ? text : "");
+  }();
+  // Between small sizes there is less to lose by padding than by a program.
+  const bool few = given != "all" && given != "pow2";
+  int64_t bound = grows ? 64 : 4;
+  while (grows && bound < size) bound *= 4;
   while (bound < size) {
-    if (!powers && bound + bound / 2 >= size) return bound + bound / 2;
-    bound *= 2;
+    const bool halves = given == "all" || (few && bound >= 32);
+    if (halves && bound + bound / 2 >= size) return bound + bound / 2;
+    bound *= few && bound == 4 ? 4 : 2;
   }
   return bound;
 }

@@ -57,8 +57,9 @@ struct BoundedView {
 BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const BoundedLayout& made,
                    c10::ArrayRef<bool> varies, c10::IntArrayRef first);
 
-/// The least of 4, 6, 8, 12, 16, 24, 32, … that is not below `size`; with XLA_DYNAMIC_BUCKETS=pow2
-/// the least power of two from 4 on.
-int64_t BucketOf(int64_t size);
+/// The least of 4, 16, 32, 48, 64, 96, 128, 192, … that is not below `size`. With
+/// XLA_DYNAMIC_BUCKETS=pow2 the least power of two from 4 on, with `all` also of 1.5 times them. Of
+/// a size that grows the least of 64, 256, 1024, …
+int64_t BucketOf(int64_t size, bool grows);
 
 }  // namespace torch_xla::lazy

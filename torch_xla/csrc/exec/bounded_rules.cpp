@@ -313,6 +313,55 @@ struct BoundedRules {
     g.Emit(std::move(operands), g.node_->attributes(), {layout});
   }
 
+  /// Attention without dropout; its gradient has no rule.
+  static void Attention(G& g) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const Result &query = g.In(0), &key = g.In(1), &value = g.In(2);
+    for (size_t i = 0; i < 3; ++i) {
+      if (g.In(i).layout.size() != 4) Refuse("it has no heads");
+      RequireFixed(g.In(i).layout[1], "the number of heads varies");
+      RequireFixed(g.In(i).layout[3], "the width of heads varies");
+      if (!Same(g.In(i).layout[0], query.layout[0]))
+        Refuse("its operands have different sizes that vary");
+    }
+    const BoundedDim rows = query.layout[2], columns = key.layout[2];
+    if (!Same(value.layout[2], columns)) Refuse("its operands have different sizes that vary");
+    ir::Node::Operands operands = g.Values();
+    ir::Words words = g.node_->attributes();
+    const G::Argument& given = g.Named("attn_mask");
+    if (const Result* mask = g.Tensor("attn_mask")) {
+      const BoundedLayout& in = mask->layout;
+      const BoundedLayout whole{query.layout[0], query.layout[1], rows, columns};
+      for (size_t d = 0; d < in.size(); ++d) {
+        const BoundedDim& of = whole.at(whole.size() - in.size() + d);
+        if (!Same(in[d], of) && (SizeOf(in[d]) != 1 || (d + 1 == in.size() && Varies(columns))))
+          Refuse("its mask has another varying size");
+      }
+      const bool is_bool = mask->value.shape()->dtype == c10::ScalarType::Bool;
+      operands[given.operand] =
+          g.Masked(*mask, is_bool ? c10::Scalar(int64_t{0}) : c10::Scalar(-infinity),
+                   Only(in.size(), static_cast<int64_t>(in.size()) - 1));
+    } else if (g.Int("is_causal") != 0) {
+      // A row that counts sees no column after it.
+      if (!Same(rows, columns)) Refuse("a causal mask of different sizes has no rule");
+    } else if (Varies(columns)) {
+      const c10::ScalarType dtype = query.value.shape()->dtype;
+      const ir::Value mask =
+          g.Make(ir::ops::where_self,
+                 {g.View(g.IsWithin(columns), {1, 1, 1, BoundOf(columns)}, {1, 1, 1, 1}),
+                  MakeConstant(0.0, dtype, false), MakeConstant(-infinity, dtype, false)});
+      operands.push_back(mask);
+      words[given.word - 1] = 1;
+    }
+    operands[1] = g.Masked(key, 0.0, Only(4, 2));
+    operands[2] = g.Masked(value, 0.0, Only(4, 2));
+    std::vector<BoundedLayout> layouts{query.layout};
+    layouts[0][3] = value.layout[3];
+    for (size_t i = 1; i < g.node_->num_outputs(); ++i)
+      layouts.push_back({query.layout[0], query.layout[1], rows});
+    g.Emit(std::move(operands), std::move(words), layouts);
+  }
+
   // ---- Normalization -------------------------------------------------------------------------
 
   static void LayerNorm(G& g) {
@@ -504,15 +553,15 @@ struct BoundedRules {
     g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {index.layout});
   }
 
-  /// x[i, j, …] with indices of integers for the first dimensions.
-  static void Index(G& g) {
+  /// The indices of integers for the first dimensions of `self`, without padding, and the layout of
+  /// what they select.
+  static std::pair<ir::Node::Operands, BoundedLayout> Indices(G& g, const Result& self) {
     const G::Argument& list = g.Named("indices");
-    const Result& self = g.In(0);
     if (!std::ranges::all_of(list.present, [](bool given) { return given; }))
       Refuse("indices of inner dimensions have no rule");
     BoundedLayout layout;
     for (size_t i = 0; i < list.operands; ++i) layout = Broadcast(layout, g.In(1 + i).layout);
-    ir::Node::Operands operands{self.value};
+    ir::Node::Operands operands;
     for (size_t i = 0; i < list.operands; ++i) {
       const Result& index = g.In(1 + i);
       if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("a mask has no rule");
@@ -530,7 +579,26 @@ struct BoundedRules {
       operands.push_back(g.Masked({value, index.layout, index.varies}, int64_t{0}));
     }
     for (size_t d = list.operands; d < self.layout.size(); ++d) layout.push_back(self.layout[d]);
+    return {std::move(operands), std::move(layout)};
+  }
+
+  /// x[i, j, …] with indices of integers for the first dimensions.
+  static void Index(G& g) {
+    auto [operands, layout] = Indices(g, g.In(0));
+    operands.insert(operands.begin(), g.In(0).value);
     g.Emit(std::move(operands), g.node_->attributes(), {layout});
+  }
+
+  /// Its gradient adds; padding adds 0.
+  static void IndexPut(G& g) {
+    if (g.Int("accumulate") == 0) Refuse("what padding writes has no rule");
+    const Result &self = g.In(0), &values = *g.Tensor("values");
+    auto [operands, layout] = Indices(g, self);
+    if (!c10::isFloatingType(self.value.shape()->dtype)) Refuse("its dtype has no rule");
+    RequireSame(values.layout, layout);
+    operands.insert(operands.begin(), self.value);
+    operands.push_back(g.Masked(values, 0.0));
+    g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
   }
 
   /// The gradient of x[…, index, …] and of a slice.
@@ -568,13 +636,65 @@ struct BoundedRules {
            std::move(words), {made});
   }
 
+  /// Arrays of several sizes behind each other, as a cache and its newest words: an element of a
+  /// later array moves down by the padding before it.
+  static void Behind(G& g, size_t dim, BoundedLayout layout) {
+    if (!g.ResultVaries(0, dim)) Refuse("arrays of varying sizes are put behind each other");
+    const auto number = [](int64_t value) {
+      return MakeScalarParameter(value, c10::ScalarType::Long, false);
+    };
+    int64_t bounds = 0;
+    for (size_t i : Parts(g)) {
+      const BoundedDim& in = g.In(i).layout[dim];
+      if (Varies(in) && in.size() > 1) Refuse("arrays of several sizes are put behind each other");
+      bounds += BoundOf(in);
+    }
+    BoundedDim made = g.Made(0, dim);
+    if (!Varies(made)) {
+      const int64_t size = g.node_->shape()->dims[dim];
+      made = {{size, bounds, g.varying_.first[g.shapes_.begin[g.position_]]->dims[dim], true}};
+    }
+    if (made.size() > 1) Refuse("arrays of several sizes are put behind each other");
+    layout[dim] = made;
+    const ir::Value place = g.Iota(BoundOf(made));
+    ir::Value index = place;
+    int64_t size = 0, bound = 0;
+    for (size_t i : Parts(g)) {
+      const BoundedDim& in = g.In(i).layout[dim];
+      if (bound > 0) {
+        const ir::Value moved =
+            g.Make(ir::ops::add_Tensor, {place, number(bound - size), MakeScalar(int64_t{1})});
+        index = g.Make(ir::ops::where_self,
+                       {g.Make(ir::ops::lt_Tensor, {place, number(size)}), index, moved});
+      }
+      size += SizeOf(in), bound += BoundOf(in);
+    }
+    const ir::Value last = MakeConstant(bounds - 1, c10::ScalarType::Long, false);
+    index = g.Make(ir::ops::minimum, {index, last});
+    const ir::Value all = g.Make(ir::ops::cat, g.Values(), g.node_->attributes());
+    ir::Words words;
+    ir::AttributeWriter(words).Int(static_cast<int64_t>(dim));
+    g.Set(0, g.Make(ir::ops::index_select, {all, index}, std::move(words)), layout);
+  }
+
+  /// The operands of a concatenation but for empty ones of one dimension, which fit everywhere.
+  static std::vector<size_t> Parts(const G& g) {
+    std::vector<size_t> parts;
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      const BoundedLayout& in = g.In(i).layout;
+      if (in.size() != 1 || SizeOf(in[0]) != 0 || g.node_->shape()->rank() == 1) parts.push_back(i);
+    }
+    return parts;
+  }
+
   static void Concatenate(G& g) {
-    BoundedLayout layout = g.In(0).layout;
+    const std::vector<size_t> parts = Parts(g);
+    BoundedLayout layout = g.In(parts.at(0)).layout;
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
     const BoundedDim one = layout.at(dim);
     int64_t size = 0;
     bool equal = true, varies = false;
-    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+    for (size_t i : parts) {
       const BoundedLayout& in = g.In(i).layout;
       if (in.size() != layout.size()) Refuse("it has an operand of another rank");
       for (size_t d = 0; d < in.size(); ++d) {
@@ -585,8 +705,8 @@ struct BoundedRules {
       equal &= Same(in[dim], one);
       size += SizeOf(in[dim]);
     }
-    if (varies && !equal) Refuse("arrays of varying sizes are put behind each other");
-    layout[dim] = FixedDim(varies ? static_cast<int64_t>(g.node_->operands().size()) : size);
+    if (varies && !equal) return Behind(g, dim, std::move(layout));
+    layout[dim] = FixedDim(varies ? static_cast<int64_t>(parts.size()) : size);
     if (varies) {
       for (const Factor& factor : one) AddFactor(layout[dim], factor);
     }
@@ -676,6 +796,85 @@ struct BoundedRules {
           lazy::Cast(g.Make(ir::ops::div_Tensor, {sum, g.Count(layout, Dims(layout.size(), true))}),
                      dtype),
           {});
+  }
+
+  // ---- Recurrent layers ----------------------------------------------------------------------
+
+  /// The array with `gate` in the second quarter or third of padded times and `other` elsewhere.
+  static ir::Value GatesAfterEnd(G& g, const Result& gates, int64_t hidden, double gate,
+                                 double other) {
+    if (gates.value.shape()->dtype != c10::ScalarType::Float)
+      Refuse("recurrent layers in another dtype have no rule");
+    const auto number = [](const c10::Scalar& value, c10::ScalarType dtype) {
+      return MakeConstant(value, dtype, false);
+    };
+    const int64_t all = SizeOf(gates.layout[2]);
+    const ir::Value place = g.Iota(all);
+    const ir::Value second =
+        g.Make(ir::ops::logical_and,
+               {g.Make(ir::ops::ge_Tensor, {place, number(hidden, c10::ScalarType::Long)}),
+                g.Make(ir::ops::lt_Tensor, {place, number(2 * hidden, c10::ScalarType::Long)})});
+    const ir::Value padding = g.Make(
+        ir::ops::where_self,
+        {second, number(gate, c10::ScalarType::Float), number(other, c10::ScalarType::Float)});
+    const BoundedDim& time = gates.layout[0];
+    const ir::Value within = g.View(g.IsWithin(time), {BoundOf(time), 1, 1}, {1, 1, 1});
+    return g.Make(ir::ops::where_self,
+                  {within, gates.value, g.View(padding, {1, 1, all}, {1, 1, 1})});
+  }
+
+  static constexpr int64_t kLstmCell = 0, kGruCell = 1;
+
+  /// Samples do not touch each other. Gates of padded times keep the state of the last time.
+  static void RecurrentLayer(G& g) {
+    const bool backward = g.Has("grad");
+    const size_t first = g.Named(backward ? "grad" : "gates").operand;
+    const Result& in = g.In(first);
+    const BoundedDim time = in.layout.at(0), samples = in.layout.at(1);
+    RequireFixed(in.layout[2], "the number of features varies");
+    const int64_t kind = g.Int("kind");
+    ir::Node::Operands operands = g.Values();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const BoundedLayout& layout = g.In(i).layout;
+      const bool is_weight =
+          i == g.Named("weight").operand || (!backward && i == g.Named("bias").operand);
+      if (is_weight) {
+        RequireFixed(layout, "weights vary");
+      } else if (layout.size() == 3) {
+        RequireSame({layout[0], layout[1]}, {time, samples});
+      } else if (!Same(layout.at(0), samples)) {
+        Refuse("its operands have different sizes that vary");
+      }
+    }
+    if (Varies(time)) {
+      if (g.Int("reverse") != 0) Refuse("it goes backwards along a varying size");
+      if (time.size() > 1) Refuse("it goes along several sizes");
+      const bool has_gate = kind == kLstmCell || kind == kGruCell;
+      const int64_t hidden = g.In(g.Named("hidden").operand).value.shape()->dims[1];
+      if (!backward && has_gate)
+        operands[first] = GatesAfterEnd(g, in, hidden, /*gate=*/1e9, /*other=*/-1e9);
+      for (size_t i = 0; backward && i < operands.size(); ++i) {
+        if (g.In(i).layout.size() == 3) operands[i] = g.Masked(g.In(i), 0.0, Only(3, 0));
+      }
+      if (backward && has_gate) {
+        const size_t kept = g.Named("states").operand + 1;
+        operands[kept] = GatesAfterEnd(g, g.In(kept), hidden, /*gate=*/1, /*other=*/0);
+      }
+    }
+    ir::OutputShapes shapes;
+    std::vector<BoundedLayout> layouts;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      const ir::ShapeRef shape = g.node_->shape(i);
+      if (!shape) Refuse("a result is missing");
+      layouts.push_back(shape->rank() == 3 ? BoundedLayout{time, samples, FixedDim(shape->dims[2])}
+                                           : BoundedLayout{samples, FixedDim(shape->dims.at(1))});
+      shapes.shapes.push_back(ir::GetShape(shape->dtype, BoundsOf(layouts.back())));
+    }
+    const ir::NodePtr node = MakeOpNode(&g.node_->op(), std::move(operands), g.node_->attributes(),
+                                        [&] { return shapes; });
+    node->set_location(g.node_->location());
+    for (size_t i = 0; i < layouts.size(); ++i)
+      g.Set(i, {node, static_cast<uint32_t>(i)}, layouts[i]);
   }
 
   // ---- Images --------------------------------------------------------------------------------
@@ -770,6 +969,7 @@ const Rules& AllRules() {
       {"aten::bmm", &R::Product},
       {"aten::addmm", &R::Product},
       {"aten::baddbmm", &R::Product},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", &R::Attention},
       {"aten::native_layer_norm", &R::LayerNorm},
       {"aten::native_layer_norm_backward", &R::LayerNormBackward},
       {"xla::batch_norm", &R::BatchNorm},
@@ -779,6 +979,7 @@ const Rules& AllRules() {
       {"aten::embedding_dense_backward", &R::EmbeddingBackward},
       {"aten::gather", &R::Gather},
       {"aten::index", &R::Index},
+      {"aten::index_put", &R::IndexPut},
       {"aten::select_backward", &R::PartBackward},
       {"aten::slice_backward", &R::PartBackward},
       {"aten::cat", &R::Concatenate},
@@ -792,6 +993,8 @@ const Rules& AllRules() {
       {"aten::smooth_l1_loss_backward", &R::PairLoss},
       {"aten::huber_loss", &R::PairLoss},
       {"aten::huber_loss_backward", &R::PairLoss},
+      {"xla::recurrent", &R::RecurrentLayer},
+      {"xla::recurrent_backward", &R::RecurrentLayer},
       {"aten::convolution", &R::Convolution},
       {"aten::convolution_backward", &R::ConvolutionBackward},
       {"aten::max_pool2d_with_indices", &R::EachImage<2>},
