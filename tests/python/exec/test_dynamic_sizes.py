@@ -61,12 +61,14 @@ CASES = {
     'cumsum': (lambda x: (x.cumsum(1), x.cumsum(0)), lambda b, t: (f(b, t, D),)),
     'products': (lambda x, y: (x @ y.mT, (x.mT @ y)), lambda b, t: (f(b, t, D), f(b, t, D))),
     'linear': (lambda x, w=w: (x @ w.to(x.device), x.reshape(-1, D).T @ x.reshape(-1, D)), lambda b, t: (f(b, t, D),)),
+    'indices': (lambda x: (x[:, -1], x[-1], x[:, x.shape[1] - 2] + x[:, 1], x[-1, -2], x.mT[..., -1]), lambda b, t: (f(b, t, D),)),
     'views': (lambda x: (x.permute(2, 0, 1).contiguous() + 1, x.view(x.shape[0], -1, 2, 4).transpose(1, 2) * 2,
                          x[:, :3] * 2, x[:, 1:] + x[:, :-1], x[:, -1] * 2, x.flatten(0, 1) + 1, x[..., 2:5] * 2),
               lambda b, t: (f(b, t, D),)),
     'expand': (lambda x: x[:, None].expand(-1, 3, -1, -1) * 2, lambda b, t: (f(b, t, D),)),
     'arange': (lambda x: x + torch.arange(x.shape[1], device=x.device)[:, None] + torch.ones(x.shape[0], 1, 1, device=x.device),
                lambda b, t: (f(b, t, D),)),
+    'flip': (lambda x: (x.flip(0), x.flip(1, 2), x.flip(-1)), lambda b, t: (f(b, t, D),)),
     'triangle': (lambda x: (x @ x.mT).tril() + torch.ones(x.shape[1], x.shape[1], device=x.device).triu(1),
                  lambda b, t: (f(b, t, D),)),
     'layer norm': (lambda x: F.layer_norm(x, (D,)), lambda b, t: (f(b, t, D),)),
@@ -113,7 +115,7 @@ def test_each_operator_is_right_with_poison_in_its_padding():
                 g_ = g_.cpu()
                 if g_.shape != w_.shape or not torch.allclose(g_.double(), w_.double(), 1e-4, 1e-4, equal_nan=True):
                     bad.append(f'{name}/{b}x{t}/{k}')
-        if count('DynamicSizes') > before:
+        if count('DynamicSizes') >= before + 4:
             bounded.append(name)
     missing = [name.replace(' ', '_') for name in CASES if name not in bounded]
     print('bad', *[x.replace(' ', '_') for x in bad])
@@ -278,7 +280,7 @@ want = [model.generate(prompt, **options) for prompt in prompts]
 model.to(device); torch_xla.sync()
 before = count('UncachedCompile')
 same = all(torch.equal(model.generate(p.to(device), **options).cpu(), w) for p, w in zip(prompts, want))
-print(same, count('UncachedCompile') - before <= 8, count('PersistentCacheMiss'))
+print(same, count('UncachedCompile') - before <= 12, count('PersistentCacheMiss'))
 """
     env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
     assert run(code.replace("WORDS", "20"), "1", env)[:2] == ["True", "True"]

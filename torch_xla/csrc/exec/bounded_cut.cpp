@@ -25,7 +25,7 @@ namespace torch_xla::lazy {
 namespace {
 
 /// Smaller graphs are compiled faster than sizes are found out. With poison all graphs are bounded.
-constexpr size_t kFewestNodes = 16;
+constexpr size_t kFewestNodes = 8;
 /// Above this number all structures are forgotten; at worst a program more is compiled for each.
 constexpr size_t kMaxStructures = 1 << 10;
 /// A structure that was refused this often is not tried again.
@@ -51,11 +51,12 @@ struct Structure {
   int refusals = 0;
   std::vector<ir::ShapeRef> last;  // inputs of the last graph
   int growths = 0;                 // how many graphs in a row had inputs that grew by 1
+  bool always_grows = false;       // whether these were many once
 };
 
 /// Notes whether inputs grow by 1 from graph to graph.
 void NoteGrowth(Structure& structure, const Graph& graph) {
-  constexpr int kGrows = 2;
+  constexpr int kAlways = 3;
   std::vector<ir::ShapeRef> now;
   for (const DeviceDataPtr& data : graph.data) now.push_back(data->shape());
   bool grew = false, other = now.size() != structure.last.size();
@@ -68,7 +69,8 @@ void NoteGrowth(Structure& structure, const Graph& graph) {
     }
   }
   if (grew || other) structure.growths = grew && !other ? structure.growths + 1 : 0;
-  structure.sizes.grows |= structure.growths >= kGrows;
+  structure.always_grows |= structure.growths >= kAlways;
+  structure.sizes.grows = structure.always_grows || structure.growths > 0;
   structure.last = std::move(now);
 }
 

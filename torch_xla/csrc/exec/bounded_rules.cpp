@@ -67,6 +67,56 @@ struct BoundedRules {
 
   // ---- Views ---------------------------------------------------------------------------------
 
+  /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
+  /// returns true. The index is a number of the program, since it differs from size to size.
+  static bool TakeIndex(G& g, Result& base, StridedView& view) {
+    BoundedDim all;
+    for (const BoundedDim& dim : base.layout) {
+      for (const Factor& factor : dim) AddFactor(all, factor);
+    }
+    int64_t stride = 1;
+    for (size_t k = all.size(); k-- > 0; stride *= all[k].size) {
+      const Factor factor = all[k];
+      const int64_t outer = stride * factor.size, index = view.offset / stride % factor.size;
+      if (!factor.varies || index == 0) {
+        if (k == 0) return false;
+        continue;
+      }
+      const bool is_taken = [&] {
+        for (size_t d = 0; d < view.sizes.size(); ++d) {
+          const int64_t step = view.strides[d];
+          if (view.sizes[d] == 1 || step == 0) continue;
+          // Goes along this factor, or through it.
+          if (step < outer && (step >= stride || step * view.sizes[d] > stride)) return true;
+          if (step >= outer && step % factor.size != 0) return true;
+        }
+        return false;
+      }();
+      if (is_taken) {
+        if (k == 0) return false;
+        continue;
+      }
+      for (size_t d = 0; d < view.sizes.size(); ++d) {
+        if (view.sizes[d] != 1 && view.strides[d] >= outer) view.strides[d] /= factor.size;
+      }
+      view.offset = view.offset / outer * stride + view.offset % stride;
+      std::vector<int64_t> bounds(all.size()), strides(all.size(), 1);
+      for (size_t i = 0; i < all.size(); ++i) bounds[i] = all[i].bound;
+      for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * bounds[i];
+      ir::Words words;
+      ir::AttributeWriter(words).Int(static_cast<int64_t>(k));
+      const ir::Value place = MakeScalarParameter(index, c10::ScalarType::Long, false);
+      base.value =
+          g.Make(ir::ops::index_select,
+                 {g.View(base.value, bounds, strides), g.View(place, {1}, {1})}, std::move(words));
+      base.layout.clear();
+      for (size_t i = 0; i < all.size(); ++i)
+        base.layout.push_back(i == k ? BoundedDim{} : BoundedDim{all[i]});
+      return true;
+    }
+    return false;
+  }
+
   static void AsStrided(G& g) {
     const auto sizes = g.Ints("size"), strides = g.Ints("stride");
     c10::SmallVector<bool, 8> varies;
@@ -76,15 +126,18 @@ struct BoundedRules {
       varies.push_back(g.ResultVaries(0, d));
       first.push_back(shape->dims[d]);
     }
-    BoundedView view = ViewOf(g.In(0).layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")},
-                              g.MadeLayout(0), varies, first);
+    StridedView exact{sizes.vec(), strides.vec(), g.Int("storage_offset")};
+    Result base = g.In(0);
+    while (TakeIndex(g, base, exact)) {
+    }
+    BoundedView view = ViewOf(base.layout, exact, g.MadeLayout(0), varies, first);
     ir::Words words = g.node_->attributes();
     for (size_t d = 0; d < sizes.size(); ++d) {
       words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
       words[g.Named("stride").word + d] = static_cast<uint64_t>(view.view.strides[d]);
     }
     words[g.Named("storage_offset").word] = static_cast<uint64_t>(view.view.offset);
-    g.EmitShaped(g.Values(), std::move(words), view.layout);
+    g.EmitShaped({base.value}, std::move(words), view.layout);
   }
 
   static void ExpandNode(G& g) {
@@ -582,6 +635,63 @@ struct BoundedRules {
     return {std::move(operands), std::move(layout)};
   }
 
+  /// Padding of an index writes into padding; where it would not, it adds 0.
+  template <bool adds>
+  static void Scatter(G& g) {
+    if (g.Has("reduce")) Refuse("it has no rule with a reduction");
+    const size_t at = g.Named("index").operand;
+    const Result &self = g.In(0), &index = g.In(at);
+    if (self.layout.size() != index.layout.size() || self.layout.empty())
+      Refuse("a scatter of a number has no rule");
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
+    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
+    if (!adds && Varies(index.layout[dim])) Refuse("what padding writes has no rule");
+    for (size_t d = 0; d < self.layout.size(); ++d) {
+      const bool fixed = !Varies(self.layout[d]) && !Varies(index.layout[d]);
+      if (d != dim && !fixed && !Same(self.layout[d], index.layout[d]))
+        Refuse("its operands have different sizes that vary");
+    }
+    ir::Node::Operands operands = g.Values();
+    operands[at] = g.Masked(index, int64_t{0});
+    if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
+      RequireSame(source->layout, index.layout);
+      const bool is_float = c10::isFloatingType(source->value.shape()->dtype);
+      if (adds && !is_float) Refuse("its dtype has no rule");
+      if (adds) operands[g.Named("src").operand] = g.Masked(*source, 0.0);
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
+  }
+
+  static void Flip(G& g) {
+    const Result& in = g.In(0);
+    ir::Value value = in.value;
+    std::vector<int64_t> fixed;
+    for (int64_t given : g.Ints("dims")) {
+      const auto dim = static_cast<size_t>(g.Dim(given, in.layout.size()));
+      if (!Varies(in.layout[dim])) {
+        fixed.push_back(given);
+        continue;
+      }
+      if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
+      const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
+      const ir::Value last =
+          MakeScalarParameter(SizeOf(in.layout[dim]) - 1, c10::ScalarType::Long, false);
+      const ir::Value place = g.Make(
+          ir::ops::maximum, {g.Make(ir::ops::sub_Tensor, {last, g.Iota(BoundOf(in.layout[dim])),
+                                                          MakeScalar(int64_t{1})}),
+                             zero});
+      ir::Words along;
+      ir::AttributeWriter(along).Int(static_cast<int64_t>(dim));
+      value = g.Make(ir::ops::index_select, {value, place}, std::move(along));
+    }
+    if (!fixed.empty()) {
+      ir::Words rest;
+      ir::AttributeWriter(rest).IntList(fixed);
+      value = g.Make(ir::ops::flip, {value}, std::move(rest));
+    }
+    g.Set(0, value, in.layout);
+  }
+
   /// x[i, j, …] with indices of integers for the first dimensions.
   static void Index(G& g) {
     auto [operands, layout] = Indices(g, g.In(0));
@@ -618,9 +728,28 @@ struct BoundedRules {
     const int64_t size = SizeOf(made[dim]);
     if (made[dim].size() > 1) Refuse("it takes apart several sizes");
     if (!slices) {
-      if (const int64_t index = g.Int("index"); index < 0)
-        words[g.Named("index").word] = static_cast<uint64_t>(index + size);
-      g.Emit(g.Values(), std::move(words), {made});
+      const int64_t index = g.Int("index");
+      if (!Varies(made[dim])) {
+        g.Emit(g.Values(), std::move(words), {made});
+        return;
+      }
+      // The index is a number of the program, since it may differ from size to size.
+      std::vector<int64_t> sizes(made.size(), 1), ones(made.size(), 1), strides(made.size(), 1);
+      sizes[dim] = BoundOf(made[dim]);
+      const ir::Value place =
+          MakeScalarParameter(index < 0 ? index + size : index, c10::ScalarType::Long, false);
+      const ir::Value is_there =
+          g.View(g.Make(ir::ops::eq_Tensor, {g.Iota(sizes[dim]), place}), sizes, ones);
+      std::vector<int64_t> bounds = BoundsOf(made);
+      const std::vector<int64_t> whole = bounds;
+      bounds[dim] = 1;
+      for (size_t d = made.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
+      g.Set(
+          0,
+          Expand(g.Make(ir::ops::where_self, {is_there, g.View(grad.value, bounds, strides),
+                                              MakeConstant(0.0, grad.value.shape()->dtype, false)}),
+                 whole),
+          made);
       return;
     }
     if (g.Int("step") != 1) Refuse("a slice with steps has no rule");
@@ -980,6 +1109,9 @@ const Rules& AllRules() {
       {"aten::gather", &R::Gather},
       {"aten::index", &R::Index},
       {"aten::index_put", &R::IndexPut},
+      {"aten::scatter", &R::Scatter<false>},
+      {"aten::scatter_add", &R::Scatter<true>},
+      {"aten::flip", &R::Flip},
       {"aten::select_backward", &R::PartBackward},
       {"aten::slice_backward", &R::PartBackward},
       {"aten::cat", &R::Concatenate},
