@@ -247,6 +247,29 @@ def test_sizes_that_cannot_be_bounded_have_programs_of_their_own():
     assert out[0] == "True" and out[3:] == ["True"] * 5
 
 
+def test_a_size_is_rewritten_once_and_numbers_stay_numbers():
+    """The binding of a size takes the step's own numbers: a learning rate, a seed, a filled array."""
+    out = run(
+        """
+    layer = nn.Linear(8, 8).to(device)
+    w, b = layer.weight.detach().cpu(), layer.bias.detach().cpu()
+    good = True
+    for k in range(24):
+        n = (5, 7, 6, 9)[k % 4]
+        torch.manual_seed(k); x = torch.randn(n, 8)
+        y = x.to(device)
+        with torch.no_grad():
+            z = layer(y * (k + 0.25)).relu() + torch.full((n, 1), k / 7, device=device)
+            z = F.dropout(z, 0.5) * 0 + z.softmax(0) ** 1.5 + torch.ones_like(z) * k
+        torch_xla.sync()
+        want = F.linear(x * (k + 0.25), w, b).relu() + k / 7
+        good &= torch.allclose(z.cpu(), want.softmax(0) ** 1.5 + k, 1e-4, 1e-5)
+    print(good, count('DynamicSizes') >= 15, count('DynamicSizesBound') <= 12)
+    """
+    )
+    assert out == ["True"] * 3
+
+
 def test_off_by_default():
     out = run(
         "train(cnn, images, nn.CrossEntropyLoss(), [(4,), (5,)])\nprint(count('DynamicSizes'))",

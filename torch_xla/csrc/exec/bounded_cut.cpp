@@ -222,6 +222,8 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
 }
 
 void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded) {
+  static auto& bindings_made = *new debug::Counter("DynamicSizesBound");
+  bindings_made.Add();
   const Bound bound{
       std::make_shared<const Binding>(cut, *bounded.rewritten, bounded.cut, &PaddingOf), program};
   {

@@ -24,8 +24,8 @@ struct BoundedCut {
 /// of the cut. Counter DynamicSizesRefused.
 std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases);
 
-/// Keeps how cuts of this key run as `program`, and makes `cut` one. Throws if it cannot. Counter
-/// DynamicSizes.
+/// Keeps how cuts of this key run as `program`, and makes `cut` one. Throws if it cannot. Counters
+/// DynamicSizes and DynamicSizesBound.
 void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded);
 
 /// How this cut runs as a program that was made before; no rewriting is needed.

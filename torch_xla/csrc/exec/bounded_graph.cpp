@@ -103,6 +103,13 @@ std::string BoundedGraph::Description() const {
       }
     }
   }
+  int64_t exact = 0, bounded = 0;
+  for (const Padded& padded : padded_) {
+    exact += padded.exact->shape()->numel;
+    bounded += padded.bounded->shape()->numel;
+  }
+  if (bounded > 0)
+    text += "; " + std::to_string(100 - 100 * exact / bounded) + " % of the inputs is padding";
   return text;
 }
 
