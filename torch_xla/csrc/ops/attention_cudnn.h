@@ -1,5 +1,5 @@
-// Attention of cuDNN's flash kernel: custom calls that XLA's CUDA plugin knows itself. It keeps no
-// scores of all queries with all keys. Table lowering/kernel_table.inc says where.
+// Attention by cuDNN's flash kernel, a custom call that XLA's CUDA plugin knows. It stores no
+// scores of all queries and keys. lowering/kernel_table.inc says when it is used.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::lowering {
 
-/// Minor to major, of [N, heads, length, width]: by lengths before heads, as the products that make
-/// these arrays and take them have it, so that none is copied.
+/// The layout, minor to major, of [N, heads, length, width]: lengths are outside of heads. The
+/// products that write and read these arrays have the same layout, so none is copied.
 inline const Dims& HeadsInside() {
   static const Dims layout{3, 1, 2, 0};
   return layout;
@@ -21,10 +21,10 @@ struct AttentionCall {
   std::optional<double> scale;
 };
 
-/// Whether the devices are GPUs that have it: of compute capability 8.0 or more.
+/// Whether the devices are GPUs with the kernel: compute capability 8.0 or higher.
 bool HasCudnnAttention();
 
-/// Whether it takes so many queries and keys of such a width: half types alone.
+/// Whether the kernel supports this many queries and keys of this width and (half) type.
 struct AttentionShape {
   stablehlo::ElementType element;
   int64_t queries, keys, width;
@@ -36,13 +36,13 @@ bool FitsCudnnAttention(const AttentionShape& shape, bool is_causal);
 /// the batch and of the heads.
 bool PartitionsCudnnAttention();
 
-/// (query, key, value, mask if there is one) -> output, logsumexp in float; each [N, heads, length,
-/// width], the logsumexp [N, heads, length]. A query that may attend to nothing gets zeros, as its
-/// gradients do.
+/// (query, key, value, optional mask) -> (output, logsumexp). Arrays are [N, heads, length, width];
+/// logsumexp is [N, heads, length] in float. The output of a query that may attend to no key is
+/// zero, and so are its gradients.
 std::vector<Value> CallCudnnAttention(const std::vector<Value>& operands,
                                       const AttentionCall& call);
-/// (output's gradient, query, key, value, output, logsumexp, mask if there is one) -> gradients of
-/// query, key and value.
+/// (gradient of output, query, key, value, output, logsumexp, optional mask) -> gradients of query,
+/// key and value.
 std::vector<Value> CallCudnnAttentionBackward(const std::vector<Value>& operands,
                                               const AttentionCall& call);
 

@@ -1,4 +1,4 @@
-// Reading and writing where an index tensor says: what all ops that take one are made of.
+// Reads and writes at positions given by an index tensor. All ops with an index use them.
 #pragma once
 
 #include <optional>
@@ -7,11 +7,11 @@
 
 namespace torch_xla::lowering {
 
-/// Dimension `dim` of `x` replaced by the dimensions of `index`: the slices that it names.
+/// Selects slices of `x` along `dim`. The result has the dimensions of `index` in place of `dim`.
 /// Indices out of range are clamped.
 Value Take(Value x, int64_t dim, Value index);
-/// The inverse: each slice of `updates` (of Take's shape) is stored in `x`, or combined with
-/// what is there by `op`. Indices out of range are skipped.
+/// The inverse of Take: stores each slice of `updates` (shaped like Take's result) in `x`, or
+/// combines it with the slice of `x` by `op`. Indices out of range are skipped.
 Value Put(Value x, int64_t dim, Value index, Value updates,
           std::optional<ReduceOp> op = std::nullopt);
 
@@ -21,12 +21,12 @@ Value TakeAlong(Value x, int64_t dim, Value index);
 Value PutAlong(Value x, int64_t dim, Value index, Value updates,
                std::optional<ReduceOp> op = std::nullopt);
 
-/// Element t (rank 0, an integer) of the first of three dimensions, as a matrix; and `x` with
-/// another one there.
+/// Reads the matrix x[t], where x has three dimensions and t is an integer of rank 0; and replaces
+/// it.
 Value AtTime(Value x, Value t);
 Value SetTime(Value x, Value update, Value t);
 
-/// Rank 0 as rank 1.
+/// Reshapes rank 0 to rank 1.
 Value AtLeast1d(Value x);
 
 }  // namespace torch_xla::lowering

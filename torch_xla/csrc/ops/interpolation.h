@@ -1,6 +1,6 @@
-// Linear maps along one dimension that are known when the graph is lowered: interpolation,
-// padding by copies, averages over windows of different sizes, and their gradients, which
-// are the transposed maps.
+// Linear maps along one dimension whose weights are known when the graph is lowered: interpolation,
+// padding by copies, and averages over windows of different sizes. Their gradients are the
+// transposed maps.
 #pragma once
 
 #include "lowering/context.h"
@@ -12,26 +12,26 @@ struct MapTerm {
   int64_t index;
   double weight = 1;
 };
-/// For each output the terms of its sum: the rows of a sparse matrix.
+/// The rows of a sparse matrix: for each output, the terms of its sum.
 using MapRows = std::vector<std::vector<MapTerm>>;
 
-/// Rows are written out in the program: RuntimeError where there would be too many.
+/// Throws a RuntimeError if there are too many rows to write into the program.
 void CheckRows(int64_t outputs);
-/// The map from outputs back to `inputs` elements.
+/// The transposed map, from the outputs to `inputs` elements.
 MapRows Transposed(const MapRows& rows, int64_t inputs);
 
-/// `x` with dimension `dim` mapped. Only the elements that a row names are read, so an
-/// infinity spoils no other output.
+/// Maps dimension `dim` of `x`. An output reads only the elements that its row names, so an
+/// infinity makes no other output NaN.
 Value MapDimension(Value x, int64_t dim, const MapRows& rows);
 
-/// A step between `count` places within `size`: positive, and no larger than leaves the first one.
-/// RuntimeError with `name` for one that has no room for the second.
+/// Checks the step between `count` positions within `size`: it must be positive. A step that leaves
+/// room for one position is reduced; a RuntimeError names `name` if a second position does not fit.
 int64_t CheckedStep(int64_t step, int64_t count, int64_t size, const char* name);
-/// `dims` with the size of `dim` replaced.
+/// Returns `dims` with the size of `dim` replaced.
 Dims WithSize(Dims dims, int64_t dim, int64_t size);
-/// Each element along `dim` `count` times.
+/// Repeats each element along `dim` `count` times.
 Value RepeatEach(Value x, int64_t dim, int64_t count);
-/// `x` with dimension `dim` as two: blocks of `size` elements.
+/// Splits dimension `dim` of `x` into two: blocks, and `size` elements in each.
 Value SplitDimension(Value x, int64_t dim, int64_t size);
 
 }  // namespace torch_xla::lowering

@@ -1,5 +1,5 @@
-// Products of matrices: calls of a few rows, which other lowerings make too, and StableHLO's
-// dot_general on tensors.
+// Matrix products for other lowerings: the call for a few rows; and StableHLO's dot_general on
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,25 +10,25 @@
 
 namespace torch_xla::lowering {
 
-/// Whether the processor has instructions for products of that element type, besides float's.
+/// Whether the processor has instructions for products of the element type (not float).
 bool MultipliesNatively(ElementType element);
 
-/// Whether there is a product of a few rows of that element type.
+/// Whether CallFewRows() supports the element type.
 inline bool HasFewRows(ElementType element) {
   return element == ElementType::kF32 || element == ElementType::kBF16;
 }
 
-/// rows [*, m, k] times weights [*, n, k], transposed, or, by columns, [*, k, n]: [*, m, n] of
-/// float. Both are of f32 or of bf16.
+/// Multiplies rows [*, m, k] by weights, which are [*, n, k], or [*, k, n] if `by_columns`. Both
+/// are f32 or bf16; the result [*, m, n] is f32.
 Value CallFewRows(Value rows, Value weights, bool by_columns = false);
 
 }  // namespace torch_xla::lowering
 
 namespace torch_xla::aten {
 
-/// The products of `a` and `b` summed over some dimensions of each, which no reshape brings next
-/// to each other: that would lose how the others lie on the devices. The dimensions of `a`, then
-/// of `b`, that are left.
+/// Multiplies `a` and `b` and sums over some dimensions of each. The result has the remaining
+/// dimensions of `a`, then those of `b`. No dimensions are joined by a reshape, which would lose
+/// how they are sharded.
 at::Tensor DotGeneral(const at::Tensor& a, const at::Tensor& b, const std::vector<int64_t>& a_dims,
                       const std::vector<int64_t>& b_dims);
 

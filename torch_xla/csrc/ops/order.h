@@ -1,12 +1,12 @@
-// Searches in what is sorted, which other lowerings are made of, too.
+// Search in sorted arrays, for other lowerings.
 #pragma once
 
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
 
-/// How many elements of the sorted last dimension of `boundaries` come before each of
-/// `values`: those below it, with `right` those equal to it too. One row of boundaries serves all.
+/// For each of `values`, how many elements of the sorted last dimension of `boundaries` are less
+/// than it, or less or equal if `right`. `boundaries` may be a single row for all values.
 Value CountBefore(Value boundaries, Value values, bool right);
 
 }  // namespace torch_xla::lowering

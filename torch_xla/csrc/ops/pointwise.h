@@ -1,5 +1,5 @@
-// Functions of each element by a call, where XLA:CPU calls libm for one element after the other.
-// Table lowering/kernel_table.inc says where.
+// Elementwise functions by calls of ATen's kernels; XLA:CPU would call libm for each element.
+// lowering/kernel_table.inc says when they are used.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::lowering {
 
-/// The node that is being lowered, of operands of one type and the output's dimensions; nothing
-/// where it is not called.
+/// The call for the node that is being lowered. The operands have the same type and the dimensions
+/// of the output. Returns nothing if the table chooses no call.
 std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<Value>& operands);
 
 }  // namespace torch_xla::lowering

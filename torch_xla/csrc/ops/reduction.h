@@ -1,4 +1,4 @@
-// Reductions and scans that other lowerings are made of, too.
+// Reductions and scans for other lowerings.
 #pragma once
 
 #include <optional>
@@ -7,22 +7,22 @@
 
 namespace torch_xla::lowering {
 
-/// The sum over `dims`, by a call where that is faster.
+/// The sum over `dims`, computed by a call if that is faster.
 Value Sum(const LoweringContext& cx, Value x, const Dims& dims);
 
-/// The product of two vectors by a call; nothing where none is made.
+/// The inner product of two vectors by a call; nothing if the table chooses no call.
 std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y);
 
-/// The largest or the least (kMax, kMin) over `dims` as PyTorch has it: a NaN beats every number.
-/// Of floats, XLA:CPU's own may drop a NaN, which does not matter where it comes back in what is
-/// made of the result.
+/// The maximum or minimum (kMax, kMin) over `dims` with PyTorch's rule for NaN: the result is NaN
+/// if an element is. XLA:CPU's own reduction of floats may drop a NaN. Use that one only if the NaN
+/// reappears in whatever is computed from the result.
 Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op);
 
-/// Where along dims[0] (no dims: 0) the extreme that a reduction of `x` gave first is; a NaN
-/// beats every number.
+/// The first position along dims[0] (0 if `dims` is empty) at which `x` has the given extreme. A
+/// NaN counts as the extreme.
 Value FirstIndex(Value x, Value extreme, const Dims& dims);
 
-/// Every prefix of `x` along `dim` reduced.
+/// Reduces every prefix of `x` along `dim`.
 Value Scan(Value x, int64_t dim, ReduceOp op);
 
 }  // namespace torch_xla::lowering

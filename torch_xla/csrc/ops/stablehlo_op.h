@@ -1,4 +1,4 @@
-// Functions in StableHLO that a user wrote, as the operator torch_xla::stablehlo.
+// The operator torch_xla::stablehlo, which calls a function in StableHLO that a user wrote.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,10 @@
 
 namespace torch_xla::aten {
 
-/// The dtype of the same values; the inverse of lowering::NaturalType.
+/// The dtype with the values of an element type; the inverse of lowering::NaturalType.
 c10::ScalarType DtypeOf(stablehlo::ElementType element);
 
-/// A call of a function in StableHLO text, unchecked: an error in its body shows at the sync.
+/// Calls a function given as StableHLO text. The body is not checked before the graph is compiled.
 std::vector<at::Tensor> CallStableHlo(const std::string& text,
                                       const std::vector<at::Tensor>& inputs);
 

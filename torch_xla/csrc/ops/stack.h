@@ -1,21 +1,21 @@
-// Arrays alike as one, and its parts, by functions of this library. XLA has a branch for each in
-// the kernel that joins them, and fuses each part with what uses it, at an offset of its own, so
-// that the kernels of layers alike are all compiled.
+// Stacks and unstacks arrays of one type by calls of this library. XLA's own concatenation has a
+// branch for each array. XLA fuses each slice, at an offset of its own, with the operation that
+// reads it, so equal layers of a model would be compiled separately.
 #pragma once
 
 #include "lowering/context.h"
 
 namespace torch_xla::lowering {
 
-/// [parts.size(), …] of parts of one type. XLA's operation, or a call where the program may call
-/// this library.
+/// Stacks parts of one type to [parts.size(), …]: by a call if the program may call this library,
+/// else by XLA's operation.
 Value Stack(const std::vector<Value>& parts);
 
-/// x[0], x[1], …; `x` is not empty. Slices, or such a call.
+/// Returns x[0], x[1], … of an `x` that is not empty, as slices or by such a call.
 std::vector<Value> Unbind(Value x);
 
-/// Zeros, or whatever lies there where the program may call this library: of arrays whose elements
-/// are all written later, as what a loop stacks is. XLA's are filled before.
+/// An array whose elements are all written later, such as the results that a loop stacks: not
+/// initialized if the program may call this library, else zeros.
 Value Empty(stablehlo::Builder& builder, const stablehlo::Type& type);
 
 }  // namespace torch_xla::lowering
