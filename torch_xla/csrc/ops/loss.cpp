@@ -1,7 +1,6 @@
 // Softmax and the losses with their gradients. Half types are computed in float.
 #include <ATen/core/Reduction.h>
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 

@@ -1,7 +1,6 @@
 // Gradients of samples: of a gamma or beta variable by its parameter, at a constant value of the
 // distribution function. PyTorch's approximations (Jankowiak and Obermeyer 2018; the tables are its
 // Distributions.h), each good in a part of the plane.
-#include <limits>
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"

@@ -1,6 +1,7 @@
 // Reductions and scans. Half types are accumulated in float and rounded once.
 #include "ops/reduction.h"
 
+#include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,7 +9,9 @@
 #include <limits>
 
 #include "XLALowerings.h"
+#include "XLANativeFunctions.h"
 #include "XLAOps.h"
+#include "aten/node_builder.h"
 #include "cpu/calls.h"
 #include "ir/attributes.h"
 #include "lowering/elementwise.h"
@@ -534,5 +537,43 @@ std::vector<Value> var_mean_correction(LoweringContext& cx, Value self, DimList 
   return {Finish(cx, moments.variance), Finish(cx, moments.mean, 1)};
 }
 
+/// The norms of many arrays, such as all gradients of a model: one node, and on the CPU one call.
+std::vector<Value> Norms(LoweringContext& cx, const std::vector<Value>& arrays) {
+  const ElementType element = arrays[0].element();
+  std::vector<Value> results;
+  if ((element == ElementType::kF32 || element == ElementType::kBF16) &&
+      ChooseKernel(cx, "norms", {}, {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary) {
+    const std::vector<stablehlo::Type> types(arrays.size(), {ElementType::kF32, {}});
+    results = CallLibrary(cpu::kNormsTarget, arrays, types);
+  } else {
+    for (Value x : arrays) {
+      x = Convert(x, ComputeType(element));
+      results.push_back(Sqrt(Reduce(x * x, AllDims(x), ReduceOp::kAdd)));
+    }
+  }
+  return ToOutputElements(cx, results);
+}
+
 }  // namespace aten
 }  // namespace torch_xla::lowering
+
+namespace torch_xla {
+
+std::vector<at::Tensor> XLANativeFunctions::_foreach_norm_Scalar(
+    at::TensorList self, const at::Scalar& ord, std::optional<at::ScalarType> dtype) {
+  auto is_like_first = [&](const at::Tensor& tensor) {
+    return tensor.scalar_type() == self[0].scalar_type() && tensor.device() == self[0].device() &&
+           tensor.numel() > 0;
+  };
+  const bool fits = !self.empty() && at::isFloatingType(self[0].scalar_type()) && !dtype &&
+                    !ord.isComplex() && ord.toDouble() == 2 &&
+                    std::all_of(self.begin(), self.end(), is_like_first);
+  if (!fits) return at::compositeexplicitautograd::_foreach_norm(self, ord, dtype);
+  ir::OutputShapes shapes;
+  shapes.shapes.assign(self.size(), ir::GetShape(self[0].scalar_type(), {}));
+  aten::NodeBuilder builder(ir::ops::norms);
+  builder.TensorList(self);
+  return builder.List(shapes);
+}
+
+}  // namespace torch_xla
