@@ -1,6 +1,7 @@
 """Which implementation of an operation is fastest, for the table of kernels, against eager PyTorch.
 
     python benchmarks/kernels.py [--shapes NAME …] [--json FILE]
+    python benchmarks/kernels.py --table
 
 One process for each implementation (``XLA_KERNELS``), one for the choices of the table and one for
 eager PyTorch take turns, shape by shape, so that all see the same machine and never run at once.
@@ -8,6 +9,9 @@ Numbers are milliseconds, the least of several calls: what is above it is the ma
 ``rows`` are those that torch_xla/csrc/lowering/kernel_table.inc should have: for each kind of
 shapes the implementation with the least sum of times. ``%`` is the table's rate as a part of the
 best that a product of 1024 x 1024 matrices or any of the convolutions reached in eager in this run.
+
+``--table`` measures on one thread what each kind of work costs, and writes the costs to
+torch_xla/csrc/cpu/choices.inc, by which the calls of the CPU decide how many threads they take.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -112,6 +118,7 @@ ROW_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rsqrt": lambda x: x.rsqrt(),
     "largest": lambda x: x.amax(-1),
     "largest of columns": lambda x: x.amax(0),
+    "transposition": lambda x: x.t().contiguous(),
 }
 
 
@@ -324,6 +331,7 @@ SHAPES: dict[str, Convolution | Rows | Linear | WeightGradient | Recurrent | Att
     "sum 1024x30522, columns": Rows("sum of columns", 1024, 30522),
     "largest 4096x512": Rows("largest", 4096, 512),
     "largest 4096x512, columns": Rows("largest of columns", 4096, 512),
+    "transposition 4096x512": Rows("transposition", 4096, 512),
     "bags 256 of 20000x32": Bags(256, 20000, 32),
     "bags 16 of 100x16": Bags(16, 100, 16),
     "attention 8x4x128x64": Attention(8, 4, 128, 64),
@@ -350,6 +358,18 @@ SHAPES: dict[str, Convolution | Rows | Linear | WeightGradient | Recurrent | Att
     "GRU 32x64x256>512": Recurrent("gru", 32, 64, 256, 512),
 }
 
+
+# Of each cost in the table: the shape that it is measured by, and how many items its forward has.
+COSTS = {
+    "kProduct": ("weights 1024x1024>256", 1024 * 1024 * 256),
+    "kPlaneProduct": ("depthwise 3x3 96@28", 8 * 96 * 28**2 * 9),
+    "kAttention": ("attention 2x8x512x64", 2 * 8 * 512**2 * 64),
+    "kFloat": ("sum 64x65536", 64 * 65536),
+    "kMoved": ("transposition 4096x512", 4096 * 512),
+    "kNormalize": ("layer norm 1024x768", 1024 * 768),
+    "kFunction": ("softmax 1024x1024", 1024 * 1024),
+}
+CHOICES = Path(__file__).resolve().parents[1] / "torch_xla/csrc/cpu/choices.inc"
 
 _square = torch.ones(1024, 1024)
 
@@ -390,13 +410,34 @@ def _work(connection: Connection, backend: str) -> None:
         seen |= chosen
 
 
+def _write_costs(context: multiprocessing.context.SpawnContext) -> None:
+    """Measures the costs in a process with one thread, and puts them into choices.inc."""
+    os.environ["NPROC"] = "1"
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, "table"))
+    process.start()
+    theirs.close()
+    text = CHOICES.read_text()
+    for name, (shape, items) in COSTS.items():
+        ours.send((shape, PARTS[0]))
+        picoseconds = round(1e9 * ours.recv()[0] / items)
+        text = re.sub(rf"(COST\({name}, )\d+", rf"\g<1>{picoseconds}", text)
+        print(f"{name:<16}{picoseconds:>6}")
+    ours.send(None)
+    process.join()
+    CHOICES.write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--table", action="store_true", help="measure the costs of choices.inc")
     args = parser.parse_args()
 
     context = multiprocessing.get_context("spawn")
+    if args.table:
+        return _write_costs(context)
     connections, processes = {}, []
     for backend in ("eager", "table", *IMPLEMENTATIONS):
         connections[backend], theirs = context.Pipe()

@@ -21,8 +21,9 @@ namespace {
 
 }  // namespace
 
+// at::set_num_threads() would also change the default of threads that do not exist yet.
 OneThread::OneThread() {
-  at::get_num_threads();  // which sets the thread up once
+  at::get_num_threads();  // Sets the thread up once.
   if (omp_set_num_threads && omp_get_max_threads) {
     threads_ = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -35,7 +36,7 @@ OneThread::~OneThread() {
   if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(mkl_threads_);
 }
 
-at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count) {
+at::Tensor AtenPart::operator()(const at::Tensor& tensor, int64_t dim) const {
   if (dim < 0) return tensor;
   const int64_t size = tensor.size(dim);
   const int64_t from = size * index / count;

@@ -1,14 +1,15 @@
-// What calls of ATen's kernels from a program need around them.
+// Calls of ATen's kernels from a program: part after part of the work, on XLA's threads.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "cpu/choices.h"
 #include "cpu/ffi_tensor.h"
+#include "cpu/ffi_threads.h"
 
 namespace torch_xla::cpu {
 
-/// Kernels called while it lives take no other thread than this one: at::set_num_threads() would
-/// change other threads too.
+/// While an object of this class lives, the kernels that its thread calls use no other thread.
 class OneThread {
  public:
   OneThread();
@@ -20,15 +21,28 @@ class OneThread {
   int threads_ = 0, mkl_threads_ = 0;
 };
 
-/// For each part of the work that one of XLA's threads does (ffi_threads.h).
+/// The state of a thread in which a program calls ATen's kernels.
 struct AtenCalls {
   DefaultFloatEnvironment environment;
   OneThread one_thread;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
 };
 
-/// The part number `index` of `count` of a tensor, cut along `dim`; all of it where that is
-/// negative.
-at::Tensor Part(const at::Tensor& tensor, int64_t dim, int64_t index, int64_t count);
+/// One of several parts of a call's work.
+struct AtenPart {
+  int64_t index, count;
+
+  /// The part's share of a tensor that is cut along `dim`; the whole tensor if `dim` is negative.
+  at::Tensor operator()(const at::Tensor& tensor, int64_t dim = 0) const;
+};
+
+/// Calls work(AtenPart) for each of `count` parts.
+template <typename Work>
+void RunAtenParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t count, const Work& work) {
+  RunOnFfiThreads(frame, count, [&](int64_t index) {
+    const AtenCalls calls;
+    work(AtenPart{index, count});
+  });
+}
 
 }  // namespace torch_xla::cpu

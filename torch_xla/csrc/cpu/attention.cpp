@@ -7,7 +7,6 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
-#include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
 
 namespace torch_xla::cpu {
@@ -40,16 +39,11 @@ struct Call {
   /// Calls work(part) for each thread's batches or heads; `part` takes these of a tensor.
   template <typename Work>
   void InParts(const at::Tensor& query, const at::Tensor& key, const Work& work) const {
-    // Less than this is not worth a second thread.
-    constexpr int64_t kLeast = 1 << 18;
-    const int64_t threads = FfiThreads(frame);
-    const int64_t dim = query.size(0) >= threads ? 0 : 1, size = query.size(dim);
-    const int64_t products = query.numel() * key.size(2);
-    const int64_t parts = FfiParts(frame, products, kLeast, size);
-    RunOnFfiThreads(frame, parts, [&](int64_t i) {
-      const AtenCalls calls;
+    const int64_t dim = query.size(0) >= FfiThreads(frame) ? 0 : 1, size = query.size(dim);
+    const int64_t cost = query.numel() * key.size(2) * choices::kAttention;
+    RunAtenParts(frame, FfiParts(frame, cost, size), [&](const AtenPart& part) {
       work([&](const at::Tensor& tensor) {
-        return tensor.size(dim) == 1 && size > 1 ? tensor : Part(tensor, dim, i, parts);
+        return tensor.size(dim) == 1 && size > 1 ? tensor : part(tensor, dim);
       });
     });
   }

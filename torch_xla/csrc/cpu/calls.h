@@ -1,5 +1,5 @@
-// What programs call: the name of each call, and what it is told beside its operands, for both who
-// writes the call (ops/, lowering/) and who does its work (handlers.h).
+// The custom calls of programs on the CPU: the name of each call and its attribute, shared by the
+// code that writes the call (ops/, lowering/) and the handler that does its work (handlers.h).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace torch_xla::cpu {
 
 using Words = std::vector<int64_t>;
-/// The attribute that has the words of a call.
+/// The name of the attribute, a list of 64-bit words.
 inline constexpr std::string_view kWords = "words";
 
-/// A struct of fields of eight bytes each as words, and back.
+/// Converts a struct whose fields have eight bytes each to words, and back.
 template <typename T>
 Words ToWords(const T& call) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
@@ -38,7 +38,7 @@ struct MatmulCall {
   int64_t lhs_transposed, rhs_transposed;
 };
 
-/// Of a few rows, of float or bfloat16, with weights [*, n, k], or, by columns, [*, k, n].
+/// Multiplies a few rows of float or bfloat16 by weights [*, n, k], or [*, k, n] `by_columns`.
 inline constexpr const char* kFewRowsTarget = "torch_xla.cpu_few_rows";
 struct FewRowsCall {
   int64_t by_columns;
@@ -51,15 +51,15 @@ struct AttentionCall {
   double scale;
 };
 
-/// So few queries take keys and values as a cache has them.
+/// Up to this many queries attention reads keys and values in the layout of a cache.
 inline constexpr int64_t kFewQueries = 4;
-/// Of more rows the weights are no longer nearly all, and packing them pays.
+/// With more rows, packing the weights costs less than it saves.
 inline constexpr int64_t kFewRows = 32;
 
-/// As xla::recurrent and xla::recurrent_backward (ops/recurrent.h), with these operands: gates,
-/// weight, bias, hidden, and LSTM's cells before the first time; output's gradient, weight, hidden,
-/// the forward's results, and LSTM's cells before the first time and the gradient of those after
-/// the last.
+/// xla::recurrent and xla::recurrent_backward (ops/recurrent.h). The operands of the former: gates,
+/// weight, bias, hidden, and an LSTM's initial cells. The operands of the latter: the gradient of
+/// the output, weight, hidden, the results of the forward call, and an LSTM's initial cells and the
+/// gradient of its last cells.
 inline constexpr const char* kRecurrentTarget = "torch_xla.cpu_recurrent";
 inline constexpr const char* kRecurrentBackwardTarget = "torch_xla.cpu_recurrent_backward";
 struct RecurrentCall {
@@ -69,33 +69,33 @@ struct RecurrentCall {
 
 // ---------------------------------------------------------------- rows
 
-/// The sum of a matrix's rows, in float of bfloat16.
+/// Adds the rows of a matrix of float or bfloat16. The result is float.
 inline constexpr const char* kColumnSumsTarget = "torch_xla.cpu_column_sums";
 
-/// Of each row the maximum, and the logarithm of the sum of exp(x - maximum); operands x [rows…,
-/// columns], and a bias [columns] to be added to each row, if there is one.
+/// The maximum of each row, and the logarithm of its sum of exp(x - maximum). Operands: x [rows…,
+/// columns], and optionally a bias [columns], which is added to each row.
 inline constexpr const char* kRowSumsTarget = "torch_xla.cpu_row_sums";
-/// Operands x, maximum, logarithm, class and gradient of each row, and the bias, if there is one.
+/// Operands: x; maximum, logarithm, class and gradient of each row; and optionally the bias.
 inline constexpr const char* kCrossEntropyBackwardTarget = "torch_xla.cpu_cross_entropy_backward";
 inline constexpr const char* kLogSoftmaxTarget = "torch_xla.cpu_log_softmax";
 inline constexpr const char* kLogSoftmaxBackwardTarget = "torch_xla.cpu_log_softmax_backward";
 inline constexpr const char* kSoftmaxTarget = "torch_xla.cpu_softmax";
 inline constexpr const char* kSoftmaxBackwardTarget = "torch_xla.cpu_softmax_backward";
 struct SoftmaxCall {
-  int64_t safe;  // zeros where all elements are -inf
+  int64_t safe;  // a row of which all elements are -inf becomes zeros, not NaN
 };
 
-/// Operands: classes, the one that is ignored, the logarithms (or the result's gradient and the
-/// total weight), and the weights, if there are any.
+/// Operands: the classes, the class to ignore, the logarithms (backward: the gradient of the result
+/// and the total weight), and optionally a weight for each class.
 inline constexpr const char* kNllLossTarget = "torch_xla.cpu_nll_loss";
 inline constexpr const char* kNllLossBackwardTarget = "torch_xla.cpu_nll_loss_backward";
 struct NllLossCall {
-  int64_t reduction;  // as at::Reduction has it
+  int64_t reduction;  // an at::Reduction
   int64_t has_weights;
 };
 
-/// Where the operands of a call are that make a table of zeros but for a few rows (row_sums.h); -1:
-/// there is none.
+/// The positions of the operands from which a call makes a table with a few nonzero rows
+/// (row_sums.h); -1 for an operand that is absent.
 struct AddedRowsCall {
   int64_t grad, index, of, scale, padding;
 };
@@ -109,15 +109,15 @@ struct EmbeddingBagCall {
 
 // ---------------------------------------------------------------- normalization
 
-/// What has moments of its own, and what a weight is for.
+/// The part of an array that has its own moments; and the part that has its own weight.
 enum class NormalizedGroups : int64_t {
-  kLayers,  // a row; an element of it
+  kLayers,  // a row; an element of the row
   kGroups,  // some channels of a row; a channel
   kBatch,   // a channel of all rows; the channel
 };
 
-/// An array of `rows` of `groups` each, of `channels` in a group, of `length` elements. There is
-/// one group of one channel in a layer's row, and one of all channels in a batch's.
+/// The sizes of an array [rows, groups, channels, length]. For a layer norm a row has one group of
+/// one channel; for a batch norm it has one group of all channels.
 struct NormalizedForm {
   NormalizedGroups kind;
   int64_t rows, groups, channels, length;
@@ -130,19 +130,19 @@ struct NormalizedForm {
   }
 };
 
-/// Operands: input, eps (of double), and what there is of weight, bias, running mean, running
-/// variance, momentum (of double, where there is one of them) and addend. Results: output, mean,
-/// inverse standard deviation, and what there is of the running ones.
+/// Operands: input, eps (double); then, as far as the call has them: weight, bias, running mean,
+/// running variance, momentum (double, with either statistic), addend. Results: output, mean,
+/// inverse standard deviation, and the new running statistics.
 inline constexpr const char* kNormalizationTarget = "torch_xla.cpu_normalization";
 struct NormalizationCall {
   NormalizedForm form;
   int64_t has_weight, has_bias, has_running_mean, has_running_variance;
-  int64_t rectifies;  // of a batch: the output is ReLU(normalized + addend)
+  int64_t rectifies;  // batch norm only: the output is ReLU(normalized + addend)
   int64_t has_addend;
 };
 
-/// Operands: the output's gradient, input, mean, inverse standard deviation, and what there is of
-/// weight and rectified output. Results: those gradients that are asked for.
+/// Operands: the gradient of the output, input, mean, inverse standard deviation; then weight and
+/// rectified output, as far as the call has them. Results: the gradients that the call gives.
 inline constexpr const char* kNormalizationBackwardTarget = "torch_xla.cpu_normalization_backward";
 struct NormalizationBackwardCall {
   NormalizedForm form;
@@ -154,36 +154,36 @@ struct NormalizationBackwardCall {
 
 inline constexpr const char* kPointwiseTarget = "torch_xla.cpu_pointwise";
 struct PointwiseCall {
-  int64_t function;  // by FindPointwise()
+  int64_t function;  // as FindPointwise() returns it
 };
-/// The number of the function by its operator's name ("aten::sin"); -1 where there is none.
+/// The number of the function for an operator ("aten::sin"); -1 if there is none.
 int64_t FindPointwise(std::string_view name);
 
 enum class Reduction : int64_t { kSum, kProduct, kMax, kMin, kNorm };
 inline constexpr const char* kReductionTarget = "torch_xla.cpu_reduction";
-/// The words of the dimensions follow.
+/// The dimensions to reduce follow, a word for each.
 struct ReductionCall {
   Reduction reduction;
-  double p;  // of a norm
+  double p;  // the order of a norm
 };
-/// Of two vectors.
+/// The inner product of two vectors.
 inline constexpr const char* kDotTarget = "torch_xla.cpu_dot";
-/// Of each operand.
+/// The Euclidean norm of each operand.
 inline constexpr const char* kNormsTarget = "torch_xla.cpu_norms";
 
 inline constexpr const char* kMaxPoolBackwardTarget = "torch_xla.cpu_max_pool_backward";
 struct MaxPoolBackwardCall {
-  int64_t planes, inputs, outputs;  // inputs and outputs of a plane
+  int64_t planes, inputs, outputs;  // a plane has `inputs` and `outputs` elements
 };
 
-/// What rng_bit_generator (Philox) gives after so many blocks of 4 words, from the state [seed, 0].
+/// The output of rng_bit_generator (Philox) from the state [seed, 0], after `blocks` blocks.
 inline constexpr const char* kRandomBitsTarget = "torch_xla.cpu_random_bits";
 struct RandomBitsCall {
-  int64_t blocks;
+  int64_t blocks;  // of four 32-bit words
 };
 
-/// Leaves its result as it lies. Of calls that are equal XLA makes one, and a copy for each that
-/// writes there.
+/// Leaves its result uninitialized. `number` keeps calls apart: XLA would merge equal calls, and
+/// then copy the result for each operation that writes to it.
 inline constexpr const char* kEmptyTarget = "torch_xla.cpu_empty";
 struct EmptyCall {
   int64_t number;
@@ -192,27 +192,27 @@ struct EmptyCall {
 inline constexpr const char* kStackTarget = "torch_xla.cpu_stack";
 inline constexpr const char* kUnbindTarget = "torch_xla.cpu_unbind";
 struct StackCall {
-  int64_t bytes;  // of a part
+  int64_t bytes;  // the size of one part
 };
 
-/// [batch, rows, columns] becomes [batch, columns, rows].
+/// Transposes [batch, rows, columns] to [batch, columns, rows].
 inline constexpr const char* kTranspositionTarget = "torch_xla.cpu_transposition";
 
-/// Arrays of numbers to numbers.
+/// Splits arrays of numbers into arrays of rank 0.
 inline constexpr const char* kUnpackNumbersTarget = "torch_xla.unpack_numbers";
 
 // ---------------------------------------------------------------- the host's program
 
-/// Hands arrays to the host (host_calls.h).
+/// Hands arrays to a function of the host (host_calls.h).
 inline constexpr const char* kHostCallTarget = "torch_xla.cpu_host_call";
-/// The number if the first operand has a NaN and the second operand, a number, is not less, else
+/// Returns the smaller of `number` and the second operand if the first operand contains a NaN, else
 /// the second operand.
 inline constexpr const char* kHasNanTarget = "torch_xla.cpu_has_nan";
 struct HasNanCall {
   int64_t number;
 };
-/// A call with the first operand and the number of this run, by the number that the second operand
-/// is, unless the first is the largest number (exec/nan_search.h).
+/// Calls the function of the host whose number is the second operand, with the first operand and
+/// the number of this run, unless the first operand is the largest int64 (exec/nan_search.h).
 inline constexpr const char* kNanReportTarget = "torch_xla.cpu_nan_report";
 
 }  // namespace torch_xla::cpu

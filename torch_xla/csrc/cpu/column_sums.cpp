@@ -59,30 +59,16 @@ C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
   }
 }
 
-template <typename T>
-using AddRows = void (*)(const Rows<T>&, int64_t, double*);
-
-template <typename T>
-void Baseline(const Rows<T>& rows, int64_t columns, double* sums) {
-  Add(rows, columns, sums);
-}
-template <typename T>
-TORCH_XLA_AVX2 void Avx2(const Rows<T>& rows, int64_t columns, double* sums) {
-  Add(rows, columns, sums);
-}
-template <typename T>
-TORCH_XLA_AVX512 void Avx512(const Rows<T>& rows, int64_t columns, double* sums) {
-  Add(rows, columns, sums);
-}
-
 // ---------------------------------------------------------------- the call
 
 template <typename T>
 void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, float* results) {
-  static const auto add = ForThisProcessor<AddRows<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
-  const int64_t parts = FfiParts(frame, rows.count * columns, 1 << 15);
-  // Threads take columns, or rows where these are few.
-  const bool by_rows = columns < 64 * parts;
+  const auto add = ForThisProcessor<&Add<T>>();
+  // Threads take columns, or rows where the columns are few.
+  const int64_t cost = rows.count * columns * choices::kFloat;
+  const int64_t row_parts = PartsWorthAThread(cost, choices::kMostParts);
+  const bool by_rows = columns < 64 * row_parts;
+  const int64_t parts = by_rows ? row_parts : FfiParts(frame, cost);
   std::vector<double> sums((by_rows ? parts : 1) * columns);
   const int64_t groups = (columns + kFloatLanes - 1) / kFloatLanes;
   RunParts(frame, parts, by_rows ? rows.count : groups, [&](int64_t i, int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// A convolution and its gradients as a call from the program on the device's memory: by products,
-// tiles or planes of ours where these are faster, else by ATen's kernels (oneDNN).
+// The call that computes a convolution or one of its gradients: by this library's products, tiles
+// or planes where these are faster (convolution_ways.h), else by ATen's kernels (oneDNN).
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace torch_xla::cpu {
 
 enum class ConvolutionPart : int64_t { kForward, kInputGradient, kWeightGradient };
 
-/// Operands: (x, w), and the bias of y alone, if there is one; (y's gradient, w) for x's; (x, y's
-/// gradient) for w's. Of one element type, float or bfloat16, not empty.
+/// Operands: x, w and optionally a bias for y; dy and w for the gradient of x; x and dy for the
+/// gradient of w. All have the same element type, float or bfloat16, and none is empty.
 inline constexpr const char* kConvolutionTarget = "torch_xla.cpu_convolution";
 
-/// Of a convolution from x [N, C, input…] by w [O, C / groups, kernel…] to y [N, O, output…].
+/// The convolution of x [N, C, input…] with w [O, C / groups, kernel…] is y [N, O, output…].
 struct ConvolutionCall {
   ConvolutionPart part;
   int64_t groups;

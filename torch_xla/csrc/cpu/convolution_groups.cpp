@@ -8,6 +8,7 @@
 #include "cpu/ffi_parts.h"
 #include "cpu/float_vectors.h"
 #include "cpu/instruction_sets.h"
+#include "cpu/small_product.h"
 
 namespace torch_xla::cpu {
 namespace {
@@ -120,27 +121,12 @@ struct Functions {
   void (*spread)(const Taps&, const float*, const float*, int64_t);
 };
 
-#define TORCH_XLA_EACH(Name, kLanes, target)                                                  \
-  target void Sum##Name(const Taps& taps, const float* weights, float bias, int64_t count,    \
-                        float* y) {                                                           \
-    Sum<kLanes>(taps, weights, bias, count, y);                                               \
-  }                                                                                           \
-  target void Multiply##Name(const Taps& taps, const float* dy, int64_t count, float* sums) { \
-    Multiply<kLanes, 9, 7, 5, 4, 3, 1>(taps, dy, count, sums);                                \
-  }                                                                                           \
-  target void Spread##Name(const Taps& taps, const float* weights, const float* dy,           \
-                           int64_t count) {                                                   \
-    Spread<kLanes>(taps, weights, dy, count);                                                 \
-  }
-
-TORCH_XLA_EACH(Baseline, 4, )
-TORCH_XLA_EACH(Avx2, 8, TORCH_XLA_AVX2)
-TORCH_XLA_EACH(Avx512, 16, TORCH_XLA_AVX512)
-
 const Functions& Chosen() {
-  static const Functions functions = ForThisProcessor<Functions>(
-      {4, &SumBaseline, &MultiplyBaseline, &SpreadBaseline},
-      {8, &SumAvx2, &MultiplyAvx2, &SpreadAvx2}, {16, &SumAvx512, &MultiplyAvx512, &SpreadAvx512});
+  static const Functions functions{
+      ProductLanes(), ForThisProcessor<&Sum<4>, &Sum<8>, &Sum<16>>(),
+      ForThisProcessor<&Multiply<4, 9, 7, 5, 4, 3, 1>, &Multiply<8, 9, 7, 5, 4, 3, 1>,
+                       &Multiply<16, 9, 7, 5, 4, 3, 1>>(),
+      ForThisProcessor<&Spread<4>, &Spread<8>, &Spread<16>>()};
   return functions;
 }
 
@@ -270,10 +256,8 @@ class Convolution {
   /// Calls work(begin, end) for parts of all groups, in each of `images`.
   template <typename Work>
   void ForEach(const XLA_FFI_CallFrame& frame, int64_t images, const Work& work) const {
-    constexpr int64_t kLeast = 1 << 16;
-    const int64_t cost = images_ / images * outputs_ * weights_ * columns_.outputs();
-    InParts(frame, images * groups_, cost, kLeast,
-            [&](int64_t, int64_t begin, int64_t end) { work(begin, end); });
+    const int64_t products = images_ / images * outputs_ * weights_ * columns_.outputs();
+    InParts(frame, images * groups_, products * choices::kPlaneProduct, work);
   }
 
   void Sum(Group& group, const float* weights, float bias, float* to) const {
@@ -313,9 +297,8 @@ class Convolution {
 
 bool RunGroups(const ConvolutionProduct& call, int64_t groups, const XLA_FFI_CallFrame& frame,
                const float* bias) {
-  // More are worth a product.
-  constexpr int64_t kPairs = 16;  // of channels of a group
-  if (call.w.dim() > 4 || call.w.size(1) * call.w.size(0) > kPairs * groups) return false;
+  const int64_t pairs = call.w.size(1) * call.w.size(0);
+  if (call.w.dim() > 4 || pairs > choices::kPairsOfGroup * groups) return false;
   const Convolution convolution(call, groups, bias);
   switch (call.part) {
     case ConvolutionPart::kForward:

@@ -40,6 +40,9 @@ int64_t WeightsOf(const ConvolutionProduct& call) { return call.w.numel() / call
 int64_t PixelsOf(const ConvolutionProduct& call) {
   return call.y.numel() / (call.y.size(0) * call.y.size(1));
 }
+int64_t ProductsOf(const ConvolutionProduct& call) {
+  return call.y.size(0) * PixelsOf(call) * call.w.numel();
+}
 
 /// Some images of a convolution. Matrices of their pixels have rows of `width`, `row` apart.
 class Images {
@@ -182,36 +185,30 @@ class Panels {
   const Floats data_;
 };
 
-// What is worth a second thread.
-constexpr int64_t kProducts = 1 << 20, kCopies = 1 << 14;
-
 /// All images at once, and of the weights a part on each thread.
 void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                   const float* bias) {
   const Images all(call, 0, call.x.size(0));
   if (call.part == ConvolutionPart::kInputGradient) {
     const Floats joined = all.Joined();
-    InParts(
-        frame, all.inputs, all.taps * all.outputs * all.width, kProducts,
-        [&](int64_t, int64_t begin, int64_t end) { all.InputGradient(begin, end, joined.get()); });
+    InParts(frame, all.inputs, all.taps * all.outputs * all.width * choices::kProduct,
+            [&](int64_t begin, int64_t end) { all.InputGradient(begin, end, joined.get()); });
     return;
   }
   const Floats seen = Scratch(all.weights * all.row);
-  InParts(frame, all.inputs, all.taps * all.width, kCopies,
-          [&](int64_t, int64_t begin, int64_t end) { all.Unfold(begin, end, seen.get()); });
+  InParts(frame, all.inputs, all.taps * all.width * choices::kMoved,
+          [&](int64_t begin, int64_t end) { all.Unfold(begin, end, seen.get()); });
   if (call.part == ConvolutionPart::kForward) {
-    InParts(
-        frame, all.outputs, all.weights * all.width, kProducts,
-        [&](int64_t, int64_t begin, int64_t end) { all.Forward(begin, end, seen.get(), bias); });
+    InParts(frame, all.outputs, all.weights * all.width * choices::kProduct,
+            [&](int64_t begin, int64_t end) { all.Forward(begin, end, seen.get(), bias); });
     return;
   }
   Panels panels(all.weights, all.pixels);
-  InParts(
-      frame, panels.count(), PanelWidth() * all.pixels, kCopies,
-      [&](int64_t, int64_t begin, int64_t end) { panels.Pack(begin, end, seen.get(), all.row); });
+  InParts(frame, panels.count(), PanelWidth() * all.pixels * choices::kMoved,
+          [&](int64_t begin, int64_t end) { panels.Pack(begin, end, seen.get(), all.row); });
   const Floats joined = all.Joined();
-  InParts(frame, all.outputs, all.weights * all.pixels, kProducts,
-          [&](int64_t, int64_t begin, int64_t end) {
+  InParts(frame, all.outputs, all.weights * all.pixels * choices::kProduct,
+          [&](int64_t begin, int64_t end) {
             panels.WeightGradient(joined.get() + begin * all.row, all.row, end - begin,
                                   call.w.mutable_data_ptr<float>() + begin * all.weights,
                                   /*adds=*/false);
@@ -221,36 +218,38 @@ void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame
 /// All weights, and on each thread some images, a few at a time.
 void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                  const float* bias) {
-  constexpr int64_t kPixels = 128;
   const int64_t outputs = call.w.size(0), weights = WeightsOf(call), pixels = PixelsOf(call);
-  const int64_t some = std::max<int64_t>(1, kPixels / pixels);
+  const int64_t images = call.x.size(0), cost = ProductsOf(call) * choices::kProduct;
+  const int64_t some = std::max<int64_t>(1, choices::kPixelsAtOnce / pixels);
   const int64_t row = RowOf(some * pixels);
   const int64_t rows = InPanels(weights) * PanelWidth();
   const bool sees = call.part != ConvolutionPart::kInputGradient;
-  std::vector<Floats> sums(FfiThreads(frame));  // of a weight's gradient, [outputs, rows]
-  const int64_t parts = InParts(
-      frame, call.x.size(0), call.w.numel() * pixels, kProducts,
-      [&](int64_t part, int64_t begin, int64_t end) {
-        const Floats seen = sees ? Scratch(rows * row) : nullptr;
-        if (seen) std::fill(seen.get() + weights * row, seen.get() + rows * row, 0.0F);
-        for (int64_t first = begin; first < end; first += some) {
-          const Images images(call, first, std::min(some, end - first));
-          if (seen) images.Unfold(0, images.inputs, seen.get());
-          if (call.part == ConvolutionPart::kForward) {
-            images.Forward(0, outputs, seen.get(), bias);
-          } else if (call.part == ConvolutionPart::kInputGradient) {
-            images.InputGradient(0, images.inputs, images.Joined().get());
-          } else {
-            if (!sums[part]) sums[part] = Scratch(outputs * rows);
-            Panels panels(rows, images.pixels);
-            panels.Pack(0, panels.count(), seen.get(), images.row);
-            panels.WeightGradient(images.Joined().get(), images.row, outputs, sums[part].get(),
-                                  /*adds=*/first > begin);
-          }
-        }
-      });
-  if (call.part != ConvolutionPart::kWeightGradient) return;
-  InParts(frame, outputs, parts * weights, kCopies, [&](int64_t, int64_t begin, int64_t end) {
+  const bool is_sum = call.part == ConvolutionPart::kWeightGradient;
+  const int64_t most = std::min(choices::kSums, images * pixels / choices::kPixelsOfSum);
+  const int64_t parts =
+      is_sum ? PartsWorthAThread(cost, std::min(most, images)) : FfiParts(frame, cost, images);
+  std::vector<Floats> sums(parts);  // of a weight's gradient, [outputs, rows]
+  RunParts(frame, parts, images, [&](int64_t part, int64_t begin, int64_t end) {
+    const Floats seen = sees ? Scratch(rows * row) : nullptr;
+    if (seen) std::fill(seen.get() + weights * row, seen.get() + rows * row, 0.0F);
+    for (int64_t first = begin; first < end; first += some) {
+      const Images images(call, first, std::min(some, end - first));
+      if (seen) images.Unfold(0, images.inputs, seen.get());
+      if (call.part == ConvolutionPart::kForward) {
+        images.Forward(0, outputs, seen.get(), bias);
+      } else if (call.part == ConvolutionPart::kInputGradient) {
+        images.InputGradient(0, images.inputs, images.Joined().get());
+      } else {
+        if (!sums[part]) sums[part] = Scratch(outputs * rows);
+        Panels panels(rows, images.pixels);
+        panels.Pack(0, panels.count(), seen.get(), images.row);
+        panels.WeightGradient(images.Joined().get(), images.row, outputs, sums[part].get(),
+                              /*adds=*/first > begin);
+      }
+    }
+  });
+  if (!is_sum) return;
+  InParts(frame, outputs, parts * weights * choices::kFloat, [&](int64_t begin, int64_t end) {
     for (int64_t o = begin; o < end; ++o) {
       float* to = call.w.mutable_data_ptr<float>() + o * weights;
       std::copy_n(sums[0].get() + o * rows, weights, to);
@@ -263,39 +262,33 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
 }
 
 bool IsByWeights(const ConvolutionProduct& call) {
-  // A gradient of many weights is worth it for more pixels, but where tiles are worth more: none is
-  // brought back from blocks.
-  constexpr int64_t kPixels = 64, kMorePixels = 512, kMany = 1 << 18, kLeast = 1 << 10;
+  // oneDNN would bring a gradient of many weights back from its blocks. Winograd's tiles may be
+  // better still.
   const int64_t weights = call.w.numel(), pixels = call.y.size(0) * PixelsOf(call);
-  const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient && weights >= kMany &&
-                             !WinogradHalvesProducts(call);
-  return weights >= kLeast && WeightsOf(call) >= PanelWidth() &&
-         pixels <= (is_worth_more ? kMorePixels : kPixels);
+  const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient &&
+                             weights >= choices::kByWeightsMany && !WinogradHalvesProducts(call);
+  return weights >= choices::kByWeightsLeast && WeightsOf(call) >= PanelWidth() &&
+         pixels <= (is_worth_more ? choices::kByWeightsManyPixels : choices::kByWeightsPixels);
 }
 
-bool IsByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame) {
-  // What stays in the caches, of an image the columns.
-  constexpr int64_t kWeights = 1 << 18, kColumns = 1 << 18, kColumnsOfGradient = 1 << 20;
-  // The columns of a weight's gradient are transposed, too.
-  constexpr int64_t kProductsToMost = 1 << 24, kPixels = 256;
-  // Channels to which oneDNN's gradient is up to six times slower.
-  constexpr int64_t kFew = 8, kFewStrided = 32, kTaps = 9, kFewPixels = 64;
-  const int64_t images = call.y.size(0), pixels = PixelsOf(call);
-  const int64_t products = images * pixels * call.w.numel();
-  // An image is on one thread.
-  const int64_t parts = FfiParts(frame, products, kProducts);
-  if (images < parts) return false;
+bool IsByImages(const ConvolutionProduct& call) {
+  const int64_t pixels = PixelsOf(call), products = ProductsOf(call);
+  // A single image would be on one thread.
+  if (call.y.size(0) == 1 && PartsWorthAThread(products * choices::kProduct, 2) > 1) return false;
   const int64_t columns = WeightsOf(call) * pixels;
-  if (call.w.numel() <= kWeights && columns <= kColumns &&
-      (call.part != ConvolutionPart::kWeightGradient || pixels <= kPixels ||
-       products <= kProductsToMost)) {
+  if (call.w.numel() <= choices::kByImagesWeights && columns <= choices::kByImagesColumns &&
+      (call.part != ConvolutionPart::kWeightGradient || pixels <= choices::kByImagesPixels ||
+       products <= choices::kByImagesProducts)) {
     return true;
   }
+  // oneDNN's gradient is slow to few channels.
   const int64_t channels = call.w.size(1), taps = WeightsOf(call) / channels;
-  return call.part == ConvolutionPart::kInputGradient && columns <= kColumnsOfGradient &&
-         pixels >= (taps == 1 ? kFewPixels : 1) &&
-         (channels <= kFew ||
-          (c10::multiply_integers(call.stride) > 1 && channels <= kFewStrided && taps <= kTaps));
+  const bool is_strided = c10::multiply_integers(call.stride) > 1;
+  return call.part == ConvolutionPart::kInputGradient && columns <= choices::kFoldedColumns &&
+         pixels >= (taps == 1 ? choices::kFoldedPixels : 1) &&
+         (channels <= choices::kFoldedChannels ||
+          (is_strided && channels <= choices::kFoldedStridedChannels &&
+           taps <= choices::kFoldedTaps));
 }
 
 }  // namespace
@@ -308,7 +301,7 @@ bool RunProducts(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
     return true;
   }
   if (RunWinograd(call, frame, bias)) return true;
-  if (!IsByImages(call, frame)) return false;
+  if (!IsByImages(call)) return false;
   RunByImages(call, frame, bias);
   return true;
 }

@@ -1,4 +1,4 @@
-// The ways of this library to compute a convolution; each says whether it has.
+// The ways in which this library computes convolutions. Each function returns whether it did.
 #pragma once
 
 #include "cpu/convolution_columns.h"
@@ -6,36 +6,35 @@
 
 namespace torch_xla::cpu {
 
-// Convolutions in groups of few channels, down to those of each channel by a kernel of its own:
-// sums of planes (convolution_plane.h) times a weight, where there is too little for a product.
+// Groups of few channels, such as depthwise convolutions, are sums of planes (convolution_plane.h)
+// times a weight: a product of matrices would be too small.
 
-/// Writes the part of a convolution of floats in `groups`, of one or two dimensions, that is asked
-/// for, on XLA's threads, where groups are so small; returns whether it has. It has not where
-/// weights or their gradients are not finite: those by which ATen does not multiply padding would
-/// be NaN. `bias` [O] may be null.
+/// Computes a convolution of floats with `groups` groups and one or two dimensions, or a gradient,
+/// on XLA's threads, if the groups are small enough. Returns false if a weight or its gradient is
+/// not finite, because the product with a padded zero would be NaN, and ATen computes no such
+/// product. `bias` [O] may be null.
 bool RunGroups(const ConvolutionProduct& call, int64_t groups,
                const runtime::pjrt::XLA_FFI_CallFrame& frame, const float* bias);
 
-// A convolution and its gradients as products of matrices: its weights, and the columns of what
-// each position of the output sees. oneDNN brings weights and maps into blocks of its own and back,
-// and is asked by way of ATen: of few pixels, and of little work, that takes longer than the
-// products.
+// A convolution and its gradients are products of the weights and the columns of the input
+// (convolution_columns.h). oneDNN copies weights and maps into blocks of its own and back, which
+// takes longer than the products if there are few pixels or little work.
 
-/// Writes y, or the gradient of x or of w, of one group, on XLA's threads, where that is faster so;
-/// returns whether it is. `bias` [O], of y alone, may be null.
+/// Computes y, or the gradient of x or w, for one group on XLA's threads, if that is the fastest
+/// way. `bias` [O] is for y only and may be null.
 bool RunProducts(const ConvolutionProduct& call, const runtime::pjrt::XLA_FFI_CallFrame& frame,
                  const float* bias);
 
-// Convolutions by 3 x 3 kernels of stride 1, and 4 x 4 ones of stride 2, by Winograd's tiles
-// (winograd_tiles.h): 2.25 and 1.78 times fewer multiplications than in oneDNN, and no weights
-// brought into blocks by each thread.
+// Kernels of 3 x 3 with stride 1, and of 4 x 4 with stride 2, are computed in Winograd's tiles
+// (winograd_tiles.h). They take fewer multiplications than oneDNN, and no thread copies weights
+// into blocks.
 
-/// Whether it does with half as many multiplications: where the tiles have few pixels to spare.
+/// Whether tiles halve the multiplications: few of their pixels lie outside of the maps.
 bool WinogradHalvesProducts(const ConvolutionProduct& call);
 
-/// Writes the part of a convolution of floats that is asked for, on XLA's threads, where it is one
-/// of these and large enough; returns whether it has. It has not where the result is not finite: an
-/// infinite input makes NaN of what is infinite, or finite, in PyTorch. `bias` [O] may be null.
+/// Computes such a convolution of floats, or a gradient, on XLA's threads, if it is large enough.
+/// Returns false if a result is not finite: the transforms make NaN of an infinite input, where
+/// PyTorch's result is infinite or finite. `bias` [O] may be null.
 bool RunWinograd(const ConvolutionProduct& call, const runtime::pjrt::XLA_FFI_CallFrame& frame,
                  const float* bias);
 

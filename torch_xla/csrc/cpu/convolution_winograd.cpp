@@ -114,51 +114,56 @@ class Convolution {
         vectors_(InVectors(terms_)),
         panels_(InPanels(channels_)) {}
 
-  /// Whether each thread has tiles enough to go through all weights by itself.
+  /// Whether each thread has tiles enough to go through all weights by itself. The sums of weights'
+  /// gradients, which are read and written for some tiles each, do not depend on the threads.
   bool IsByTiles(int64_t threads) const {
-    const int64_t tiles = rows() * tiling_.columns / threads;
-    // The sums of weights' gradients are read and written for some tiles each.
-    constexpr int64_t kManyTiles = 64;
-    const int64_t weights_of_tile = !is_of_weights() ? 384 : tiles >= kManyTiles ? 128 : 32;
+    const int64_t tiles = rows() * tiling_.columns / (is_of_weights() ? 2 : threads);
+    const int64_t weights_of_tile = !is_of_weights()               ? choices::kTilesWeights
+                                    : tiles >= choices::kTilesMany ? choices::kTilesManyGradients
+                                                                   : choices::kTilesGradients;
     return tiles * weights_of_tile >= terms_ * channels_;
   }
 
   /// All channels, and on each thread some rows of tiles.
   bool RunByTiles(const XLA_FFI_CallFrame& frame) {
     const int64_t panels = phases() * panels_, weights = panels * PanelSize();
-    std::vector<Floats> sums(FfiThreads(frame));  // of the weights' gradients
+    const int64_t tiles = rows() * tiling_.columns;
+    const int64_t cost =
+        tiles * phases() * transforms_.terms * terms_ * channels_ * choices::kProduct;
+    const int64_t most = std::min(choices::kSums, tiles / choices::kTilesOfSum);
+    const int64_t parts = is_of_weights() ? PartsWorthAThread(cost, std::min(most, rows()))
+                                          : FfiParts(frame, cost, rows());
+    std::vector<Floats> sums(parts);  // of the weights' gradients
     Floats shared;
     if (!is_of_weights()) {
       shared = Scratch(weights);
-      InParts(frame, panels, PanelSize(), kCopies, [&](int64_t, int64_t begin, int64_t end) {
+      InParts(frame, panels, PanelSize() * choices::kMoved, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) TakeWeights(panel, shared.get());
       });
     }
-    const int64_t parts =
-        InParts(frame, rows(), tiling_.columns * phases() * transforms_.terms * terms_ * channels_,
-                kProducts, [&](int64_t part, int64_t begin, int64_t end) {
-                  if (is_of_weights()) sums[part] = Scratch(weights);
-                  float* all = (is_of_weights() ? sums[part] : shared).get();
-                  const int64_t some = RowsAtOnce(kInputs, end - begin);
-                  const Floats inputs = Scratch(Tiles(nullptr, some).size());
-                  const MadeTiles made(*this, panels_, 1, some);
-                  for (int64_t row = begin; row < end; row += some) {
-                    const int64_t last = std::min(end, row + some);
-                    const Matrices tiles = Tiles(inputs.get(), last - row);
-                    for (int64_t phase = 0; phase < phases(); ++phase) {
-                      for (const ImageStrip& at : tiling_.Strips(phases_[phase].from, row, last)) {
-                        for (int64_t v = 0; v < vectors_; ++v) TakeInputs(at, v, tiles);
-                      }
-                      for (int64_t i = 0; i < panels_; ++i) {
-                        MultiplyTiles(row, last, tiles, 0, phase * panels_ + i, all, made.At(i, 0),
-                                      row > begin);
-                      }
-                    }
-                  }
-                });
+    RunParts(frame, parts, rows(), [&](int64_t part, int64_t begin, int64_t end) {
+      if (is_of_weights()) sums[part] = Scratch(weights);
+      float* all = (is_of_weights() ? sums[part] : shared).get();
+      const int64_t some = RowsAtOnce(choices::kTilesInputs, end - begin);
+      const Floats inputs = Scratch(Tiles(nullptr, some).size());
+      const MadeTiles made(*this, panels_, 1, some);
+      for (int64_t row = begin; row < end; row += some) {
+        const int64_t last = std::min(end, row + some);
+        const Matrices tiles = Tiles(inputs.get(), last - row);
+        for (int64_t phase = 0; phase < phases(); ++phase) {
+          for (const ImageStrip& at : tiling_.Strips(phases_[phase].from, row, last)) {
+            for (int64_t v = 0; v < vectors_; ++v) TakeInputs(at, v, tiles);
+          }
+          for (int64_t i = 0; i < panels_; ++i) {
+            MultiplyTiles(row, last, tiles, 0, phase * panels_ + i, all, made.At(i, 0),
+                          row > begin);
+          }
+        }
+      }
+    });
     if (is_of_weights()) {
-      InParts(frame, panels, parts * PanelSize(), kCopies,
-              [&](int64_t, int64_t begin, int64_t end) {
+      InParts(frame, panels, parts * PanelSize() * choices::kFloat,
+              [&](int64_t begin, int64_t end) {
                 for (int64_t part = 1; part < parts; ++part) {
                   for (int64_t i = begin * PanelSize(); i < end * PanelSize(); ++i) {
                     sums[0][i] += sums[part][i];
@@ -172,16 +177,16 @@ class Convolution {
 
   /// All tiles, and on each thread some channels.
   bool RunByChannels(const XLA_FFI_CallFrame& frame) {
-    const int64_t some = RowsAtOnce(kManyInputs, rows());
-    const int64_t few = RowsAtOnce(kInputs, some);
+    const int64_t some = RowsAtOnce(choices::kTilesManyInputs, rows());
+    const int64_t few = RowsAtOnce(choices::kTilesInputs, some);
     const int64_t size = Tiles(nullptr, some).size();
     const Floats inputs = Scratch(phases() * size);
     const Floats weights = Scratch(phases() * panels_ * PanelSize());
     for (int64_t row = 0; row < rows(); row += some) {
       const int64_t last = std::min(rows(), row + some);
       auto tiles = [&](int64_t phase) { return Tiles(inputs.get() + phase * size, last - row); };
-      InParts(frame, phases() * vectors_, size / vectors_, kCopies,
-              [&](int64_t, int64_t begin, int64_t end) {
+      InParts(frame, phases() * vectors_, size / vectors_ * choices::kMoved,
+              [&](int64_t begin, int64_t end) {
                 for (int64_t i = begin; i < end; ++i) {
                   const int64_t phase = i / vectors_;
                   for (const ImageStrip& at : tiling_.Strips(phases_[phase].from, row, last)) {
@@ -189,8 +194,8 @@ class Convolution {
                   }
                 }
               });
-      InParts(frame, panels_, phases() * tiles(0).size() * PanelWidth(), kProducts,
-              [&](int64_t, int64_t begin, int64_t end) {
+      InParts(frame, panels_, phases() * tiles(0).size() * PanelWidth() * choices::kProduct,
+              [&](int64_t begin, int64_t end) {
                 const MadeTiles made(*this, end - begin, (some + few - 1) / few, few);
                 for (int64_t phase = 0; phase < phases(); ++phase) {
                   for (int64_t i = begin; i < end; ++i) {
@@ -210,10 +215,6 @@ class Convolution {
   }
 
  private:
-  static constexpr int64_t kProducts = 1 << 20, kCopies = 1 << 14;
-  /// Transformed inputs that stay in the second cache.
-  static constexpr int64_t kInputs = 1 << 16, kManyInputs = 1 << 18;
-
   bool is_of_weights() const { return part_ == ConvolutionPart::kWeightGradient; }
   bool is_of_inputs() const { return part_ == ConvolutionPart::kInputGradient; }
   /// Whether an output is the sum of what the phases make.
@@ -389,11 +390,9 @@ const Transforms* TransformsFor(const ConvolutionProduct& call) {
   auto all = [](at::IntArrayRef values, int64_t wanted) {
     return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == wanted; });
   };
-  // Fewer channels do not fill vectors; less work is not worth the transforms.
-  constexpr int64_t kChannels = 16, kLeast = 1 << 20;
   if (call.w.dim() != 4 || !all(call.dilation, 1) ||
-      std::min(call.w.size(0), call.w.size(1)) < kChannels ||
-      call.y.numel() * call.w.numel() / call.w.size(0) < kLeast) {
+      std::min(call.w.size(0), call.w.size(1)) < choices::kTilesChannels ||
+      call.y.numel() * call.w.numel() / call.w.size(0) < choices::kTilesLeast) {
     return nullptr;
   }
   const at::IntArrayRef kernel = call.w.sizes().slice(2);

@@ -31,8 +31,8 @@ struct Matrix {
 void RunAddRows(const XLA_FFI_CallFrame& frame) {
   const Matrix result(frame.rets.rets[0]);
   const RowSums sums(frame, CallOf<AddedRowsCall>(frame), result.rows);
-  InParts(frame, result.rows, result.columns, 1 << 15,
-          [&](int64_t, int64_t begin, int64_t end) { sums.Make(begin, end, result.Row(begin)); });
+  InParts(frame, result.rows, result.columns * choices::kFloat,
+          [&](int64_t begin, int64_t end) { sums.Make(begin, end, result.Row(begin)); });
 }
 
 void RunEmbeddingBag(const XLA_FFI_CallFrame& frame) {
@@ -53,7 +53,7 @@ void RunEmbeddingBag(const XLA_FFI_CallFrame& frame) {
   std::fill_n(bags, begin_of(0), -1);
   // The last bag goes on to the end, though an offset may follow.
   const int64_t cost = (1 + count / std::max<int64_t>(output.rows, 1)) * output.columns;
-  InParts(frame, output.rows, cost, 1 << 14, [&](int64_t, int64_t first, int64_t last) {
+  InParts(frame, output.rows, cost * choices::kFloat, [&](int64_t first, int64_t last) {
     for (int64_t bag = first; bag < last; ++bag) {
       float* row = output.Row(bag);
       std::fill_n(row, output.columns, 0.0F);

@@ -1,4 +1,4 @@
-// An error of a handler as a text, which XLA carries to where the program was run.
+// Errors of handlers as text, which XLA carries to the caller of the program.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@ namespace torch_xla::cpu {
 /// The message of an error, marked with its class.
 std::string ErrorText(const std::exception& error);
 
-/// The error whose ErrorText() is in `message`, as it was thrown; null where there is none.
+/// The error whose ErrorText() is contained in `message`; null if it contains none.
 std::exception_ptr FindError(std::string_view message);
 
 }  // namespace torch_xla::cpu

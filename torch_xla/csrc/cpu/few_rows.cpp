@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "cpu/calls.h"
 #include "cpu/ffi_parts.h"
@@ -216,9 +215,11 @@ C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t
   // From how many rows on transposing the weights costs less than summing lanes for each row.
   // Weights that come from memory are better read as they lie, unless each row would have to
   // convert them.
-  constexpr int64_t kCache = 512 << 10;
-  const bool is_near = product.n * product.k * static_cast<int64_t>(sizeof(T)) <= kCache;
-  const int64_t least_rows = is_near ? 8 : std::is_same_v<T, float> ? 32 : 16;
+  const bool is_near =
+      product.n * product.k * static_cast<int64_t>(sizeof(T)) <= choices::kNearWeights;
+  const int64_t least_rows = is_near                    ? choices::kRowsToPack
+                             : std::is_same_v<T, float> ? choices::kRowsToPackFar
+                                                        : choices::kRowsToConvert;
   if (product.m >= least_rows && product.k > 0) {
     constexpr int kPanelRows = kRows * 2;
     for (; begin + 2 * kLanes <= end; begin += 2 * kLanes) {
@@ -227,24 +228,6 @@ C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t
     for (; begin + kLanes <= end; begin += kLanes) Panel<kLanes, 1, kPanelRows>(product, begin);
   }
   Columns<kLanes, kRows>(product, begin, end);
-}
-
-template <typename T>
-using Function = void (*)(const FewRows<T>&, int64_t, int64_t);
-
-template <typename T>
-void Baseline(const FewRows<T>& product, int64_t begin, int64_t end) {
-  Compute<4, 2>(product, begin, end);
-}
-
-template <typename T>
-TORCH_XLA_AVX2 void Avx2(const FewRows<T>& product, int64_t begin, int64_t end) {
-  Compute<8, 2>(product, begin, end);
-}
-
-template <typename T>
-TORCH_XLA_AVX512 void Avx512(const FewRows<T>& product, int64_t begin, int64_t end) {
-  Compute<16, 4>(product, begin, end);
 }
 
 template <typename T>
@@ -264,7 +247,7 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
   int64_t columns = n;
   for (int64_t i = 0; i < batch; ++i) columns *= out.dims[i];
   if (columns * m == 0) return;
-  InParts(frame, columns, k * (1 + m / 4), 1 << 17, [&](int64_t, int64_t column, int64_t end) {
+  InParts(frame, columns, k * (1 + m / 4) * choices::kFloat, [&](int64_t column, int64_t end) {
     FewRows<T> some = product;
     while (column < end) {
       const int64_t at = column / n, first = column % n, last = std::min(n, first + end - column);
@@ -281,8 +264,7 @@ void Multiply(const XLA_FFI_CallFrame& frame) {
 
 template <typename T>
 void FewRows<T>::Run(int64_t begin, int64_t end) const {
-  static const Function<T> best = ForThisProcessor<Function<T>>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
-  best(*this, begin, end);
+  ForThisProcessor<&Compute<4, 2, T>, &Compute<8, 2, T>, &Compute<16, 4, T>>()(*this, begin, end);
 }
 
 template struct FewRows<float>;

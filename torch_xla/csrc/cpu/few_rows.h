@@ -1,14 +1,14 @@
-// Products of a few rows with weights, by a function of this library: BLAS and XLA's library pack
-// the weights, or transpose them, at each call, and the weights are nearly all that such a product
-// has to read.
+// Products of a few rows with weights. Such a product reads little else than the weights, so it
+// must not copy them: BLAS and XLA's library pack or transpose the weights at each call.
+
 #pragma once
 
 #include <cstdint>
 
 namespace torch_xla::cpu {
 
-/// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l]; all without gaps but for the rows of
-/// `out`, which are `out_stride` apart. T is float or c10::BFloat16.
+/// out[i, j] (+)= sum over l of rows[i, l] * weights[j, l]. `rows` and `weights` are contiguous;
+/// the rows of `out` are `out_stride` floats apart. T is float or c10::BFloat16.
 template <typename T>
 struct FewRows {
   const T* rows;     // [m, k]
@@ -18,7 +18,7 @@ struct FewRows {
   bool by_columns = false;
   bool accumulate = false;
 
-  /// The columns from `begin` to `end` of `out`.
+  /// Computes the columns `begin` to `end` of `out`.
   void Run(int64_t begin, int64_t end) const;
 };
 

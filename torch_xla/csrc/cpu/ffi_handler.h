@@ -1,4 +1,4 @@
-// What every handler of a custom call does beside its work.
+// The frame of every handler of a custom call: stages, errors, registration.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace torch_xla::cpu {
 
-/// Whether the handler has to do its work now. XLA also calls it in the stages before, and
-/// once for its metadata, which this answers.
+/// Whether the handler has to do its work now. XLA also calls it in the stages before, and once for
+/// its metadata, which this function answers.
 inline bool EntersExecution(runtime::pjrt::XLA_FFI_CallFrame* frame) {
   using namespace runtime::pjrt;
   for (auto* extension = frame->extension_start; extension; extension = extension->next) {
@@ -27,7 +27,7 @@ inline bool EntersExecution(runtime::pjrt::XLA_FFI_CallFrame* frame) {
   return frame->stage == XLA_FFI_ExecutionStage_EXECUTE;
 }
 
-/// The failure of an execution, as a handler returns it.
+/// The value that a handler returns to fail the execution.
 inline runtime::pjrt::XLA_FFI_Error* FfiError(runtime::pjrt::XLA_FFI_CallFrame* frame,
                                               runtime::pjrt::PJRT_Error_Code code,
                                               const std::string& message) {
@@ -39,8 +39,8 @@ inline runtime::pjrt::XLA_FFI_Error* FfiError(runtime::pjrt::XLA_FFI_CallFrame* 
   return frame->api->XLA_FFI_Error_Create(&args);
 }
 
-/// The handler that does `kWork`, on XLA's threads. What that throws fails the execution, by
-/// `kCode`.
+/// The handler that runs `kWork` on XLA's threads. An exception of `kWork` fails the execution with
+/// the code `kCode`.
 template <auto kWork,
           runtime::pjrt::PJRT_Error_Code kCode = runtime::pjrt::PJRT_Error_Code_INVALID_ARGUMENT>
 runtime::pjrt::XLA_FFI_Error* Handler(runtime::pjrt::XLA_FFI_CallFrame* frame) {
@@ -54,8 +54,8 @@ runtime::pjrt::XLA_FFI_Error* Handler(runtime::pjrt::XLA_FFI_CallFrame* frame) {
   }
 }
 
-/// Lets programs on the CPU call `handler` as `target`. False for other platforms, whose memory it
-/// could not read, and for a plugin without custom calls.
+/// Lets programs on the CPU call `handler` as `target`. Returns false on other platforms, whose
+/// memory the handler could not read, and if the plugin has no custom calls.
 inline bool RegisterCpuHandler(
     runtime::Client& client, const char* target,
     runtime::pjrt::XLA_FFI_Error* (*handler)(runtime::pjrt::XLA_FFI_CallFrame*)) {

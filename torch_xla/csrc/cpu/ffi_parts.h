@@ -1,29 +1,30 @@
-// Work that is cut into parts, each on a thread of XLA's.
+// Loops over things of equal cost that are cut into parts, each on one of XLA's threads.
 #pragma once
 
+#include "cpu/choices.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
 
 namespace torch_xla::cpu {
 
-/// Calls work(part, begin, end) for each of `parts` parts of `count` things.
+/// Calls work(part, begin, end) for each of `parts` parts of `count` things, with PyTorch's mode of
+/// rounding and denormals.
 template <typename Work>
 void RunParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t parts, int64_t count,
               const Work& work) {
-  cpu::RunOnFfiThreads(frame, parts, [&](int64_t part) {
+  RunOnFfiThreads(frame, parts, [&](int64_t part) {
     const DefaultFloatEnvironment environment;
     work(part, count * part / parts, count * (part + 1) / parts);
   });
 }
 
-/// The same for as many parts as are worth it where each thing is `cost` multiplications, copies or
-/// the like, and a part has `least` of these at least. Returns how many.
+/// The same as work(begin, end), with as many parts as FfiParts() says for things that each cost
+/// `cost` picoseconds.
 template <typename Work>
-int64_t InParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t count, int64_t cost,
-                int64_t least, const Work& work) {
-  const int64_t parts = cpu::FfiParts(frame, count * cost, least, count);
-  RunParts(frame, parts, count, work);
-  return parts;
+void InParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t count, int64_t cost,
+             const Work& work) {
+  RunParts(frame, FfiParts(frame, count * cost, count), count,
+           [&](int64_t, int64_t begin, int64_t end) { work(begin, end); });
 }
 
 }  // namespace torch_xla::cpu

@@ -1,4 +1,4 @@
-// What a handler of a custom call is given, in PyTorch's terms.
+// The buffers and attributes of a custom call in PyTorch's terms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,27 +13,27 @@
 
 namespace torch_xla::cpu {
 
-/// A buffer of the program (an XLA_FFI_Buffer) as a CPU tensor, in place.
+/// A CPU tensor that shares the memory of a buffer (an XLA_FFI_Buffer) of the program.
 at::Tensor FfiTensor(void* buffer);
-/// Where its elements are.
+/// The address of the buffer's elements.
 template <typename T>
 T* FfiData(void* buffer) {
   return static_cast<T*>(static_cast<runtime::pjrt::XLA_FFI_Buffer*>(buffer)->data);
 }
 
-/// Whether its elements are of float; handlers of two types are made for float and another.
+/// Whether the buffer's elements are float; a handler of two types has float and another one.
 inline bool IsFfiFloat(void* buffer) {
   return static_cast<runtime::pjrt::XLA_FFI_Buffer*>(buffer)->dtype ==
          runtime::pjrt::XLA_FFI_DataType_F32;
 }
 
-/// The attributes of a custom call; asking for a text that is not there is an internal error.
+/// The attributes of a custom call.
 class FfiAttributes {
  public:
   explicit FfiAttributes(const runtime::pjrt::XLA_FFI_Attrs& attrs) : attrs_(attrs) {}
 
-  std::string_view Text(std::string_view name) const;
-  /// 64-bit integers; empty where there is no such attribute.
+  std::string_view Text(std::string_view name) const;  // must exist
+  /// A list of 64-bit integers; empty if there is no such attribute.
   std::span<const int64_t> List(std::string_view name) const;
 
  private:
@@ -42,7 +42,7 @@ class FfiAttributes {
   const runtime::pjrt::XLA_FFI_Attrs& attrs_;
 };
 
-/// The words of a call, and the struct that they are (calls.h).
+/// The words of a call, and the struct that they encode (calls.h).
 inline std::span<const int64_t> WordsOf(const runtime::pjrt::XLA_FFI_CallFrame& frame) {
   return FfiAttributes(frame.attrs).List(kWords);
 }
@@ -51,11 +51,11 @@ T CallOf(const runtime::pjrt::XLA_FFI_CallFrame& frame) {
   return FromWords<T>(WordsOf(frame));
 }
 
-/// The attribute that says the dimensions of the operands, each after its rank, where elementwise
-/// ops made some of them in others (stablehlo/joined_dims.h).
+/// The attribute with the rank and dimensions of each operand. A call has it if the program joined
+/// dimensions of some operand to compute it (stablehlo/joined_dims.h).
 inline constexpr std::string_view kOperandDims = "operand_dims";
 
-/// While it lives, the operands of a call have those dimensions.
+/// While an object of this class lives, the operands of the call have those dimensions.
 class OperandDims {
  public:
   explicit OperandDims(runtime::pjrt::XLA_FFI_CallFrame& frame);
@@ -70,7 +70,7 @@ class OperandDims {
   std::vector<void*> operands_;
 };
 
-/// XLA runs programs with denormals flushed to zero, PyTorch does not.
+/// Sets PyTorch's floating-point mode. XLA runs programs with denormals flushed to zero.
 class DefaultFloatEnvironment {
  public:
   DefaultFloatEnvironment() {

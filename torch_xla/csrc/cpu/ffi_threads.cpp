@@ -7,6 +7,8 @@
 #include <exception>
 #include <memory>
 
+#include "cpu/choices.h"
+
 namespace torch_xla::cpu {
 
 using namespace runtime::pjrt;
@@ -82,9 +84,13 @@ int64_t FfiThreads(const XLA_FFI_CallFrame& frame) {
   return Succeeded(*frame.api, frame.api->XLA_FFI_ThreadPool_NumThreads(&args)) ? count : 1;
 }
 
-int64_t FfiParts(const XLA_FFI_CallFrame& frame, int64_t work, int64_t least, int64_t most) {
-  const int64_t wanted = std::min(work / least, most);
-  return wanted <= 1 ? 1 : std::min(wanted, FfiThreads(frame));
+int64_t PartsWorthAThread(int64_t cost, int64_t most) {
+  return std::max<int64_t>(1, std::min(cost / choices::kThread, most));
+}
+
+int64_t FfiParts(const XLA_FFI_CallFrame& frame, int64_t cost, int64_t most) {
+  const int64_t wanted = PartsWorthAThread(cost, most);
+  return wanted == 1 ? 1 : std::min(wanted, FfiThreads(frame));
 }
 
 void RunOnFfiThreads(const XLA_FFI_CallFrame& frame, int64_t count,

@@ -1,5 +1,6 @@
-// Work of a custom call on XLA's own threads. A library with a pool of its own would have twice as
-// many threads as cores, and those of one pool would wait for those of the other.
+// The work of a custom call on XLA's own threads. A library with a thread pool of its own would
+// have twice as many threads as there are cores, and the threads of one pool would wait for those
+// of the other.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,20 @@
 
 namespace torch_xla::cpu {
 
-/// How many threads XLA runs the program on; 1 where it does not say.
+/// How many threads XLA runs the program on; 1 if the plugin does not say.
 int64_t FfiThreads(const runtime::pjrt::XLA_FFI_CallFrame& frame);
 
-/// How many parts to cut `work` into for these threads: each of `least` at least, `most` of them at
-/// most, and one at least. Less work is not worth another thread.
-int64_t FfiParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t work, int64_t least,
+/// Into how many parts, 1 to `most`, work of `cost` picoseconds (choices.h) is cut at most so that
+/// each part is worth a thread. The number does not depend on the machine, so use it where the
+/// result depends on the cuts: the sum of the sums of parts.
+int64_t PartsWorthAThread(int64_t cost, int64_t most);
+
+/// The same, but no more parts than threads: for results that do not depend on the cuts.
+int64_t FfiParts(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t cost,
                  int64_t most = std::numeric_limits<int64_t>::max());
 
-/// Calls task(0) … task(count - 1), each once, here and on XLA's threads as these become free, and
-/// returns when all are done. Rethrows the first exception.
+/// Calls task(0) … task(count - 1), each once, on this thread and on XLA's threads as they become
+/// free. Returns when all calls have returned, and rethrows the first exception.
 void RunOnFfiThreads(const runtime::pjrt::XLA_FFI_CallFrame& frame, int64_t count,
                      const std::function<void(int64_t)>& task);
 

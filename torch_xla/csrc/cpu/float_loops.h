@@ -1,4 +1,4 @@
-// Loops over floats, or bfloat16 as floats, a vector of them at a time.
+// Loops over floats, or over bfloat16 converted to floats, a vector at a time.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace torch_xla::cpu {
 constexpr int kFloatLanes = 16;
 using FloatLanes = Lanes<kFloatLanes>;
 
-/// Calls body<V>(i) for elements i and on of a vector or, those left, for one.
+/// Calls body<V>(i) for the vector that begins at element i, or for a single remaining element.
 template <typename Body>
 C10_ALWAYS_INLINE void ForEach(int64_t count, const Body& body) {
   int64_t i = 0;
@@ -19,11 +19,11 @@ C10_ALWAYS_INLINE void ForEach(int64_t count, const Body& body) {
   for (; i < count; ++i) body.template operator()<float>(i);
 }
 
-/// Of several values for each element of some rows: add(lanes of sums, row, i) for a vector or for
-/// one.
+/// Adds kSums sums over the elements of some rows. add(sums, row, i) adds the values of the vector
+/// that begins at element i of a row, or of a single remaining element.
 template <int kSums, typename Sums, typename Add>
 C10_ALWAYS_INLINE void SumRows(int64_t rows, int64_t count, Sums& sums, const Add& add) {
-  // So few in a float's sum that it does not lose much.
+  // A float's sum of so few elements loses little.
   constexpr int64_t kBlock = 64 * kFloatLanes, kChains = 4;
   FloatLanes chains[kChains][kSums] = {};
   float rest[kSums] = {};
@@ -48,7 +48,7 @@ C10_ALWAYS_INLINE void SumRows(int64_t rows, int64_t count, Sums& sums, const Ad
       const int64_t to = std::min(count, from + kBlock);
       int64_t i = from;
       for (; i + kChains * kFloatLanes <= to; i += kChains * kFloatLanes) {
-        // Unrolled, or they would lie in memory.
+        // Unrolled by hand: in a loop the chains would be in memory.
         add(chains[0], row, i);
         add(chains[1], row, i + kFloatLanes);
         add(chains[2], row, i + 2 * kFloatLanes);
@@ -69,7 +69,7 @@ C10_ALWAYS_INLINE void Sum(int64_t count, Sums& sums, const Add& add) {
                  [&](auto& to, int64_t, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE { add(to, i); });
 }
 
-/// The kind of value that `add` of Sum() is given a place for.
+/// The type of the sums that Sum() passes to `add`: a vector or float.
 template <typename T>
 using Element = std::remove_reference_t<decltype(std::declval<T>()[0])>;
 

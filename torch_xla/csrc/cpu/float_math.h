@@ -1,4 +1,4 @@
-// Functions of floats that compilers make vectors of, or that are given vectors.
+// Functions of floats that work on vectors, or that compilers can vectorize.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace torch_xla::cpu {
 
-/// exp(x), a few units in the last place off, and zero where that has no exponent: Cody and Waite's
-/// reduction and the polynomial of Cephes' expf. `V` is float or Lanes<n>.
+/// exp(x) with an error of a few units in the last place; denormal results are zero. Uses Cody and
+/// Waite's reduction and the polynomial of Cephes' expf. `V` is float or Lanes<n>.
 template <typename V>
 C10_ALWAYS_INLINE V Exp(V x) {
   constexpr int kLanes = sizeof(V) / sizeof(float);

@@ -1,4 +1,4 @@
-// Vectors of float, and of bfloat16 as floats, wherever they lie in memory.
+// Vectors of floats, loaded from and stored to float or bfloat16 at any alignment.
 #pragma once
 
 #include <c10/macros/Macros.h>
@@ -23,7 +23,7 @@ using Vector = typename VectorOf<T, kLanes>::Type;
 template <int kLanes>
 using Lanes = Vector<float, kLanes>;
 
-/// `V` is float or Lanes<n>: one element, or the n from there on.
+/// `V` is float or Lanes<n>: loads one element or n.
 template <typename V>
 C10_ALWAYS_INLINE V Load(const float* from) {
   V x;
@@ -49,7 +49,7 @@ C10_ALWAYS_INLINE void Store(const V& x, float* to) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// Rounds to the nearest, of two to the even one.
+/// Rounds to nearest, ties to even.
 template <typename V>
 C10_ALWAYS_INLINE void Store(const V& x, c10::BFloat16* to) {
   if constexpr (std::is_same_v<V, float>) {

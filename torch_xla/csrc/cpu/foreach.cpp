@@ -131,24 +131,10 @@ C10_ALWAYS_INLINE void Map(const Sources& from, float* to, int64_t count) {
 
 using Kernel = void (*)(const Sources& from, float* to, int64_t count);
 
-template <ForeachOp kOp>
-void MapBaseline(const Sources& from, float* to, int64_t count) {
-  Map<kOp>(from, to, count);
-}
-template <ForeachOp kOp>
-TORCH_XLA_AVX2 void MapAvx2(const Sources& from, float* to, int64_t count) {
-  Map<kOp>(from, to, count);
-}
-template <ForeachOp kOp>
-TORCH_XLA_AVX512 void MapAvx512(const Sources& from, float* to, int64_t count) {
-  Map<kOp>(from, to, count);
-}
-
 Kernel FindKernel(ForeachOp op) {
-#define TORCH_XLA_FOREACH(kOp)                                                              \
-  case ForeachOp::kOp:                                                                      \
-    return ForThisProcessor<Kernel>(&MapBaseline<ForeachOp::kOp>, &MapAvx2<ForeachOp::kOp>, \
-                                    &MapAvx512<ForeachOp::kOp>);
+#define TORCH_XLA_FOREACH(kOp) \
+  case ForeachOp::kOp:         \
+    return ForThisProcessor<&Map<ForeachOp::kOp>>();
   switch (op) {
     TORCH_XLA_FOREACH(kAbs)
     TORCH_XLA_FOREACH(kAdd)
@@ -396,7 +382,7 @@ void RunForeach(const XLA_FFI_CallFrame& frame) {
   }
   const int64_t elements = begins.back();
   const auto num_steps = static_cast<int64_t>(steps.size());
-  InParts(frame, elements, num_steps, 1 << 17, [&](int64_t, int64_t begin, int64_t end) {
+  InParts(frame, elements, num_steps * choices::kFloat, [&](int64_t begin, int64_t end) {
     Chunks chunks(frame, call, tables, tensors);
     auto tensor = std::upper_bound(begins.begin(), begins.end(), begin) - begins.begin() - 1;
     for (; tensor < tensors && begins[tensor] < end; ++tensor) {

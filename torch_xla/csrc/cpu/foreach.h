@@ -1,6 +1,6 @@
-// What `_foreach_` operations that follow each other compute, by one call. By XLA:CPU it is some
-// kernels for each shape, each called for each tensor: the update of a model's parameters takes
-// most of what its training step compiles, and of the calls that it makes.
+// One call that computes a chain of `_foreach_` operations. XLA:CPU would compile some kernels for
+// each shape and call them for each tensor: most of the kernels and calls of a training step would
+// belong to the update of the parameters.
 #pragma once
 
 #include <cstdint>

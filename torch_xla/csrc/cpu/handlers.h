@@ -1,4 +1,4 @@
-// Who does the work of each call (calls.h), on XLA's threads.
+// The functions that do the work of the calls (calls.h) on XLA's threads.
 #pragma once
 
 #include "runtime/ffi_abi.h"

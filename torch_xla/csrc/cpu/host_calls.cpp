@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cpu/choices.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
@@ -123,7 +124,7 @@ void RunHasNan(const XLA_FFI_CallFrame& frame) {
     int64_t count = 1;
     for (int64_t dim = 0; dim < array.rank; ++dim) count *= array.dims[dim];
     std::atomic<bool> found{false};
-    const int64_t parts = FfiParts(frame, count, 1 << 16);
+    const int64_t parts = FfiParts(frame, count * choices::kFloat);
     RunOnFfiThreads(frame, parts, [&](int64_t part) {
       if (HasNan(array, count * part / parts, count * (part + 1) / parts)) found = true;
     });

@@ -8,7 +8,6 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
-#include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
 
 namespace torch_xla::cpu {
@@ -35,21 +34,18 @@ void RunMatmul(const XLA_FFI_CallFrame& frame) {
   const at::Tensor result = FfiTensor(frame.rets.rets[0]);
   at::Tensor bias;
   if (frame.args.size == 3) bias = FfiTensor(frame.args.args[2]).expand(result.sizes());
-  // Less than this is not worth a second thread.
-  constexpr int64_t kLeast = 1 << 20;
   const bool is_widened = result.scalar_type() != lhs.scalar_type();
   const int64_t threads = FfiThreads(frame), cut = BestCut(result, threads, is_widened);
-  const int64_t rows = result.dim() - 2, products = result.numel() * lhs.size(-1);
-  const int64_t parts = FfiParts(frame, products, kLeast, result.size(cut));
-  RunOnFfiThreads(frame, parts, [&](int64_t i) {
-    const AtenCalls calls;
-    const at::Tensor a = Part(lhs, cut == rows + 1 ? -1 : cut, i, parts);
-    const at::Tensor b = Part(rhs, cut == rows ? -1 : cut, i, parts);
-    at::Tensor out = Part(result, cut, i, parts);
+  const int64_t rows = result.dim() - 2;
+  const int64_t cost = result.numel() * lhs.size(-1) * choices::kProduct;
+  RunAtenParts(frame, FfiParts(frame, cost, result.size(cut)), [&](const AtenPart& part) {
+    const at::Tensor a = part(lhs, cut == rows + 1 ? -1 : cut);
+    const at::Tensor b = part(rhs, cut == rows ? -1 : cut);
+    at::Tensor out = part(result, cut);
     if (is_widened) {
       at::_int_mm_out(out, a, b);
     } else if (bias.defined()) {
-      at::addmm_out(out, Part(bias, cut, i, parts), a, b);
+      at::addmm_out(out, part(bias, cut), a, b);
     } else if (out.dim() == 3) {
       at::bmm_out(out, a, b);
     } else {

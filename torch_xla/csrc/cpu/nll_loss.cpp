@@ -77,7 +77,7 @@ void RunNllLossBackward(const XLA_FFI_CallFrame& frame) {
   const float of_all = targets.IsMean() ? *grad / total : *grad;  // where it was reduced
   auto* const result = FfiData<float>(frame.rets.rets[0]);
   const int64_t rows = targets.rows(), columns = targets.columns();
-  InParts(frame, rows, columns, 1 << 16, [&](int64_t, int64_t begin, int64_t end) {
+  InParts(frame, rows, columns * choices::kFloat, [&](int64_t begin, int64_t end) {
     std::fill(result + begin * columns, result + end * columns, 0.0F);
     for (int64_t row = begin; row < end; ++row) {
       if (!targets.Counts(row)) continue;

@@ -1,5 +1,6 @@
 // Layer, group and batch normalization of float and bfloat16 by calls of ours
 // (normalization_kernel.h); XLA writes to memory what it takes the variance of.
+#include <algorithm>
 #include <array>
 
 #include "cpu/calls.h"
@@ -18,7 +19,8 @@ using namespace runtime::pjrt;
 class Buffers {
  public:
   Buffers(const XLA_FFI_CallFrame& frame, const NormalizedForm& form) : frame_(frame), form_(form) {
-    num_parts_ = FfiParts(frame, form.num_groups() * form.group_size(), 1 << 15, form.num_groups());
+    const int64_t cost = form.num_groups() * form.group_size() * choices::kNormalize;
+    num_parts_ = PartsWorthAThread(cost, std::min(choices::kMostParts, form.num_groups()));
   }
 
   template <typename T = float>

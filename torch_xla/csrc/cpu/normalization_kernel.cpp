@@ -422,54 +422,17 @@ C10_ALWAYS_INLINE void Backward(const NormalizationBackward<T>& call, int64_t be
   }
 }
 
-template <typename T>
-using ForwardFunction = void (*)(const Normalization<T>&, int64_t, int64_t);
-template <typename T>
-using BackwardFunction = void (*)(const NormalizationBackward<T>&, int64_t, int64_t, float*,
-                                  float*);
-
-template <typename T>
-void Baseline(const Normalization<T>& call, int64_t begin, int64_t end) {
-  Forward(call, begin, end);
-}
-template <typename T>
-TORCH_XLA_AVX2 void Avx2(const Normalization<T>& call, int64_t begin, int64_t end) {
-  Forward(call, begin, end);
-}
-template <typename T>
-TORCH_XLA_AVX512 void Avx512(const Normalization<T>& call, int64_t begin, int64_t end) {
-  Forward(call, begin, end);
-}
-
-template <typename T>
-void Baseline(const NormalizationBackward<T>& call, int64_t begin, int64_t end, float* w,
-              float* b) {
-  Backward(call, begin, end, w, b);
-}
-template <typename T>
-TORCH_XLA_AVX2 void Avx2(const NormalizationBackward<T>& call, int64_t begin, int64_t end, float* w,
-                         float* b) {
-  Backward(call, begin, end, w, b);
-}
-template <typename T>
-TORCH_XLA_AVX512 void Avx512(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
-                             float* w, float* b) {
-  Backward(call, begin, end, w, b);
-}
-
 }  // namespace
 
 template <typename T>
 void Normalization<T>::Run(int64_t begin, int64_t end) const {
-  static const auto best = ForThisProcessor<ForwardFunction<T>>(&Baseline, &Avx2, &Avx512);
-  best(*this, begin, end);
+  ForThisProcessor<&Forward<T>>()(*this, begin, end);
 }
 
 template <typename T>
 void NormalizationBackward<T>::Run(int64_t begin, int64_t end, float* of_weight,
                                    float* of_bias) const {
-  static const auto best = ForThisProcessor<BackwardFunction<T>>(&Baseline, &Avx2, &Avx512);
-  best(*this, begin, end, of_weight, of_bias);
+  ForThisProcessor<&Backward<T>>()(*this, begin, end, of_weight, of_bias);
 }
 
 template struct Normalization<float>;

@@ -1,6 +1,6 @@
-// Layer, group and batch normalization of float or bfloat16 in memory, with parameters and moments
-// of float, and their gradients: what takes the moments of a group, while the group is in a cache.
-// Every function is for some groups, so that threads can share an array.
+// Layer, group and batch normalization of float or bfloat16, with parameters and moments in float,
+// and their gradients. Moments and results of a group are computed while the group is in a cache.
+// Every function takes a range of groups, so that threads can share an array.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::cpu {
 
-/// Of a batch: running = momentum * that of the batch + (1 - momentum) * running, with the unbiased
-/// variance. The results may lie where the operands do.
+/// Updates running = momentum * (that of the batch) + (1 - momentum) * running, with the unbiased
+/// variance. The results may share the memory of the operands.
 struct RunningStatistics {
   const float *mean = nullptr, *variance = nullptr;
   float *new_mean = nullptr, *new_variance = nullptr;  // or null
@@ -36,11 +36,11 @@ struct Normalization {
   T* output;
   float *mean, *inverse_std;
   RunningStatistics running;
-  // Of a batch: ReLU(normalized + addend), where `rectifies`.
+  // Batch norm only: the output is ReLU(normalized + addend).
   bool rectifies = false;
   const T* addend = nullptr;  // or null
 
-  /// Of groups `begin` up to `end`.
+  /// Computes groups `begin` to `end`.
   void Run(int64_t begin, int64_t end) const;
 };
 
@@ -50,11 +50,11 @@ struct NormalizationBackward {
   const T *grad, *input;
   const float *mean, *inverse_std, *weight;  // weight: or null
   T* of_input;                               // or null
-  // Of a batch: the ReLU of the output, which the gradient is of; or null.
+  // Batch norm only: the output of the ReLU whose gradient `grad` is; or null.
   const T* rectified = nullptr;
 
-  /// Of groups `begin` up to `end`, whose part of the parameters' gradients is added to `of_weight`
-  /// and `of_bias`, both or neither null.
+  /// Computes groups `begin` to `end`, and adds their share of the gradients of the parameters to
+  /// `of_weight` and `of_bias`, which are both null or both not.
   void Run(int64_t begin, int64_t end, float* of_weight, float* of_bias) const;
 };
 

@@ -25,19 +25,6 @@ C10_ALWAYS_INLINE double AddSquares(const T* x, int64_t count) {
   return sum[0];
 }
 
-template <typename T>
-double Baseline(const T* x, int64_t count) {
-  return AddSquares(x, count);
-}
-template <typename T>
-TORCH_XLA_AVX2 double Avx2(const T* x, int64_t count) {
-  return AddSquares(x, count);
-}
-template <typename T>
-TORCH_XLA_AVX512 double Avx512(const T* x, int64_t count) {
-  return AddSquares(x, count);
-}
-
 int64_t NumElements(const XLA_FFI_Buffer& buffer) {
   int64_t count = 1;
   for (int64_t i = 0; i < buffer.rank; ++i) count *= buffer.dims[i];
@@ -47,15 +34,14 @@ int64_t NumElements(const XLA_FFI_Buffer& buffer) {
 /// Each part of the work is of as many elements, of the arrays one after the other.
 template <typename T>
 void Norms(const XLA_FFI_CallFrame& frame) {
-  static const auto squares =
-      ForThisProcessor<double (*)(const T*, int64_t)>(&Baseline<T>, &Avx2<T>, &Avx512<T>);
+  const auto squares = ForThisProcessor<&AddSquares<T>>();
   const int64_t count = frame.args.size;
   std::vector<int64_t> ends;
   int64_t total = 0;
   for (int64_t i = 0; i < count; ++i) {
     ends.push_back(total += NumElements(*static_cast<XLA_FFI_Buffer*>(frame.args.args[i])));
   }
-  const int64_t parts = FfiParts(frame, total, 1 << 16);
+  const int64_t parts = PartsWorthAThread(total * choices::kFloat, choices::kMostParts);
   std::vector<double> sums(count * parts);
   RunParts(frame, parts, total, [&](int64_t part, int64_t at, int64_t end) {
     for (int64_t i = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin(); at < end; ++i) {

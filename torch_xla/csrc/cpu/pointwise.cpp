@@ -19,7 +19,6 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
-#include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
 
 namespace torch_xla::cpu {
@@ -92,15 +91,14 @@ void RunPointwise(const XLA_FFI_CallFrame& frame) {
   for (int64_t i = 0; i < frame.args.size; ++i) {
     operands.push_back(FfiTensor(frame.args.args[i]).flatten());
   }
-  const int64_t parts = FfiParts(frame, result.numel(), 1 << 14);
-  RunOnFfiThreads(frame, parts, [&](int64_t i) {
-    const AtenCalls calls;
-    at::Tensor out = Part(result, 0, i, parts);
-    const at::Tensor first = Part(operands[0], 0, i, parts);
+  const int64_t parts = FfiParts(frame, result.numel() * choices::kFunction);
+  RunAtenParts(frame, parts, [&](const AtenPart& part) {
+    at::Tensor out = part(result);
+    const at::Tensor first = part(operands[0]);
     if (function.unary) {
       function.unary(out, first);
     } else {
-      function.binary(out, first, Part(operands[1], 0, i, parts));
+      function.binary(out, first, part(operands[1]));
     }
   });
 }

@@ -19,7 +19,7 @@ void Scatter(const XLA_FFI_CallFrame& frame) {
   const auto* grads = FfiData<const T>(frame.args.args[0]);
   const auto* indices = FfiData<const int32_t>(frame.args.args[1]);
   T* result = FfiData<T>(frame.rets.rets[0]);
-  InParts(frame, planes, inputs, 1 << 15, [&](int64_t, int64_t begin, int64_t end) {
+  InParts(frame, planes, inputs * choices::kMoved, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* plane = result + i * inputs;
       std::fill_n(plane, inputs, T{0});

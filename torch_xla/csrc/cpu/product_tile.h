@@ -1,4 +1,4 @@
-// The innermost part of products of matrices: a part of the result that fits into registers.
+// The innermost loop of matrix products: a tile of the result that fits into registers.
 #pragma once
 
 #include <utility>
@@ -7,8 +7,8 @@
 
 namespace torch_xla::cpu {
 
-/// c [kRows, kVectors * kLanes] = (or, to add, +=) a times b, of `terms` terms. Element (i, l) of a
-/// is at i * a_row + l * a_term; inlined, so that a stride of 1 costs nothing.
+/// c [kRows, kVectors * kLanes] = a [kRows, terms] times b, or += if `adds`. Element (i, l) of a is
+/// at i * a_row + l * a_term. Inlined, so that a constant stride of 1 costs nothing.
 template <int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void MultiplyTile(const float* a, int64_t a_row, int64_t a_term, const float* b,
                                     int64_t b_term, int64_t terms, float* c, int64_t c_row,
@@ -33,7 +33,7 @@ C10_ALWAYS_INLINE void MultiplyTile(const float* a, int64_t a_row, int64_t a_ter
   }
 }
 
-/// v[i][l] becomes v[l][i], by swaps at distance kLanes / 2, ..., 1.
+/// Swaps v[i][l] and v[l][i], by swaps at the distances kLanes / 2, ..., 1.
 template <int kLanes, int kDistance = kLanes / 2, int... kLane>
 C10_ALWAYS_INLINE void Transpose(Lanes<kLanes>* v, std::integer_sequence<int, kLane...> lanes) {
   if constexpr (kDistance > 0) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu/calls.h"
+#include "cpu/choices.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
 #include "cpu/handlers.h"
@@ -57,7 +58,7 @@ void RunRandomBits(const XLA_FFI_CallFrame& frame) {
   const auto& bits = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   int64_t count = bits.dtype == XLA_FFI_DataType_U64 ? 2 : 1;
   for (int64_t dim = 0; dim < bits.rank; ++dim) count *= bits.dims[dim];
-  const int64_t parts = FfiParts(frame, count, 1 << 15);
+  const int64_t parts = FfiParts(frame, count * choices::kFunction);
   const int64_t part = (count / parts / kBlockWords + 1) * kBlockWords;
   RunOnFfiThreads(frame, parts, [&](int64_t i) {
     const int64_t from = i * part;

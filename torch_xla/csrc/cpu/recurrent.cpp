@@ -12,20 +12,9 @@
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
 #include "cpu/few_rows.h"
-#include "cpu/ffi_threads.h"
 #include "cpu/float_math.h"
 #include "cpu/handlers.h"
-
-// Chosen when the library is loaded, as the package is built for any processor of the architecture.
-// Sanitizers are not ready when that choice is made.
-#if !defined(__x86_64__) || !defined(__linux__) || defined(__SANITIZE_ADDRESS__) || \
-    defined(__SANITIZE_THREAD__)
-#define VECTORIZED
-#elif defined(__clang__)
-#define VECTORIZED __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define VECTORIZED __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#endif
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::cpu {
 namespace {
@@ -55,7 +44,7 @@ C10_ALWAYS_INLINE float Tanh(float x) {
 using Out = float* __restrict__;
 using In = const float* __restrict__;
 
-VECTORIZED void LstmForward(int64_t h, Out gates, In cell, Out next_cell, Out output) {
+C10_ALWAYS_INLINE void LstmForward(int64_t h, Out gates, In cell, Out next_cell, Out output) {
   for (int64_t i = 0; i < h; ++i) {
     const float in = Sigmoid(gates[i]), forget = Sigmoid(gates[h + i]);
     const float update = Tanh(gates[2 * h + i]), out = Sigmoid(gates[3 * h + i]);
@@ -69,7 +58,8 @@ VECTORIZED void LstmForward(int64_t h, Out gates, In cell, Out next_cell, Out ou
   }
 }
 
-VECTORIZED void GruForward(int64_t h, In gates, In products, In before, Out saved, Out output) {
+C10_ALWAYS_INLINE void GruForward(int64_t h, In gates, In products, In before, Out saved,
+                                  Out output) {
   for (int64_t i = 0; i < h; ++i) {
     const float reset = Sigmoid(gates[i] + products[i]);
     const float update = Sigmoid(gates[h + i] + products[h + i]);
@@ -85,8 +75,8 @@ VECTORIZED void GruForward(int64_t h, In gates, In products, In before, Out save
 
 /// `grad` and `grad_cell` are those of the state after this time; `grad_cell` becomes that of
 /// before.
-VECTORIZED void LstmBackward(int64_t h, In saved, In cell, In next_cell, In grad, Out grad_cell,
-                             Out grad_gates) {
+C10_ALWAYS_INLINE void LstmBackward(int64_t h, In saved, In cell, In next_cell, In grad,
+                                    Out grad_cell, Out grad_gates) {
   for (int64_t i = 0; i < h; ++i) {
     const float in = saved[i], forget = saved[h + i], update = saved[2 * h + i];
     const float out = saved[3 * h + i], squashed = Tanh(next_cell[i]);
@@ -100,8 +90,8 @@ VECTORIZED void LstmBackward(int64_t h, In saved, In cell, In next_cell, In grad
 }
 
 /// `grad` becomes what reaches the state before without its products.
-VECTORIZED void GruBackward(int64_t h, In saved, In before, Out grad, Out grad_gates,
-                            Out grad_products) {
+C10_ALWAYS_INLINE void GruBackward(int64_t h, In saved, In before, Out grad, Out grad_gates,
+                                   Out grad_products) {
   for (int64_t i = 0; i < h; ++i) {
     const float reset = saved[i], update = saved[h + i], next = saved[2 * h + i];
     const float of_next = grad[i] * (1.f - update) * (1.f - next * next);
@@ -115,15 +105,13 @@ VECTORIZED void GruBackward(int64_t h, In saved, In before, Out grad, Out grad_g
   }
 }
 
-VECTORIZED void AddTo(int64_t n, Out sum, In x) {
+C10_ALWAYS_INLINE void AddTo(int64_t n, Out sum, In x) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-VECTORIZED void Sum(int64_t n, Out sum, In x, In y) {
+C10_ALWAYS_INLINE void Sum(int64_t n, Out sum, In x, In y) {
   for (int64_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
 }
-
-#undef VECTORIZED
 
 // ---- Some samples over all times
 
@@ -161,13 +149,14 @@ struct Call {
   /// Calls `work(from, count)` for the samples of each thread.
   template <typename Work>
   void ForSamples(int64_t samples, int64_t products_each, const Work& work) const {
-    // Fewer do not use what a thread reads of the weights; less work is not worth a thread.
-    constexpr int64_t kFew = 4, kLeast = 1 << 20;
-    const int64_t parts = FfiParts(frame, samples * products_each, kLeast, samples / kFew);
-    RunOnFfiThreads(frame, parts, [&](int64_t i) {
-      const AtenCalls calls;
-      const int64_t from = samples * i / parts;
-      work(from, samples * (i + 1) / parts - from);
+    // Products of other numbers of samples differ in their last bits, so the parts must not depend
+    // on the number of threads.
+    const int64_t most = std::max(std::min(samples / choices::kSamplesOfPart, choices::kFullParts),
+                                  samples / choices::kSamplesOfFullPart);
+    const int64_t parts = PartsWorthAThread(samples * products_each * choices::kProduct, most);
+    RunAtenParts(frame, parts, [&](const AtenPart& part) {
+      const int64_t from = samples * part.index / parts;
+      work(from, samples * (part.index + 1) / parts - from);
     });
   }
 
@@ -207,7 +196,7 @@ void RunRecurrent(const XLA_FFI_CallFrame& frame) {
       const at::Tensor& sums = call.is_lstm ? kept : products;
       for (int64_t i = 0; i < count; ++i) {
         if (call.is_lstm) {
-          Sum(width, Row(sums, i), Row(now, i), bias_row);
+          ForThisProcessor<&Sum>()(width, Row(sums, i), Row(now, i), bias_row);
         } else {
           std::copy_n(bias_row, width, Row(sums, i));
         }
@@ -217,11 +206,13 @@ void RunRecurrent(const XLA_FFI_CallFrame& frame) {
         const bool is_spare = (times - step) % 2 == 0;  // `last` comes last
         const at::Tensor next = keeps ? at_time(call.Result(3), t) : is_spare ? spare : last;
         for (int64_t i = 0; i < count; ++i)
-          LstmForward(h, Row(kept, i), Row(cells, i), Row(next, i), Row(out, i));
+          ForThisProcessor<&LstmForward>()(h, Row(kept, i), Row(cells, i), Row(next, i),
+                                           Row(out, i));
         cells = next;
       } else {
         for (int64_t i = 0; i < count; ++i)
-          GruForward(h, Row(now, i), Row(products, i), Row(before, i), Row(kept, i), Row(out, i));
+          ForThisProcessor<&GruForward>()(h, Row(now, i), Row(products, i), Row(before, i),
+                                          Row(kept, i), Row(out, i));
       }
       before = out;
     }
@@ -250,12 +241,13 @@ void RunRecurrentBackward(const XLA_FFI_CallFrame& frame) {
       const int64_t earlier = call.reverse ? t + 1 : t - 1;
       const at::Tensor of_output = at_time(grad_output, t), of_gates = at_time(grad_gates, t);
       const at::Tensor kept = at_time(gates, t);
-      for (int64_t i = 0; i < count; ++i) AddTo(h, Row(grad, i), Row(of_output, i));
+      for (int64_t i = 0; i < count; ++i)
+        ForThisProcessor<&AddTo>()(h, Row(grad, i), Row(of_output, i));
       if (call.is_lstm) {
         cells_before = step > 0 ? at_time(call.Argument(5), earlier) : some(call.Argument(6));
         for (int64_t i = 0; i < count; ++i) {
-          LstmBackward(h, Row(kept, i), Row(cells_before, i), Row(cells, i), Row(grad, i),
-                       Row(grad_cell, i), Row(of_gates, i));
+          ForThisProcessor<&LstmBackward>()(h, Row(kept, i), Row(cells_before, i), Row(cells, i),
+                                            Row(grad, i), Row(grad_cell, i), Row(of_gates, i));
         }
         Product(grad, of_gates, weight, /*accumulate=*/false);
         cells = cells_before;
@@ -263,8 +255,8 @@ void RunRecurrentBackward(const XLA_FFI_CallFrame& frame) {
         const at::Tensor before = step > 0 ? at_time(output, earlier) : some(hidden);
         const at::Tensor of_products = at_time(call.Result(2), t);
         for (int64_t i = 0; i < count; ++i) {
-          GruBackward(h, Row(kept, i), Row(before, i), Row(grad, i), Row(of_gates, i),
-                      Row(of_products, i));
+          ForThisProcessor<&GruBackward>()(h, Row(kept, i), Row(before, i), Row(grad, i),
+                                           Row(of_gates, i), Row(of_products, i));
         }
         Product(grad, of_products, weight, /*accumulate=*/true);
       }

@@ -15,7 +15,6 @@
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
 #include "cpu/ffi_parts.h"
-#include "cpu/ffi_threads.h"
 #include "cpu/float_loops.h"
 #include "cpu/handlers.h"
 #include "cpu/instruction_sets.h"
@@ -80,19 +79,16 @@ C10_ALWAYS_INLINE double Add(const c10::BFloat16* x, int64_t count) {
   });
   return sum[0];
 }
-double Baseline(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
-TORCH_XLA_AVX2 double Avx2(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
-TORCH_XLA_AVX512 double Avx512(const c10::BFloat16* x, int64_t count) { return Add(x, count); }
 
 /// Sums in float of the elements of each row: ATen's of two parts would have been rounded.
 void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* results,
                  int64_t rows) {
-  static const auto sum =
-      ForThisProcessor<double (*)(const c10::BFloat16*, int64_t)>(&Baseline, &Avx2, &Avx512);
+  const auto sum = ForThisProcessor<&Add>();
   const auto* elements = x.const_data_ptr<c10::BFloat16>();
-  const int64_t length = x.numel() / rows, parts = FfiParts(frame, x.numel(), 1 << 16);
+  const int64_t length = x.numel() / rows, cost = x.numel() * choices::kFloat;
   // Rows are cut where there are too few to share out.
-  const int64_t cuts = rows < 4 * parts ? parts : 1;
+  const int64_t most = PartsWorthAThread(cost, choices::kMostParts);
+  const int64_t cuts = rows < 4 * most ? most : 1, parts = FfiParts(frame, cost);
   std::vector<double> sums(cuts > 1 ? rows * cuts : 0);
   RunParts(frame, parts, rows * cuts, [&](int64_t, int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -126,17 +122,19 @@ void RunReduction(const XLA_FFI_CallFrame& frame) {
   }
   const at::Tensor x = operand.view(joined.sizes);
   const at::Tensor result = FfiTensor(frame.rets.rets[0]).view(joined.kept_sizes);
-  const int64_t parts = FfiParts(frame, x.numel(), 1 << 18, x.size(0));
+  const int64_t cost = x.numel() * choices::kFloat;
+  const int64_t parts = joined.first_is_kept
+                            ? FfiParts(frame, cost, x.size(0))
+                            : PartsWorthAThread(cost, std::min(x.size(0), choices::kMostParts));
   at::Tensor of_parts = result;
   if (!joined.first_is_kept) {
     Words sizes = joined.kept_sizes;
     sizes.insert(sizes.begin(), parts);
     of_parts = at::empty(sizes, x.options());
   }
-  RunOnFfiThreads(frame, parts, [&](int64_t i) {
-    const AtenCalls calls;
-    reduce(joined.first_is_kept ? Part(result, 0, i, parts) : of_parts.select(0, i),
-           Part(x, 0, i, parts), joined.reduced);
+  RunAtenParts(frame, parts, [&](const AtenPart& part) {
+    reduce(joined.first_is_kept ? part(result) : of_parts.select(0, part.index), part(x),
+           joined.reduced);
   });
   if (joined.first_is_kept) return;
   const AtenCalls calls;
@@ -146,11 +144,10 @@ void RunReduction(const XLA_FFI_CallFrame& frame) {
 void RunDot(const XLA_FFI_CallFrame& frame) {
   const at::Tensor x = FfiTensor(frame.args.args[0]), y = FfiTensor(frame.args.args[1]);
   at::Tensor result = FfiTensor(frame.rets.rets[0]);
-  const int64_t parts = FfiParts(frame, x.numel(), 1 << 18);
+  const int64_t parts = PartsWorthAThread(x.numel() * choices::kFloat, choices::kMostParts);
   at::Tensor of_parts = at::empty({parts}, x.options());
-  RunOnFfiThreads(frame, parts, [&](int64_t i) {
-    const AtenCalls calls;
-    of_parts[i].copy_(at::dot(Part(x, 0, i, parts), Part(y, 0, i, parts)));
+  RunAtenParts(frame, parts, [&](const AtenPart& part) {
+    of_parts[part.index].copy_(at::dot(part(x), part(y)));
   });
   const AtenCalls calls;
   at::sum_out(result, of_parts, at::IntArrayRef{0});

@@ -16,15 +16,6 @@ namespace {
 C10_ALWAYS_INLINE void Add(const float* from, float scale, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += from[i] * scale;
 }
-void AddBaseline(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
-TORCH_XLA_AVX2 void AddAvx2(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
-TORCH_XLA_AVX512 void AddAvx512(const float* from, float scale, float* to, int64_t count) {
-  Add(from, scale, to, count);
-}
 
 const runtime::pjrt::XLA_FFI_Buffer& Buffer(const void* buffer) {
   return *static_cast<const runtime::pjrt::XLA_FFI_Buffer*>(buffer);
@@ -37,10 +28,7 @@ FfiIntegers::FfiIntegers(const void* buffer)
       is_long_(Buffer(buffer).dtype == runtime::pjrt::XLA_FFI_DataType_S64),
       size_(Buffer(buffer).rank > 0 ? Buffer(buffer).dims[0] : 1) {}
 
-AddRow FindAddRow() {
-  static const AddRow add = ForThisProcessor<AddRow>(&AddBaseline, &AddAvx2, &AddAvx512);
-  return add;
-}
+AddRow FindAddRow() { return ForThisProcessor<&Add>(); }
 
 RowSums::RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, const AddedRowsCall& call,
                  int64_t rows) {

@@ -1,4 +1,4 @@
-// Tables of zeros but for a few rows, which are sums of others: the gradients of embeddings.
+// Tables in which few rows are not zero, each a sum of other rows: the gradients of embeddings.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace torch_xla::cpu {
 
-/// Integers of 32 or 64 bits, in a buffer of a call.
+/// A buffer of integers of 32 or 64 bits.
 class FfiIntegers {
  public:
   explicit FfiIntegers(const void* buffer);
@@ -28,15 +28,15 @@ class FfiIntegers {
 using AddRow = void (*)(const float* from, float scale, float* to, int64_t count);
 AddRow FindAddRow();
 
-/// Such a table of `rows` rows, by the operands of a call.
+/// Such a table of `rows` rows, made from the operands of a call.
 class RowSums {
  public:
   RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, const AddedRowsCall& call, int64_t rows);
 
   int64_t columns() const { return columns_; }
-  /// Rows of the table that lie in the first cache.
+  /// How many rows of the table fit into the first cache.
   int64_t few_rows() const { return int64_t{1} << shift_; }
-  /// Its rows `begin` to `end`, to `to`. Each row's sum is in the order of the indices.
+  /// Writes rows `begin` to `end` of the table. Each row is summed in the order of the indices.
   void Make(int64_t begin, int64_t end, float* to) const;
 
  private:

@@ -1,7 +1,6 @@
 #include "cpu/small_product.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "cpu/instruction_sets.h"
 #include "cpu/product_tile.h"
@@ -82,40 +81,19 @@ C10_ALWAYS_INLINE void Pack(const float* from, int64_t stride, int64_t terms, fl
   }
 }
 
-struct Functions {
-  int64_t lanes;
-  void (*multiply)(const SmallProduct&);
-  void (*pack)(const float*, int64_t, int64_t, float*);
-};
-
-void MultiplyBaseline(const SmallProduct& product) { MultiplyBy<4, 2, 4>(product); }
-TORCH_XLA_AVX2 void MultiplyAvx2(const SmallProduct& product) { MultiplyBy<8, 2, 4>(product); }
-TORCH_XLA_AVX512 void MultiplyAvx512(const SmallProduct& product) { MultiplyBy<16, 2, 8>(product); }
-void PackBaseline(const float* from, int64_t stride, int64_t terms, float* panel) {
-  Pack<4>(from, stride, terms, panel);
-}
-TORCH_XLA_AVX2 void PackAvx2(const float* from, int64_t stride, int64_t terms, float* panel) {
-  Pack<8>(from, stride, terms, panel);
-}
-TORCH_XLA_AVX512 void PackAvx512(const float* from, int64_t stride, int64_t terms, float* panel) {
-  Pack<16>(from, stride, terms, panel);
-}
-
-const Functions& Chosen() {
-  static const Functions functions = ForThisProcessor<Functions>(
-      {4, &MultiplyBaseline, &PackBaseline}, {8, &MultiplyAvx2, &PackAvx2},
-      {16, &MultiplyAvx512, &PackAvx512});
-  return functions;
-}
-
 }  // namespace
 
-int64_t ProductLanes() { return Chosen().lanes; }
+int64_t ProductLanes() {
+  static const auto lanes = ChooseForProcessor<int64_t>(4, 8, 16);
+  return lanes;
+}
 
-void Multiply(const SmallProduct& product) { Chosen().multiply(product); }
+void Multiply(const SmallProduct& product) {
+  ForThisProcessor<&MultiplyBy<4, 2, 4>, &MultiplyBy<8, 2, 4>, &MultiplyBy<16, 2, 8>>()(product);
+}
 
 void PackPanel(const float* from, int64_t stride, int64_t terms, float* panel) {
-  Chosen().pack(from, stride, terms, panel);
+  ForThisProcessor<&Pack<4>, &Pack<8>, &Pack<16>>()(from, stride, terms, panel);
 }
 
 }  // namespace torch_xla::cpu

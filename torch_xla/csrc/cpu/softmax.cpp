@@ -15,27 +15,102 @@
 
 #include "cpu/aten_calls.h"
 #include "cpu/calls.h"
-#include "cpu/cross_entropy_kernel.h"
 #include "cpu/ffi_parts.h"
-#include "cpu/ffi_threads.h"
+#include "cpu/float_loops.h"
+#include "cpu/float_math.h"
 #include "cpu/handlers.h"
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::cpu {
 namespace {
 
 using namespace runtime::pjrt;
 
-/// Fewer elements are not worth a second thread.
-constexpr int64_t kLeast = 1 << 14;
+// ---------------------------------------------------------------- cross entropy
+
+/// The rows x [rows, columns], to each of which `bias` [columns] is added unless it is null.
+struct BiasedFloats {
+  const float* x;
+  const float* bias;
+  int64_t columns;
+};
+
+/// The inputs of the gradient of cross entropy.
+struct CrossEntropyGradient {
+  BiasedFloats rows;
+  const float *maximum, *log_sum;  // [rows]
+  const int64_t* classes;          // [rows]
+  const float* grad;               // [rows], of the log-softmax of each row's class
+};
+
+template <typename V>
+C10_ALWAYS_INLINE V Biased(const BiasedFloats& rows, const float* x, int64_t column) {
+  return rows.bias ? Load<V>(x + column) + Load<V>(rows.bias + column) : Load<V>(x + column);
+}
+
+template <typename V>
+C10_ALWAYS_INLINE V Larger(V a, V b) {
+  return a < b ? b : a;
+}
+
+C10_ALWAYS_INLINE float Maximum(const BiasedFloats& rows, const float* x) {
+  float all[kFloatLanes];
+  std::fill_n(all, kFloatLanes, -std::numeric_limits<float>::infinity());
+  auto lanes = Load<FloatLanes>(all);
+  ForEach(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    if constexpr (std::is_same_v<V, float>) {
+      lanes[0] = Larger<float>(lanes[0], Biased<V>(rows, x, i));
+    } else {
+      lanes = Larger<V>(lanes, Biased<V>(rows, x, i));
+    }
+  });
+  Store(lanes, all);
+  return *std::max_element(all, all + kFloatLanes);
+}
+
+/// For each row from `begin` to `end`, writes the maximum and the logarithm of the row's sum of
+/// exp(x - maximum).
+C10_ALWAYS_INLINE void Sums(const BiasedFloats& rows, int64_t begin, int64_t end, float* maximum,
+                            float* log_sum) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* const x = rows.x + row * rows.columns;
+    // Of what is NaN the sum is, too.
+    const float largest = maximum[row] = Maximum(rows, x);
+    double sum[1] = {};
+    Sum<1>(rows.columns, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      using V = Element<decltype(to)>;
+      to[0] += Exp<V>(Biased<V>(rows, x, i) - largest);
+    });
+    log_sum[row] = static_cast<float>(std::log(sum[0]));
+  }
+}
+
+/// Writes grad * ((column == class) - softmax(x)) for rows `begin` to `end`.
+C10_ALWAYS_INLINE void Gradients(const CrossEntropyGradient& call, int64_t begin, int64_t end,
+                                 float* result) {
+  const BiasedFloats& rows = call.rows;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* const x = rows.x + row * rows.columns;
+    float* const to = result + row * rows.columns;
+    const float grad = call.grad[row], maximum = call.maximum[row], log_sum = call.log_sum[row];
+    if (grad == 0 && std::isfinite(maximum) && std::isfinite(log_sum)) {  // one that is ignored
+      std::fill_n(to, rows.columns, 0.0F);
+      continue;
+    }
+    ForEach(rows.columns, [&]<typename V>(int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      Store<V>(V{} - Exp<V>(Biased<V>(rows, x, i) - maximum - log_sum) * grad, to + i);
+    });
+    const int64_t place = call.classes[row];
+    if (place >= 0 && place < rows.columns) to[place] += grad;
+  }
+}
+
+// ---------------------------------------------------------------- the calls
 
 /// Calls work(of) on XLA's threads; of(y) is a part of the rows of `y`, which has as many as `x`.
 template <typename Work>
 void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& work) {
-  const int64_t parts = FfiParts(frame, x.numel(), kLeast, x.size(0));
-  RunOnFfiThreads(frame, parts, [&](int64_t i) {
-    const AtenCalls calls;
-    work([&](const at::Tensor& y) { return Part(y, 0, i, parts); });
-  });
+  RunAtenParts(frame, FfiParts(frame, x.numel() * choices::kFunction, x.size(0)), work);
 }
 
 at::Tensor Rows(void* buffer) { return FfiTensor(buffer).flatten(0, -2); }
@@ -64,13 +139,12 @@ void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
   }
 }
 
-/// ATen's kernels of log-softmax take rows one by one, 80 ns each: of fewer columns it is faster to
-/// take the exponentials of all at once.
-constexpr int64_t kFewColumns = 32;
+// ATen's kernels of log-softmax take a fixed time for each row, so for few columns it is faster to
+// take the exponentials of all rows at once.
 
 void LogSoftmax(const at::Tensor& x, at::Tensor y) {
   const int64_t rows = x.size(0), columns = x.size(1);
-  if (columns >= kFewColumns) {
+  if (columns >= choices::kFewColumns) {
     at::_log_softmax_out(y, x, 1, /*half_to_float=*/false);
     return;
   }
@@ -90,7 +164,7 @@ void LogSoftmax(const at::Tensor& x, at::Tensor y) {
 
 void LogSoftmaxBackward(const at::Tensor& grad, const at::Tensor& y, at::Tensor result) {
   const int64_t rows = y.size(0), columns = y.size(1);
-  if (columns >= kFewColumns) {
+  if (columns >= choices::kFewColumns) {
     at::_log_softmax_backward_data_out(result, grad, y, 1, y.scalar_type());
     return;
   }
@@ -119,9 +193,9 @@ void Backward(const XLA_FFI_CallFrame& frame, const Compute& compute) {
 void RunRowSums(const XLA_FFI_CallFrame& frame) {
   const int64_t count = FfiTensor(frame.rets.rets[0]).numel();
   const BiasedFloats rows = FloatsOf(frame, 1, count);
-  InParts(frame, count, rows.columns, kLeast, [&](int64_t, int64_t begin, int64_t end) {
-    SumExponentials(rows, begin, end, FfiData<float>(frame.rets.rets[0]),
-                    FfiData<float>(frame.rets.rets[1]));
+  InParts(frame, count, rows.columns * choices::kFunction, [&](int64_t begin, int64_t end) {
+    ForThisProcessor<&Sums>()(rows, begin, end, FfiData<float>(frame.rets.rets[0]),
+                              FfiData<float>(frame.rets.rets[1]));
   });
 }
 
@@ -133,8 +207,8 @@ void RunCrossEntropyBackward(const XLA_FFI_CallFrame& frame) {
                                   .log_sum = FfiData<const float>(args[2]),
                                   .classes = FfiData<const int64_t>(args[3]),
                                   .grad = FfiData<const float>(args[4])};
-  InParts(frame, count, call.rows.columns, kLeast, [&](int64_t, int64_t begin, int64_t end) {
-    WriteGradient(call, begin, end, FfiData<float>(frame.rets.rets[0]));
+  InParts(frame, count, call.rows.columns * choices::kFunction, [&](int64_t begin, int64_t end) {
+    ForThisProcessor<&Gradients>()(call, begin, end, FfiData<float>(frame.rets.rets[0]));
   });
 }
 

@@ -20,7 +20,7 @@ template <bool kStack>
 void Handle(const XLA_FFI_CallFrame& frame) {
   const int64_t bytes = CallOf<StackCall>(frame).bytes;
   const int64_t count = kStack ? frame.args.size : frame.rets.size;
-  InParts(frame, count, bytes, 1 << 18, [&](int64_t, int64_t begin, int64_t end) {
+  InParts(frame, count, bytes * choices::kFloat / 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if constexpr (kStack) {
         std::memcpy(FfiData<char>(frame.rets.rets[0]) + i * bytes,

@@ -1,4 +1,4 @@
-// Every call that programs on the CPU make of this library.
+// The table of all calls that programs on the CPU make.
 #pragma once
 
 #include <span>
@@ -15,8 +15,8 @@ struct Call {
 
 std::span<const Call> Calls();
 
-/// Lets the client's programs make them, where it is a CPU's. A plugin without custom calls takes
-/// none of them; compiling a program that has one tells so.
+/// Registers the calls with a client of the CPU. A plugin without custom calls takes none of them;
+/// then the compilation of a program with such a call fails.
 void RegisterCalls(runtime::Client& client);
 
 }  // namespace torch_xla::cpu

@@ -33,10 +33,8 @@ void TransposeAll(const XLA_FFI_CallFrame& frame) {
   const auto& operand = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
   const auto& result = *static_cast<XLA_FFI_Buffer*>(frame.rets.rets[0]);
   const int64_t batch = operand.dims[0], rows = operand.dims[1], columns = operand.dims[2];
-  // Squares of columns; less than that of a thread's is not worth it.
-  constexpr int64_t kLeast = 1 << 15;
   const int64_t strips = (columns + kSquare - 1) / kSquare, all = batch * strips;
-  InParts(frame, all, rows * kSquare, kLeast, [&](int64_t, int64_t first, int64_t last) {
+  InParts(frame, all, rows * kSquare * choices::kMoved, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t begin = i % strips * kSquare, at = i / strips * rows * columns;
       Transpose(static_cast<const T*>(operand.data) + at, static_cast<T*>(result.data) + at, rows,

@@ -411,48 +411,18 @@ C10_ALWAYS_INLINE bool WeightGradients(const Terms& from, const Kernels& kernels
   return IsZero<kLanes>(zero);
 }
 
-#define TORCH_XLA_EACH(Name, kLanes, target)                                               \
-  template <typename Tile>                                                                 \
-  struct Name {                                                                            \
-    target static void Inputs(const float* maps, int64_t channels, const Strip& strip,     \
-                              const Terms& to) {                                           \
-      winograd::Inputs<Tile, kLanes>(maps, channels, strip, to);                           \
-    }                                                                                      \
-    target static void Gradients(const float* maps, int64_t channels, const Strip& strip,  \
-                                 const Terms& to) {                                        \
-      winograd::Gradients<Tile, kLanes>(maps, channels, strip, to);                        \
-    }                                                                                      \
-    target static bool Outputs(const Terms& from, const float* bias, int64_t channels,     \
-                               const Strip& strip, float* maps) {                          \
-      return winograd::Outputs<Tile, kLanes>(from, bias, channels, strip, maps);           \
-    }                                                                                      \
-    target static void Weights(const float* weights, const Kernels& kernels, bool flipped, \
-                               const Terms& to) {                                          \
-      winograd::Weights<Tile, kLanes>(weights, kernels, flipped, to);                      \
-    }                                                                                      \
-    target static bool WeightGradients(const Terms& from, const Kernels& kernels,          \
-                                       float* weights) {                                   \
-      return winograd::WeightGradients<Tile, kLanes>(from, kernels, weights);              \
-    }                                                                                      \
-  };
-
-TORCH_XLA_EACH(Baseline, 4, )
-TORCH_XLA_EACH(Avx2, 8, TORCH_XLA_AVX2)
-TORCH_XLA_EACH(Avx512, 16, TORCH_XLA_AVX512)
-
-template <template <typename> class Instructions, typename Tile>
-constexpr Transforms kTransforms = {.step = Tile::kStep,
-                                    .terms = kInputs<Tile> * kInputs<Tile>,
-                                    .inputs = &Instructions<Tile>::Inputs,
-                                    .gradients = &Instructions<Tile>::Gradients,
-                                    .outputs = &Instructions<Tile>::Outputs,
-                                    .weights = &Instructions<Tile>::Weights,
-                                    .weight_gradients = &Instructions<Tile>::WeightGradients};
-
 template <typename Tile>
 const Transforms& Chosen() {
-  static const Transforms& transforms = *ForThisProcessor(
-      &kTransforms<Baseline, Tile>, &kTransforms<Avx2, Tile>, &kTransforms<Avx512, Tile>);
+  static const Transforms transforms = {
+      .step = Tile::kStep,
+      .terms = kInputs<Tile> * kInputs<Tile>,
+      .inputs = ForThisProcessor<&Inputs<Tile, 4>, &Inputs<Tile, 8>, &Inputs<Tile, 16>>(),
+      .gradients =
+          ForThisProcessor<&Gradients<Tile, 4>, &Gradients<Tile, 8>, &Gradients<Tile, 16>>(),
+      .outputs = ForThisProcessor<&Outputs<Tile, 4>, &Outputs<Tile, 8>, &Outputs<Tile, 16>>(),
+      .weights = ForThisProcessor<&Weights<Tile, 4>, &Weights<Tile, 8>, &Weights<Tile, 16>>(),
+      .weight_gradients = ForThisProcessor<&WeightGradients<Tile, 4>, &WeightGradients<Tile, 8>,
+                                           &WeightGradients<Tile, 16>>()};
   return transforms;
 }
 

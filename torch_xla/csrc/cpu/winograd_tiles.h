@@ -24,35 +24,35 @@
 
 namespace torch_xla::cpu::winograd {
 
-/// Some rows of a map's tiles. Pixel (i, j) of what tiles see, or make, is pixel
-/// (top + step * i, left + step * j) of the map, or zero where there is none.
+/// Some rows of the tiles of a map. Pixel (i, j) that the tiles read or write is pixel
+/// (top + step * i, left + step * j) of the map; pixels outside of the map are zero.
 struct Strip {
-  /// Of the map.
+  /// The size of the map.
   int64_t height, width;
   int64_t step, top, left;
   int64_t first_row, rows, columns;
 };
 
-/// What is transformed, of vectors of ProductLanes() channels: [terms, tiles or weights, channels].
+/// Transformed tiles or weights [terms, tiles or weights, channels] in vectors of channels.
 struct Terms {
   float* data;
   int64_t stride;       // of terms
   int64_t item_stride;  // of tiles or weights
 };
 
-/// Some kernels' first taps, those of a vector's channels `channel_stride` floats apart.
+/// The first taps of `count` kernels, whose channels are `channel_stride` floats apart.
 struct Kernels {
   int64_t channels, channel_stride;
   int64_t count, stride;
 };
 
-/// The transforms of tiles of some kernels. `maps` are `channels` maps, up to a vector of them; the
+/// The transforms for one size of kernel. `maps` has the maps of up to a vector of `channels`; the
 /// rest of the vector is zero.
 struct Transforms {
-  /// From a tap to the next one in the weights, and from a pixel to the next one in the larger
-  /// maps.
+  /// The distance between two taps in the weights, and between two pixels that a tile reads in the
+  /// larger maps.
   int64_t step;
-  /// Products of a tile.
+  /// How many products a tile takes.
   int64_t terms;
 
   /// Writes B' x B of each tile's inputs.
@@ -69,9 +69,9 @@ struct Transforms {
   bool (*weight_gradients)(const Terms& from, const Kernels& kernels, float* weights);
 };
 
-/// Of 3 x 3 kernels with a stride of 1.
+/// For 3 x 3 kernels with a stride of 1.
 const Transforms& TransformsOf3x3();
-/// Of every second tap of 4 x 4 kernels with a stride of 2.
+/// For every second tap of 4 x 4 kernels with a stride of 2.
 const Transforms& TransformsOf4x4();
 
 }  // namespace torch_xla::cpu::winograd

@@ -42,16 +42,6 @@ struct MatrixOperand {
   bool transposed = false;  // [*, columns, rows]
 };
 
-/// Whether ATen's products of an element type are made for this processor: those of what it
-/// multiplies natively, and float's on an Intel (MKL).
-bool HasTunedProducts(ElementType element) {
-#if defined(__x86_64__) && defined(__linux__)
-  static const bool is_intel = __builtin_cpu_is("intel");
-  if (element == ElementType::kF32) return is_intel;
-#endif
-  return MultipliesNatively(element);
-}
-
 /// Whether ATen multiplies matrices `from` one element type `to` another.
 bool HasMatmul(ElementType from, ElementType to) {
   switch (from) {
@@ -275,7 +265,7 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
        : rows <= cpu::kFewRows ? "some"
                                : "many",
        transposed.rhs ? "transposed" : "plain", products < (1 << 15) ? "small" : "large",
-       HasTunedProducts(element) ? "tuned" : "other", products < long_ones ? "short" : "long",
+       MultipliesNatively(element) ? "native" : "other", products < long_ones ? "short" : "long",
        transposed.lhs ? "transposed" : "plain"},
       possible);
 }
