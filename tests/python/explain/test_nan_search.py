@@ -178,6 +178,80 @@ def test_a_planted_nan_is_named(program):
     assert ("(backward)" in text) == (name.endswith("backward"))
 
 
+class _Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        return (self.inner(x) * 0 - self.scale).sqrt()
+
+
+class _Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = _Attention(), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.out(self.attention(x))
+
+
+@pytest.mark.parametrize("how", ["plain", "checkpoint", "dynamo", "replay", "scan"])
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_module_is_named(how, way):
+    from torch.utils.checkpoint import checkpoint
+
+    from torch_xla.experimental.scan_layers import scan_layers
+
+    layers = nn.ModuleList(_Layer() for _ in range(3)).to("xla")
+    for i, layer in enumerate(layers):
+        # sqrt(-1), or the derivative of sqrt at 0, which is multiplied by 0.
+        bad = i == 2 or how == "scan"
+        layer.attention.scale = float(bad) if way == "forward" else 0.0 if bad else -1.0
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layers
+
+        def forward(self, x):
+            if how == "scan":
+                return scan_layers(self.layer, x)
+            for layer in self.layer:
+                x = checkpoint(layer, x, use_reentrant=False) if how == "checkpoint" else layer(x)
+            return x
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = Encoder()
+
+        def forward(self, x):
+            return self.encoder(x)
+
+    model = Model()
+    if how == "dynamo":
+        model = torch.compile(model, backend="openxla")
+
+    def step(x):
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    if how == "replay":
+        step = torch_xla.compile(step, replay=True)
+    with pytest.raises(FloatingPointError) as raised, debug.find_nan():
+        for _ in range(4 if how == "replay" else 1):
+            kept = step(_ones(2, 2))
+    del kept
+    text = str(raised.value).split("\n")[0]
+    name = f"encoder.layer.{0 if how == 'scan' else 2}.attention"
+    if how == "dynamo":  # A graph of Dynamo's has the module that called it.
+        name = "Model"
+    assert f", module {name}" in text or (how, way) == ("dynamo", "backward"), text
+    assert "test_nan_search.py" in text and ("(backward)" in text) == (way == "backward"), text
+
+
 def test_a_program_without_any_passes():
     mask = torch.ones(4, 4, dtype=torch.bool, device="xla").triu(1)
     with debug.find_nan():

@@ -39,6 +39,7 @@ _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _errors: list[BaseException] = []
 _taken = 0
+_modules: nan_search.ModuleScopes | None = None  # While programs search for NaN.
 _progress = threading.Condition()
 _counter = itertools.count(int.from_bytes(os.urandom(7), "little"))
 
@@ -339,18 +340,23 @@ class find_nan:  # noqa: N801 (is used as a function)
         finally:
             found = nan_search.close_block()
             searches, lines = self._before
-            _XLAC._xla_set_find_nan(searches)
+            set_find_nan(searches)
             _XLAC._set_ir_debug(lines)
         if found and kind is None:
             raise FloatingPointError("\n".join(found))
 
 
 def set_find_nan(on: bool) -> None:
-    """Whether programs of this process search for NaN; the lines of all calls are kept for it."""
+    """Whether programs of this process search for NaN; lines and modules are kept for it."""
+    global _modules
     _XLAC._xla_set_find_nan(on)
     _XLAC._set_ir_debug(on)
     if on:
         _start_thread()
+        _modules = _modules or nan_search.ModuleScopes()
+    elif _modules is not None:
+        _modules.close()
+        _modules = None
 
 
 def _drain() -> None:

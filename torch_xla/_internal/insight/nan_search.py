@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
+from typing import Any
 
+import torch
+import torch.fx
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from torch_xla import _XLAC
 from torch_xla._internal.replicas import replication
 
 # The texts of the reports of this process, without their runs.
@@ -11,19 +20,21 @@ _told: set[str] = set()
 _waiting: list[list[str]] = []  # Of the blocks that are open, the innermost last.
 
 
-def report(found: tuple[str, bool, list[str]], run: int) -> None:
+def report(found: tuple[str, bool, list[str], str | None], run: int) -> None:
     """Tells of an operation that made a NaN: once each, or to the innermost block.
 
     Args:
         found: Of ``_XLAC._xla_nan_of``.
         run: The number of the program's run.
     """
-    op, is_input, lines = found
+    op, is_input, lines, module = found
     if is_input and _told:
         return  # It is the NaN that was told of, in the next program.
     what = "an input of a program" if is_input else op
     place = lines[0] if lines else "an unknown line"
     text = f"NaN made first by {what} at {place}" if not is_input else f"NaN in {what}, {place}"
+    if module is not None:
+        text += f", module {module}"
     replica = replication.topology()
     if replica.world_size > 1:
         text += f", replica {replica.rank}"
@@ -36,6 +47,56 @@ def report(found: tuple[str, bool, list[str]], run: int) -> None:
         _waiting[-1].append(text)
     else:
         print(f"torch_xla: {text}", file=sys.stderr, flush=True)
+
+
+class ModuleScopes:
+    """While it is open, what is traced knows the module whose ``forward`` runs."""
+
+    def __init__(self) -> None:
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._running = threading.local()
+        self._hooks = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def name_of(self, module: nn.Module) -> str:
+        """Its name in the model that was called, or its class if it is no part of one."""
+        return self._names.get(module, type(module).__name__)
+
+    def _stack(self) -> list[str]:
+        if not hasattr(self._running, "names"):
+            self._running.names = []
+        names: list[str] = self._running.names
+        return names
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        del args
+        # Dynamo reads hooks, and calls its graphs as modules; they are the whole model's.
+        if torch.compiler.is_compiling() or isinstance(module, torch.fx.GraphModule):
+            return
+        module = getattr(module, "_orig_mod", module)
+        names = self._stack()
+        if not names and module not in self._names:  # A recomputed layer is known.
+            for name, part in module.named_modules():
+                self._names[part] = name or type(module).__name__
+        names.append(self.name_of(module))
+        _XLAC._xla_set_module(names[-1])
+
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        del args, result
+        if torch.compiler.is_compiling() or isinstance(module, torch.fx.GraphModule):
+            return
+        names = self._stack()
+        if names:  # The block may have been opened within.
+            names.pop()
+        _XLAC._xla_set_module(names[-1] if names else "")
+
+    def close(self) -> None:
+        """Removes the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        _XLAC._xla_set_module("")
 
 
 def open_block() -> None:

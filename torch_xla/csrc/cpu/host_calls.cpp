@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -15,7 +16,9 @@
 #include "cpu/choices.h"
 #include "cpu/ffi_tensor.h"
 #include "cpu/ffi_threads.h"
+#include "cpu/float_vectors.h"
 #include "cpu/handlers.h"
+#include "cpu/instruction_sets.h"
 
 namespace torch_xla::cpu {
 namespace {
@@ -44,37 +47,64 @@ void Put(HostCall call) {
   queue.changed.notify_one();
 }
 
-/// Whether one of the words, which have a sign bit, is beyond that of infinity.
-template <typename Word>
-bool HasNan(const void* data, int64_t begin, int64_t end, Word infinity) {
-  const auto* words = static_cast<const Word*>(data);
-  constexpr Word kNoSign = std::numeric_limits<Word>::max() >> 1;
-  constexpr int64_t kBlock = 4096;
-  for (; begin < end; begin += kBlock) {
-    const int64_t stop = std::min(end, begin + kBlock);
-    Word largest = 0;
-    for (int64_t i = begin; i < stop; ++i) {
-      largest = std::max<Word>(largest, words[i] & kNoSign);
+/// Whether one of the words, without its sign, is beyond that of infinity.
+template <int kBytes, typename Word>
+C10_ALWAYS_INLINE bool AnyBeyond(const Word* words, int64_t begin, int64_t end, Word infinity) {
+  constexpr int kLanes = kBytes / sizeof(Word);
+  constexpr Word kNoSign = std::numeric_limits<Word>::max();
+  for (; begin + 8 * kLanes <= end; begin += 8 * kLanes) {
+    Vector<Word, kLanes> beyond{};
+    for (int i = 0; i < 8; ++i) {
+      Vector<Word, kLanes> x;
+      std::memcpy(&x, words + begin + i * kLanes, sizeof(x));
+      beyond |= (x & kNoSign) > infinity;
     }
-    if (largest > infinity) return true;
+    Word any = 0;
+    for (int i = 0; i < kLanes; ++i) any |= beyond[i];
+    if (any != 0) return true;
+  }
+  for (; begin < end; ++begin) {
+    if ((words[begin] & kNoSign) > infinity) return true;
   }
   return false;
+}
+
+template <typename Word>
+using Search = bool (*)(const Word*, int64_t, int64_t, Word);
+template <typename Word>
+bool Baseline(const Word* words, int64_t begin, int64_t end, Word infinity) {
+  return AnyBeyond<16>(words, begin, end, infinity);
+}
+template <typename Word>
+TORCH_XLA_AVX2 bool Avx2(const Word* words, int64_t begin, int64_t end, Word infinity) {
+  return AnyBeyond<32>(words, begin, end, infinity);
+}
+template <typename Word>
+TORCH_XLA_AVX512 bool Avx512(const Word* words, int64_t begin, int64_t end, Word infinity) {
+  return AnyBeyond<64>(words, begin, end, infinity);
+}
+
+template <typename Word>
+bool HasNan(const void* data, int64_t begin, int64_t end, Word infinity) {
+  static const auto search =
+      ForThisProcessor<Search<Word>>(&Baseline<Word>, &Avx2<Word>, &Avx512<Word>);
+  return search(static_cast<const Word*>(data), begin, end, infinity);
 }
 
 bool HasNan(const XLA_FFI_Buffer& buffer, int64_t begin, int64_t end) {
   switch (buffer.dtype) {
     case XLA_FFI_DataType_F16:
-      return HasNan<uint16_t>(buffer.data, begin, end, 0x7C00);
+      return HasNan<int16_t>(buffer.data, begin, end, 0x7C00);
     case XLA_FFI_DataType_BF16:
-      return HasNan<uint16_t>(buffer.data, begin, end, 0x7F80);
+      return HasNan<int16_t>(buffer.data, begin, end, 0x7F80);
     case XLA_FFI_DataType_F32:
-      return HasNan<uint32_t>(buffer.data, begin, end, 0x7F800000);
+      return HasNan<int32_t>(buffer.data, begin, end, 0x7F800000);
     case XLA_FFI_DataType_C64:
-      return HasNan<uint32_t>(buffer.data, 2 * begin, 2 * end, 0x7F800000);
+      return HasNan<int32_t>(buffer.data, 2 * begin, 2 * end, 0x7F800000);
     case XLA_FFI_DataType_F64:
-      return HasNan<uint64_t>(buffer.data, begin, end, 0x7FF0000000000000);
+      return HasNan<int64_t>(buffer.data, begin, end, 0x7FF0000000000000);
     case XLA_FFI_DataType_C128:
-      return HasNan<uint64_t>(buffer.data, 2 * begin, 2 * end, 0x7FF0000000000000);
+      return HasNan<int64_t>(buffer.data, 2 * begin, 2 * end, 0x7FF0000000000000);
     default:
       throw std::runtime_error("a search for NaN in an array of a dtype without any");
   }

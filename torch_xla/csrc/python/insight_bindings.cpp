@@ -20,6 +20,7 @@
 #include "lowering/kernel_choice.h"
 #include "lowering/may_call.h"
 #include "python/bindings.h"
+#include "python/source_lines.h"
 #include "runtime/device_profiler.h"
 #include "runtime/plugin.h"
 #include "tensor/device.h"
@@ -118,19 +119,23 @@ void BindInsight(py::module_& m) {
       NoGil());
   m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
   m.def("_xla_finds_nan", &lazy::FindsNan);
-  // (operation, whether it is an input of the program, lines from the innermost on), or
-  // None for a call of something else.
+  m.def("_xla_set_module", &SetModule, py::arg("name"));
+  // (operation, whether it is an input of the program, lines from the innermost on, module or
+  // None), or None for a call of something else.
   m.def(
       "_xla_nan_of",
       [](int64_t search, int64_t position)
-          -> std::optional<std::tuple<std::string, bool, std::vector<std::string>>> {
+          -> std::optional<
+              std::tuple<std::string, bool, std::vector<std::string>, const std::string*>> {
         const std::optional<lazy::FoundNan> found = lazy::NanOf(search, position);
         if (!found) return std::nullopt;
         std::vector<std::string> lines;
+        const std::string* module = ModuleOf(found->location);
         for (auto* location = found->location; location; location = location->caller) {
+          if (module && !location->caller) break;
           lines.push_back(ir::LineOf(location) + " in " + location->code->function);
         }
-        return std::tuple(std::string(found->op), found->is_input, std::move(lines));
+        return std::tuple(std::string(found->op), found->is_input, std::move(lines), module);
       },
       py::arg("search"), py::arg("position"));
   m.def("_xla_stop_host_calls", &cpu::StopHostCalls, NoGil());

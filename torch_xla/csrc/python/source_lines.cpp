@@ -247,6 +247,9 @@ const Location* ForwardOfBackward() {
   return InBackward(forward.location.load(std::memory_order_relaxed));
 }
 
+thread_local const Location* module = nullptr;
+constexpr const char* kModule = "module";  // in place of a file
+
 /// `location` together with its callers on the rest of the stack.
 const Location* WithCallers(const Location* location, const Frame* frame) {
   std::vector<const Location*> stack{location};
@@ -255,7 +258,7 @@ const Location* WithCallers(const Location* location, const Frame* frame) {
     if (caller && caller->code->users) stack.push_back(caller);
   }
   std::lock_guard lock(mutex);
-  const Location* whole = nullptr;
+  const Location* whole = module;
   for (size_t i = stack.size(); i-- > 0;) {
     const Location*& made = with_callers[whole][stack[i]];
     if (!made) {
@@ -294,6 +297,26 @@ const ir::SourceLocation* UserLocation() {
   if (const Location* forward = ForwardOfBackward()) return forward;
   // A thread of the autograd engine has no Python frame.
   return torch::autograd::get_current_node() ? &unknown : nullptr;
+}
+
+void SetModule(const std::string& name) {
+  static auto& modules = *new std::unordered_map<std::string, const Location*>;
+  if (name.empty()) {
+    module = nullptr;
+    return;
+  }
+  std::lock_guard lock(mutex);
+  const Location*& made = modules[name];
+  if (!made) {
+    const auto* code = new ir::SourceCode{kModule, name, {}, false};
+    made = new Location{code, 0, false, true};
+  }
+  module = made;
+}
+
+const std::string* ModuleOf(const ir::SourceLocation* location) {
+  while (location && location->caller) location = location->caller;
+  return location && location->code->file == kModule ? &location->code->function : nullptr;
 }
 
 const char* Reader() {

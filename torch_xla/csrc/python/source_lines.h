@@ -1,6 +1,8 @@
 // Finds the line of the user's program that the calling thread is at.
 #pragma once
 
+#include <string>
+
 #include "ir/source.h"
 
 namespace torch_xla::python {
@@ -12,6 +14,12 @@ namespace torch_xla::python {
 /// tracing has released), takes no references, and looks up an instruction by its address. Only an
 /// instruction that was not seen before takes the GIL.
 const ir::SourceLocation* UserLocation();
+
+/// Names the module whose forward this thread runs, for the locations that are kept with their
+/// callers; empty: none. It is the outermost caller (ModuleOf).
+void SetModule(const std::string& name);
+/// The module that a location lies in; null if none was set.
+const std::string* ModuleOf(const ir::SourceLocation* location);
 
 /// "print(tensor)" if PyTorch's printing is the caller; else null.
 const char* Reader();
