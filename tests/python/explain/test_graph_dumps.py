@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
+from testing.browser import open_page
 
 import torch_xla
 from torch_xla.debug import graph
@@ -50,6 +51,14 @@ def test_render_without_graphviz(device, tmp_path):
     assert drawing._repr_svg_() == str(drawing)  # What a notebook shows.
     with pytest.raises(TypeError):
         graph.render(None, graphviz=False)
+
+
+def test_a_browser_shows_the_picture(device, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    loss = model.to(device)(torch.ones(3, 4, device=device)).square().mean()
+    loss.backward()
+    graph.render([loss, *(one.grad for one in model.parameters())], tmp_path / "loss.svg", False)
+    assert open_page(tmp_path / "loss.svg").count("<rect") > 20
 
 
 def test_no_picture_of_a_format_that_is_not_written(device, tmp_path, monkeypatch):
