@@ -1,12 +1,13 @@
-"""Operators of torch_xla 2.9's graphs, in terms of what is here: ``torch.ops.xla``."""
+"""Operators that are Python: PyTorch's that call the host, torch_xla 2.9's (``torch.ops.xla``)."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._higher_order_ops
 
 _library = torch.library.Library("xla", "FRAGMENT")
 _library.define("dynamo_set_buffer_donor_(Tensor(a!) t, bool donor) -> Tensor(a!)")
@@ -66,3 +67,21 @@ for _name, _function in {
     "mark_tensor": _mark_tensor,
 }.items():
     _library.impl(_name, _function, "CompositeImplicitAutograd")
+
+
+def _of_host_calls(name: str) -> Callable[..., Any]:
+    def kernel(*args: Any, **named: Any) -> Any:
+        from torch_xla._internal.insight import host_calls
+
+        return getattr(host_calls, name)(*args, **named)
+
+    return kernel
+
+
+_aten = torch.library.Library("aten", "IMPL")
+_aten.impl("_assert_async", _of_host_calls("assert_async"), "XLA")
+_aten.impl("_assert_async.msg", _of_host_calls("assert_async"), "XLA")
+_aten.impl("_functional_assert_async.msg", _of_host_calls("functional_assert_async"), "XLA")
+if hasattr(torch._higher_order_ops, "print"):
+    torch._higher_order_ops.print.py_impl(torch._C.DispatchKey.XLA)(_of_host_calls("print"))
+    torch._higher_order_ops.print.fallthrough(torch._C.DispatchKey.AutogradXLA)

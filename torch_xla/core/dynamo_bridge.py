@@ -89,7 +89,10 @@ class _Returned:
 
 def _calls_host(module: fx.GraphModule) -> bool:
     return any(
-        host_calls.HOST_CALL in (node.target, *node.args[1:2]) for node in module.graph.nodes
+        one is operator
+        for node in module.graph.nodes
+        for one in (node.target, *node.args[1:2])
+        for operator in host_calls.OPERATORS
     )
 
 

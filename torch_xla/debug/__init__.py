@@ -4,10 +4,17 @@ import importlib
 from types import ModuleType
 
 from torch_xla._internal.insight.explain import explain, memory_report, on_recompile
-from torch_xla._internal.insight.host_calls import callback, find_nan, flush, print
+from torch_xla._internal.insight.host_calls import (
+    breakpoint_if,
+    callback,
+    find_nan,
+    flush,
+    print,
+)
 from torch_xla._internal.insight.watch import watch
 
 __all__ = [
+    "breakpoint_if",
     "callback",
     "explain",
     "find_nan",

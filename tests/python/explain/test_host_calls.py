@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -122,6 +123,10 @@ def test_the_backward_pass_of_a_scan_prints_once_more_nothing(capsys):
     assert sorted(_lines(capsys)) == ["0", "1", "3"]
 
 
+def _plain(step):
+    return step
+
+
 def _compiled(step):
     return torch_xla.compile(step)
 
@@ -155,6 +160,86 @@ def test_each_run_of_a_compiled_function_prints(surface, capsys):
     assert _lines(capsys) == expected
     run(torch.ones(4, device="xla")).backward()
     assert weight.grad.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("surface", [_plain, _compiled, _full_graph, _replayed, _dynamo])
+def test_assertions_are_raised_by_the_next_sync(surface):
+    run = surface(lambda x: (torch._assert_async((x < 5).all(), "five at most"), x * 2)[1])
+    torch_xla.sync(wait=True)
+    metrics.clear_all()
+    for i in range(5):
+        run(torch.full((4,), float(i), device="xla"))
+        torch_xla.sync(wait=True)
+    assert metrics.counter_value("aten::_local_scalar_dense") is None
+    kept = []
+    text = r"^five at most \(.*_assert_async\(\) at .*\.py:\d+\)$"
+    with pytest.raises(RuntimeError, match=text):  # `run` may sync.
+        kept.append(run(torch.full((4,), 5.0, device="xla")))
+        torch_xla.sync(wait=True)
+    torch_xla.sync(wait=True)
+    assert all(one.tolist() == [10.0] * 4 for one in kept)  # Nothing is lost.
+    assert run(torch.ones(4, device="xla")).tolist() == [2.0] * 4
+
+
+def test_an_assertion_names_its_line_and_holds_in_a_loop():
+    def body(carry, x):
+        torch._assert_async(x < 2)  # here
+        return carry + x, x
+
+    scan(body, torch.zeros((), device="xla"), torch.arange(4.0, device="xla"))
+    line = body.__code__.co_firstlineno + 1
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=f"but got zero .*test_host_calls.py:{line}\\)"):
+            torch_xla.sync(wait=True)
+    torch_xla.sync(wait=True)
+    with pytest.raises(RuntimeError, match="more than one value is ambiguous"):
+        torch._assert_async(torch.ones(2, device="xla"))
+
+
+@pytest.mark.parametrize("surface", [_plain, _compiled, _full_graph, _replayed, _dynamo])
+def test_a_breakpoint_stops_in_the_runs_that_it_is_for(surface, monkeypatch, capsys):
+    stops = []
+
+    def hook(*args, **kwargs):
+        stops.append((threading.current_thread(), sys._getframe(1).f_globals["x"].tolist()))
+
+    monkeypatch.setattr(sys, "breakpointhook", hook)
+
+    def step(x):
+        debug.breakpoint_if((x > 2).any(), x=x, total=x.sum())
+        return x * 2
+
+    run = surface(step)
+    torch_xla.sync(wait=True)
+    metrics.clear_all()
+    for i in range(5):
+        run(torch.full((2,), float(i), device="xla"))
+    debug.flush()
+    assert metrics.counter_value("aten::_local_scalar_dense") is None
+    assert stops == [(threading.current_thread(), [i, i]) for i in (3.0, 4.0)]
+    assert capsys.readouterr().out.count("torch_xla.debug.breakpoint_if() at ") == 2
+    with pytest.raises(ValueError, match=r"expected one element, got the shape \[2\]"):
+        debug.breakpoint_if(torch.ones(2, device="xla"))
+
+
+def test_the_print_of_pytorch_is_part_of_the_program(capsys):
+    of_pytorch = getattr(torch._higher_order_ops, "print", None)
+    if of_pytorch is None:
+        pytest.skip("this PyTorch has no torch._higher_order_ops.print")
+    metrics.clear_all()
+    x = torch.arange(3.0, device="xla", requires_grad=True)
+    of_pytorch("sum {:.0f} of {x}", x.sum(), x=x.detach())
+    assert capsys.readouterr().out == ""
+    assert _lines(capsys) == ["sum 3 of tensor([0., 1., 2.])"]
+
+    def step(x):
+        of_pytorch("sum {}", x.sum())
+        return x + 1
+
+    compiled = torch.compile(step, backend="openxla", fullgraph=True)
+    for i in range(3):
+        compiled(torch.full((2,), i + 0.5, device="xla"))
+    assert _lines(capsys) == ["sum 1.0", "sum 3.0", "sum 5.0"]
 
 
 def test_a_checkpointed_block_prints_in_both_passes(capsys):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch_xla import _XLAC
 from torch_xla._internal import variables
 from torch_xla._internal.compile import step_closures, sync_variables
+
+# Called behind each cut with whether it waited: raises what calls of the host raised.
+after_cut: Callable[[bool], None] = bool
 
 
 def cut(wait: bool = False) -> None:
     """Cuts the graph of the default device, and runs the step closures."""
     _XLAC._xla_sync([], wait)
     step_closures.run_step_closures()
+    after_cut(wait)
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
@@ -26,7 +32,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
     Raises:
         RuntimeError: Compilation failed, or asynchronous work of an earlier step did.
-        Exception: Whatever a step closure raised.
+        Exception: Whatever a step closure or a function of ``torch_xla.debug`` raised.
     """
     if not sync_variables.any_set():
         cut(wait)

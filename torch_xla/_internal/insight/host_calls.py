@@ -16,9 +16,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+import torch._higher_order_ops
 import torch.fx
 from torch._library.effects import EffectType
 
@@ -117,18 +119,37 @@ _library.define("host_call(Tensor[] arrays, int number) -> ()")
 _library.impl("host_call", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
 torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)  # type: ignore[attr-defined]
-HOST_CALL = torch.ops.torch_xla.host_call.default
-torch.fx.node.has_side_effect(HOST_CALL)
+torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
+# What calls the host in graphs of torch.compile.
+OPERATORS = [
+    torch.ops.torch_xla.host_call.default,
+    torch.ops.aten._assert_async.default,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten._functional_assert_async.msg,
+    *filter(None, [getattr(torch._higher_order_ops, "print", None)]),
+]
 
 
 def _can_call() -> bool:
     return bool(_XLAC._xla_can_call_host()) and not spmd_mode.is_on()
 
 
-def raise_error() -> None:
-    """Raises the oldest error of a function that was not raised yet, if there is one."""
-    if _errors:
-        raise _errors.pop(0)
+def raise_error(wait: bool = False) -> None:
+    """Raises the oldest error of a function that was not raised yet, or stops at a breakpoint.
+
+    Args:
+        wait: Whether to wait for the calls of programs that have ended.
+    """
+    if wait:
+        _drain()
+    while _errors:
+        error = _errors.pop(0)
+        if not isinstance(error, _Hit):
+            raise error
+        error.stop()
+
+
+step.after_cut = raise_error
 
 
 def _check(what: str, tensors: Sequence[Any]) -> torch.device | None:
@@ -278,12 +299,19 @@ def _number_of_line(
             if not isinstance(kind, str)
         ]
     )
+    return _keep(key, line)
+
+
+def _keep(key: tuple[Any, ...], function: _HostFunction) -> int:
+    """The number of a function that does what ``key`` says, which follows from it."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     number = int.from_bytes(digest[:7], "little") | 1 << 60
     with _lock:
+        if key in _lines:
+            return _lines[key]
         while number in _functions:
             number += 1
-        _functions[number] = line
+        _functions[number] = function
         _lines[key] = number
     return number
 
@@ -295,8 +323,106 @@ def flush() -> None:
         Exception: What a function raised.
     """
     step.sync(wait=True)
-    _drain()
-    raise_error()
+
+
+def _user_line() -> str:
+    """The innermost line of the calling thread outside of PyTorch and torch_xla."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_OWN_FOLDERS):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "an unknown line"
+
+
+_OWN_FOLDERS = (
+    *(os.path.dirname(one.__file__) + os.sep for one in (torch, _XLAC)),
+    "<eval_with_key>",  # A graph of torch.compile.
+)
+
+
+class _Hit(Exception):
+    """A run in which the condition of a breakpoint held; no error."""
+
+    def __init__(self, line: str, values: dict[str, Any]) -> None:
+        super().__init__(f"torch_xla.debug.breakpoint_if() at {line}")
+        self._values = values
+
+    def stop(self) -> None:
+        """Has the debugger stop in a frame with the values."""
+        builtins.print(self, flush=True)
+        exec("breakpoint()", self._values)
+
+
+class _Breakpoint:
+    def __init__(self, line: str, names: tuple[str, ...]) -> None:
+        self._line, self._names = line, names
+
+    def __call__(self, holds: torch.Tensor, *values: torch.Tensor) -> None:
+        if holds.item():
+            raise _Hit(self._line, dict(zip(self._names, values, strict=True)))
+
+
+def breakpoint_if(condition: torch.Tensor, **values: torch.Tensor) -> None:
+    """Stops in the debugger after a run of the program in which ``condition`` held.
+
+    Nothing is read or cut here. The thread that traces stops at its next ``torch_xla.sync()``,
+    :func:`flush` or call of ``torch_xla.debug``, in :func:`breakpoint`, which ``PYTHONBREAKPOINT``
+    chooses. There the names of ``values`` are CPU tensors of what they were in that run. Each run
+    in which the condition holds stops once.
+
+    Example::
+
+        torch_xla.debug.breakpoint_if(loss > 100, loss=loss, x=x)
+
+    Args:
+        condition: A tensor of one element.
+        values: Tensors of the same device; they are copied in each run.
+
+    Raises:
+        TypeError, ValueError: An argument is no tensor, ``condition`` has not one element, or the
+            tensors are on several xla devices.
+    """
+    tensors = [condition, *values.values()]
+    _check("debug.breakpoint_if()", tensors)
+    if condition.numel() != 1:
+        shape = list(condition.shape)
+        raise ValueError(f"debug.breakpoint_if(): expected one element, got the shape {shape}")
+    _call(_number_of_breakpoint(tuple(values)), tensors)
+
+
+@_constant_in_graphs
+def _number_of_breakpoint(names: tuple[str, ...]) -> int:
+    line = _user_line()
+    return _keep(("breakpoint", line, names), _Breakpoint(line, names))
+
+
+class _Assertion:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __call__(self, holds: torch.Tensor) -> None:
+        if not holds.item():
+            raise RuntimeError(self._text)
+
+
+def assert_async(tensor: torch.Tensor, message: str = "") -> None:
+    """``torch._assert_async`` on the device: the next sync raises."""
+    if tensor.numel() != 1:
+        many = "more than one value" if tensor.numel() else "no values"
+        raise RuntimeError(f"Boolean value of Tensor with {many} is ambiguous")
+    text = message or "Expected Tensor with single nonzero value, but got zero"
+    text += f" (torch._assert_async() at {_user_line()})"
+    _run([tensor], _keep(("assertion", text), _Assertion(text)))
+
+
+def functional_assert_async(
+    tensor: torch.Tensor, message: str, token: torch.Tensor
+) -> torch.Tensor:
+    """The same in a graph of ``torch.compile``, whose token orders it."""
+    assert_async(tensor, message)
+    return token.clone()
 
 
 class find_nan:  # noqa: N801 (is used as a function)
@@ -360,6 +486,8 @@ def set_find_nan(on: bool) -> None:
 
 
 def _drain() -> None:
+    if threading.current_thread() is _thread:
+        return
     target = _XLAC._xla_num_host_calls()
     with _progress:
         _progress.wait_for(lambda: _taken >= target or _thread is None or not _thread.is_alive())
@@ -377,5 +505,8 @@ def _finish() -> None:
     if _thread is not None:
         _thread.join()
     for error in _errors:
+        if isinstance(error, _Hit):
+            builtins.print(error, file=sys.stderr)
+            continue
         builtins.print("torch_xla.debug.callback():", file=sys.stderr)
         traceback.print_exception(error)
