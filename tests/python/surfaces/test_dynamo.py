@@ -15,7 +15,13 @@ import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as spmd
 
 
-@torch.library.custom_op("dynamo_test::host_only", mutates_args=(), device_types="cpu")
+# Of this tag, so that it is no part of a program.
+@torch.library.custom_op(
+    "dynamo_test::host_only",
+    mutates_args=(),
+    device_types="cpu",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)
 def host_only(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(x.numpy() * 2), torch.from_numpy(x.numpy()[0] - 3)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import eager, optimization_barrier
+from torch_xla._internal.compile import eager, host_operators, optimization_barrier
 
 # Between two draws of a seed; see csrc/tensor/rng.cpp.
 SEED_STEP = -0x61C8864680B583EB
@@ -60,7 +60,13 @@ def function(
     for made in (effects, capture.take_effects()):
         if outputs and made is not None:
             outputs[0] = optimization_barrier.apply([outputs[0], made])[0]
-    return Function(*capture.function(list(inputs), outputs, name, portable, numbers))
+    made = Function(*capture.function(list(inputs), outputs, name, portable, numbers))
+    if portable and host_operators.TARGET in made.text:
+        raise NotImplementedError(
+            f"{name}: calls an operator that has a CPU kernel alone, which an exported program "
+            "cannot; see torch_xla.library.register_lowering"
+        )
+    return made
 
 
 @contextlib.contextmanager

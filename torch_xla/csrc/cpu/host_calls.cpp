@@ -146,6 +146,39 @@ void RunHostCall(const XLA_FFI_CallFrame& frame) {
   Put(std::move(call));
 }
 
+namespace {
+HostOperator host_operator = nullptr;
+void (*take_interpreter)(void*) = nullptr;
+std::atomic<void* (*)()> release_interpreter{nullptr};
+}  // namespace
+
+void SetHostOperator(HostOperator function, void* (*release)(), void (*take)(void* state)) {
+  host_operator = function;
+  take_interpreter = take;
+  release_interpreter.store(release, std::memory_order_release);
+}
+
+WaitsForPrograms::WaitsForPrograms() {
+  const auto release = release_interpreter.load(std::memory_order_acquire);
+  state_ = release ? release() : nullptr;
+}
+
+WaitsForPrograms::~WaitsForPrograms() {
+  if (state_) take_interpreter(state_);
+}
+
+void RunHostOperator(const XLA_FFI_CallFrame& frame) {
+  const DefaultFloatEnvironment environment;
+  const int64_t count = frame.args.size - 1;
+  std::vector<at::Tensor> operands, results;
+  // Copies, since the operator may keep them, and the program may write its buffers.
+  for (int64_t i = 0; i < count; ++i) operands.push_back(FfiTensor(frame.args.args[i]).clone());
+  for (int64_t i = 0; i < frame.rets.size; ++i) {
+    results.push_back(FfiTensor(frame.rets.rets[i]));
+  }
+  host_operator(*FfiData<const int64_t>(frame.args.args[count]), operands, results);
+}
+
 void RunHasNan(const XLA_FFI_CallFrame& frame) {
   const auto& array = *static_cast<XLA_FFI_Buffer*>(frame.args.args[0]);
   int64_t first = *FfiData<const int64_t>(frame.args.args[1]);

@@ -5,6 +5,7 @@
 #include "cpu/ffi_handler.h"
 #include "cpu/foreach.h"
 #include "cpu/handlers.h"
+#include "cpu/host_calls.h"
 
 namespace torch_xla::cpu {
 namespace {
@@ -23,6 +24,7 @@ constexpr Call kCalls[] = {
     {kForeachTarget, Handler<RunForeach>},
     {kHasNanTarget, Handler<RunHasNan>},
     {kHostCallTarget, Handler<RunHostCall>},
+    {kHostOperatorTarget, Handler<RunHostOperator>},
     {kLogSoftmaxTarget, Handler<RunLogSoftmax>},
     {kLogSoftmaxBackwardTarget, Handler<RunLogSoftmaxBackward>},
     {kMatmulTarget, Handler<RunMatmul>},

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "cpu/host_calls.h"
 #include "debug/metrics.h"
 #include "debug/timeline.h"
 #include "lowering/context.h"
@@ -193,9 +194,11 @@ void Worker::Fill(Place reserved, Execution execution) {
   if (wake) work_.notify_one();
   // When the queue is full, wait until half of it is done: one change of threads for several steps.
   if (full) {
-    lock.lock();
+    const cpu::WaitsForPrograms waiting;
     debug::HostTimer timer(debug::HostPart::kWait);
+    lock.lock();
     done_.wait(lock, [&] { return unfinished_ <= kMaxUnfinished / 2; });
+    lock.unlock();
   }
 }
 
@@ -205,6 +208,7 @@ void Worker::Drain() {
     SpinFor(kShortRun, [&] { return unfinished_.load() == 0; });
     if (unfinished_.load() == 0) return;
   }
+  const cpu::WaitsForPrograms waiting;
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
 }
@@ -212,6 +216,7 @@ void Worker::Drain() {
 void Worker::ThrowFailure() {
   std::exception_ptr error;
   {
+    const cpu::WaitsForPrograms waiting;
     std::unique_lock<std::mutex> lock(mutex_);
     if (failures_.empty()) return;
     // Wait for all executions: the plugin may report the cause of a failure later.
@@ -222,6 +227,7 @@ void Worker::ThrowFailure() {
 }
 
 std::exception_ptr Worker::TakeFailure(uint64_t producer) {
+  const cpu::WaitsForPrograms waiting;
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return unfinished_ == 0; });
   return failures_.Take(producer);

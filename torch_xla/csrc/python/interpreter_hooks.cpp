@@ -2,7 +2,10 @@
 // decompositions, which are Python functions.
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <mutex>
+
 #include "aten/fallback.h"
+#include "cpu/host_calls.h"
 #include "python/bindings.h"
 #include "python/source_lines.h"
 #include "tensor/auto_step.h"
@@ -15,7 +18,23 @@ namespace py = pybind11;
 
 namespace {
 
-/// torch._decomp.decomposition_table[op], or None.
+/// On a thread of the program's.
+void RunHostOperator(int64_t id, const std::vector<at::Tensor>& operands,
+                     const std::vector<at::Tensor>& results) {
+  py::gil_scoped_acquire gil;
+  std::string error;
+  try {
+    py::module_::import("torch_xla._internal.compile.host_operators")
+        .attr("run")(id, operands, results);
+    return;
+  } catch (const py::error_already_set& raised) {
+    error = raised.what();
+  }
+  throw std::runtime_error(error);
+}
+
+/// torch._decomp.decomposition_table[op], or for an operator of the user's that has a CPU kernel
+/// alone what makes it a call of the host, or None.
 py::object FindDecomposition(const c10::FunctionSchema& schema) {
   std::string_view name = schema.name();
   const size_t colons = name.find("::");
@@ -23,7 +42,20 @@ py::object FindDecomposition(const c10::FunctionSchema& schema) {
   std::string overload = schema.overload_name().empty() ? "default" : schema.overload_name();
   py::object packet = py::module_::import("torch").attr("ops").attr(ns.c_str()).attr(op.c_str());
   py::object table = py::module_::import("torch._decomp").attr("decomposition_table");
-  return table.attr("get")(packet.attr(overload.c_str()));
+  const py::object operation = packet.attr(overload.c_str());
+  py::object found = table.attr("get")(operation);
+  if (!found.is_none() || ns == "aten") return found;
+  found = py::module_::import("torch_xla._internal.compile.host_operators").attr("of")(operation);
+  if (!found.is_none()) {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      cpu::SetHostOperator(
+          &RunHostOperator,
+          []() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
+          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
+    });
+  }
+  return found;
 }
 
 /// Calls `decomposition` with the arguments on the stack. Returns false if it declines.

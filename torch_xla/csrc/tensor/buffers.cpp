@@ -10,6 +10,7 @@
 #include <cmath>
 #include <span>
 
+#include "cpu/host_calls.h"
 #include "debug/metrics.h"
 #include "debug/timeline.h"
 #include "lowering/context.h"
@@ -144,6 +145,7 @@ Buffers Upload(const at::Tensor& cpu, const DeviceSet& devices,
 }
 
 void Download(const Buffers& buffers, const std::vector<at::Tensor>& dense) {
+  const cpu::WaitsForPrograms waiting;
   debug::ScopedTimer timer(TransferFromDeviceTime());
   debug::HostTimer host_timer(debug::HostPart::kTransfer);
   try {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "XLAOps.h"
+#include "cpu/host_calls.h"
 #include "debug/timeline.h"
 #include "ir/attributes.h"
 #include "rules/below_modes.h"
@@ -223,6 +224,7 @@ uint64_t DeviceData::NextId() {
 
 const Buffers& DeviceData::Wait() {
   if (pending()) {
+    const cpu::WaitsForPrograms waiting;
     debug::HostTimer timer(debug::HostPart::kWait);
     state_.wait(kPending, std::memory_order_acquire);
   }
