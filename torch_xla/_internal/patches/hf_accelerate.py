@@ -13,8 +13,8 @@
 - A plugin of FSDP2 shards the model: accelerate asks for it on other devices alone, and here would
   train whole copies of the model without a word.
 
-These are methods of three classes and functions, which this replaces when accelerate is imported, or
-first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
+These are methods of three classes and functions, which this replaces when accelerate is imported,
+or first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
 that few programs import:
 
 - ``dcp.async_save`` copies the memory of tensors and looks at it by their strides, which are not

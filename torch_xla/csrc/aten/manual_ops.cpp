@@ -1,9 +1,10 @@
 // The operations of manual regions, for Python (torch_xla.distributed.spmd.manual).
+#include "distributed/manual_ops.h"
+
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "aten/bridge.h"
-#include "distributed/manual_ops.h"
 #include "tensor/device.h"
 
 namespace torch_xla::aten {

@@ -355,8 +355,7 @@ class Comparer {
 
 }  // namespace
 
-GraphSnapshot::GraphSnapshot(const Graph& graph)
-    : hash_(graph.hash), num_inputs_(graph.num_parameters()) {
+GraphSnapshot::GraphSnapshot(const Graph& graph) : hash_(graph.hash) {
   std::unordered_map<const ir::Node*, uint32_t> positions;
   positions.reserve(graph.order.size());
   nodes_.reserve(graph.order.size());

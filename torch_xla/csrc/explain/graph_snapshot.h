@@ -37,7 +37,6 @@ class GraphSnapshot {
   }
   const std::vector<uint32_t>& roots() const { return roots_; }
   const ir::Hash128& hash() const { return hash_; }
-  size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return roots_.size(); }
   /// The memory of the record.
   size_t bytes() const;
@@ -50,7 +49,6 @@ class GraphSnapshot {
     return std::span(all).subspan(begin, end - begin);
   }
   ir::Hash128 hash_;
-  size_t num_inputs_;
   std::vector<Node> nodes_;
   std::vector<ir::ShapeRef> shapes_;
   std::vector<uint32_t> operands_, roots_;

@@ -20,9 +20,6 @@ class Number {
   explicit Number(stablehlo::Value parameter) : parameter_(parameter) {}
 
   const std::optional<c10::Scalar>& constant() const { return constant_; }
-  bool IsConstant(double value) const {
-    return constant_ && !constant_->isComplex() && constant_->toDouble() == value;
-  }
   /// The number with the element type and the dimensions of `x`.
   stablehlo::Value Like(stablehlo::Value x) const;
 
