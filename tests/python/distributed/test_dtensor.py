@@ -1,6 +1,7 @@
 """DTensor, tensor parallelism and FSDP2 in replicas, against Gloo on the CPU."""
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,16 @@ def source_of_no_rank(device_type: str) -> Any:
     own = torch.ones(4, 2) * dist.get_rank()
     x = distribute_tensor(own, line(device_type), [Shard(0)], src_data_rank=None)
     return x.to_local(), distribute_tensor(own, line(device_type), [Shard(0)]).to_local()
+
+
+@cases.case(2)
+def saved_and_copied(device_type: str) -> Any:
+    x = distribute_tensor(torch.randn(4, 3), line(device_type), [Shard(0)])
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    return loaded, loaded.to_local(), copy.deepcopy(x).to_local()
 
 
 @cases.case(2)

@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.data import dataloader
 from torch.utils.data._utils import collate as collating
 
@@ -238,6 +239,11 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_xla(self):
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
+        if is_traceable_wrapper_subclass(self):  # A DTensor, whose attributes have the memory.
+            layout = (self.stride(), self.storage_offset(), self.layout)
+            wrapper = (type(self), self.dtype, tuple(self.size()), *layout)
+            rebuild: Any = torch._utils._rebuild_wrapper_subclass
+            return rebuild, (*wrapper, self.device, self.requires_grad)
         metadata = torch._utils.get_tensor_metadata(self)
         look = self.detach()
         look = look.conj() if look.is_conj() else look

@@ -70,25 +70,9 @@ C10_ALWAYS_INLINE bool AnyBeyond(const Word* words, int64_t begin, int64_t end, 
 }
 
 template <typename Word>
-using Search = bool (*)(const Word*, int64_t, int64_t, Word);
-template <typename Word>
-bool Baseline(const Word* words, int64_t begin, int64_t end, Word infinity) {
-  return AnyBeyond<16>(words, begin, end, infinity);
-}
-template <typename Word>
-TORCH_XLA_AVX2 bool Avx2(const Word* words, int64_t begin, int64_t end, Word infinity) {
-  return AnyBeyond<32>(words, begin, end, infinity);
-}
-template <typename Word>
-TORCH_XLA_AVX512 bool Avx512(const Word* words, int64_t begin, int64_t end, Word infinity) {
-  return AnyBeyond<64>(words, begin, end, infinity);
-}
-
-template <typename Word>
 bool HasNan(const void* data, int64_t begin, int64_t end, Word infinity) {
-  static const auto search =
-      ForThisProcessor<Search<Word>>(&Baseline<Word>, &Avx2<Word>, &Avx512<Word>);
-  return search(static_cast<const Word*>(data), begin, end, infinity);
+  return ForThisProcessor<&AnyBeyond<16, Word>, &AnyBeyond<32, Word>, &AnyBeyond<64, Word>>()(
+      static_cast<const Word*>(data), begin, end, infinity);
 }
 
 bool HasNan(const XLA_FFI_Buffer& buffer, int64_t begin, int64_t end) {

@@ -6,7 +6,6 @@
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
-#include "tensor/scalar_bits.h"
 #include "tensor/view.h"
 
 namespace torch_xla::lazy {
