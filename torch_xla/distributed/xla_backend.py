@@ -76,7 +76,11 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
         if {tensor.device.type for tensor in _leaves(args)} != {"cpu"}:
             return method(self, *args, **kwargs)
-        sync()  # This may wait for members that wait for what is traced here.
+        # This may wait for members that wait for what is traced here. A thread that made no xla
+        # tensor (PyTorch's, which saves a checkpoint meanwhile) traced nothing, and would cut the
+        # steps of the others anywhere.
+        if not torch._C._is_multithreading_enabled():
+            sync()
         return cast(Work, getattr(self._host(), method.__name__)(*args, **kwargs))
 
     return collective
