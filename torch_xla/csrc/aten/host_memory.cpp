@@ -2,6 +2,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_pin_memory_native.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/is_pinned_native.h>
 #include <c10/core/CPUAllocator.h>
@@ -39,6 +40,13 @@ at::Tensor PinMemory(const at::Tensor& self, std::optional<c10::Device> device) 
   return result.set_(storage, 0, self.sizes(), self.strides()).copy_(self);
 }
 
+/// A loader pins what its workers give, which may lie on the device already.
+at::Tensor PinOnDevice(const at::Tensor& self, std::optional<c10::Device> device) {
+  TORCH_CHECK(IsMeant(device), "cannot pin a tensor on ", self.device(),
+              " for another device: only dense CPU tensors can be pinned");
+  return self.clone();
+}
+
 bool IsPinned(const at::Tensor& self, std::optional<c10::Device> device) {
   const bool is_ours = self.has_storage() && self.storage().data_ptr().get_deleter() == &FreePinned;
   return is_ours ? IsMeant(device) : at::native::is_pinned(self, device);
@@ -55,7 +63,10 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_pin_memory", TORCH_FN(PinMemory));
   m.impl("is_pinned", TORCH_FN(IsPinned));
 }
-TORCH_LIBRARY_IMPL(aten, XLA, m) { m.impl("record_stream", TORCH_FN(RecordStream)); }
+TORCH_LIBRARY_IMPL(aten, XLA, m) {
+  m.impl("record_stream", TORCH_FN(RecordStream));
+  m.impl("_pin_memory", TORCH_FN(PinOnDevice));
+}
 
 }  // namespace
 }  // namespace torch_xla::aten
