@@ -82,7 +82,7 @@ class TestAutoload:
             "assert torch.xla is sys.modules['torch.xla']\n"
             "print(torch.xla.__name__)\n"
         )
-        assert python_output(code) == "torch_xla._internal.device.module"
+        assert python_output(code) == "torch.xla"
 
     def test_broken_package_does_not_break_torch(self):
         code = (

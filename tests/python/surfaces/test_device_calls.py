@@ -229,6 +229,23 @@ class TestGraph:
         graph.replay()
         assert y.tolist() == [2, 2]
 
+    def test_tensors_that_wrap_others_are_no_memory(self):
+        class Wrapper(torch.Tensor):
+            @staticmethod
+            def __new__(cls, inner):
+                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
+
+            __torch_dispatch__ = None
+
+        x = torch.ones(2, device="xla")
+        wrapper = Wrapper(x)
+        graph = torch.accelerator.Graph()
+        with graph:
+            y = x * 2
+        x.fill_(3.0)
+        graph.replay()
+        assert y.tolist() == [6, 6] and wrapper.device == x.device
+
     def test_errors(self, device, tmp_path):
         graph = A.Graph()
         with pytest.raises(RuntimeError, match="captured nothing"):

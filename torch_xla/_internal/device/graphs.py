@@ -35,6 +35,8 @@ def _wholes(device: str) -> dict[int, torch.Tensor]:
     tensors = [x for x in tensors if x.device.type == "xla" and x.layout == torch.strided]
     tensors = [x for x in tensors if str(x.device) == device and x.is_xla]
     tensors += [x.grad for x in tensors if x.is_leaf and x.grad is not None and x.grad.is_xla]
+    # Not those that wrap others, as DTensors: these others are among the objects, too.
+    tensors = [x for x in tensors if _XLAC._xla_data_ptr(x) is not None]
     found = {_XLAC._xla_get_tensor_id(x): x for x in tensors}
     return {key: _XLAC._xla_get_storage_tensor(x) for key, x in found.items()}
 

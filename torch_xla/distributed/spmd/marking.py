@@ -112,10 +112,19 @@ def mark_sharding_with_gradients(
     return with_sharding(unwrap_sharded_tensor(t), sharding)
 
 
-class MarkShardingFunction:
-    """The name of :func:`mark_sharding_with_gradients` in torch_xla 2.9."""
+class MarkShardingFunction(torch.autograd.Function):
+    """A copy of a tensor that lies in some way, and whose gradient does, too."""
 
-    apply = staticmethod(mark_sharding_with_gradients)
+    @staticmethod
+    def forward(
+        ctx: Any, torch_tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
+    ) -> torch.Tensor:
+        ctx.sharding = _check("MarkShardingFunction", torch_tensor, mesh, partition_spec)
+        return with_sharding(torch_tensor, ctx.sharding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return with_sharding(gradient, ctx.sharding), None, None
 
 
 @dataclass
