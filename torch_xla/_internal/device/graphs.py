@@ -70,6 +70,10 @@ class Graph:
         self.capture_error_mode = capture_error_mode
         self._debug = False
         self._stack = contextlib.ExitStack()
+        self._program: Any = None
+        self._outputs: list[torch.Tensor] = []
+        self._arguments: list[torch.Tensor] = []
+        self._made: dict[int, torch.Tensor] = {}
         self.reset()
 
     def capture_begin(self) -> None:
@@ -97,7 +101,7 @@ class Graph:
         self._capture = self._stack.enter_context(tracing.trace(_WHAT, self._device, pure=False))
         _capturing = self
         self._inputs = {key: self._capture.placeholder(x) for key, x in self._before.items()}
-        self._newest = _XLAC._array_ids([torch.zeros((), device=self._device)])[0]
+        self._newest = _XLAC._array_ids([torch.zeros((), device=self._device)])[0] or 0
         for key, whole in self._before.items():
             _XLAC._xla_assign(whole, self._inputs[key])
 
@@ -172,10 +176,8 @@ class Graph:
 
     def reset(self) -> None:
         """Forgets what was captured."""
-        self._program: Any = None
-        self._outputs: list[torch.Tensor] = []
-        self._arguments: list[torch.Tensor] = []
-        self._made: dict[int, torch.Tensor] = {}
+        self._program = None
+        self._outputs, self._arguments, self._made = [], [], {}
         self._text = ""
         _graphs.discard(self)
 

@@ -337,7 +337,7 @@ def _user_line() -> str:
 
 
 _OWN_FOLDERS = (
-    *(os.path.dirname(one.__file__) + os.sep for one in (torch, _XLAC)),
+    *(os.path.dirname(str(one.__file__)) + os.sep for one in (torch, _XLAC)),
     "<eval_with_key>",  # A graph of torch.compile.
 )
 

@@ -252,7 +252,7 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         memory, strides, offset = found or (look.clone(), look.stride(), 0)
         storage: Any = memory.untyped_storage()
         no_hooks: OrderedDict[str, Any] = OrderedDict()
-        arguments = (offset, tuple(self.size()), tuple(strides), self.requires_grad, no_hooks)
+        arguments: Any = (offset, tuple(self.size()), tuple(strides), self.requires_grad, no_hooks)
         if self.dtype in torch.storage._new_dtypes():
             function: Any = torch._utils._rebuild_tensor_v3
             arguments = (*arguments, self.dtype)
