@@ -186,11 +186,7 @@ def run_all() -> dict[str, Any]:
     return cases.run_here()
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: Any) -> Any:
-    """By count of replicas, what they gave."""
-    folder = tmp_path_factory.mktemp("fsdp2")
-    return {count: cases.run(run_all, count, folder / str(count)) for count in (2, 4)}
+results = cases.results(run_all)
 
 
 @pytest.mark.parametrize(("count", "name"), cases.names())

@@ -4,9 +4,9 @@ import contextlib
 import traceback
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
@@ -49,9 +49,21 @@ class Cases:
             if count in counts
         ]
 
-    def run(self, function: Callable[[], Any], count: int, folder: Path) -> list[dict[str, Any]]:
-        """Runs all cases of a count; ``function`` is what calls :meth:`run_here` in a replica."""
-        return run_replicas(function, count, folder, timeout=400)
+    def results(self, function: Callable[[], Any]) -> Any:
+        """Returns a fixture: by count of replicas, what the cases gave in each.
+
+        ``function`` is what calls :meth:`run_here` in a replica.
+        """
+
+        @pytest.fixture(scope="module")
+        def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+            folder = tmp_path_factory.mktemp("cases")
+            return {
+                count: run_replicas(function, count, folder / str(count), timeout=400)
+                for count in (2, 4)
+            }
+
+        return results
 
     def run_here(self) -> dict[str, Any]:
         """Runs the cases in this replica; returns by name what each device type gave."""
