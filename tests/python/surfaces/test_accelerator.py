@@ -38,7 +38,15 @@ def test_accelerator(device):
     assert x.sum().item() == 256
 
 
-@pytest.mark.parametrize("asks", ["", "import os; os.environ['PJRT_DEVICE'] = 'CPU'"])
+_ASKS = [
+    "",
+    "import os; os.environ['PJRT_DEVICE'] = 'CPU'",
+    "torch_xla and torch.distributed.init_process_group("
+    "'xla', store=torch.distributed.HashStore(), rank=0, world_size=1)",
+]
+
+
+@pytest.mark.parametrize("asks", _ASKS)
 def test_a_program_that_does_not_ask_for_xla_has_no_accelerator(asks):
     code = "import torch{}\n{}\nprint(torch.accelerator.current_accelerator())"
     environment = {"PJRT_DEVICE": ""} if "PJRT_DEVICE" in os.environ else {}

@@ -213,7 +213,8 @@ class _Line:
         )
 
     def __call__(self, *arrays: torch.Tensor) -> None:
-        builtins.print(self._prefix + self.of(arrays), flush=True)
+        # One write, or the end of another replica's line may come in between.
+        builtins.print(self._prefix + self.of(arrays) + "\n", end="", flush=True)
 
 
 _LATER = object()
@@ -337,7 +338,9 @@ def _user_line() -> str:
 
 
 _OWN_FOLDERS = (
-    *(os.path.dirname(str(one.__file__)) + os.sep for one in (torch, _XLAC)),
+    os.path.dirname(str(torch.__file__)) + os.sep,
+    # An editable installation keeps the extension apart from the package's files.
+    os.path.dirname(str(sys.modules["torch_xla"].__file__)) + os.sep,
     "<eval_with_key>",  # A graph of torch.compile.
 )
 

@@ -2,9 +2,10 @@
 
 PyTorch's list of accelerators is in C++ and leaves xla out. Where it finds none, or one that has no
 device (a build for CUDA on a machine without a GPU), and the program has asked for xla (by
-``PJRT_DEVICE``, or by using a device), xla is the answer; a program on the CPU gets what it got
-before the import. What is replaced are the functions of ``torch._C`` under
-``torch.accelerator``, and those of memory, which would ask three of them each.
+``PJRT_DEVICE``, by using a device, or by a default process group of the backend ``xla``), xla is
+the answer; a program on the CPU gets what it got before the import. What is replaced are the
+functions of ``torch._C`` under ``torch.accelerator``, and those of memory, which would ask three of
+them each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C._dynamo import eval_frame
 
 from torch_xla._internal.device import memory, streams
@@ -26,7 +28,11 @@ _XLA = torch.device("xla")
 
 
 def _is_xla() -> bool:
-    asked = device_module.is_initialized() or bool(platform_choice.platform())
+    asked = (
+        device_module.is_initialized()
+        or bool(platform_choice.platform())
+        or (dist.is_available() and dist.is_initialized() and dist.get_backend() == "xla")
+    )
     return asked and not _torch_has_one()
 
 
