@@ -138,8 +138,9 @@ test-cpp: gtest $(INSTALLED)
 	cmake --build $(BUILD) --target cpp_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
+# worksteal: neighbours stay on one worker, as most share what their module has prepared.
 test-python: $(INSTALLED) $(TOOLS)
-	@$(PY) -m pytest -n $(TEST_WORKERS)
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 # timm brings a torchvision whose C++ part may be for another build of this torch. It is no use then,
 # and transformers cannot be imported beside it.

@@ -758,10 +758,10 @@ def test_what_is_printed_of_programs():
     assert "all-reduce" in str(plan)
 
 
-def test_the_files_of_spmd_pass_under_gspmd():
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_of_spmd_pass_under_gspmd(name):
     """The plugin's default is Shardy, under which they run as they are."""
-    files = [Path(__file__).with_name(name) for name in FILES]
-    run_tests(*map(str, files), "-k", "not under_gspmd", XLA_SHARDY="0")
+    run_tests(str(Path(__file__).with_name(name)), "-k", "not under_gspmd", XLA_SHARDY="0")
 
 
 def test_nothing_is_said_of_a_deprecated_partitioner():
