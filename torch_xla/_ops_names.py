@@ -78,10 +78,17 @@ def _of_host_calls(name: str) -> Callable[..., Any]:
     return kernel
 
 
+def _is_any_true(x: torch.Tensor) -> torch.Tensor:
+    from torch_xla._internal.insight import anomaly
+
+    return anomaly.is_any_true(x)
+
+
 _aten = torch.library.Library("aten", "IMPL")
 _aten.impl("_assert_async", _of_host_calls("assert_async"), "XLA")
 _aten.impl("_assert_async.msg", _of_host_calls("assert_async"), "XLA")
 _aten.impl("_functional_assert_async.msg", _of_host_calls("functional_assert_async"), "XLA")
+_aten.impl("_is_any_true", _is_any_true, "XLA")
 if hasattr(torch._higher_order_ops, "print"):
     torch._higher_order_ops.print.py_impl(torch._C.DispatchKey.XLA)(_of_host_calls("print"))
     torch._higher_order_ops.print.fallthrough(torch._C.DispatchKey.AutogradXLA)

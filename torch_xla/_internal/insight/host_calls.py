@@ -39,7 +39,7 @@ _numbers: dict[_HostFunction, int] = {}
 _lines: dict[tuple[Any, ...], int] = {}
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
-_errors: list[BaseException] = []
+errors: list[BaseException] = []
 _taken = 0
 _modules: nan_search.ModuleScopes | None = None  # While programs search for NaN.
 _progress = threading.Condition()
@@ -57,7 +57,7 @@ def _work() -> None:
             elif (found := _XLAC._xla_nan_of(number, int(arrays[0]))) is not None:
                 nan_search.report(found, run=int(arrays[1]))
         except BaseException as error:  # The user's thread raises it.
-            _errors.append(error)
+            errors.append(error)
         finally:
             del call, arrays
             with _progress:
@@ -95,10 +95,11 @@ def _call(number: int, tensors: Sequence[torch.Tensor]) -> None:
     if torch.compiler.is_compiling():
         torch.ops.torch_xla.host_call(list(tensors), number)
     else:
-        _run(tensors, number)
+        run(tensors, number)
 
 
-def _run(tensors: Sequence[torch.Tensor], number: int) -> None:
+def run(tensors: Sequence[torch.Tensor], number: int) -> None:
+    """Traces a call of the function of that number."""
     if not any(tensor.device.type == "xla" for tensor in tensors):
         _functions[number](*(tensor.detach() for tensor in tensors))
         return
@@ -116,7 +117,7 @@ def _run(tensors: Sequence[torch.Tensor], number: int) -> None:
 # What torch.compile traces.
 _library = torch.library.Library("torch_xla", "FRAGMENT")
 _library.define("host_call(Tensor[] arrays, int number) -> ()")
-_library.impl("host_call", _run, "CompositeExplicitAutograd")
+_library.impl("host_call", run, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
 torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)  # type: ignore[attr-defined]
 torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
@@ -142,8 +143,8 @@ def raise_error(wait: bool = False) -> None:
     """
     if wait:
         _drain()
-    while _errors:
-        error = _errors.pop(0)
+    while errors:
+        error = errors.pop(0)
         if not isinstance(error, _Hit):
             raise error
         error.stop()
@@ -300,11 +301,13 @@ def _number_of_line(
             if not isinstance(kind, str)
         ]
     )
-    return _keep(key, line)
+    return number_of(key, line)
 
 
-def _keep(key: tuple[Any, ...], function: _HostFunction) -> int:
+def number_of(key: tuple[Any, ...], function: _HostFunction) -> int:
     """The number of a function that does what ``key`` says, which follows from it."""
+    if (known := _lines.get(key)) is not None:
+        return known
     digest = hashlib.sha256(repr(key).encode()).digest()
     number = int.from_bytes(digest[:7], "little") | 1 << 60
     with _lock:
@@ -331,13 +334,13 @@ def _user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OWN_FOLDERS):
+        if not file.startswith(OWN_FOLDERS):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown line"
 
 
-_OWN_FOLDERS = (
+OWN_FOLDERS = (
     os.path.dirname(str(torch.__file__)) + os.sep,
     # An editable installation keeps the extension apart from the package's files.
     os.path.dirname(str(sys.modules["torch_xla"].__file__)) + os.sep,
@@ -398,7 +401,7 @@ def breakpoint_if(condition: torch.Tensor, **values: torch.Tensor) -> None:
 @_constant_in_graphs
 def _number_of_breakpoint(names: tuple[str, ...]) -> int:
     line = _user_line()
-    return _keep(("breakpoint", line, names), _Breakpoint(line, names))
+    return number_of(("breakpoint", line, names), _Breakpoint(line, names))
 
 
 class _Assertion:
@@ -417,7 +420,7 @@ def assert_async(tensor: torch.Tensor, message: str = "") -> None:
         raise RuntimeError(f"Boolean value of Tensor with {many} is ambiguous")
     text = message or "Expected Tensor with single nonzero value, but got zero"
     text += f" (torch._assert_async() at {_user_line()})"
-    _run([tensor], _keep(("assertion", text), _Assertion(text)))
+    run([tensor], number_of(("assertion", text), _Assertion(text)))
 
 
 def functional_assert_async(
@@ -507,7 +510,7 @@ def _finish() -> None:
     _XLAC._xla_stop_host_calls()
     if _thread is not None:
         _thread.join()
-    for error in _errors:
+    for error in errors:
         if isinstance(error, _Hit):
             builtins.print(error, file=sys.stderr)
             continue

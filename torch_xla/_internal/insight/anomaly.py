@@ -1,0 +1,80 @@
+"""``torch.autograd.set_detect_anomaly`` without a wait for each node of a backward pass.
+
+PyTorch's engine asks of each gradient ``isnan(gradient)._is_any_true().item()``. The answer here is
+no, at once: the program of the backward pass keeps the flags, and calls the host with all of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from torch_xla._internal.insight import host_calls
+
+
+class _Found:
+    """Raises what the first flag that is set stands for, unless an earlier one waits."""
+
+    _last: RuntimeError | None = None
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self._texts = texts
+
+    def __call__(self, flags: torch.Tensor) -> None:
+        # The NaN of a loop's body or of a checkpoint goes on through the passes around it.
+        if any(error is _Found._last for error in host_calls.errors):
+            return
+        for text, flag in zip(self._texts, flags.tolist(), strict=True):
+            if flag:
+                _Found._last = RuntimeError(text)
+                raise _Found._last
+
+
+class _Pass:
+    """The flags of a backward pass; its end keeps this alive."""
+
+    def __init__(self) -> None:
+        self._flags: dict[torch.device, list[tuple[torch.Tensor, str]]] = {}
+
+    def add(self, flag: torch.Tensor, text: str) -> None:
+        self._flags.setdefault(flag.device, []).append((flag, text))
+
+    def end(self) -> None:
+        for found in self._flags.values():
+            flags, texts = zip(*found, strict=True)
+            key = ("anomaly", texts)
+            number = host_calls.number_of(key, _Found(texts))
+            with torch.no_grad():
+                host_calls.run([torch.stack(flags)], number)
+
+
+_passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
+
+
+def _text(node: Any) -> str:
+    """What PyTorch's error says, and the line of the forward pass."""
+    lines = [
+        line.strip().splitlines()[0]
+        for line in node.metadata.get("traceback_", [])
+        if not any(f'"{folder}' in line for folder in host_calls.OWN_FOLDERS)
+    ]
+    place = (
+        f"in the forward pass: {lines[-1]}" if lines else "its forward pass ran without the mode"
+    )
+    return f"Function {node.name()!r} returned nan values in its gradients; {place}"
+
+
+def is_any_true(x: torch.Tensor) -> torch.Tensor:
+    """``torch._is_any_true``, which nothing but the engine's check calls while a node runs."""
+    node = torch._C._current_autograd_node()
+    if node is None or not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
+        return x.any()
+    task = torch._C._current_graph_task_id()
+    flags = _passes.get(task)
+    if flags is None:
+        flags = _passes[task] = _Pass()
+        torch.autograd.Variable._execution_engine.queue_callback(flags.end)
+    flags.add(x.any(), _text(node))
+    return torch.zeros((), dtype=torch.bool, device="cpu")
