@@ -181,6 +181,46 @@ def test_assertions_are_raised_by_the_next_sync(surface):
     assert run(torch.ones(4, device="xla")).tolist() == [2.0] * 4
 
 
+@pytest.mark.parametrize("surface", [_plain, _compiled, _full_graph, _replayed, _dynamo])
+def test_a_read_raises_a_failed_assertion_instead_of_returning(surface):
+    run = surface(lambda x: (torch._assert_async((x < 5).all(), "five at most"), x * 2)[1])
+    known = torch.arange(2.0, device="xla")
+    torch_xla.sync(wait=True)
+    for i in (1.0, 2.0, 3.0):
+        assert run(torch.full((4,), i, device="xla")).tolist() == [2 * i] * 4
+    for read in (lambda y: y.tolist(), lambda y: y[1:].sum().item(), lambda _: known.cpu()):
+        with pytest.raises(RuntimeError, match="^five at most"):  # `run` may sync.
+            read(run(torch.full((4,), 5.0, device="xla")))
+        assert known.sum().item() == 1.0  # It is raised once.
+    torch_xla.sync(wait=True)
+
+
+def test_a_function_that_is_traced_once_says_under_spmd_that_it_cannot_print():
+    out = python_output(
+        """
+import torch, torch_xla
+import torch_xla.runtime as xr
+from torch_xla.experimental.scan import scan
+xr.use_spmd()
+
+def body(carry, x):
+    torch_xla.debug.print("{}", carry)
+    return carry + x, x
+
+start, xs = torch.zeros((), device="xla"), torch.arange(3.0, device="xla")
+try:
+    scan(body, start, xs)
+except RuntimeError as error:
+    print(error)
+torch_xla.debug.print("sum {}", xs.sum())
+torch_xla.debug.flush()
+""",
+        CPU_NUM_DEVICES="2",
+    )
+    assert "scan(): its function prints" in out
+    assert "under SPMD" in out
+
+
 def test_an_assertion_names_its_line_and_holds_in_a_loop():
     def body(carry, x):
         torch._assert_async(x < 2)  # here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,15 @@ def function(
     return made
 
 
+_of_thread = threading.local()
+
+
+def traced() -> str | None:
+    """Returns what traces a function in this thread, where one is traced with placeholders."""
+    what: str | None = getattr(_of_thread, "what", None)
+    return what
+
+
 @contextlib.contextmanager
 def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[Any]:
     """A block in which a function is traced with placeholders, and nothing is executed.
@@ -88,6 +98,7 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
     is_eager = eager.is_enabled()
     if is_eager:
         eager.set_enabled(False)
+    around, _of_thread.what = traced(), what
     try:
         yield capture
         if pure and capture.changed_outside():
@@ -96,6 +107,7 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
                 "counter); it has to return what it computes"
             )
     finally:
+        _of_thread.what = around
         _XLAC._xla_forbid_cuts(before)
         if not pure:
             _XLAC._xla_set_rng_seed(random_state, str(device))

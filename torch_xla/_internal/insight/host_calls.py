@@ -25,7 +25,7 @@ import torch.fx
 from torch._library.effects import EffectType
 
 from torch_xla import _XLAC
-from torch_xla._internal.compile import step, step_closures
+from torch_xla._internal.compile import step, step_closures, tracing
 from torch_xla._internal.insight import nan_search
 from torch_xla._internal.replicas import replication, spmd_mode
 
@@ -108,6 +108,12 @@ def run(tensors: Sequence[torch.Tensor], number: int) -> None:
     if _can_call():
         _XLAC._xla_call_host(tensors, number)
         return
+    if (what := tracing.traced()) is not None:
+        raise RuntimeError(
+            f"{what}: its function prints, asserts or calls back (torch_xla.debug), but programs "
+            "under SPMD, and on platforms but the CPU, cannot call the host; return the tensor, "
+            "and print it outside"
+        )
     copies = [tensor.detach().clone() for tensor in tensors]
     step_closures.add_step_closure(
         lambda: _functions[number](*(copy.cpu() for copy in copies)), run_async=True
@@ -151,6 +157,12 @@ def raise_error(wait: bool = False) -> None:
 
 
 step.after_cut = raise_error
+
+
+def raise_at_read() -> None:
+    """Raises what an assertion raised in the programs that a read waited for."""
+    if threading.current_thread() is not _thread:
+        raise_error(wait=True)
 
 
 def _check(what: str, tensors: Sequence[Any]) -> torch.device | None:
@@ -414,13 +426,14 @@ class _Assertion:
 
 
 def assert_async(tensor: torch.Tensor, message: str = "") -> None:
-    """``torch._assert_async`` on the device: the next sync raises."""
+    """``torch._assert_async`` on the device: the next sync or read raises."""
     if tensor.numel() != 1:
         many = "more than one value" if tensor.numel() else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {many} is ambiguous")
     text = message or "Expected Tensor with single nonzero value, but got zero"
     text += f" (torch._assert_async() at {_user_line()})"
     run([tensor], number_of(("assertion", text), _Assertion(text)))
+    _XLAC._xla_raise_at_reads()
 
 
 def functional_assert_async(

@@ -3,6 +3,9 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
 
+#include <atomic>
+
+#include "aten/after_read.h"
 #include "aten/index_check.h"
 #include "distributed/collective_node.h"
 #include "exec/executor.h"
@@ -92,6 +95,16 @@ at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
   return cpu.view({-1}).view(shape->dtype).view(shape->dims);
 }
 
+std::atomic<void (*)()> after_read{nullptr};
+
+/// Runs the calls that are traced, in one program with what is read.
+void RunCallsOfHost(lazy::Storage& read) {
+  const int device = read.device();
+  if (!lazy::CollectivePending(device)) return;
+  lazy::SyncStorages({lazy::CollectiveToken(device), lazy::StoragePtr::reclaim_copy(&read)},
+                     /*wait=*/true);
+}
+
 void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   if (indices_are_checked.load(std::memory_order_relaxed)) {
     ThrowIndexError(GetImpl(tensor)->root()->device());
@@ -111,8 +124,16 @@ void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
 
 }  // namespace
 
+void SetAfterRead(void (*raise)()) { after_read.store(raise, std::memory_order_relaxed); }
+
 void CopyToCpu(const at::Tensor& tensor, const at::Tensor& cpu) {
-  if (lazy::MayCut()) return Copy(tensor, cpu);
+  if (lazy::MayCut()) {
+    const auto raise = after_read.load(std::memory_order_relaxed);
+    if (raise) RunCallsOfHost(*GetImpl(tensor)->root());
+    Copy(tensor, cpu);
+    if (raise) raise();
+    return;
+  }
   try {
     Copy(tensor, cpu);
   } catch (const c10::Error& error) {

@@ -2,11 +2,13 @@
 #include <pybind11/typing.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "XLAOps.h"
+#include "aten/after_read.h"
 #include "aten/bridge.h"
 #include "cpu/host_calls.h"
 #include "debug/timeline.h"
@@ -102,6 +104,15 @@ void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
       device);
 }
 
+/// Raises what failed in the calls that programs made since the last read.
+void RaiseAtRead() {
+  static std::atomic<int64_t> seen{0};
+  const int64_t calls = cpu::NumHostCalls();
+  if (seen.exchange(calls) == calls) return;
+  const py::gil_scoped_acquire gil;
+  py::module_::import("torch_xla._internal.insight.host_calls").attr("raise_at_read")();
+}
+
 }  // namespace
 
 void BindInsight(py::module_& m) {
@@ -117,6 +128,7 @@ void BindInsight(py::module_& m) {
         return std::pair(call->id, std::move(call->arrays));
       },
       NoGil());
+  m.def("_xla_raise_at_reads", [] { aten::SetAfterRead(&RaiseAtRead); });
   m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
   m.def("_xla_finds_nan", &lazy::FindsNan);
   m.def("_xla_set_module", &SetModule, py::arg("name"));
