@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import itertools
+import math
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ import torch
 
 from torch_xla import _XLAC
 from torch_xla._internal.files.atomic_file import write_file
-from torch_xla._internal.insight import hlo
+from torch_xla._internal.insight import hlo, memory_owners
 
 _LINE = re.compile(r"\s*%(\d+) = (.+?) ([\w.]+::[\w.]+)\((.*?)\)(.*)")
 _ROW, _GAP, _CHAR = 64, 24, 6.6  # heights and widths in pixels
@@ -34,26 +36,55 @@ def _relative(path: str) -> str:
     return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
-def _nodes(text: str) -> dict[int, _Node]:
-    nodes = {}
+def _view(shape: str, operand: str, strides: list[int]) -> str:
+    """What ``as_strided`` does, of the results' strides."""
+
+    def sizes(text: str) -> list[int]:
+        return [int(size) for size in re.findall(r"\d+", text.partition("[")[2])]
+
+    dims = sizes(shape)
+    moving = [stride for dim, stride in zip(dims, strides, strict=True) if dim > 1]
+    if 0 in moving:
+        return "expand"
+    if math.prod(dims) != math.prod(sizes(operand)):
+        return "slice"
+    return "view" if moving == sorted(moving, reverse=True) else "transpose"
+
+
+def _nodes(text: str, names: Sequence[str] = ()) -> dict[int, _Node]:
+    """The operations by number; ``names`` are of the arrays that they take, in their order."""
+    nodes: dict[int, _Node] = {}
+    inputs = iter(names)
     for line in text.splitlines():
         if not (match := _LINE.match(line)):
             continue
         number, shape, op, operands, rest = match.groups()
         place = re.search(r"location=\S*@(.*?)(?:, ROOT=|$)", rest)
-        value = re.match(r", value=([^,]*)", rest) if not operands else None
+        taken = [int(found) for found in re.findall(r"%(\d+)", operands)]
+        if value := re.match(r", value=([^,]*)", rest) if not operands else None:
+            op += f" {value[1]}"
+        elif op == "xla::device_data":
+            op = next(inputs, "") or op
+        elif strides := re.search(r", stride=\(([^)]*)\)", rest) if "as_strided" in op else None:
+            made = [int(stride) for stride in re.findall(r"\d+", strides[1])]
+            op += f" ({_view(shape, nodes[taken[0]].shape, made)})"
         nodes[int(number)] = _Node(
-            f"{op} {value[1]}" if value else op,
+            op,
             shape,
-            [int(found) for found in re.findall(r"%(\d+)", operands)],
+            taken,
             _relative(place[1]) if place else "",
             "ROOT=" in rest,
         )
     return nodes
 
 
-def _layers(nodes: dict[int, _Node]) -> list[list[int]]:
-    """Operands above what takes them; those that belong together near each other."""
+def _layers(nodes: dict[int, _Node]) -> tuple[list[list[int]], dict[int, list[int]]]:
+    """Operands above what takes them; those that belong together near each other.
+
+    Returns:
+        The layers, and by number its places in the layers that edges from it pass, which have
+        negative numbers.
+    """
     depth: dict[int, int] = {}
     for number, node in nodes.items():  # Operands come first.
         depth[number] = max((depth[one] + 1 for one in node.operands), default=0)
@@ -66,22 +97,39 @@ def _layers(nodes: dict[int, _Node]) -> list[list[int]]:
         if not node.operands and users[number]:
             depth[number] = min(depth[user] for user in users[number]) - 1
     layers: list[list[int]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    below: dict[int, list[int]] = {number: [] for number in nodes}
+    above: dict[int, list[int]] = {number: [] for number in nodes}
+    passes: dict[int, list[int]] = {}
+    numbers = itertools.count(-1, -1)
     for number in nodes:
         layers[depth[number]].append(number)
+        last = max((depth[user] for user in users[number]), default=0)
+        way = [number]
+        for level in range(depth[number] + 1, last):
+            way.append(next(numbers))
+            layers[level].append(way[-1])
+        passes[number] = way[1:]
+        for one, other in itertools.pairwise(way):
+            below.setdefault(one, []).append(other)
+            above.setdefault(other, []).append(one)
+        for user in users[number]:
+            near = way[depth[user] - depth[number] - 1]
+            below.setdefault(near, []).append(user)
+            above[user].append(near)
     place = {number: float(i) for layer in layers for i, number in enumerate(layer)}
     for sweep in range(4):
-        neighbours = users if sweep % 2 else {n: node.operands for n, node in nodes.items()}
+        neighbours = below if sweep % 2 else above
         for layer in reversed(layers) if sweep % 2 else layers:
             wanted = {
                 number: sum(place[one] for one in near) / len(near)
-                if (near := neighbours[number])
+                if (near := neighbours.get(number))
                 else place[number]
                 for number in layer
             }
             layer.sort(key=lambda number: wanted[number])
             for i, number in enumerate(layer):
                 place[number] = float(i)
-    return layers
+    return layers, passes
 
 
 def _color(node: _Node) -> str:
@@ -90,10 +138,10 @@ def _color(node: _Node) -> str:
     return "#d6e9ff" if not node.operands else "#f4f4f4"
 
 
-def _draw(text: str) -> str:
-    nodes = _nodes(text)
-    layers = _layers(nodes)
-    width = {
+def _draw(text: str, names: Sequence[str] = ()) -> str:
+    nodes = _nodes(text, names)
+    layers, passes = _layers(nodes)
+    width = dict.fromkeys(itertools.chain.from_iterable(passes.values()), 0.0) | {
         number: 16 + _CHAR * max(map(len, (node.op, node.shape, node.line)))
         for number, node in nodes.items()
     }
@@ -115,13 +163,14 @@ def _draw(text: str) -> str:
     for number, node in nodes.items():
         x, y = middle[number]
         for one in node.operands:
-            from_x, from_y = middle[one][0], middle[one][1] + _ROW
-            bend = max((y - from_y) / 2, 12)
-            parts.append(
-                f'<path d="M{from_x:.0f},{from_y:.0f} C{from_x:.0f},{from_y + bend:.0f} '
-                f'{x:.0f},{y - bend:.0f} {x:.0f},{y:.0f}" fill="none" stroke="#777" '
-                'marker-end="url(#tip)"/>'
-            )
+            path, from_x, from_y = "M", *middle[one]
+            for to_x, to_y in [*(middle[p] for p in passes[one] if middle[p][1] < y), (x, y)]:
+                path += f"{from_x:.0f},{from_y + _ROW:.0f} C{from_x:.0f},{from_y + _ROW + 12:.0f} "
+                path += f"{to_x:.0f},{to_y - 12:.0f} {to_x:.0f},{to_y:.0f}"
+                if to_y < y:
+                    path += " L"
+                from_x, from_y = to_x, to_y
+            parts.append(f'<path d="{path}" fill="none" stroke="#777" marker-end="url(#tip)"/>')
     for number, node in nodes.items():
         x, y = middle[number]
         parts.append(
@@ -193,7 +242,12 @@ def render(
     if draws:
         drawing = Drawing(_graphviz(tensors, "svg").decode())
     else:
-        drawing = Drawing(_draw(_XLAC._get_xla_tensors_text(list(tensors))))
+        holders = memory_owners.find()
+        names = [
+            str(holders[number]) if number in holders and holders[number].name else ""
+            for number in _XLAC._input_array_ids(list(tensors))
+        ]
+        drawing = Drawing(_draw(_XLAC._get_xla_tensors_text(list(tensors)), names))
     if path is not None:
         write_file(path, drawing if kind == "svg" else _graphviz(tensors, kind))
     return drawing

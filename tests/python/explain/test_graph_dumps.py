@@ -53,6 +53,30 @@ def test_render_without_graphviz(device, tmp_path):
         graph.render(None, graphviz=False)
 
 
+def test_inputs_have_names_views_say_what_they_do_and_edges_pass_by(device):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    loss = model.to(device)(torch.ones(3, 4).to(device)).square().mean()
+    loss.backward()
+    drawing = graph.render([loss, model[0].weight.grad], graphviz=False)
+    boxes = _boxes(drawing)
+    shapes = {op: shape for (op, shape, _), *_ in boxes.values()}
+    for name, parameter in model.named_parameters():
+        shape = f"f32[{','.join(map(str, parameter.shape))}]"
+        assert shapes[f"parameter Sequential.{name}"] == shape
+    assert {"aten::as_strided (transpose)", "aten::as_strided (expand)"} <= set(shapes)
+    y = torch.ones(3, 4).to(device)[1:]
+    assert "aten::as_strided (slice)" in graph.render([y], graphviz=False)
+    passed = [
+        (float(x), float(y))
+        for path in re.findall(r'<path d="([^"]*)" fill="none"', drawing)
+        for x, y in re.findall(r"L(-?\d+),(\d+)", path)  # The lower end, beside a row of boxes.
+    ]
+    assert passed
+    for x, y in passed:
+        for _, left, top, width, height in boxes.values():
+            assert not (left < x < left + width and top < y - height / 2 < top + height)
+
+
 def test_a_browser_shows_the_picture(device, tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     loss = model.to(device)(torch.ones(3, 4, device=device)).square().mean()

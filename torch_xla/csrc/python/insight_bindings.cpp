@@ -13,6 +13,7 @@
 #include "cpu/host_calls.h"
 #include "debug/timeline.h"
 #include "distributed/collective_node.h"
+#include "exec/cut.h"
 #include "exec/disk_cache.h"
 #include "exec/executor.h"
 #include "exec/nan_search.h"
@@ -238,6 +239,22 @@ void BindInsight(py::module_& m) {
     }
     return ids;
   });
+  // Of each xla::device_data in the text of the tensors' graph, in its order; 0 for a number.
+  m.def(
+      "_input_array_ids",
+      [](const std::vector<at::Tensor>& tensors) {
+        std::vector<ir::Value> values;
+        for (const at::Tensor& tensor : tensors) values.push_back(aten::GetIrValue(tensor));
+        const auto lock = lazy::LockGraph();
+        std::vector<uint64_t> ids;
+        for (const ir::Node* node : lazy::CollectGraph(std::move(values)).order) {
+          if (&node->op() != &ir::ops::device_data) continue;
+          const auto* data = static_cast<lazy::DeviceData*>(node->payload());
+          ids.push_back(data->fill() ? 0 : data->id());
+        }
+        return ids;
+      },
+      NoGil());
   // The ids of the arrays that pending operations will read.
   m.def(
       "_pending_array_ids",
