@@ -50,19 +50,17 @@ class _Pass:
                 host_calls.run([torch.stack(flags)], number)
 
 
+_OWN_FILES = tuple(f'File "{folder}' for folder in host_calls.OWN_FOLDERS)
 _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
 
 
 def _text(node: Any) -> str:
     """What PyTorch's error says, and the line of the forward pass."""
-    lines = [
-        line.strip().splitlines()[0]
-        for line in node.metadata.get("traceback_", [])
-        if not any(f'"{folder}' in line for folder in host_calls.OWN_FOLDERS)
-    ]
-    place = (
-        f"in the forward pass: {lines[-1]}" if lines else "its forward pass ran without the mode"
-    )
+    place = "its forward pass ran without the mode"
+    for line in reversed(node.metadata.get("traceback_", [])):
+        if not line.lstrip().startswith(_OWN_FILES):
+            place = f"in the forward pass: {line.strip().splitlines()[0]}"
+            break
     return f"Function {node.name()!r} returned nan values in its gradients; {place}"
 
 
