@@ -39,8 +39,17 @@ def main() -> None:
 
 
 def _brief(stub: str) -> str:
-    """Shortens the types of ints, for which pybind11 also accepts other convertible types."""
+    """Shortens the types of ints and gives containers the arguments that `mypy --strict` expects.
+
+    pybind11 also accepts other convertible types for an int.
+    """
     stub = stub.replace("typing.SupportsInt | typing.SupportsIndex", "typing.SupportsIndex")
+    for names, arguments in (
+        (r"list|set|collections\.abc\.Iterable", "typing.Any"),
+        ("dict", "typing.Any, typing.Any"),
+        ("tuple", "typing.Any, ..."),
+    ):
+        stub = re.sub(rf"(?<=[ \[])({names})(?=[],):|\s])", rf"\1[{arguments}]", stub)
     # The right side may be of another class; then NotImplemented is returned.
     return re.sub(r"(def __eq__\(self, arg0: )\w+(\))", r"\1object\2", stub)
 

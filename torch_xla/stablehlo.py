@@ -566,7 +566,7 @@ def _expression(node: Any) -> Any:
         return node
     if node.target is torch.ops.aten.sym_size.int and node.meta["val"].node.expr.is_symbol:
         return "n"
-    name = getattr(node.target, "__name__", None)
+    name = getattr(node.target, "__name__", "")
     if node.kwargs or _FUNCTIONS.get(name) is not node.target:
         raise ValueError(f"{_WHAT}: expected a number that follows from sizes, got {node.target}")
     return [name, *map(_expression, node.args)]
@@ -729,7 +729,7 @@ def exported_program_to_stablehlo(
     values = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
     dynamic = any(_dynamic_dims(v) for v in values if isinstance(v, torch.Tensor))
     if not dynamic:
-        kept = [] if options.inline_all_constant else None
+        kept: list[int] | None = [] if options.inline_all_constant else None
         form = _Form([_trace(program, 0, options, kept)])
     else:
         form = _dynamic_form(program, options)

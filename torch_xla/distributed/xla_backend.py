@@ -25,6 +25,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work, _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_xla import _XLAC
@@ -86,7 +87,7 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     return collective
 
 
-class _Receive(Work):  # type: ignore[misc]
+class _Receive(Work):
     """What ``irecv`` returns: the message is traced when somebody waits for it.
 
     What the program sends until then is sent before; at once, neighbours that receive before they
@@ -145,7 +146,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     supports_splitting = False
 
     def __init__(
-        self, members: Sequence[int], rank: int, store: dist.Store, timeout: datetime.timedelta
+        self, members: Sequence[int], rank: int, store: Store, timeout: datetime.timedelta
     ) -> None:
         super().__init__(rank, len(members))  # type: ignore[call-arg]
         self._store, self._timeout = store, timeout
@@ -249,7 +250,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             return collectives.run("transfer", [tensor.detach()], [sorted(pair)], arguments)[0]
 
     @_by_place
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         self._run("all_reduce", tensors, op=op, in_place=True)
         return _done(tensors)
@@ -259,14 +260,14 @@ class ProcessGroupXla(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     @_by_place
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         results = self._run("all_reduce", tensors, op=opts.reduceOp)
         if self.rank() == opts.rootRank:
             self._write(tensors, results)
         return _done(tensors)
 
     @_by_place
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         place = 0 if opts is None else getattr(opts, "rootRank", opts)
         if not 0 <= place < len(self._members):
             raise ValueError(
@@ -307,7 +308,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         return self._run("all_gather", [tensor.unsqueeze(0)], [0])[0]
 
     @_by_place
-    def allgather(  # type: ignore[override]
+    def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         for targets, tensor in zip(outputs, inputs, strict=True):
@@ -345,14 +346,14 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(outputs)
 
     _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _scattered(self, tensor: torch.Tensor, op: Any) -> torch.Tensor:
         """[n, ...], this member's part of it reduced: [...]."""
         return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
 
     @_by_place
-    def reduce_scatter(  # type: ignore[override]
+    def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> Work:
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
@@ -386,8 +387,8 @@ class ProcessGroupXla(dist.ProcessGroup):
             self._write([output], [self._scattered(parts, op)])
         return _done(outputs)
 
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _exchange(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Part i to member i, pair by pair: only they know the sizes of what they exchange."""
@@ -457,10 +458,10 @@ class ProcessGroupXla(dist.ProcessGroup):
         self._exchange(outputs, inputs)
         return _done(output)
 
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
+    alltoall_base = all_to_all_single
 
     @_by_place
-    def gather(  # type: ignore[override]
+    def gather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
         for targets, tensor in zip(outputs, inputs, strict=False):
@@ -473,7 +474,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(outputs)
 
     @_by_place
-    def scatter(  # type: ignore[override]
+    def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> Work:
         root = opts.rootRank
@@ -557,7 +558,7 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
     # before; nor a name that the members have used, as after destroy_process_group.
     name = f"group/{options.group_id}/{members}"
     _names[name] += 1
-    store = dist.PrefixStore(f"{name}/{_names[name]}", replication.store())
+    store = PrefixStore(f"{name}/{_names[name]}", replication.store())
     # For "cpu:gloo,xla:xla" PyTorch has connected the members by a Gloo group of its own, which it
     # drops when this returns: not before all of them are connected.
     if len(members) > 1:

@@ -1,6 +1,7 @@
 """What programs ask of process groups besides collectives of tensors, against Gloo on the CPU."""
 
 import datetime
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +231,8 @@ def normalized(
     return found, gradients, list(module.buffers())
 
 
+_HAS_BIAS = "bias" in inspect.signature(nn.SyncBatchNorm).parameters  # torch 2.13
+
 for name, shape, options in (
     ("1d", (3, 4), {}),
     ("2d", (2, 3, 4, 5), {}),
@@ -239,6 +242,7 @@ for name, shape, options in (
     ("not_affine", (2, 3, 4), {"affine": False}),
     ("cumulative", (2, 3, 4), {"momentum": None}),
     ("without_statistics", (2, 3, 4), {"track_running_stats": False}),
+    ("without_bias", (2, 3, 4), {"bias": False} if _HAS_BIAS else {}),
     ("bfloat16", (4, 3, 4), {"dtype": torch.bfloat16}),
 ):
     counts = (2, 4) if name in ("2d", "uneven") else (2,)

@@ -9,7 +9,7 @@ from torch_xla._internal import variables
 from torch_xla._internal.compile import step_closures, sync_variables
 
 # Called behind each cut with whether it waited: raises what calls of the host raised.
-after_cut: Callable[[bool], None] = bool
+after_cut: Callable[[bool], object] = bool
 
 
 def cut(wait: bool = False) -> None:

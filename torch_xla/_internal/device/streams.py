@@ -113,11 +113,12 @@ class Event(torch.Event):
     ) -> Event:
         if interprocess:
             raise ValueError("Event(): interprocess events are not supported on xla")
-        self = super().__new__(cls, "xla")
+        return super().__new__(cls, "xla")
+
+    def __init__(self, enable_timing: bool = False, *args: bool, **kwargs: bool) -> None:
         self._timing = enable_timing
         self._recorded_on: str | None = None
         self._time: float | None = None
-        return self
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Marks the end of what the program has said so far for the stream's device."""
@@ -141,11 +142,12 @@ class Event(torch.Event):
         self.synchronize()
         return True
 
-    def elapsed_time(self, end_event: Event) -> float:
+    def elapsed_time(self, end_event: torch.Event) -> float:
         """Returns the milliseconds between two recorded events made with ``enable_timing``."""
-        if self._time is None or end_event._time is None:
+        end: float | None = getattr(end_event, "_time", None)
+        if self._time is None or end is None:
             raise ValueError(
                 "Event.elapsed_time(): expected two events that have `enable_timing` and were "
                 "recorded"
             )
-        return 1e3 * (end_event._time - self._time)
+        return 1e3 * (end - self._time)

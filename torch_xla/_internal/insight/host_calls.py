@@ -125,7 +125,7 @@ _library = torch.library.Library("torch_xla", "FRAGMENT")
 _library.define("host_call(Tensor[] arrays, int number) -> ()")
 _library.impl("host_call", run, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
-torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)  # type: ignore[attr-defined]
+torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)
 torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
 # What calls the host in graphs of torch.compile.
 OPERATORS = [

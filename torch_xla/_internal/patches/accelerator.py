@@ -101,7 +101,11 @@ def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     """Makes what ``torch.accelerator.Graph`` calls for a new one."""
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        return device_module.Graph(*args, **kwargs) if _is_xla() else original(cls, *args, **kwargs)
+        if not _is_xla():
+            return original(cls, *args, **kwargs)
+        from torch_xla._internal.device import graphs  # Few programs have graphs.
+
+        return graphs.Graph(*args, **kwargs)
 
     return __new__
 

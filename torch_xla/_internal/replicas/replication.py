@@ -210,7 +210,7 @@ def _store_of_this_start(keys: Store, rank: int, world_size: int) -> Store:
         names = {f"{own}/replica/{other}": other for other in range(1, world_size)}
         if names:
             wait_for_keys(keys, names)
-        keys.set(f"{own}/replicas", b" ".join(keys.get(name) for name in names))
+        keys.set(f"{own}/replicas", " ".join(keys.get(name).decode() for name in names))
         return PrefixStore(own, keys)
     deadline = time.monotonic() + timeout()
     joined = ""

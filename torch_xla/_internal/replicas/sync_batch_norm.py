@@ -6,6 +6,8 @@ one stays in the graph, with one collective in the forward and one in the backwa
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,7 +16,7 @@ from torch.distributed import _functional_collectives as functional
 
 def forward(module: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
     """Returns what ``module(x)`` is for an xla tensor, whose batch the replicas have parts of."""
-    group = module.process_group or dist.group.WORLD
+    group: Any = module.process_group or dist.group.WORLD
     if not module.training or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return nn.modules.batchnorm._BatchNorm.forward(module, x)
     module._check_input_dim(x)
@@ -34,17 +36,22 @@ def forward(module: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
     squares = (all_squares + counts * (means - mean).square()).sum(0)
     if module.track_running_stats:
         _track(module, mean.detach(), (squares / (total - 1)).detach())
-    result = (values - mean.view(shape)) * (squares / total + module.eps).rsqrt().view(shape)
+    scale = (squares / total + module.eps).rsqrt()
+    result: torch.Tensor = (values - mean.view(shape)) * scale.view(shape)
     if module.weight is not None:
-        result = result * module.weight.view(shape) + module.bias.view(shape)
+        result = result * module.weight.view(shape)
+    if module.bias is not None:
+        result = result + module.bias.view(shape)
     return result.to(x.dtype)
 
 
 def _track(module: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    count = cast(torch.Tensor, module.num_batches_tracked)
     with torch.no_grad():
-        module.num_batches_tracked.add_(1)
-        factor = module.momentum
+        count.add_(1)
+        factor: Any = module.momentum
         if factor is None:  # Of all batches, without reading the count.
-            factor = module.num_batches_tracked.to(mean.dtype).reciprocal()
-        for running, new in ((module.running_mean, mean), (module.running_var, variance)):
+            factor = count.to(mean.dtype).reciprocal()
+        for name, new in (("running_mean", mean), ("running_var", variance)):
+            running: torch.Tensor = getattr(module, name)
             running.copy_(running + factor * (new.to(running.dtype) - running))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -58,7 +58,7 @@ def xla_distribute_tensor(
         given = caller.f_locals if caller.f_code is _api().distribute_tensor.__code__ else {}
         source = {"src_data_rank": given["src_data_rank"]} if "src_data_rank" in given else {}
         distribute = replica_mesh.without_branch(_api().distribute_tensor)
-        return distribute(tensor, device_mesh, placements, **source)
+        return cast(torch.Tensor, distribute(tensor, device_mesh, placements, **source))
     mesh = to_mesh(device_mesh)
     spec = to_partition_spec(tensor.dim(), device_mesh, placements)
     if tensor.device.type != "xla":
@@ -95,7 +95,8 @@ def xla_distribute_module(
         raise ValueError("xla_distribute_module: expected a DeviceMesh, got None")
     if _is_of_replicas(device_mesh):
         distribute = replica_mesh.without_branch(_api().distribute_module)
-        return distribute(module, device_mesh, partition_fn, input_fn, output_fn)
+        result = distribute(module, device_mesh, partition_fn, input_fn, output_fn)
+        return cast(nn.Module, result)
     mesh = to_mesh(device_mesh)
     module.to("xla")
     if partition_fn is not None:

@@ -111,7 +111,9 @@ class XLAShardedTensor(torch.Tensor):
             found = elem.device if isinstance(elem, torch.Tensor) else type(elem).__name__
             raise TypeError(f"XLAShardedTensor: expected an xla tensor, got {found}")
         result = elem.as_subclass(cls)
-        return result.requires_grad_() if kwargs.get("requires_grad") else result
+        if kwargs.get("requires_grad"):
+            result.requires_grad_()
+        return result
 
     @property
     def global_tensor(self) -> torch.Tensor:
