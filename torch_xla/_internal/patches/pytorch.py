@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy as copying
 import functools
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +24,6 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils.data import dataloader
 from torch.utils.data._utils import collate as collating
 
 from torch_xla import _XLAC
@@ -143,7 +141,7 @@ def _replace_optimizer_lists() -> None:
                 setattr(module, name, function)
 
 
-# ---------------------------------------------------------------- profiles and data loaders
+# ---------------------------------------------------------------- profiles
 
 
 def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,16 +154,6 @@ def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return export_chrome_trace
-
-
-def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __next__(self: Any) -> Any:  # noqa: N807
-        start = time.perf_counter_ns()
-        data = original(self)
-        _XLAC._note_input_time(time.perf_counter_ns() - start)
-        return data
-
-    return __next__
 
 
 # ---------------------------------------------------------------- DLPack
@@ -456,7 +444,6 @@ def apply() -> None:
     _replace(checkpoint, generator, recomputation.generator)
     _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
     _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
-    _replace(dataloader._BaseDataLoaderIter, "__next__", _timed_next)
     _replace(torch.UntypedStorage, "resize_", _resize_storage)
     _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
     _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)

@@ -1,8 +1,14 @@
-// The device guard (current device) and the hooks that PyTorch requires of a device.
+// The device guard (current device), the hooks that PyTorch requires of a device, and an observer
+// of its data loaders.
 #include <ATen/detail/XLAHooksInterface.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <memory>
+#include <string_view>
+
 #include "aten/generator.h"
+#include "debug/timeline.h"
 #include "exec/executor.h"
 #include "tensor/device.h"
 
@@ -109,6 +115,22 @@ struct XLAHooks final : public at::XLAHooksInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
+
+// Measures how long a program waits for its input. PyTorch's data loaders record this range around
+// each batch, also without a profiler. Other ranges of users are ignored; operators have no range
+// of this scope.
+struct InputWait final : at::ObserverContext {
+  debug::HostTimer timer{debug::HostPart::kInput};
+};
+
+std::unique_ptr<at::ObserverContext> BeginRange(const at::RecordFunction& range) {
+  constexpr std::string_view kLoader = "enumerate(DataLoader)#";
+  if (!std::string_view(range.name()).starts_with(kLoader)) return nullptr;
+  return std::make_unique<InputWait>();
+}
+
+const at::CallbackHandle loader_observer = at::addGlobalCallback(
+    at::RecordFunctionCallback(&BeginRange).scopes({at::RecordScope::USER_SCOPE}));
 
 }  // namespace
 }  // namespace torch_xla::aten
