@@ -90,7 +90,7 @@ from torch_xla._internal.device import module as _device_module  # noqa: E402
 from torch_xla._internal.device import storage_location as _storage_location  # noqa: E402
 from torch_xla._internal.files import remote_cache as _remote_cache  # noqa: E402
 from torch_xla._internal.names import missing as _absent_names  # noqa: E402
-from torch_xla._internal.patches import hf_accelerate as _accelerate_state  # noqa: E402
+from torch_xla._internal.patches import on_import as _on_import  # noqa: E402
 from torch_xla._internal.patches import pytorch as _torch_patches  # noqa: E402
 from torch_xla._internal.plugins import finder as _plugins  # noqa: E402
 from torch_xla._internal.replicas import fsdp_operators as _fsdp_operators  # noqa: E402
@@ -147,7 +147,7 @@ _spmd_mode.register()
 _fsdp_operators.register()
 _replication.register(_create_group)
 _higher_order.register()
-_accelerate_state.register()
+_on_import.register()
 _remote_cache.register()
 
 _F = TypeVar("_F", bound=Callable[..., Any])

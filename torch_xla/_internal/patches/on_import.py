@@ -1,4 +1,4 @@
-"""What accelerate says of a process, right where it takes this package for a TPU's.
+"""Changes of accelerate, and of one method of PyTorch, made when their modules are imported.
 
 - ``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)`` stay on the CPU: accelerate
   takes xla wherever this package can be imported, whatever its argument ``cpu`` says (environment
