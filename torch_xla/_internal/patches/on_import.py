@@ -1,24 +1,6 @@
 """Changes of accelerate, and of one method of PyTorch, made when their modules are imported.
 
-- ``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)`` stay on the CPU: accelerate
-  takes xla wherever this package can be imported, whatever its argument ``cpu`` says (environment
-  variable ``USE_TORCH_XLA=0`` is its only way out).
-- A process that no launcher numbered has its local ordinal on all platforms: accelerate asks for it
-  on a TPU alone, and elsewhere ``is_local_main_process`` would be false everywhere: no
-  ``accelerator.print``, no progress bar.
-- Where it compiles a model (``Trainer`` with ``torch_compile=True``), it looks for the parameters
-  on the device under the names that they had before.
-- ``gather_object`` (``Accelerator.gather_for_metrics``, trl's trainers) gathers: accelerate refuses
-  whatever runs on xla, one process, too.
-- A plugin of FSDP2 shards the model: accelerate asks for it on other devices alone, and here would
-  train whole copies of the model without a word.
-
-These are methods of three classes and functions, which this replaces when accelerate is imported,
-or first used; without accelerate nothing happens. In the same way it changes a method of PyTorch's
-that few programs import:
-
-- ``dcp.async_save`` copies the memory of tensors and looks at it by their strides, which are not
-  those of the memory where an xla tensor is a view: such a tensor is copied by itself.
+docs/torch_patches.md lists them with the reasons. Without those modules nothing happens.
 """
 
 from __future__ import annotations
@@ -28,7 +10,7 @@ import importlib.util
 import pickle
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -36,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from torch_xla import _XLAC
+from torch_xla._internal.patches import pytorch
 from torch_xla._internal.replicas import replication, spmd_mode
 from torch_xla._internal.tensors import is_xla
 
@@ -147,10 +130,7 @@ def _gather_objects(operations: types.ModuleType) -> None:
     operations.gather_object = gather_object  # type: ignore[attr-defined]
 
 
-def _stage_views(stager: types.ModuleType) -> None:
-    original = stager.StateDictStager._offload_tensor
-
-    @functools.wraps(original)
+def _offload(original: Callable[..., Any]) -> Callable[..., Any]:
     def offload(self: Any, x: torch.Tensor, memo: dict[int, Any], *args: Any, **kwargs: Any) -> Any:
         if type(x) in (torch.Tensor, torch.nn.Parameter) and is_xla(x):
             if _XLAC._xla_get_layout(x) != (list(x.stride()), x.storage_offset()):
@@ -158,7 +138,12 @@ def _stage_views(stager: types.ModuleType) -> None:
                 return memo[id(x)]
         return original(self, x, memo, *args, **kwargs)
 
-    stager.StateDictStager._offload_tensor = offload
+    return offload
+
+
+def _stage_views(stager: types.ModuleType) -> None:
+    """Makes ``dcp.async_save`` copy a view by itself: it would look at memory by its strides."""
+    pytorch.replace(stager.StateDictStager, "_offload_tensor", _offload)
 
 
 _CHANGES = {
@@ -203,7 +188,7 @@ def register() -> None:
         return
     awaited = {name: changes for name, changes in _CHANGES.items() if name not in sys.modules}
     stager = sys.modules.get("torch.distributed.checkpoint._state_dict_stager")
-    if stager is not None and not hasattr(stager.StateDictStager._offload_tensor, "__wrapped__"):
+    if stager is not None:
         _stage_views(stager)
     if not any(name.startswith("accelerate") for name in _CHANGES.keys() - awaited.keys()):
         sys.meta_path.insert(0, _Finder(awaited))

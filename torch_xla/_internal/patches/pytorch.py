@@ -48,7 +48,7 @@ _MARK = "_torch_xla_replaces"
 replaced: list[str] = []
 
 
-def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Any:
+def replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Any:
     """Puts ``make(original)`` in the place of a function, once; returns what is there then."""
     original = getattr(owner, name)
     if hasattr(original, _MARK):
@@ -135,7 +135,7 @@ def _replace_optimizer_lists() -> None:
         (_foreach_utils, "_get_fused_kernels_supported_devices"),
         (optimizer, "_get_capturable_supported_devices"),
     ):
-        function = _replace(owner, name, _with_xla)
+        function = replace(owner, name, _with_xla)
         for module in importers:
             if hasattr(module, name):
                 setattr(module, name, function)
@@ -288,7 +288,7 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 
 def _replace_entry(table: dict[Any, Any], key: Any, make: Callable[[Any], Any]) -> None:
-    """The same as :func:`_replace`, of an entry."""
+    """The same as :func:`replace`, of an entry."""
     if not hasattr(original := table[key], _MARK):
         table[key] = functools.wraps(original)(make(original))
         setattr(table[key], _MARK, True)
@@ -380,7 +380,7 @@ def _replace_stream_of_dynamo() -> None:
     extension = cast(Any, torch._C._dynamo).utils
     if not hasattr(extension, "get_current_stream"):  # torch 2.15
         return
-    function = _replace(extension, "get_current_stream", accelerator.stream_for_dynamo)
+    function = replace(extension, "get_current_stream", accelerator.stream_for_dynamo)
     for name in ("torch._dynamo.utils", "torch._dynamo.guards"):  # They import it by name.
         if name in sys.modules:
             setattr(sys.modules[name], "get_current_stream", function)  # noqa: B010
@@ -412,39 +412,39 @@ def _sync_batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def apply() -> None:
     """Replaces the functions, once."""
-    _replace(nn.Module, "_apply", _module_apply)
+    replace(nn.Module, "_apply", _module_apply)
     _replace_optimizer_lists()
-    _replace(torch.Tensor, "__dlpack__", _dlpack)
-    _replace(torch.Tensor, "__dlpack_device__", _dlpack_device)
-    to_dlpack = _replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
+    replace(torch.Tensor, "__dlpack__", _dlpack)
+    replace(torch.Tensor, "__dlpack_device__", _dlpack_device)
+    to_dlpack = replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
     setattr(torch, "to_dlpack", to_dlpack)  # noqa: B010  Stubs lack this and the next.
-    _replace(torch.random, "_seed_custom_device", _seed_custom_device)
-    _replace(torch.Tensor, "_reduce_ex_internal", _reduce)
-    _replace(torch.Tensor, "__deepcopy__", _deepcopy)
+    replace(torch.random, "_seed_custom_device", _seed_custom_device)
+    replace(torch.Tensor, "_reduce_ex_internal", _reduce)
+    replace(torch.Tensor, "__deepcopy__", _deepcopy)
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     _replace_entry(reducers, torch.Tensor, _sent_as_pickled)
     _replace_entry(reducers, nn.Parameter, _sent_as_pickled)
     _replace_entry(reducers, torch.UntypedStorage, storage_location.sent_by_value)
     _replace_entry(collating.default_collate_fn_map, torch.Tensor, _collate)
-    _replace(torch.Tensor, "data_ptr", _data_ptr)
+    replace(torch.Tensor, "data_ptr", _data_ptr)
     for name, make in accelerator.replacements().items():
-        _replace(torch._C, name, make)
+        replace(torch._C, name, make)
     for name, make in accelerator.memory_replacements().items():
-        function = _replace(torch.accelerator.memory, name, make)
+        function = replace(torch.accelerator.memory, name, make)
         setattr(torch.accelerator, name, function)
     _replace_stream_of_dynamo()
-    _replace(fake_tensor, "_is_indexed_device_type", _with_index)
+    replace(fake_tensor, "_is_indexed_device_type", _with_index)
     if hasattr(torch.accelerator, "Graph"):  # torch 2.13
-        _replace(torch.accelerator.Graph, "__new__", accelerator.make_graph)
+        replace(torch.accelerator.Graph, "__new__", accelerator.make_graph)
     checkpoint = torch.utils.checkpoint
-    _replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)
+    replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)
     generator = "_checkpoint_without_reentrant_generator"
     if hasattr(checkpoint, generator + "_impl"):  # torch 2.15; the one without calls it.
         generator += "_impl"
-    _replace(checkpoint, generator, recomputation.generator)
-    _replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
-    _replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
-    _replace(torch.UntypedStorage, "resize_", _resize_storage)
-    _replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
-    _replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
+    replace(checkpoint, generator, recomputation.generator)
+    replace(torch._TorchCompileInductorWrapper, "__call__", _inductor)
+    replace(torch.profiler.profiler._KinetoProfile, "export_chrome_trace", _export_with_rows)
+    replace(torch.UntypedStorage, "resize_", _resize_storage)
+    replace(DeviceMesh, "__init__", replica_mesh.init_mesh)
+    replace(nn.SyncBatchNorm, "forward", _sync_batch_norm)
     setattr(torch.Tensor, "xla", _xla)  # noqa: B010
