@@ -26,50 +26,8 @@ __all__ = [
 XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
 
-class FlashAttention:
-    """:func:`flash_attention` as ``FlashAttention.apply``, all arguments by position."""
-
-    MIN_BLOCK_SIZE = 128
-    DEFAULT_MASK_VALUE = -0.7 * torch.finfo(torch.float32).max
-    NUM_LANES = 128
-    NUM_SUBLANES = 8
-
-    @staticmethod
-    def apply(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        causal: bool = False,
-        q_segment_ids: torch.Tensor | None = None,
-        kv_segment_ids: torch.Tensor | None = None,
-        sm_scale: float = 1.0,
-        ab: torch.Tensor | None = None,
-        partition_spec: Any = None,
-        mesh: Any = None,
-    ) -> torch.Tensor:
-        """See :func:`flash_attention`."""
-        if (q_segment_ids is None) != (kv_segment_ids is None):
-            raise ValueError(
-                "flash_attention(): expected both of `q_segment_ids` and `kv_segment_ids`, or none"
-            )
-        if partition_spec is not None:
-            from torch_xla.distributed import spmd
-
-            mesh = mesh or spmd.get_global_mesh()
-            for tensor in (q, k, v):
-                spmd.mark_sharding(tensor, mesh, partition_spec)
-        if ab is None and q_segment_ids is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
-        # What is masked keeps a finite value, so that a row without a key is a mean, not NaN.
-        bias = q.new_zeros((q.shape[-2], k.shape[-2])) if ab is None else ab * sm_scale
-        if q_segment_ids is not None and kv_segment_ids is not None:
-            other = q_segment_ids[:, None, :, None] != kv_segment_ids[:, None, None, :]
-            bias = bias.masked_fill(other, FlashAttention.DEFAULT_MASK_VALUE)
-        if causal:
-            rows, columns = (torch.arange(t.shape[-2], device=q.device) for t in (q, k))
-            later = columns > rows[:, None]
-            bias = bias.masked_fill(later, FlashAttention.DEFAULT_MASK_VALUE)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=sm_scale)
+# What is masked keeps a finite value, so that a row without a key is a mean, not NaN.
+_MASKED = -0.7 * torch.finfo(torch.float32).max
 
 
 def flash_attention(
@@ -80,7 +38,6 @@ def flash_attention(
     q_segment_ids: torch.Tensor | None = None,
     kv_segment_ids: torch.Tensor | None = None,
     sm_scale: float = 1.0,
-    *,
     ab: torch.Tensor | None = None,
     partition_spec: Any = None,
     mesh: Any = None,
@@ -106,9 +63,37 @@ def flash_attention(
     Raises:
         ValueError: One of the segment ids is missing.
     """
-    return FlashAttention.apply(
-        q, k, v, causal, q_segment_ids, kv_segment_ids, sm_scale, ab, partition_spec, mesh
-    )
+    if (q_segment_ids is None) != (kv_segment_ids is None):
+        raise ValueError(
+            "flash_attention(): expected both of `q_segment_ids` and `kv_segment_ids`, or none"
+        )
+    if partition_spec is not None:
+        from torch_xla.distributed import spmd
+
+        mesh = mesh or spmd.get_global_mesh()
+        for tensor in (q, k, v):
+            spmd.mark_sharding(tensor, mesh, partition_spec)
+    if ab is None and q_segment_ids is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale)
+    bias = q.new_zeros((q.shape[-2], k.shape[-2])) if ab is None else ab * sm_scale
+    if q_segment_ids is not None and kv_segment_ids is not None:
+        other = q_segment_ids[:, None, :, None] != kv_segment_ids[:, None, None, :]
+        bias = bias.masked_fill(other, _MASKED)
+    if causal:
+        rows, columns = (torch.arange(t.shape[-2], device=q.device) for t in (q, k))
+        later = columns > rows[:, None]
+        bias = bias.masked_fill(later, _MASKED)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=sm_scale)
+
+
+class FlashAttention:
+    """:func:`flash_attention` as ``FlashAttention.apply``."""
+
+    MIN_BLOCK_SIZE = 128
+    DEFAULT_MASK_VALUE = _MASKED
+    NUM_LANES = 128
+    NUM_SUBLANES = 8
+    apply = staticmethod(flash_attention)
 
 
 def make_kernel_from_pallas(

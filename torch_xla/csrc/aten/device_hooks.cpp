@@ -116,20 +116,18 @@ struct XLAHooks final : public at::XLAHooksInterface {
 
 C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
 
-// Measures how long a program waits for its input. PyTorch's data loaders record this range around
-// each batch, also without a profiler. Other ranges of users are ignored; operators have no range
-// of this scope.
+// Measures how long a program waits for its input. A loader records a range of this name around
+// each batch, also without a profiler; operators record none of this scope.
 struct InputWait final : at::ObserverContext {
   debug::HostTimer timer{debug::HostPart::kInput};
 };
 
 std::unique_ptr<at::ObserverContext> BeginRange(const at::RecordFunction& range) {
-  constexpr std::string_view kLoader = "enumerate(DataLoader)#";
-  if (!std::string_view(range.name()).starts_with(kLoader)) return nullptr;
-  return std::make_unique<InputWait>();
+  const bool is_wait = std::string_view(range.name()).starts_with("enumerate(DataLoader)#");
+  return is_wait ? std::make_unique<InputWait>() : nullptr;
 }
 
-const at::CallbackHandle loader_observer = at::addGlobalCallback(
+const at::CallbackHandle kInputWaits = at::addGlobalCallback(
     at::RecordFunctionCallback(&BeginRange).scopes({at::RecordScope::USER_SCOPE}));
 
 }  // namespace
