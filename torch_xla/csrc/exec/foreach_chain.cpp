@@ -8,7 +8,7 @@
 #include "lowering/foreach.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "lowering/row_sums.h"
+#include "lowering/patterns.h"
 
 namespace torch_xla::lazy {
 namespace {

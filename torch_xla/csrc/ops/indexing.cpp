@@ -10,7 +10,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
-#include "lowering/row_sums.h"
+#include "lowering/patterns.h"
 #include "lowering/strided_view.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"

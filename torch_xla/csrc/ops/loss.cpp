@@ -5,30 +5,18 @@
 #include <optional>
 
 #include "XLALowerings.h"
-#include "XLAOps.h"
 #include "cpu/calls.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
+#include "lowering/patterns.h"
 #include "lowering/scalar_argument.h"
 #include "ops/indexing.h"
 #include "ops/reduction.h"
 #include "stablehlo/arithmetic.h"
-#include "tensor/view.h"
 
 namespace torch_xla::lowering {
 namespace {
-
-/// Rows [rows…, columns]: `x` and, where there is one, `bias` [columns], which is added to each.
-struct BiasedRows {
-  Value x;
-  std::optional<Value> bias;
-};
-
-/// Of each row: the maximum, and the logarithm of the sum of exp(x - maximum).
-struct RowSums {
-  Value maximum, log_sum;
-};
 
 bool CallsRows(const LoweringContext& cx, const char* operation, Value x, const Dims& dims) {
   const bool is_half = x.element() == ElementType::kBF16;
@@ -49,21 +37,21 @@ bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
   return CallsRows(cx, "log_softmax", x, dims);
 }
 
-RowSums CallRowSums(const BiasedRows& rows) {
+LogSoftmax CallRowSums(const BiasedRows& rows) {
   std::vector<Value> operands{rows.x};
   if (rows.bias) operands.push_back(*rows.bias);
   Dims sums = rows.x.dims();
   sums.pop_back();
   const stablehlo::Type type(rows.x.element(), sums);
   const auto results = CallLibrary(cpu::kRowSumsTarget, operands, {type, type});
-  return {results[0], results[1]};
+  return {rows, results[0], results[1]};
 }
 
 /// The gradient of log-softmax's argument where that of its result is `grad` [rows] at the class
 /// of each of [rows, columns], and zero elsewhere.
-Value CallCrossEntropyBackward(const BiasedRows& rows, const RowSums& sums, Value classes,
-                               Value grad) {
-  std::vector<Value> operands{rows.x, sums.maximum, sums.log_sum, classes, grad};
+Value CallCrossEntropyBackward(const LogSoftmax& forward, Value classes, Value grad) {
+  const BiasedRows& rows = forward.rows;
+  std::vector<Value> operands{rows.x, forward.maximum, forward.log_sum, classes, grad};
   if (rows.bias) operands.push_back(*rows.bias);
   return CallLibrary(cpu::kCrossEntropyBackwardTarget, operands, {rows.x.type()})[0];
 }
@@ -401,57 +389,14 @@ Value OverTime(Value like, bool backward, const Step& step) {
 
 // ---- Softmax
 
-/// Where `grad` is that of NllBackward, which is zero but at one class of each sample: that class,
-/// or any where the sample counts for nothing.
-std::optional<Value> OnlyClass(const LoweringContext& cx, const ir::Value& grad, const Dims& dims) {
-  const ir::Node& node = *grad.node;
-  if (&node.op() != &ir::ops::nll_loss_backward && &node.op() != &ir::ops::nll_loss2d_backward) {
-    return std::nullopt;
-  }
-  const ir::Value &self = node.operands()[1], &target = node.operands()[2];
-  const int64_t class_dim = self.shape()->rank() > 1 ? 1 : 0;
-  if (dims != Dims{class_dim} || !cx.IsLowered(target)) return std::nullopt;
-  return cx.Lowered(target);
-}
-
-/// Whether a node shows all elements of its operand, in their order.
-bool IsReshape(const ir::Node& node) {
-  if (&node.op() != &ir::ops::as_strided) return false;
-  ir::AttributeReader words(node.attributes());
-  const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
-  return strides == c10::IntArrayRef(lazy::ContiguousStrides(sizes)) &&
-         node.shape(0)->numel == node.operands()[0].shape()->numel;
-}
-
-/// The node's operand, `x`, as the product that it is with a bias, if it is one.
-BiasedRows AsProduct(const LoweringContext& cx, Value x) {
-  const ir::Node* node = cx.node().operands()[0].node.get();
-  while (IsReshape(*node)) node = node->operands()[0].node.get();
-  const std::span<const Value> parts = cx.Kept(*node);
-  if (&node->op() != &ir::ops::addmm || parts.empty() || parts[0].element() != x.element() ||
-      parts[1].dim(0) != x.dim(-1)) {
-    return {x, std::nullopt};
-  }
-  return {Reshape(parts[0], x.dims()), parts[1]};
-}
-
-/// What log-softmax is made of, as values and as what they say.
-std::vector<Value> Parts(const BiasedRows& rows, const RowSums& sums) {
-  std::vector<Value> parts{sums.maximum, sums.log_sum, rows.x};
-  if (rows.bias) parts.push_back(*rows.bias);
-  return parts;
-}
-
 /// Log-softmax's gradient where that of its result, `grad`, is zero but for the classes `target`.
 std::optional<Value> CrossEntropyBackward(const LoweringContext& cx, Value grad, Value target) {
-  const ir::Node& forward = *cx.node().operands()[1].node;
-  const std::span<const Value> parts = cx.Kept(forward);
-  if (&forward.op() != &ir::ops::_log_softmax || parts.empty() || grad.rank() != 2 ||
-      grad.element() != ElementType::kF32 || target.element() != ElementType::kS64) {
+  const std::optional<LogSoftmax> forward = FindLogSoftmax(cx);
+  if (!forward || grad.rank() != 2 || grad.element() != ElementType::kF32 ||
+      target.element() != ElementType::kS64) {
     return std::nullopt;
   }
-  const BiasedRows rows{parts[2], parts.size() > 3 ? std::optional(parts[3]) : std::nullopt};
-  return CallCrossEntropyBackward(rows, {parts[0], parts[1]}, target, PickClass(grad, target));
+  return CallCrossEntropyBackward(*forward, target, PickClass(grad, target));
 }
 
 /// `safe`: zeros where all along `dims` are -inf.
@@ -478,9 +423,8 @@ Value _log_softmax(LoweringContext& cx, Value self, int64_t dim, bool /*half_to_
   Value x = Wide(cx, self);
   if (const auto called = CallLogSoftmax(cx, x, dims)) return ToOutput(cx, *called);
   if (CallsRowSums(cx, x, dims)) {
-    const BiasedRows rows = AsProduct(cx, x);
-    const RowSums sums = CallRowSums(rows);
-    cx.Keep(Parts(rows, sums));
+    const LogSoftmax sums = CallRowSums(FindProduct(cx, x));
+    KeepLogSoftmax(cx, sums);
     x = x - KeepDims(sums.maximum, x.dims(), dims);
     return ToOutput(cx, x - KeepDims(sums.log_sum, x.dims(), dims));
   }
@@ -494,7 +438,7 @@ Value _log_softmax_backward_data(LoweringContext& cx, Value grad_output, Value o
   if (IsEmpty(output)) return ToOutput(cx, output);  // of any dtype, unlike the formula
   Value grad = Wide(cx, grad_output), y = Wide(cx, output);
   if (const auto called = CallLogSoftmaxBackward(cx, grad, y, dims)) return ToOutput(cx, *called);
-  const std::optional<Value> target = OnlyClass(cx, cx.node().operands()[0], dims);
+  const std::optional<Value> target = FindOnlyClass(cx, cx.node().operands()[0], dims);
   if (target) {
     if (const auto called = CrossEntropyBackward(cx, grad, *target)) return ToOutput(cx, *called);
   }

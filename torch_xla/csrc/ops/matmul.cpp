@@ -11,6 +11,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
+#include "lowering/patterns.h"
 #include "lowering/precision.h"
 #include "ops/dot.h"
 #include "ops/reduction.h"
@@ -368,7 +369,7 @@ Value addmm(LoweringContext& cx, Value self, Value mat1, Value mat2, Value beta,
     if (std::optional<Value> sum = product.ComputeWith(self)) return *sum;
   }
   Value made = product.Compute();
-  if (is_sum && self.dims() == Dims{made.dim(1)}) cx.Keep({made, self});
+  if (is_sum && self.dims() == Dims{made.dim(1)}) KeepProduct(cx, {made, self});
   return AddScaled(cx, self, made, beta, alpha);
 }
 

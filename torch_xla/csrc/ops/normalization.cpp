@@ -21,6 +21,7 @@
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
+#include "lowering/patterns.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -33,18 +34,6 @@ using cpu::NormalizedGroups;
 /// Running statistics of a batch norm, those that there are; `momentum` is a number of double.
 struct RunningValues {
   std::optional<Value> mean, variance, momentum;
-};
-
-/// What alone reads the output of a batch norm, and is part of its call.
-struct Rectifier {
-  const ir::Node* relu = nullptr;  // or there is none
-  std::optional<Value> addend;     // between the two
-};
-
-/// A gradient, of the output of a batch norm's rectifier where that is given.
-struct RectifiedGrad {
-  Value grad;
-  std::optional<Value> rectified = std::nullopt;
 };
 
 stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
@@ -67,38 +56,6 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
   static constexpr std::string_view kNames[] = {"layer_norm", "group_norm", "batch_norm"};
   return ChooseKernel(cx, kNames[static_cast<int64_t>(form.kind)], {},
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
-}
-
-Rectifier FindRectifier(LoweringContext& cx) {
-  const ir::Node& node = cx.node();
-  Rectifier rectifier{cx.NextSoleReader(node), std::nullopt};
-  // Of bfloat16 there would be a rounding less.
-  if (const ir::Node* add = rectifier.relu;
-      add && &add->op() == &ir::ops::add_Tensor && cx.output_element() == ElementType::kF32) {
-    const auto& operands = add->operands();
-    const ir::Value& addend = operands[operands[0].node.get() == &node ? 1 : 0];
-    if (!IsNumber(operands[2], 1) || addend.shape() != node.shape(0) || !cx.IsLowered(addend)) {
-      return {};
-    }
-    rectifier = {cx.NextSoleReader(*add), cx.Lowered(addend)};
-  }
-  if (!rectifier.relu || &rectifier.relu->op() != &ir::ops::relu) return {};
-  return rectifier;
-}
-
-/// What `grad_output` of a batch norm's gradient is made of, where that alone reads it.
-RectifiedGrad FindRectifiedGrad(LoweringContext& cx, Value grad_output) {
-  const ir::Value& value = cx.node().operands()[0];
-  const ir::Node& gate = *value.node;
-  if (&gate.op() != &ir::ops::threshold_backward || cx.SoleReader(gate) != &cx.node() ||
-      !IsNumber(gate.operands()[2], 0)) {
-    return {grad_output};
-  }
-  const ir::Value &grad = gate.operands()[0], &rectified = gate.operands()[1];
-  for (const ir::Value* operand : {&grad, &rectified}) {
-    if (operand->shape() != value.shape() || !cx.IsLowered(*operand)) return {grad_output};
-  }
-  return {cx.Lowered(grad), cx.Lowered(rectified)};
 }
 
 /// Output, mean and inverse standard deviation in the shapes of the node's results, and what there

@@ -13,10 +13,10 @@
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "cpu/calls.h"
-#include "ir/attributes.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
+#include "lowering/patterns.h"
 #include "runtime/platform.h"
 #include "stablehlo/arithmetic.h"
 
@@ -91,30 +91,6 @@ std::optional<Value> CallNorm(const LoweringContext& cx, Value x, const Dims& di
   return CallReduction(cx, "norm", x, dims, 1 << 13, 64, cpu::Reduction::kNorm, p);
 }
 
-/// Whether a view shows all elements of its operand, those of a row next to each other: products
-/// read transposed matrices as they are, so that they need not be in memory.
-bool ShowsRows(const ir::Node& view) {
-  ir::AttributeReader words(view.attributes());
-  const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
-  return !sizes.empty() && strides.back() == 1 &&
-         view.shape(0)->numel == view.operands()[0].shape()->numel;
-}
-
-/// Whether what the node that is lowered reads is in memory: a parameter of the program, or what
-/// others read, too. Else XLA may sum what it computes. Each reader has views of its own.
-bool IsInMemory(LoweringContext& cx) {
-  const ir::Node* reader = &cx.node();
-  for (;;) {
-    const ir::Value& operand = reader->operands()[0];
-    const ir::Node& node = *operand.node;
-    const bool is_view = &node.op() == &ir::ops::as_strided;
-    if (is_view && !ShowsRows(node)) return false;
-    if (operand.index > 0 || cx.SoleReader(node) != reader) return true;
-    if (!is_view) return &node.op() == &ir::ops::device_data;
-    reader = &node;
-  }
-}
-
 /// The sum over `dims` of the first operand of the node that is lowered, in float of bfloat16;
 /// nothing where no call is made.
 std::optional<Value> CallColumnSums(LoweringContext& cx, Value x, const Dims& dims) {
@@ -122,7 +98,7 @@ std::optional<Value> CallColumnSums(LoweringContext& cx, Value x, const Dims& di
   const bool is_first =
       std::all_of(dims.begin(), dims.end(), [&](int64_t i) { return i < reduced; });
   if (!is_first || reduced == x.rank() || x.type().num_elements() == 0 ||
-      (x.element() != ElementType::kF32 && x.element() != ElementType::kBF16) || !IsInMemory(cx)) {
+      (x.element() != ElementType::kF32 && x.element() != ElementType::kBF16) || !ReadsMemory(cx)) {
     return std::nullopt;
   }
   const Dims kept(x.dims().begin() + reduced, x.dims().end());
