@@ -18,6 +18,7 @@ import collections
 import datetime
 import functools
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -70,6 +71,11 @@ def _leaves(values: Any) -> Iterator[torch.Tensor]:
             yield from _leaves(value)
 
 
+def _is_beside() -> bool:
+    """Whether this thread runs beside the program's, as those do that save checkpoints."""
+    return threading.current_thread() is not threading.main_thread()
+
+
 def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     """Makes a collective that takes tensors on the CPU, too, where it has no others."""
 
@@ -82,7 +88,10 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
         # steps of the others anywhere.
         if not torch._C._is_multithreading_enabled():
             sync()
-        return cast(Work, getattr(self._host(), method.__name__)(*args, **kwargs))
+        name = method.__name__
+        # Messages have tags, so their two ends may be in threads of other kinds.
+        beside = name not in ("send", "recv") and _is_beside()
+        return cast(Work, getattr(self._host(beside), name)(*args, **kwargs))
 
     return collective
 
@@ -150,7 +159,8 @@ class ProcessGroupXla(dist.ProcessGroup):
     ) -> None:
         super().__init__(rank, len(members))  # type: ignore[call-arg]
         self._store, self._timeout = store, timeout
-        self._host_group: dist.ProcessGroup | None = None
+        self._host_groups: dict[bool, dist.ProcessGroup] = {}
+        self._lock = threading.Lock()  # Of these.
         # What is to be received, by source and tag.
         self._receives: dict[tuple[int, int], collections.deque[_Receive]] = {}
         self._members = list(members)
@@ -190,21 +200,29 @@ class ProcessGroupXla(dist.ProcessGroup):
             raise RuntimeError(f"No backend type associated with device type {device.type}")
         return self
 
-    def _host(self) -> dist.ProcessGroup:
-        """The members by Gloo, which connects two of them when they first need it."""
-        if self._host_group is None:
+    def _host(self, beside: bool = False) -> dist.ProcessGroup:
+        """The members by Gloo, which connects two of them when they first need it.
+
+        Args:
+            beside: Whether it is for threads beside the main one, whose collectives come in an
+                order of their own: PyTorch's thread that saves a checkpoint.
+        """
+        with self._lock:
+            if beside in self._host_groups:
+                return self._host_groups[beside]
             options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._timeout = self._timeout
             options._devices = [
                 dist.ProcessGroupGloo.create_device(hostname=replication.address(), lazy_init=True)
             ]
             options._threads = 2
-            gloo = dist.ProcessGroupGloo(self._store, self.rank(), self.size(), options)
+            store = dist.PrefixStore("beside", self._store) if beside else self._store
+            gloo = dist.ProcessGroupGloo(store, self.rank(), self.size(), options)
             kind = dist.ProcessGroup.BackendType.GLOO
-            self._host_group = dist.ProcessGroup(self._store, self.rank(), self.size())
-            self._host_group._set_default_backend(kind)
-            self._host_group._register_backend(torch.device("cpu"), kind, gloo)
-        return self._host_group
+            group = dist.ProcessGroup(store, self.rank(), self.size())
+            group._set_default_backend(kind)
+            group._register_backend(torch.device("cpu"), kind, gloo)
+            return self._host_groups.setdefault(beside, group)
 
     def _alone(self) -> bool:
         return len(self._members) == 1
@@ -510,6 +528,8 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(None)
 
     def barrier(self, opts: Any = None) -> Work:
+        if _is_beside():  # Traced, it would come anywhere among the program's collectives.
+            return cast(Work, self._host(beside=True).barrier())
         if not self._alone():
             token = torch.zeros(1, device="xla")
             self._run("all_reduce", [token], in_place=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.checkpoint as dcp
 from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -515,6 +516,44 @@ def test_objects(tmp_path):
         assert out["broadcast_object_list"] == [{"step": 3}, "name"]
         assert tuple(out["scatter_object_list"]) == ("part", rank)
         assert out["gather_object"] == ([0, 1] if rank else None)
+
+
+def run_beside_a_saving_thread(folder: str, use_collectives: bool) -> list[Any]:
+    device = start()
+    rank = dist.get_rank()
+
+    class Slow(dcp.FileSystemWriter):
+        def prepare_local_plan(self, plan: Any) -> Any:
+            if rank == 0:  # Which comes late, so the main threads have gone on.
+                time.sleep(0.5)
+            return super().prepare_local_plan(plan)
+
+    state = {f"own{rank}": torch.full((2,), rank + 1.0, device=device)}
+    saving = dcp.async_save(
+        state, storage_writer=Slow(folder), use_collectives=use_collectives
+    )  # Without them, there is a barrier.
+    out = []
+    for step in range(3):
+        objects: list[Any] = [None, None]
+        dist.all_gather_object(objects, (step, rank))
+        x = torch.full((2,), rank + step)
+        dist.all_reduce(x)
+        y = torch.full((2, step + 1), rank + step, device=device)
+        dist.all_reduce(y)
+        assert y.eq(2 * step + 1).all()
+        out.append((objects, x.tolist()))
+        time.sleep(0.3 * rank)
+    saving.result()
+    return out
+
+
+@pytest.mark.parametrize("use_collectives", [True, False])
+def test_a_thread_that_saves_has_collectives_of_its_own(tmp_path, use_collectives):
+    folder = tmp_path / "saved"
+    results = run_replicas(run_beside_a_saving_thread, 2, tmp_path, str(folder), use_collectives)
+    for out in results:
+        assert out == [([(step, 0), (step, 1)], [2 * step + 1] * 2) for step in range(3)]
+    assert len(list(folder.glob("*.distcp"))) == 2
 
 
 def run_what_replicas_have_not() -> None:
