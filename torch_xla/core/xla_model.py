@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypedDict
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC, runtime
 from torch_xla._internal.compile import optimization_barrier, step_closures
@@ -415,15 +416,25 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """
     tensors: list[torch.Tensor] = []
 
+    def inner_of(tensor: Any) -> dict[str, Any]:
+        return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
+
     def collect(tensor: torch.Tensor) -> torch.Tensor:
-        if is_xla_tensor(tensor):
+        if is_traceable_wrapper_subclass(tensor):  # A DTensor.
+            map_tensors(collect, inner_of(tensor), objects=False)
+        elif is_xla_tensor(tensor):
             tensors.append(tensor)
         return tensor
 
     def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if not is_xla_tensor(tensor):
             return tensor
-        result = copies.copy(tensor)
+        if is_traceable_wrapper_subclass(tensor):
+            rest = (tensor.__tensor_flatten__()[1], tensor.size(), tensor.stride())
+            inner = map_tensors(to_cpu, inner_of(tensor), objects=False)
+            result = type(tensor).__tensor_unflatten__(inner, *rest).detach()
+        else:
+            result = copies.copy(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(result, tensor.requires_grad)
         return result.requires_grad_(tensor.requires_grad)

@@ -19,6 +19,7 @@ import datetime
 import functools
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -33,6 +34,9 @@ from torch_xla import _XLAC
 from torch_xla._internal.compile.step import sync
 from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
+
+# How long a work of Gloo is waited for before a look at who has ended.
+_LOOK = datetime.timedelta(seconds=1)
 
 _REDUCTIONS = {
     dist.ReduceOp.SUM: collectives.REDUCE_SUM,
@@ -91,9 +95,47 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
         name = method.__name__
         # Messages have tags, so their two ends may be in threads of other kinds.
         beside = name not in ("send", "recv") and _is_beside()
-        return cast(Work, getattr(self._host(beside), name)(*args, **kwargs))
+        return _HostWork(getattr(self._host(beside), name)(*args, **kwargs), self._members)
 
     return collective
+
+
+class _HostWork(Work):
+    """A work of Gloo whose errors name the replica that has ended.
+
+    Gloo does not know which one that is, and waits for members that ended before it knew them.
+    """
+
+    def __init__(self, work: Work, members: Sequence[int]) -> None:
+        super().__init__()
+        self._work, self._members = work, members
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        end = time.monotonic() + timeout.total_seconds() if timeout else None
+        while True:
+            try:
+                return bool(self._work.wait(_LOOK))
+            except RuntimeError as error:
+                is_done = self._work.is_completed()
+                replication.raise_for_ended(error, self._members, is_done)
+                if is_done or (end is not None and time.monotonic() > end):
+                    raise
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._work.result()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._work.get_future()
 
 
 class _Receive(Work):
@@ -216,7 +258,8 @@ class ProcessGroupXla(dist.ProcessGroup):
                 dist.ProcessGroupGloo.create_device(hostname=replication.address(), lazy_init=True)
             ]
             options._threads = 2
-            store = dist.PrefixStore("beside", self._store) if beside else self._store
+            # A client answers one call at a time, and Gloo waits for members in it.
+            store = dist.PrefixStore(f"beside {beside}", self._store.clone())  # type: ignore[attr-defined]
             gloo = dist.ProcessGroupGloo(store, self.rank(), self.size(), options)
             kind = dist.ProcessGroup.BackendType.GLOO
             group = dist.ProcessGroup(store, self.rank(), self.size())
@@ -529,7 +572,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         if _is_beside():  # Traced, it would come anywhere among the program's collectives.
-            return cast(Work, self._host(beside=True).barrier())
+            return _HostWork(self._host(beside=True).barrier(), self._members)
         if not self._alone():
             token = torch.zeros(1, device="xla")
             self._run("all_reduce", [token], in_place=True)

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import DTensor
 
 import torch_xla
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager
 
 pytestmark = pytest.mark.multiprocess
 
@@ -152,7 +153,12 @@ def saved(device_type: str, how: str) -> Any:
         zip(("model", "optimizer"), checkpoints.get_state_dict(model, optimizer), strict=True)
     )
     expected = [x.detach().clone() for x in model.parameters()]
-    if how == "save":
+    manager = CheckpointManager(folder[0], 1, chkpt_on_preemption=False)
+    if how == "manager":
+        manager.save_async(0, state)
+        step(model, optimizer, 1, device_type)  # Meanwhile.
+        manager.join()
+    elif how == "save":
         dcp.save(state, checkpoint_id=folder[0], process_group=group)
     else:
         future = dcp.async_save(state, checkpoint_id=folder[0], process_group=group)
@@ -164,7 +170,10 @@ def saved(device_type: str, how: str) -> Any:
     found = dict(
         zip(("model", "optimizer"), checkpoints.get_state_dict(other, second), strict=True)
     )
-    dcp.load(found, checkpoint_id=folder[0], process_group=group)
+    if how == "manager":
+        assert manager.restore_latest(found) == 0
+    else:
+        dcp.load(found, checkpoint_id=folder[0], process_group=group)
     checkpoints.set_state_dict(
         other, second, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
     )
@@ -180,6 +189,7 @@ def saved(device_type: str, how: str) -> Any:
 
 cases.add("dcp_save", lambda d: saved(d, "save"))
 cases.add("dcp_async_save", lambda d: saved(d, "async_save"), (2, 4))
+cases.add("manager_save_async", lambda d: saved(d, "manager"))
 
 
 def run_all() -> dict[str, Any]:

@@ -13,6 +13,7 @@ made here, for what each is about to run, and c10d's Gloo for the data (see
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import errno
 import os
@@ -321,6 +322,8 @@ def finish() -> None:
     if _XLAC._xla_collective_pending():
         _XLAC._xla_sync([], False)
     _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+    with contextlib.suppress(RuntimeError):  # The store may have ended with its process.
+        store().set(f"finished/{topology().rank}", "")
     _XLAC._xla_disconnect_replicas()
 
 
@@ -338,6 +341,35 @@ def _finish_at_exit(shown_before: BaseException | None) -> None:
         finish()
     else:
         abandon(error)
+
+
+def _ended(ranks: Sequence[int]) -> list[int]:
+    """Returns those of ``ranks`` whose processes have ended, as far as this one is connected."""
+    if not _XLAC._xla_replicas_connected():
+        return []
+    return [rank for rank in _XLAC._xla_ended_replicas() if rank in ranks]
+
+
+def _text_of_ended(ended: Sequence[int]) -> str:
+    return f"replica {ended[0]} has ended, for which replica {topology().rank} waits"
+
+
+def raise_for_ended(error: Exception, ranks: Sequence[int], failed: bool) -> None:
+    """Raises RuntimeError, from ``error``, if it came because one of ``ranks`` has ended.
+
+    Args:
+        error: What came while this process waited for the others.
+        ranks: The others, this one perhaps among them.
+        failed: Whether the wait is over. Otherwise it may have what it needs from those that have
+            ended well, and waits for others.
+    """
+    for _ in range(20 if failed else 1):  # A process's connections close one after the other.
+        ended = _ended(ranks)
+        if not failed:
+            ended = [rank for rank in ended if not store().check([f"finished/{rank}"])]
+        if ended:
+            raise RuntimeError(_text_of_ended(ended)) from error
+        time.sleep(0.01)
 
 
 def wait_for_keys(keys: Store, names: dict[str, int], seconds: float | None = None) -> None:
@@ -361,12 +393,8 @@ def wait_for_keys(keys: Store, names: dict[str, int], seconds: float | None = No
         if interval < longest and not late:
             continue
         missing = [rank for name, rank in names.items() if not keys.check([name])]
-        if missing and _XLAC._xla_replicas_connected():
-            ended = [rank for rank in _XLAC._xla_ended_replicas() if rank in missing]
-            if ended:
-                raise RuntimeError(
-                    f"replica {ended[0]} has ended, for which replica {topology().rank} waits"
-                )
+        if missing and (ended := _ended(missing)):
+            raise RuntimeError(_text_of_ended(ended))
         if missing and late:
             raise RuntimeError(f"replicas {missing} did not come within {seconds:g} s")
 

@@ -27,6 +27,7 @@ from torch_xla import runtime
 from torch_xla._internal.files import restricted_pickle
 from torch_xla._internal.files.atomic_file import sync_directory
 from torch_xla._internal.nested_data import map_tensors
+from torch_xla._internal.replicas import replication
 from torch_xla.core import xla_model
 from torch_xla.experimental.distributed_checkpoint.planners import (
     RestrictedLoadPlanner,
@@ -123,8 +124,11 @@ class CheckpointManager:
             # Of its own: saving in the background must not meet the training's collectives, nor
             # the questions that are asked in the training's thread.
             ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
-            self._group = dist.new_group(ranks, backend="gloo")
-            self._flags = dist.new_group(ranks, backend="gloo")
+            # Among replicas, a group that launches what is traced, for which others may wait, and
+            # names a replica that has ended.
+            backend = "xla" if replication.topology().world_size > 1 else "gloo"
+            self._group = dist.new_group(ranks, backend=backend)
+            self._flags = dist.new_group(ranks, backend=backend)
         self._executor = ThreadPoolExecutor(1, "torch_xla checkpoint")
         self._room = threading.BoundedSemaphore(max_pending_async)
         self._pending: list[Future[None]] = []
