@@ -28,6 +28,7 @@ from torch_xla._internal.compile import step
 from torch_xla._internal.files.atomic_file import write_file
 from torch_xla._internal.insight import hlo
 from torch_xla._internal.plugins import device_counts, finder, platform_choice, topologies
+from torch_xla._internal.tensors import plain
 
 # What a read of a value says: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
@@ -234,9 +235,12 @@ def _use(topology: str | None) -> topologies.Topology | None:
 
 def _shard_bytes(t: torch.Tensor) -> int:
     """Of what one device has of it."""
-    sharding = _XLAC._xla_sharding(t)
-    dims = sharding.tile_dims(list(t.shape)) if sharding else t.shape
-    return math.prod(dims) * t.element_size()
+    total = 0
+    for x in plain(t):
+        sharding = _XLAC._xla_sharding(x)
+        dims = sharding.tile_dims(list(x.shape)) if sharding else x.shape
+        total += math.prod(dims) * x.element_size()
+    return total
 
 
 def _held() -> dict[str, int]:

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC
 
@@ -13,6 +14,14 @@ from torch_xla import _XLAC
 def is_xla(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is on an xla device; a fake one of ``torch.compile``'s is not."""
     return bool(tensor.is_xla)  # type: ignore[attr-defined]
+
+
+def plain(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the tensors that a wrapper holds, as a DTensor does, or a tensor itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    inner = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    return [x for value in inner if isinstance(value, torch.Tensor) for x in plain(value)]
 
 
 def memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | None:

@@ -21,7 +21,7 @@ from torch_xla._internal.files.atomic_file import atomic_write
 from torch_xla._internal.insight.rate_tracker import RateTracker
 from torch_xla._internal.names import missing
 from torch_xla._internal.nested_data import ToXlaTensorArena, map_tensors
-from torch_xla._internal.tensors import HostCopies, unlazy
+from torch_xla._internal.tensors import HostCopies, plain, unlazy
 from torch_xla.core import collectives
 from torch_xla.core.collectives import (
     REDUCE_AND,
@@ -416,23 +416,20 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     """
     tensors: list[torch.Tensor] = []
 
-    def inner_of(tensor: Any) -> dict[str, Any]:
-        return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
-
     def collect(tensor: torch.Tensor) -> torch.Tensor:
-        if is_traceable_wrapper_subclass(tensor):  # A DTensor.
-            map_tensors(collect, inner_of(tensor), objects=False)
-        elif is_xla_tensor(tensor):
-            tensors.append(tensor)
+        if is_xla_tensor(tensor):
+            tensors.extend(plain(tensor))
         return tensor
 
     def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
         if not is_xla_tensor(tensor):
             return tensor
         if is_traceable_wrapper_subclass(tensor):
-            rest = (tensor.__tensor_flatten__()[1], tensor.size(), tensor.stride())
-            inner = map_tensors(to_cpu, inner_of(tensor), objects=False)
-            result = type(tensor).__tensor_unflatten__(inner, *rest).detach()
+            names, context = tensor.__tensor_flatten__()
+            inner = {name: getattr(tensor, name) for name in names}
+            inner = map_tensors(to_cpu, inner, objects=False)
+            size, stride = tensor.size(), tensor.stride()
+            result = type(tensor).__tensor_unflatten__(inner, context, size, stride).detach()
         else:
             result = copies.copy(tensor)
         if isinstance(tensor, torch.nn.Parameter):

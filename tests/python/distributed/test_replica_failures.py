@@ -230,6 +230,8 @@ def train(folder, attempt, rank, note):
         torch_xla.sync()
         if now and has_manager:
             die()
+        if is_last:
+            manager.join()
         if now and "checkpoint" in place:
             write = FileSystemWriter.write_data
             def write_and_die(*args):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla import _XLAC
+from torch_xla._internal.tensors import plain
 
 KINDS = (
     "parameter",
@@ -128,6 +129,7 @@ def _find() -> dict[int, Holder]:
     ]
     held = _held_by_python(tensors)
     named += [(x, Holder("user", "")) for x in tensors if id(x) in held]
+    named = [(x, holder) for tensor, holder in named for x in plain(tensor)]
     # What is first in the list says it: a parameter is a tensor of the user's, too.
     found: dict[int, Holder] = {}
     for number, (_, holder) in zip(_XLAC._array_ids([x for x, _ in named]), named, strict=True):

@@ -120,7 +120,8 @@ PeerMesh::PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds
       scratch_(kScratchBytes) {
   for (int r = 0; r < static_cast<int>(sockets.size()); ++r) {
     connections_.emplace_back(r == rank_ ? -1 : sockets[r]);
-    Watch(news_, EPOLL_CTL_ADD, r == rank_ ? wake_ : sockets[r], r, EPOLLIN);
+    const int news = r == rank_ ? wake_ : sockets[r];
+    if (news >= 0) Watch(news_, EPOLL_CTL_ADD, news, r, EPOLLIN);
   }
 }
 

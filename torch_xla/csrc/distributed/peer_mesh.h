@@ -26,8 +26,8 @@ class ReplicaError : public std::runtime_error {
 
 class PeerMesh {
  public:
-  /// `sockets[r]` is connected to rank r; the entry of `rank` itself is ignored. Takes over the
-  /// descriptors.
+  /// `sockets[r]` is connected to rank r, or -1 in a plan for replicas that are not there; the
+  /// entry of `rank` itself is ignored. Takes over the descriptors.
   PeerMesh(int rank, std::vector<int> sockets, std::chrono::milliseconds timeout);
   ~PeerMesh();
   PeerMesh(const PeerMesh&) = delete;
