@@ -243,14 +243,21 @@ def _shard_bytes(t: torch.Tensor) -> int:
     return total
 
 
+def _is_freed(parameter: torch.nn.Parameter) -> bool:
+    """Whether its memory was given up, as that of whole parameters is by FSDP2."""
+    return type(parameter) is torch.nn.Parameter and not parameter.untyped_storage().nbytes()
+
+
 def _held() -> dict[str, int]:
     """Bytes of a device that the process's parameters and optimizers' state are."""
     parameters: dict[int, int] = {}
     state: dict[int, int] = {}
     for thing in gc.get_objects():
         kind = type(thing)  # Asking a lazy object for its class may import what it stands for.
-        if issubclass(kind, torch.nn.Parameter) and thing.device.type == "xla":
-            parameters[id(thing)] = _shard_bytes(thing)
+        # A DTensor says itself whether it is a parameter.
+        if issubclass(kind, torch.Tensor) and isinstance(thing, torch.nn.Parameter):
+            if thing.device.type == "xla" and not _is_freed(thing):
+                parameters[id(thing)] = _shard_bytes(thing)
         elif issubclass(kind, torch.optim.Optimizer):
             for values in thing.state.values():
                 for value in values.values() if isinstance(values, dict) else ():

@@ -38,6 +38,9 @@ from torch_xla.core import collectives
 # How long a work of Gloo is waited for before a look at who has ended.
 _LOOK = datetime.timedelta(seconds=1)
 
+# Elements of a TPU's tile of any dtype: up to 32 rows of 128.
+_TILE = 32 * 128
+
 _REDUCTIONS = {
     dist.ReduceOp.SUM: collectives.REDUCE_SUM,
     dist.ReduceOp.AVG: collectives.REDUCE_SUM,
@@ -411,7 +414,15 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     def _scattered(self, tensor: torch.Tensor, op: Any) -> torch.Tensor:
         """[n, ...], this member's part of it reduced: [...]."""
-        return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
+        if _XLAC._xla_platform() != "TPU":
+            return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
+        # The compiler scatters whole tiles. Anything else it reduces for all members, and cuts.
+        with torch.no_grad():
+            rows = tensor.reshape(self.size(), -1)
+            count = rows.shape[1]
+            tiles = torch.nn.functional.pad(rows, (0, -count % _TILE)).view(self.size(), -1, 128)
+            part = self._run("reduce_scatter", [tiles], [0], op)[0]
+            return part.flatten()[:count].view(tensor.shape[1:])
 
     @_by_place
     def reduce_scatter(

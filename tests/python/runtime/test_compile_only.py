@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from testing.processes import start_python
+from testing.processes import start_python, write_script
 
 from torch_xla._internal.plugins import topologies
 
@@ -431,3 +431,43 @@ def test_ring_attention_is_planned(topology):
     # Keys and values go round; nothing else is exchanged.
     kinds = re.findall(r"^(all-\w+|reduce-\w+|collective-\w+) ", plan, re.M)
     assert kinds == ["collective-permute"], plan
+
+
+FSDP2 = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+import torch_xla
+
+
+def train(index):
+    dist.init_process_group("xla", init_method="xla://")
+    layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+    model = torch.nn.Sequential(*layers).to("xla")
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    torch_xla.sync()
+    for _ in range(2):
+        model(torch.randn(4, 64).to("xla")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch_xla.sync()
+
+
+torch_xla.launch(train)
+"""
+
+
+@pytest.mark.parametrize("topology", ["h100:8", "v5e:2x4"])
+def test_fsdp2_is_planned(topology, tmp_path):
+    """Replica 0's step gathers the parameters and scatters their gradients; it reduces no whole."""
+    needs("CUDA" if topology == "h100:8" else "TPU")
+    script = write_script(tmp_path, FSDP2)
+    options = ("--topology", topology, "--syncs", "3")
+    plan = run("-m", "torch_xla.aot", script, *options).stdout
+    kinds = dict(re.findall(r"^(all-\w+|reduce-\w+|collective-\w+) +(.*)$", plan, re.M))
+    assert set(kinds) == {"all-gather", "reduce-scatter"}, plan
+    assert kinds["all-gather"].endswith(", 129.2 KiB"), plan
+    # Of the parameters an eighth is this replica's; the whole ones are of the step.
+    assert re.search(r"parameters +16\.2 KiB", plan), plan
