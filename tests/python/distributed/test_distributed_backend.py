@@ -1,11 +1,14 @@
 """torch.distributed's backend xla, DDP, functional collectives, ZeRO-1, autograd over replicas."""
 
 import copy
+import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -23,6 +26,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 from torch_xla._internal.compile import tracing
+from torch_xla.distributed import xla_backend
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 pytestmark = pytest.mark.multiprocess
@@ -554,6 +558,30 @@ def test_a_thread_that_saves_has_collectives_of_its_own(tmp_path, use_collective
     for out in results:
         assert out == [([(step, 0), (step, 1)], [2 * step + 1] * 2) for step in range(3)]
     assert len(list(folder.glob("*.distcp"))) == 2
+
+
+def run_scattered_in_tiles() -> list[Any]:
+    device = start()
+    rank = dist.get_rank()
+    found = []
+    with mock.patch.object(xla_backend, "_XLAC", SimpleNamespace(_xla_platform=lambda: "TPU")):
+        for shape, dtype in (((4,), torch.int32), ((6, 5), torch.bfloat16), ((2, 4096), None)):
+            x = torch.arange(math.prod(shape)).view(shape).to(dtype or torch.float32) + rank
+            out = torch.empty(shape[0] // 2, *shape[1:], dtype=x.dtype, device=device)
+            dist.reduce_scatter_tensor(out, x.to(device))
+            parts = [x.to(device), (x + 1).to(device)]
+            own = torch.empty_like(parts[0])
+            dist.reduce_scatter(own, parts)
+            found.append((out.cpu(), own.cpu()))
+    return found
+
+
+def test_parts_are_padded_to_tiles_on_tpus(tmp_path):
+    for rank, found in enumerate(run_replicas(run_scattered_in_tiles, 2, tmp_path)):
+        for (out, own), shape in zip(found, ((4,), (6, 5), (2, 4096)), strict=True):
+            x = torch.arange(math.prod(shape)).view(shape).to(out.dtype)
+            assert torch.equal(out, (x + x + 1).chunk(2)[rank])
+            assert torch.equal(own, x + x + 1 + 2 * rank)
 
 
 def run_what_replicas_have_not() -> None:
