@@ -218,6 +218,23 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
     _XLAC._xla_set_compile_options(_traced_region.as_options(options))
 
 
+def mark_dynamic(tensor: torch.Tensor, dim: int, *, max: int) -> None:
+    """Gives a size of an input one bound, where sizes are arguments (``XLA_DYNAMIC_SIZES=1``).
+
+    Programs are compiled for the bound instead of for buckets: one program serves all sizes up to
+    it. Mark each batch, after it was copied to the device. See docs/dynamic_sizes.md.
+
+    Args:
+        tensor: An input: a tensor on an xla device that is no view and whose content is known.
+        dim: The dimension whose size varies.
+        max: The largest size.
+
+    Raises:
+        ValueError: The size is above ``max``, or the tensor is no input.
+    """
+    _XLAC._mark_dynamic(tensor, dim, max)
+
+
 def step() -> contextlib.AbstractContextManager[Any]:
     """Returns a context manager for one step: :func:`sync` before it and after it.
 
@@ -345,6 +362,7 @@ __all__ = [
     "device_count",
     "devices",
     "launch",
+    "mark_dynamic",
     "manual_seed",
     "real_devices",
     "runtime",

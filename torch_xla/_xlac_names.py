@@ -142,7 +142,7 @@ _INSTEAD = {
     "_set_xla_custom_op_name_prefix": "torch_xla.debug.profiler.Trace names regions",
     "_xla_annotate_custom_sharding": "torch_xla.distributed.spmd.mark_sharding",
     "_xla_computation_text": _PROTO,
-    "_xla_mark_dynamic": "the shapes of programs are static",
+    "_xla_mark_dynamic": "torch_xla.mark_dynamic",
     "_xla_register_custom_call_target": "the plugin's own FFI registry",
     "_xla_set_auto_sharding": "PJRT plugins are built without auto-sharding",
     "_xla_user_computation": _BUILDER,

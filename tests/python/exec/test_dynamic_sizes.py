@@ -1,9 +1,11 @@
 """One program for many sizes, with NaN and wild indices in all padding (XLA_DYNAMIC_SIZES=poison)."""
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +128,37 @@ def test_each_operator_is_right_with_poison_in_its_padding():
     split = out.index("missing")
     assert out[1:split] == []
     assert out[split + 1 :] == []
+
+
+def database(tmp_path, *arguments, timeout=300):
+    """What became of operators of PyTorch's database, by dynamic_sizes_ops.py; none is wrong."""
+    program, file = Path(__file__).parents[1] / "dynamic_sizes_ops.py", tmp_path / "found.json"
+    command = [sys.executable, str(program), *arguments, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    found = json.loads(file.read_text()) if file.exists() else {}
+    wrong = {name: one["notes"] for name, one in found.items() if one["kind"] == "wrong"}
+    assert not wrong
+    assert done.returncode == 0, done.stderr[-3000:]
+    return found
+
+
+def test_operators_of_the_database(tmp_path):
+    """A sample; the whole has the mark conformance."""
+    right = ["atanh", "norm", "nn.functional.glu", "index_select", "mv", "cumprod", "var_mean"]
+    found = database(tmp_path, *right, "sort", "searchsorted", "--samples", "2")
+    kinds = {name: one["kind"] for name, one in found.items()}
+    assert {kinds[name] for name in right} <= {"generalizes", "in part"}
+    assert kinds["searchsorted"] == "refuses"
+    assert kinds["sort"] in ("in part", "refuses")
+    (note,) = {note for note in found["sort"]["notes"] if "aten::sort" in note}
+    assert "it has no rule along a varying size" in note
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("part", range(4))
+def test_operators_of_the_whole_database(tmp_path, part):
+    found = database(tmp_path, "--part", f"{part}/4", "--samples", "2", timeout=3600)
+    assert sum(one["kind"] in ("generalizes", "in part") for one in found.values()) > 100
 
 
 RECURRENT = """
@@ -310,17 +343,157 @@ print(same, count('UncachedCompile') - before <= 12, count('PersistentCacheMiss'
     assert run(code.replace("WORDS", "20"), "1", env) == ["True", "True", "0"]
 
 
-def test_replay_beside_it():
+def test_replay_of_many_sizes():
+    """A recording takes its sizes as arguments: as many programs as without replay."""
     out = run(
         """
-    model = nn.Linear(8, 8).to(device)
-    step = torch_xla.compile(lambda x: (model(x).relu() ** 2).mean(0), replay=True)
-    with torch.no_grad():
-        for n in (5, 5, 6, 6, 9, 9, 5, 7):
-            x = torch.randn(n, 8).to(device)
-            want = (F.linear(x.cpu(), model.weight.cpu(), model.bias.cpu()).relu() ** 2).mean(0)
-            print(torch.allclose(step(x).cpu(), want, 1e-4, 1e-5))
+    model = nn.Linear(8, 8)
+    reference = copy.deepcopy(model); model.to(device)
+    optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, reference))
+    def train(model, optimizer, x):
+        optimizer.zero_grad()
+        loss = (model(x).relu() ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), model(x).detach().softmax(0)
+    step = torch_xla.compile(lambda x: train(model, optimizer, x), replay=True)
+    good = True
+    for n in [5, 6, 9, 7, 12, 11, 13] * 4:
+        torch.manual_seed(n); x = torch.randn(n, 8)
+        for got, want in zip(step(x.to(device)), train(reference, other, x)):
+            good &= got.shape == want.shape and torch.allclose(got.cpu(), want, 1e-4, 1e-5)
+    from torch_xla.debug import explain
+    (status,) = explain.replay()
+    print(good, status.replayed > 5, count('UncachedCompile') <= 6, count('DynamicSizes') > 5)
     """,
         setup=TRAINING,
     )
-    assert out == ["True"] * 8
+    assert out == ["True"] * 4
+
+
+def test_checkpoint_autocast_and_scan():
+    """What is computed again is in a program of the bucket; a scan has a program for each size."""
+    out = run(
+        """
+    from torch.utils.checkpoint import checkpoint
+    class Again(Model):
+        reentrant = False
+        def forward(self, x):
+            return self.f(checkpoint(self.l, self.e(x), use_reentrant=self.reentrant).mean(1))
+    sizes = [(4, n) for n in (6, 9, 13, 7, 11, 16, 5)]
+    train(Again, words, nn.CrossEntropyLoss(), sizes)
+    Again.reentrant = True
+    train(Again, words, nn.CrossEntropyLoss(), sizes)
+    from torch_xla.experimental.scan import scan
+    good = True
+    for n in (5, 7, 6):
+        x, c = torch.randn(4, n, 8), torch.randn(n, 8)
+        body = lambda c, x: ((c + x).tanh(), c * x)
+        want, wants = c, []
+        for row in x:
+            want, y = body(want, row)
+            wants.append(y)
+        last, ys = scan(body, c.to(device), x.to(device))
+        good &= torch.allclose(last.cpu(), want, 1e-4, 1e-5)
+        good &= torch.allclose(ys.cpu(), torch.stack(wants), 1e-4, 1e-5)
+    print(good)
+    """,
+        setup=TRAINING,
+    )
+    assert out[0] == out[3] == out[6] == "True"
+    assert int(out[1]) <= 4 and int(out[4]) <= 4, out
+    assert out[2] == out[5] == "0"
+
+
+def test_autocast_rounds_as_with_sizes_of_its_own():
+    """Padding makes no difference; the order of sums in bfloat16 may."""
+    code = """
+    torch.manual_seed(0)
+    model = Model().to(device)
+    torch_xla.sync()
+    for n in (6, 9, 13, 7, 11):
+        torch.manual_seed(n); x, y = words(4, n)
+        model.zero_grad()
+        with torch.autocast('xla', dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x.to(device)).float(), y.to(device))
+        loss.backward()
+        torch_xla.sync()
+        print(loss.item(), *(p.grad.norm().item() for p in model.parameters()))
+    print(count('DynamicSizes'))
+    """
+    on, off = (run(code, mode, setup=TRAINING) for mode in ("poison", "0"))
+    assert int(on[-1]) >= 4 and off[-1] == "0"
+    for ours, theirs in zip(on[:-1], off[:-1], strict=True):
+        assert float(ours) == pytest.approx(float(theirs), rel=2e-2, abs=2e-3)
+
+
+REPORTS = """
+from torch_xla.debug import explain
+w = torch.randn(8, 8).to(device); torch_xla.sync()
+for n in (5, 7, 6):
+    y = (torch.randn(n, 8).to(device) @ w).softmax(0) * 2
+    torch_xla.sync()
+z = [explain(lambda: (torch.randn(n, 8).to(device) + 1).sort(0)) for n in (5, 6)][1]
+"""
+
+
+def test_reports_say_what_became_of_the_sizes():
+    out = run(
+        REPORTS
+        + """
+print(*(r.text.replace(' ', '_') for e in explain.all()[:2] for r in e.reasons if r.kind == 'sizes'))
+last = [r for r in z.compilations[-1].reasons if r.kind == 'sizes'][0]
+print(last.text.replace(' ', '_'), last.line.rpartition(':')[2])
+report = metrics.metrics_report()
+print([line for line in report.splitlines() if 'DynamicSizes::' in line][0].split('::')[1])
+print('DynamicSizesPadding' in report)
+"""
+    )
+    first, second, refused, line, counter, metric = out
+    assert "it_is_the_first_of_family" in first
+    family = first.rpartition("_")[2]
+    assert second.startswith(f"sizes_are_arguments_of_the_program_(family_{family})")
+    assert "_is_7,_its_bound_16;" in second and "dimension_0_of_input_" in second
+    assert "%_of_the_inputs_is_padding" in second
+    assert "aten::sort_f32[6,8]" in refused and "no_rule_along_a_varying_size" in refused
+    assert line.isdigit()
+    assert counter.startswith(family + "(") and "<=16" in counter
+    assert metric == "True"
+
+
+def test_debug_output_says_it_too(tmp_path):
+    file = tmp_path / "report"
+    env = {"PT_XLA_DEBUG": "1", "PT_XLA_DEBUG_FILE": str(file)}
+    run(REPORTS, env=env)
+    text = file.read_text()
+    assert "sizes are arguments of the program (family" in text
+    assert "sizes: sizes are part of the program: aten::sort f32[6,8]: it has no rule" in text
+
+
+def test_a_marked_size_has_one_bound():
+    out = run(
+        """
+    import pytest
+    model = Model().to(device); reference = copy.deepcopy(model).cpu()
+    torch_xla.sync()
+    before, good = count('UncachedCompile'), True
+    for n in (5, 6, 9, 17, 33, 60, 64, 40, 12):
+        x = torch.randint(0, 50, (4, n))
+        given = x.to(device)
+        torch_xla.mark_dynamic(given, 1, max=64)
+        with torch.no_grad():
+            result = model(given)
+            torch_xla.sync()
+            good &= torch.allclose(result.cpu(), reference(x), 1e-4, 1e-5)
+    print(good, count('UncachedCompile') - before)
+    for call in (lambda: torch_xla.mark_dynamic(given, 1, max=11),
+                 lambda: torch_xla.mark_dynamic(given[:, 1:], 1, max=64),
+                 lambda: torch_xla.mark_dynamic(given + 1, 1, max=64)):
+        with pytest.raises(ValueError, match='mark_dynamic'):
+            call()
+    with pytest.raises(IndexError):
+        torch_xla.mark_dynamic(given, 2, max=64)
+    """,
+        setup=TRAINING,
+    )
+    assert out == ["True", "2"]

@@ -74,9 +74,10 @@ std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit)
   return {floats, integers};
 }
 
-DeviceDataPtr PromiseOf(ir::ShapeRef shape, const Cut& cut, const ir::SourceLocation* location) {
-  auto data = c10::make_intrusive<DeviceData>(shape, cut.device, cut.devices,
-                                              distributed::Sharding::Replicated());
+DeviceDataPtr PromiseOf(ir::ShapeRef shape, int device, const DeviceSet* devices,
+                        const ir::SourceLocation* location) {
+  auto data =
+      c10::make_intrusive<DeviceData>(shape, device, devices, distributed::Sharding::Replicated());
   data->set_location(location);
   return data;
 }
@@ -105,11 +106,13 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
   std::unordered_map<const DeviceData*, int64_t> places;
   for (const DeviceDataPtr& data : exact.data) {
     places.emplace(data.get(), static_cast<int64_t>(parameters_.size()));
-    parameters_.push_back(data->shape());
+    parameters_.emplace_back(data->shape(), MarkedBounds(*data));
   }
   for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
   // The host's operations stand on leaves of their own, which have no array.
-  const auto leaf_of = [&](ir::ShapeRef shape) { return MakeLeaf(PromiseOf(shape, cut, nullptr)); };
+  const auto leaf_of = [&](ir::ShapeRef shape) {
+    return MakeLeaf(PromiseOf(shape, cut.device, cut.devices, nullptr));
+  };
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef shape = padded.exact->shape();
     // A factor of an input is a whole dimension.
@@ -179,8 +182,9 @@ void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const
 
 bool Binding::Fits(const Graph& graph) const {
   return std::ranges::equal(graph.data, parameters_,
-                            [](const DeviceDataPtr& data, ir::ShapeRef shape) {
-                              return data->shape() == shape;
+                            [](const DeviceDataPtr& data, const auto& parameter) {
+                              return data->shape() == parameter.first &&
+                                     MarkedBounds(*data) == parameter.second;
                             }) &&
          std::ranges::equal(
              graph.roots, roots_,
@@ -188,36 +192,42 @@ bool Binding::Fits(const Graph& graph) const {
          floats_.Fits(graph.floats) && integers_.Fits(graph.integers);
 }
 
-void Binding::Apply(Cut& cut) const {
-  Graph& graph = cut.graph;
+void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) const {
   auto host = std::make_unique<HostEdges>();
   std::vector<DeviceDataPtr> padded, inputs, outputs;
   for (const Pad& pad : pads_) {
-    const DeviceDataPtr& exact = graph.data[pad.input];
-    padded.push_back(PromiseOf(pad.padded.shape(), cut, exact->location()));
+    const DeviceDataPtr& exact = execution.inputs[pad.input];
+    padded.push_back(PromiseOf(pad.padded.shape(), device, devices, exact->location()));
     host->before.Bind(pad.leaf, exact);
     host->before.Add(*pad.padded.node);
     host->before.Promise(pad.padded, padded.back());
   }
   for (int64_t input : inputs_)
     inputs.push_back(input < 0 ? padded[static_cast<size_t>(~input)]
-                               : graph.data[static_cast<size_t>(input)]);
+                               : execution.inputs[static_cast<size_t>(input)]);
   for (const auto& [exact, shape] : outputs_)
-    outputs.push_back(exact < 0 ? PromiseOf(shape, cut, nullptr)
-                                : cut.execution.outputs[static_cast<size_t>(exact)]);
+    outputs.push_back(exact < 0 ? PromiseOf(shape, device, devices, nullptr)
+                                : execution.outputs[static_cast<size_t>(exact)]);
   for (const Part& part : parts_) {
-    const DeviceDataPtr &exact = cut.execution.outputs[part.output], &whole = outputs[part.whole];
+    const DeviceDataPtr &exact = execution.outputs[part.output], &whole = outputs[part.whole];
     if (!whole->location()) whole->set_location(exact->location());
     host->after.Bind(part.leaf, whole);
     host->after.Add(*part.part.node);
     host->after.Add(*part.result.node);
     host->after.Promise(part.result, exact);
   }
-  graph.data = std::move(inputs);
-  graph.floats = floats_.Of(graph.floats);
-  graph.integers = integers_.Of(graph.integers);
-  cut.execution.outputs = std::move(outputs);
-  cut.execution.host = std::move(host);
+  execution.inputs = std::move(inputs);
+  execution.floats = floats_.Of(execution.floats);
+  execution.integers = integers_.Of(execution.integers);
+  execution.outputs = std::move(outputs);
+  execution.host = std::move(host);
+}
+
+bool Binding::IsDonated(size_t input, const std::vector<int>& aliases) const {
+  for (size_t i = 0; i < aliases.size(); ++i) {
+    if (aliases[i] >= 0 && inputs_[i] == static_cast<int64_t>(input)) return true;
+  }
+  return false;
 }
 
 }  // namespace torch_xla::lazy

@@ -21,8 +21,11 @@ class Binding {
   /// Whether this cut's arrays have the sizes, and the numbers among its attributes the values, of
   /// the cut that the binding was made from. All else is part of the exact key.
   bool Fits(const Graph& graph) const;
-  /// Gives the cut the inputs, numbers, results and host operations of the bucket's program.
-  void Apply(Cut& cut) const;
+  /// Gives the execution of a cut the inputs, numbers, results and host operations of the bucket's
+  /// program.
+  void Apply(Execution& execution, int device, const DeviceSet* devices) const;
+  /// Whether the program takes the memory of an input of the cut.
+  bool IsDonated(size_t input, const std::vector<int>& aliases) const;
 
  private:
   /// The packed numbers of one kind: copied from the cut, or constants of its sizes.
@@ -44,8 +47,10 @@ class Binding {
   };
   void TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const Graph& bulk);
 
-  std::vector<ir::ShapeRef> parameters_, roots_;  // of the cut
-  std::vector<int64_t> inputs_;                   // indices of the cut's inputs, or ~ those of pads
+  // Of the cut: the parameters with their marked bounds.
+  std::vector<std::pair<ir::ShapeRef, ir::ShapeRef>> parameters_;
+  std::vector<ir::ShapeRef> roots_;
+  std::vector<int64_t> inputs_;  // indices of the cut's inputs, or ~ those of pads
   std::vector<Pad> pads_;
   std::vector<std::pair<int64_t, ir::ShapeRef>> outputs_;  // the cut's output, or -1 and a shape
   std::vector<Part> parts_;

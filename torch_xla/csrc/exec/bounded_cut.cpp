@@ -2,8 +2,12 @@
 
 #include <c10/core/DefaultDtype.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -49,6 +53,7 @@ struct Structure {
   VaryingSizes sizes;
   bool varies = false;
   int refusals = 0;
+  SizesNote refused;               // the last one
   std::vector<ir::ShapeRef> last;  // inputs of the last graph
   int growths = 0;                 // how many graphs in a row had inputs that grew by 1
   bool always_grows = false;       // whether these were many once
@@ -102,9 +107,20 @@ ir::Hash128 HashWithoutSizes(const Graph& graph) {
   return hasher.Finish();
 }
 
+std::string FamilyOf(const ir::Hash128& hash) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08llx",
+                static_cast<unsigned long long>(hash.low & 0xffffffff));
+  return text;
+}
+
+SizesNote Kept(const SizesNote& reason) {
+  return {"sizes are part of the program: " + reason.text, reason.location};
+}
+
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
 /// no input varies.
-std::optional<VaryingSizes> Learn(const Graph& graph) {
+std::optional<VaryingSizes> Learn(const Graph& graph, SizesNote& note) {
   const ir::Hash128 hash = HashWithoutSizes(graph);
   ResultShapes shapes = ShapesOf(graph);
   std::lock_guard lock(structures_mutex);
@@ -117,6 +133,8 @@ std::optional<VaryingSizes> Learn(const Graph& graph) {
   if (is_new) {
     sizes.varies.resize(shapes.shapes.size());
     sizes.first = std::move(shapes.shapes);
+    sizes.family = FamilyOf(hash);
+    note = Kept({"it is the first of family " + sizes.family});
     return std::nullopt;
   }
   for (size_t i = 0; i < sizes.first.size(); ++i) {
@@ -128,12 +146,12 @@ std::optional<VaryingSizes> Learn(const Graph& graph) {
   }
   for (uint32_t position : graph.data_positions)
     structure.varies |= sizes.varies[shapes.begin[position]] != 0;
-  if (!structure.varies || structure.refusals >= kMaxRefusals) return std::nullopt;
+  if (!structure.varies) return std::nullopt;
+  if (structure.refusals >= kMaxRefusals) {
+    note = Kept(structure.refused);
+    return std::nullopt;
+  }
   return sizes;
-}
-
-void Note(const std::string& text) {
-  if (debug::DebugLevel() >= 1) debug::Report("pt-xla-profiler: " + text + "\n");
 }
 
 c10::Scalar PaddingOf(c10::ScalarType dtype) {
@@ -160,19 +178,37 @@ std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>& Bindings() {
   return bindings;
 }
 
+/// Whether a replay of the cut could change numbers of attributes, which a binding does not take.
+bool MayChangeAttributes(const Graph& graph) {
+  return CurrentCutLog() && std::ranges::any_of(graph.numbers, [](const GraphNumber& number) {
+           return number.packed >= 0;
+         });
+}
+
+/// Why the cut's sizes are never arguments, or null.
+const char* AlwaysExact(const Cut& cut) {
+  if (cut.devices->size() > 1) return "it runs on several devices";
+  if (!CurrentSettings()->name.empty()) return "the program has a name";
+  if (c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float)
+    return "the default dtype is not float32";
+  if (HasCollective(cut.graph.order)) return "it has a collective";
+  if (MayChangeAttributes(cut.graph)) return "it is recorded, and numbers of its attributes change";
+  if (ModeOf() == Mode::kOn && cut.graph.order.size() < kFewestNodes) return "it is small";
+  return nullptr;
+}
+
 }  // namespace
 
-std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases) {
+std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases,
+                                   SizesNote& note) {
   static auto& refused = *new debug::Counter("DynamicSizesRefused");
   const Graph& graph = cut.graph;
-  if (ModeOf() == Mode::kOff || cut.is_bulk || cut.devices->size() > 1 || CurrentCutLog() ||
-      (ModeOf() == Mode::kOn && graph.order.size() < kFewestNodes) ||
-      !CurrentSettings()->name.empty() ||
-      c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float ||
-      HasCollective(graph.order)) {
+  if (ModeOf() == Mode::kOff || cut.is_bulk) return std::nullopt;
+  if (const char* reason = AlwaysExact(cut)) {
+    note = Kept({reason});
     return std::nullopt;
   }
-  std::optional<VaryingSizes> varying = Learn(graph);
+  std::optional<VaryingSizes> varying = Learn(graph, note);
   if (!varying) return std::nullopt;
   BoundedCut result{
       .cut = {.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true},
@@ -192,7 +228,10 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
   }
   if (!reason.empty()) {
     refused.Add();
-    RefuseBounds(cut, bounded.Where() + reason);
+    const ir::Node* node = bounded.refused();
+    if (node && node->shape()) reason.insert(0, node->shape()->ToString() + ": ");
+    if (node) reason.insert(0, std::string(node->op().name) + " ");
+    note = RefuseBounds(cut, {std::move(reason), node ? node->location() : nullptr});
     return std::nullopt;
   }
   std::vector<ir::Value> roots;
@@ -218,26 +257,34 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     if (!aliases.empty()) result.aliases.push_back(found == donated.end() ? -1 : found->second);
   }
   result.cut.execution.origin = cut.execution.origin;
+  note = {"sizes are arguments of the program (family " + bounded.family() +
+          "): " + bounded.Description()};
   return result;
 }
 
 void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded) {
   static auto& bindings_made = *new debug::Counter("DynamicSizesBound");
   bindings_made.Add();
+  const BoundedGraph& graph = *bounded.rewritten;
   const Bound bound{
-      std::make_shared<const Binding>(cut, *bounded.rewritten, bounded.cut, &PaddingOf), program};
+      std::make_shared<const Binding>(cut, graph, bounded.cut, &PaddingOf), program,
+      &debug::GetCounter("DynamicSizes::" + graph.family() + "(" + graph.Bounds() + ")"),
+      graph.Padding()};
   {
     std::lock_guard lock(structures_mutex);
     auto& bindings = Bindings();
     if (bindings.size() >= kMaxBindings) bindings.clear();
     bindings.insert_or_assign(key, bound);
   }
-  if (debug::DebugLevel() >= 1) Note("sizes are arguments: " + bounded.rewritten->Description());
-  Apply(bound, cut);
+  if (debug::DebugLevel() >= 1) {
+    debug::Report("pt-xla-profiler: sizes are arguments of the program (family " + graph.family() +
+                  "): " + graph.Description() + "\n");
+  }
+  Use(bound, cut);
 }
 
 std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
-  if (ModeOf() == Mode::kOff || CurrentCutLog()) return std::nullopt;
+  if (ModeOf() == Mode::kOff || MayChangeAttributes(cut.graph)) return std::nullopt;
   Bound bound;
   {
     std::lock_guard lock(structures_mutex);
@@ -249,20 +296,62 @@ std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
   return bound;
 }
 
-void Apply(const Bound& bound, Cut& cut) {
+void Use(const Bound& bound, Cut& cut) {
   static auto& fitted = *new debug::Counter("DynamicSizes");
+  static auto& padding = *new debug::Metric("DynamicSizesPadding", debug::Unit::kNumber);
   fitted.Add();
-  bound.binding->Apply(cut);
+  bound.runs->Add();
+  padding.AddSample(bound.padding);
+  cut.binding = bound.binding;
 }
 
-void RefuseBounds(const Cut& cut, const std::string& reason) {
-  {
-    const ir::Hash128 hash = HashWithoutSizes(cut.graph);
-    std::lock_guard lock(structures_mutex);
-    if (const auto found = Structures().find(hash); found != Structures().end())
-      ++found->second.refusals;
+SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason) {
+  const ir::Hash128 hash = HashWithoutSizes(cut.graph);
+  std::lock_guard lock(structures_mutex);
+  if (const auto found = Structures().find(hash); found != Structures().end()) {
+    ++found->second.refusals;
+    found->second.refused = reason;
   }
-  Note("the sizes of a graph are part of its program: " + reason);
+  return Kept(reason);
+}
+
+namespace {
+thread_local const SizesNote* current_sizes = nullptr;
+
+/// The oldest marks above this number are forgotten; the sizes of their data have buckets then.
+constexpr size_t kMaxMarked = 1 << 12;
+std::mutex marked_mutex;
+std::atomic<bool> any_marked{false};
+/// By the ids of data.
+std::map<uint64_t, ir::ShapeRef>& AllMarked() {
+  static auto& marked = *new std::map<uint64_t, ir::ShapeRef>;
+  return marked;
+}
+}  // namespace
+
+SizesScope::SizesScope(const SizesNote& note)
+    : outer_(std::exchange(current_sizes, note.text.empty() ? current_sizes : &note)) {}
+SizesScope::~SizesScope() { current_sizes = outer_; }
+const SizesNote* CurrentSizes() { return current_sizes; }
+
+void MarkSize(const DeviceDataPtr& data, size_t dim, int64_t bound) {
+  if (ModeOf() == Mode::kOff) return;
+  std::lock_guard lock(marked_mutex);
+  auto& all = AllMarked();
+  std::vector<int64_t> bounds(data->shape()->rank());
+  ir::ShapeRef& marked = all[data->id()];
+  if (marked) bounds.assign(marked->dims.begin(), marked->dims.end());
+  bounds.at(dim) = bound;
+  marked = ir::GetShape(data->shape()->dtype, bounds);
+  if (all.size() > kMaxMarked) all.erase(all.begin());
+  any_marked.store(true, std::memory_order_release);
+}
+
+ir::ShapeRef MarkedBounds(const DeviceData& data) {
+  if (!any_marked.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(marked_mutex);
+  const auto found = AllMarked().find(data.id());
+  return found == AllMarked().end() ? nullptr : found->second;
 }
 
 }  // namespace torch_xla::lazy

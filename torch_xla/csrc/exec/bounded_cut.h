@@ -12,6 +12,12 @@
 
 namespace torch_xla::lazy {
 
+/// What became of the sizes of a graph.
+struct SizesNote {
+  std::string text;
+  const ir::SourceLocation* location = nullptr;  // of the node that keeps them from varying
+};
+
 /// A cut's graph in the sizes of its bucket, for the lowering.
 struct BoundedCut {
   Cut cut;
@@ -20,25 +26,47 @@ struct BoundedCut {
 };
 
 /// Returns nothing if sizes are not arguments (XLA_DYNAMIC_SIZES), if the structure is new, if no
-/// input's size differs from the first one's, or if an operation has no rule. `aliases` are those
-/// of the cut. Counter DynamicSizesRefused.
-std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases);
+/// input's size differs from the first one's, or if an operation has no rule. `note` says what
+/// became of the sizes. `aliases` are those of the cut. Counter DynamicSizesRefused.
+std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& aliases,
+                                   SizesNote& note);
 
 /// Keeps how cuts of this key run as `program`, and makes `cut` one. Throws if it cannot. Counters
-/// DynamicSizes and DynamicSizesBound.
+/// as Use, and DynamicSizesBound.
 void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const BoundedCut& bounded);
 
 /// How this cut runs as a program that was made before; no rewriting is needed.
 struct Bound {
   std::shared_ptr<const Binding> binding;
   ir::Hash128 program;
+  debug::Counter* runs;
+  double padding;  // percent of the inputs
 };
 std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut);
-/// Makes the cut one of its bucket. Counter DynamicSizes.
-void Apply(const Bound& bound, Cut& cut);
+/// Makes the cut one of its bucket. Counters DynamicSizes and one of the program, metric
+/// DynamicSizesPadding.
+void Use(const Bound& bound, Cut& cut);
 
 /// Notes that the program of a bounded cut could not be made: `cut` and others of its structure are
-/// not bounded again.
-void RefuseBounds(const Cut& cut, const std::string& reason);
+/// not bounded again. Returns the note that says why.
+SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason);
+
+/// While a thread makes a program: what became of the sizes of its graph. An empty note leaves that
+/// of the outer scope.
+class SizesScope {
+ public:
+  explicit SizesScope(const SizesNote& note);
+  ~SizesScope();
+  SizesScope(const SizesScope&) = delete;
+  SizesScope& operator=(const SizesScope&) = delete;
+
+ private:
+  const SizesNote* outer_;
+};
+/// The note of the innermost scope; null if there is none.
+const SizesNote* CurrentSizes();
+
+/// Notes that a size of some data is at most `bound`: torch_xla.mark_dynamic.
+void MarkSize(const DeviceDataPtr& data, size_t dim, int64_t bound);
 
 }  // namespace torch_xla::lazy

@@ -1,7 +1,9 @@
 #include "exec/bounded_graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <set>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
@@ -53,6 +55,7 @@ BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
       devices_(devices) {}
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
+  FindMarks();
   RewriteOnce(rule_of);
   if (zeroed_.empty()) return;
   results_.clear(), made_.clear(), numbers_.clear(), masks_.clear();
@@ -83,42 +86,51 @@ void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
     ReadArguments();
     rule(*this);
   }
+  node_ = nullptr;
 }
 
 const BoundedGraph::Result& BoundedGraph::Of(const ir::Value& value) const {
   return results_.at(value.node.get())[value.index];
 }
 
-std::string BoundedGraph::Description() const {
-  std::string text;
-  std::vector<std::pair<int64_t, int64_t>> seen;
+template <typename Visit>
+void BoundedGraph::VisitSizes(const Visit& visit) const {
+  std::set<std::pair<int64_t, int64_t>> seen;
   for (const Padded& padded : padded_) {
-    for (const BoundedDim& dim : padded.layout) {
-      for (const Factor& factor : dim) {
-        const std::pair key(factor.size, factor.bound);
-        if (!factor.varies || std::ranges::find(seen, key) != seen.end()) continue;
-        seen.push_back(key);
-        text += (text.empty() ? "" : ", ") + std::to_string(factor.size) + " of " +
-                std::to_string(factor.bound);
+    const auto input = std::ranges::find(graph_.data, padded.exact) - graph_.data.begin();
+    for (size_t d = 0; d < padded.layout.size(); ++d) {
+      for (const Factor& factor : padded.layout[d]) {
+        if (factor.varies && seen.emplace(factor.first, factor.size).second)
+          visit(std::to_string(input), std::to_string(d), factor);
       }
     }
   }
+}
+
+std::string BoundedGraph::Description() const {
+  std::string text;
+  VisitSizes([&](const std::string& input, const std::string& dim, const Factor& factor) {
+    text += "dimension " + dim + " of input " + input + " is " + std::to_string(factor.size) +
+            ", its bound " + std::to_string(factor.bound) + "; ";
+  });
+  return text + std::to_string(std::lround(Padding())) + " % of the inputs is padding";
+}
+
+std::string BoundedGraph::Bounds() const {
+  std::string text;
+  VisitSizes([&](const std::string& input, const std::string& dim, const Factor& factor) {
+    text += (text.empty() ? "" : ",") + input + "." + dim + "<=" + std::to_string(factor.bound);
+  });
+  return text;
+}
+
+double BoundedGraph::Padding() const {
   int64_t exact = 0, bounded = 0;
   for (const Padded& padded : padded_) {
     exact += padded.exact->shape()->numel;
     bounded += padded.bounded->shape()->numel;
   }
-  if (bounded > 0)
-    text += "; " + std::to_string(100 - 100 * exact / bounded) + " % of the inputs is padding";
-  return text;
-}
-
-std::string BoundedGraph::Where() const {
-  if (!node_) return {};
-  std::string text = node_->op().name;
-  if (node_->shape()) text += " " + node_->shape()->ToString();
-  if (node_->location()) text += ", " + ir::LineOf(node_->location());
-  return text + ": ";
+  return bounded > 0 ? 100 - 100 * static_cast<double>(exact) / static_cast<double>(bounded) : 0;
 }
 
 void BoundedGraph::ReadArguments() {
@@ -237,6 +249,36 @@ int64_t BoundedGraph::Dim(int64_t dim, size_t rank) const {
   return dim < 0 ? dim + static_cast<int64_t>(rank) : dim;
 }
 
+void BoundedGraph::FindMarks() {
+  for (size_t i = 0; i < graph_.data.size(); ++i) {
+    const DeviceData& data = *graph_.data[i];
+    const ir::ShapeRef bounds = MarkedBounds(data);
+    const ir::ShapeRef first = varying_.first[shapes_.begin[graph_.data_positions[i]]];
+    for (size_t d = 0; bounds && d < bounds->rank(); ++d) {
+      if (bounds->dims[d] > 0)
+        marked_.emplace(std::pair(first->dims[d], data.shape()->dims[d]), bounds->dims[d]);
+    }
+  }
+  if (!varying_.grows) return;
+  // Words and a cache that is a word behind them reach the end of a bucket in different steps: they
+  // get the bucket of the longest, so that no step has two buckets.
+  constexpr int64_t kNear = 8;
+  std::set<std::pair<int64_t, int64_t>> sizes;
+  int64_t largest = 0;
+  for (uint32_t position : graph_.data_positions) {
+    const uint32_t result = shapes_.begin[position];
+    const ir::ShapeRef shape = shapes_.shapes[result];
+    for (size_t d = 0; d < shape->rank() && d < 64; ++d) {
+      if ((varying_.varies[result] >> d & 1) == 0) continue;
+      sizes.emplace(varying_.first[result]->dims[d], shape->dims[d]);
+      largest = std::max(largest, shape->dims[d]);
+    }
+  }
+  for (const auto& size : sizes) {
+    if (size.second >= largest - kNear) marked_.emplace(size, BucketOf(largest, /*grows=*/true));
+  }
+}
+
 void BoundedGraph::VisitLeaf() {
   auto* data = static_cast<DeviceData*>(node_->payload());
   c10::SmallVector<Result, 1>& results = results_[node_];
@@ -248,7 +290,9 @@ void BoundedGraph::VisitLeaf() {
     if (!ResultVaries(0, d)) continue;
     const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
     if (size < 2) throw SizesRefused{"a size is " + std::to_string(size)};
-    layout[d] = {{size, BucketOf(size, varying_.grows), first, true}};
+    const auto marked = marked_.find({first, size});
+    layout[d] = {{size, marked != marked_.end() ? marked->second : BucketOf(size, varying_.grows),
+                  first, true}};
     made_.emplace(std::pair(first, size), layout[d]);
   }
   if (!Varies(layout)) {

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -30,7 +31,12 @@ struct VaryingSizes {
   std::vector<ir::ShapeRef> first;  // results of the first graph
   std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
   bool grows = false;               // whether inputs grow from graph to graph, as a cache does
+  std::string family;               // names the structure in reports
 };
+
+/// The bounds of the sizes of marked data: a shape with 0 for each dimension without a bound. Null
+/// if nothing is marked.
+ir::ShapeRef MarkedBounds(const DeviceData& data);
 
 class BoundedGraph;
 /// What an operation does with padding.
@@ -64,10 +70,15 @@ class BoundedGraph {
   const std::vector<Padded>& padded() const { return padded_; }
   /// The numbers of fills whose size varies, with the leaves that they came from.
   const std::vector<std::pair<const ir::Node*, const ir::Node*>>& fills() const { return fills_; }
-  /// "13 of 16, 20 of 24; 31 % of the inputs is padding", for reports.
+  const std::string& family() const { return varying_.family; }
+  /// "dimension 0 of input 2 is 13, its bound 16; …", for reports.
   std::string Description() const;
-  /// The node that was refused, for reports.
-  std::string Where() const;
+  /// "2.0<=16, 2.1<=24" for dimensions of inputs, for the name of a counter.
+  std::string Bounds() const;
+  /// How much of the inputs is padding, in percent.
+  double Padding() const;
+  /// The node that was refused, for reports; null if none was.
+  const ir::Node* refused() const { return node_; }
 
  private:
   friend struct BoundedRules;
@@ -91,8 +102,13 @@ class BoundedGraph {
   int64_t Dim(int64_t dim, size_t rank) const;
 
   void RewriteOnce(FindBoundedRule rule_of);
+  void FindMarks();
   void VisitLeaf();
   void Keep();
+  /// Calls `visit` with the input's index and the dimension of each size that varies; of inputs
+  /// with the same sizes only for the first one.
+  template <typename Visit>
+  void VisitSizes(const Visit& visit) const;
   bool ResultVaries(size_t result, size_t dim) const;
   /// A dimension that the node itself makes: like an input's if it varies like that, or fixed.
   BoundedDim Made(size_t result, size_t dim) const;
@@ -124,6 +140,7 @@ class BoundedGraph {
   const DeviceSet* devices_;
   std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
   std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;    // by (first size, size)
+  std::map<std::pair<int64_t, int64_t>, int64_t> marked_;     // bounds, by (first size, size)
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
   std::map<std::pair<const ir::Node*, size_t>, c10::Scalar> zeroed_;  // sources that are asked for

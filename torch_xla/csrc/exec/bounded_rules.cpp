@@ -1,9 +1,13 @@
 #include "exec/bounded_rules.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <optional>
+#include <regex>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -60,7 +64,8 @@ struct BoundedRules {
     BoundedLayout layout;
     for (size_t i = 0; i < g.node_->operands().size(); ++i)
       layout = Broadcast(layout, g.In(i).layout);
-    g.Emit(g.Values(), g.node_->attributes(), {layout});
+    g.Emit(g.Values(), g.node_->attributes(),
+           std::vector<BoundedLayout>(g.node_->num_outputs(), layout));
   }
 
   static void Cast(G& g) { g.EmitShaped(g.Values(), {}, g.In(0).layout); }
@@ -311,15 +316,135 @@ struct BoundedRules {
     g.Set(0, lazy::Cast(mean, dtype), layout);
   }
 
-  static void CumulativeSum(G& g) {
+  /// Norms of an exponent that is not negative.
+  static void Norm(G& g) {
+    ir::AttributeReader reader(g.node_->attributes());
+    const c10::Scalar exponent = reader.Scalar();
+    if (exponent.isComplex() || !(exponent.toDouble() >= 0))
+      Refuse("a norm with a negative exponent has no rule");
+    Reduce<Neutral::kZero>(g);
+  }
+
+  /// Variances and standard deviations, with the count as a number of the program.
+  template <bool root>
+  static void Variance(G& g) {
+    const Result& in = g.In(0);
+    const Dims dims = ReducedDims(g, in.layout.size());
+    const BoundedLayout layout = Reduced(g, in.layout, dims);
+    if (!AnyVaries(in.layout, dims)) {
+      g.Emit(g.Values(), g.node_->attributes(),
+             std::vector<BoundedLayout>(g.node_->num_outputs(), layout));
+      return;
+    }
+    if (in.value.shape()->dtype != c10::ScalarType::Float)
+      Refuse("a variance in another dtype has no rule");
+    std::vector<int64_t> summed;
+    int64_t count = 1;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (!dims[d]) continue;
+      summed.push_back(static_cast<int64_t>(d));
+      count *= SizeOf(in.layout[d]);
+    }
+    double correction = 1;
+    if (const G::Argument& given = g.Named("correction"); given.given) {
+      if (given.operands != 0) Refuse("its correction is an operand");
+      const ir::Words& words = g.node_->attributes();
+      ir::Words scalar(words.begin() + static_cast<std::ptrdiff_t>(given.word),
+                       words.begin() + static_cast<std::ptrdiff_t>(given.word + given.words));
+      correction = ir::AttributeReader(scalar).Scalar().toDouble();
+    }
+    const auto sum = [&](const ir::Value& x, bool keep) {
+      ir::Words words;
+      ir::AttributeWriter writer(words);
+      writer.Int(1);
+      writer.IntList(summed);
+      writer.Int(keep);
+      writer.Int(0);  // no dtype
+      return g.Make(ir::ops::sum_dim_IntList, {x}, std::move(words));
+    };
+    const auto number = [](double value) {
+      return MakeScalarParameter(value, c10::ScalarType::Double, true);
+    };
+    const auto mean_of = [&](bool keep) {
+      return g.Make(ir::ops::div_Tensor,
+                    {sum(g.Masked(in, 0.0, dims), keep), number(static_cast<double>(count))});
+    };
+    const ir::Value centered =
+        g.Masked({g.Make(ir::ops::sub_Tensor, {in.value, mean_of(true), MakeScalar(int64_t{1})}),
+                  in.layout, true},
+                 0.0, dims);
+    const double degrees = std::max(0.0, static_cast<double>(count) - correction);
+    ir::Value result =
+        g.Make(ir::ops::div_Tensor,
+               {sum(g.Make(ir::ops::mul_Tensor, {centered, centered}), g.Int("keepdim") != 0),
+                number(degrees)});
+    if (root) result = g.Make(ir::ops::sqrt, {result});
+    g.Set(0, result, layout);
+    if (g.node_->num_outputs() > 1) g.Set(1, mean_of(g.Int("keepdim") != 0), layout);
+  }
+
+  /// An element depends only on those before it; padding lies behind them.
+  template <Neutral neutral>
+  static void Cumulative(G& g) {
     const Result& in = g.In(0);
     if (in.layout.empty()) Refuse("it has no dimension");
     const auto dim = g.Dim(g.Int("dim"), in.layout.size());
     if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
     ir::Node::Operands operands = g.Values();
-    operands[0] = g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype),
-                           Only(in.layout.size(), dim));
-    g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
+    operands[0] =
+        g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), Only(in.layout.size(), dim));
+    g.Emit(std::move(operands), g.node_->attributes(),
+           std::vector<BoundedLayout>(g.node_->num_outputs(), in.layout));
+  }
+
+  /// Operations along some dimensions, whose sizes do not vary; the others do not touch each other.
+  static void Along(G& g) {
+    const BoundedLayout in = g.In(0).layout;
+    const bool one = g.Has("dim");
+    const G::Argument& named = g.Named(one ? "dim" : "dims");
+    Dims dims(in.size(), !named.given || named.words == 0 || in.empty());
+    const ir::Words& words = g.node_->attributes();
+    for (size_t i = 0; i < named.words && !in.empty(); ++i)
+      dims.at(static_cast<size_t>(g.Dim(static_cast<int64_t>(words[named.word + i]), in.size()))) =
+          true;
+    if (AnyVaries(in, dims)) Refuse("it has no rule along a varying size");
+    for (size_t i = 1; i < g.node_->operands().size(); ++i) {
+      if (g.In(i).layout.size() == in.size()) {
+        for (size_t d = 0; d < in.size(); ++d) {
+          if (!dims[d] && !Same(g.In(i).layout[d], in[d]))
+            Refuse("its operands have different sizes that vary");
+        }
+      } else {
+        RequireFixed(g.In(i).layout, "its operands have different sizes that vary");
+      }
+    }
+    std::vector<BoundedLayout> layouts;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      const ir::ShapeRef shape = g.node_->shape(i);
+      BoundedLayout& layout = layouts.emplace_back();
+      if (!shape) continue;
+      const bool keeps = shape->rank() == in.size();
+      for (size_t d = 0; d < in.size(); ++d) {
+        if (!dims[d]) {
+          layout.push_back(in[d]);
+        } else if (keeps) {
+          layout.push_back(FixedDim(shape->dims[d]));
+        }
+      }
+    }
+    g.Emit(g.Values(), g.node_->attributes(), layouts);
+  }
+
+  static void Pad(G& g) {
+    BoundedLayout layout = g.In(0).layout;
+    const auto pad = g.Ints("pad");
+    for (size_t i = 0; i < pad.size(); i += 2) {
+      if (pad[i] == 0 && pad[i + 1] == 0) continue;
+      BoundedDim& dim = layout.at(layout.size() - 1 - i / 2);
+      RequireFixed(dim, "it pads a varying size");
+      dim = FixedDim(SizeOf(dim) + pad[i] + pad[i + 1]);
+    }
+    g.Emit(g.Values(), g.node_->attributes(), {layout});
   }
 
   static void Softmax(G& g) {
@@ -363,6 +488,24 @@ struct BoundedRules {
     operands[first] = g.Masked(a, 0.0, Only(rank, static_cast<int64_t>(rank) - 1));
     operands[first + 1] = g.Masked(b, 0.0, Only(rank, static_cast<int64_t>(rank) - 2));
     if (adds) Broadcast(g.In(0).layout, layout);  // refuses what does not fit
+    g.Emit(std::move(operands), g.node_->attributes(), {layout});
+  }
+
+  /// Products with a vector.
+  static void VectorProduct(G& g) {
+    const bool adds = g.Has("beta");
+    const size_t first = adds ? 1 : 0;
+    const Result &a = g.In(first), &b = g.In(first + 1);
+    if (a.layout.empty() || b.layout.size() != 1) Refuse("it has another rank");
+    if (!c10::isFloatingType(a.value.shape()->dtype))
+      Refuse("products of such numbers have no rule");
+    RequireSame({a.layout.back()}, b.layout);
+    ir::Node::Operands operands = g.Values();
+    operands[first] =
+        g.Masked(a, 0.0, Only(a.layout.size(), static_cast<int64_t>(a.layout.size()) - 1));
+    operands[first + 1] = g.Masked(b, 0.0);
+    BoundedLayout layout(a.layout.begin(), a.layout.end() - 1);
+    if (adds) Broadcast(g.In(0).layout, layout);
     g.Emit(std::move(operands), g.node_->attributes(), {layout});
   }
 
@@ -446,6 +589,37 @@ struct BoundedRules {
       operands[operand] = g.Masked(g.In(operand), 0.0);
     }
     g.Emit(std::move(operands), g.node_->attributes(), {in.layout, weight, weight});
+  }
+
+  /// Samples do not touch each other, but for the gradients of weights.
+  static void GroupNorm(G& g) {
+    const bool backward = g.Has("grad_out");
+    const Result& in = *g.Tensor("input");
+    if (in.layout.size() < 2) Refuse("it has no channels");
+    const BoundedDim samples = in.layout[0];
+    for (size_t d = 1; d < in.layout.size(); ++d)
+      RequireFixed(in.layout[d], "it normalizes a varying size");
+    ir::Node::Operands operands = g.Values();
+    for (const char* name : {"grad_out", "input", "mean", "rstd"}) {
+      if (!backward) break;
+      const size_t operand = g.Named(name).operand;
+      if (!Same(g.In(operand).layout.at(0), samples))
+        Refuse("its operands have different sizes that vary");
+      operands[operand] = g.Masked(g.In(operand), 0.0);
+    }
+    ir::Words words = g.node_->attributes();
+    words[g.Named("N").word] = static_cast<uint64_t>(BoundOf(samples));
+    std::vector<BoundedLayout> layouts;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      if (!g.node_->shape(i)) {
+        layouts.emplace_back();
+      } else if (i == 0 || !backward) {
+        layouts.push_back(WithBatch(g, i, samples));
+      } else {
+        layouts.push_back(FixedLayout(g.node_->shape(i)->dims));
+      }
+    }
+    g.Emit(std::move(operands), std::move(words), layouts);
   }
 
   /// Elementwise operations and sums over all dimensions but the channels, for batch normalization.
@@ -590,6 +764,38 @@ struct BoundedRules {
     RequireSame({grad.begin(), grad.end() - 1}, g.In(1).layout);
     g.Emit({g.Masked(g.In(0), 0.0), g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(),
            {{FixedDim(g.Int("num_weights")), grad.back()}});
+  }
+
+  static void IndexSelect(G& g) {
+    const Result &self = g.In(0), &index = g.In(1);
+    if (self.layout.empty() || index.layout.size() != 1) Refuse("it has another rank");
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
+    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
+    BoundedLayout layout = self.layout;
+    layout[dim] = index.layout[0];
+    g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {layout});
+  }
+
+  /// Padding adds 0.
+  static void IndexAdd(G& g) {
+    const Result &self = g.In(0), &index = *g.Tensor("index"), &source = *g.Tensor("source");
+    if (self.layout.empty() || index.layout.size() != 1) Refuse("it has another rank");
+    if (!c10::isFloatingType(self.value.shape()->dtype)) Refuse("its dtype has no rule");
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
+    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
+    BoundedLayout layout = self.layout;
+    layout[dim] = index.layout[0];
+    RequireSame(source.layout, layout);
+    ir::Node::Operands operands = g.Values();
+    operands[g.Named("index").operand] = g.Masked(index, int64_t{0});
+    operands[g.Named("source").operand] = g.Masked(source, 0.0);
+    g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
+  }
+
+  static void Bucketize(G& g) {
+    const Result& boundaries = *g.Tensor("boundaries");
+    RequireFixed(boundaries.layout, "the number of boundaries varies");
+    g.Emit(g.Values(), g.node_->attributes(), {g.Tensor("self")->layout});
   }
 
   static void Gather(G& g) {
@@ -857,22 +1063,24 @@ struct BoundedRules {
     ir::Node::Operands operands = g.Values();
     const G::Argument &self = g.Named("self"), &target = g.Named("target");
     const BoundedLayout& in = g.In(self.operand).layout;
-    if (in.size() != 2) Refuse("a loss of one row has no rule");
+    if (in.size() < 2) Refuse("a loss of one row has no rule");
     RequireFixed(in[1], "the number of classes varies");
-    RequireSame(g.In(target.operand).layout, {in[0]});
+    BoundedLayout rows = in;
+    rows.erase(rows.begin() + 1);
+    RequireSame(g.In(target.operand).layout, rows);
     if (const Result* weight = g.Tensor("weight")) RequireFixed(weight->layout, "weights vary");
     // Padding is a label that is ignored.
     operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
     operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
     if (backward) {
       if (g.Int("reduction") == 0) {
-        RequireSame(g.In(0).layout, {in[0]});
+        RequireSame(g.In(0).layout, rows);
         operands[0] = g.Masked(g.In(0), 0.0);
       }
       g.Emit(std::move(operands), g.node_->attributes(), {in});
       return;
     }
-    const BoundedLayout each = g.Int("reduction") == 0 ? BoundedLayout{in[0]} : BoundedLayout{};
+    const BoundedLayout each = g.Int("reduction") == 0 ? rows : BoundedLayout{};
     g.Emit(std::move(operands), g.node_->attributes(), {each, {}});
   }
 
@@ -1006,6 +1214,71 @@ struct BoundedRules {
       g.Set(i, {node, static_cast<uint32_t>(i)}, layouts[i]);
   }
 
+  // ---- StableHLO -----------------------------------------------------------------------------
+
+  /// Whether a line of a function goes element by element, or takes the first element, so that it
+  /// may have other sizes.
+  static bool IsOfAnySize(std::string_view line) {
+    static const auto& allowed = *new std::regex(
+        "\\s*(module |func\\.func public |return |\\}|$|%[\\d:]+ = \"stablehlo\\."
+        "(optimization_barrier\"|compare\"|or\"|select\"|"
+        "constant\"\\(\\) \\{value = dense<[-+.\\w]+>|"
+        "broadcast_in_dim\"\\(%\\d+\\) \\{broadcast_dimensions = array<i64>\\}|"
+        "slice\"\\(%\\w+\\) \\{start_indices = array<i64: 0(, 0)*>, limit_indices = array<i64: 1(, "
+        "1)*>|"
+        "reshape\"\\(%\\d+\\) : \\(tensor<(1x)+[a-z]\\w*>\\)))");
+    line = line.substr(0, 240);  // the pattern is matched recursively
+    return std::regex_search(line.begin(), line.end(), allowed,
+                             std::regex_constants::match_continuous);
+  }
+
+  /// Barriers, whose text has the sizes of their operands.
+  static void Text(G& g) {
+    const size_t begin = g.Named("text").word;
+    const ir::Words& words = g.node_->attributes();
+    const std::string_view text(reinterpret_cast<const char*>(words.data() + begin),
+                                words[begin - 1]);
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      if (!IsOfAnySize(rest.substr(0, end))) Refuse("its text is for one size");
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    const auto join = [](c10::IntArrayRef sizes) {
+      std::string joined;
+      for (int64_t size : sizes) joined += std::to_string(size) + "x";
+      return joined;
+    };
+    std::unordered_map<std::string, const BoundedLayout*> layouts;
+    for (size_t i = 0; i < g.node_->operands().size(); ++i) {
+      const BoundedLayout& layout = g.In(i).layout;
+      const auto [it, is_new] =
+          layouts.emplace(join(g.node_->operands()[i].shape()->dims), &layout);
+      if (!is_new) RequireSame(*it->second, layout);
+    }
+    std::string bounded;
+    constexpr std::string_view kTensor = "tensor<";
+    for (size_t at = 0; at < text.size();) {
+      const size_t found = std::min(text.find(kTensor, at), text.size());
+      const size_t dims = std::min(found + kTensor.size(), text.size());
+      bounded += text.substr(at, dims - at);
+      at = std::min(text.find_first_not_of("0123456789x", dims), text.size());
+      const std::string exact(text.substr(dims, at - dims));
+      const auto layout = layouts.find(exact);
+      bounded += layout == layouts.end() ? exact : join(BoundsOf(*layout->second));
+    }
+    ir::Words changed;
+    ir::AttributeWriter writer(changed);
+    writer.String(bounded);
+    writer.Int(static_cast<int64_t>(g.node_->operands().size()));
+    std::vector<BoundedLayout> results;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      const auto layout = layouts.find(join(g.node_->shape(i)->dims));
+      results.push_back(layout == layouts.end() ? FixedLayout(g.node_->shape(i)->dims)
+                                                : *layout->second);
+    }
+    g.Emit(g.Values(), std::move(changed), results);
+  }
+
   // ---- Images --------------------------------------------------------------------------------
 
   static void RequireBatch(const BoundedLayout& layout, size_t from = 1) {
@@ -1088,7 +1361,26 @@ const Rules& AllRules() {
       {"aten::argmin", &R::Reduce<N::kMost, true>},
       {"aten::logsumexp", &R::Reduce<N::kLeast>},
       {"aten::mean", &R::Mean},
-      {"aten::cumsum", &R::CumulativeSum},
+      {"aten::linalg_vector_norm", &R::Norm},
+      {"aten::var", &R::Variance<false>},
+      {"aten::var_mean", &R::Variance<false>},
+      {"aten::std", &R::Variance<true>},
+      {"aten::std_mean", &R::Variance<true>},
+      {"aten::cumsum", &R::Cumulative<N::kZero>},
+      {"aten::cumprod", &R::Cumulative<N::kOne>},
+      {"aten::cummax", &R::Cumulative<N::kLeast>},
+      {"aten::cummin", &R::Cumulative<N::kMost>},
+      {"aten::logcumsumexp", &R::Cumulative<N::kLeast>},
+      {"aten::sort", &R::Along},
+      {"aten::topk", &R::Along},
+      {"aten::kthvalue", &R::Along},
+      {"aten::median", &R::Along},
+      {"aten::nanmedian", &R::Along},
+      {"aten::mode", &R::Along},
+      {"aten::roll", &R::Along},
+      {"aten::glu", &R::Along},
+      {"aten::glu_backward", &R::Along},
+      {"aten::constant_pad_nd", &R::Pad},
       {"aten::_softmax", &R::Softmax},
       {"aten::_safe_softmax", &R::Softmax},
       {"aten::_log_softmax", &R::Softmax},
@@ -1098,14 +1390,23 @@ const Rules& AllRules() {
       {"aten::bmm", &R::Product},
       {"aten::addmm", &R::Product},
       {"aten::baddbmm", &R::Product},
+      {"aten::mv", &R::VectorProduct},
+      {"aten::addmv", &R::VectorProduct},
+      {"aten::dot", &R::VectorProduct},
+      {"aten::vdot", &R::VectorProduct},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", &R::Attention},
       {"aten::native_layer_norm", &R::LayerNorm},
       {"aten::native_layer_norm_backward", &R::LayerNormBackward},
+      {"aten::native_group_norm", &R::GroupNorm},
+      {"aten::native_group_norm_backward", &R::GroupNorm},
       {"xla::batch_norm", &R::BatchNorm},
       {"aten::native_batch_norm", &R::BatchNorm},
       {"aten::native_batch_norm_backward", &R::BatchNormBackward},
       {"aten::embedding", &R::Embedding},
       {"aten::embedding_dense_backward", &R::EmbeddingBackward},
+      {"aten::index_select", &R::IndexSelect},
+      {"aten::index_add", &R::IndexAdd},
+      {"aten::bucketize", &R::Bucketize},
       {"aten::gather", &R::Gather},
       {"aten::index", &R::Index},
       {"aten::index_put", &R::IndexPut},
@@ -1119,12 +1420,17 @@ const Rules& AllRules() {
       {"aten::triu", &R::Triangle},
       {"aten::nll_loss_forward", &R::NllLoss},
       {"aten::nll_loss_backward", &R::NllLoss},
+      {"aten::nll_loss2d_forward", &R::NllLoss},
+      {"aten::nll_loss2d_backward", &R::NllLoss},
+      {"aten::binary_cross_entropy", &R::PairLoss},
+      {"aten::binary_cross_entropy_backward", &R::PairLoss},
       {"aten::mse_loss", &R::PairLoss},
       {"aten::mse_loss_backward", &R::PairLoss},
       {"aten::smooth_l1_loss", &R::PairLoss},
       {"aten::smooth_l1_loss_backward", &R::PairLoss},
       {"aten::huber_loss", &R::PairLoss},
       {"aten::huber_loss_backward", &R::PairLoss},
+      {"torch_xla::stablehlo", &R::Text},
       {"xla::recurrent", &R::RecurrentLayer},
       {"xla::recurrent_backward", &R::RecurrentLayer},
       {"aten::convolution", &R::Convolution},
@@ -1135,6 +1441,26 @@ const Rules& AllRules() {
       {"aten::avg_pool2d_backward", &R::EachImage<2>},
       {"aten::_adaptive_avg_pool2d", &R::EachImage<2>},
       {"aten::_adaptive_avg_pool2d_backward", &R::EachImage<2>},
+      {"aten::adaptive_max_pool2d", &R::EachImage<2>},
+      {"aten::adaptive_max_pool2d_backward", &R::EachImage<2>},
+      {"aten::grid_sampler_2d", &R::EachImage<2>},
+      {"aten::upsample_nearest1d", &R::EachImage<1>},
+      {"aten::upsample_nearest2d", &R::EachImage<2>},
+      {"aten::_upsample_nearest_exact1d", &R::EachImage<1>},
+      {"aten::_upsample_nearest_exact2d", &R::EachImage<2>},
+      {"aten::upsample_linear1d", &R::EachImage<1>},
+      {"aten::upsample_bilinear2d", &R::EachImage<2>},
+      {"aten::upsample_bicubic2d", &R::EachImage<2>},
+      {"aten::reflection_pad1d", &R::EachImage<1>},
+      {"aten::reflection_pad2d", &R::EachImage<2>},
+      {"aten::replication_pad1d", &R::EachImage<1>},
+      {"aten::replication_pad2d", &R::EachImage<2>},
+      {"aten::avg_pool3d", &R::EachImage<3>},
+      {"aten::avg_pool3d_backward", &R::EachImage<3>},
+      {"aten::max_pool3d_with_indices", &R::EachImage<3>},
+      {"aten::max_pool3d_with_indices_backward", &R::EachImage<3>},
+      {"aten::_adaptive_avg_pool3d", &R::EachImage<3>},
+      {"aten::_adaptive_avg_pool3d_backward", &R::EachImage<3>},
   };
   return rules;
 }
@@ -1156,103 +1482,31 @@ const Rules& MakingRules() {
   return rules;
 }
 
-bool IsPointwise(std::string_view name) {
-  static const auto& names = *new std::unordered_set<std::string_view>{
-      "aten::abs",
-      "aten::add",
-      "aten::addcdiv",
-      "aten::addcmul",
-      "aten::atan",
-      "aten::atan2",
-      "aten::bitwise_and",
-      "aten::bitwise_not",
-      "aten::bitwise_or",
-      "aten::bitwise_xor",
-      "aten::ceil",
-      "aten::clamp",
-      "aten::clamp_max",
-      "aten::clamp_min",
-      "aten::cos",
-      "aten::cosh",
-      "aten::div",
-      "aten::elu",
+/// Whether PyTorch says that an operation goes element by element.
+bool IsPointwise(const ir::OpSpec& op) {
+  // A comparison of whole tensors; and loops that run as often as an element says.
+  const std::string_view name = op.name;
+  if (name == "aten::equal" || name.find("_polynomial_") != name.npos) return false;
+  static const auto& others = *new std::unordered_set<std::string_view>{
       "aten::elu_backward",
-      "aten::eq",
-      "aten::erf",
-      "aten::erfc",
-      "aten::exp",
-      "aten::exp2",
-      "aten::expm1",
-      "aten::floor",
       "aten::floor_divide",
-      "aten::fmax",
-      "aten::fmin",
-      "aten::fmod",
-      "aten::ge",
-      "aten::gelu",
-      "aten::gelu_backward",
-      "aten::gt",
-      "aten::hardsigmoid",
+      "aten::hardshrink_backward",
       "aten::hardsigmoid_backward",
       "aten::hardswish",
       "aten::hardswish_backward",
-      "aten::hardtanh",
       "aten::hardtanh_backward",
-      "aten::hypot",
-      "aten::isinf",
-      "aten::isnan",
-      "aten::le",
-      "aten::leaky_relu",
       "aten::leaky_relu_backward",
-      "aten::lerp",
-      "aten::log",
-      "aten::log10",
-      "aten::log1p",
-      "aten::log2",
-      "aten::logaddexp",
-      "aten::logical_and",
-      "aten::logical_not",
-      "aten::logical_or",
-      "aten::logical_xor",
-      "aten::lt",
-      "aten::masked_fill",
-      "aten::maximum",
-      "aten::minimum",
-      "aten::mish",
       "aten::mish_backward",
-      "aten::mul",
-      "aten::nan_to_num",
-      "aten::ne",
-      "aten::neg",
-      "aten::pow",
-      "aten::reciprocal",
-      "aten::relu",
-      "aten::remainder",
-      "aten::round",
-      "aten::rsqrt",
-      "aten::rsub",
-      "aten::sgn",
-      "aten::sigmoid",
-      "aten::sigmoid_backward",
-      "aten::sign",
-      "aten::silu",
-      "aten::silu_backward",
-      "aten::sin",
-      "aten::sinh",
-      "aten::softplus",
       "aten::softplus_backward",
-      "aten::sqrt",
-      "aten::sub",
-      "aten::tan",
-      "aten::tanh",
-      "aten::tanh_backward",
-      "aten::threshold",
-      "aten::threshold_backward",
-      "aten::trunc",
-      "aten::where",
-      "aten::xlogy",
+      "aten::softshrink_backward",
+      "aten::_prelu_kernel",
+      "aten::_prelu_kernel_backward",
+      "aten::complex",
+      "aten::polar",
   };
-  return names.contains(name);
+  if (others.contains(name)) return true;
+  const auto found = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
+  return found && found->hasTag(at::Tag::pointwise);
 }
 
 }  // namespace
@@ -1260,7 +1514,7 @@ bool IsPointwise(std::string_view name) {
 BoundedRule RuleOf(const ir::OpSpec& op, bool makes) {
   const Rules& rules = makes ? MakingRules() : AllRules();
   if (const auto found = rules.find(op.name); found != rules.end()) return found->second;
-  return !makes && IsPointwise(op.name) ? &BoundedRules::Pointwise : nullptr;
+  return !makes && IsPointwise(op) ? &BoundedRules::Pointwise : nullptr;
 }
 
 }  // namespace torch_xla::lazy

@@ -2,6 +2,7 @@
 // take its place.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -31,6 +32,8 @@ struct Target {
   const distributed::Sharding* sharding;
 };
 
+class Binding;
+
 /// All that was taken from the graph under the lock. Running it needs nothing else.
 struct Cut {
   int device;
@@ -42,7 +45,8 @@ struct Cut {
   std::vector<ir::Value> leaves;  // per root: the leaf that replaces it in the targets
   Execution execution;
   Worker::Place place;
-  bool is_bulk = false;  // see SplitCut
+  bool is_bulk = false;                    // see SplitCut
+  std::shared_ptr<const Binding> binding;  // null: the program has the cut's own sizes
 };
 
 /// Replaces the pending values of `storages` by promises, which the caller must have an execution

@@ -2,6 +2,7 @@
 // what it computed. Replay (replay/plan.h) is made of it.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "exec/graph.h"
@@ -22,10 +23,13 @@ struct RecordedNumber {
   }
 };
 
+class Binding;
+
 struct RecordedCut {
   int device;
   ir::Hash128 hash;
   ProgramPtr program;
+  std::shared_ptr<const Binding> binding;  // of the other fields to the program, see Cut
   std::vector<DeviceDataPtr> inputs, outputs;
   /// Of inputs that came to the device since CutLog::first_data; not of large ones.
   std::vector<at::Tensor> contents;

@@ -73,11 +73,12 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
   for (int alias : aliases) hasher.Add(static_cast<uint64_t>(alias));
   const ir::Hash128 key = hasher.Finish();
   if (found) *found = key;
+  SizesNote sizes;
   ProgramPtr program = Cache().Find(key);
   if (!program) {
     if (const std::optional<Bound> bound = FindBound(key, cut)) {
       if ((program = Cache().Find(bound->program))) {
-        Apply(*bound, cut);
+        Use(*bound, cut);
         cached.Add();
         return program;
       }
@@ -93,8 +94,9 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       cut.graph = std::move(bulk->cut.graph);
       return program;
     }
-    if (std::optional<BoundedCut> bounded = BoundCut(cut, aliases)) {
+    if (std::optional<BoundedCut> bounded = BoundCut(cut, aliases, sizes)) {
       try {
+        const SizesScope scope(sizes);
         ir::Hash128 bucket;
         program = FindOrMakeProgram(bounded->cut, std::move(bounded->aliases), donate, &bucket);
         // A program that cannot be compiled must not take the place of one that can.
@@ -103,10 +105,10 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
         Bind(key, bucket, cut, *bounded);
         return program;
       } catch (const SizesRefused& refusal) {
-        RefuseBounds(cut, refusal.reason);
+        sizes = RefuseBounds(cut, {refusal.reason});
         program = nullptr;
       } catch (const std::exception& error) {
-        RefuseBounds(cut, error.what());
+        sizes = RefuseBounds(cut, {error.what()});
         program = nullptr;
       }
     }
@@ -124,7 +126,10 @@ ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
       program->shardings = std::move(shardings);
       program->origin = cut.execution.origin;
       program->nodes = graph.order.size();
-      program->explanation = Events().Compiling(graph, *program, key, cut.execution.origin);
+      {
+        const SizesScope scope(sizes);
+        program->explanation = Events().Compiling(graph, *program, key, cut.execution.origin);
+      }
       uncached.Add();
       handles.Add();
       const bool alone = cut.devices->size() == 1 && !program->across_processes;
@@ -174,6 +179,7 @@ void Record(const Cut& cut, CutLog& recorder) {
   recorded.device = cut.device;
   recorded.hash = cut.graph.hash;
   recorded.program = cut.execution.program;
+  recorded.binding = cut.binding;
   recorded.inputs = cut.graph.data;
   recorded.outputs = cut.execution.outputs;
   recorded.floats = cut.graph.floats;
@@ -201,6 +207,10 @@ void Run(Cut cut, bool donate) {
     Events().Queued(cut.graph, execution.origin);
     if (CutLog* recorder = CurrentCutLog()) [[unlikely]]
       Record(cut, *recorder);
+    execution.inputs = std::move(cut.graph.data);
+    execution.floats = std::move(cut.graph.floats);
+    execution.integers = std::move(cut.graph.integers);
+    if (cut.binding) cut.binding->Apply(execution, cut.device, cut.devices);
   } catch (...) {
     for (const Target& t : cut.targets) {
       t.storage->Replace(cut.leaves[t.root], cut.graph.roots[t.root]);
@@ -219,9 +229,6 @@ void Run(Cut cut, bool donate) {
   if (execution.program->runs) execution.program->runs->Add();
   for (const Edge& edge : cut.dying) edge.node->DropOperand(edge.operand);
   cut.leaves.clear();
-  execution.inputs = std::move(cut.graph.data);
-  execution.floats = std::move(cut.graph.floats);
-  execution.integers = std::move(cut.graph.integers);
   execution.graph = std::move(cut.graph.roots);
   GetWorker(cut.device).Fill(std::move(cut.place), std::move(execution));
 }

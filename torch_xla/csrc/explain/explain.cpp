@@ -8,6 +8,7 @@
 #include "debug/environment.h"
 #include "debug/metrics.h"
 #include "debug/report.h"
+#include "exec/bounded_cut.h"
 #include "exec/disk_cache.h"
 #include "explain/slow_habits.h"
 #include "tensor/device.h"
@@ -217,6 +218,11 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
     past.assign(history.past.begin(), history.past.end());
   }
   FindReasons(now, past, explanation);
+  if (const SizesNote* sizes = CurrentSizes()) {
+    const ir::SourceLocation* location = sizes->location;
+    explanation.reasons.push_back(
+        {"sizes", sizes->text, location ? location->ToString() : "", /*remedy=*/""});
+  }
   std::string warning;
   bool refused = false;
   {

@@ -3,6 +3,7 @@
 #include "aten/generator.h"
 #include "aten/index_check.h"
 #include "aten/torch_storage.h"
+#include "exec/bounded_cut.h"
 #include "exec/executor.h"
 #include "ir/dump.h"
 #include "python/bindings.h"
@@ -57,9 +58,26 @@ class Look {
   bool is_conj_, is_neg_, is_whole_;
 };
 
+/// See torch_xla.mark_dynamic.
+void MarkDynamic(const at::Tensor& tensor, int64_t dim, int64_t bound) {
+  const aten::XLATensorImpl& impl = *aten::GetImpl(tensor, "mark_dynamic");
+  const int64_t wrapped = c10::maybe_wrap_dim(dim, tensor.dim());
+  if (bound < tensor.size(wrapped))
+    throw py::value_error("mark_dynamic(): expected a `max` of at least the size " +
+                          std::to_string(tensor.size(wrapped)) + ", got " + std::to_string(bound));
+  const ir::Value value = impl.root()->value();
+  lazy::DeviceData* data = lazy::LeafData(value);
+  if (!impl.is_whole() || !data)
+    throw py::value_error(
+        "mark_dynamic(): expected a tensor that was copied to the device, got a view or a result "
+        "that is not computed yet");
+  lazy::MarkSize(lazy::DeviceDataPtr::reclaim_copy(data), static_cast<size_t>(wrapped), bound);
+}
+
 }  // namespace
 
 void BindExecution(py::module_& m) {
+  m.def("_mark_dynamic", &MarkDynamic, py::arg("tensor"), py::arg("dim"), py::arg("max"), NoGil());
   m.def(
       "_xla_sync",
       [](const std::vector<std::string>& devices, bool wait) {

@@ -10,6 +10,7 @@
 
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
+#include "exec/bounded_binding.h"
 #include "exec/transfer.h"
 #include "exec/worker.h"
 #include "tensor/device.h"
@@ -222,6 +223,7 @@ bool Plan::Run(const TensorTable& table, std::vector<double> floats,
   }
   execution.origin = {"torch_xla.compile(replay=True)", nullptr, nullptr};
   if (program_->runs) program_->runs->Add();
+  if (binding_) binding_->Apply(execution, device_, devices);
   lazy::GetWorker(device_).Push(std::move(execution));
   return true;
 }

@@ -122,8 +122,9 @@ class Plan {
     bool operator==(const Bounds&) const = default;
   };
   std::vector<Bounds> bounds_;
-  std::vector<uint32_t> needed_;  // storages whose values are read
-  lazy::ProgramPtr program_;      // null: nothing is computed
+  std::vector<uint32_t> needed_;                  // storages whose values are read
+  lazy::ProgramPtr program_;                      // null: nothing is computed
+  std::shared_ptr<const lazy::Binding> binding_;  // of the call's arrays to the program's
   ir::Hash128 hash_;
   std::vector<lazy::RecordedNumber> numbers_;
   std::vector<double> floats_;

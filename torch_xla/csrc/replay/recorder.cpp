@@ -10,6 +10,7 @@
 #include "aten/autograd_node.h"
 #include "aten/bridge.h"
 #include "distributed/collective_node.h"
+#include "exec/bounded_binding.h"
 #include "tensor/device.h"
 #include "tensor/rng.h"
 
@@ -243,6 +244,7 @@ std::string Recorder::AddCut(const lazy::RecordedCut& cut) {
     if (id < first_data_) return "it reads a tensor that nothing of what is looked at leads to";
   }
   plan_->program_ = cut.program;
+  plan_->binding_ = cut.binding;
   plan_->hash_ = cut.hash;
   for (const DeviceDataPtr& output : cut.outputs) {
     plan_->outputs_.push_back({output->shape(), output->location()});
@@ -278,7 +280,8 @@ std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
   const std::vector<int>& aliases = cut.program->aliases;
   for (size_t i = 0; i < cut.inputs.size(); ++i) {
     Input& input = plan_->inputs_.emplace_back();
-    input.donated = i < aliases.size() && aliases[i] >= 0;
+    input.donated =
+        cut.binding ? cut.binding->IsDonated(i, aliases) : i < aliases.size() && aliases[i] >= 0;
     DeviceData& data = *cut.inputs[i];
     input.sharding = data.sharding();
     if (auto it = holders.find(data.id()); it != holders.end()) {
