@@ -198,7 +198,9 @@ def why(note: str) -> str:
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """The counts and the reasons, as Markdown."""
-    lines = ["| | " + " | ".join(KINDS) + " |", "|---|" + "---|" * len(KINDS)]
+    ran = len({name.removesuffix(" gradient") for name in found})
+    lines = [f"{ran} of the {len(OPS)} operators ran:", ""]
+    lines += ["| | " + " | ".join(KINDS) + " |", "|---|" + "---|" * len(KINDS)]
     for title, of_grad in (("forward", False), ("gradient", True)):
         counts = collections.Counter(
             one["kind"] for name, one in found.items() if name.endswith(" gradient") == of_grad
@@ -232,7 +234,7 @@ def main() -> None:
 
     def tell(name: str, one: dict[str, Any]) -> None:
         found[name] = one
-        notes = "; ".join(sorted(map(why, one["notes"])))
+        notes = "; ".join(sorted(set(map(why, one["notes"]))))
         print(f"{one['kind']:12} {name:50} {one['seconds']:6.1f} s  {notes}", flush=True)
         if args.json:
             Path(args.json).write_text(json.dumps(found, indent=1))

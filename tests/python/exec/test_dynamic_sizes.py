@@ -150,8 +150,10 @@ def test_operators_of_the_database(tmp_path):
     assert {kinds[name] for name in right} <= {"generalizes", "in part"}
     assert kinds["searchsorted"] == "refuses"
     assert kinds["sort"] in ("in part", "refuses")
-    (note,) = {note for note in found["sort"]["notes"] if "aten::sort" in note}
-    assert "it has no rule along a varying size" in note
+    assert any(
+        "aten::sort" in note and "it has no rule along a varying size" in note
+        for note in found["sort"]["notes"]
+    )
 
 
 @pytest.mark.conformance
@@ -336,11 +338,11 @@ want = [model.generate(prompt, **options) for prompt in prompts]
 model.to(device); torch_xla.sync()
 before = count('UncachedCompile')
 same = all(torch.equal(model.generate(p.to(device), **options).cpu(), w) for p, w in zip(prompts, want))
-print(same, count('UncachedCompile') - before <= 12, count('PersistentCacheMiss'))
+print(same, count('UncachedCompile') - before <= 7, count('PersistentCacheMiss'))
 """
     env = {"XLA_PERSISTENT_CACHE_PATH": str(tmp_path)}
-    assert run(code.replace("WORDS", "20"), "1", env)[:2] == ["True", "True"]
-    assert run(code.replace("WORDS", "20"), "1", env) == ["True", "True", "0"]
+    assert run(code.replace("WORDS", "60"), "1", env)[:2] == ["True", "True"]
+    assert run(code.replace("WORDS", "60"), "1", env) == ["True", "True", "0"]
 
 
 def test_replay_of_many_sizes():
