@@ -47,6 +47,13 @@ i = lambda hi, *s: torch.randint(0, hi, s)
 torch.manual_seed(0)
 table, w, bias = f(20, D), f(D, 5), f(D)
 kernel = f(4, 3, 3, 3)
+
+def detector(x, y, mask):
+    found, boxes = x[mask], y[mask]
+    count = mask.sum().clamp(min=1)
+    return (F.smooth_l1_loss(found[:, :4], boxes[:, :4], reduction='sum') / count, found.shape[0] * x.mean(),
+            F.binary_cross_entropy_with_logits(found[:, 4:], boxes[:, 4:].sigmoid(), reduction='sum') / count)
+
 # each: a function of the device's tensors, and its inputs for the sizes b and t
 CASES = {
     'pointwise': (lambda x, y: F.gelu(x * y + x.abs().sqrt()), lambda b, t: (f(b, t, D), f(t, D))),
@@ -86,6 +93,7 @@ CASES = {
     'index gradient': (lambda x, j: x[torch.arange(x.shape[0], device=x.device), j], lambda b, t: (f(b, t, D), i(t, b))),
     'losses': (lambda x, y: tuple(loss(x, y, reduction=r) for loss in (F.mse_loss, F.smooth_l1_loss, F.huber_loss)
                                   for r in ('mean', 'sum', 'none')), lambda b, t: (f(b, t), f(b, t))),
+    'chosen by a mask': (detector, lambda b, t: (f(4, 12, 6), f(4, 12, 6), torch.arange(48).view(4, 12) % 10 < t // 2)),
     'cross entropy': (lambda x, y: tuple(F.cross_entropy(x, y, reduction=r, ignore_index=2) for r in ('mean', 'sum', 'none')),
                       lambda b, t: (f(b, 6), i(6, b))),
     'images': (lambda x, k=kernel: (F.conv2d(x, k.to(x.device)), F.max_pool2d(x, 2), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 2)),

@@ -1496,6 +1496,8 @@ bool IsPointwise(const ir::OpSpec& op) {
       "aten::hardswish_backward",
       "aten::hardtanh_backward",
       "aten::leaky_relu_backward",
+      "aten::log_sigmoid_backward",
+      "aten::log_sigmoid_forward",
       "aten::mish_backward",
       "aten::softplus_backward",
       "aten::softshrink_backward",
