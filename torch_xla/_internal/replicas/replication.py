@@ -53,6 +53,7 @@ class Topology(NamedTuple):
     local_world_size: int = 1
 
 
+_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _override: Topology | None = None
 _timeout: float | None = None
 _store: Store | None = None
@@ -66,20 +67,17 @@ def topology() -> Topology:
     """Returns this process's place, from the environment; a process by itself is the only one."""
     if _override is not None:
         return _override
-    environ = os.environ
-    if "LOCAL_RANK" not in environ or "RANK" not in environ or "WORLD_SIZE" not in environ:
+    rank, world_size, local_rank = (os.environ.get(name) for name in _PLACE)
+    if rank is None or world_size is None or local_rank is None:
         return Topology()
     return Topology(
-        int(environ["RANK"]),
-        int(environ["WORLD_SIZE"]),
-        int(environ["LOCAL_RANK"]),
-        int(environ.get("LOCAL_WORLD_SIZE", "1")),
+        int(rank), int(world_size), int(local_rank), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     )
 
 
 def is_launched() -> bool:
     """Returns whether something (torchrun, spawn) has started this process as a replica."""
-    return "LOCAL_RANK" in os.environ and "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    return all(name in os.environ for name in _PLACE)
 
 
 def adopt(store: Store, rank: int, world_size: int) -> None:

@@ -194,7 +194,7 @@ void ResizeStorage(const c10::Storage& storage, int64_t bytes) {
     parts.push_back(MakeTensor(root->value(), root->device()).reshape({-1}).slice(0, 0, kept));
   }
   if (count > kept || parts.empty()) parts.push_back(at::empty({count - kept}, options));
-  root->Assign(GetIrValue(at::cat(parts)));
+  root->Assign(GetIrValue(parts.size() == 1 ? parts[0] : at::cat(parts)));
   storage.unsafeGetStorageImpl()->set_nbytes(bytes);
 }
 
