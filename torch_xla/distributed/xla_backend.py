@@ -79,8 +79,14 @@ def _leaves(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_beside() -> bool:
-    """Whether this thread runs beside the program's, as those do that save checkpoints."""
-    return threading.current_thread() is not threading.main_thread()
+    """Whether this thread runs beside the program's, as those do that save checkpoints.
+
+    Threads that Python has not started (Gloo's, which call what waits for a future, and autograd's)
+    go on with what the program began, which another replica may do in its main thread.
+    """
+    thread = threading.current_thread()
+    is_started_by_python = type(thread) is not threading._DummyThread
+    return is_started_by_python and thread is not threading.main_thread()
 
 
 def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:

@@ -109,21 +109,14 @@ def run_digits_mp(tmp_path: Path, replicas: int, *arguments: str) -> dict[str, A
 @pytest.mark.multiprocess
 @pytest.mark.timeout(600)
 def test_digits_replicas_train_as_one_process(tmp_path):
-    arguments = ("--epochs", "2", "--dropout", "0", "--norm", "none")
+    arguments = ("--epochs", "1", "--dropout", "0", "--norm", "none")
     one = run_digits_mp(tmp_path, 1, *arguments, "--batch-size", "64")
     four = run_digits_mp(tmp_path, 4, *arguments, "--batch-size", "16")
-    assert len(one["losses"]) == len(four["losses"]) == 44
+    assert len(one["losses"]) == len(four["losses"]) == 22
     assert four["losses"][:10] == pytest.approx(one["losses"][:10], rel=1e-3, abs=1e-4)
     assert four["losses"] == pytest.approx(one["losses"], rel=0.05, abs=0.05)
     # The same bits on all replicas.
     assert len(set(four["weights"])) == 1 and len(four["weights"]) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.timeout(600)
-def test_digits_replicas_reach_97_percent(tmp_path):
-    assert run_digits_mp(tmp_path, 4)["accuracy"] >= 0.97
 
 
 @pytest.mark.multiprocess
