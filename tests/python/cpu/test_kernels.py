@@ -435,7 +435,9 @@ def test_weights_are_read_as_they_lie(tmp_path) -> None:
     assert "torch_xla.cpu_transposition" not in text
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2"])
+@pytest.mark.parametrize(
+    "capability", ["avx2", pytest.param("default", marks=pytest.mark.conformance)]
+)
 def test_products_on_another_processor(capability: str) -> None:
     if "ATEN_CPU_CAPABILITY" in os.environ:
         pytest.skip("this run is that")
@@ -512,6 +514,7 @@ def test_bfloat16_products() -> None:
     check_many([(torch.mm, (x, y)), (F.linear, (x, w, bias))], rtol=0.016, atol=0.06)
 
 
+@pytest.mark.conformance
 def test_bfloat16_products_anywhere() -> None:
     if "XLA_KERNELS" in os.environ:
         pytest.skip("this run is that")

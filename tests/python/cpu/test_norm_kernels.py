@@ -10,7 +10,9 @@ from testing.ops import INF, NAN, check_many, rand
 from testing.processes import python_output, run_tests
 
 
-@pytest.mark.parametrize("capability", ["avx2", "default"])
+@pytest.mark.parametrize(
+    "capability", ["avx2", pytest.param("default", marks=pytest.mark.conformance)]
+)
 def test_normalization_with_fewer_instructions(capability) -> None:
     if "ATEN_CPU_CAPABILITY" in os.environ:
         pytest.skip("this run is that")

@@ -261,7 +261,7 @@ def test_few_programs_for_many_sizes():
     assert int(out[7]) <= 1  # its sizes' bucket was compiled above
 
 
-@pytest.mark.parametrize("mode", ["poison", "1"])
+@pytest.mark.parametrize("mode", ["poison", pytest.param("1", marks=pytest.mark.conformance)])
 def test_training_with_random_sizes(mode):
     out = run(
         """
@@ -415,6 +415,7 @@ def test_checkpoint_autocast_and_scan():
     assert out[2] == out[5] == "0"
 
 
+@pytest.mark.conformance
 def test_autocast_rounds_as_with_sizes_of_its_own():
     """Padding makes no difference; the order of sums in bfloat16 may."""
     code = """
