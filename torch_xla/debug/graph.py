@@ -113,9 +113,9 @@ def _layers(nodes: dict[int, _Node]) -> tuple[list[list[int]], dict[int, list[in
             below.setdefault(one, []).append(other)
             above.setdefault(other, []).append(one)
         for user in users[number]:
-            near = way[depth[user] - depth[number] - 1]
-            below.setdefault(near, []).append(user)
-            above[user].append(near)
+            last = way[depth[user] - depth[number] - 1]
+            below.setdefault(last, []).append(user)
+            above[user].append(last)
     place = {number: float(i) for layer in layers for i, number in enumerate(layer)}
     for sweep in range(4):
         neighbours = below if sweep % 2 else above
