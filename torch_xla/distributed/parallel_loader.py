@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import collections
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, cast
@@ -343,11 +344,12 @@ class ParallelLoader:
     def _take(self, device: torch.device) -> Any:
         """As :meth:`next_item`, but a sample may be None, and the end is ``_END``."""
         channel = self._channels[device]
+        start = time.perf_counter_ns()
         try:
-            with torch.profiler.record_function("enumerate(DataLoader)#ParallelLoader"):
-                data = channel.get()
+            data = channel.get()
         except _ClosedError:
             return _END
+        _XLAC._note_input_time(time.perf_counter_ns() - start)
         if _is_last(data):
             channel.close()  # Who asks again is not to wait.
         if isinstance(data, _Failure):

@@ -1,14 +1,8 @@
-// The device guard (current device), the hooks that PyTorch requires of a device, and an observer
-// of its data loaders.
+// The device guard (current device) and the hooks that PyTorch requires of a device.
 #include <ATen/detail/XLAHooksInterface.h>
-#include <ATen/record_function.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <memory>
-#include <string_view>
-
 #include "aten/generator.h"
-#include "debug/timeline.h"
 #include "exec/executor.h"
 #include "tensor/device.h"
 
@@ -115,20 +109,6 @@ struct XLAHooks final : public at::XLAHooksInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(XLA, XLAGuardImpl)
-
-// Measures how long a program waits for its input. A loader records a range of this name around
-// each batch, also without a profiler; operators record none of this scope.
-struct InputWait final : at::ObserverContext {
-  debug::HostTimer timer{debug::HostPart::kInput};
-};
-
-std::unique_ptr<at::ObserverContext> BeginRange(const at::RecordFunction& range) {
-  const bool is_wait = std::string_view(range.name()).starts_with("enumerate(DataLoader)#");
-  return is_wait ? std::make_unique<InputWait>() : nullptr;
-}
-
-const at::CallbackHandle kInputWaits = at::addGlobalCallback(
-    at::RecordFunctionCallback(&BeginRange).scopes({at::RecordScope::USER_SCOPE}));
 
 }  // namespace
 }  // namespace torch_xla::aten

@@ -56,10 +56,13 @@ HostTimer::HostTimer(HostPart part)
 
 HostTimer::~HostTimer() {
   if (outermost_) in_part = false;
-  if (!counts_) return;
-  const Clock::duration time = Clock::now() - start_;
+  if (counts_) NoteHostTime(part_, Clock::now() - start_);
+}
+
+void NoteHostTime(HostPart part, std::chrono::nanoseconds time) {
+  if (!last_step) return;
   if (!in_part) in_parts += time;
-  MetricOf(part_).AddSample(std::chrono::duration<double, std::nano>(time).count());
+  MetricOf(part).AddSample(static_cast<double>(time.count()));
 }
 
 void NoteStep() {

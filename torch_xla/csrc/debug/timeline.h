@@ -29,6 +29,9 @@ class HostTimer {
   std::chrono::steady_clock::time_point start_;
 };
 
+/// The same for a time that was measured elsewhere and ends now.
+void NoteHostTime(HostPart part, std::chrono::nanoseconds time);
+
 /// Notes that this thread cuts a step. Adds the time since its last step to the metric StepTime,
 /// and the share that was spent in no part, but in the program itself, to LazyTracing.
 void NoteStep();

@@ -293,6 +293,11 @@ void BindInsight(py::module_& m) {
     return programs;
   });
   m.def("_kernel_choices", &lowering::KernelChoices);
+  // Notes the time in nanoseconds, ending now, that the calling thread has waited for training
+  // data.
+  m.def("_note_input_time", [](int64_t nanoseconds) {
+    debug::NoteHostTime(debug::HostPart::kInput, std::chrono::nanoseconds(nanoseconds));
+  });
   // Returns (program, device, begin, end) of each run; the times are in nanoseconds since 1970.
   m.def("_executions", [] {
     std::vector<std::tuple<int64_t, int, int64_t, int64_t>> all;
