@@ -44,7 +44,7 @@ BLOCK_SECONDS = 0.15
 TRAIN_BLOCKS = 5
 
 
-def _spawn(function: Callable[..., Any], count: int, *args: Any) -> list[Any]:
+def spawn(function: Callable[..., Any], count: int, *args: Any) -> list[Any]:
     """Returns what ``function(*args)`` returned in each of ``count`` replicas."""
     import torch_xla.distributed.xla_multiprocessing as xmp
 
@@ -172,7 +172,7 @@ def _scaling(name: str, rounds: int) -> dict[str, dict[int, float]]:
     for _ in range(rounds):
         for count in (1, 2):
             for kind in ("xla", "eager"):
-                blocks = _spawn(_train, count, kind, name)
+                blocks = spawn(_train, count, kind, name)
                 speeds[kind][count] += [sum(each) for each in zip(*blocks, strict=True)]
     return {
         kind: {count: statistics.median(values) for count, values in by_count.items()}
@@ -230,7 +230,7 @@ def main() -> None:
     found: dict[str, Any] = {"scaling": {}, "coordination": {}}
     if args.replicas:
         sizes = [1 << k for k in range(10, args.max_bytes.bit_length(), 2)]
-        found["all_reduce"] = _spawn(_bandwidths, args.replicas, sizes)[0]
+        found["all_reduce"] = spawn(_bandwidths, args.replicas, sizes)[0]
         print(f"all-reduce, {args.replicas} replicas     gloo MB/s    xla MB/s   xla / gloo")
         for row in found["all_reduce"]:
             gloo, xla = (row["bytes"] / row[name] / 1e6 for name in ("gloo", "xla"))
@@ -243,7 +243,7 @@ def main() -> None:
                 f"{speeds[2]:.4g} with 2: {speeds[2] / speeds[1]:.2f} x"
             )
     for ranks in args.ranks:
-        found["coordination"][ranks] = replicas = _spawn(_coordination, ranks, 30)
+        found["coordination"][ranks] = replicas = spawn(_coordination, ranks, 30)
         for name in replicas[0]:
             each = sorted(1e3 * replica[name] for replica in replicas)
             print(

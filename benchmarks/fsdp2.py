@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from collectives import spawn
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -69,9 +70,12 @@ def _step(way: str, layers: int, width: int) -> Callable[[], torch.Tensor]:
     return step
 
 
-def _replica(index: int, args: argparse.Namespace, folder: str) -> None:
+def _replica(args: argparse.Namespace) -> dict[str, Any]:
     import torch_xla
     import torch_xla.debug.metrics as met
+
+    def programs() -> int:
+        return (met.metric_data("CompileTime") or (0,))[0]
 
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // args.replicas))
     dist.init_process_group("cpu:gloo,xla:xla", init_method="xla://")
@@ -82,13 +86,10 @@ def _replica(index: int, args: argparse.Namespace, folder: str) -> None:
             loss = step()
             torch_xla.sync(wait=True)
             losses[way].append(loss.item())
-    programs = 0
     host: dict[str, list[float]] = {way: [] for way in WAYS}
     whole: dict[str, list[float]] = {way: [] for way in WAYS}
-    for count in range(1 + ROUNDS):
-        if count == 1:  # In the first round steps have no result that is read, which compiles.
-            programs = (met.metric_data("CompileTime") or (0,))[0]
-            host, whole = ({way: [] for way in WAYS} for _ in range(2))
+
+    def run_round() -> None:
         for way, step in steps.items():
             dist.barrier()
             start, thread = time.perf_counter(), time.thread_time()
@@ -98,41 +99,37 @@ def _replica(index: int, args: argparse.Namespace, folder: str) -> None:
             host[way].append((time.thread_time() - thread) / STEPS)
             torch_xla.sync(wait=True)
             whole[way].append((time.perf_counter() - start) / STEPS)
+
+    run_round()  # Compiles steps that have no result.
+    before = programs()
+    for _ in range(ROUNDS):
+        run_round()
     result = {
         "losses": losses,
-        "programs_after_warm_up": (met.metric_data("CompileTime") or (0,))[0] - programs,
-        "host_ms": {way: 1e3 * statistics.median(times) for way, times in host.items()},
-        "step_ms": {way: 1e3 * statistics.median(times) for way, times in whole.items()},
+        "programs_after_warm_up": programs() - before,
+        "host_ms": {way: 1e3 * statistics.median(times[1:]) for way, times in host.items()},
+        "step_ms": {way: 1e3 * statistics.median(times[1:]) for way, times in whole.items()},
     }
-    if index == 0:
-        Path(folder, "result.json").write_text(json.dumps(result))
     dist.destroy_process_group()
+    return result
 
 
 def main() -> None:
-    import tempfile
-
-    import torch_xla.distributed.xla_multiprocessing as xmp
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    os.environ["CPU_NUM_DEVICES"] = str(args.replicas)
-    with tempfile.TemporaryDirectory() as folder:
-        xmp.spawn(_replica, (args, folder), start_method="spawn")
-        result = json.loads(Path(folder, "result.json").read_text())
+    result = spawn(_replica, args.replicas, args)[0]
     host, step = result["host_ms"], result["step_ms"]
     for way in WAYS:
         print(f"{way:6} host {host[way]:7.2f} ms   step {step[way]:7.2f} ms")
     print(f"host fsdp2 / fsdp {host['fsdp2'] / host['fsdp']:.2f} (bar 1.20)")
     print(f"step fsdp2 / gloo {step['fsdp2'] / step['gloo']:.2f} (bar 1.15)")
     print(f"programs after the first round: {result['programs_after_warm_up']} (bar 0)")
-    print(
-        "losses:", {way: [round(x, 6) for x in values] for way, values in result["losses"].items()}
-    )
+    for way, losses in result["losses"].items():
+        print(f"{way:6} losses", *(f"{loss:.6f}" for loss in losses))
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -274,7 +274,8 @@ class ProcessGroupXla(dist.ProcessGroup):
             group = dist.ProcessGroup(store, self.rank(), self.size())
             group._set_default_backend(kind)
             group._register_backend(torch.device("cpu"), kind, gloo)
-            return self._host_groups.setdefault(beside, group)
+            self._host_groups[beside] = group
+            return group
 
     def _alone(self) -> bool:
         return len(self._members) == 1

@@ -114,6 +114,11 @@ std::string FamilyOf(const ir::Hash128& hash) {
   return text;
 }
 
+SizesNote Taken(const BoundedGraph& graph) {
+  return {"sizes are arguments of the program (family " + graph.family() +
+          "): " + graph.Description()};
+}
+
 SizesNote Kept(const SizesNote& reason) {
   return {"sizes are part of the program: " + reason.text, reason.location};
 }
@@ -257,8 +262,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     if (!aliases.empty()) result.aliases.push_back(found == donated.end() ? -1 : found->second);
   }
   result.cut.execution.origin = cut.execution.origin;
-  note = {"sizes are arguments of the program (family " + bounded.family() +
-          "): " + bounded.Description()};
+  note = Taken(bounded);
   return result;
 }
 
@@ -276,10 +280,7 @@ void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const Bo
     if (bindings.size() >= kMaxBindings) bindings.clear();
     bindings.insert_or_assign(key, bound);
   }
-  if (debug::DebugLevel() >= 1) {
-    debug::Report("pt-xla-profiler: sizes are arguments of the program (family " + graph.family() +
-                  "): " + graph.Description() + "\n");
-  }
+  if (debug::DebugLevel() >= 1) debug::Report("pt-xla-profiler: " + Taken(graph).text + "\n");
   Use(bound, cut);
 }
 

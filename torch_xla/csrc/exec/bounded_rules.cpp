@@ -411,8 +411,7 @@ struct BoundedRules {
     for (size_t i = 1; i < g.node_->operands().size(); ++i) {
       if (g.In(i).layout.size() == in.size()) {
         for (size_t d = 0; d < in.size(); ++d) {
-          if (!dims[d] && !Same(g.In(i).layout[d], in[d]))
-            Refuse("its operands have different sizes that vary");
+          if (!dims[d]) RequireSame({g.In(i).layout[d]}, {in[d]});
         }
       } else {
         RequireFixed(g.In(i).layout, "its operands have different sizes that vary");
@@ -600,12 +599,12 @@ struct BoundedRules {
     for (size_t d = 1; d < in.layout.size(); ++d)
       RequireFixed(in.layout[d], "it normalizes a varying size");
     ir::Node::Operands operands = g.Values();
-    for (const char* name : {"grad_out", "input", "mean", "rstd"}) {
-      if (!backward) break;
-      const size_t operand = g.Named(name).operand;
-      if (!Same(g.In(operand).layout.at(0), samples))
-        Refuse("its operands have different sizes that vary");
-      operands[operand] = g.Masked(g.In(operand), 0.0);
+    if (backward) {
+      for (const char* name : {"grad_out", "input", "mean", "rstd"}) {
+        const size_t operand = g.Named(name).operand;
+        RequireSame({g.In(operand).layout.at(0)}, {samples});
+        operands[operand] = g.Masked(g.In(operand), 0.0);
+      }
     }
     ir::Words words = g.node_->attributes();
     words[g.Named("N").word] = static_cast<uint64_t>(BoundOf(samples));
@@ -766,26 +765,27 @@ struct BoundedRules {
            {{FixedDim(g.Int("num_weights")), grad.back()}});
   }
 
-  static void IndexSelect(G& g) {
-    const Result &self = g.In(0), &index = g.In(1);
+  /// The layout of the elements of `self` that an index along the argument `dim` chooses.
+  static BoundedLayout Chosen(G& g, const Result& self, const Result& index) {
     if (self.layout.empty() || index.layout.size() != 1) Refuse("it has another rank");
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
     if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
     BoundedLayout layout = self.layout;
     layout[dim] = index.layout[0];
-    g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {layout});
+    return layout;
+  }
+
+  static void IndexSelect(G& g) {
+    g.Emit({g.In(0).value, g.Masked(g.In(1), int64_t{0})}, g.node_->attributes(),
+           {Chosen(g, g.In(0), g.In(1))});
   }
 
   /// Padding adds 0.
   static void IndexAdd(G& g) {
     const Result &self = g.In(0), &index = *g.Tensor("index"), &source = *g.Tensor("source");
-    if (self.layout.empty() || index.layout.size() != 1) Refuse("it has another rank");
+    const BoundedLayout chosen = Chosen(g, self, index);
     if (!c10::isFloatingType(self.value.shape()->dtype)) Refuse("its dtype has no rule");
-    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
-    if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
-    BoundedLayout layout = self.layout;
-    layout[dim] = index.layout[0];
-    RequireSame(source.layout, layout);
+    RequireSame(source.layout, chosen);
     ir::Node::Operands operands = g.Values();
     operands[g.Named("index").operand] = g.Masked(index, int64_t{0});
     operands[g.Named("source").operand] = g.Masked(source, 0.0);

@@ -1,6 +1,6 @@
 #include "lowering/patterns.h"
 
-#include <algorithm>
+#include <c10/util/strides.h>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
@@ -13,11 +13,8 @@ bool IsReshape(const ir::Node& node) {
   if (&node.op() != &ir::ops::as_strided) return false;
   ir::AttributeReader words(node.attributes());
   const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(sizes[i], 1)) {
-    if (strides[i] != stride) return false;
-  }
-  return node.shape(0)->numel == node.operands()[0].shape()->numel;
+  return strides == c10::IntArrayRef(c10::contiguous_strides(sizes)) &&
+         node.shape(0)->numel == node.operands()[0].shape()->numel;
 }
 
 /// Whether a view shows all elements of its operand, and those of a row lie next to each other.

@@ -1,6 +1,7 @@
 #include "tensor/view.h"
 
 #include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 
@@ -158,15 +159,7 @@ ir::Value MakeStrided(const ir::Value& base, const ViewStep& step) {
                   ir::GetShape(shape->dtype, step.sizes));
 }
 
-Ints ContiguousStrides(c10::IntArrayRef sizes) {
-  Ints strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
-  }
-  return strides;
-}
+Ints ContiguousStrides(c10::IntArrayRef sizes) { return c10::contiguous_strides(sizes); }
 
 bool IsDense(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   int64_t stride = 1;
