@@ -1,5 +1,7 @@
 """Manual regions: shard_map, its collectives, and both writers of shardings."""
 
+import contextlib
+import io
 import os
 import warnings
 from pathlib import Path
@@ -178,6 +180,157 @@ def test_axes_together_and_in_other_orders():
             close(mapped(t.to("xla")), t)
         whole = xs.shard_map(lambda p: p * 2, mesh, [(axes, None)], (axes, None))
         close(whole(t.to("xla")), t * 2)
+
+
+def _module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+
+
+@in_spmd
+def test_gradients_of_what_is_captured():
+    """A module's parameters, and values computed from others, that are no arguments."""
+    mesh, x = mesh_of(2, 2), torch.randn(4, 4)
+    cases = [
+        (lambda m, a, c: m(a), ("x", None), None),
+        (lambda m, a, c: m(a) + m(2 * a) * c + m[0].weight.sum(), ("x", None), None),
+        (lambda m, a, c: m(a) * c, (("y", "x"), None), None),
+        (lambda m, a, c: m(a) * c, ("x", None), ("x",)),
+        (lambda m, a, c: a @ (m[0].weight * 2).t(), (None, None), None),
+        (lambda m, a, c: a.sum() * 0 + m[0].weight * c, (None, None), None),
+        (lambda m, a, c: c * torch.utils.checkpoint.checkpoint(m, a, use_reentrant=False),
+         ("x", None), None),
+    ]  # fmt: skip
+    for needs in (True, False):  # whether the argument has a gradient
+        for f, spec, names in cases:
+            results = []
+            for device in ("cpu", "xla"):
+                m = _module().to(device)
+                s = torch.tensor(2.0, device=device, requires_grad=True)
+                a, c = x.to(device, copy=True).requires_grad_(needs), s * 3
+
+                def part(p, f=f, m=m, c=c):
+                    return f(m, p, c)
+
+                go = part if device == "cpu" else xs.shard_map(part, mesh, [spec], spec, names)
+                result = go(a)
+                result.square().sum().backward()
+                grads = [p.grad for p in (*m.parameters(), s, a) if p.grad is not None]
+                results.append((result, *grads))
+            for expected, actual in zip(*results, strict=True):
+                close(actual, expected)
+
+
+@in_spmd
+def test_second_derivatives_of_what_is_captured():
+    mesh, w, x, results = mesh_of(2, 2), torch.randn(4, 3), torch.randn(4, 4), []
+    for device in ("cpu", "xla"):
+        weight = w.to(device, copy=True).requires_grad_()
+        a = x.to(device, copy=True).requires_grad_()
+
+        def f(p, weight=weight):
+            return torch.tanh(p @ weight).square()
+
+        go = f if device == "cpu" else xs.shard_map(f, mesh, [("x", None)], ("x", None))
+        (grad,) = torch.autograd.grad(go(a).sum(), a, create_graph=True)
+        grad.norm().backward()
+        results.append((weight.grad, a.grad))
+    for expected, actual in zip(*results, strict=True):
+        close(actual, expected)
+
+
+@in_spmd
+def test_gradients_of_what_another_region_stored():
+    mesh, spec, results = mesh_of(2, 2), ("x", None), []
+    x, w = torch.randn(4, 4), torch.randn(3, 4)
+    for device in ("cpu", "xla"):
+        a, b = (t.to(device, copy=True).requires_grad_() for t in (x, w))
+        kept = []
+
+        def first(p, b=b, kept=kept):
+            kept.append(p @ b.t())
+            return kept[0].sin()
+
+        def second(p, kept=kept):
+            return p * kept[0]
+
+        if device == "xla":
+            first, second = (xs.shard_map(f, mesh, [spec], spec) for f in (first, second))
+        (first(a) + second(torch.ones(4, 3, device=device))).square().sum().backward()
+        results.append((a.grad, b.grad))
+    for expected, actual in zip(*results, strict=True):
+        close(actual, expected)
+
+
+@in_spmd
+@pytest.mark.parametrize("options", [{}, {"full_graph": True}, {"replay": True}])
+def test_a_module_in_a_region_is_trained(options):
+    mesh, losses = mesh_of(2, 2), []
+    for device in ("cpu", "xla"):
+        m = _module().to(device)
+        optimizer = torch.optim.Adam(m.parameters(), 0.1)
+
+        def part(p, m=m):
+            return m(p)
+
+        f = part if device == "cpu" else xs.shard_map(part, mesh, [("x", None)], ("x", None))
+
+        def step(x, f=f, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = f(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = step if device == "cpu" else torch_xla.compile(step, **options)
+        torch.manual_seed(1)
+        losses.append(torch.stack([run(torch.randn(4, 4).to(device)).cpu() for _ in range(4)]))
+        losses.append(m[0].weight)
+    close(losses[2], losses[0])
+    close(losses[3], losses[1])
+
+
+@in_spmd
+def test_parts_are_printed_asserted_and_watched():
+    mesh, spec = mesh_of(2, 2), ("x", "y")
+    x = torch.arange(16.0).view(4, 4)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        xs.shard_map(
+            lambda p: torch_xla.debug.print("{} of {total}", p.sum(), total=1) or p,
+            mesh,
+            [spec],
+            spec,
+        )(x.to("xla"))
+        torch_xla.debug.flush()
+    sums = [10.0, 18.0, 42.0, 50.0]
+    assert out.getvalue() == "".join(f"[device {i}] {value} of 1\n" for i, value in enumerate(sums))
+    seen = []
+    xs.shard_map(lambda p: torch_xla.debug.callback(seen.append, p) or p, mesh, [spec], spec)(
+        x.to("xla")
+    )
+    torch_xla.debug.flush()
+    assert [part.sum().item() for part in seen] == sums
+    for least, error in ((0, None), (4, "expected all of it")):
+        xs.shard_map(
+            lambda p, least=least: torch._assert_async((p >= least).all(), "expected all of it")
+            or p, mesh, [spec], spec,
+        )(x.to("xla"))  # fmt: skip
+        if error is None:
+            torch_xla.debug.flush()
+            continue
+        with pytest.raises(RuntimeError, match=error):
+            torch_xla.debug.flush()
+    zero = torch.zeros(4, 4, device="xla", requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True):
+        xs.shard_map(lambda p: p.sqrt() * 0, mesh, [spec], spec)(zero).sum().backward()
+    with pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan"):
+        torch_xla.debug.flush()
+    m = _module().to("xla")
+    watch = torch_xla.debug.watch(m, every=1)
+    xs.shard_map(m, mesh, [("x", None)], ("x", None))(x.to("xla")).sum().backward()
+    text = str(watch)
+    watch.remove()
+    assert "0[3]" in text and "0.weight[1]" not in text
 
 
 @in_spmd

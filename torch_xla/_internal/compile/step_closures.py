@@ -115,6 +115,17 @@ def run_step_closures() -> None:
         _async_handler.raise_error()
 
 
+def wait_for_asynchronous() -> None:
+    """Waits for the asynchronous closures of the steps so far.
+
+    Raises:
+        Exception: What one of them raised.
+    """
+    if _async_handler is not None:
+        _async_handler.wait()
+        _async_handler.raise_error()
+
+
 def _get_async_handler() -> AsyncClosureHandler:
     global _async_handler
     if _async_handler is None:

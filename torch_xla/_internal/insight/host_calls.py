@@ -115,9 +115,28 @@ def run(tensors: Sequence[torch.Tensor], number: int) -> None:
             "and print it outside"
         )
     copies = [tensor.detach().clone() for tensor in tensors]
-    step_closures.add_step_closure(
-        lambda: _functions[number](*(copy.cpu() for copy in copies)), run_async=True
-    )
+    step_closures.add_step_closure(_call_after_the_step, (number, copies), run_async=True)
+
+
+def _call_after_the_step(number: int, tensors: Sequence[torch.Tensor]) -> None:
+    """Reads the tensors and calls the function: once, or for each device of a manual region."""
+    function = _functions[number]
+    parts = [_parts(tensor) for tensor in tensors]
+    if not any(parts):
+        function(*(tensor.cpu() for tensor in tensors))
+        return
+    for device in range(_XLAC._xla_spmd_devices()):
+        values = [
+            part[device] if part else tensor.cpu()
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
+        (function.of_device(device) if isinstance(function, _Line) else function)(*values)
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What each device has of a value of a manual region; nothing for one that has a whole."""
+    sharding = _XLAC._xla_sharding(tensor) if tensor.device.type == "xla" else None
+    return _XLAC._xla_tiles(tensor) if sharding is not None and sharding.is_local else []
 
 
 # What torch.compile traces.
@@ -214,6 +233,10 @@ class _Line:
     def __init__(self, text: str, prefix: str, names: Sequence[str | None], values: Sequence[Any]):
         self._text, self._prefix, self._names = text, prefix, names
         self._values = values  # _LATER: an array.
+
+    def of_device(self, device: int) -> _Line:
+        """The same line, which begins with a device."""
+        return _Line(self._text, f"{self._prefix}[device {device}] ", self._names, self._values)
 
     def of(self, arrays: Sequence[torch.Tensor]) -> str:
         """The line, without the prefix."""
@@ -339,6 +362,7 @@ def flush() -> None:
         Exception: What a function raised.
     """
     step.sync(wait=True)
+    step_closures.wait_for_asynchronous()
 
 
 def _user_line() -> str:

@@ -19,7 +19,10 @@ _KINDS = ("activations", "gradients", "weights")
 
 
 class Statistics(NamedTuple):
-    """What a tensor of a step was like; of a module that runs often in a step, ``name[1]`` on."""
+    """What a tensor of a step was like.
+
+    A module that runs often in a step, or on each device of ``shard_map``, has ``name[1]`` on.
+    """
 
     step: int
     kind: str

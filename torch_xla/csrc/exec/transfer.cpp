@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "debug/timeline.h"
+#include "distributed/sharding_writer.h"
 #include "exec/worker.h"
 #include "lowering/context.h"
 #include "tensor/auto_step.h"
@@ -128,10 +129,12 @@ std::vector<at::Tensor> TilesToHost(DeviceData& data) {
   for (size_t i = 0; i < buffers.size(); ++i) tiles.push_back(EmptyOnHost(logical, dims));
   Events().Read();
   Download(buffers, tiles);
+  const bool local = distributed::IsLocal(*data.sharding());  // Parts are never filled up.
   for (size_t device = 0; device < tiles.size(); ++device) {
-    tiles[device] =
-        Unfilled(tiles[device].to(logical),
-                 data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims));
+    tiles[device] = tiles[device].to(logical);
+    if (local) continue;
+    tiles[device] = Unfilled(
+        tiles[device], data.sharding()->TileOf(static_cast<int64_t>(device), data.shape()->dims));
   }
   return tiles;
 }

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "aten/sharding.h"
+#include "distributed/sharding_writer.h"
 #include "ops/matmul.h"
 #include "python/bindings.h"
 #include "tensor/device.h"
@@ -17,6 +18,7 @@ void BindSharding(py::module_& m) {
       .def_static("replicated", &Sharding::Replicated, kInterned)
       .def_static("tiled", &Sharding::Tiled, py::arg("tiles"), py::arg("devices"), kInterned)
       .def_property_readonly("is_replicated", &Sharding::replicated)
+      .def_property_readonly("is_local", &distributed::IsLocal)
       .def_property_readonly("tiles", &Sharding::tiles)
       .def_property_readonly("devices", &Sharding::devices)
       .def("tile_dims", [](const Sharding& self,

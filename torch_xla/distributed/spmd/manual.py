@@ -6,6 +6,7 @@ of the mesh's axes.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import threading
@@ -64,10 +65,25 @@ def _not_for_dynamo(function: _F) -> _F:
 
 
 class _Regions(threading.local):
-    """The regions that this thread is in, from the outermost: each a mesh and its axes' names."""
+    """The regions of this thread.
+
+    Attributes:
+        stack: Those that it is in, from the outermost: each a mesh and its axes' names.
+        spans: Of the last ones, the sequence numbers of autograd where they begin and end.
+    """
 
     def __init__(self) -> None:
         self.stack: list[tuple[Mesh, tuple[str, ...]]] = []
+        self.spans: list[tuple[int, float]] = []
+
+    def begin(self) -> None:
+        self.end()
+        self.spans.append((torch._C._autograd._get_sequence_nr(), math.inf))
+        del self.spans[:-1000]
+
+    def end(self) -> None:
+        if self.spans:
+            self.spans[-1] = (self.spans[-1][0], torch._C._autograd._get_sequence_nr())
 
 
 _regions = _Regions()
@@ -80,6 +96,8 @@ def _entered(mesh: Mesh, names: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         _regions.stack.pop()
+        if not _regions.stack:
+            _regions.end()
 
 
 def _names_of(mesh: Mesh) -> tuple[str, ...]:
@@ -303,19 +321,83 @@ class _Edge(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        mesh, names = ctx.mesh, _names_of(ctx.mesh)
-        used = {axis for axes in axes_by_dimension(mesh, ctx.spec) for axis in axes}
-        copies = [axis for axis in range(len(names)) if axis not in used]
-        count = math.prod(mesh.mesh_shape[axis] for axis in copies)
-        if not ctx.inwards:
-            # Devices whose values stand for the same part share the gradient.
-            grad = _take_apart(grad, mesh, ctx.spec)
-            return grad / count if count > 1 else grad, None, None, None
-        if count > 1:
-            # Of devices that got the same part the gradient is the sum.
-            with _entered(mesh, names):
-                grad = psum(grad, tuple(names[axis] for axis in copies))
-        return _put_together(grad, mesh, ctx.spec), None, None, None
+        if ctx.inwards:
+            return _sum_of_copies(grad, ctx.mesh, ctx.spec), None, None, None
+        if torch.is_grad_enabled():
+            _regions.begin()
+        # Devices whose values stand for the same part share the gradient.
+        count = math.prod(ctx.mesh.mesh_shape[axis] for axis in _copy_axes(ctx.mesh, ctx.spec))
+        grad = _take_apart(grad, ctx.mesh, ctx.spec)
+        return grad / count if count > 1 else grad, None, None, None
+
+
+def _copy_axes(mesh: Mesh, spec: PartitionSpec) -> list[int]:
+    """The axes along which devices hold the same part."""
+    used = {axis for axes in axes_by_dimension(mesh, spec) for axis in axes}
+    return [axis for axis in range(len(mesh.mesh_shape)) if axis not in used]
+
+
+def _sum_of_copies(grad: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+    """The whole gradient of a tensor, of which devices with the same part have a summand each."""
+    copies, names = _copy_axes(mesh, spec), _names_of(mesh)
+    if math.prod(mesh.mesh_shape[axis] for axis in copies) > 1:
+        with _entered(mesh, names):
+            grad = psum(grad, tuple(names[axis] for axis in copies))
+    whole = _put_together(grad, mesh, spec)
+    if torch.is_grad_enabled():
+        _regions.end()
+        _sum_gradients_of_captured([whole], mesh)
+    return whole
+
+
+# Keys of the metadata of an autograd node.
+_INSIDE, _SUMS = "torch_xla.inside", "torch_xla.sums"
+
+
+def _is_inside(node: Any) -> bool:
+    """Whether a node was made in a region, or is the edge where a region begins."""
+    inside = node.metadata.get(_INSIDE)
+    if inside is None:
+        if isinstance(node, _Edge._backward_cls):  # type: ignore[attr-defined]
+            inside = node.inwards
+        else:
+            number = node._sequence_nr()
+            place = bisect.bisect_right(_regions.spans, (number, math.inf)) - 1
+            inside = place >= 0 and number < _regions.spans[place][1]
+        node.metadata[_INSIDE] = inside
+    return bool(inside)
+
+
+def _sum_gradients_of_captured(results: Sequence[torch.Tensor], mesh: Mesh) -> None:
+    """Sums the gradients of the tensors that a region uses and that are no arguments of it.
+
+    What a node of the autograd graph that was made in a region hands to one that was not is a
+    summand on each device. Another region may have stored a part that this one uses.
+    """
+    edge: Any = _Edge._backward_cls  # type: ignore[attr-defined]
+    stack: list[Any] = [t.grad_fn for t in results if t.grad_fn is not None]
+    ends = set(stack)
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or (isinstance(node, edge) and node not in ends):
+            continue
+        seen.add(node)
+        children = [child for child, _ in node.next_functions]
+        captured = {i for i, c in enumerate(children) if c is not None and not _is_inside(c)}
+        stack += [c for i, c in enumerate(children) if c is not None and i not in captured]
+        if captured and _SUMS not in node.metadata:
+            node.metadata[_SUMS] = True
+            node.register_hook(functools.partial(_sum_at, mesh, captured))
+
+
+def _sum_at(mesh: Mesh, places: set[int], grads: Sequence[Any], _: Any) -> tuple[Any, ...]:
+    return tuple(
+        _sum_of_copies(grad, mesh, (None,) * grad.dim())
+        if i in places and grad is not None
+        else grad
+        for i, grad in enumerate(grads)
+    )
 
 
 def _take_apart(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
@@ -511,7 +593,10 @@ def shard_map(
             raise ValueError(f"shard_map: expected {len(in_specs)} arguments, got {len(args)}")
         names = _region_names(mesh, axis_names)
         inner = bool(_regions.stack)
+        if not inner:
+            _regions.begin()
         given: list[_Part] = []
+        wholes: list[torch.Tensor] = []
 
         def enter(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
             if inner:
@@ -521,7 +606,10 @@ def shard_map(
             return part
 
         def leave(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
-            return (_all_parts if inner else _put_together)(t, mesh, spec)
+            if inner:
+                return _all_parts(t, mesh, spec)
+            wholes.append(_put_together(t, mesh, spec))
+            return wholes[-1]
 
         def checked(go: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, Any], Any]:
             def one(t: torch.Tensor, spec: Any) -> torch.Tensor:
@@ -534,7 +622,9 @@ def shard_map(
         with _entered(mesh, names), _saving_wholes(mesh, None if inner else given):
             pairs = zip(args, in_specs, strict=True)
             result = f(*(_apply(arg, spec, checked(enter)) for arg, spec in pairs))
-            return _apply(result, out_specs, checked(leave))
+            result = _apply(result, out_specs, checked(leave))
+        _sum_gradients_of_captured(wholes, mesh)
+        return result
 
     return _not_for_dynamo(mapped)
 
@@ -557,6 +647,7 @@ def enable_manual_sharding(
     """
     mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
     _check_mode("enable_manual_sharding", mesh)
+    _regions.begin()
     return wrap_as_sharded_tensor(
         _take_apart(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
     )
@@ -584,6 +675,8 @@ def disable_manual_sharding(
     mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
     _check_mode("disable_manual_sharding", mesh)
     whole = _put_together(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
+    _regions.end()
+    _sum_gradients_of_captured([whole], mesh)
     if tuple(whole.shape) != tuple(full_shape):
         raise ValueError(
             f"disable_manual_sharding: the parts make a tensor of shape {list(whole.shape)}, but "
