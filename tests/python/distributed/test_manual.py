@@ -222,6 +222,32 @@ def test_gradients_of_what_is_captured():
 
 
 @in_spmd
+def test_arguments_are_written_in_place():
+    mesh, spec, w, results = mesh_of(2, 2), ("x", None), torch.randn(4, 4), []
+    for device in ("cpu", "xla"):
+        leaf = torch.arange(16.0).view(4, 4).to(device).requires_grad_()
+        a, b, weight = leaf * 1, torch.ones(4, 4, device=device), w.to(device)
+        view = a[:1]
+
+        def f(a, b, weight=weight):
+            a.mul_(2)
+            b[:, 0] = a[:, 1]
+            return a @ weight + b
+
+        result = (f if device == "cpu" else xs.shard_map(f, mesh, [spec, spec], spec))(a, b)
+        (result.sum() + a.pow(2).sum() + view.sum() + b.sum()).backward()
+        results.append((result, a, view, b, leaf.grad))
+    for expected, actual in zip(*results, strict=True):
+        close(actual, expected)
+    double = xs.shard_map(lambda p: p.mul_(2), mesh, [spec], spec)
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        double(leaf)
+    with torch.no_grad():
+        double(leaf)
+    close(leaf, torch.arange(16.0).view(4, 4) * 2)
+
+
+@in_spmd
 def test_second_derivatives_of_what_is_captured():
     mesh, w, x, results = mesh_of(2, 2), torch.randn(4, 3), torch.randn(4, 4), []
     for device in ("cpu", "xla"):

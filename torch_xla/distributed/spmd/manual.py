@@ -555,9 +555,10 @@ def shard_map(
 
         xs.shard_map(product, mesh, [("data", "model"), ("model", None)], ("data", None))
 
-    Gradients go through it. Tensors that ``f`` uses and that are no arguments are the same on all
-    devices, and so are random numbers. What ``f`` returns along axes that ``out_specs`` does not
-    name has to be the same on their devices.
+    Gradients go through it. What ``f`` writes to an argument in place is written to the whole.
+    Tensors that ``f`` uses and that are no arguments are the same on all devices, and so are random
+    numbers. What ``f`` returns along axes that ``out_specs`` does not name, or writes to an
+    argument that is not split along them, has to be the same on their devices.
 
     A region within a region has the same mesh and other axes; the outer one names its own by
     ``axis_names``.
@@ -596,6 +597,7 @@ def shard_map(
         if not inner:
             _regions.begin()
         given: list[_Part] = []
+        entered: list[tuple[torch.Tensor, int, torch.Tensor, PartitionSpec]] = []
         wholes: list[torch.Tensor] = []
 
         def enter(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
@@ -603,6 +605,7 @@ def shard_map(
                 return _own_part(t, mesh, spec)
             part = _take_apart(t, mesh, spec)
             given.append((part.detach(), t.detach(), spec))
+            entered.append((part, part._version, t, spec))
             return part
 
         def leave(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
@@ -623,6 +626,9 @@ def shard_map(
             pairs = zip(args, in_specs, strict=True)
             result = f(*(_apply(arg, spec, checked(enter)) for arg, spec in pairs))
             result = _apply(result, out_specs, checked(leave))
+            for part, version, t, spec in entered:
+                if part._version != version:
+                    t.copy_(leave(part, spec))
         _sum_gradients_of_captured(wholes, mesh)
         return result
 
