@@ -392,3 +392,61 @@ def test_second_derivatives_of_a_weight():
         (first,) = torch.autograd.grad(loss, weight, create_graph=True)
         second += torch.autograd.grad(first.square().sum(), weight)
     torch.testing.assert_close(second[1].cpu(), second[0])
+
+
+def _grads(function, x, device, again):
+    t = x.to(device, copy=True).requires_grad_()
+    out = function(t)
+    weights = torch.arange(1.0, out.numel() + 1, device=device).view(out.shape)
+    total = (out * weights).sum()
+    (grad,) = torch.autograd.grad(total.abs() if out.is_complex() else total, t, create_graph=again)
+    results = [out, grad]
+    if again:
+        results += torch.autograd.grad(grad.abs().square().sum(), t)
+    return [r.detach().cpu() for r in results]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_of_products_with_zeros(again):
+    """No zero, one, several, in rows or everywhere; real and complex, in another dtype."""
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    cases = [x, x.clone(), x.clone()]
+    cases[1][0, 0] = cases[1][1, 3] = 0
+    cases[2][:, 1:3] = 0
+    if not again:
+        cases += [torch.zeros(3, 1), torch.zeros(0, 3), torch.tensor(3.0)]
+        cases += [cases[1].to(torch.complex64)]
+    for x in cases:
+        wide = torch.complex64 if x.is_complex() else torch.float64
+        for function in (
+            lambda t: t.cumprod(-1),
+            lambda t: t.cumprod(0),
+            lambda t: t.prod(),
+            lambda t: t.prod(-1),
+            lambda t, wide=wide: t.prod(0, keepdim=True, dtype=wide),
+        ):
+            expected = _grads(function, x, "cpu", again)
+            for e, a in zip(expected, _grads(function, x, "xla", again), strict=True):
+                torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_products_read_nothing():
+    weight = torch.randn(4, 4).to("xla").requires_grad_()
+
+    @torch_xla.compile(full_graph=True)
+    def step(x):
+        y = x @ weight
+        (y.cumprod(1).sum() + y.prod(1).sum() + y.prod()).backward()
+
+    step(torch.randn(3, 4).to("xla"))
+    assert weight.grad.abs().sum().item() > 0
+
+
+def test_products_have_tangents():
+    x = torch.randn(3, 4)
+    for function in (torch.prod, lambda t: t.prod(1), lambda t: t.cumprod(0)):
+        results = [
+            torch.func.jvp(function, (x.to(d),), (torch.ones(3, 4, device=d),))[1].cpu()
+            for d in ("cpu", "xla")
+        ]
+        torch.testing.assert_close(results[1], results[0])

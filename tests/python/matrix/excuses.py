@@ -32,7 +32,7 @@ EXCUSES = {
     ),
     "read in a full graph": Excuse(
         "full_graph=True: the graph would be cut here",
-        "the step reads a value of the device, as PyTorch's gradients of `prod` and `cumprod` do; "
+        "the step reads a value of the device, as a factorization on the host does; "
         "`full_graph=True` is there to refuse that",
     ),
 }

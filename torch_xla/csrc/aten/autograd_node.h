@@ -1,6 +1,8 @@
 // Helpers for this library's own autograd nodes.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
@@ -18,6 +20,13 @@ auto MakeBackward(Args&&... args) {
     return std::shared_ptr<Backward>(new Backward(std::forward<Args>(args)...),
                                      [](auto* node) { deleteNode(node); });
   }
+}
+
+/// The result of PyTorch's own autograd kernel, which all devices without one of their own share.
+template <typename Operator, typename... Args>
+auto OfPyTorch(c10::DispatchKeySet keys, const at::Tensor& self, Args&&... args) {
+  keys = (keys & c10::after_autograd_keyset) | c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
+  return Operator::redispatch(keys, self, std::forward<Args>(args)...);
 }
 
 }  // namespace torch_xla::autograd

@@ -145,13 +145,6 @@ at::Tensor DifferentiableView(const at::Tensor& self, Function function, Save sa
   return view;
 }
 
-/// The view of PyTorch's own kernel, which all devices without one of their own share.
-template <typename Operator, typename... Args>
-at::Tensor OfPyTorch(c10::DispatchKeySet keys, const at::Tensor& self, Args&&... args) {
-  keys = (keys & c10::after_autograd_keyset) | c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
-  return Operator::redispatch(keys, self, std::forward<Args>(args)...);
-}
-
 /// Out of line: where it is inlined into a capture, GCC takes the copy for uninitialized.
 [[gnu::noinline]] lazy::Ints Copied(at::IntArrayRef list) { return lazy::Ints(list); }
 
