@@ -44,6 +44,7 @@ _TILE = 32 * 128
 _REDUCTIONS = {
     dist.ReduceOp.SUM: collectives.REDUCE_SUM,
     dist.ReduceOp.AVG: collectives.REDUCE_SUM,
+    dist.ReduceOp.PREMUL_SUM: collectives.REDUCE_SUM,
     dist.ReduceOp.PRODUCT: collectives.REDUCE_MUL,
     dist.ReduceOp.MIN: collectives.REDUCE_MIN,
     dist.ReduceOp.MAX: collectives.REDUCE_MAX,
@@ -62,6 +63,14 @@ def _reduction(op: Any) -> str:
 
 def _is_average(op: Any) -> bool:
     return bool(getattr(op, "op", op) == dist.ReduceOp.AVG)
+
+
+def _factor(op: Any) -> Any:
+    """What ``ReduceOp.PREMUL_SUM(factor)`` multiplies each member's tensor by, a number or tensor.
+
+    ``fully_shard`` reduces by it after ``set_gradient_divide_factor``.
+    """
+    return op.__getstate__()[1] if type(op) is dist.ReduceOp else None
 
 
 def _done(tensors: Any) -> Work:
@@ -291,6 +300,11 @@ class ProcessGroupXla(dist.ProcessGroup):
         with torch.no_grad():
             tensors = [tensor.detach() for tensor in tensors]
             reduction = _reduction(op)
+            factor = _factor(op)
+            if factor is not None:
+                tensors = [
+                    tensor.mul_(factor) if in_place else tensor * factor for tensor in tensors
+                ]
             if self._alone():
                 results = tensors if in_place else [tensor.clone() for tensor in tensors]
             else:

@@ -51,6 +51,14 @@ def run_collectives() -> dict[str, Any]:
         x = own(3)
         dist.all_reduce(x, getattr(dist.ReduceOp, op))
         out[f"all_reduce {op}"] = x
+    x = own(3)
+    dist.all_reduce(x, dist.ReduceOp.PREMUL_SUM(0.25))
+    out["all_reduce PREMUL_SUM"] = x
+    x, given = torch.zeros(2, device=device), own(2 * count)
+    factor = torch.tensor(3.0, device=device)
+    dist.reduce_scatter_tensor(x, given, op=dist.ReduceOp.PREMUL_SUM(factor))
+    out["reduce_scatter_tensor PREMUL_SUM"] = x
+    assert torch.equal(given, own(2 * count))
     x = own(3).int()
     dist.all_reduce(x, dist.ReduceOp.BOR)
     out["all_reduce BOR"] = x
@@ -152,6 +160,8 @@ def test_collectives(tmp_path):
             "all_reduce PRODUCT": every(3).prod(0),
             "all_reduce MIN": every(3).amin(0),
             "all_reduce MAX": every(3).amax(0),
+            "all_reduce PREMUL_SUM": every(3).sum(0) / 4,
+            "reduce_scatter_tensor PREMUL_SUM": every(2 * count).sum(0).view(count, 2)[rank] * 3,
             "all_gather": every(2, 2),
             "all_gather_into_tensor": every(2, 2).view(-1, 2),
             "reduce_scatter": every(count, 2).sum(0)[rank],

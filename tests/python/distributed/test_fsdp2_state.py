@@ -94,6 +94,17 @@ for name, policy in POLICIES.items():
     cases.add(f"mixed_{name}", lambda d, p=policy: trained(d, mp_policy=p))
 
 
+@cases.case(2, 4)
+def divided_gradients(device_type: str) -> Any:
+    """By another number than the replicas, as frameworks that weigh tokens do."""
+    model = sharded(device_type)
+    for module in (model, *model):
+        module.set_gradient_divide_factor(3.0)
+        module.set_force_sum_reduction_for_comms(device_type == "cpu")  # Gloo has but sums.
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    return [step(model, optimizer, seed, device_type) for seed in range(3)], model.state_dict()
+
+
 def states(device_type: str, **options: Any) -> Any:
     """State dicts of model and optimizer, and what goes on from them."""
     wanted = checkpoints.StateDictOptions(**options)
