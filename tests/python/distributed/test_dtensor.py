@@ -32,6 +32,7 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -197,6 +198,29 @@ def sequence_parallel(device_type: str) -> Any:
     y = block.second(block.first(block.norm(distribute_tensor(x, mesh, [Shard(1)]).to_local())))
     (y**2).sum().backward()
     return y, [parameter.grad for parameter in block.parameters()]
+
+
+def recomputed(device_type: str, reentrant: bool) -> Any:
+    """A checkpoint that is given a DTensor, and one that is given its plain part."""
+    block = Block().to(device_type)
+    plan = {
+        "norm": SequenceParallel(use_local_output=False),
+        "first": ColwiseParallel(input_layouts=Shard(1), use_local_output=False),
+        "second": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+    }
+    mesh = line(device_type)
+    parallelize_module(block, mesh, plan)
+    x = distribute_tensor(torch.randn(2, 4, 8), mesh, [Shard(1)]).requires_grad_()
+    y = checkpoint(block, x * 2, use_reentrant=reentrant)
+    z = checkpoint(
+        lambda part: block.second(block.first(part)), y.to_local(), use_reentrant=reentrant
+    )
+    (z**2).sum().backward()
+    return y, z, x.grad, [parameter.grad for parameter in block.parameters()]
+
+
+for _reentrant in (True, False):
+    cases.add(f"recomputed_{_reentrant}", lambda d, r=_reentrant: recomputed(d, r))
 
 
 @cases.case(2)

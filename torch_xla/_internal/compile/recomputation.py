@@ -11,12 +11,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC
 from torch_xla._internal.compile import optimization_barrier
 from torch_xla._internal.nested_data import map_tensors
-from torch_xla._internal.tensors import is_xla
+from torch_xla._internal.tensors import is_xla, plain
+
+
+def _made_of(tensor: Any, values: Iterator[torch.Tensor]) -> Any:
+    """The tensor, of the next values instead of those that ``plain`` gives of it.
+
+    A wrapper holds other things, too: a DTensor its mesh.
+    """
+    if is_traceable_wrapper_subclass(tensor):
+        names, context = tensor.__tensor_flatten__()
+        inner = {name: _made_of(getattr(tensor, name), values) for name in names}
+        made = type(tensor).__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
+        return made.detach()
+    return next(values) if isinstance(tensor, torch.Tensor) and is_xla(tensor) else tensor
 
 
 class _Barrier(torch.autograd.Function):
@@ -25,7 +38,9 @@ class _Barrier(torch.autograd.Function):
         ctx: Any, late: list[torch.Tensor], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         zero = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
-        results = optimization_barrier.apply_late([zero, *tensors], late)
+        held = (x for tensor in tensors for x in plain(tensor) if is_xla(x))
+        values = iter(optimization_barrier.apply_late([zero, *held], late))
+        results = [next(values), *(_made_of(tensor, values) for tensor in tensors)]
         ctx.set_materialize_grads(False)
         # What needed no gradient still needs none: both computations save the same tensors.
         needs_grad = (False, *ctx.needs_input_grad[1:])
@@ -81,7 +96,8 @@ def backward(original: Callable[..., Any]) -> Callable[..., Any]:
     """``CheckpointFunction.backward``: checkpoints with ``use_reentrant=True``."""
 
     def run(ctx: Any, *grads: Any) -> Any:
-        late = [grad for grad in grads if isinstance(grad, torch.Tensor) and is_xla(grad)]
+        tensors = (grad for grad in grads if isinstance(grad, torch.Tensor))
+        late = [x for grad in tensors for x in plain(grad) if is_xla(x)]
         if not late:
             return original(ctx, *grads)
         function = ctx.run_function
