@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from testing.processes import start_python
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-def run_example(tmp_path: Path, script: str, *arguments: str, timeout: float) -> dict[str, Any]:
+def run_example(
+    tmp_path: Path, script: str, *arguments: str, timeout: float, launcher: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Returns what the script wrote with --log-losses, and ``output``, what it printed."""
     log = tmp_path / "losses.json"
     options = ("--log-losses", str(log), *arguments)
-    result = start_python(str(EXAMPLES / script), *options, timeout=timeout)
+    result = start_python(*launcher, str(EXAMPLES / script), *options, timeout=timeout)
     assert result.returncode == 0, result.stderr[-4000:]
     return {**json.loads(log.read_text()), "output": result.stdout}
 
@@ -117,6 +120,25 @@ def test_digits_replicas_train_as_one_process(tmp_path):
     assert four["losses"] == pytest.approx(one["losses"], rel=0.05, abs=0.05)
     # The same bits on all replicas.
     assert len(set(four["weights"])) == 1 and len(four["weights"]) == 4
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(400)
+def test_fsdp2_trains_as_by_gloo(tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    model = tmp_path / "model.pt"
+    xla, cpu = (
+        run_example(
+            tmp_path, "train_fsdp2.py", "--device", device, "--steps", "60", "--save", str(model),
+            timeout=180, launcher=torchrun,
+        )
+        for device in ("xla", "cpu")
+    )  # fmt: skip
+    assert xla["losses"][:10] == pytest.approx(cpu["losses"][:10], rel=1e-4)
+    assert xla["losses"] == pytest.approx(cpu["losses"], rel=0.02)
+    assert min(xla["accuracy"], cpu["accuracy"]) > 0.8
+    assert xla["held"] == xla["parameters"] / 2
+    assert sum(x.numel() for x in torch.load(model).values()) == xla["parameters"]
 
 
 @pytest.mark.multiprocess
