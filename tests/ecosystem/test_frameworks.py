@@ -1,4 +1,5 @@
-"""peft, diffusers, Lightning, trl, sentence-transformers, torchmetrics and Keras 3."""
+"""peft, diffusers, Lightning, trl, sentence-transformers, torchmetrics, Keras 3,
+and torchtitan."""
 
 import pytest
 from program_testing import assert_same, run_one, run_without_xla
@@ -80,3 +81,29 @@ class TestLightning:
         assert actual["keys"] == expected["keys"]
         # Lightning shuffles what replicas train on: the same up to the order.
         assert_same(actual, expected, "val_loss", rel=0.02)
+
+
+class TestTorchtitan:
+    @pytest.fixture(scope="class")
+    def expected(self, tmp_path_factory):
+        """FSDP2 on two processes of Gloo. Who splits a batch's computation changes no loss."""
+        return self.train(tmp_path_factory.mktemp("cpu"), 2, "--device", "cpu", PJRT_DEVICE="")
+
+    @staticmethod
+    def train(folder, count, *arguments, **variables):
+        pytest.importorskip("torchtitan")
+        launcher = ("python", "-m", "torch.distributed.run", "--standalone")
+        launcher += ("--nproc-per-node", str(count))
+        return run_one(
+            "titan", "--data_parallel_shard", "2", "--output", str(folder), *arguments,
+            launcher=launcher, OMP_NUM_THREADS="1", **variables,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("way", [None, "tensor_parallel", "context_parallel"])
+    def test_llama(self, tmp_path, expected, way):
+        split = () if way is None else (f"--{way}", "2")
+        actual = self.train(tmp_path, 4 if way else 2, *split, PJRT_DEVICE="CPU")
+        assert not expected["used_xla"] and actual["used_xla"]
+        assert actual["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert actual["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+        assert actual["compiles"][-1] == actual["compiles"][1]
