@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from testing.replicas import run_replicas
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import torch_xla
 import torch_xla.core.functions as xf
@@ -134,6 +134,9 @@ def run_collectives() -> dict[str, Any]:
     for op in ("BXOR",):
         with pytest.raises(ValueError, match="reduces by SUM"):
             dist.all_reduce(own(2).int(), getattr(dist.ReduceOp, op))
+    wrapped = DTensor.from_local(own(2), init_device_mesh("xla", (count,)))
+    with pytest.raises(RuntimeError, match="holds others, as a DTensor does"):
+        xm.all_reduce(xm.REDUCE_SUM, [wrapped])
     result = torch.utils._pytree.tree_map(
         lambda t: t.cpu() if isinstance(t, torch.Tensor) else t, out
     )
@@ -509,9 +512,15 @@ def run_objects() -> dict[str, Any]:
     everyones: list[Any] = [None] * count
     dist.all_gather_object(everyones, {"rank": rank, "text": "x" * rank})
     out["all_gather_object"] = everyones
-    told = [{"step": 3}, "name"] if rank == 0 else [None, None]
-    dist.broadcast_object_list(told, src=0)
-    out["broadcast_object_list"] = told
+    for place in (None, "xla", torch.device("xla", 0), torch.device("cpu")):
+        told = [{"step": 3}, "name"] if rank == 0 else [None, None]
+        dist.broadcast_object_list(told, src=0, device=place)
+        sent = [f"to {place}" if rank == 0 else None]
+        if rank == 0:
+            dist.send_object_list(sent, dst=1, device=place)
+        else:
+            dist.recv_object_list(sent, src=0, device=place)
+        out[place] = told, sent
     mine = [None]
     dist.scatter_object_list(mine, [("part", i) for i in range(count)] if rank == 0 else None)
     out["scatter_object_list"] = mine[0]
@@ -527,7 +536,8 @@ def test_objects(tmp_path):
     everyones = [{"rank": 0, "text": ""}, {"rank": 1, "text": "x"}]
     for rank, out in enumerate(run_replicas(run_objects, 2, tmp_path)):
         assert out["all_gather_object"] == everyones
-        assert out["broadcast_object_list"] == [{"step": 3}, "name"]
+        for place in (None, "xla", torch.device("xla", 0), torch.device("cpu")):
+            assert out[place] == ([{"step": 3}, "name"], [f"to {place}"])
         assert tuple(out["scatter_object_list"]) == ("part", rank)
         assert out["gather_object"] == ([0, 1] if rank else None)
 

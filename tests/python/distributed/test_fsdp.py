@@ -92,6 +92,7 @@ def run_training(options: dict[str, Any], nested: str, clip: float | None) -> di
     return {
         "state": model.full_state_dict(),
         "sizes": [p.numel() for p in model.parameters()],
+        "marked": all(p._is_sharded for p in model.parameters()),  # Lightning asks for it.
         "empty": all(full.numel() == 0 for b in model._buckets for full in b.full),
         "wrappers": sum(isinstance(m, FSDP) for m in model.modules()),
         "gathers": met.counter_value("xla::all_gather"),
@@ -146,7 +147,7 @@ def test_trains_as_one_process(options, nested, wrappers, tmp_path):
     whole = sum(parameter.numel() for parameter in make_net().parameters())
     for out in results:
         assert out["wrappers"] == wrappers
-        assert out["empty"]
+        assert out["empty"] and out["marked"]
         if options.get("shard_param_on_dim_0"):
             # Of odd rows, this one or the other has one more.
             assert (9 + 1) // 2 * 6 in out["sizes"]

@@ -134,7 +134,8 @@ void XLATensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&
 
 XLATensorImpl* GetImpl(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK(tensor.defined(), what, ": expected an xla tensor, got None");
-  TORCH_CHECK(IsXla(tensor), what, ": expected an xla tensor, got a tensor on ", tensor.device());
+  TORCH_CHECK(IsXla(tensor), what, ": expected an xla tensor, got a tensor on ", tensor.device(),
+              tensor.device().is_xla() ? " that holds others, as a DTensor does: to_local()" : "");
   return static_cast<XLATensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 

@@ -91,6 +91,7 @@ class Bucket:
         if by_rows:
             shard = shard.view(parts, *self.shapes[0][1:])
         self.shard = nn.Parameter(shard, requires_grad=first.requires_grad)
+        self.shard._is_sharded = True  # type: ignore[attr-defined]  # Lightning looks for it.
         self.divisors = (1.0, float(sharding.size))
         self.full: list[torch.Tensor] = []
         dtype = sharding.compute_dtype if first.dtype.is_floating_point else None
