@@ -82,6 +82,14 @@ class TestLightning:
         # Lightning shuffles what replicas train on: the same up to the order.
         assert_same(actual, expected, "val_loss", rel=0.02)
 
+    def test_fabric_shards(self):
+        expected = run_one("lightning_fabric", "--accelerator", "cpu", PJRT_DEVICE="")
+        actual = run_one(
+            "lightning_fabric", "--devices", "2", PJRT_DEVICE="CPU", CPU_NUM_DEVICES="2"
+        )
+        assert_same(actual, expected, "losses", rel=1e-4)
+        assert all(actual["sharded"]) and not any(expected["sharded"])
+
 
 class TestTorchtitan:
     @pytest.fixture(scope="class")
