@@ -125,8 +125,7 @@ SizesNote Kept(const SizesNote& reason) {
 
 /// Notes the sizes of this graph. Returns what varies among the graphs of its structure; nothing if
 /// no input varies.
-std::optional<VaryingSizes> Learn(const Graph& graph, SizesNote& note) {
-  const ir::Hash128 hash = HashWithoutSizes(graph);
+std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, SizesNote& note) {
   ResultShapes shapes = ShapesOf(graph);
   std::lock_guard lock(structures_mutex);
   auto& structures = Structures();
@@ -213,7 +212,8 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     note = Kept({reason});
     return std::nullopt;
   }
-  std::optional<VaryingSizes> varying = Learn(graph, note);
+  const ir::Hash128 structure = HashWithoutSizes(graph);
+  std::optional<VaryingSizes> varying = Learn(graph, structure, note);
   if (!varying) return std::nullopt;
   BoundedCut result{
       .cut = {.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true},
@@ -238,6 +238,12 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     if (node) reason.insert(0, std::string(node->op().name) + " ");
     note = RefuseBounds(cut, {std::move(reason), node ? node->location() : nullptr});
     return std::nullopt;
+  }
+  {
+    // The next sizes are rewritten in one pass.
+    std::lock_guard lock(structures_mutex);
+    if (const auto found = Structures().find(structure); found != Structures().end())
+      found->second.sizes.zeroed = bounded.zeroed();
   }
   std::vector<ir::Value> roots;
   std::vector<int> places;  // of the cut's roots that do not vary; else -1

@@ -52,15 +52,17 @@ BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
       varying_(std::move(varying)),
       shapes_(ShapesOf(graph)),
       device_(device),
-      devices_(devices) {}
+      devices_(devices),
+      zeroed_(varying_.zeroed) {}
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
   FindMarks();
-  RewriteOnce(rule_of);
-  if (zeroed_.empty()) return;
-  results_.clear(), made_.clear(), numbers_.clear(), masks_.clear();
-  padded_.clear(), fills_.clear();
-  RewriteOnce(rule_of);
+  for (size_t known = zeroed_.size();; known = zeroed_.size()) {
+    RewriteOnce(rule_of);
+    if (zeroed_.size() == known) return;
+    results_.clear(), made_.clear(), numbers_.clear(), masks_.clear();
+    padded_.clear(), fills_.clear();
+  }
 }
 
 void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
@@ -422,7 +424,7 @@ ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by,
   const bool is_zero = by.isFloatingPoint() ? by.toDouble() == 0 : by.toLong() == 0;
   if (is_zero && of.zero) return of.value;
   ir::Value masked = Where(of, by, dims);
-  if (is_zero && of.source.first && !(masked == of.value)) zeroed_.emplace(of.source, by);
+  if (is_zero && of.source && !(masked == of.value)) zeroed_.emplace(*of.source, by);
   return masked;
 }
 
@@ -461,13 +463,14 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
   const bool varies = Varies(layout);
   Result& made = results_[node_][result];
   made = {std::move(value), std::move(layout), varies};
-  made.source = {node_, result};
+  made.source = {position_, result};
   if (&node_->op() == &ir::ops::as_strided && IsWhole(*node_)) {
     made.source = In(0).source;
     made.zero = In(0).zero;
   }
-  const auto asked = zeroed_.find(made.source);
-  if (!varies || made.zero || asked == zeroed_.end()) return;
+  if (!varies || made.zero || !made.source) return;
+  const auto asked = zeroed_.find(*made.source);
+  if (asked == zeroed_.end()) return;
   made.value = Where(made, asked->second, std::vector<bool>(made.layout.size(), true));
   made.zero = true;
 }

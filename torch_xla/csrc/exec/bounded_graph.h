@@ -26,12 +26,16 @@ struct ResultShapes {
 };
 ResultShapes ShapesOf(const Graph& graph);
 
+/// Results of nodes, by position and index, whose padding is asked for with 0.
+using Zeroed = std::map<std::pair<size_t, size_t>, c10::Scalar>;
+
 /// What other graphs of the same structure tell.
 struct VaryingSizes {
   std::vector<ir::ShapeRef> first;  // results of the first graph
   std::vector<uint64_t> varies;     // per result: a bit for each dimension that ever differed
   bool grows = false;               // whether inputs grow from graph to graph, as a cache does
   std::string family;               // names the structure in reports
+  Zeroed zeroed;                    // what an earlier rewriting asked for
 };
 
 /// The bounds of the sizes of marked data: a shape with 0 for each dimension without a bound. Null
@@ -53,7 +57,7 @@ class BoundedGraph {
     bool varies = false;
     bool zero = false;  // whether all padding is 0
     /// The result of the user's graph that has these elements; of a view of all elements, its base.
-    std::pair<const ir::Node*, size_t> source{};
+    std::optional<std::pair<size_t, size_t>> source{};
   };
   /// An array that is padded before the program runs.
   struct Padded {
@@ -65,6 +69,7 @@ class BoundedGraph {
   BoundedGraph(const Graph& graph, VaryingSizes varying, int device, const DeviceSet* devices);
   /// Throws SizesRefused.
   void Rewrite(FindBoundedRule rule_of);
+  const Zeroed& zeroed() const { return zeroed_; }
 
   const Result& Of(const ir::Value& value) const;
   const std::vector<Padded>& padded() const { return padded_; }
@@ -143,7 +148,7 @@ class BoundedGraph {
   std::map<std::pair<int64_t, int64_t>, int64_t> marked_;     // bounds, by (first size, size)
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;
-  std::map<std::pair<const ir::Node*, size_t>, c10::Scalar> zeroed_;  // sources that are asked for
+  Zeroed zeroed_;
   std::vector<Padded> padded_;
   std::vector<std::pair<const ir::Node*, const ir::Node*>> fills_;
   const ir::Node* node_ = nullptr;

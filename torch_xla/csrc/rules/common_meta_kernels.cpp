@@ -6,6 +6,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq_meta_dispatch.h>
 #include <ATen/ops/fmod_meta_dispatch.h>
@@ -144,7 +145,28 @@ at::Tensor mv(const at::Tensor& self, const at::Tensor& vector) {
   return at::empty({self.size(0)}, self.options());
 }
 
+/// The gradient of an operation, from that of its result and its operand.
+template <typename... Rest>
+at::Tensor Backward(const at::Tensor& grad, const at::Tensor& self, Rest...) {
+  return at::empty(at::infer_size(grad.sizes(), self.sizes()), self.options());
+}
+
+at::Tensor glu_backward(const at::Tensor&, const at::Tensor& self, int64_t) { return Like(self); }
+
+TwoTensors prelu_backward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor&) {
+  return {Backward(grad, self), Backward(grad, self)};
+}
+
 // Reductions.
+
+at::Tensor Reduced(const at::Tensor& self, int64_t reduction) {
+  return reduction == at::Reduction::None ? Like(self) : at::empty({}, self.options());
+}
+
+at::Tensor binary_cross_entropy(const at::Tensor& self, const at::Tensor&,
+                                const std::optional<at::Tensor>&, int64_t reduction) {
+  return Reduced(self, reduction);
+}
 
 at::Tensor mean(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
   return at::meta::mean(self, std::nullopt, false, dtype);
@@ -202,6 +224,51 @@ ThreeTensors native_batch_norm(const at::Tensor& input, const std::optional<at::
   const int64_t channels = input.size(1);
   return {Like(input), at::empty({channels}, StatisticsOf(input)),
           at::empty({channels}, StatisticsOf(input))};
+}
+
+ThreeTensors native_layer_norm_backward(const at::Tensor&, const at::Tensor& input,
+                                        c10::IntArrayRef normalized_shape, const at::Tensor&,
+                                        const at::Tensor&, const std::optional<at::Tensor>& weight,
+                                        const std::optional<at::Tensor>& bias,
+                                        std::array<bool, 3> output_mask) {
+  const auto normalized = static_cast<int64_t>(normalized_shape.size());
+  TORCH_CHECK(input.dim() >= normalized, "normalized_shape=", normalized_shape,
+              " has more dimensions than the input's shape ", input.sizes());
+  const auto inner = input.sizes().slice(input.dim() - normalized);
+  const auto of = [&](const std::optional<at::Tensor>& given, bool is_asked) {
+    return is_asked && given && given->defined() ? at::empty(inner, given->options())
+                                                 : at::Tensor();
+  };
+  return {output_mask[0] ? Like(input) : at::Tensor(), of(weight, output_mask[1]),
+          of(bias, output_mask[2])};
+}
+
+ThreeTensors ChannelGradients(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                              int64_t channels, std::array<bool, 3> output_mask) {
+  const at::Tensor each =
+      at::empty({channels}, (weight && weight->defined() ? *weight : input).options());
+  return {output_mask[0] ? Like(input) : at::Tensor(), output_mask[1] ? each : at::Tensor(),
+          output_mask[2] ? Like(each) : at::Tensor()};
+}
+
+ThreeTensors native_group_norm_backward(const at::Tensor&, const at::Tensor& input,
+                                        const at::Tensor&, const at::Tensor&,
+                                        const std::optional<at::Tensor>& weight, int64_t,
+                                        int64_t channels, int64_t, int64_t,
+                                        std::array<bool, 3> output_mask) {
+  return ChannelGradients(input, weight, channels, output_mask);
+}
+
+ThreeTensors native_batch_norm_backward(const at::Tensor&, const at::Tensor& input,
+                                        const std::optional<at::Tensor>& weight,
+                                        const std::optional<at::Tensor>&,
+                                        const std::optional<at::Tensor>&,
+                                        const std::optional<at::Tensor>&,
+                                        const std::optional<at::Tensor>&, bool, double,
+                                        std::array<bool, 3> output_mask) {
+  // The input's gradient is computed in each case.
+  output_mask[0] = true;
+  return ChannelGradients(input, weight, input.size(1), output_mask);
 }
 
 at::Tensor grid_sampler_2d(const at::Tensor& input, const at::Tensor& grid, int64_t, int64_t,
@@ -291,6 +358,14 @@ const lazy::MetaKernels kernels{
     {"masked_fill.Tensor", &masked_fill_Tensor},
     {"masked_fill.Scalar", &masked_fill_Scalar},
     {"where.self", &where_self},
+    {"log_sigmoid_backward", &Backward<const at::Tensor&>},
+    {"hardtanh_backward", &Backward<const at::Scalar&, const at::Scalar&>},
+    {"hardswish_backward", &Backward<>},
+    {"glu_backward", &glu_backward},
+    {"_prelu_kernel_backward", &prelu_backward},
+    {"binary_cross_entropy", &binary_cross_entropy},
+    {"binary_cross_entropy_backward",
+     &Backward<const at::Tensor&, const std::optional<at::Tensor>&, int64_t>},
     {"dot", &dot},
     {"mv", &mv},
     {"mean", &mean},
@@ -302,6 +377,9 @@ const lazy::MetaKernels kernels{
     {"native_layer_norm", &native_layer_norm},
     {"native_group_norm", &native_group_norm},
     {"native_batch_norm", &native_batch_norm},
+    {"native_layer_norm_backward", &native_layer_norm_backward},
+    {"native_group_norm_backward", &native_group_norm_backward},
+    {"native_batch_norm_backward", &native_batch_norm_backward},
     {"grid_sampler_2d", &grid_sampler_2d},
     {"complex", &complex},
     {"polar", &complex},
