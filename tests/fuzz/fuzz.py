@@ -2,8 +2,8 @@
 
 Programs run in a process of their own, many in one graph (``--batch``); when one ends the process,
 its batch is run again one by one and the seed is named. Some programs are also run on a surface
-that is drawn for each (surfaces.py). Failures are shrunk and printed as tests; the exit status is 1
-when there are any.
+that is drawn for each (surfaces.py), and some with other sizes in each step (sizes.py). Failures
+are shrunk and printed as tests; the exit status is 1 when there are any.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import programs
+import sizes
 import surfaces
 from tqdm import tqdm
 
@@ -70,14 +71,24 @@ def _worker() -> None:
     """Reads batches as JSON lines, writes what failed."""
     for line in sys.stdin:
         seeds, length = json.loads(line)
-        print("FOUND " + json.dumps(run_batch(seeds, length)), flush=True)
+        if "XLA_DYNAMIC_SIZES" in os.environ:
+            found = [said for seed in seeds if (said := sizes.failure(seed))]
+        else:
+            found = run_batch(seeds, length)
+        print("FOUND " + json.dumps(found), flush=True)
 
 
 class Worker:
-    """A process that runs batches; a new one after each that died."""
+    """A process that runs batches; a new one after each that died.
 
-    def __init__(self, timeout: float) -> None:
+    Args:
+        timeout: Seconds for a batch.
+        env: Variables of the process, such as ``sizes.MODE``.
+    """
+
+    def __init__(self, timeout: float, env: dict[str, str] | None = None) -> None:
         self.timeout = timeout
+        self.env = env or {}
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, seeds: list[int], length: int) -> list[tuple[int, str, str]]:
@@ -96,7 +107,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"},
+                env={**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2", **self.env},
             )
         assert self.process.stdin is not None and self.process.stdout is not None
         # A batch that takes too long is ended from outside: reading its answer then ends, too.
@@ -151,12 +162,15 @@ def main() -> int:
     if args.show >= 0:
         print("\n".join(programs.write(args.show, args.length).lines))
         return 0
-    worker, failures, began = Worker(args.timeout), 0, time.monotonic()
+    worker, resizing = Worker(args.timeout), Worker(args.timeout, sizes.MODE)
+    failures, began = 0, time.monotonic()
     done = 0
     with tqdm(total=args.count, unit="program", disable=not sys.stderr.isatty()) as progress:
         for start in range(args.start, args.start + args.count, args.batch):
             seeds = list(range(start, min(start + args.batch, args.start + args.count)))
-            for seed, said, test in worker.run(seeds, args.length):
+            found = worker.run(seeds, args.length)
+            found += resizing.run([seed for seed in seeds if not seed % sizes.EVERY], args.length)
+            for seed, said, test in found:
                 failures += 1
                 print(f"# seed {seed}: {said[:400]}\n{test}\n", flush=True)
             done += len(seeds)
@@ -164,6 +178,7 @@ def main() -> int:
             if args.seconds and time.monotonic() - began > args.seconds:
                 break
     worker.close()
+    resizing.close()
     print(f"{done} programs, {failures} failures, {time.monotonic() - began:.0f} s")
     return 1 if failures else 0
 

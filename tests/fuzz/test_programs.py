@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz  # noqa: E402
 import operators  # noqa: E402
 import programs  # noqa: E402
+import sizes  # noqa: E402
 import surfaces  # noqa: E402
 
 _BATCH = 20
@@ -30,6 +31,27 @@ def test_programs_agree_with_the_cpu(start):
     finally:
         worker.close()
     assert not found, "\n\n".join(f"{said}\n{test}" for _, said, test in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_programs_of_several_sizes_agree_with_the_cpu():
+    worker = fuzz.Worker(240, sizes.MODE)
+    try:
+        found = worker.run(list(range(30)), length=11)
+    finally:
+        worker.close()
+    assert not found, "\n\n".join(f"{said}\n{test}" for _, said, test in found)
+
+
+def test_a_program_gets_other_sizes():
+    program = programs.Program(
+        ["v0 = make((2, 3), torch.float32, 1, device)", "v1 = v0.reshape(6)", "v2 = v0.sum(1)"],
+        [""] * 3,
+    )
+    first, *others = sizes.steps(program, 0)
+    assert first.lines == [program.lines[0], program.lines[2]]
+    assert len({step.lines[0] for step in others} | {first.lines[0]}) == 1 + len(others)
 
 
 def test_a_fault_of_a_surface_is_found(monkeypatch):
