@@ -31,3 +31,41 @@ def test_inference_imports_no_compiler_of_pytorch():
         print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
         """)
     assert output.split("\n") == ["True", "[]"]
+
+
+def test_gradients_import_no_compiler_of_pytorch_either():
+    """Nor call Python's Meta kernels, which take milliseconds for each new size."""
+    output = python_output("""
+        import copy
+        import sys
+        import torch
+        from torch import nn
+        import torch_xla
+
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        words = nn.Sequential(
+            nn.Embedding(10, 8), layer, nn.LayerNorm(8, elementwise_affine=False),
+            nn.Linear(8, 10), nn.GLU(), nn.LayerNorm(5, bias=False),
+        )
+        image = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GroupNorm(2, 4, affine=False),
+            nn.Hardswish(), nn.BatchNorm2d(4, affine=False), nn.GroupNorm(2, 4), nn.Hardtanh(),
+            nn.PReLU(), nn.Flatten(), nn.LogSigmoid(), nn.Linear(144, 1), nn.Sigmoid(),
+        )
+        x, y = torch.arange(6).view(2, 3), torch.linspace(-1, 1, 384).view(2, 3, 8, 8)
+
+        def grads(models, device):
+            inputs = y.to(device).detach().clone().requires_grad_()
+            (words, image) = (model.to(device) for model in models)
+            labels = torch.ones(2, 1, device=device)
+            loss = nn.functional.binary_cross_entropy(image(inputs), labels)
+            (loss + (words(x.to(device)) ** 2).mean()).backward()
+            return [inputs.grad, *(p.grad for m in (words, image) for p in m.parameters())]
+
+        want = grads(copy.deepcopy((words, image)), "cpu")
+        got = grads((words, image), "xla")
+        print(sorted({name for name in ("torch._dynamo", "sympy") if name in sys.modules}))
+        print(all(g.dtype == w.dtype and g.shape == w.shape for g, w in zip(got, want)))
+        print(all(torch.allclose(g.cpu(), w, 1e-3, 1e-5) for g, w in zip(got, want)))
+        """)
+    assert output.split("\n") == ["[]", "True", "True"]

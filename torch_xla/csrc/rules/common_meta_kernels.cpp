@@ -153,6 +153,23 @@ at::Tensor Backward(const at::Tensor& grad, const at::Tensor& self, Rest...) {
 
 at::Tensor glu_backward(const at::Tensor&, const at::Tensor& self, int64_t) { return Like(self); }
 
+at::Tensor select_backward(const at::Tensor& grad, c10::IntArrayRef input_sizes, int64_t dim,
+                           int64_t index) {
+  const auto rank = static_cast<int64_t>(input_sizes.size());
+  TORCH_CHECK(rank > 0, "select_backward of a tensor without dimensions");
+  const int64_t size = input_sizes[c10::maybe_wrap_dim(dim, rank)];
+  TORCH_CHECK_INDEX(index >= -size && index < size, "the index ", index,
+                    " is out of bounds for a dimension of ", size);
+  return at::empty(input_sizes, grad.options());
+}
+
+at::Tensor slice_backward(const at::Tensor& grad, c10::IntArrayRef input_sizes, int64_t dim,
+                          int64_t, int64_t, int64_t step) {
+  c10::maybe_wrap_dim(dim, static_cast<int64_t>(input_sizes.size()), /*wrap_scalar=*/false);
+  TORCH_CHECK(step > 0, "slice step must be positive");
+  return at::empty(input_sizes, grad.options());
+}
+
 TwoTensors prelu_backward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor&) {
   return {Backward(grad, self), Backward(grad, self)};
 }
@@ -325,6 +342,15 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::empty(sizes, input.options());
 }
 
+ThreeTensors convolution_backward(const at::Tensor& grad, const at::Tensor& input,
+                                  const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
+                                  c10::IntArrayRef, c10::IntArrayRef, c10::IntArrayRef, bool,
+                                  c10::IntArrayRef, int64_t, std::array<bool, 3> output_mask) {
+  const auto channels = bias_sizes ? *bias_sizes : grad.sizes().slice(1, 1);
+  return {output_mask[0] ? Like(input) : at::Tensor(), output_mask[1] ? Like(weight) : at::Tensor(),
+          output_mask[2] ? at::empty(channels, grad.options()) : at::Tensor()};
+}
+
 at::Tensor safe_softmax(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype) {
   c10::maybe_wrap_dim(dim, self.dim());
   return LikeOf(self, dtype.value_or(self.scalar_type()));
@@ -362,6 +388,8 @@ const lazy::MetaKernels kernels{
     {"hardtanh_backward", &Backward<const at::Scalar&, const at::Scalar&>},
     {"hardswish_backward", &Backward<>},
     {"glu_backward", &glu_backward},
+    {"select_backward", &select_backward},
+    {"slice_backward", &slice_backward},
     {"_prelu_kernel_backward", &prelu_backward},
     {"binary_cross_entropy", &binary_cross_entropy},
     {"binary_cross_entropy_backward",
@@ -398,6 +426,7 @@ const lazy::MetaKernels kernels{
     {"searchsorted.Tensor", &searchsorted},
     {"bucketize.Tensor", &bucketize},
     {"convolution", &convolution},
+    {"convolution_backward", &convolution_backward},
     {"_safe_softmax", &safe_softmax},
     {"_scaled_dot_product_flash_attention_for_cpu", &flash_attention},
 };
