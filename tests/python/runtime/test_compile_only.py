@@ -2,6 +2,7 @@
 
 import functools
 import re
+import textwrap
 from importlib import metadata
 from pathlib import Path
 
@@ -111,6 +112,47 @@ def test_training_step(topology, devices):
     result = run("-c", CODE.format(platform=platform), XLA_TOPOLOGY=topology)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout == f"{devices}\ndone\n"
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "h100:1"])
+def test_programs_of_buckets(topology):
+    """Training steps whose sizes are arguments; the host pads and takes apart shapes alone."""
+    needs(topologies.parse(topology).platform)
+    code = """
+        import torch
+        import torch_xla
+        from torch import nn
+        from torch_xla.debug import metrics
+
+        class Mean(nn.Module):
+            def forward(self, x):
+                return x.mean(1)
+
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        words = nn.Sequential(nn.Embedding(20, 8), layer, Mean(), nn.Linear(8, 4))
+        image = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(36, 4),
+        )
+        batches = {
+            words: [torch.randint(0, 20, (4, size)) for size in (9, 7, 12)],
+            image: [torch.randn(size, 3, 8, 8) for size in (9, 7, 12)],
+        }
+        for model, inputs in batches.items():
+            optimizer = torch.optim.SGD(model.to("xla").parameters(), lr=0.1)
+            for x in inputs:
+                result = model(x.to("xla"))
+                labels = torch.zeros(x.shape[0], dtype=torch.long).to("xla")
+                nn.functional.cross_entropy(result, labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                torch_xla.sync(wait=True)
+                assert result.shape == (x.shape[0], 4)
+        print(metrics.counter_value("UncachedCompile"), metrics.counter_value("DynamicSizes"))
+        """
+    result = run("-c", textwrap.dedent(code), XLA_TOPOLOGY=topology, XLA_DYNAMIC_SIZES="1")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout == "4 4\n"
 
 
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h100:1"])

@@ -1,11 +1,13 @@
 #include "exec/host_edges.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -87,6 +89,15 @@ bool IsExact(const ir::OpSpec& op) {
   if (!names.contains(op.name)) return false;
   const auto handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
   return handle && handle->schema().arguments().size() == op.args.size();
+}
+
+/// Whether the devices are for compiling only: what a program gives there has a shape and no value.
+bool IsForCompiling() {
+  static const bool result = [] {
+    const char* topology = std::getenv("XLA_TOPOLOGY");
+    return topology && *topology;
+  }();
+  return result;
 }
 
 /// Appends the nodes that `value` is computed from to `calls`, operands first. Returns false if the
@@ -236,10 +247,16 @@ void HostCalls::Run(uint64_t producer) {
   counter.Add();
   at::DisableRecordFunctionGuard no_profile;
   const BelowModes below;  // The calling thread may be the tracing thread.
-  for (const Call& call : calls_) slots_[call.result].value = Compute(call);
+  const bool has_values = producer == 0 || !IsForCompiling();
+  for (const Call& call : calls_) {
+    if (has_values) slots_[call.result].value = Compute(call);
+  }
   for (const auto& [slot, data] : promises_) {
-    data->Fulfil(Upload(slots_[slot].Value(), *DevicesOf(data->device()), *data->sharding()),
-                 producer);
+    const ir::ShapeRef shape = data->shape();
+    const at::Tensor value = has_values
+                                 ? slots_[slot].Value()
+                                 : at::empty(shape->dims, at::TensorOptions().dtype(shape->dtype));
+    data->Fulfil(Upload(value, *DevicesOf(data->device()), *data->sharding()), producer);
   }
 }
 
