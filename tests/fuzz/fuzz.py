@@ -72,7 +72,7 @@ def _worker() -> None:
     for line in sys.stdin:
         seeds, length = json.loads(line)
         if "XLA_DYNAMIC_SIZES" in os.environ:
-            found = [said for seed in seeds if (said := sizes.failure(seed))]
+            found = [said for seed in seeds if (said := sizes.failure(seed, length))]
         else:
             found = run_batch(seeds, length)
         print("FOUND " + json.dumps(found), flush=True)
@@ -94,7 +94,8 @@ class Worker:
     def run(self, seeds: list[int], length: int) -> list[tuple[int, str, str]]:
         found = self._ask(seeds, length)
         if found is None and len(seeds) == 1:
-            return [(seeds[0], "the process ended, or did not answer", "\n".join(_lines(seeds[0])))]
+            lines = "\n".join(programs.write(seeds[0], length).lines)
+            return [(seeds[0], "the process ended, or did not answer", lines)]
         if found is None:
             return [failure for seed in seeds for failure in self.run([seed], length)]
         return found
@@ -139,10 +140,6 @@ class Worker:
             self.process = None
 
 
-def _lines(seed: int) -> list[str]:
-    return programs.write(seed).lines
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=400, help="programs")
@@ -169,7 +166,7 @@ def main() -> int:
         for start in range(args.start, args.start + args.count, args.batch):
             seeds = list(range(start, min(start + args.batch, args.start + args.count)))
             found = worker.run(seeds, args.length)
-            found += resizing.run([seed for seed in seeds if not seed % sizes.EVERY], args.length)
+            found += resizing.run([s for s in seeds if not s % sizes.EVERY], sizes.LENGTH)
             for seed, said, test in found:
                 failures += 1
                 print(f"# seed {seed}: {said[:400]}\n{test}\n", flush=True)

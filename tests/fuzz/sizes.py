@@ -18,7 +18,7 @@ MODE = {"XLA_DYNAMIC_SIZES": "poison", "XLA_RECOMPILE_WARNING": "0"}
 EVERY = 5
 _STEPS = 4
 # Of longer programs hardly one has only operators that generalize.
-_LENGTH = 6
+LENGTH = 6
 _LARGEST = 9
 
 
@@ -67,9 +67,9 @@ def check(variants: list[Program]) -> str:
     return ""
 
 
-def failure(seed: int) -> tuple[int, str, str] | None:
+def failure(seed: int, length: int) -> tuple[int, str, str] | None:
     """Runs the seed's program in several sizes: how it differs, and a short program."""
-    program = surfaces.plain(programs.write(seed, _LENGTH))
+    program = surfaces.plain(programs.write(seed, length))
     if not (said := check(steps(program, seed))):
         return None
     # A structure that was refused often is not tried again, so that this may find nothing shorter.

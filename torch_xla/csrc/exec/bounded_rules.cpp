@@ -82,6 +82,7 @@ struct BoundedRules {
     int64_t stride = 1;
     for (size_t k = all.size(); k-- > 0; stride *= all[k].size) {
       const Factor factor = all[k];
+      if (factor.size == 0) Refuse("it is empty");
       const int64_t outer = stride * factor.size, index = view.offset / stride % factor.size;
       if (!factor.varies || index == 0) {
         if (k == 0) return false;
@@ -1238,6 +1239,7 @@ struct BoundedRules {
     const ir::Words& words = g.node_->attributes();
     const std::string_view text(reinterpret_cast<const char*>(words.data() + begin),
                                 words[begin - 1]);
+    if (text.find("stablehlo.while") != text.npos) Refuse("a loop on the device is for its sizes");
     for (std::string_view rest = text; !rest.empty();) {
       const size_t end = std::min(rest.find('\n'), rest.size());
       if (!IsOfAnySize(rest.substr(0, end))) Refuse("its text is for one size");
