@@ -2,7 +2,8 @@
 
 ``make models``. One process for each model; what is measured stays in a file, so that a run goes
 on where the last one ended, and the document is written after each. ``make models
-ARGS=--compiled`` compares inference with ``torch.compile(backend="openxla")`` instead, and prints.
+ARGS=--compiled`` compares inference with ``torch.compile(backend="openxla")`` instead, and prints;
+``ARGS=--sizes`` trains with another batch size and length in each step, with sizes as arguments.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import copy
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
@@ -44,6 +50,27 @@ without dropout.
 """
 
 
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    for module in model.modules():
+        if type(module).__name__ == "Dropout":
+            module.p = 0.0
+        for rate in ("drop_rate", "drop_prob"):  # timm's, for functions
+            if hasattr(module, rate):
+                setattr(module, rate, 0.0)
+    return model
+
+
+def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    if "x" in batch:
+        from torch.nn.functional import cross_entropy
+
+        out = model(batch["x"])
+        outs = out if isinstance(out, (list, tuple)) else [out]
+        return sum(cross_entropy(o, batch["labels"]) for o in outs)
+    extra = {"return_loss": True} if "labels" not in batch else {}
+    return model(**batch, **extra).loss
+
+
 def measure(name: str) -> dict[str, Any]:
     """Returns the row of one model."""
     warnings.filterwarnings("ignore")
@@ -65,23 +92,9 @@ def measure(name: str) -> dict[str, Any]:
     def fallbacks() -> dict[str, int]:
         return {n: met.counter_value(n) for n in met.executed_fallback_ops()}
 
-    def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if "x" in batch:
-            out = model(batch["x"])
-            outs = out if isinstance(out, (list, tuple)) else [out]
-            return sum(torch.nn.functional.cross_entropy(o, batch["labels"]) for o in outs)
-        extra = {"return_loss": True} if "labels" not in batch else {}
-        return model(**batch, **extra).loss
-
     architecture = architecture_list.ALL[name]
     torch.manual_seed(0)
-    reference = architecture.make().train()
-    for module in reference.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for rate in ("drop_rate", "drop_prob"):  # timm's, for functions
-            if hasattr(module, rate):
-                setattr(module, rate, 0.0)
+    reference = without_dropout(architecture.make().train())
     batch = architecture.batch()
     late: dict[str, Any] = {}
 
@@ -137,6 +150,82 @@ def measure(name: str) -> dict[str, Any]:
         double = [train(device, torch.float64, STEPS) for device in ("xla", "cpu")]
         row["double"] = difference(*double)
     return row
+
+
+def measure_sizes(name: str) -> dict[str, Any]:
+    """Returns which operators of a model's training took a batch size and length as arguments."""
+    graphs = Path(tempfile.mkdtemp()) / "graphs"
+    os.environ.update(
+        XLA_DYNAMIC_SIZES="1", XLA_PERSISTENT_CACHE_PATH="", XLA_RECOMPILE_WARNING="0",
+        XLA_SAVE_TENSORS_FILE=str(graphs),
+    )  # fmt: skip
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    import architecture_list
+    import torch
+
+    import torch_xla
+    import torch_xla.debug.metrics as met
+    from torch_xla.debug import explain
+
+    architecture = architecture_list.ALL[name]
+    torch.manual_seed(0)
+    models = {"cpu": without_dropout(architecture.make().train())}
+    models["xla"] = copy.deepcopy(models["cpu"]).to("xla")
+    optimizers = {to: torch.optim.SGD(m.parameters(), lr=1e-2) for to, m in models.items()}
+    batch = architecture.batch()
+    served: set[str] = set()
+    every: set[str] = set()
+    row: dict[str, Any] = {"steps": 0, "served": 0, "difference": 0.0, "refused": []}
+    seen = max((e.number for e in explain.all()), default=0)
+    for size, length in ((2, 8), (3, 9), (5, 13), (4, 11)):
+        given = {}
+        for key, value in batch.items():
+            value = value[torch.arange(size) % len(value)]
+            if value.dim() == 2 and not value.is_floating_point():  # words; labels have fewer
+                words = value.shape[1] + length - architecture_list.LENGTH
+                value = value[:, torch.arange(words) % value.shape[1]]
+            given[key] = value
+        losses = {}
+        for to, model in models.items():
+            torch_xla.sync()
+            graphs.unlink(missing_ok=True)
+            before = met.counter_value("DynamicSizes") or 0
+            loss = loss_of(model, {key: value.to(to) for key, value in given.items()})
+            loss.backward()
+            optimizers[to].step()
+            optimizers[to].zero_grad()
+            torch_xla.sync()
+            losses[to] = loss.item()
+        operators = set(re.findall(r"\b(?:aten|xla)::\w+", graphs.read_text()))
+        every |= operators
+        if (met.counter_value("DynamicSizes") or 0) > before:
+            served |= operators
+            row["served"] += 1
+        row["steps"] += row["steps"] > 0 or size != 2  # the first one has no other to be compared
+        off = abs(losses["xla"] - losses["cpu"]) / max(abs(losses["cpu"]), 1e-6)
+        row["difference"] = max(row["difference"], off)
+    for found in explain.all():
+        texts = [r.text for r in found.reasons if r.kind == "sizes" and found.number > seen]
+        row["refused"] += [t.split(": ", 1)[1] for t in texts if "are part of" in t and "family" not in t]
+    return row | {"operators": sorted(every), "bounded": sorted(served)}
+
+
+def print_sizes(names: list[str], timeout: float) -> None:
+    rows = {}
+    for name in names:
+        row = rows[name] = one(name, timeout, "--sizes")
+        found = row.get("error") or (
+            f"{row['served']} of {row['steps']} steps, difference {row['difference']:.0e} "
+            f"{'; '.join(sorted(set(row['refused'])))}"
+        )
+        print(f"{name:<36}", found, flush=True)
+    good = [row for row in rows.values() if "error" not in row]
+    every = {op for row in good for op in row["operators"]}
+    bounded = {op for row in good for op in row["bounded"]}
+    whole = sum(row["served"] >= row["steps"] for row in good)
+    print(f"{whole} of {len(names)} models train with sizes as arguments in every step after the first")
+    print(f"{len(bounded)} of their {len(every)} operators; the others:", *sorted(every - bounded))
 
 
 def measure_compiled(name: str) -> dict[str, Any]:
@@ -258,10 +347,12 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure anew what has been")
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--compiled", action="store_true", help="inference with torch.compile")
+    parser.add_argument("--sizes", action="store_true", help="a batch of other sizes in each step")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        row = (measure_compiled if options.compiled else measure)(options.one)
+        measured = measure_compiled if options.compiled else measure
+        row = (measure_sizes if options.sizes else measured)(options.one)
         print("ROW " + json.dumps(row), flush=True)
         return
     import architecture_list
@@ -270,6 +361,9 @@ def main() -> None:
     names = list(architecture_list.ALL)
     rows = json.loads(options.results.read_text()) if options.results.exists() else {}
     wanted = [n for n in names if not options.names or any(part in n for part in options.names)]
+    if options.sizes:
+        print_sizes(wanted, options.timeout)
+        return
     if options.compiled:
         print_compiled(wanted, options.timeout)
         return

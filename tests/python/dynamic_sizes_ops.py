@@ -1,6 +1,6 @@
 """PyTorch's operator database with sizes as arguments: each operator in several sizes, with poison.
 
-    python tests/python/dynamic_sizes_ops.py [NAME…] [--part 0/2] [--json FILE]
+    python tests/python/dynamic_sizes_ops.py [NAME…] [--part 0/2] [--json FILE [--again refuses]]
     python tests/python/dynamic_sizes_ops.py --page FILE…    # the table of docs/dynamic_sizes.md
 
 A sample's dimensions of one size get other sizes, and the operator runs in each of them, then once
@@ -8,10 +8,14 @@ more with its gradient. All padding holds NaN and indices out of bounds. An oper
 if one program served other sizes than the one that it was compiled for, *refuses* if every size
 has a program of its own, and is *wrong* if a result that came out of a bucket differs from the
 CPU's. Exits with 1 if one is wrong.
+
+The file of results is written after each operator, and what is in it does not run again, so that a
+run that was ended goes on. An operator that ends the process, or hangs, is wrong.
 """
 
 import argparse
 import collections
+import faulthandler
 import itertools
 import json
 import os
@@ -36,12 +40,15 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 import torch_xla
+from torch_xla import _XLAC
 from torch_xla.debug import explain, metrics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dynamic_sizes.md"
 MARK = "<!-- written by tests/python/dynamic_sizes_ops.py -->"
 MORE = (0, 1, 8)  # is added to a size
 KINDS = ("generalizes", "in part", "refuses", "wrong", "no size")
+LIMIT = 900  # seconds of an operator, on a busy machine
+RUNNING = {"kind": "wrong", "notes": ["it ended the process, or hung"]}
 Values = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -169,16 +176,22 @@ def check(op: OpInfo, grad: bool, limit: int) -> dict[str, Any]:
     return {"kind": kind if tried else "no size", "notes": sorted(refused)}
 
 
-def run(names: list[str], limit: int, tell: Callable[[str, dict[str, Any]], None]) -> None:
+def run(
+    names: list[str], done: set[str], limit: int, tell: Callable[[str, dict[str, Any]], None]
+) -> None:
     """Checks operators, each forward and with its gradient."""
     for name in names:
         op = OPS[name]
         forward: dict[str, Any] = {}
         for grad in (False, True):
-            if name in RANDOM | UNINITIALIZED or (grad and not op.supports_autograd):
+            title = name + (" gradient" if grad else "")
+            if title in done or name in RANDOM | UNINITIALIZED:
                 continue
-            if grad and dtypes_of(op)[0] not in op.backward_dtypes:
+            if grad and not (op.supports_autograd and dtypes_of(op)[0] in op.backward_dtypes):
                 continue
+            tell(title, RUNNING)
+            _XLAC._xla_clear_programs()
+            faulthandler.dump_traceback_later(LIMIT, exit=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 start = time.perf_counter()
@@ -186,8 +199,9 @@ def run(names: list[str], limit: int, tell: Callable[[str, dict[str, Any]], None
                 refused = forward.get("kind") == "refuses"
                 found = dict(forward) if refused else check(op, grad, limit)
                 forward = found
+            faulthandler.cancel_dump_traceback_later()
             found["seconds"] = round(time.perf_counter() - start, 1)
-            tell(name + (" gradient" if grad else ""), found)
+            tell(title, found)
 
 
 def why(note: str) -> str:
@@ -221,7 +235,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--part", default="0/1", help="this part of so many")
     parser.add_argument("--samples", type=int, default=4, help="of each operator")
-    parser.add_argument("--json", help="a file for the results")
+    parser.add_argument("--json", help="a file for the results, and of those of a run before")
+    parser.add_argument("--again", nargs="+", default=[], help="kinds in the file that run again")
     parser.add_argument("--page", nargs="+", help="write the page from these files")
     args = parser.parse_args()
     found: dict[str, dict[str, Any]] = {}
@@ -232,16 +247,22 @@ def main() -> None:
         PAGE.write_text(f"{before}{MARK}\n\n{table(found)}\n\n{MARK}{after}")
         return
 
+    file = Path(args.json or os.devnull)
+    if args.json and file.exists():
+        found.update(json.loads(file.read_text()))
+    done = {name for name, one in found.items() if one["kind"] not in args.again}
+
     def tell(name: str, one: dict[str, Any]) -> None:
         found[name] = one
+        file.write_text(json.dumps(found, indent=1))
+        if one is RUNNING:
+            return
         notes = "; ".join(sorted(set(map(why, one["notes"]))))
         print(f"{one['kind']:12} {name:50} {one['seconds']:6.1f} s  {notes}", flush=True)
-        if args.json:
-            Path(args.json).write_text(json.dumps(found, indent=1))
 
     part, parts = map(int, args.part.split("/"))
     names = args.names or list(itertools.islice(OPS, part, None, parts))
-    run(names, args.samples, tell)
+    run(names, done, args.samples, tell)
     print(table(found))
     sys.exit(any(one["kind"] == "wrong" for one in found.values()))
 

@@ -234,9 +234,13 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
   if (!reason.empty()) {
     refused.Add();
     const ir::Node* node = bounded.refused();
-    if (node && node->shape()) reason.insert(0, node->shape()->ToString() + ": ");
-    if (node) reason.insert(0, std::string(node->op().name) + " ");
-    note = RefuseBounds(cut, {std::move(reason), node ? node->location() : nullptr});
+    if (!node) {  // other sizes of the structure may be arguments
+      note = Kept({std::move(reason)});
+      return std::nullopt;
+    }
+    if (node->shape()) reason.insert(0, node->shape()->ToString() + ": ");
+    reason.insert(0, std::string(node->op().name) + " ");
+    note = RefuseBounds(cut, {std::move(reason), node->location()});
     return std::nullopt;
   }
   {
@@ -320,6 +324,12 @@ SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason) {
     found->second.refused = reason;
   }
   return Kept(reason);
+}
+
+void ForgetSizes() {
+  std::lock_guard lock(structures_mutex);
+  Structures().clear();
+  Bindings().clear();
 }
 
 namespace {

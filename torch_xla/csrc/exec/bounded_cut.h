@@ -51,6 +51,9 @@ void Use(const Bound& bound, Cut& cut);
 /// not bounded again. Returns the note that says why.
 SizesNote RefuseBounds(const Cut& cut, const SizesNote& reason);
 
+/// Forgets all structures and how their sizes ran.
+void ForgetSizes();
+
 /// While a thread makes a program: what became of the sizes of its graph. An empty note leaves that
 /// of the outer scope.
 class SizesScope {

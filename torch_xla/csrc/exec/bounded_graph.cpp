@@ -71,6 +71,8 @@ void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
     node_ = graph_.order[position_];
     if (&node_->op() == &ir::ops::device_data) VisitLeaf();
   }
+  node_ = nullptr;
+  if (padded_.empty() && fills_.empty()) throw SizesRefused{"the sizes that vary are 0 or 1"};
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
     if (&node_->op() == &ir::ops::device_data) continue;
@@ -291,7 +293,7 @@ void BoundedGraph::VisitLeaf() {
   for (size_t d = 0; d < layout.size(); ++d) {
     if (!ResultVaries(0, d)) continue;
     const int64_t size = shape->dims[d], first = varying_.first[result]->dims[d];
-    if (size < 2) throw SizesRefused{"a size is " + std::to_string(size)};
+    if (size < 2) continue;  // a size of its own: such arrays are empty, or are broadcast
     const auto marked = marked_.find({first, size});
     layout[d] = {{size, marked != marked_.end() ? marked->second : BucketOf(size, varying_.grows),
                   first, true}};
@@ -423,25 +425,28 @@ ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by,
                                const std::vector<bool>& dims) {
   const bool is_zero = by.isFloatingPoint() ? by.toDouble() == 0 : by.toLong() == 0;
   if (is_zero && of.zero) return of.value;
-  ir::Value masked = Where(of, by, dims);
+  ir::Value masked = Where(of, MakeConstant(by, of.value.shape()->dtype, false), dims);
   if (is_zero && of.source && !(masked == of.value)) zeroed_.emplace(*of.source, by);
   return masked;
 }
 
-ir::Value BoundedGraph::Where(const Result& of, const c10::Scalar& by,
-                              const std::vector<bool>& dims) {
+ir::Value BoundedGraph::Within(const BoundedLayout& layout, const std::vector<bool>& dims) {
   ir::Value all;
-  for (size_t d = 0; d < of.layout.size(); ++d) {
-    if (!dims[d] || !Varies(of.layout[d])) continue;
-    ir::Value one = IsWithin(of.layout[d]);
-    std::vector<int64_t> sizes(of.layout.size(), 1), strides(of.layout.size(), 1);
-    sizes[d] = BoundOf(of.layout[d]);
-    if (of.layout.size() != 1) one = View(one, sizes, strides);
+  for (size_t d = 0; d < layout.size(); ++d) {
+    if (!dims[d] || !Varies(layout[d])) continue;
+    ir::Value one = IsWithin(layout[d]);
+    std::vector<int64_t> sizes(layout.size(), 1), strides(layout.size(), 1);
+    sizes[d] = BoundOf(layout[d]);
+    if (layout.size() != 1) one = View(one, sizes, strides);
     all = all ? Make(ir::ops::logical_and, {all, one}) : one;
   }
-  if (!all) return of.value;
-  return Make(ir::ops::where_self,
-              {all, of.value, MakeConstant(by, of.value.shape()->dtype, false)});
+  return all;
+}
+
+ir::Value BoundedGraph::Where(const Result& of, const ir::Value& by,
+                              const std::vector<bool>& dims) {
+  const ir::Value within = Within(of.layout, dims);
+  return within ? Make(ir::ops::where_self, {within, of.value, by}) : of.value;
 }
 
 ir::Value BoundedGraph::Masked(const Result& of, const c10::Scalar& by) {
@@ -471,7 +476,8 @@ void BoundedGraph::Set(size_t result, ir::Value value, BoundedLayout layout) {
   if (!varies || made.zero || !made.source) return;
   const auto asked = zeroed_.find(*made.source);
   if (asked == zeroed_.end()) return;
-  made.value = Where(made, asked->second, std::vector<bool>(made.layout.size(), true));
+  made.value = Where(made, MakeConstant(asked->second, made.value.shape()->dtype, false),
+                     std::vector<bool>(made.layout.size(), true));
   made.zero = true;
 }
 

@@ -130,7 +130,9 @@ class BoundedGraph {
   /// 0 in its padding for all readers, so that it lies in memory once.
   ir::Value Masked(const Result& of, const c10::Scalar& by, const std::vector<bool>& dims);
   ir::Value Masked(const Result& of, const c10::Scalar& by);
-  ir::Value Where(const Result& of, const c10::Scalar& by, const std::vector<bool>& dims);
+  ir::Value Where(const Result& of, const ir::Value& by, const std::vector<bool>& dims);
+  /// Which elements are no padding along these dimensions; null if all are.
+  ir::Value Within(const BoundedLayout& layout, const std::vector<bool>& dims);
   void Set(size_t result, ir::Value value, BoundedLayout layout);
   /// Makes the node again and sets its results.
   void Emit(ir::Node::Operands operands, ir::Words words, const std::vector<BoundedLayout>& layouts,

@@ -72,13 +72,29 @@ struct BoundedRules {
 
   // ---- Views ---------------------------------------------------------------------------------
 
+  static BoundedDim FactorsOf(const BoundedLayout& layout) {
+    BoundedDim all;
+    for (const BoundedDim& dim : layout) {
+      for (const Factor& factor : dim) AddFactor(all, factor);
+    }
+    return all;
+  }
+
+  /// The elements of an array with a dimension for each of its factors, with one dimension indexed.
+  static ir::Value TakeAlong(G& g, const ir::Value& value, const BoundedDim& all, size_t along,
+                             const ir::Value& index) {
+    std::vector<int64_t> bounds(all.size()), strides(all.size(), 1);
+    for (size_t i = 0; i < all.size(); ++i) bounds[i] = all[i].bound;
+    for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * bounds[i];
+    ir::Words words;
+    ir::AttributeWriter(words).Int(static_cast<int64_t>(along));
+    return g.Make(ir::ops::index_select, {g.View(value, bounds, strides), index}, std::move(words));
+  }
+
   /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
   /// returns true. The index is a number of the program, since it differs from size to size.
   static bool TakeIndex(G& g, Result& base, StridedView& view) {
-    BoundedDim all;
-    for (const BoundedDim& dim : base.layout) {
-      for (const Factor& factor : dim) AddFactor(all, factor);
-    }
+    const BoundedDim all = FactorsOf(base.layout);
     int64_t stride = 1;
     for (size_t k = all.size(); k-- > 0; stride *= all[k].size) {
       const Factor factor = all[k];
@@ -106,21 +122,48 @@ struct BoundedRules {
         if (view.sizes[d] != 1 && view.strides[d] >= outer) view.strides[d] /= factor.size;
       }
       view.offset = view.offset / outer * stride + view.offset % stride;
-      std::vector<int64_t> bounds(all.size()), strides(all.size(), 1);
-      for (size_t i = 0; i < all.size(); ++i) bounds[i] = all[i].bound;
-      for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * bounds[i];
-      ir::Words words;
-      ir::AttributeWriter(words).Int(static_cast<int64_t>(k));
       const ir::Value place = MakeScalarParameter(index, c10::ScalarType::Long, false);
-      base.value =
-          g.Make(ir::ops::index_select,
-                 {g.View(base.value, bounds, strides), g.View(place, {1}, {1})}, std::move(words));
+      base.value = TakeAlong(g, base.value, all, k, g.View(place, {1}, {1}));
       base.layout.clear();
       for (size_t i = 0; i < all.size(); ++i)
         base.layout.push_back(i == k ? BoundedDim{} : BoundedDim{all[i]});
       return true;
     }
     return false;
+  }
+
+  /// If dimension `d` of a view is a part of a varying size that begins at another place from size
+  /// to size, as the gradient of a concatenation is, takes that part, which is like `made`.
+  static void TakeRange(G& g, Result& base, StridedView& view, size_t d, const BoundedDim& made,
+                        int64_t first) {
+    BoundedDim all = FactorsOf(base.layout);
+    int64_t stride = 1;
+    size_t k = all.size();
+    while (k > 0 && stride < view.strides[d]) stride *= all[--k].size;
+    if (stride != view.strides[d] || k == 0 || made.size() != 1 || view.sizes[d] < 2) return;
+    const Factor factor = all[--k];
+    const int64_t size = view.sizes[d], start = view.offset / stride % factor.size;
+    if (!factor.varies || size >= factor.size || start + size > factor.size ||
+        factor.size - size == factor.first - first)
+      return;
+    const int64_t outer = stride * factor.size;
+    std::vector<int64_t> strides = view.strides;
+    for (size_t i = 0; i < view.sizes.size(); ++i) {
+      if (i == d || view.sizes[i] == 1 || strides[i] < outer) continue;
+      if (strides[i] % outer != 0) return;
+      strides[i] = strides[i] / outer * stride * size;
+    }
+    view.strides = std::move(strides);
+    view.offset = view.offset / outer * stride * size + view.offset % stride;
+    const ir::Value moved =
+        g.Make(ir::ops::add_Tensor,
+               {g.Iota(made[0].bound), MakeScalarParameter(start, c10::ScalarType::Long, false),
+                MakeScalar(int64_t{1})});
+    const ir::Value last = MakeConstant(factor.bound - 1, c10::ScalarType::Long, false);
+    base.value = TakeAlong(g, base.value, all, k, g.Make(ir::ops::minimum, {moved, last}));
+    all[k] = made[0];
+    base.layout.clear();
+    for (const Factor& one : all) base.layout.push_back({one});
   }
 
   static void AsStrided(G& g) {
@@ -134,9 +177,14 @@ struct BoundedRules {
     }
     StridedView exact{sizes.vec(), strides.vec(), g.Int("storage_offset")};
     Result base = g.In(0);
+    if (base.value.shape()->numel == 0) Refuse("it is empty");
     while (TakeIndex(g, base, exact)) {
     }
-    BoundedView view = ViewOf(base.layout, exact, g.MadeLayout(0), varies, first);
+    const BoundedLayout made = g.MadeLayout(0);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (varies[d]) TakeRange(g, base, exact, d, made[d], first[d]);
+    }
+    BoundedView view = ViewOf(base.layout, exact, made, varies, first);
     ir::Words words = g.node_->attributes();
     for (size_t d = 0; d < sizes.size(); ++d) {
       words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
@@ -144,6 +192,68 @@ struct BoundedRules {
     }
     words[g.Named("storage_offset").word] = static_cast<uint64_t>(view.view.offset);
     g.EmitShaped({base.value}, std::move(words), view.layout);
+  }
+
+  /// A write into a part of an array: padding of what is written leaves the array as it is.
+  static void ViewUpdate(G& g) {
+    const Result &base = g.In(0), &value = g.In(1);
+    const auto sizes = g.Ints("size"), strides = g.Ints("stride");
+    if (base.value.shape()->numel == 0) Refuse("it is empty");
+    c10::SmallVector<bool, 8> varies;
+    c10::SmallVector<int64_t, 8> first;
+    for (const BoundedDim& dim : value.layout) {
+      varies.push_back(Varies(dim));
+      first.push_back(dim.size() == 1 ? dim[0].first : SizeOf(dim));
+    }
+    const BoundedView view =
+        ViewOf(base.layout, {sizes.vec(), strides.vec(), g.Int("storage_offset")}, value.layout,
+               varies, first);
+    if (std::ranges::find(strides, 0) != strides.end()) Refuse("it writes an element twice");
+    RequireSame(view.layout, value.layout);
+    ir::Words words = g.node_->attributes();
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      words[g.Named("size").word + d] = static_cast<uint64_t>(view.view.sizes[d]);
+      words[g.Named("stride").word + d] = static_cast<uint64_t>(view.view.strides[d]);
+    }
+    words[g.Named("storage_offset").word] = static_cast<uint64_t>(view.view.offset);
+    ir::Value written = value.value;
+    if (value.varies) {
+      const ir::Value old = MakeNode(&ir::ops::as_strided, {base.value}, ir::Words(words),
+                                     ir::GetShape(base.value.shape()->dtype, view.view.sizes));
+      written = g.Make(ir::ops::where_self,
+                       {g.Within(value.layout, Dims(value.layout.size(), true)), written, old});
+    }
+    g.EmitShaped({base.value, written}, std::move(words), base.layout);
+  }
+
+  /// Sizes that are the product of an operand's and a fixed number.
+  static void Repeat(G& g) {
+    const auto repeats = g.Ints("repeats");
+    const BoundedLayout made = g.MadeLayout(0);
+    BoundedLayout in = g.In(0).layout, layout;
+    in.insert(in.begin(), repeats.size() - in.size(), BoundedDim{});
+    ir::Words words = g.node_->attributes();
+    for (size_t d = 0; d < repeats.size(); ++d) {
+      layout.push_back(SizeOf(in[d]) == 1 ? made[d] : FixedDim(repeats[d]));
+      words[g.Named("repeats").word + d] = static_cast<uint64_t>(BoundOf(layout[d]));
+      if (SizeOf(in[d]) == 1) RequireFixed(in[d], "it repeats a varying size");
+      if (SizeOf(in[d]) == 1) continue;
+      for (const Factor& factor : in[d]) AddFactor(layout[d], factor);
+    }
+    g.Emit(g.Values(), std::move(words), {layout});
+  }
+
+  /// Views as another dtype; a number may become two, or two one.
+  static void Bitcast(G& g) {
+    BoundedLayout layout = g.In(0).layout;
+    const auto& sizes = g.node_->shape()->dims;
+    if (sizes.size() > layout.size()) layout.push_back(FixedDim(sizes.back()));
+    if (sizes.size() < layout.size()) layout.pop_back();
+    if (!layout.empty() && SizeOf(layout.back()) != sizes.back()) {
+      RequireFixed(layout.back(), "numbers of another width take the place of a varying size");
+      layout.back() = FixedDim(sizes.back());
+    }
+    g.EmitShaped(g.Values(), {}, layout);
   }
 
   static void ExpandNode(G& g) {
@@ -174,10 +284,7 @@ struct BoundedRules {
     const c10::ScalarType dtype = g.node_->shape()->dtype;
     ir::Value drawn = MakeNode(&g.node_->op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
     drawn.node->set_location(g.node_->location());
-    BoundedDim all;
-    for (const BoundedDim& dim : layout) {
-      for (const Factor& factor : dim) AddFactor(all, factor);
-    }
+    const BoundedDim all = FactorsOf(layout);
     const std::vector<int64_t> bounds = BoundsOf(layout);
     std::vector<int64_t> strides(bounds.size(), 1);
     for (size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
@@ -218,9 +325,8 @@ struct BoundedRules {
     const bool least = neutral == Neutral::kLeast;
     if (neutral == Neutral::kZero || neutral == Neutral::kOne) {
       const int64_t number = neutral == Neutral::kOne;
-      if (c10::isFloatingType(dtype)) return static_cast<double>(number);
       if (c10::isIntegralType(dtype, true)) return number;
-      Refuse("complex numbers have no rule");
+      return static_cast<double>(number);
     }
     if (c10::isFloatingType(dtype)) {
       const double infinity = std::numeric_limits<double>::infinity();
@@ -293,6 +399,25 @@ struct BoundedRules {
            std::vector<BoundedLayout>(g.node_->num_outputs(), layout));
   }
 
+  static void LeastAndMost(G& g) {
+    const Result& in = g.In(0);
+    const Dims dims = ReducedDims(g, in.layout.size());
+    const BoundedLayout layout = Reduced(g, in.layout, dims);
+    ir::Words words;
+    ir::AttributeWriter writer(words);
+    std::vector<int64_t> list;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d]) list.push_back(static_cast<int64_t>(d));
+    }
+    writer.IntList(list);
+    writer.Int(g.Int("keepdim"));
+    const c10::ScalarType dtype = in.value.shape()->dtype;
+    g.Set(0, g.Make(ir::ops::amin, {g.Masked(in, NumberOf(Neutral::kMost, dtype), dims)}, words),
+          layout);
+    g.Set(1, g.Make(ir::ops::amax, {g.Masked(in, NumberOf(Neutral::kLeast, dtype), dims)}, words),
+          layout);
+  }
+
   static bool IsHalf(c10::ScalarType dtype) {
     return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
   }
@@ -306,24 +431,25 @@ struct BoundedRules {
       g.Emit(g.Values(), g.node_->attributes(), {layout});
       return;
     }
-    if (g.Named("dtype").given || !c10::isFloatingType(in.value.shape()->dtype))
-      Refuse("a mean in another dtype has no rule");
-    ir::Value masked = g.Masked(in, 0.0, dims);
-    const c10::ScalarType dtype = in.value.shape()->dtype;
-    if (IsHalf(dtype)) masked = lazy::Cast(masked, c10::ScalarType::Float);
+    const c10::ScalarType dtype = g.node_->shape()->dtype;
+    ir::Value masked = g.Masked(in, NumberOf(Neutral::kZero, in.value.shape()->dtype), dims);
+    masked = lazy::Cast(masked, IsHalf(dtype) ? c10::ScalarType::Float : dtype);
     const ir::OpSpec& sum = g.Has("dim") ? ir::ops::sum_dim_IntList : ir::ops::sum;
     ir::Value mean = g.Make(ir::ops::div_Tensor, {g.Make(sum, {masked}, g.node_->attributes()),
                                                   g.Count(in.layout, dims)});
     g.Set(0, lazy::Cast(mean, dtype), layout);
   }
 
-  /// Norms of an exponent that is not negative.
+  /// Norms; with a negative exponent an infinite element adds 0.
   static void Norm(G& g) {
     ir::AttributeReader reader(g.node_->attributes());
     const c10::Scalar exponent = reader.Scalar();
-    if (exponent.isComplex() || !(exponent.toDouble() >= 0))
-      Refuse("a norm with a negative exponent has no rule");
-    Reduce<Neutral::kZero>(g);
+    if (exponent.toDouble() < 0) {
+      if (!c10::isFloatingType(g.In(0).value.shape()->dtype)) Refuse("its dtype has no rule");
+      Reduce<Neutral::kMost>(g);
+    } else {
+      Reduce<Neutral::kZero>(g);
+    }
   }
 
   /// Variances and standard deviations, with the count as a number of the program.
@@ -337,8 +463,10 @@ struct BoundedRules {
              std::vector<BoundedLayout>(g.node_->num_outputs(), layout));
       return;
     }
-    if (in.value.shape()->dtype != c10::ScalarType::Float)
-      Refuse("a variance in another dtype has no rule");
+    const c10::ScalarType dtype = in.value.shape()->dtype;
+    if (!c10::isFloatingType(dtype)) Refuse("a variance in another dtype has no rule");
+    const Result wide{lazy::Cast(in.value, IsHalf(dtype) ? c10::ScalarType::Float : dtype),
+                      in.layout, true};
     std::vector<int64_t> summed;
     int64_t count = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
@@ -346,13 +474,15 @@ struct BoundedRules {
       summed.push_back(static_cast<int64_t>(d));
       count *= SizeOf(in.layout[d]);
     }
-    double correction = 1;
+    const auto number = [](double value) {
+      return MakeScalarParameter(value, c10::ScalarType::Double, true);
+    };
+    ir::Value degrees = number(std::max(0.0, static_cast<double>(count) - 1));
     if (const G::Argument& given = g.Named("correction"); given.given) {
-      if (given.operands != 0) Refuse("its correction is an operand");
-      const ir::Words& words = g.node_->attributes();
-      ir::Words scalar(words.begin() + static_cast<std::ptrdiff_t>(given.word),
-                       words.begin() + static_cast<std::ptrdiff_t>(given.word + given.words));
-      correction = ir::AttributeReader(scalar).Scalar().toDouble();
+      const ir::Value rest = g.Make(
+          ir::ops::sub_Tensor,
+          {number(static_cast<double>(count)), g.In(given.operand).value, MakeScalar(int64_t{1})});
+      degrees = g.Make(ir::ops::maximum, {rest, MakeConstant(0.0, c10::ScalarType::Double, true)});
     }
     const auto sum = [&](const ir::Value& x, bool keep) {
       ir::Words words;
@@ -363,25 +493,21 @@ struct BoundedRules {
       writer.Int(0);  // no dtype
       return g.Make(ir::ops::sum_dim_IntList, {x}, std::move(words));
     };
-    const auto number = [](double value) {
-      return MakeScalarParameter(value, c10::ScalarType::Double, true);
-    };
     const auto mean_of = [&](bool keep) {
       return g.Make(ir::ops::div_Tensor,
-                    {sum(g.Masked(in, 0.0, dims), keep), number(static_cast<double>(count))});
+                    {sum(g.Masked(wide, 0.0, dims), keep), number(static_cast<double>(count))});
     };
     const ir::Value centered =
-        g.Masked({g.Make(ir::ops::sub_Tensor, {in.value, mean_of(true), MakeScalar(int64_t{1})}),
+        g.Masked({g.Make(ir::ops::sub_Tensor, {wide.value, mean_of(true), MakeScalar(int64_t{1})}),
                   in.layout, true},
                  0.0, dims);
-    const double degrees = std::max(0.0, static_cast<double>(count) - correction);
-    ir::Value result =
-        g.Make(ir::ops::div_Tensor,
-               {sum(g.Make(ir::ops::mul_Tensor, {centered, centered}), g.Int("keepdim") != 0),
-                number(degrees)});
+    ir::Value result = g.Make(
+        ir::ops::div_Tensor,
+        {sum(g.Make(ir::ops::mul_Tensor, {centered, centered}), g.Int("keepdim") != 0), degrees});
     if (root) result = g.Make(ir::ops::sqrt, {result});
-    g.Set(0, result, layout);
-    if (g.node_->num_outputs() > 1) g.Set(1, mean_of(g.Int("keepdim") != 0), layout);
+    g.Set(0, lazy::Cast(result, dtype), layout);
+    if (g.node_->num_outputs() > 1)
+      g.Set(1, lazy::Cast(mean_of(g.Int("keepdim") != 0), dtype), layout);
   }
 
   /// An element depends only on those before it; padding lies behind them.
@@ -401,13 +527,11 @@ struct BoundedRules {
   /// Operations along some dimensions, whose sizes do not vary; the others do not touch each other.
   static void Along(G& g) {
     const BoundedLayout in = g.In(0).layout;
-    const bool one = g.Has("dim");
-    const G::Argument& named = g.Named(one ? "dim" : "dims");
-    Dims dims(in.size(), !named.given || named.words == 0 || in.empty());
-    const ir::Words& words = g.node_->attributes();
-    for (size_t i = 0; i < named.words && !in.empty(); ++i)
-      dims.at(static_cast<size_t>(g.Dim(static_cast<int64_t>(words[named.word + i]), in.size()))) =
-          true;
+    const bool any = g.Has("dim") || g.Has("dims");
+    const c10::IntArrayRef named = any ? g.Ints(g.Has("dim") ? "dim" : "dims") : c10::IntArrayRef{};
+    Dims dims(in.size(), named.empty() || in.empty());
+    for (int64_t dim : in.empty() ? c10::IntArrayRef{} : named)
+      dims.at(static_cast<size_t>(g.Dim(dim, in.size()))) = true;
     if (AnyVaries(in, dims)) Refuse("it has no rule along a varying size");
     for (size_t i = 1; i < g.node_->operands().size(); ++i) {
       if (g.In(i).layout.size() == in.size()) {
@@ -435,16 +559,48 @@ struct BoundedRules {
     g.Emit(g.Values(), g.node_->attributes(), layouts);
   }
 
+  /// Padding sorts behind the elements that count, which come first among equal ones.
+  static void Sorted(G& g) {
+    const Result& in = g.In(0);
+    BoundedLayout layout = in.layout;
+    const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
+    if (layout.empty() || !Varies(layout[dim])) return Along(g);
+    if (layout[dim].size() > 1) Refuse("it goes along several sizes");
+    const bool chooses = g.Has("largest");
+    const c10::ScalarType dtype = in.value.shape()->dtype;
+    const bool is_least = g.Int(chooses ? "largest" : "descending") != 0;
+    const c10::Scalar last = !is_least && c10::isFloatingType(dtype)
+                                 ? c10::Scalar(std::numeric_limits<double>::quiet_NaN())
+                                 : NumberOf(is_least ? Neutral::kLeast : Neutral::kMost, dtype);
+    ir::Node::Operands operands = g.Values();
+    operands[0] = g.Masked(in, last, Only(layout.size(), static_cast<int64_t>(dim)));
+    if (chooses) layout[dim] = FixedDim(g.Int("k"));
+    g.Emit(std::move(operands), g.node_->attributes(), {layout, layout});
+  }
+
+  /// A dimension of varying size that has `more` elements more.
+  static BoundedDim Longer(const G& g, const BoundedDim& dim, size_t d, int64_t more) {
+    if (dim.size() > 1) Refuse("it goes along several sizes");
+    const Factor& factor = dim[0];
+    return {{factor.size + more, factor.bound + more,
+             g.varying_.first[g.shapes_.begin[g.position_]]->dims[d], true}};
+  }
+
   static void Pad(G& g) {
-    BoundedLayout layout = g.In(0).layout;
+    const Result& in = g.In(0);
+    BoundedLayout layout = in.layout;
     const auto pad = g.Ints("pad");
+    Dims dims(layout.size());
     for (size_t i = 0; i < pad.size(); i += 2) {
       if (pad[i] == 0 && pad[i + 1] == 0) continue;
-      BoundedDim& dim = layout.at(layout.size() - 1 - i / 2);
-      RequireFixed(dim, "it pads a varying size");
-      dim = FixedDim(SizeOf(dim) + pad[i] + pad[i + 1]);
+      const size_t d = layout.size() - 1 - i / 2;
+      dims[d] = pad[i + 1] > 0;
+      layout[d] = Varies(layout[d]) ? Longer(g, layout[d], d, pad[i] + pad[i + 1])
+                                    : FixedDim(SizeOf(layout[d]) + pad[i] + pad[i + 1]);
     }
-    g.Emit(g.Values(), g.node_->attributes(), {layout});
+    const ir::Value value = g.In(1).value;
+    g.Emit({g.Where(in, lazy::Cast(value, in.value.shape()->dtype), dims), value},
+           g.node_->attributes(), {layout});
   }
 
   static void Softmax(G& g) {
@@ -473,8 +629,7 @@ struct BoundedRules {
     const Result &a = g.In(first), &b = g.In(first + 1);
     const size_t rank = a.layout.size();
     if (rank < 2 || b.layout.size() != rank) Refuse("products of vectors have no rule");
-    if (!c10::isFloatingType(a.value.shape()->dtype))
-      Refuse("products of such numbers have no rule");
+    const c10::Scalar zero = NumberOf(Neutral::kZero, a.value.shape()->dtype);
     if (!Same(a.layout[rank - 1], b.layout[rank - 2]))
       Refuse("its operands have different sizes that vary");
     BoundedLayout layout;
@@ -485,8 +640,14 @@ struct BoundedRules {
     layout.push_back(a.layout[rank - 2]);
     layout.push_back(b.layout[rank - 1]);
     ir::Node::Operands operands = g.Values();
-    operands[first] = g.Masked(a, 0.0, Only(rank, static_cast<int64_t>(rank) - 1));
-    operands[first + 1] = g.Masked(b, 0.0, Only(rank, static_cast<int64_t>(rank) - 2));
+    Dims of_a = Only(rank, static_cast<int64_t>(rank) - 1);
+    Dims of_b = Only(rank, static_cast<int64_t>(rank) - 2);
+    if (rank == 3 && g.node_->shape()->rank() == 2) {  // a sum of products
+      of_a[0] = of_b[0] = true;
+      layout.erase(layout.begin());
+    }
+    operands[first] = g.Masked(a, zero, of_a);
+    operands[first + 1] = g.Masked(b, zero, of_b);
     if (adds) Broadcast(g.In(0).layout, layout);  // refuses what does not fit
     g.Emit(std::move(operands), g.node_->attributes(), {layout});
   }
@@ -497,23 +658,30 @@ struct BoundedRules {
     const size_t first = adds ? 1 : 0;
     const Result &a = g.In(first), &b = g.In(first + 1);
     if (a.layout.empty() || b.layout.size() != 1) Refuse("it has another rank");
-    if (!c10::isFloatingType(a.value.shape()->dtype))
-      Refuse("products of such numbers have no rule");
+    const c10::Scalar zero = NumberOf(Neutral::kZero, a.value.shape()->dtype);
+    if (g.node_->shape()->rank() == 2) {  // an outer product
+      const BoundedLayout outer{a.layout.at(0), b.layout[0]};
+      Broadcast(g.In(0).layout, outer);
+      g.Emit(g.Values(), g.node_->attributes(), {outer});
+      return;
+    }
     RequireSame({a.layout.back()}, b.layout);
     ir::Node::Operands operands = g.Values();
     operands[first] =
-        g.Masked(a, 0.0, Only(a.layout.size(), static_cast<int64_t>(a.layout.size()) - 1));
-    operands[first + 1] = g.Masked(b, 0.0);
+        g.Masked(a, zero, Only(a.layout.size(), static_cast<int64_t>(a.layout.size()) - 1));
+    operands[first + 1] = g.Masked(b, zero);
     BoundedLayout layout(a.layout.begin(), a.layout.end() - 1);
     if (adds) Broadcast(g.In(0).layout, layout);
     g.Emit(std::move(operands), g.node_->attributes(), {layout});
   }
 
-  /// Attention without dropout; its gradient has no rule.
+  /// Attention without dropout, and its gradient: the weights of padded keys and queries are 0.
   static void Attention(G& g) {
     const double infinity = std::numeric_limits<double>::infinity();
-    const Result &query = g.In(0), &key = g.In(1), &value = g.In(2);
-    for (size_t i = 0; i < 3; ++i) {
+    const bool backward = g.Has("grad_out");
+    const size_t first = g.Named("query").operand;
+    const Result &query = g.In(first), &key = g.In(first + 1), &value = g.In(first + 2);
+    for (size_t i = first; i < first + 3; ++i) {
       if (g.In(i).layout.size() != 4) Refuse("it has no heads");
       RequireFixed(g.In(i).layout[1], "the number of heads varies");
       RequireFixed(g.In(i).layout[3], "the width of heads varies");
@@ -522,6 +690,9 @@ struct BoundedRules {
     }
     const BoundedDim rows = query.layout[2], columns = key.layout[2];
     if (!Same(value.layout[2], columns)) Refuse("its operands have different sizes that vary");
+    BoundedLayout out = query.layout;
+    out[3] = value.layout[3];
+    const BoundedLayout sums{query.layout[0], query.layout[1], rows};
     ir::Node::Operands operands = g.Values();
     ir::Words words = g.node_->attributes();
     const G::Argument& given = g.Named("attn_mask");
@@ -549,13 +720,19 @@ struct BoundedRules {
       operands.push_back(mask);
       words[given.word - 1] = 1;
     }
-    operands[1] = g.Masked(key, 0.0, Only(4, 2));
-    operands[2] = g.Masked(value, 0.0, Only(4, 2));
-    std::vector<BoundedLayout> layouts{query.layout};
-    layouts[0][3] = value.layout[3];
-    for (size_t i = 1; i < g.node_->num_outputs(); ++i)
-      layouts.push_back({query.layout[0], query.layout[1], rows});
-    g.Emit(std::move(operands), std::move(words), layouts);
+    operands[first + 1] = g.Masked(key, 0.0, Only(4, 2));
+    operands[first + 2] = g.Masked(value, 0.0, Only(4, 2));
+    if (!backward) {
+      g.Emit(std::move(operands), std::move(words), {out, sums});
+      return;
+    }
+    const size_t of_out = g.Named("out").operand, of_sums = g.Named("logsumexp").operand;
+    RequireSame(g.In(0).layout, out);
+    RequireSame(g.In(of_out).layout, out);
+    RequireSame(g.In(of_sums).layout, sums);
+    for (size_t i : {size_t{0}, first, of_out}) operands[i] = g.Masked(g.In(i), 0.0);
+    operands[of_sums] = g.Masked(g.In(of_sums), infinity);
+    g.Emit(std::move(operands), std::move(words), {query.layout, key.layout, value.layout});
   }
 
   // ---- Normalization -------------------------------------------------------------------------
@@ -785,18 +962,32 @@ struct BoundedRules {
   static void IndexAdd(G& g) {
     const Result &self = g.In(0), &index = *g.Tensor("index"), &source = *g.Tensor("source");
     const BoundedLayout chosen = Chosen(g, self, index);
-    if (!c10::isFloatingType(self.value.shape()->dtype)) Refuse("its dtype has no rule");
     RequireSame(source.layout, chosen);
     ir::Node::Operands operands = g.Values();
     operands[g.Named("index").operand] = g.Masked(index, int64_t{0});
-    operands[g.Named("source").operand] = g.Masked(source, 0.0);
+    operands[g.Named("source").operand] =
+        g.Masked(source, NumberOf(Neutral::kZero, source.value.shape()->dtype));
     g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
   }
 
+  /// The boundaries' padding lies above all numbers; an infinite one is counted again.
   static void Bucketize(G& g) {
-    const Result& boundaries = *g.Tensor("boundaries");
-    RequireFixed(boundaries.layout, "the number of boundaries varies");
-    g.Emit(g.Values(), g.node_->attributes(), {g.Tensor("self")->layout});
+    const size_t at = g.Named(g.Has("boundaries") ? "boundaries" : "sorted_sequence").operand;
+    const Result &boundaries = g.In(at), &self = g.In(g.Named("self").operand);
+    const BoundedLayout& in = boundaries.layout;
+    if (in.size() > 1)
+      RequireSame({in.begin(), in.end() - 1}, {self.layout.begin(), self.layout.end() - 1});
+    if (!Varies(in.back())) return g.Emit(g.Values(), g.node_->attributes(), {self.layout});
+    if (in.back().size() > 1) Refuse("it goes along several sizes");
+    if (g.Has("sorter") && g.Tensor("sorter")) Refuse("a sorter has no rule");
+    ir::Node::Operands operands = g.Values();
+    operands[at] = g.Masked(boundaries, NumberOf(Neutral::kMost, boundaries.value.shape()->dtype),
+                            Only(in.size(), static_cast<int64_t>(in.size()) - 1));
+    const ir::Value count = g.Make(g.node_->op(), std::move(operands), g.node_->attributes());
+    g.Set(0,
+          g.Make(ir::ops::minimum,
+                 {count, lazy::Cast(g.SizeOfFactor(in.back()[0]), g.node_->shape()->dtype)}),
+          self.layout);
   }
 
   static void Gather(G& g) {
@@ -813,20 +1004,31 @@ struct BoundedRules {
     g.Emit({self.value, g.Masked(index, int64_t{0})}, g.node_->attributes(), {index.layout});
   }
 
-  /// The indices of integers for the first dimensions of `self`, without padding, and the layout of
-  /// what they select.
-  static std::pair<ir::Node::Operands, BoundedLayout> Indices(G& g, const Result& self) {
+  struct Indexed {
+    ir::Node::Operands indices;
+    BoundedLayout chosen;  // of the indices
+    BoundedLayout layout;  // of what they select
+  };
+  /// Indices of integers for dimensions of `self`, without padding; with `repeats` their last one
+  /// is in their padding, so that it is written again.
+  static Indexed Indices(G& g, const Result& self, bool repeats = false) {
     const G::Argument& list = g.Named("indices");
-    if (!std::ranges::all_of(list.present, [](bool given) { return given; }))
-      Refuse("indices of inner dimensions have no rule");
-    BoundedLayout layout;
-    for (size_t i = 0; i < list.operands; ++i) layout = Broadcast(layout, g.In(1 + i).layout);
-    ir::Node::Operands operands;
-    for (size_t i = 0; i < list.operands; ++i) {
-      const Result& index = g.In(1 + i);
+    Indexed result;
+    if (list.operands == 0) Refuse("it has no index");
+    for (size_t i = 0; i < list.operands; ++i)
+      result.chosen = Broadcast(result.chosen, g.In(1 + i).layout);
+    size_t before = 0, last = 0;  // dimensions before the indices; the last one that has an index
+    for (size_t d = 0, i = 0; d < list.present.size(); ++d) {
+      if (!list.present[d]) {
+        before += i == 0;
+        continue;
+      }
+      const Result& index = g.In(1 + i++);
       if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("a mask has no rule");
+      if (d != before + i - 1) Refuse("indices of dimensions that lie apart have no rule");
+      last = d;
       ir::Value value = index.value;
-      const BoundedDim& dim = self.layout.at(i);
+      const BoundedDim& dim = self.layout.at(d);
       if (Varies(dim)) {
         // A negative index counts from the size.
         if (dim.size() != 1) Refuse("its index counts elements of several sizes");
@@ -836,13 +1038,37 @@ struct BoundedRules {
         value =
             g.Make(ir::ops::where_self, {g.Make(ir::ops::lt_Tensor, {value, zero}), moved, value});
       }
-      operands.push_back(g.Masked({value, index.layout, index.varies}, int64_t{0}));
+      const Result found{value, index.layout, index.varies};
+      result.indices.push_back(repeats ? Repeated(g, found) : g.Masked(found, int64_t{0}));
     }
-    for (size_t d = list.operands; d < self.layout.size(); ++d) layout.push_back(self.layout[d]);
-    return {std::move(operands), std::move(layout)};
+    result.layout.assign(self.layout.begin(),
+                         self.layout.begin() + static_cast<std::ptrdiff_t>(before));
+    result.layout.insert(result.layout.end(), result.chosen.begin(), result.chosen.end());
+    for (size_t d = last + 1; d < self.layout.size(); ++d) result.layout.push_back(self.layout[d]);
+    return result;
   }
 
-  /// Padding of an index writes into padding; where it would not, it adds 0.
+  static Dims Others(Dims dims) {
+    dims.flip();
+    return dims;
+  }
+
+  /// Writes along a dimension: padding writes the last elements again.
+  static void IndexWrite(G& g) {
+    const Result &self = g.In(0), &index = *g.Tensor("index");
+    const BoundedLayout chosen = Chosen(g, self, index);
+    ir::Node::Operands operands = g.Values();
+    operands[g.Named("index").operand] = Repeated(g, index);
+    if (const Result* source = g.Has("source") ? g.Tensor("source") : nullptr) {
+      RequireSame(source->layout, chosen);
+      const auto dim = g.Dim(g.Int("dim"), self.layout.size());
+      operands[g.Named("source").operand] = Repeated(g, *source, Only(self.layout.size(), dim));
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
+  }
+
+  /// Padding of an index writes into padding; where it would not, it adds 0 or writes the last
+  /// elements again.
   template <bool adds>
   static void Scatter(G& g) {
     if (g.Has("reduce")) Refuse("it has no rule with a reduction");
@@ -852,70 +1078,143 @@ struct BoundedRules {
       Refuse("a scatter of a number has no rule");
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), self.layout.size()));
     if (self.layout[dim].size() > 1) Refuse("its index counts elements of several sizes");
-    if (!adds && Varies(index.layout[dim])) Refuse("what padding writes has no rule");
     for (size_t d = 0; d < self.layout.size(); ++d) {
       const bool fixed = !Varies(self.layout[d]) && !Varies(index.layout[d]);
       if (d != dim && !fixed && !Same(self.layout[d], index.layout[d]))
         Refuse("its operands have different sizes that vary");
     }
     ir::Node::Operands operands = g.Values();
-    operands[at] = g.Masked(index, int64_t{0});
+    const Dims along = Only(index.layout.size(), static_cast<int64_t>(dim));
+    operands[at] = adds ? index.value : Repeated(g, index, along);
+    operands[at] = g.Masked({operands[at], index.layout, index.varies}, int64_t{0},
+                            adds ? Dims(along.size(), true) : Others(along));
     if (const Result* source = g.Has("src") ? g.Tensor("src") : nullptr) {
       RequireSame(source->layout, index.layout);
-      const bool is_float = c10::isFloatingType(source->value.shape()->dtype);
-      if (adds && !is_float) Refuse("its dtype has no rule");
-      if (adds) operands[g.Named("src").operand] = g.Masked(*source, 0.0);
+      operands[g.Named("src").operand] =
+          adds ? g.Masked(*source, NumberOf(Neutral::kZero, source->value.shape()->dtype))
+               : Repeated(g, *source, along);
+    } else if (adds && Varies(index.layout[dim])) {
+      Refuse("what padding adds has no rule");
     }
     g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
   }
 
-  static void Flip(G& g) {
+  /// Flips and rolls: an index of each element, with the size as a number of the program.
+  static void Moved(G& g) {
     const Result& in = g.In(0);
+    const bool rolls = g.Has("shifts");
+    const auto dims = g.Ints("dims"), shifts = rolls ? g.Ints("shifts") : c10::IntArrayRef{};
+    if (dims.empty()) return Along(g);
+    const auto number = [](int64_t value) {
+      return MakeScalarParameter(value, c10::ScalarType::Long, false);
+    };
     ir::Value value = in.value;
-    std::vector<int64_t> fixed;
-    for (int64_t given : g.Ints("dims")) {
-      const auto dim = static_cast<size_t>(g.Dim(given, in.layout.size()));
-      if (!Varies(in.layout[dim])) {
-        fixed.push_back(given);
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const auto dim = static_cast<size_t>(g.Dim(dims[i], in.layout.size()));
+      const BoundedDim& along = in.layout.at(dim);
+      ir::Words words;
+      ir::AttributeWriter writer(words);
+      if (!Varies(along)) {
+        if (rolls) writer.IntList({shifts[i]});
+        writer.IntList({dims[i]});
+        value = g.Make(g.node_->op(), {value}, std::move(words));
         continue;
       }
-      if (in.layout[dim].size() > 1) Refuse("it goes along several sizes");
-      const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
-      const ir::Value last =
-          MakeScalarParameter(SizeOf(in.layout[dim]) - 1, c10::ScalarType::Long, false);
-      const ir::Value place = g.Make(
-          ir::ops::maximum, {g.Make(ir::ops::sub_Tensor, {last, g.Iota(BoundOf(in.layout[dim])),
-                                                          MakeScalar(int64_t{1})}),
-                             zero});
-      ir::Words along;
-      ir::AttributeWriter(along).Int(static_cast<int64_t>(dim));
-      value = g.Make(ir::ops::index_select, {value, place}, std::move(along));
-    }
-    if (!fixed.empty()) {
-      ir::Words rest;
-      ir::AttributeWriter(rest).IntList(fixed);
-      value = g.Make(ir::ops::flip, {value}, std::move(rest));
+      if (along.size() > 1) Refuse("it goes along several sizes");
+      const ir::Value iota = g.Iota(BoundOf(along)), one = MakeScalar(int64_t{1});
+      const ir::Value place =
+          rolls ? g.Make(ir::ops::remainder_Tensor,
+                         {g.Make(ir::ops::sub_Tensor, {iota, number(shifts[i]), one}),
+                          g.SizeOfFactor(along[0])})
+                : g.Make(ir::ops::maximum,
+                         {g.Make(ir::ops::sub_Tensor, {number(SizeOf(along) - 1), iota, one}),
+                          MakeConstant(int64_t{0}, c10::ScalarType::Long, false)});
+      writer.Int(static_cast<int64_t>(dim));
+      value = g.Make(ir::ops::index_select, {value, place}, std::move(words));
     }
     g.Set(0, value, in.layout);
   }
 
-  /// x[i, j, …] with indices of integers for the first dimensions.
-  static void Index(G& g) {
-    auto [operands, layout] = Indices(g, g.In(0));
-    operands.insert(operands.begin(), g.In(0).value);
-    g.Emit(std::move(operands), g.node_->attributes(), {layout});
+  /// The array with its last elements in its padding.
+  static ir::Value Repeated(G& g, const Result& of, const Dims& dims) {
+    ir::Value value = of.value;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (!dims[d] || !Varies(of.layout[d])) continue;
+      if (of.layout[d].size() > 1) Refuse("it goes along several sizes");
+      const ir::Value last =
+          MakeScalarParameter(SizeOf(of.layout[d]) - 1, c10::ScalarType::Long, false);
+      ir::Words words;
+      ir::AttributeWriter(words).Int(static_cast<int64_t>(d));
+      value = g.Make(ir::ops::index_select,
+                     {value, g.Make(ir::ops::minimum, {g.Iota(BoundOf(of.layout[d])), last})},
+                     std::move(words));
+    }
+    return value;
+  }
+  static ir::Value Repeated(G& g, const Result& of) {
+    return Repeated(g, of, Dims(of.layout.size(), true));
   }
 
-  /// Its gradient adds; padding adds 0.
+  /// Linear algebra on the matrices of a batch. Padding repeats the last one, since other matrices
+  /// may have no result.
+  static void EachMatrix(G& g) {
+    BoundedLayout batch = g.In(0).layout;
+    if (batch.size() < 2) Refuse("it has no batch");
+    batch.resize(batch.size() - 2);
+    ir::Node::Operands operands = g.Values();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const BoundedLayout& in = g.In(i).layout;
+      if (in.empty()) continue;
+      if (in.size() < batch.size()) Refuse("its operands are broadcast");
+      const auto rest = in.begin() + static_cast<std::ptrdiff_t>(batch.size());
+      RequireSame({in.begin(), rest}, batch);
+      RequireFixed(BoundedLayout(rest, in.end()), "the size of matrices varies");
+      operands[i] = Repeated(g, g.In(i));
+    }
+    std::vector<BoundedLayout> layouts;
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      const ir::ShapeRef shape = g.node_->shape(i);
+      layouts.push_back(shape ? FixedLayout(shape->dims) : BoundedLayout{});
+      if (!shape || shape->numel == 0) continue;
+      if (layouts[i].size() < batch.size()) Refuse("it has no batch");
+      std::ranges::copy(batch, layouts[i].begin());
+    }
+    g.Emit(std::move(operands), g.node_->attributes(), layouts);
+  }
+
+  /// Distances between the rows of two arrays, and their gradient.
+  static void Distances(G& g) {
+    const bool backward = g.Has("grad");
+    const BoundedLayout& rows = g.Tensor("x1")->layout;
+    const BoundedLayout& columns = g.Tensor("x2")->layout;
+    if (rows.size() != columns.size() || rows.size() < 2) Refuse("its operands are broadcast");
+    RequireFixed(rows.back(), "the number of coordinates varies");
+    BoundedLayout layout = rows;
+    layout.back() = columns[columns.size() - 2];
+    RequireSame({rows.begin(), rows.end() - 2}, {columns.begin(), columns.end() - 2});
+    ir::Node::Operands operands = g.Values();
+    for (size_t i = 0; backward && i < operands.size(); ++i) operands[i] = g.Masked(g.In(i), 0.0);
+    if (backward) RequireSame(g.In(0).layout, layout);
+    g.Emit(std::move(operands), g.node_->attributes(), {backward ? rows : layout});
+  }
+
+  static void Index(G& g) {
+    Indexed found = Indices(g, g.In(0));
+    found.indices.insert(found.indices.begin(), g.In(0).value);
+    g.Emit(std::move(found.indices), g.node_->attributes(), {found.layout});
+  }
+
+  /// Padding adds 0, or writes the last elements again.
   static void IndexPut(G& g) {
-    if (g.Int("accumulate") == 0) Refuse("what padding writes has no rule");
+    const bool adds = g.Int("accumulate") != 0;
     const Result &self = g.In(0), &values = *g.Tensor("values");
-    auto [operands, layout] = Indices(g, self);
-    if (!c10::isFloatingType(self.value.shape()->dtype)) Refuse("its dtype has no rule");
-    RequireSame(values.layout, layout);
-    operands.insert(operands.begin(), self.value);
-    operands.push_back(g.Masked(values, 0.0));
-    g.Emit(std::move(operands), g.node_->attributes(), {self.layout});
+    Indexed found = Indices(g, self, !adds);
+    const c10::Scalar zero = NumberOf(Neutral::kZero, self.value.shape()->dtype);
+    if (values.layout.size() != 0) RequireSame(values.layout, found.layout);
+    if (adds && values.layout.empty() && Varies(found.chosen)) Refuse("its values are broadcast");
+    found.indices.insert(found.indices.begin(), self.value);
+    found.indices.push_back(adds ? g.Masked(values, zero) : Repeated(g, values));
+    g.Emit(std::move(found.indices), g.node_->attributes(), {self.layout});
   }
 
   /// The gradient of x[…, index, …] and of a slice.
@@ -1065,11 +1364,12 @@ struct BoundedRules {
     const G::Argument &self = g.Named("self"), &target = g.Named("target");
     const BoundedLayout& in = g.In(self.operand).layout;
     if (in.size() < 2) Refuse("a loss of one row has no rule");
-    RequireFixed(in[1], "the number of classes varies");
+    if (const Result* weight = g.Tensor("weight")) RequireSame(weight->layout, {in[1]});
     BoundedLayout rows = in;
     rows.erase(rows.begin() + 1);
     RequireSame(g.In(target.operand).layout, rows);
-    if (const Result* weight = g.Tensor("weight")) RequireFixed(weight->layout, "weights vary");
+    if (const Result* weight = g.Tensor("weight"))
+      operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
     // Padding is a label that is ignored.
     operands[self.operand] = g.Masked(g.In(self.operand), 0.0);
     operands[target.operand] = g.Masked(g.In(target.operand), g.Int("ignore_index"));
@@ -1088,11 +1388,12 @@ struct BoundedRules {
   /// Losses of pairs of elements that are 0 where both are 0.
   static void PairLoss(G& g) {
     const Result &self = *g.Tensor("self"), &target = *g.Tensor("target");
-    const BoundedLayout layout = Broadcast(self.layout, target.layout);
+    BoundedLayout layout = Broadcast(self.layout, target.layout);
+    if (const Result* weight = g.Has("weight") ? g.Tensor("weight") : nullptr)
+      layout = Broadcast(layout, weight->layout);
     const int64_t reduction = g.Int("reduction");
     const size_t a = g.Named("self").operand, b = g.Named("target").operand;
     ir::Node::Operands operands = g.Values();
-    if (g.Has("weight") && g.Tensor("weight")) Refuse("a loss with weights has no rule");
     if (g.Has("grad_output")) {
       if (reduction == 1) {
         ir::Words words = g.node_->attributes();
@@ -1118,6 +1419,8 @@ struct BoundedRules {
     }
     operands[a] = g.Masked(self, 0.0);
     operands[b] = g.Masked(target, 0.0);
+    if (const Result* weight = g.Has("weight") ? g.Tensor("weight") : nullptr)
+      operands[g.Named("weight").operand] = g.Masked(*weight, 0.0);
     if (reduction == 2) {
       g.Emit(std::move(operands), g.node_->attributes(), {BoundedLayout{}});
       return;
@@ -1294,20 +1597,56 @@ struct BoundedRules {
     return layout;
   }
 
+  /// The dimensions of images, which are the last ones.
+  static Dims Spatial(const BoundedLayout& layout, size_t from) {
+    Dims dims(layout.size());
+    std::fill(dims.begin() + static_cast<std::ptrdiff_t>(from), dims.end(), true);
+    return dims;
+  }
+
+  /// The layout of windows over images of varying sizes: their number in images that are bounded is
+  /// the bound.
+  static BoundedLayout Windows(const G& g, const ir::Value& made, BoundedLayout layout,
+                               size_t from) {
+    const ir::ShapeRef exact = g.node_->shape(), bounded = made.shape();
+    for (size_t d = from; d < layout.size(); ++d) {
+      if (!Varies(layout[d])) {
+        layout[d] = FixedDim(exact->dims[d]);
+        continue;
+      }
+      layout[d] = Longer(g, layout[d], d, 0);
+      layout[d][0].size = exact->dims[d], layout[d][0].bound = bounded->dims[d];
+    }
+    return layout;
+  }
+
   static void Convolution(G& g) {
-    const BoundedLayout& in = g.In(0).layout;
-    RequireBatch(in);
+    const Result& in = g.In(0);
     RequireFixed(g.In(1).layout, "the kernel's size varies");
-    if (in.size() < 3) Refuse("it has no batch");
-    g.Emit(g.Values(), g.node_->attributes(), {WithBatch(g, 0, in[0])});
+    if (in.layout.size() < 3) Refuse("it has no batch");
+    RequireFixed(in.layout[1], "the number of channels varies");
+    ir::Node::Operands operands = g.Values();
+    operands[0] = g.Masked(in, 0.0, Spatial(in.layout, 2));
+    const ir::Value made = g.Make(g.node_->op(), std::move(operands), g.node_->attributes());
+    BoundedLayout layout = Windows(g, made, in.layout, 2);
+    layout[1] = FixedDim(g.node_->shape()->dims[1]);
+    g.Set(0, made, layout);
   }
 
   static void ConvolutionBackward(G& g) {
     const Result &grad = g.In(0), &in = g.In(1);
-    RequireBatch(in.layout);
-    RequireBatch(grad.layout);
     RequireFixed(g.In(2).layout, "the kernel's size varies");
-    if (!Same(grad.layout[0], in.layout[0])) Refuse("its operands have different sizes that vary");
+    RequireFixed(in.layout.at(1), "the number of channels varies");
+    if (!Same(grad.layout.at(0), in.layout[0]))
+      Refuse("its operands have different sizes that vary");
+    // The gradient has to lie as the forward's result.
+    const ir::Words& words = g.node_->attributes();
+    ir::Words forward{0};  // no bias
+    for (size_t i = g.Named("stride").word - 1; i <= g.Named("groups").word; ++i)
+      forward.push_back(words[i]);
+    const ir::Value made =
+        g.Make(ir::ops::convolution, {in.value, g.In(2).value}, std::move(forward));
+    if (made.shape() != grad.value.shape()) Refuse("its operands have different sizes that vary");
     ir::Node::Operands operands = g.Values();
     operands[0] = g.Masked(grad, 0.0);
     operands[1] = g.Masked(in, 0.0);
@@ -1316,27 +1655,75 @@ struct BoundedRules {
       const ir::ShapeRef shape = g.node_->shape(i);
       layouts.push_back(shape ? FixedLayout(shape->dims) : BoundedLayout{});
     }
-    g.Emit(std::move(operands), g.node_->attributes(), layouts);
+    g.Emit(std::move(operands), words, layouts);
   }
 
-  /// Operations on the images of a batch, each by itself.
+  /// Operations on each image, channel by channel.
   template <size_t spatial>
   static void EachImage(G& g) {
-    BoundedDim batch;
+    const size_t rank = g.In(0).layout.size();
+    if (rank <= spatial || rank > spatial + 2) Refuse("it has no batch");
+    // A grid has no channels, and its gradient is a sum over them.
+    const size_t lead = g.Has("grid") ? 1 : rank - spatial;
+    BoundedLayout batch(lead);
     for (size_t i = 0; i < g.node_->operands().size(); ++i) {
       const BoundedLayout& in = g.In(i).layout;
-      if (in.size() != spatial + 2) Refuse("it has no batch");
-      RequireBatch(in);
-      batch = Joined(batch, in[0]);
+      if (in.size() != rank) Refuse("it has no batch");
+      RequireBatch(in, lead);
+      for (size_t d = 0; d < lead; ++d) batch[d] = Joined(batch[d], in[d]);
     }
     std::vector<BoundedLayout> layouts;
-    for (size_t i = 0; i < g.node_->num_outputs(); ++i) layouts.push_back(WithBatch(g, i, batch));
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i) {
+      const ir::ShapeRef shape = g.node_->shape(i);
+      layouts.push_back(shape ? FixedLayout(shape->dims) : BoundedLayout{});
+      if (shape) std::ranges::copy(batch, layouts[i].begin());
+    }
     ir::Node::Operands operands = g.Values();
     if (g.Has("indices")) {
       const size_t indices = g.Named("indices").operand;
       operands[indices] = g.Masked(g.In(indices), int64_t{0});
     }
-    g.Emit(std::move(operands), g.node_->attributes(), layouts);
+    ir::Words words = g.node_->attributes();
+    for (size_t d = 0; g.Has("input_size") && d < lead; ++d)
+      words[g.Named("input_size").word + d] = static_cast<uint64_t>(BoundOf(batch[d]));
+    g.Emit(std::move(operands), std::move(words), layouts);
+  }
+
+  /// Pools; images may have varying sizes, but for an index that counts along several dimensions.
+  template <size_t spatial, Neutral neutral>
+  static void Pool(G& g) {
+    const Result& in = g.In(0);
+    const size_t from = in.layout.size() - spatial;
+    const BoundedLayout images(in.layout.begin() + static_cast<std::ptrdiff_t>(from),
+                               in.layout.end());
+    if (!Varies(images)) return EachImage<spatial>(g);
+    if (neutral == Neutral::kZero) {
+      // Elsewhere the count of elements depends on where the image ends.
+      const bool pads = std::ranges::any_of(g.Ints("padding"), [](int64_t p) { return p != 0; });
+      if (!g.Named("divisor_override").given &&
+          (g.Int("ceil_mode") != 0 || (pads && g.Int("count_include_pad") == 0)))
+        Refuse("it counts the elements of windows at a varying size");
+    } else {
+      for (size_t d = 1; d < spatial; ++d) {
+        if (Varies(images[d]) && SizeOf(images[d - 1]) != 1)
+          Refuse("its indices count elements of a varying size");
+      }
+    }
+    const ir::Value masked =
+        g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), Spatial(in.layout, from));
+    const ir::NodePtr made = MakeOpNode(&g.node_->op(), {masked}, g.node_->attributes());
+    made->set_location(g.node_->location());
+    const BoundedLayout layout = Windows(g, {made, 0}, in.layout, from);
+    for (size_t i = 0; i < g.node_->num_outputs(); ++i)
+      g.Set(i, {made, static_cast<uint32_t>(i)}, layout);
+  }
+
+  /// Blocks of images as columns, and the reverse.
+  static void Columns(G& g) {
+    const BoundedLayout& in = g.In(0).layout;
+    if (in.size() + g.node_->shape()->rank() != 7) Refuse("it has no batch");
+    RequireBatch(in);
+    g.Emit(g.Values(), g.node_->attributes(), {WithBatch(g, 0, in[0])});
   }
 };
 
@@ -1351,12 +1738,16 @@ const Rules& AllRules() {
       {"xla::cast", &R::Cast},
       {"aten::as_strided", &R::AsStrided},
       {"aten::expand", &R::ExpandNode},
+      {"aten::repeat", &R::Repeat},
+      {"xla::bitcast", &R::Bitcast},
+      {"xla::as_strided_view_update", &R::ViewUpdate},
       {"aten::sum", &R::Reduce<N::kZero>},
       {"aten::prod", &R::Reduce<N::kOne>},
       {"aten::any", &R::Reduce<N::kZero>},
       {"aten::all", &R::Reduce<N::kOne>},
       {"aten::amax", &R::Reduce<N::kLeast>},
       {"aten::amin", &R::Reduce<N::kMost>},
+      {"aten::aminmax", &R::LeastAndMost},
       {"aten::max", &R::Reduce<N::kLeast, true>},
       {"aten::min", &R::Reduce<N::kMost, true>},
       {"aten::argmax", &R::Reduce<N::kLeast, true>},
@@ -1373,13 +1764,16 @@ const Rules& AllRules() {
       {"aten::cummax", &R::Cumulative<N::kLeast>},
       {"aten::cummin", &R::Cumulative<N::kMost>},
       {"aten::logcumsumexp", &R::Cumulative<N::kLeast>},
-      {"aten::sort", &R::Along},
-      {"aten::topk", &R::Along},
+      {"aten::sort", &R::Sorted},
+      {"aten::topk", &R::Sorted},
       {"aten::kthvalue", &R::Along},
       {"aten::median", &R::Along},
       {"aten::nanmedian", &R::Along},
       {"aten::mode", &R::Along},
-      {"aten::roll", &R::Along},
+      {"aten::roll", &R::Moved},
+      {"aten::_fft_c2c", &R::Along},
+      {"aten::_fft_r2c", &R::Along},
+      {"aten::_fft_c2r", &R::Along},
       {"aten::glu", &R::Along},
       {"aten::glu_backward", &R::Along},
       {"aten::constant_pad_nd", &R::Pad},
@@ -1392,11 +1786,14 @@ const Rules& AllRules() {
       {"aten::bmm", &R::Product},
       {"aten::addmm", &R::Product},
       {"aten::baddbmm", &R::Product},
+      {"aten::addbmm", &R::Product},
       {"aten::mv", &R::VectorProduct},
       {"aten::addmv", &R::VectorProduct},
+      {"aten::addr", &R::VectorProduct},
       {"aten::dot", &R::VectorProduct},
       {"aten::vdot", &R::VectorProduct},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", &R::Attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", &R::Attention},
       {"aten::native_layer_norm", &R::LayerNorm},
       {"aten::native_layer_norm_backward", &R::LayerNormBackward},
       {"aten::native_group_norm", &R::GroupNorm},
@@ -1408,13 +1805,16 @@ const Rules& AllRules() {
       {"aten::embedding_dense_backward", &R::EmbeddingBackward},
       {"aten::index_select", &R::IndexSelect},
       {"aten::index_add", &R::IndexAdd},
+      {"aten::index_copy", &R::IndexWrite},
+      {"aten::index_fill", &R::IndexWrite},
       {"aten::bucketize", &R::Bucketize},
+      {"aten::searchsorted", &R::Bucketize},
       {"aten::gather", &R::Gather},
       {"aten::index", &R::Index},
       {"aten::index_put", &R::IndexPut},
       {"aten::scatter", &R::Scatter<false>},
       {"aten::scatter_add", &R::Scatter<true>},
-      {"aten::flip", &R::Flip},
+      {"aten::flip", &R::Moved},
       {"aten::select_backward", &R::PartBackward},
       {"aten::slice_backward", &R::PartBackward},
       {"aten::cat", &R::Concatenate},
@@ -1433,13 +1833,43 @@ const Rules& AllRules() {
       {"aten::huber_loss", &R::PairLoss},
       {"aten::huber_loss_backward", &R::PairLoss},
       {"torch_xla::stablehlo", &R::Text},
+      {"aten::_cdist_forward", &R::Distances},
+      {"aten::_cdist_backward", &R::Distances},
+      {"aten::cholesky", &R::EachMatrix},
+      {"aten::cholesky_inverse", &R::EachMatrix},
+      {"aten::_cholesky_solve_helper", &R::EachMatrix},
+      {"aten::linalg_cholesky_ex", &R::EachMatrix},
+      {"aten::linalg_inv_ex", &R::EachMatrix},
+      {"aten::linalg_lu", &R::EachMatrix},
+      {"aten::linalg_lu_factor_ex", &R::EachMatrix},
+      {"aten::linalg_lu_solve", &R::EachMatrix},
+      {"aten::_linalg_solve_ex", &R::EachMatrix},
+      {"aten::linalg_solve_triangular", &R::EachMatrix},
+      {"aten::triangular_solve", &R::EachMatrix},
+      {"aten::linalg_qr", &R::EachMatrix},
+      {"aten::geqrf", &R::EachMatrix},
+      {"aten::ormqr", &R::EachMatrix},
+      {"aten::linalg_householder_product", &R::EachMatrix},
+      {"aten::_linalg_svd", &R::EachMatrix},
+      {"aten::_linalg_eigh", &R::EachMatrix},
+      {"aten::linalg_eig", &R::EachMatrix},
+      {"aten::_linalg_eigvals", &R::EachMatrix},
+      {"aten::_linalg_det", &R::EachMatrix},
+      {"aten::_linalg_slogdet", &R::EachMatrix},
+      {"aten::linalg_matrix_exp", &R::EachMatrix},
+      {"aten::linalg_ldl_factor_ex", &R::EachMatrix},
+      {"aten::linalg_ldl_solve", &R::EachMatrix},
+      {"aten::linalg_polar", &R::EachMatrix},
+      {"aten::linalg_matrix_sqrth", &R::EachMatrix},
       {"xla::recurrent", &R::RecurrentLayer},
       {"xla::recurrent_backward", &R::RecurrentLayer},
+      {"aten::im2col", &R::Columns},
+      {"aten::col2im", &R::Columns},
       {"aten::convolution", &R::Convolution},
       {"aten::convolution_backward", &R::ConvolutionBackward},
-      {"aten::max_pool2d_with_indices", &R::EachImage<2>},
+      {"aten::max_pool2d_with_indices", &R::Pool<2, N::kLeast>},
       {"aten::max_pool2d_with_indices_backward", &R::EachImage<2>},
-      {"aten::avg_pool2d", &R::EachImage<2>},
+      {"aten::avg_pool2d", &R::Pool<2, N::kZero>},
       {"aten::avg_pool2d_backward", &R::EachImage<2>},
       {"aten::_adaptive_avg_pool2d", &R::EachImage<2>},
       {"aten::_adaptive_avg_pool2d_backward", &R::EachImage<2>},
@@ -1457,12 +1887,44 @@ const Rules& AllRules() {
       {"aten::reflection_pad2d", &R::EachImage<2>},
       {"aten::replication_pad1d", &R::EachImage<1>},
       {"aten::replication_pad2d", &R::EachImage<2>},
-      {"aten::avg_pool3d", &R::EachImage<3>},
+      {"aten::avg_pool3d", &R::Pool<3, N::kZero>},
       {"aten::avg_pool3d_backward", &R::EachImage<3>},
-      {"aten::max_pool3d_with_indices", &R::EachImage<3>},
+      {"aten::max_pool3d_with_indices", &R::Pool<3, N::kLeast>},
       {"aten::max_pool3d_with_indices_backward", &R::EachImage<3>},
       {"aten::_adaptive_avg_pool3d", &R::EachImage<3>},
       {"aten::_adaptive_avg_pool3d_backward", &R::EachImage<3>},
+      {"aten::adaptive_max_pool3d", &R::EachImage<3>},
+      {"aten::adaptive_max_pool3d_backward", &R::EachImage<3>},
+      {"aten::grid_sampler_2d_backward", &R::EachImage<2>},
+      {"aten::grid_sampler_3d", &R::EachImage<3>},
+      {"aten::grid_sampler_3d_backward", &R::EachImage<3>},
+      {"aten::upsample_nearest1d_backward", &R::EachImage<1>},
+      {"aten::upsample_nearest2d_backward", &R::EachImage<2>},
+      {"aten::upsample_linear1d_backward", &R::EachImage<1>},
+      {"aten::upsample_bilinear2d_backward", &R::EachImage<2>},
+      {"aten::upsample_bicubic2d_backward", &R::EachImage<2>},
+      {"aten::upsample_trilinear3d_backward", &R::EachImage<3>},
+      {"aten::upsample_nearest3d_backward", &R::EachImage<3>},
+      {"aten::upsample_nearest3d", &R::EachImage<3>},
+      {"aten::upsample_trilinear3d", &R::EachImage<3>},
+      {"aten::_upsample_nearest_exact1d_backward", &R::EachImage<1>},
+      {"aten::_upsample_nearest_exact2d_backward", &R::EachImage<2>},
+      {"aten::_upsample_nearest_exact3d_backward", &R::EachImage<3>},
+      {"aten::_upsample_nearest_exact3d", &R::EachImage<3>},
+      {"aten::_upsample_bilinear2d_aa", &R::EachImage<2>},
+      {"aten::_upsample_bilinear2d_aa_backward", &R::EachImage<2>},
+      {"aten::_upsample_bicubic2d_aa", &R::EachImage<2>},
+      {"aten::_upsample_bicubic2d_aa_backward", &R::EachImage<2>},
+      {"aten::_upsample_lanczos2d_aa", &R::EachImage<2>},
+      {"aten::_upsample_lanczos2d_aa_backward", &R::EachImage<2>},
+      {"aten::reflection_pad1d_backward", &R::EachImage<1>},
+      {"aten::reflection_pad2d_backward", &R::EachImage<2>},
+      {"aten::reflection_pad3d", &R::EachImage<3>},
+      {"aten::reflection_pad3d_backward", &R::EachImage<3>},
+      {"aten::replication_pad1d_backward", &R::EachImage<1>},
+      {"aten::replication_pad2d_backward", &R::EachImage<2>},
+      {"aten::replication_pad3d", &R::EachImage<3>},
+      {"aten::replication_pad3d_backward", &R::EachImage<3>},
   };
   return rules;
 }
@@ -1473,6 +1935,10 @@ const Rules& MakingRules() {
   static const auto& rules = *new Rules{
       {"aten::as_strided", &R::AsStrided},
       {"aten::expand", &R::ExpandNode},
+      {"aten::repeat", &R::Repeat},
+      {"aten::eye", &R::Makes},
+      {"aten::random", &R::Random},
+      {"aten::exponential", &R::Random},
       {"xla::fill", &R::Makes},
       {"aten::arange", &R::Makes},
       {"aten::bernoulli", &R::Random},
@@ -1492,6 +1958,8 @@ bool IsPointwise(const ir::OpSpec& op) {
   static const auto& others = *new std::unordered_set<std::string_view>{
       "aten::elu_backward",
       "aten::floor_divide",
+      "aten::masked_fill",
+      "aten::rsub",
       "aten::hardshrink_backward",
       "aten::hardsigmoid_backward",
       "aten::hardswish",

@@ -429,7 +429,10 @@ std::string PendingText(int device) { return ir::ToText(PendingValues(device)); 
 
 size_t NumPrograms() { return Cache().Size(); }
 
-void ClearPrograms() { Cache().Clear(); }
+void ClearPrograms() {
+  Cache().Clear();
+  ForgetSizes();
+}
 
 std::vector<ProgramPtr> Programs() { return Cache().All(); }
 
