@@ -54,6 +54,12 @@ def detector(x, y, mask):
     return (F.smooth_l1_loss(found[:, :4], boxes[:, :4], reduction='sum') / count, found.shape[0] * x.mean(),
             F.binary_cross_entropy_with_logits(found[:, 4:], boxes[:, 4:].sigmoid(), reduction='sum') / count)
 
+def written(x):
+    y = x.clone()
+    y[:, 1:] = x[:, :-1] * 2
+    y[:, 0], y[:, -1], y[-1] = 1, x[:, 0], 3
+    return y
+
 # each: a function of the device's tensors, and its inputs for the sizes b and t
 CASES = {
     'pointwise': (lambda x, y: F.gelu(x * y + x.abs().sqrt()), lambda b, t: (f(b, t, D), f(t, D))),
@@ -98,6 +104,42 @@ CASES = {
                       lambda b, t: (f(b, 6), i(6, b))),
     'images': (lambda x, k=kernel: (F.conv2d(x, k.to(x.device)), F.max_pool2d(x, 2), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 2)),
                lambda b, t: (f(b, 3, 6, 6),)),
+    'sorted': (lambda x: (*x.sort(dim=1, stable=True), *x.sort(dim=0, descending=True, stable=True), *x.topk(2, 1), *x.topk(3, 0, largest=False),
+                          x.detach().where(x > -1, -torch.inf).topk(3, 1).values, *x.detach().where(x < 1, torch.nan).sort(dim=1, stable=True)),
+               lambda b, t: (f(b, t, D),)),
+    'sorted integers': (lambda x: (*x.sort(dim=1, stable=True), *(x > 2).sort(dim=0, descending=True, stable=True)), lambda b, t: (i(5, b, t),)),
+    'pads': (lambda x, j: (F.pad(x, (0, 0, 1, 2), value=3.), F.pad(x, (1, 0, -1, 0, 2, 0)), F.pad(x, (0, 0, 0, -2)) * 2,
+                           F.pad(j, (0, 1), value=-100)[:, 1:].contiguous()), lambda b, t: (f(b, t, D), i(9, b, t))),
+    'written': (written, lambda b, t: (f(b, t, D),)),
+    'repeated': (lambda x: (x.repeat(2, 3, 1) * 2, x[:, :1].repeat(1, x.shape[1], 1) + x), lambda b, t: (f(b, t, D),)),
+    'rolled': (lambda x: (x.roll(1, 1), x.roll((2, -1), (0, 1)), x.roll(3, -1)), lambda b, t: (f(b, t, D),)),
+    'behind with gradients': (lambda x, y: (torch.cat([x, y[:3] * 2]) * 2, torch.cat([x, y, x + 1]).exp()), lambda b, t: (f(b, D), f(t, D))),
+    'written by index': (lambda x, j, k: (x.index_put((j,), x[0, :, None].expand(-1, x.shape[1], -1)),
+                                          x.scatter(1, k[:, :, None].expand(-1, -1, D), x + 1), x.index_copy(1, k[0], x.detach() * 2), x.index_fill(0, j[:2], 3.)),
+                         lambda b, t: (f(b, t, D), torch.arange(t) % b, torch.arange(t).flip(0).expand(b, t).contiguous())),
+    'inner indices': (lambda x, j: (x[:, j], x[..., j % D]), lambda b, t: (f(b, t, D), i(t, 4))),
+    'matrices': (lambda x: (torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device)), torch.linalg.cholesky(x @ x.mT + 9 * torch.eye(3, device=x.device)),
+                            torch.linalg.det(x), torch.linalg.solve(x @ x.mT + torch.eye(3, device=x.device), x), torch.linalg.svdvals(x)),
+                 lambda b, t: (f(b, t, 3, 3) + 3 * torch.eye(3),)),
+    'distances': (lambda x, y: (torch.cdist(x, y), torch.cdist(x, y, 1.)), lambda b, t: (f(b, D), f(t, D))),
+    'variances': (lambda x: (x.var(0), x.std((0, 1), correction=2), x.double().var(1), x.half().var((0, 1)).float(), *torch.aminmax(x, dim=1)),
+                  lambda b, t: (f(b, t, D),)),
+    'norms': (lambda x: (x.norm(dim=1), x.norm(-2, dim=0), x.norm(float('-inf'))), lambda b, t: (f(b, t, D),)),
+    'boundaries': (lambda x, y: (torch.searchsorted(x.sort().values, y), torch.bucketize(y, x[0].sort().values, right=True)),
+                   lambda b, t: (f(b, t), f(b, 3))),
+    'sums of products': (lambda x, y, z: (torch.addbmm(z, x.transpose(1, 2), y), torch.addr(z[:, :5], z[:, 0], z[0, :5])),
+                         lambda b, t: (f(b, t, D), f(b, t, D), f(D, D))),
+    'complex': (lambda x: ((torch.view_as_complex(x) * 2j).real, torch.view_as_complex(x).sum(0).imag, torch.fft.fft(x, dim=-1).abs()),
+                lambda b, t: (f(b, t, 2),)),
+    'attention gradient': (lambda x, y: tuple(F.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None], **o)
+                                              for o in ({}, {'is_causal': True}, {'attn_mask': (x @ y.mT).detach()[:, None] > -1})),
+                           lambda b, t: (f(b, t, D), f(b, t, D))),
+    'images of many sizes': (lambda x, k=kernel: (F.conv2d(x, k.to(x.device), padding=1), F.conv2d(x, k.to(x.device), stride=2), F.conv_transpose2d(x, k.mT[:3].to(x.device), stride=2)),
+                             lambda b, t: (f(2, 3, b + 2, t),)),
+    'pools': (lambda x: (F.max_pool2d(x, 2, padding=1), F.avg_pool2d(x, (2, 3)), F.max_pool1d(x[0].mT, 3), x.max()),
+              lambda b, t: (f(3, 2, 2 + b, 6),)),
+    'channels': (lambda x: (F.max_pool2d(x, 2), F.interpolate(x, scale_factor=2, mode='bilinear'), F.pad(x, (1, 1, 1, 1), mode='reflect')),
+                 lambda b, t: (f(b, t, 4, 4),)),
 }
 """
 

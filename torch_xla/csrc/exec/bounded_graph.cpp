@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "XLAOps.h"
 #include "ir/attributes.h"
@@ -57,11 +56,39 @@ BoundedGraph::BoundedGraph(const Graph& graph, VaryingSizes varying, int device,
 
 void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
   FindMarks();
-  for (size_t known = zeroed_.size();; known = zeroed_.size()) {
+  size_t known = zeroed_.size();  // of an earlier rewriting of the structure
+  const auto again = [&] {
+    results_.clear(), numbers_.clear(), masks_.clear();
+    padded_.clear(), fills_.clear(), missing_.clear();
     RewriteOnce(rule_of);
-    if (zeroed_.size() == known) return;
-    results_.clear(), made_.clear(), numbers_.clear(), masks_.clear();
-    padded_.clear(), fills_.clear();
+  };
+  // A size may be another one and a constant more, as that of x[1:] is.
+  const auto guess = [&](const std::pair<int64_t, int64_t>& asked) {
+    const auto found = std::ranges::find_if(made_, [&](const auto& made) {
+      return made.second.size() == 1 &&
+             made.first.first - asked.first == made.first.second - asked.second;
+    });
+    if (found == made_.end()) return false;
+    const int64_t bound = BoundOf(found->second) + asked.second - found->first.second;
+    if (bound < asked.second) return false;
+    made_.emplace(asked, BoundedDim{{asked.second, bound, asked.first, true}});
+    return true;
+  };
+  // A size may be asked for before the node that makes it: a gradient's graph begins at its end.
+  constexpr int kMaxTries = 4;
+  for (int tries = 1;; ++tries) {
+    try {
+      again();
+      break;
+    } catch (const SizesRefused&) {
+      const bool is_known = std::ranges::any_of(
+          missing_, [&](const auto& size) { return made_.contains(size) || guess(size); });
+      if (!is_known || tries == kMaxTries) throw;
+    }
+  }
+  while (zeroed_.size() != known) {
+    known = zeroed_.size();
+    again();
   }
 }
 
@@ -345,16 +372,19 @@ bool BoundedGraph::ResultVaries(size_t result, size_t dim) const {
   return dim < 64 && (varying_.varies[shapes_.begin[position_] + result] >> dim & 1) != 0;
 }
 
-BoundedDim BoundedGraph::Made(size_t result, size_t dim) const {
-  const int64_t size = node_->shape(result)->dims[dim];
-  if (ResultVaries(result, dim)) {
-    const int64_t first = varying_.first[shapes_.begin[position_] + result]->dims[dim];
-    if (const auto found = made_.find({first, size}); found != made_.end()) return found->second;
-  }
-  return FixedDim(size);
+BoundedDim BoundedGraph::MadeAs(const std::pair<int64_t, int64_t>& size) {
+  if (const auto found = made_.find(size); found != made_.end()) return found->second;
+  missing_.insert(size);
+  return FixedDim(size.second);
 }
 
-BoundedLayout BoundedGraph::MadeLayout(size_t result) const {
+BoundedDim BoundedGraph::Made(size_t result, size_t dim) {
+  const int64_t size = node_->shape(result)->dims[dim];
+  if (!ResultVaries(result, dim)) return FixedDim(size);
+  return MadeAs({varying_.first[shapes_.begin[position_] + result]->dims[dim], size});
+}
+
+BoundedLayout BoundedGraph::MadeLayout(size_t result) {
   BoundedLayout layout;
   for (size_t d = 0; d < node_->shape(result)->rank(); ++d) layout.push_back(Made(result, d));
   return layout;

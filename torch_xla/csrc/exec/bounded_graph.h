@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -116,8 +117,10 @@ class BoundedGraph {
   void VisitSizes(const Visit& visit) const;
   bool ResultVaries(size_t result, size_t dim) const;
   /// A dimension that the node itself makes: like an input's if it varies like that, or fixed.
-  BoundedDim Made(size_t result, size_t dim) const;
-  BoundedLayout MadeLayout(size_t result) const;
+  BoundedDim Made(size_t result, size_t dim);
+  /// By the size in the first graph and in this one.
+  BoundedDim MadeAs(const std::pair<int64_t, int64_t>& size);
+  BoundedLayout MadeLayout(size_t result);
 
   ir::Value Make(const ir::OpSpec& op, ir::Node::Operands operands, ir::Words words = {}) const;
   ir::Value View(const ir::Value& of, std::vector<int64_t> sizes,
@@ -147,6 +150,7 @@ class BoundedGraph {
   const DeviceSet* devices_;
   std::unordered_map<const ir::Node*, c10::SmallVector<Result, 1>> results_;
   std::map<std::pair<int64_t, int64_t>, BoundedDim> made_;    // by (first size, size)
+  std::set<std::pair<int64_t, int64_t>> missing_;             // what was not in `made_` when asked
   std::map<std::pair<int64_t, int64_t>, int64_t> marked_;     // bounds, by (first size, size)
   std::map<std::pair<int64_t, int64_t>, ir::Value> numbers_;  // by (first size, size)
   std::map<std::vector<int64_t>, ir::Value> masks_;

@@ -114,7 +114,7 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
       Place& place = places[j];
       const Factor& factor = place.factor;
       if (times >= factor.size || (factor.varies && times != 1)) irregular();
-      const int64_t there = factor.size / times;
+      const int64_t there = (factor.size + times - 1) / times;
       if (factor.varies && left >= there) {
         take(place);
         factors.push_back(factor);

@@ -177,10 +177,14 @@ struct BoundedRules {
     }
     StridedView exact{sizes.vec(), strides.vec(), g.Int("storage_offset")};
     Result base = g.In(0);
-    if (base.value.shape()->numel == 0) Refuse("it is empty");
+    const BoundedLayout made = g.MadeLayout(0);
+    if (g.node_->shape()->numel == 0) {
+      const ir::Value zero = MakeConstant(int64_t{0}, g.node_->shape()->dtype, false);
+      g.Set(0, Expand(zero, BoundsOf(made)), made);
+      return;
+    }
     while (TakeIndex(g, base, exact)) {
     }
-    const BoundedLayout made = g.MadeLayout(0);
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (varies[d]) TakeRange(g, base, exact, d, made[d], first[d]);
     }
@@ -226,18 +230,21 @@ struct BoundedRules {
     g.EmitShaped({base.value, written}, std::move(words), base.layout);
   }
 
-  /// Sizes that are the product of an operand's and a fixed number.
+  /// Sizes that are the product of an operand's and how often it is repeated; either may vary.
   static void Repeat(G& g) {
     const auto repeats = g.Ints("repeats");
-    const BoundedLayout made = g.MadeLayout(0);
+    const ir::ShapeRef first = g.varying_.first[g.shapes_.begin[g.position_]];
     BoundedLayout in = g.In(0).layout, layout;
     in.insert(in.begin(), repeats.size() - in.size(), BoundedDim{});
     ir::Words words = g.node_->attributes();
     for (size_t d = 0; d < repeats.size(); ++d) {
-      layout.push_back(SizeOf(in[d]) == 1 ? made[d] : FixedDim(repeats[d]));
-      words[g.Named("repeats").word + d] = static_cast<uint64_t>(BoundOf(layout[d]));
-      if (SizeOf(in[d]) == 1) RequireFixed(in[d], "it repeats a varying size");
-      if (SizeOf(in[d]) == 1) continue;
+      const int64_t size = SizeOf(in[d]);
+      const bool fixed = !Varies(in[d]) && size > 0;
+      BoundedDim times = FixedDim(repeats[d]);
+      if (fixed && g.ResultVaries(0, d) && first->dims[d] % size == 0)
+        times = g.MadeAs({first->dims[d] / size, repeats[d]});
+      words[g.Named("repeats").word + d] = static_cast<uint64_t>(BoundOf(times));
+      layout.push_back(times);
       for (const Factor& factor : in[d]) AddFactor(layout[d], factor);
     }
     g.Emit(g.Values(), std::move(words), {layout});
@@ -383,7 +390,7 @@ struct BoundedRules {
     ir::Node::Operands operands = g.Values();
     if (AnyVaries(in.layout, dims)) {
       if (neutral == Neutral::kNone) Refuse("it has no rule along a varying size");
-      if (places) {
+      if (places && g.Has("dim")) {
         // An index must not count padding.
         if (std::count(dims.begin(), dims.end(), true) != 1)
           Refuse("its index counts elements of a varying size");
@@ -1689,10 +1696,11 @@ struct BoundedRules {
     g.Emit(std::move(operands), std::move(words), layouts);
   }
 
-  /// Pools; images may have varying sizes, but for an index that counts along several dimensions.
-  template <size_t spatial, Neutral neutral>
+  /// Pools, and their gradients; images may have varying sizes, but for an index that counts along
+  /// several dimensions.
+  template <size_t spatial, Neutral neutral, const ir::OpSpec& forward>
   static void Pool(G& g) {
-    const Result& in = g.In(0);
+    const Result& in = *g.Tensor("self");
     const size_t from = in.layout.size() - spatial;
     const BoundedLayout images(in.layout.begin() + static_cast<std::ptrdiff_t>(from),
                                in.layout.end());
@@ -1711,8 +1719,20 @@ struct BoundedRules {
     }
     const ir::Value masked =
         g.Masked(in, NumberOf(neutral, in.value.shape()->dtype), Spatial(in.layout, from));
-    const ir::NodePtr made = MakeOpNode(&g.node_->op(), {masked}, g.node_->attributes());
+    const ir::NodePtr made = MakeOpNode(&forward, {masked}, g.node_->attributes());
     made->set_location(g.node_->location());
+    if (g.Has("grad_output")) {
+      // The gradient has to lie as the forward's result.
+      if (made->shape(0) != g.In(0).value.shape())
+        Refuse("its operands have different sizes that vary");
+      ir::Node::Operands operands = g.Values();
+      for (size_t i = 0; i < operands.size(); ++i) {
+        if (&g.In(i) != &in)
+          operands[i] = g.Masked(g.In(i), NumberOf(Neutral::kZero, operands[i].shape()->dtype));
+      }
+      g.Emit(std::move(operands), g.node_->attributes(), {in.layout});
+      return;
+    }
     const BoundedLayout layout = Windows(g, {made, 0}, in.layout, from);
     for (size_t i = 0; i < g.node_->num_outputs(); ++i)
       g.Set(i, {made, static_cast<uint32_t>(i)}, layout);
@@ -1867,10 +1887,11 @@ const Rules& AllRules() {
       {"aten::col2im", &R::Columns},
       {"aten::convolution", &R::Convolution},
       {"aten::convolution_backward", &R::ConvolutionBackward},
-      {"aten::max_pool2d_with_indices", &R::Pool<2, N::kLeast>},
-      {"aten::max_pool2d_with_indices_backward", &R::EachImage<2>},
-      {"aten::avg_pool2d", &R::Pool<2, N::kZero>},
-      {"aten::avg_pool2d_backward", &R::EachImage<2>},
+      {"aten::max_pool2d_with_indices", &R::Pool<2, N::kLeast, ir::ops::max_pool2d_with_indices>},
+      {"aten::max_pool2d_with_indices_backward",
+       &R::Pool<2, N::kLeast, ir::ops::max_pool2d_with_indices>},
+      {"aten::avg_pool2d", &R::Pool<2, N::kZero, ir::ops::avg_pool2d>},
+      {"aten::avg_pool2d_backward", &R::Pool<2, N::kZero, ir::ops::avg_pool2d>},
       {"aten::_adaptive_avg_pool2d", &R::EachImage<2>},
       {"aten::_adaptive_avg_pool2d_backward", &R::EachImage<2>},
       {"aten::adaptive_max_pool2d", &R::EachImage<2>},
@@ -1887,10 +1908,11 @@ const Rules& AllRules() {
       {"aten::reflection_pad2d", &R::EachImage<2>},
       {"aten::replication_pad1d", &R::EachImage<1>},
       {"aten::replication_pad2d", &R::EachImage<2>},
-      {"aten::avg_pool3d", &R::Pool<3, N::kZero>},
-      {"aten::avg_pool3d_backward", &R::EachImage<3>},
-      {"aten::max_pool3d_with_indices", &R::Pool<3, N::kLeast>},
-      {"aten::max_pool3d_with_indices_backward", &R::EachImage<3>},
+      {"aten::avg_pool3d", &R::Pool<3, N::kZero, ir::ops::avg_pool3d>},
+      {"aten::avg_pool3d_backward", &R::Pool<3, N::kZero, ir::ops::avg_pool3d>},
+      {"aten::max_pool3d_with_indices", &R::Pool<3, N::kLeast, ir::ops::max_pool3d_with_indices>},
+      {"aten::max_pool3d_with_indices_backward",
+       &R::Pool<3, N::kLeast, ir::ops::max_pool3d_with_indices>},
       {"aten::_adaptive_avg_pool3d", &R::EachImage<3>},
       {"aten::_adaptive_avg_pool3d_backward", &R::EachImage<3>},
       {"aten::adaptive_max_pool3d", &R::EachImage<3>},
