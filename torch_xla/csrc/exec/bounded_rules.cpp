@@ -569,19 +569,17 @@ struct BoundedRules {
   /// Padding sorts behind the elements that count, which come first among equal ones.
   static void Sorted(G& g) {
     const Result& in = g.In(0);
-    BoundedLayout layout = in.layout;
+    const BoundedLayout layout = in.layout;
     const auto dim = static_cast<size_t>(g.Dim(g.Int("dim"), layout.size()));
     if (layout.empty() || !Varies(layout[dim])) return Along(g);
     if (layout[dim].size() > 1) Refuse("it goes along several sizes");
-    const bool chooses = g.Has("largest");
     const c10::ScalarType dtype = in.value.shape()->dtype;
-    const bool is_least = g.Int(chooses ? "largest" : "descending") != 0;
+    const bool is_least = g.Int("descending") != 0;
     const c10::Scalar last = !is_least && c10::isFloatingType(dtype)
                                  ? c10::Scalar(std::numeric_limits<double>::quiet_NaN())
                                  : NumberOf(is_least ? Neutral::kLeast : Neutral::kMost, dtype);
     ir::Node::Operands operands = g.Values();
     operands[0] = g.Masked(in, last, Only(layout.size(), static_cast<int64_t>(dim)));
-    if (chooses) layout[dim] = FixedDim(g.Int("k"));
     g.Emit(std::move(operands), g.node_->attributes(), {layout, layout});
   }
 
@@ -1785,7 +1783,7 @@ const Rules& AllRules() {
       {"aten::cummin", &R::Cumulative<N::kMost>},
       {"aten::logcumsumexp", &R::Cumulative<N::kLeast>},
       {"aten::sort", &R::Sorted},
-      {"aten::topk", &R::Sorted},
+      {"aten::topk", &R::Along},
       {"aten::kthvalue", &R::Along},
       {"aten::median", &R::Along},
       {"aten::nanmedian", &R::Along},
