@@ -21,7 +21,7 @@ ir::Value Strided(const ir::Value& of, c10::IntArrayRef sizes, c10::IntArrayRef 
                   ir::GetShape(of.shape()->dtype, sizes));
 }
 
-/// Sizes and strides of the factors of a layout: those without padding in the bounded array.
+/// The sizes of a layout's factors, and the strides that the factors have in the bounded array.
 struct Factors {
   std::vector<int64_t> sizes;
   Ints strides;
@@ -44,8 +44,8 @@ struct Place {
   bool is_float;
   int32_t index, count;
 };
-/// Calls `visit` for the leaves that are packed numbers, in the order of CollectGraph. Returns the
-/// numbers of floats and integers.
+/// Calls `visit` for each leaf that is a packed number, in the order of CollectGraph. Returns how
+/// many floats and integers there are.
 template <typename Visit>
 std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit) {
   int32_t floats = 0, integers = 0;
@@ -109,13 +109,13 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
     parameters_.emplace_back(data->shape(), MarkedBounds(*data));
   }
   for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
-  // The host's operations stand on leaves of their own, which have no array.
+  // The host's operations read placeholders, which Apply binds to arrays.
   const auto leaf_of = [&](ir::ShapeRef shape) {
     return MakeLeaf(PromiseOf(shape, cut.device, cut.devices, nullptr));
   };
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef shape = padded.exact->shape();
-    // A factor of an input is a whole dimension.
+    // Each dimension of an input is one factor, so it is padded at its end.
     ir::Words words;
     std::vector<int64_t> pad;
     for (size_t d = shape->rank(); d-- > 0;)
@@ -156,7 +156,7 @@ void Binding::TakeNumbers(const Graph& exact, const BoundedGraph& bounded, const
   std::unordered_map<const ir::Node*, Place> places;
   const auto [floats, integers] = VisitNumbers(
       exact, [&](const ir::Node& node, const Place& place) { places.emplace(&node, place); });
-  // A fill of a varying size became a node that takes the number.
+  // A fill whose size varies was rewritten to a broadcast of this number.
   for (const auto& [number, leaf] : bounded.fills()) {
     if (const auto place = places.find(leaf); place != places.end())
       places.emplace(number, Place(place->second));

@@ -28,9 +28,9 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// Smaller graphs are compiled faster than sizes are found out. With poison all graphs are bounded.
+/// A smaller graph compiles faster than its sizes are rewritten. Mode "poison" has no such limit.
 constexpr size_t kFewestNodes = 8;
-/// Above this number all structures are forgotten; at worst a program more is compiled for each.
+/// Above this number all structures are forgotten. At worst one more program is compiled for each.
 constexpr size_t kMaxStructures = 1 << 10;
 /// A structure that was refused this often is not tried again.
 constexpr int kMaxRefusals = 4;
@@ -38,7 +38,7 @@ constexpr int kMaxRefusals = 4;
 enum class Mode { kOff, kOn, kPoison };
 
 /// XLA_DYNAMIC_SIZES: 1, or "poison", which fills all padding with NaN and with indices that are
-/// out of bounds, so that tests see whether results depend on it.
+/// out of bounds, so that tests see whether results depend on padding.
 Mode ModeOf() {
   static const Mode mode = [] {
     const char* text = std::getenv("XLA_DYNAMIC_SIZES");
@@ -53,10 +53,10 @@ struct Structure {
   VaryingSizes sizes;
   bool varies = false;
   int refusals = 0;
-  SizesNote refused;               // the last one
+  SizesNote refused;               // the latest refusal
   std::vector<ir::ShapeRef> last;  // inputs of the last graph
   int growths = 0;                 // how many graphs in a row had inputs that grew by 1
-  bool always_grows = false;       // whether these were many once
+  bool always_grows = false;       // whether `growths` has ever reached its limit
 };
 
 /// Notes whether inputs grow by 1 from graph to graph.
@@ -85,8 +85,8 @@ std::unordered_map<ir::Hash128, Structure, ir::Hash128Hasher>& Structures() {
   return structures;
 }
 
-/// The hash of a graph without its sizes and attributes. Graphs that are equal by it may still be
-/// different programs; it only says whose sizes are compared.
+/// The hash of a graph without its sizes and attributes. It says which graphs' sizes are compared
+/// with each other; graphs with equal hashes may still need different programs.
 ir::Hash128 HashWithoutSizes(const Graph& graph) {
   std::unordered_map<const ir::Node*, uint64_t> positions;
   positions.reserve(graph.order.size());
@@ -182,7 +182,7 @@ std::unordered_map<ir::Hash128, Bound, ir::Hash128Hasher>& Bindings() {
   return bindings;
 }
 
-/// Whether a replay of the cut could change numbers of attributes, which a binding does not take.
+/// Whether a replay of the cut could change numbers among its attributes, which a binding fixes.
 bool MayChangeAttributes(const Graph& graph) {
   return CurrentCutLog() && std::ranges::any_of(graph.numbers, [](const GraphNumber& number) {
            return number.packed >= 0;
@@ -250,7 +250,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
       found->second.sizes.zeroed = bounded.zeroed();
   }
   std::vector<ir::Value> roots;
-  std::vector<int> places;  // of the cut's roots that do not vary; else -1
+  std::vector<int> places;  // per root of the cut: its index in `roots`, or -1 if it varies
   for (const ir::Value& exact : graph.roots) {
     const BoundedGraph::Result& root = bounded.Of(exact);
     const auto place = std::ranges::find(roots, root.value) - roots.begin();
@@ -261,7 +261,7 @@ std::optional<BoundedCut> BoundCut(const Cut& cut, const std::vector<int>& alias
     auto lock = LockGraph();
     result.cut.graph = CollectGraph(std::move(roots));
   }
-  // What is donated in the cut and has its size in the program is donated to it.
+  // An input that the cut donates to a result of fixed size is donated to the program, too.
   std::unordered_map<const DeviceData*, int> donated;
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (aliases[i] >= 0)
@@ -335,11 +335,11 @@ void ForgetSizes() {
 namespace {
 thread_local const SizesNote* current_sizes = nullptr;
 
-/// The oldest marks above this number are forgotten; the sizes of their data have buckets then.
+/// Above this number the oldest marks are forgotten, and buckets bound the sizes of their data.
 constexpr size_t kMaxMarked = 1 << 12;
 std::mutex marked_mutex;
 std::atomic<bool> any_marked{false};
-/// By the ids of data.
+/// The bounds, by the ids of their data.
 std::map<uint64_t, ir::ShapeRef>& AllMarked() {
   static auto& marked = *new std::map<uint64_t, ir::ShapeRef>;
   return marked;

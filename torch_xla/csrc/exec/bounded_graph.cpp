@@ -17,7 +17,7 @@ bool IsProgramFill(const DeviceData& data) {
   return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
 }
 
-/// Whether a view has each element of its base once.
+/// Whether a view has each element of its base exactly once.
 bool IsWhole(const ir::Node& view) {
   ir::AttributeReader attributes(view.attributes());
   const auto sizes = attributes.IntList(), strides = attributes.IntList();
@@ -93,7 +93,7 @@ void BoundedGraph::Rewrite(FindBoundedRule rule_of) {
 }
 
 void BoundedGraph::RewriteOnce(FindBoundedRule rule_of) {
-  // Inputs first: they say what the sizes are.
+  // Visit the inputs first: the other nodes take the bounds of their sizes from them.
   for (position_ = 0; position_ < graph_.order.size(); ++position_) {
     node_ = graph_.order[position_];
     if (&node_->op() == &ir::ops::device_data) VisitLeaf();
@@ -244,7 +244,7 @@ void BoundedGraph::ReadArguments() {
     if (word > words.size()) throw SizesRefused{"its attributes cannot be read"};
     arguments_.push_back(std::move(argument));
   }
-  // A word more says that the default dtype was another one.
+  // An extra word records a default dtype other than float32.
   if (word != words.size() || operand != node_->operands().size())
     throw SizesRefused{"its attributes cannot be read"};
 }
@@ -291,8 +291,8 @@ void BoundedGraph::FindMarks() {
     }
   }
   if (!varying_.grows) return;
-  // Words and a cache that is a word behind them reach the end of a bucket in different steps: they
-  // get the bucket of the longest, so that no step has two buckets.
+  // Tokens, and a cache that is one token shorter, would outgrow a bucket in different steps. All
+  // sizes near the largest one share its bucket, so that they change buckets in the same step.
   constexpr int64_t kNear = 8;
   std::set<std::pair<int64_t, int64_t>> sizes;
   int64_t largest = 0;
@@ -447,7 +447,7 @@ ir::Value BoundedGraph::IsWithin(const BoundedDim& dim) {
     const ir::Value one = View(IsWithin({dim[i]}), sizes, strides);
     all = all ? Make(ir::ops::logical_and, {all, one}) : one;
   }
-  // IsWithin may have moved nothing: a std::map keeps its references.
+  // The recursion may have added masks, but a std::map keeps `mask` valid.
   return mask = View(Expand(all, bounds), {BoundOf(dim)}, {1});
 }
 

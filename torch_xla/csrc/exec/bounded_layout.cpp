@@ -66,8 +66,8 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
     Factor factor;
     int64_t stride = 0, bound_stride = 0;  // of the array without padding, and of the bounded one
     int64_t index = 0;                     // where the view begins
-    int64_t last = 0;                      // how far it goes from there, if the factor is fixed
-    bool taken = false;                    // whether a dimension goes along a factor that varies
+    int64_t last = 0;                      // for a fixed factor: how far the view goes from `index`
+    bool taken = false;                    // for a varying factor: whether the view moves along it
   };
   BoundedDim all;
   for (const BoundedDim& dim : layout) {
@@ -128,7 +128,7 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
         }
       } else {
         const int64_t part = std::min(left, there);
-        // The first elements of a table: as many as another input's size.
+        // A prefix of a fixed dimension (a table of positions) that is as long as a varying size.
         if (part < there && factors.empty() && varies[i] && Varies(made[i]) &&
             made[i].size() == 1 && SizeOf(made[i]) == part &&
             place.index + place.last + (made[i][0].bound - 1) * times < factor.size) {
@@ -162,7 +162,7 @@ int64_t BucketOf(int64_t size, bool grows) {
     const char* text = std::getenv("XLA_DYNAMIC_BUCKETS");
     return std::string(text ? text : "");
   }();
-  // Between small sizes there is less to lose by padding than by a program.
+  // For small sizes padding costs less than one more program, so there are fewer buckets.
   const bool few = given != "all" && given != "pow2";
   int64_t bound = grows ? 64 : 4;
   while (grows && bound < size) bound *= 4;

@@ -92,7 +92,7 @@ struct BoundedRules {
   }
 
   /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
-  /// returns true. The index is a number of the program, since it differs from size to size.
+  /// returns true. The index is a parameter of the program, since it differs from size to size.
   static bool TakeIndex(G& g, Result& base, StridedView& view) {
     const BoundedDim all = FactorsOf(base.layout);
     int64_t stride = 1;
@@ -108,7 +108,7 @@ struct BoundedRules {
         for (size_t d = 0; d < view.sizes.size(); ++d) {
           const int64_t step = view.strides[d];
           if (view.sizes[d] == 1 || step == 0) continue;
-          // Goes along this factor, or through it.
+          // The dimension moves along this factor, or crosses it from an inner factor.
           if (step < outer && (step >= stride || step * view.sizes[d] > stride)) return true;
           if (step >= outer && step % factor.size != 0) return true;
         }
@@ -273,10 +273,11 @@ struct BoundedRules {
     g.EmitShaped(g.Values(), {}, layout);
   }
 
-  /// Arrays of a number, and numbers in a row: the first ones are the same in a longer array.
+  /// Fills and ranges: a longer array begins with the same elements.
   static void Makes(G& g) { g.EmitShaped(g.Values(), {}, g.MadeLayout(0)); }
 
-  /// The numbers of a generator depend on their place in the array without padding.
+  /// A random number depends on its index in the array without padding. So as many numbers are
+  /// drawn as the bounded array has elements, and each element takes the number of its index.
   static void Random(G& g) {
     const BoundedLayout layout = g.MadeLayout(0);
     for (const ir::Value& operand : g.node_->operands()) {
@@ -298,7 +299,7 @@ struct BoundedRules {
     const bool inner_varies =
         std::any_of(all.begin() + 1, all.end(), [](const Factor& factor) { return factor.varies; });
     if (inner_varies) {
-      // place = ((i0 * n1 + i1) * n2 + i2) …, with the sizes as arguments.
+      // index = ((i0 * n1 + i1) * n2 + i2) …, with the sizes as parameters.
       const auto number = bound < std::numeric_limits<int32_t>::max() ? c10::ScalarType::Int
                                                                       : c10::ScalarType::Long;
       ir::Value place;
@@ -429,7 +430,7 @@ struct BoundedRules {
     return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
   }
 
-  /// A sum, divided by the count, which is a number of the program.
+  /// A sum that is divided by the number of elements, which is a parameter of the program.
   static void Mean(G& g) {
     const Result& in = g.In(0);
     const Dims dims = ReducedDims(g, in.layout.size());
@@ -459,7 +460,7 @@ struct BoundedRules {
     }
   }
 
-  /// Variances and standard deviations, with the count as a number of the program.
+  /// Variances and standard deviations. The number of elements is a parameter of the program.
   template <bool root>
   static void Variance(G& g) {
     const Result& in = g.In(0);
@@ -517,7 +518,7 @@ struct BoundedRules {
       g.Set(1, lazy::Cast(mean_of(g.Int("keepdim") != 0), dtype), layout);
   }
 
-  /// An element depends only on those before it; padding lies behind them.
+  /// Each element depends only on elements before it, and padding lies at the end.
   template <Neutral neutral>
   static void Cumulative(G& g) {
     const Result& in = g.In(0);
@@ -531,7 +532,7 @@ struct BoundedRules {
            std::vector<BoundedLayout>(g.node_->num_outputs(), in.layout));
   }
 
-  /// Operations along some dimensions, whose sizes do not vary; the others do not touch each other.
+  /// Operations along dimensions of fixed size. Slices along the other dimensions are independent.
   static void Along(G& g) {
     const BoundedLayout in = g.In(0).layout;
     const bool any = g.Has("dim") || g.Has("dims");
@@ -714,7 +715,7 @@ struct BoundedRules {
           g.Masked(*mask, is_bool ? c10::Scalar(int64_t{0}) : c10::Scalar(-infinity),
                    Only(in.size(), static_cast<int64_t>(in.size()) - 1));
     } else if (g.Int("is_causal") != 0) {
-      // A row that counts sees no column after it.
+      // A causal row reads no later column, so no valid row reads padding.
       if (!Same(rows, columns)) Refuse("a causal mask of different sizes has no rule");
     } else if (Varies(columns)) {
       const c10::ScalarType dtype = query.value.shape()->dtype;
@@ -773,7 +774,7 @@ struct BoundedRules {
     g.Emit(std::move(operands), g.node_->attributes(), {in.layout, weight, weight});
   }
 
-  /// Samples do not touch each other, but for the gradients of weights.
+  /// Samples are independent, except in the gradients of the weights.
   static void GroupNorm(G& g) {
     const bool backward = g.Has("grad_out");
     const Result& in = *g.Tensor("input");
@@ -963,7 +964,7 @@ struct BoundedRules {
            {Chosen(g, g.In(0), g.In(1))});
   }
 
-  /// Padding adds 0.
+  /// Padding is masked, so that it adds 0.
   static void IndexAdd(G& g) {
     const Result &self = g.In(0), &index = *g.Tensor("index"), &source = *g.Tensor("source");
     const BoundedLayout chosen = Chosen(g, self, index);
@@ -1035,7 +1036,7 @@ struct BoundedRules {
       ir::Value value = index.value;
       const BoundedDim& dim = self.layout.at(d);
       if (Varies(dim)) {
-        // A negative index counts from the size.
+        // A negative index counts from the end of the exact size, not of its bound.
         if (dim.size() != 1) Refuse("its index counts elements of several sizes");
         const ir::Value zero = MakeConstant(int64_t{0}, c10::ScalarType::Long, false);
         const ir::Value moved =
@@ -1244,7 +1245,7 @@ struct BoundedRules {
         g.Emit(g.Values(), std::move(words), {made});
         return;
       }
-      // The index is a number of the program, since it may differ from size to size.
+      // The index is a parameter of the program, since it may differ from size to size.
       std::vector<int64_t> sizes(made.size(), 1), ones(made.size(), 1), strides(made.size(), 1);
       sizes[dim] = BoundOf(made[dim]);
       const ir::Value place =
@@ -1271,13 +1272,13 @@ struct BoundedRules {
     if (start + bound > BoundOf(made[dim])) Refuse("its gradient has another varying size");
     words[g.Named("start").word] = static_cast<uint64_t>(start);
     words[g.Named("end").word] = static_cast<uint64_t>(start + bound);
-    // The padding of the part may lie on elements that count.
+    // The gradient's padding may fall on valid elements of the result, so it must be 0.
     g.Emit({g.Masked(grad, 0.0, Only(grad.layout.size(), static_cast<int64_t>(dim)))},
            std::move(words), {made});
   }
 
-  /// Arrays of several sizes behind each other, as a cache and its newest words: an element of a
-  /// later array moves down by the padding before it.
+  /// Concatenates arrays of different varying sizes, such as a cache and its newest tokens: each
+  /// element moves forward by the padding of the arrays before it.
   static void Behind(G& g, size_t dim, BoundedLayout layout) {
     if (!g.ResultVaries(0, dim)) Refuse("arrays of varying sizes are put behind each other");
     const auto number = [](int64_t value) {
@@ -1317,7 +1318,7 @@ struct BoundedRules {
     g.Set(0, g.Make(ir::ops::index_select, {all, index}, std::move(words)), layout);
   }
 
-  /// The operands of a concatenation but for empty ones of one dimension, which fit everywhere.
+  /// The operands of a concatenation without empty 1-D tensors, which fit tensors of any rank.
   static std::vector<size_t> Parts(const G& g) {
     std::vector<size_t> parts;
     for (size_t i = 0; i < g.node_->operands().size(); ++i) {
@@ -1353,7 +1354,7 @@ struct BoundedRules {
     g.Emit(g.Values(), g.node_->attributes(), {layout});
   }
 
-  /// The last two dimensions stay where they are.
+  /// The last two dimensions must each be one factor, so that indices along them stay valid.
   static void Triangle(G& g) {
     const BoundedLayout& in = g.In(0).layout;
     if (in.size() < 2 || in[in.size() - 1].size() > 1 || in[in.size() - 2].size() > 1)
@@ -1390,7 +1391,7 @@ struct BoundedRules {
     g.Emit(std::move(operands), g.node_->attributes(), {each, {}});
   }
 
-  /// Losses of pairs of elements that are 0 where both are 0.
+  /// Elementwise losses that are 0 where both operands are 0.
   static void PairLoss(G& g) {
     const Result &self = *g.Tensor("self"), &target = *g.Tensor("target");
     BoundedLayout layout = Broadcast(self.layout, target.layout);
@@ -1446,7 +1447,8 @@ struct BoundedRules {
 
   // ---- Recurrent layers ----------------------------------------------------------------------
 
-  /// The array with `gate` in the second quarter or third of padded times and `other` elsewhere.
+  /// `gates` with its padded time steps replaced: by `gate` in the columns of the second gate, and
+  /// by `other` in the columns of the other two or three gates.
   static ir::Value GatesAfterEnd(G& g, const Result& gates, int64_t hidden, double gate,
                                  double other) {
     if (gates.value.shape()->dtype != c10::ScalarType::Float)
@@ -1471,7 +1473,7 @@ struct BoundedRules {
 
   static constexpr int64_t kLstmCell = 0, kGruCell = 1;
 
-  /// Samples do not touch each other. Gates of padded times keep the state of the last time.
+  /// Samples are independent. The gates of padded time steps are set to keep the last state.
   static void RecurrentLayer(G& g) {
     const bool backward = g.Has("grad");
     const size_t first = g.Named(backward ? "grad" : "gates").operand;
@@ -1525,8 +1527,7 @@ struct BoundedRules {
 
   // ---- StableHLO -----------------------------------------------------------------------------
 
-  /// Whether a line of a function goes element by element, or takes the first element, so that it
-  /// may have other sizes.
+  /// Whether a line of StableHLO fits any size: it is elementwise, or reads only the first element.
   static bool IsOfAnySize(std::string_view line) {
     static const auto& allowed = *new std::regex(
         "\\s*(module |func\\.func public |return |\\}|$|%[\\d:]+ = \"stablehlo\\."
@@ -1536,12 +1537,12 @@ struct BoundedRules {
         "slice\"\\(%\\w+\\) \\{start_indices = array<i64: 0(, 0)*>, limit_indices = array<i64: 1(, "
         "1)*>|"
         "reshape\"\\(%\\d+\\) : \\(tensor<(1x)+[a-z]\\w*>\\)))");
-    line = line.substr(0, 240);  // the pattern is matched recursively
+    line = line.substr(0, 240);  // std::regex recurses by the line's length
     return std::regex_search(line.begin(), line.end(), allowed,
                              std::regex_constants::match_continuous);
   }
 
-  /// Barriers, whose text has the sizes of their operands.
+  /// StableHLO text such as barriers: the sizes of the operands in it are replaced by their bounds.
   static void Text(G& g) {
     const size_t begin = g.Named("text").word;
     const ir::Words& words = g.node_->attributes();
@@ -1949,7 +1950,7 @@ const Rules& AllRules() {
   return rules;
 }
 
-/// Rules of operations that may make sizes without having them in an operand.
+/// Rules of operations whose results may have varying sizes although no operand has any.
 const Rules& MakingRules() {
   using R = BoundedRules;
   static const auto& rules = *new Rules{
@@ -1970,9 +1971,9 @@ const Rules& MakingRules() {
   return rules;
 }
 
-/// Whether PyTorch says that an operation goes element by element.
+/// Whether an operation is elementwise: PyTorch has a tag for most, but not for the others here.
 bool IsPointwise(const ir::OpSpec& op) {
-  // A comparison of whole tensors; and loops that run as often as an element says.
+  // `equal` compares whole tensors, and a polynomial loops as often as one of its elements says.
   const std::string_view name = op.name;
   if (name == "aten::equal" || name.find("_polynomial_") != name.npos) return false;
   static const auto& others = *new std::unordered_set<std::string_view>{

@@ -109,8 +109,7 @@ struct Capture::Walk {
   Positions inputs;  // the inputs that are needed, by their places in the list of inputs
   std::vector<size_t> used;
   std::vector<ir::Value> captured;                       // numbers, leaves and values from outside
-  std::unordered_map<const ir::Node*, ir::Value> fills;  // the number that each fill takes its
-                                                         // value from
+  std::unordered_map<const ir::Node*, ir::Value> fills;  // the number that a fill is filled with
 };
 
 Capture::Capture(int device, std::string what)
@@ -324,8 +323,7 @@ ir::Hash128 Capture::HashOf(const Walk& walk, const std::vector<ir::Value>& inpu
   };
   for (const ir::Node* node : walk.order) {
     hasher.Add(node->hash());
-    // The text is made only once, so the numbers that the node's hash leaves out are constants in
-    // it.
+    // The text is made only once, so numbers that the node's hash leaves out are constants in it.
     const ir::Words& attributes = node->attributes();
     for (uint32_t rest = attributes.numbers; rest; rest &= rest - 1) {
       hasher.Add(attributes[std::countr_zero(rest)]);

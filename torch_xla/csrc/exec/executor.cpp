@@ -50,7 +50,7 @@ std::vector<int> Aliases(const Cut& cut, bool donate) {
   return donate ? ChooseAliases(cut) : std::vector<int>();
 }
 
-/// `found` gets the key of the program, for a cut that is not split or bounded.
+/// `found` gets the key of the program, unless the cut is split or bounded.
 ProgramPtr FindOrMakeProgram(Cut& cut, std::vector<int> aliases, bool donate,
                              ir::Hash128* found = nullptr) {
   static auto& cached = *new debug::Counter("CachedCompile");
@@ -255,8 +255,8 @@ void CutAndRun(int device) {
   if (failure) std::rethrow_exception(failure);
 }
 
-/// The same when the user did not ask for a sync; throws nothing. A failure belongs to another
-/// tensor, and is thrown when that tensor is read, or at the next sync.
+/// Does the same as CutAndRun where the user did not ask for a sync, so it throws nothing. A
+/// failure belongs to another tensor, and is thrown when that tensor is read, or at the next sync.
 void CutUnasked(int device) {
   try {
     CutAndRun(device);

@@ -36,7 +36,7 @@ constexpr Named kOps[] = {
     {"sub", 3, cpu::ForeachOp::kSubScaled},
 };
 
-/// What computes `name` ("aten::_foreach_add") of so many arguments; nothing where none does.
+/// The operation of the kernel that computes `name` ("aten::_foreach_add") of so many arguments.
 std::optional<cpu::ForeachOp> FindForeachOp(std::string_view name, size_t arguments) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -168,7 +168,7 @@ class Planner {
       chain.is_read.resize(chain.nodes.size());
       for (size_t k = 0; k < chain.nodes.size(); ++k) places[chain.nodes[k]] = {i, k};
     }
-    // null if other nodes read the table as well
+    // By table: the only chain that reads the table, or null if other nodes read it, too.
     std::unordered_map<const ir::Node*, ForeachChain*> tables;
     auto read = [&](const ir::Value& value, ForeachChain* by) {
       if (lowering::IsRowSums(*value.node)) {
@@ -197,15 +197,14 @@ class Planner {
   const Graph& graph_;
   const lowering::LoweringContext& cx_;
   LoweringPlan plan_;
-  std::unordered_map<const ir::Node*, State> open_;  // nodes of the chain, and nodes that depend on
-                                                     // it
+  std::unordered_map<const ir::Node*, State> open_;  // nodes of the chain, and those that need them
   std::vector<uint32_t> nodes_, waiting_;            // the same nodes in order
 };
 
-/// A tensor of a list that the call makes as well, before it is read: a table of which only some
-/// rows are not zero is not worth a way to memory and back.
+/// A table with few nonzero rows (an embedding's gradient) in one of the lists. The call adds the
+/// rows up itself just before it reads them, which saves the table's way to memory and back.
 struct Table {
-  int64_t place;  // in the operands, where the rows to be added stand for it
+  int64_t place;  // its index in the operands, which hold the rows to add
   lowering::AddedRows rows;
   stablehlo::Type type;
 };
@@ -253,8 +252,7 @@ class Operands {
     return {kind, at};
   }
 
-  /// The index of operand `wanted` for a tensor, or -1 if it is no operand or only stands for a
-  /// table.
+  /// The index of a tensor's operand `wanted`; -1 if it has none, or if a table's rows are there.
   int64_t Place(stablehlo::Value wanted, size_t tensor) const {
     for (const auto& [known, at] : lists_) {
       const int64_t place = at + static_cast<int64_t>(tensor - begin_);

@@ -173,7 +173,7 @@ void ManualRegions::LowerRegion(lowering::LoweringContext& cx, std::span<const u
     }
     part.Lower(node);
   }
-  // Local values that are read elsewhere.
+  // Local values that nodes outside of this region read.
   std::map<std::pair<uint32_t, uint32_t>, bool> elsewhere;
   auto note = [&](const ir::Value& value) {
     if (!value || !IsLocal(value.node.get()) || !is_here(value.node.get())) return;

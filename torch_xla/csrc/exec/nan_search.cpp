@@ -28,7 +28,7 @@ Searches& GetSearches() {
   return searches;
 }
 
-/// Whether the results have no NaN where the operands have none, so that they need no look.
+/// Whether a result has NaN only if an operand has, so that it need not be checked.
 bool OnlyMoves(const ir::Node& node) {
   static const auto& kOps =
       *new std::unordered_set<const ir::OpSpec*>{&ir::ops::scalar,
@@ -91,13 +91,13 @@ void AddNanSearch(lowering::LoweringContext& cx, std::span<const ir::Node* const
   if (arrays.empty()) return;
   stablehlo::Builder& builder = cx.builder();
   const stablehlo::Type type(runtime::ElementType::kS64, {});
-  // A chain of calls, so that an array is looked at when it is there, and not kept to the end.
+  // The calls are a chain, so that each array is checked when it is computed, and is freed then.
   stablehlo::Value first = Constant(builder, std::numeric_limits<int64_t>::max(), type);
   for (size_t i = 0; i < arrays.size(); ++i) {
     first = lowering::CallLibrary(cpu::kHasNanTarget, {arrays[i], first}, {type},
                                   cpu::HasNanCall{static_cast<int64_t>(i)}, {{0, 1}})[0];
   }
-  // The number follows from the content, since a program on disk has it.
+  // The number is a hash of the content, since programs on disk contain the number.
   const auto number = static_cast<int64_t>(hasher.Finish().low >> 2);
   {
     Searches& searches = GetSearches();

@@ -21,8 +21,7 @@ using Nodes = std::vector<const ir::Node*>;
 /// What is remembered of the last read of a device.
 struct LastRead {
   const ir::SourceLocation* line = nullptr;
-  size_t pending = kMuch;  // nodes that all pending values needed at that read, if it needed few
-                           // itself
+  size_t pending = kMuch;  // nodes that all pending values needed, if the read itself needed few
   size_t computed = 0;     // how many nodes of the read had been computed by earlier reads
   bool in_a_loop = false;
 

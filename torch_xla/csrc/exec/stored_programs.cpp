@@ -69,8 +69,7 @@ class Storing {
       std::thread([this] { Run(); }).detach();
       running_ = true;
     } catch (const std::system_error&) {
-      queue_.clear();  // The system cannot start a thread: other processes compile the program
-                       // again.
+      queue_.clear();  // Without a thread nothing is stored; other processes compile it again.
     }
   }
 
@@ -178,7 +177,7 @@ std::string RecordKey(const ir::Hash128& graph) {
   std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildId() +
                     "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
                     "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
-  // The types that floats are held as were read from the environment at the first use.
+  // The environment may have changed since floats got their types, so the key has these types.
   for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::Double}) {
     key.append("\n").append(c10::toString(dtype)).append(" as: ");
     key.append(runtime::MlirName(lowering::PhysicalType(dtype, Platform())));

@@ -404,7 +404,7 @@ void Worker::Execute(Execution& execution) {
     }
     for (const DeviceDataPtr& input : execution.inputs) {
       const uint64_t producer = input->producer();
-      // Inputs from one earlier step follow each other.
+      // Inputs from one earlier step are neighbours, so this leaves few duplicates.
       if (producer != 0 && (sources.empty() || sources.back() != producer)) {
         sources.push_back(producer);
       }

@@ -15,8 +15,8 @@ std::string ListAttribute(std::string_view name, const std::vector<int64_t>& val
   return ", " + std::string(name) + " = " + stablehlo::I64Array(values);
 }
 
-/// All that the handler needs to make the call, so that a program from the disk cache of
-/// another process finds it too.
+/// Everything that the handler needs for the call, so that a program from another process's disk
+/// cache can run, too.
 std::string CallAttributes(const ir::Node& node) {
   std::vector<int64_t> kinds, words, wrapped;
   for (const ir::ArgSpec& arg : node.op().args) kinds.push_back(static_cast<int64_t>(arg.kind));
@@ -38,7 +38,7 @@ std::vector<Value> CpuKernel(LoweringContext& cx) {
   stablehlo::CustomCallOptions options;
   options.backend_config = CallAttributes(node);
   std::vector<Value> operands;
-  // The kernel sees the types that the user does, whatever the device keeps them in.
+  // The kernel gets the user's dtypes, even where the device holds arrays as another type.
   for (const ir::Value& operand : node.operands()) {
     operands.push_back(Convert(cx.Lowered(operand), NaturalType(operand.shape()->dtype)));
     options.operand_layouts.push_back(RowMajor(static_cast<int64_t>(operand.shape()->rank())));

@@ -12,7 +12,7 @@ namespace torch_xla::lowering {
 
 using stablehlo::Cat;
 
-// The one call that StableHLO's layer writes itself, which does not see those of the CPU.
+// stablehlo/ writes this call itself, since it must not include cpu/.
 static_assert(std::string_view(cpu::kTranspositionTarget) == stablehlo::kTransposition);
 
 std::vector<Value> CallLibrary(const char* target, const std::vector<Value>& operands,

@@ -8,7 +8,7 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// Whether a node shows all elements of its operand, in their order.
+/// Whether a node is a reshape: a view of all elements of its operand, in their order.
 bool IsReshape(const ir::Node& node) {
   if (&node.op() != &ir::ops::as_strided) return false;
   ir::AttributeReader words(node.attributes());
@@ -17,8 +17,8 @@ bool IsReshape(const ir::Node& node) {
          node.shape(0)->numel == node.operands()[0].shape()->numel;
 }
 
-/// Whether a view shows all elements of its operand, and those of a row lie next to each other.
-/// Products read transposed matrices as they are, so that they need not be in memory.
+/// Whether a view has all elements of its operand, with dense rows. Products read through a
+/// transposed view, so its elements need not be in memory.
 bool ShowsRows(const ir::Node& view) {
   ir::AttributeReader words(view.attributes());
   const c10::IntArrayRef sizes = words.IntList(), strides = words.IntList();
@@ -31,7 +31,7 @@ bool ShowsRows(const ir::Node& view) {
 Rectifier FindRectifier(LoweringContext& cx) {
   const ir::Node& node = cx.node();
   Rectifier rectifier{cx.NextSoleReader(node), std::nullopt};
-  // For bfloat16 there would be one rounding less.
+  // In bfloat16 the fused operations would lack a rounding that the separate ones have.
   if (const ir::Node* add = rectifier.relu;
       add && &add->op() == &ir::ops::add_Tensor && cx.output_element() == ElementType::kF32) {
     const auto& operands = add->operands();
@@ -100,7 +100,7 @@ std::optional<Value> FindOnlyClass(const LoweringContext& cx, const ir::Value& g
 
 bool ReadsMemory(LoweringContext& cx) {
   const ir::Node* reader = &cx.node();
-  for (;;) {  // Each reader has views of its own.
+  for (;;) {  // Readers do not share views, so follow each view to what it shows.
     const ir::Value& operand = reader->operands()[0];
     const ir::Node& node = *operand.node;
     const bool is_view = &node.op() == &ir::ops::as_strided;
@@ -134,7 +134,7 @@ cpu::AddedRowsCall AddOperands(const AddedRows& rows, int64_t grad, std::vector<
     operands.push_back(*operand);
     return std::ssize(operands) - 1;
   };
-  // In this order, as a list in braces is.
+  // The elements of a list in braces are evaluated from left to right.
   return {grad, add(rows.index), add(rows.of), add(rows.scale), add(rows.padding)};
 }
 

@@ -7,7 +7,7 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// A word that no attribute equals: it is no size, and no number that anyone would write.
+/// A marker that no attribute equals: it is no plausible size, nor a number that users write.
 constexpr uint64_t kDefaultDtype = 0xD7E5DEFA00000000ull;
 
 }  // namespace

@@ -258,7 +258,7 @@ std::vector<Value> GroupStarts(const std::vector<Group>& groups, Value offset) {
   return starts;
 }
 
-/// The same in the digits of a whole numbering.
+/// The start of the view in each digit of a plan that numbers the whole root.
 std::vector<Value> DigitStarts(const std::vector<Group>& groups, const Plan& plan, Value offset) {
   std::vector<Value> starts;
   size_t end = 0;

@@ -17,8 +17,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// This many operations are never left uncut. Their number is checked when it is a multiple of
-/// kBlock.
+/// The graph is cut at this many operations at the latest. Every kBlock operations are a check.
 constexpr uint64_t kMaxPending = 48 * 1024;
 constexpr uint64_t kBlock = 1024;
 /// The number of operations for which a loop without a backward pass has to repeat. Equal layers of
@@ -29,7 +28,7 @@ constexpr uint64_t kLoopWithGradients = 1024;
 constexpr uint64_t kStatelessLoop = 1024;
 constexpr uint64_t kStatelessLoopWithGradients = 32 * 1024;
 constexpr uint64_t kRounds = 8;
-/// A loop is not cut more often than after this many operations.
+/// A loop is cut after at least this many operations.
 constexpr uint64_t kLeast = 64;
 /// Bytes of uploaded data that wait for operations. Above the first limit any two equal rounds
 /// count as a loop; above the second the graph is cut at once.

@@ -160,8 +160,8 @@ int DeviceOrdinal(c10::Device device) {
   if (!device.has_index()) return CurrentDevice();
   const int count = DeviceCount();
   if (device.index() < count) return device.index();
-  // The one device of a process that a launcher started has its LOCAL_RANK for a name, too: a
-  // script that is written for processes that see all devices counts by it.
+  // A launcher's process has a single device, which LOCAL_RANK names, too, because scripts for
+  // processes that see all devices use that number.
   const char* local_rank = std::getenv("LOCAL_RANK");
   const bool is_one = count == 1 && local_rank;
   TORCH_CHECK_INDEX(is_one && local_rank == std::to_string(device.index()), "there is no device ",
