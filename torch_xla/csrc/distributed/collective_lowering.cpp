@@ -23,7 +23,7 @@ Value PartsFirst(Value x, int64_t dim, int64_t count) {
   return stablehlo::Transpose(stablehlo::Reshape(x, split), order);
 }
 
-/// The inverse: the parts along the first dimension one after the other in `dim`.
+/// The inverse: concatenates the parts along the first dimension in `dim`.
 Value JoinParts(Value x, int64_t dim) {
   Dims order;
   for (int64_t i = 1; i < x.rank(); ++i) order.push_back(i);
@@ -35,8 +35,8 @@ Value JoinParts(Value x, int64_t dim) {
   return stablehlo::Reshape(moved, joined);
 }
 
-/// The custom call works on whole arrays in memory: what is to be split comes, and what is to
-/// be joined goes, with the parts along a first dimension.
+/// The custom call exchanges dense parts of arrays. So an operand that it splits, and a result that
+/// is joined afterwards, have their parts along the first dimension.
 std::vector<Value> Call(LoweringContext& cx, const distributed::Collective& collective,
                         c10::IntArrayRef words, std::vector<Value> operands,
                         std::vector<stablehlo::Type> results) {
@@ -52,7 +52,7 @@ std::vector<Value> Call(LoweringContext& cx, const distributed::Collective& coll
     options.result_layouts.push_back(RowMajor(results[i].rank()));
   }
   const auto token = static_cast<int64_t>(operands.size()) - 1;
-  // In place, where XLA need not keep the operand.
+  // The call works in place; XLA copies an operand first that is needed later.
   const bool in_place = collective.kind == CollectiveKind::kAllReduce ||
                         collective.kind == CollectiveKind::kBroadcast;
   for (int64_t i = in_place ? 0 : token; i <= token; ++i) options.aliases.push_back({i, i});
@@ -68,7 +68,7 @@ std::vector<Value> Collective(LoweringContext& cx, const std::vector<Value>& arr
                               c10::IntArrayRef words) {
   const distributed::Collective collective = distributed::Decode({words.data(), words.size()});
   if (runtime::HasInterconnect(cx.platform())) {
-    // The order is the program's, which is the same on all replicas.
+    // All replicas run the same program, which orders the collectives without the token.
     std::vector<Value> made =
         LowerToDevices(collective, arrays, runtime::HasLongsInPairs(cx.platform()));
     made.push_back(token);

@@ -71,7 +71,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
                                       attributes.Text("text"), inputs, outputs);
 }
 
-// No call of cpu/table.h: it needs the communicator.
+// The handler needs the communicator, so cpu/table.h does not have it.
 [[maybe_unused]] const bool registered = [] {
   OnClientCreated([](runtime::Client& client) {
     cpu::RegisterCpuHandler(client, distributed::kCollectiveTarget,

@@ -8,7 +8,7 @@
 namespace torch_xla::distributed {
 namespace {
 
-// In the order of CollectiveKind. For the graph a transfer is a permutation of a single pair.
+// In the order of CollectiveKind. In a graph a transfer is a permutation of a single pair.
 constexpr std::array<const ir::OpSpec*, kCollectiveKinds> kOps = {
     &ir::ops::all_reduce,        &ir::ops::all_gather,         &ir::ops::all_to_all,
     &ir::ops::reduce_scatter,    &ir::ops::collective_permute, &ir::ops::broadcast,

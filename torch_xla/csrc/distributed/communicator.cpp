@@ -299,7 +299,7 @@ void ReduceParts(Transfers& transfers, const at::Tensor& own, Reduction reductio
       segment.push_back({data, transfers.Receive(data, member), member});
     }
   }
-  // Each member starts with a different target.
+  // Each member starts with a different target, so that no member is everyone's first target.
   for (int64_t begin = 0;; begin += step) {
     bool any = false;
     for (int64_t i = 1; i < count; ++i) {

@@ -48,7 +48,7 @@ Value AllReduceOne(Value x, const Groups& groups, ReduceOp op) {
   return stablehlo::AllReduce({x}, groups, op)[0];
 }
 
-/// Bitwise, of integers: the interconnect has this for truth values alone.
+/// A bitwise reduction of integers. The interconnect only has it for truth values, so spread bits.
 Value ReduceBits(Value x, const Groups& groups, ReduceOp op) {
   const Value bits = AsUnsigned(x);
   const auto width = static_cast<int64_t>(8 * runtime::ByteWidth(x.element()));
@@ -70,8 +70,8 @@ bool IsWide(Value x) {
   return x.element() == ElementType::kS64 || x.element() == ElementType::kU64;
 }
 
-/// The least or the largest of 64-bit integers by their halves: the upper ones first, then the
-/// lower ones of those that have it.
+/// The minimum or maximum of 64-bit integers by two reductions: of the upper halves, and then of
+/// the lower halves of those values that have the upper half found.
 Value OutermostByHalves(Value x, const Groups& groups, ReduceOp op) {
   stablehlo::Builder& builder = x.builder();
   const Value width = stablehlo::Constant(builder, 32, x.type());
@@ -112,7 +112,7 @@ Value AllReduceArray(Value x, const Groups& groups, Reduction reduction, bool by
   TORCH_INTERNAL_ASSERT(false, "unknown reduction");
 }
 
-/// The root's bits: a sum to which all others give zeros.
+/// Broadcasts the root's bits by a sum, to which all other replicas add zeros.
 Value Broadcast(Value x, const Groups& groups, int64_t root) {
   if (runtime::IsComplex(x.element())) {
     return Complex(Broadcast(Real(x), groups, root), Broadcast(Imag(x), groups, root));
@@ -128,7 +128,7 @@ Value Broadcast(Value x, const Groups& groups, int64_t root) {
 
 /// This replica's part of `x` along a dimension, after a reduction that has no scattering form.
 Value OwnPart(Value x, const Groups& groups, int64_t dim, int64_t count) {
-  // The index in the group, by rank.
+  // By rank: the index of the replica in its group.
   std::vector<int64_t> places;
   if (groups.empty()) {
     for (int64_t i = 0; i < count; ++i) places.push_back(i);

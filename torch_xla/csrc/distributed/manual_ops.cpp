@@ -26,7 +26,7 @@ constexpr std::array kExchanged{
     ir::ArgSpec{"self", ir::ArgKind::kTensor}, ir::ArgSpec{"kind", ir::ArgKind::kString},
     ir::ArgSpec{"arguments", ir::ArgKind::kIntList}, ir::ArgSpec{"groups", ir::ArgKind::kIntList}};
 
-/// Programs for several devices do not get here: they have the operation as the edge of a region.
+/// For programs for one device; programs for several have the operation as the edge of a region.
 void LowerAlone(LoweringContext& cx, const ir::Node& node) {
   cx.SetOutputs(node, cx.Lowered(node.operands()[0]));
 }

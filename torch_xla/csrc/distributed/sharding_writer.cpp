@@ -19,7 +19,7 @@ using stablehlo::Cat;
 using stablehlo::Type;
 using stablehlo::Value;
 
-// What stands for a sharding, or for all axes of a mesh, until the meshes are known.
+// Placeholders for a sharding, and for all axes of a mesh, until the meshes are known.
 constexpr std::string_view kSharding = "\"torch_xla.sharding ", kAxes = "\"torch_xla.axes\"";
 
 thread_local const ShardingWriter* current = nullptr;
@@ -29,8 +29,8 @@ struct Digit {
   int64_t size, stride;
 };
 
-/// The row-major places as digits, the last one varying fastest: place j of the result is the
-/// sum of its digits times their strides. Nothing if the places are no such grid.
+/// Writes the places as a grid of digits, whose last digit varies fastest: place j is the sum of
+/// the digits of j times their strides. Returns nothing if the places are no such grid.
 std::optional<std::vector<Digit>> DigitsOf(const std::vector<int64_t>& places) {
   const auto count = static_cast<int64_t>(places.size());
   std::vector<Digit> digits;
@@ -54,14 +54,14 @@ std::optional<std::vector<Digit>> DigitsOf(const std::vector<int64_t>& places) {
   return digits;
 }
 
-/// The digits of each dimension of a sharding on the mesh with these devices; nothing if it has
-/// none.
+/// The digits of each dimension of a sharding on the mesh with these devices; nothing if they do
+/// not form a grid there.
 std::optional<std::vector<std::vector<Digit>>> DimensionsOf(const Sharding& sharding,
                                                             const std::vector<int64_t>& base) {
   std::vector<int64_t> place_of(base.size());
   for (size_t i = 0; i < base.size(); ++i) place_of[base[i]] = static_cast<int64_t>(i);
   std::vector<int64_t> places;
-  // Of the copies of a tile the first stands for all, whose order does not matter.
+  // The order of the copies of a tile does not matter, so sort them.
   for (int64_t device : sharding.devices()) places.push_back(place_of[device]);
   const auto copies = static_cast<size_t>(sharding.copies());
   for (size_t i = 0; i < places.size(); i += copies) {
@@ -88,7 +88,7 @@ std::optional<std::vector<std::vector<Digit>>> DimensionsOf(const Sharding& shar
   return dimensions;
 }
 
-/// Shardings, of which a manual region has several that must lie on one mesh.
+/// Shardings that must lie on one mesh, such as those of a manual region.
 using Shardings = std::vector<const Sharding*>;
 
 void Insert(Shardings& shardings, const Shardings& more) {
@@ -135,8 +135,8 @@ std::optional<Mesh> MeshOn(std::vector<int64_t> base, Shardings shardings) {
   return Mesh{std::move(base), std::move(strides), std::move(shardings), {}};
 }
 
-/// A mesh for all of these shardings. Its devices are in their own order, or in that of one of the
-/// shardings.
+/// A mesh on which all of these shardings lie: with the devices in ascending order, or in the order
+/// that one of the shardings has.
 std::optional<Mesh> MeshFor(const Shardings& shardings, int64_t devices) {
   std::vector<int64_t> base(devices);
   std::iota(base.begin(), base.end(), 0);
@@ -147,7 +147,7 @@ std::optional<Mesh> MeshFor(const Shardings& shardings, int64_t devices) {
   return mesh;
 }
 
-/// As few meshes as are found on which all of the sets lie, each set on one.
+/// Few meshes, found greedily, such that each set lies on one of them.
 std::vector<Mesh> MeshesFor(const std::vector<Shardings>& sets, int64_t devices) {
   Shardings all;
   for (const Shardings& set : sets) Insert(all, set);
@@ -250,8 +250,8 @@ std::optional<Mark> NextMark(std::string_view text, size_t from) {
   return mark;
 }
 
-/// Calls `each` with the lines of a text that have shardings, and for each line the shardings on it
-/// that lie on one mesh: all of a manual region, which is one line, or one.
+/// Calls `each` with the marks that must lie on one mesh: all marks of a manual region, which is
+/// one line of the text, or a single mark.
 template <typename Each>
 void ForEachSet(std::string_view text, const Each& each) {
   for (auto mark = NextMark(text, 0); mark;) {

@@ -166,7 +166,7 @@ void BindReplay(pybind11::module_& m) {
         return py::none();
       });
   m.def("_replay_value_types", &SetValueTypes);
-  // Not under a transform of torch.func, which would see each operation of a call.
+  // A transform of torch.func has to see each operation, so no call is recorded under it.
   m.def("_may_record", [] {
     return lazy::MayCut() && !c10::impl::tls_is_dispatch_key_included(
                                  c10::DispatchKey::FuncTorchDynamicLayerFrontMode);

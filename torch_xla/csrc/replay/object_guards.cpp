@@ -284,7 +284,7 @@ bool IsStill(PyObject* before, PyObject* answer) {
 
 }  // namespace
 
-/// The index of the item that differs from the entry of the dict, or `end`; -1 if there is none.
+/// The index of the first item whose value in the dict differs; `end` if the keys differ; or -1.
 int64_t ObjectGuards::FindInDict(PyObject* dict, int64_t begin, int64_t end) const {
   if (PyDict_GET_SIZE(dict) != end - begin) return end;
   PyObject *key, *value;

@@ -30,8 +30,8 @@ bool SameNumber(const c10::Scalar& a, const c10::Scalar& b) {
   return first == second;
 }
 
-/// Whether only its parameter has ever seen a gradient or has its memory. Then the gradient's
-/// tensor can be reused for the next gradient.
+/// Whether nothing but its parameter holds the gradient or its memory, and Python has never seen
+/// it. Then the gradient's tensor can be reused for the next gradient.
 bool IsOnlyGradient(const at::Tensor& grad) {
   auto* impl = static_cast<aten::XLATensorImpl*>(grad.unsafeGetTensorImpl());
   return grad.use_count() == 1 && grad.weak_use_count() == 1 && impl->root().use_count() == 1 &&
@@ -263,7 +263,5 @@ std::string Plan::Difference(const Plan& other, bool donation,
   if (results_ != other.results_) return "it returns other tensors";
   return {};
 }
-
-// ---------------------------------------------------------------- recording
 
 }  // namespace torch_xla::replay

@@ -303,8 +303,8 @@ std::string Recorder::AddInputs(const lazy::RecordedCut& cut) {
   return {};
 }
 
-/// Adds what operations required of integers that tensors had before the call. Data that the call
-/// itself sends is equal in every call.
+/// Adds the bounds that operations required of integers that tensors had before the call. Data that
+/// the call itself sends is equal in every call.
 void Recorder::AddBounds() {
   std::vector<Plan::Bounds>& all = plan_->bounds_;
   for (const lazy::RecordedBounds& asked : log_.bounds) {

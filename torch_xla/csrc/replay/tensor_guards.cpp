@@ -16,7 +16,7 @@ bool HasGradFn(const aten::XLATensorImpl& impl) {
   return meta && meta->grad_fn_;
 }
 
-/// How often a tensor was written to; those of inference mode do not count.
+/// How often a tensor was written to. Tensors of inference mode do not count their writes.
 uint32_t VersionOf(c10::TensorImpl& impl) {
   return impl.is_inference() ? 0 : impl.version_counter().current_version();
 }
