@@ -1,5 +1,5 @@
-// Activation functions and their gradients: PyTorch's formulas, branch by branch, so
-// that NaN and the boundaries come out alike.
+// Activation functions and their gradients. They follow PyTorch's formulas branch by branch, so
+// that NaN and boundaries give the same results.
 #include <limits>
 #include <numbers>
 
@@ -94,7 +94,8 @@ Value glu_backward_jvp(LoweringContext& cx, Value grad_x, Value /*grad_glu*/, Va
   auto [a, b] = Halves(Convert(x, element), dim);
   auto [da, db] = Halves(Convert(dx, element), dim);
   Value gate = Logistic(b), dgrad = Convert(dgrad_glu, element);
-  Value slope = Convert(Halves(grad_x, dim)[0], element) * (1 - gate);  // Of grad_x.a by b.
+  Value slope =
+      Convert(Halves(grad_x, dim)[0], element) * (1 - gate);  // the slope of grad_x.a by b
   Value dgrad_a = dgrad * gate + slope * db;
   Value dgrad_b = dgrad * gate * (1 - gate) * a + slope * (da + (1 - 2 * gate) * a * db);
   return ToOutput(cx, stablehlo::Concatenate({dgrad_a, dgrad_b}, WrapDim(dim, a.rank())));

@@ -1,6 +1,6 @@
-// Attention: the CPU's flash kernel where PyTorch would take it on the CPU, cuDNN's on a GPU, else
-// its composition of other operators; the operator of GPUs, which tensors that wrap others know;
-// and what the CPU refuses.
+// Attention. On the CPU it is the flash kernel wherever PyTorch would take that, on a GPU cuDNN's,
+// and else the composition of other operators. Tensor subclasses (DTensor) get the operator that
+// PyTorch has for GPUs. Arguments that the CPU refuses are refused here, too.
 #include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/Context.h>
 #include <ATen/ops/_fused_sdp_choice.h>
@@ -33,14 +33,14 @@
 namespace torch_xla {
 namespace {
 
-/// A tensor of the CPU that looks like `tensor`, of one element.
+/// A CPU tensor with the sizes of `tensor`, which takes the memory of one element.
 at::Tensor StandIn(const at::Tensor& tensor) {
   return at::empty({}, tensor.options().device(at::kCPU)).expand_symint(tensor.sym_sizes());
 }
 
-/// The CPU looks at a mask's last two dimensions when it chooses its kernel, and takes one of fewer
-/// only where it does not come to that: its own choice says which. Before, it refuses unfit dtypes
-/// and returns where there is nothing to attend.
+/// The CPU reads a mask's last two dimensions when it chooses its kernel, so a mask with fewer
+/// fails there, but only if the choice gets that far. So ask for the CPU's own choice, except for
+/// arguments that the CPU refuses or answers earlier.
 void CheckMask(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const at::Tensor& mask, double dropout, bool causal, std::optional<double> scale,
                bool grouped) {
@@ -55,8 +55,8 @@ void CheckMask(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                         causal, scale, grouped);
 }
 
-/// Whether a tensor is one of the device, or of tracers for it, and no transform of torch.func is
-/// about it: these go through what the composition is made of.
+/// Whether a tensor is of this device, or traced for it, without a transform of torch.func.
+/// Transforms need the operators that the composition consists of.
 bool IsPlain(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kTransforms(
       {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
@@ -75,7 +75,7 @@ bool FitsMask(const at::Tensor& mask, const at::Tensor& query, const at::Tensor&
          (mask.dim() == 2 || (is(mask.size(0), query.size(0)) && is(mask.size(1), query.size(1))));
 }
 
-/// Whether a flash kernel takes it, as on the CPU.
+/// Whether a flash kernel takes these arguments, as on the CPU.
 bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const std::optional<at::Tensor>& mask, double dropout, bool causal) {
   const bool on_cpu = aten::UseCpuKernels();
@@ -102,23 +102,23 @@ bool TakesFlash(const at::Tensor& query, const at::Tensor& key, const at::Tensor
                                         causal);
   }
   if (has_mask && mask->size(-2) != query.size(2)) return false;
-  // Of short sequences the kernel's gradient is no faster than the composition's, which keeps the
-  // weights (benchmarks/kernels.py).
+  // For short sequences the flash kernel's gradient is no faster than the gradient of the
+  // composition, which keeps the weights.
   constexpr int64_t kLong = 256;
   const bool needs_grad = at::GradMode::is_enabled() &&
                           (query.requires_grad() || key.requires_grad() || value.requires_grad());
   return !needs_grad || key.size(2) >= kLong;
 }
 
-/// Whether a tensor is DTensor's or of another class that wraps tensors of the device. Those of
-/// tracers have no memory there.
+/// Whether a tensor is a subclass that wraps tensors of the device (DTensor). Traced tensors have
+/// no memory on the device, so they are none.
 bool IsWrapper(const at::Tensor& tensor) {
   return tensor.key_set().has(c10::DispatchKey::Python) && IsPlain(tensor) &&
          tensor.unsafeGetTensorImpl()->unsafe_storage().device().is_xla();
 }
 
-/// Whether it is handed on as the operator that PyTorch calls on GPUs: DTensor has placements for
-/// that one alone, and context parallelism makes a ring of it.
+/// Whether to call the operator that PyTorch has for GPUs: it is the only one that DTensor has
+/// placements for, and that context parallelism makes a ring of.
 bool TakesWrapped(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                   bool has_mask, double dropout) {
   if (!at::globalContext().userEnabledFlashSDP() || has_mask || dropout != 0) return false;
@@ -133,7 +133,7 @@ bool TakesWrapped(const at::Tensor& query, const at::Tensor& key, const at::Tens
   return key.size(2) == value.size(2);
 }
 
-/// How many heads of queries share one of keys and values; 1 where that is not a whole number.
+/// The number of query heads for each head of keys and values; 1 if it is not a whole number.
 int64_t GroupSize(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   constexpr int64_t kHeads = 1;
   if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return 1;
@@ -152,7 +152,7 @@ at::Tensor autograd::scaled_dot_product_attention(const at::Tensor& query, const
   const bool has_mask = attn_mask && attn_mask->defined();
   const int64_t group = enable_gqa ? GroupSize(query, key, value) : 1;
   if (group > 1) {
-    // As the composition does; the flash kernels have a head of keys for each of queries.
+    // As the composition does; the flash kernels need a key head for each query head.
     return at::scaled_dot_product_attention(query, key.repeat_interleave(group, 1),
                                             value.repeat_interleave(group, 1), attn_mask, dropout_p,
                                             is_causal, scale);
@@ -189,7 +189,7 @@ XLANativeFunctions::_scaled_dot_product_flash_attention(const at::Tensor& query,
               "_scaled_dot_product_flash_attention: xla has neither its dropout nor its mask");
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, /*attn_mask=*/{}, scale);
-  // What only dropout needs; DTensor wants a number where it names no placement.
+  // Results that only dropout needs. DTensor requires a number where it names no placement.
   const at::Tensor none = at::empty({0}, query.options()), number = at::empty({}, query.options());
   return {output, logsumexp, {}, {}, query.size(2), key.size(2), none, number, none};
 }
@@ -210,7 +210,7 @@ namespace {
 std::vector<Value> MakeAttention(const char* target, const std::vector<Value>& operands,
                                  const AttentionCall& call,
                                  const std::vector<stablehlo::Type>& results, size_t others) {
-  // A mask is small, or read as it lies; the logsumexp has three dimensions.
+  // A mask is small, or is read in its own layout; the logsumexp has three dimensions.
   auto layout = [](size_t rank, bool is_mask) {
     return rank == 4 && !is_mask ? HeadsInside() : RowMajor(static_cast<int64_t>(rank));
   };
@@ -223,14 +223,14 @@ std::vector<Value> MakeAttention(const char* target, const std::vector<Value>& o
   return stablehlo::CustomCall(operands[0].builder(), target, operands, results, options);
 }
 
-/// (query, key, value, mask if there is one) -> output, logsumexp; each [N, heads, length, width],
-/// the logsumexp [N, heads, length].
+/// (query, key, value, optional mask) -> output, logsumexp. Arrays are [N, heads, length, width],
+/// the logsumexp is [N, heads, length].
 std::vector<Value> CallAttention(const std::vector<Value>& operands, const AttentionCall& call,
                                  const std::vector<stablehlo::Type>& results) {
   return MakeAttention(cpu::kAttentionTarget, operands, call, results, 3);
 }
 
-/// (output's gradient, query, key, value, output, logsumexp, mask if there is one) -> gradients of
+/// (gradient of the output, query, key, value, output, logsumexp, optional mask) -> gradients of
 /// query, key and value.
 std::vector<Value> CallAttentionBackward(const std::vector<Value>& operands,
                                          const AttentionCall& call,
@@ -265,15 +265,15 @@ Kernel ChooseFlash(const LoweringContext& cx, Value query, Value key, bool is_ca
   return Choose(cx, "attention", query, possible);
 }
 
-/// Whether the products of a few queries take keys and values as a cache has them, which a call of
-/// the flash kernel would have to lay out anew.
+/// Whether products of a few queries read keys and values in a cache's layout, which a call of the
+/// flash kernel would have to copy into another one.
 bool CallsFewRows(const LoweringContext& cx, Value query) {
   return HasFewRows(query.element()) &&
          Choose(cx, "attention.products", query, {Kernel::kStableHlo, Kernel::kLibrary}) ==
              Kernel::kLibrary;
 }
 
-/// Products of each batch's and head's matrices.
+/// The matrix product for each batch and head.
 Value Products(const LoweringContext& cx, Value a, Value b, int64_t a_dim, int64_t b_dim) {
   return Dot(cx.platform(), a, b,
              {.lhs_batch = {0, 1},
@@ -287,7 +287,7 @@ double ScaleOf(Value query, std::optional<double> scale) {
   return scale ? *scale : 1 / std::sqrt(static_cast<double>(query.dim(3)));
 }
 
-/// What the softmax is of: [N, heads, queries, keys].
+/// The argument of the softmax: [N, heads, queries, keys].
 Value Scores(Value products, Value query, bool is_causal, std::optional<Value> mask,
              std::optional<double> scale) {
   Value scores = products * ScaleOf(query, scale);
@@ -298,7 +298,7 @@ Value Scores(Value products, Value query, bool is_causal, std::optional<Value> m
   return Select(later, -std::numeric_limits<double>::infinity(), scores);
 }
 
-/// Of rows; those that may attend to nothing have an infinite sum's logarithm, and zeros here.
+/// The softmax. A row that may attend to nothing has a logsumexp of -inf, and gets weights of 0.
 Value Weights(Value scores, Value logsumexp) {
   Value sums = Select(Equal(logsumexp, -std::numeric_limits<double>::infinity()), 0, logsumexp);
   return Exponential(scores - KeepDims(sums, scores.dims(), {3}));

@@ -31,7 +31,7 @@ using stablehlo::Type;
 
 std::atomic<bool> has_attention{false}, may_partition{false};
 
-// Targets that no compiler knows: their calls are replaced when the program is partitioned.
+// Targets that no compiler knows: the partitioner replaces these calls.
 constexpr const char *kForward = "torch_xla.attention", *kBackward = "torch_xla.attention_backward";
 
 template <bool backward>
@@ -58,7 +58,7 @@ runtime::CallOnDevice OnDevice(const runtime::PartitionedCall& call);
   return true;
 }();
 
-/// How a product takes its operands: the dimension of each that is summed over.
+/// A product's dimension numbers as JSON: `left` and `right` are the contraction dimensions.
 std::string Product(const char* name, int left, int right) {
   return Cat(
       ", \"", name, "_dot_dimension_numbers\": {\"lhs_contracting_dimensions\": [\"", left,
@@ -88,15 +88,15 @@ std::string Config(Value query, Value key, const AttentionCall& call, const std:
       R"(, "dropout_rate": 0.0, "seed": 42, "max_seg_per_batch": 1}})");
 }
 
-/// The mask [N or 1, heads or 1, queries, keys], as cuDNN takes it.
+/// The mask in the form that cuDNN takes: [N or 1, heads or 1, queries, keys].
 Value AllPairs(Value mask, Value query, Value key) {
   Dims dims{1, 1, query.dim(2), key.dim(2)};
   if (mask.rank() == 4) std::copy_n(mask.dims().begin(), 2, dims.begin());
   return stablehlo::BroadcastTo(mask, dims);
 }
 
-/// `x` [N, heads, queries, width], zeros of the queries that may attend to nothing: the kernel
-/// knows no infinite mask.
+/// `x` [N, heads, queries, width] with zeros for queries that may attend to nothing, since the
+/// kernel does not support a row of infinities in the mask.
 Value WhereAttends(Value mask, Value x) {
   Value largest = stablehlo::Reduce(mask, {3}, stablehlo::ReduceOp::kMax);
   Value attends = KeepDims(largest > -std::numeric_limits<double>::infinity(), mask.dims(), {3});
@@ -114,10 +114,10 @@ struct Operand {
 };
 
 Operand Plain(Value x) { return {x, RowMajor(x.rank())}; }
-/// As products of matrices make it.
+/// In the layout of the products that make it.
 Operand Made(Value x) { return {x, HeadsInside()}; }
-/// Keys and values: where few queries attend to them they are kept from call to call, and not to be
-/// laid out anew.
+/// Keys and values. With few queries these are a cache, which is kept from call to call and should
+/// not be copied into another layout.
 Operand Kept(Value x, Value query) { return query.dim(2) <= cpu::kFewQueries ? Plain(x) : Made(x); }
 
 std::vector<Value> Call(const char* target, const std::vector<Operand>& operands,
@@ -125,7 +125,7 @@ std::vector<Value> Call(const char* target, const std::vector<Operand>& operands
   constexpr int kOpaqueConfig = 2;
   stablehlo::CustomCallOptions options{.api_version = kOpaqueConfig,
                                        .backend_config = std::move(config)};
-  results.emplace_back(stablehlo::ElementType::kU8, Dims{0});  // what it computes in
+  results.emplace_back(stablehlo::ElementType::kU8, Dims{0});  // the workspace
   std::vector<Value> values;
   for (const auto& [value, layout] : operands) {
     values.push_back(value);
@@ -140,8 +140,8 @@ std::vector<Value> Call(const char* target, const std::vector<Operand>& operands
   return found;
 }
 
-/// The dimensions of a call's operands and then of its results, each with a letter of its sharding
-/// rule. Devices may share out i, the batch, and j, the heads.
+/// The dimensions of the operands and then the results of a call, each as a letter of the sharding
+/// rule. Devices may partition i (the batch) and j (the heads).
 std::vector<std::string> Letters(const std::vector<Dims>& operands, bool backward) {
   const std::string query = "ijkl", key = "ijml", rows = "ijk";
   std::vector<std::string> letters{query, key, key};
@@ -149,7 +149,7 @@ std::vector<std::string> Letters(const std::vector<Dims>& operands, bool backwar
   if (operands.size() > letters.size()) {
     const Dims& mask = operands.back();
     letters.emplace_back("km");
-    // Of size 1 where it is the same for all.
+    // A dimension of size 1 is shared by all batches or heads.
     std::string all;
     char other = 'n';
     for (size_t d = 0; d + 2 < mask.size(); ++d) {
@@ -196,7 +196,7 @@ std::vector<Value> CallPartitioned(const std::vector<Value>& operands, const Att
                                results, options);
 }
 
-/// A sharding of an array that has these letters, on devices of which each [i, j] has a part.
+/// The sharding of an array with these letters, if `parts` is the sharding of the [i, j] parts.
 runtime::OutputSharding Spread(const runtime::OutputSharding& parts, const std::string& letters) {
   const bool has_i = letters.find('i') != std::string::npos,
              has_j = letters.find('j') != std::string::npos;
@@ -207,7 +207,7 @@ runtime::OutputSharding Spread(const runtime::OutputSharding& parts, const std::
   }
   sharding.devices = parts.devices;
   if (has_i) return sharding;
-  // Those of the same j next to each other.
+  // Put the devices with the same j next to each other.
   const size_t rows = parts.tiles[0], columns = parts.tiles[1],
                copies = parts.devices.size() / rows / columns;
   for (size_t n = 0; n < parts.devices.size(); ++n) {
@@ -225,7 +225,7 @@ runtime::CallOnDevice OnDevice(const runtime::PartitionedCall& call) {
   config >> element >> causal;
   attention.is_causal = causal == "causal";
   if (double scale = 0; config >> scale) attention.scale = scale;
-  // Where something else than these is shared out, each device computes all.
+  // If another dimension is partitioned, each device computes the whole.
   runtime::OutputSharding parts = call.result;
   if (parts.tiles.size() != 4 || parts.tiles[2] != 1 || parts.tiles[3] != 1) parts = {};
   const std::vector<std::string> letters = Letters(call.operands, backward);

@@ -1,5 +1,5 @@
-// Operators that are calls of others: PyTorch has neither a Meta kernel nor a decomposition
-// for them.
+// Operators that are composed of others here, since PyTorch has neither a Meta kernel nor a
+// decomposition for them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_conj_physical.h>
 #include <ATen/ops/_weight_norm_differentiable_backward.h>
@@ -28,8 +28,8 @@
 namespace torch_xla {
 namespace {
 
-/// As at::native::linspace: halves counted from both ends, so that the last number is `end`.
-/// The ends are rounded to the dtype of `options`; the result is not, it is in a wider one.
+/// As at::native::linspace, which counts each half from its own end, so that the last number is
+/// `end`. The ends are rounded to the dtype of `options`; the result has a wider dtype.
 at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t steps,
                     const at::TensorOptions& options) {
   TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
@@ -37,7 +37,7 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   const at::ScalarType wide = c10::isIntegralType(dtype, true)    ? at::kDouble
                               : c10::isReducedFloatingType(dtype) ? at::kFloat
                                                                   : dtype;
-  // Of no numbers, what the ends are does not matter.
+  // Without numbers the ends may be anything.
   if (steps == 0) return at::empty({0}, options.dtype(wide));
   const at::Tensor first = at::scalar_tensor(start, options).to(wide);
   if (steps == 1) return first.reshape({1});
@@ -49,7 +49,7 @@ at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end, int64_t step
   return at::where(at::arange(steps, options.dtype(at::kLong)) < steps / 2, low, high);
 }
 
-/// `result` with `src` in the place of what `slice` shows of it.
+/// `result` after `src` was copied to `slice`, a view of it.
 at::Tensor CopyTo(const at::Tensor& slice, const at::Tensor& src, at::Tensor result) {
   TORCH_CHECK(src.sizes() == slice.sizes(),
               "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
@@ -73,7 +73,7 @@ std::string Letters(int64_t rank, at::IntArrayRef without) {
 
 at::Tensor autograd::linear(const at::Tensor& input, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias) {
-  // As PyTorch does for all devices but this one, where it adds the bias in place.
+  // PyTorch's formula for all other devices; for this device it would add the bias in place.
   const bool has_bias = bias && bias->defined() && bias->dim() == 1;
   if (!has_bias || input.dim() < 3 || weight.dim() != 2) {
     return at::compositeimplicitautograd::linear(input, weight, bias);
@@ -89,7 +89,7 @@ at::Tensor& XLANativeFunctions::conj_physical_(at::Tensor& self) {
 
 namespace {
 
-/// Whether ldexp multiplies by the powers themselves: other dtypes are composed of pow and mul.
+/// Whether ldexp is exact here. For other dtypes it is composed of pow and mul.
 bool ScalesExactly(const at::Tensor& self, const at::Tensor& other) {
   return self.is_floating_point() && at::isIntegralType(other.scalar_type(), true);
 }
@@ -125,7 +125,7 @@ at::Tensor& XLANativeFunctions::ldexp_out(const at::Tensor& self, const at::Tens
   return out;
 }
 
-// Python's << and >>, which have names of their own.
+// Python's operators << and >> have names of their own.
 #define SHIFT(name, inplace, shift)                                                               \
   at::Tensor XLANativeFunctions::name##_Scalar(const at::Tensor& self, const at::Scalar& other) { \
     return self.shift(other);                                                                     \
@@ -185,7 +185,7 @@ at::Tensor XLANativeFunctions::fractional_max_pool3d_backward(const at::Tensor& 
       .view_as(self);
 }
 
-// Written through a view of a copy: where it begins needs no program of its own.
+// Write to a view of a copy, so that the offset is not part of the program.
 at::Tensor XLANativeFunctions::as_strided_scatter(const at::Tensor& self, const at::Tensor& src,
                                                   at::IntArrayRef size, at::IntArrayRef stride,
                                                   std::optional<int64_t> storage_offset) {

@@ -1,16 +1,14 @@
 // Convolution, its transpose and their gradients.
 //
-// Three functions do it all: Forward, InputGradient and WeightGradient of a convolution from
-// a larger map to a smaller one; a transposed convolution is the InputGradient of one, and
-// its gradients are the other two.
-//
-// Each has four forms, and lowering/kernel_table.inc says which one a platform gets for which
-// shapes. Elsewhere than on CPU it is one stablehlo.convolution, which is what cuDNN and the TPU
-// want, where they have one of the element type (dot.h). XLA:CPU runs many convolutions as naive
-// loops, and oneDNN is up to three times as fast as its best, so there it is
+// Three functions do it all: Forward, InputGradient and WeightGradient of a convolution from a
+// larger map to a smaller one. A transposed convolution is the InputGradient of a convolution, and
+// its gradients are the other two functions.
+// Each function has several forms, and lowering/kernel_table.inc has the form for a platform and a
+// shape. cuDNN and TPUs want a stablehlo.convolution, where they have one of the element type
+// (dot.h). XLA:CPU computes many convolutions by naive loops, so there the forms are
 // - a sum of elementwise products, one per kernel element, for depthwise kernels;
-// - a call of ATen's kernel (cpu/convolution_call.h);
-// - where programs may call none, a matrix product over patches (im2col) if that is faster or
+// - a call of a library (cpu/convolution_call.h);
+// - if programs may not call libraries: a matrix product over patches (im2col) if that is faster or
 //   XLA:CPU would be naive, else a stablehlo.convolution, for which it has fast paths.
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
@@ -57,7 +55,7 @@ Dims Join(Dims first, const Dims& second) {
   return first;
 }
 
-/// From `size` elements of one dimension that are `step` apart: how many they span.
+/// The extent of `size` elements that are `step` apart.
 int64_t Span(int64_t size, int64_t step) { return (size - 1) * step + 1; }
 
 Value SwapLeading(Value x) {
@@ -82,7 +80,7 @@ void ForEachTap(const Dims& kernel, Visit visit) {
 /// x [N, C, input…], w [O, C / groups, kernel…] and dy [N, O, output…].
 class Geometry {
  public:
-  /// `element` is the arrays' own, of which the functions may be given larger ones.
+  /// `element` is the element type of the arrays; the functions may be given wider arrays.
   Geometry(const LoweringContext& cx, ElementType element, Dims input, Dims output, Dims kernel,
            c10::IntArrayRef stride, c10::IntArrayRef padding, c10::IntArrayRef dilation,
            int64_t groups)
@@ -109,7 +107,7 @@ class Geometry {
     }
   }
 
-  /// `bias` [O] may be none.
+  /// `bias` is [O].
   Value Forward(Value x, Value w, std::optional<Value> bias = std::nullopt) const;
   Value InputGradient(Value dy, Value w) const;
   Value WeightGradient(Value x, Value dy) const;
@@ -143,9 +141,9 @@ class Geometry {
   bool cpu_;
 };
 
-// ---- Pieces of the patch and elementwise forms. [A, B, spatial…] stands for any two -----
+// ---- Pieces of the patch and elementwise forms; A and B stand for any two dimensions -----
 
-/// `x` [A, B, input…] padded (or cropped) to what the windows cover.
+/// `x` [A, B, input…], padded or cropped to the extent of all windows.
 Value Geometry::Padded(Value x) const {
   Dims low(2, 0), high(2, 0);
   for (size_t i = 0; i < rank_; ++i) {
@@ -155,7 +153,7 @@ Value Geometry::Padded(Value x) const {
   return Pad(x, Zero(x), low, high);
 }
 
-/// What the kernel element `tap` sees: [A, B, output…].
+/// The elements of the input that the kernel element `tap` multiplies: [A, B, output…].
 Value Geometry::Tap(Value padded, const Dims& tap) const {
   Dims start(2, 0), limit = {padded.dim(0), padded.dim(1)}, stride(2, 1);
   for (size_t i = 0; i < rank_; ++i) {
@@ -166,7 +164,7 @@ Value Geometry::Tap(Value padded, const Dims& tap) const {
   return Slice(padded, start, limit, stride);
 }
 
-/// The transpose of Tap(Padded(x)): [A, B, output…] back at its places in [A, B, input…].
+/// The transpose of Tap(Padded(x)): puts [A, B, output…] at its places in [A, B, input…].
 Value Geometry::Untap(Value y, const Dims& tap) const {
   Dims low(2, 0), high(2, 0), interior(2, 0);
   for (size_t i = 0; i < rank_; ++i) {
@@ -196,7 +194,7 @@ Value Geometry::Patches(Value x) const {
                  Join({groups_, channels / groups_ * Product(kernel_), batch}, output_));
 }
 
-/// The transpose of Patches: [C, kernel, N, output…] added up at its places in [C, N, input…].
+/// The transpose of Patches: adds [C, kernel, N, output…] to its places in [C, N, input…].
 Value Geometry::SumPatches(Value taps) const {
   Value sum;
   Dims start(taps.rank(), 0), limit = taps.dims(), dims = {taps.dim(0), taps.dim(2)};
@@ -222,8 +220,8 @@ Value Geometry::GroupChannels(Value dy) const {
 
 // ---- Choice of form ---------------------------------------------------------------------
 
-/// Whether the output is as large as a convolution makes it: a transposed one of much output
-/// padding makes a larger input.
+/// Whether the output has the size that a convolution gives it. The input of a transposed
+/// convolution with much output padding would be larger.
 bool Geometry::IsPlain() const {
   constexpr int64_t kMostPadding = 1 << 30;  // oneDNN computes with 32 bits
   for (size_t i = 0; i < rank_; ++i) {
@@ -233,20 +231,19 @@ bool Geometry::IsPlain() const {
   return true;
 }
 
-/// `lhs` and `rhs` are the sizes of the maps that a stablehlo.convolution would have as input
-/// and as kernel, the latter with its dilation; `zeros` is how many times larger its input
-/// would be by dilation with zeros.
+/// `lhs` and `rhs` are the spatial sizes of the operands that a stablehlo.convolution would have,
+/// `rhs` with its dilation; `zeros` is the factor by which dilation with zeros would enlarge `lhs`.
 Kernel Geometry::Choose(cpu::ConvolutionPart part, ElementType element, int64_t batch,
                         int64_t inputs, int64_t outputs, const Dims& lhs, const Dims& rhs,
                         int64_t zeros) const {
   constexpr int64_t kMaxPatches = int64_t{1} << 26;
-  constexpr int64_t kMaxTaps = 64;  // those of depthwise kernels are unrolled
+  constexpr int64_t kMaxTaps = 64;  // depthwise kernels are unrolled up to this size
   if (LacksConvolution(platform_, element)) return Kernel::kProduct;
   const int64_t rows = batch * Product(output_), taps = Product(kernel_);
-  // The simplifier swaps the operands of a convolution whose kernel is larger than its input;
-  // no fast path takes what comes out.
+  // XLA's simplifier swaps the operands if the kernel is larger than the input, and no fast path
+  // takes the result.
   const bool swapped = Product(rhs) > Product(lhs);
-  // The fast paths transpose the weights, which weigh more than patches of few rows.
+  // The fast paths transpose the weights, which costs more than patches of few rows.
   const bool few_rows = taps == 1 || rows <= outputs / groups_;
   const bool depthwise = groups_ > 1 && groups_ == inputs && groups_ == outputs && taps <= kMaxTaps;
   constexpr std::string_view kOperations[] = {"convolution.forward", "convolution.input_gradient",
@@ -290,7 +287,7 @@ Value Geometry::Convolve(Value x, Value kernel, ConvolutionDimensionNumbers numb
   for (size_t i = 0; cpu_ && i < rank_; ++i) {
     auto& [before, after] = options.padding[i];
     if (!options.lhs_dilation.empty() && options.lhs_dilation[i] > 1) continue;
-    // The fast paths take no negative padding.
+    // The fast paths do not take negative padding.
     low[numbers.input_spatial[i]] = std::min<int64_t>(before, 0);
     high[numbers.input_spatial[i]] = std::min<int64_t>(after, 0);
     crops |= before < 0 || after < 0;
@@ -334,7 +331,7 @@ Value Geometry::ForwardBy(Kernel kernel, Value x, Value w, const Dims& result) c
   }
   Padding padding;
   for (size_t i = 0; i < rank_; ++i) {
-    // As much as given; less where a transposed convolution had output padding.
+    // The given padding, or less if a transposed convolution had output padding.
     const int64_t most =
         Span(output_[i], stride_[i]) - 1 + window_[i] - input_[i] - padding_[i] + stride_[i] - 1;
     padding.push_back({padding_[i], std::min(padding_[i], most)});
@@ -392,7 +389,7 @@ Value Geometry::InputGradient(Value dy, Value w) const {
 Value Geometry::WeightGradient(Value x, Value dy) const {
   const int64_t batch = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const Dims result = Join({outputs, inputs / groups_}, kernel_);
-  Dims batch_and_map = {0};  // the dimensions of dy but its features
+  Dims batch_and_map = {0};  // all dimensions of dy except its features
   for (int64_t i = 2; i < dy.rank(); ++i) batch_and_map.push_back(i);
   Dims spread;  // dy as a kernel, dilated by the stride
   for (size_t i = 0; i < rank_; ++i) spread.push_back(Span(output_[i], stride_[i]));
@@ -429,7 +426,7 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   if (groups_ == 1 || !cpu_) {
     options.batch_group_count = groups_;
   } else {
-    // XLA:CPU is 30 to 180 times slower with batch groups than with the same as feature groups.
+    // XLA:CPU is far slower with batch groups than with the same groups as feature groups.
     x = Reshape(x, Join({batch, groups_, inputs / groups_}, input_));
     Dims order = {2, 1, 0};
     for (int64_t i = 3; i < x.rank(); ++i) order.push_back(i);
@@ -440,14 +437,14 @@ Value Geometry::WeightGradient(Value x, Value dy) const {
   return Convolve(x, dy, numbers, options);
 }
 
-/// XLA:CPU computes half types in float anyway; cuDNN accumulates in float by itself.
+/// XLA:CPU computes half types in float in any case; cuDNN itself accumulates in float.
 ElementType ConvolutionElement(const LoweringContext& cx, Value x) {
   return runtime::IsHost(cx.platform()) ? ComputeType(x.element()) : x.element();
 }
 
 bool IsEmpty(Value x) { return Product(x.dims()) == 0; }
 
-/// `x` with a batch of one where it has only `rank` dimensions.
+/// `x` with a batch dimension of size 1 if it has only `rank` dimensions.
 Value WithBatch(Value x, int64_t rank) {
   return x.rank() > rank ? x : Reshape(x, Join({1}, x.dims()));
 }
@@ -573,7 +570,7 @@ at::Tensor XLANativeFunctions::convolution(const at::Tensor& input, const at::Te
                                            at::IntArrayRef stride, at::IntArrayRef padding,
                                            at::IntArrayRef dilation, bool transposed,
                                            at::IntArrayRef output_padding, int64_t groups) {
-  // torch.jit.trace records `_convolution`, which on other devices this operator calls.
+  // Elsewhere this operator calls `_convolution`, and torch.jit.trace expects to record that.
   if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer)) [[unlikely]] {
     return at::_convolution(input, weight, bias, stride, padding, dilation, transposed,
                             output_padding, groups, false, false, false, false);

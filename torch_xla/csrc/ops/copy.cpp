@@ -22,7 +22,7 @@ using aten::GetIrValue;
 using aten::IsXla;
 using aten::MakeTensor;
 
-/// By way of the host tensors get from one device to another, be it PyTorch's own.
+/// Copies to or from other devices go by way of the host.
 at::Tensor OnHost(const at::Tensor& tensor) {
   return IsXla(tensor) ? aten::ToCpu(tensor) : tensor.cpu();
 }
@@ -57,7 +57,7 @@ at::Tensor& CopyInto(at::Tensor& self, const at::Tensor& src) {
     GetImpl(self)->Write(ValueFor(self, src));
     return self;
   }
-  // A block of memory of no bytes has no address.
+  // A storage without bytes has no address.
   if ((self.is_xla() || !IsXla(src)) && src.numel() == 0) return self;
   if (self.is_xla() && src.is_cpu()) {
     aten::WriteToStorage(self, src);
@@ -113,7 +113,7 @@ at::Tensor XLANativeFunctions::_to_copy(const at::Tensor& self, std::optional<at
 }
 
 at::Tensor XLANativeFunctions::clone(const at::Tensor& self, std::optional<at::MemoryFormat>) {
-  // Values do not change, storages do: a new storage of the same value is a copy.
+  // Values are immutable and storages are not, so a new storage with the same value is a copy.
   auto* impl = GetImpl(self);
   return MakeTensor(impl->Read(), impl->root()->device());
 }
@@ -127,7 +127,7 @@ at::Tensor& XLANativeFunctions::fill__Tensor(at::Tensor& self, const at::Tensor&
 at::Tensor& XLANativeFunctions::zero_(at::Tensor& self) { return fill__Scalar(self, 0); }
 
 at::Scalar XLANativeFunctions::_local_scalar_dense(const at::Tensor& self) {
-  // A read and no fallback, but this is how reads are counted since PyTorch/XLA's first days.
+  // This read is no fallback, but PyTorch/XLA has always counted reads in this way.
   static auto& reads = debug::GetCounter("aten::_local_scalar_dense");
   reads.Add();
   lazy::CauseScope cause(".item()");
@@ -142,7 +142,7 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   if (const lazy::View* view = impl->view()) {
     const bool is_part = view->steps.size() == 1 && !view->last().bitcast;
     if (!is_part && impl->root()->shape()->numel == 0) {
-      // There is nothing that others could see of it.
+      // Other views of the storage cannot see any element.
       ir::Value content = lazy::Fill(0, ir::GetShape(self.scalar_type(), size));
       impl->Reset(c10::make_intrusive<lazy::Storage>(std::move(content), impl->root()->device()),
                   nullptr, size);
@@ -154,8 +154,8 @@ const at::Tensor& XLANativeFunctions::resize_(const at::Tensor& self, at::IntArr
   }
   lazy::Ints sizes(size.begin(), size.end()), strides = lazy::ContiguousStrides(size);
   lazy::Storage& root = *impl->root();
-  // As PyTorch: the elements keep their places in memory, room is added at the end. Others
-  // that look at the storage see what they saw.
+  // As in PyTorch, elements keep their places in memory, and room is added at the end. Other views
+  // of the storage keep their elements.
   const int64_t have = root.shape()->numel;
   const int64_t need = offset + c10::multiply_integers(size);
   if (need > have) {

@@ -33,7 +33,7 @@ Value Norm(const LoweringContext& cx, Value x, const Number& number) {
   return Power(sum(Power(size, FullLike(size, p))), FullLike(sum(size), 1 / p));
 }
 
-/// grad * (the derivative of norm = Norm(x, p) by x); 0 where the norm is 0. `grad` and `norm`
+/// grad * (the derivative of norm = Norm(x, p) by x), or 0 where the norm is 0. `grad` and `norm`
 /// lack the last dimension.
 Value NormBackward(Value grad, Value x, Value norm, const Number& number) {
   Dims axes;
@@ -68,7 +68,7 @@ struct Pairs {
 
 Pairs AllPairs(stablehlo::Builder& builder, int64_t n) {
   Value k = Iota(builder, {ElementType::kS64, {n * (n - 1) / 2}}, 0);
-  // Row i begins at pair i * (2n - i - 1) / 2. The root is off by one at most.
+  // Row i begins at pair i * (2n - i - 1) / 2. The rounded root is off by at most 1.
   auto begin = [n](Value i) { return i * ((2 * n - 1) - i) / 2; };
   const int64_t b = 2 * n - 1;
   Value root = Sqrt(Convert(FullLike(k, b * b) - k * 8, ElementType::kF32));
@@ -80,7 +80,7 @@ Pairs AllPairs(stablehlo::Builder& builder, int64_t n) {
 
 Value Difference(Value x, const Pairs& pairs) { return Take(x, 0, pairs.i) - Take(x, 0, pairs.j); }
 
-/// [..., P, R, M]: each row of x1 less each row of x2.
+/// [..., P, R, M]: each row of x1 minus each row of x2.
 Value RowDifferences(Value x1, Value x2) {
   auto unsqueeze = [](Value x, int64_t from_end) {
     Dims dims = x.dims();

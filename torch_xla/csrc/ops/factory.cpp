@@ -1,5 +1,5 @@
-// Tensors made from nothing. A fill is device data from the start (its buffer is made on
-// demand), so that a training loop's state is a parameter of its first step already.
+// Factories. A fill is device data at once, and its buffer is made on demand, so that the state of
+// a training loop is a parameter of the program from the first step on.
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
@@ -27,8 +27,8 @@ Value Constant(LoweringContext& cx, const c10::Scalar& value) {
 
 namespace {
 
-/// What an integer type cannot hold becomes what x86 makes of it, as in PyTorch's CPU kernels: the
-/// smallest of 32 or 64 bits, of which the lowest remain. XLA has the nearest.
+/// Floats that an integer type cannot hold become what x86 makes of them in PyTorch's CPU kernels:
+/// the lowest bits of the smallest 32-bit or 64-bit integer. XLA would give the nearest integer.
 Value ToInteger(Value x, ElementType to) {
   if (!runtime::IsInteger(to)) return x;
   if (runtime::IsComplex(x.element())) x = stablehlo::Real(x);
@@ -38,7 +38,7 @@ Value ToInteger(Value x, ElementType to) {
   const bool wide = to == ElementType::kS64 || to == ElementType::kU8 || is_u64;
   const double limit = wide ? 0x1p63 : 0x1p31;
   Value upper = x >= limit;
-  // The upper half of the unsigned is that of the signed from which as much is taken.
+  // Numbers in the upper half of an unsigned range are converted after `limit` is subtracted.
   Value within = is_u32 || is_u64 ? Select(upper, x - limit, x) : x;
   within =
       Convert(Select(within < limit, within, -limit), wide ? ElementType::kS64 : ElementType::kS32);
@@ -54,7 +54,7 @@ Value AsOutput(LoweringContext& cx, Value self) {
 }
 
 Value arange(LoweringContext& cx, Value start, Value step) {
-  // In double as PyTorch does, or in integers where all are.
+  // In double as in PyTorch, or in integers if all numbers are integers.
   ElementType element = runtime::IsFloat(start.element()) || runtime::IsFloat(step.element()) ||
                                 runtime::IsFloat(cx.output_element())
                             ? cx.Physical(c10::ScalarType::Double)
@@ -95,7 +95,7 @@ void CheckSizes(at::IntArrayRef sizes) {
   }
 }
 
-/// A number that the dtype has no value for is an error.
+/// Refuses a number that overflows the dtype.
 void CheckHolds(at::ScalarType dtype, const at::Scalar& value) {
   AT_DISPATCH_V2(dtype, "fill", AT_WRAP([&] { static_cast<void>(value.to<scalar_t>()); }),
                  AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
@@ -107,7 +107,7 @@ at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
                 const std::optional<at::Device>& device) {
   const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
   at::Tensor filled = MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
-  // An optimizer's state lies on the devices as its parameter does.
+  // An optimizer's state gets the sharding of its parameter.
   if (const auto* sharding = aten::IsXla(self) ? aten::MarkedSharding(self) : nullptr) {
     aten::MarkSharding(filled, sharding);
   }
@@ -121,7 +121,7 @@ at::Tensor XLANativeFunctions::empty_memory_format(
     std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat>) {
   CheckSizes(size);
   at::Tensor empty = MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
-  // What nobody has written to is to be noticed: torch.utils.deterministic.
+  // torch.utils.deterministic makes uninitialized memory visible.
   const at::Context& context = at::globalContext();
   if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())
       [[unlikely]] {
@@ -138,7 +138,7 @@ at::Tensor XLANativeFunctions::empty_strided(at::IntArrayRef size, at::IntArrayR
   CheckSizes(size);
   TORCH_CHECK(size.size() == stride.size(),
               "empty_strided: expected as many strides as sizes, but got ", stride, " for ", size);
-  // What it would take is not taken, but checked as on the CPU.
+  // Strides are ignored, but the memory that they would need is checked as on the CPU.
   at::detail::computeStorageNbytes(size, stride, c10::elementSize(DtypeOf(dtype)));
   return empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt);
 }
@@ -163,7 +163,7 @@ at::Tensor& XLANativeFunctions::fill__Scalar(at::Tensor& self, const at::Scalar&
   const ir::Value value_now = impl->root()->value();
   lazy::DeviceData* current = lazy::LeafData(value_now);
   if (!impl->view() && current && current->fill()) {
-    // A tensor that never held anything else: as if it had been made with this value.
+    // A tensor that has only ever been filled: as if it had been made with this value.
     impl->Write(lazy::MakeLeaf(c10::make_intrusive<lazy::DeviceData>(shape, impl->root()->device(),
                                                                      value, current->sharding())));
   } else {
@@ -179,7 +179,7 @@ at::Tensor XLANativeFunctions::zeros(at::IntArrayRef size, std::optional<at::Sca
   return MakeFilled(0, DtypeOf(dtype), size, OrdinalOf(device));
 }
 
-/// Autograd's zeros that take no memory; a fill takes none either.
+/// PyTorch's zeros that take no memory, which autograd uses; a fill takes none, either.
 at::Tensor XLANativeFunctions::_efficientzerotensor(at::IntArrayRef size,
                                                     std::optional<at::ScalarType> dtype,
                                                     std::optional<at::Layout> layout,
@@ -200,7 +200,7 @@ at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
                                              std::optional<at::Layout>,
                                              std::optional<at::Device> device,
                                              std::optional<bool>) {
-  // Not a fill: its value may differ from step to step.
+  // No fill, since the value may differ from step to step.
   at::ScalarType type = DtypeOf(dtype);
   if (at::isReducedFloatingType(type)) {
     s.toDouble();  // A single one may become infinite, as it may on the CPU: where(x > 0, x,
@@ -238,8 +238,8 @@ at::Tensor XLANativeFunctions::ones_like(const at::Tensor& self,
 
 at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const at::Scalar& end,
                                                  const at::Scalar& step, at::Tensor& out) {
-  // As at::native::arange: the numbers of an integer tensor are integers from the start, and its
-  // size is that of the numbers asked for, except in int64.
+  // As at::native::arange: the numbers of an integer tensor are integers from the start, and the
+  // numbers asked for determine its size, except in int64.
   const at::ScalarType dtype = out.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(
       dtype != at::kBool && !c10::isComplexType(dtype) && !c10::isBarebonesUnsignedType(dtype),
@@ -263,7 +263,7 @@ at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const 
   }
   TORCH_CHECK(size >= 0 && size <= static_cast<double>(std::numeric_limits<int64_t>::max()),
               "invalid size, possible overflow?");
-  // What steps over integers, as the bags of rows do that are all as long, a lowering may ask for.
+  // A lowering may read a step among integers, such as the distance of bags of equal length.
   const ir::Value step_value = integral
                                    ? lazy::MakeConstant(stride, stride.type(), /*wrapped=*/true)
                                    : lazy::MakeScalar(stride);
@@ -282,7 +282,7 @@ at::Tensor& XLANativeFunctions::eye_m_out(int64_t n, int64_t m, at::Tensor& out)
 
 at::Tensor& XLANativeFunctions::eye_out(int64_t n, at::Tensor& out) { return eye_m_out(n, n, out); }
 
-// PyTorch's kernel is for real devices alone; the CPU makes the few numbers.
+// PyTorch's kernel does not take this device, and a window is short, so the CPU computes it.
 at::Tensor XLANativeFunctions::kaiser_window_beta(int64_t window_length, bool periodic, double beta,
                                                   std::optional<at::ScalarType> dtype,
                                                   std::optional<at::Layout> layout,

@@ -31,7 +31,7 @@ Dims Wrapped(c10::IntArrayRef dims, int64_t rank) {
   return wrapped;
 }
 
-/// `op` over the dimensions `dims` of x, which it gets as the last ones and in this order.
+/// Applies `op` to x with the dimensions `dims` moved to the end, in this order.
 template <typename Op>
 Value OverLast(Value x, const Dims& dims, Op op) {
   Dims forward;
@@ -44,9 +44,9 @@ Value OverLast(Value x, const Dims& dims, Op op) {
   return Transpose(op(Transpose(x, forward)), backward);
 }
 
-/// Not normalized, in either direction.
+/// The transform without normalization, in either direction.
 Value ComplexTransform(Value x, Dims dims, bool forward) {
-  // XLA takes three dimensions at a time.
+  // XLA transforms up to three dimensions at a time.
   while (!dims.empty()) {
     const size_t count = std::min<size_t>(dims.size(), 3);
     const Dims last(dims.end() - static_cast<int64_t>(count), dims.end());

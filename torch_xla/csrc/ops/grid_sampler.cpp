@@ -1,8 +1,8 @@
 // Sampling at the places of a grid, and its gradients.
 //
-// All modes are separable: along each dimension a place has a few taps with a weight, and the
-// weight's slope where the gradient of the grid is asked for. Elements are read and written
-// as rows of all channels.
+// All modes are separable: along each dimension a sampled place has a few taps. A tap has a weight,
+// and the weight's slope if the gradient of the grid is asked for. Elements are read and written as
+// rows of all channels.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 enum class Mode { kBilinear, kNearest, kBicubic };
 enum class Edge { kZeros, kBorder, kReflection };
 
-/// A place and its derivative by the place before.
+/// A place and its derivative by the place that it was computed from.
 struct Place {
   Value at, slope;
 };
@@ -35,7 +35,7 @@ struct Tap {
 /// One dimension that is sampled.
 class Axis {
  public:
-  /// `nan` is where padding takes a place that is NaN, by its index.
+  /// `nan` is the index that a place of NaN gets from padding.
   Axis(int64_t size, Mode mode, Edge edge, bool align_corners, double nan)
       : size_(size), mode_(mode), edge_(edge), align_corners_(align_corners), nan_(nan) {}
 
@@ -74,14 +74,14 @@ Place Axis::Reflected(Place place) const {
   return {Select(odd, (span + low) - rest, rest + low), Select(odd, -slope, slope)};
 }
 
-/// By the padding mode; zeros leave a place where it is.
+/// The place after padding; the mode kZeros leaves it unchanged.
 Place Axis::Inside(Place place) const {
   if (edge_ == Edge::kZeros) return place;
   return Clipped(edge_ == Edge::kReflection ? Reflected(place) : place);
 }
 
 Tap Axis::At(Value place, Value weight, Value slope) const {
-  // Compared as a float: no NaN is inside.
+  // Compare as floats, so that NaN is not inside.
   const auto last = static_cast<double>(size_ - 1);
   Value index = Convert(Minimum(Maximum(place, 0), last), ElementType::kS64);
   return {index, And(place >= 0, place <= last), weight, slope};
@@ -126,7 +126,7 @@ Value Stack(const std::vector<Tap>& taps, Value Tap::* member) {
   return stablehlo::Concatenate(rows, 0);
 }
 
-/// Each row of `a` times each row of `b`.
+/// The product of each row of `a` with each row of `b`.
 Value Combine(Value a, Value b) {
   Value product = Reshape(a, {a.dim(0), 1, a.dim(1)}) * Reshape(b, {1, b.dim(0), b.dim(1)});
   return Reshape(product, {a.dim(0) * b.dim(0), a.dim(1)});
@@ -139,14 +139,14 @@ void CheckModes(int64_t mode, int64_t padding) {
   }
 }
 
-/// Whether it is ATen's kernel that samples.
+/// Whether ATen's kernel does the sampling.
 bool CallsKernel(const LoweringContext& cx, Value input) {
   return (input.element() == ElementType::kF32 || input.element() == ElementType::kF64) &&
          ChooseKernel(cx, "grid_sampler", {}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
              Kernel::kLibrary;
 }
 
-/// Of the grid [N, output…, rank] and the dimensions [N, C, input…].
+/// The corners for a grid [N, output…, rank] and an input of the dimensions `dims` [N, C, input…].
 Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, bool align_corners,
                    bool backward) {
   const auto rank = static_cast<int64_t>(dims.size()) - 2;
@@ -155,10 +155,10 @@ Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, 
   Value batch = Iota(grid.builder(), {ElementType::kS64, {dims[0], places / dims[0]}}, 0);
   Corners corners{Reshape(batch, {1, places}), {}, {}, {}};
   for (int64_t i = 0; i < rank; ++i) {
-    // Coordinates are in the order x, y, z: the last dimension's comes first.
+    // Coordinates are in the order x, y, z, so the last dimension's coordinate comes first.
     Value coordinate = Reshape(Slice(flat, {0, rank - 1 - i}, {places, rank - i}), {places});
-    // As the CPU's kernels have it: the first element in two dimensions; in three the last one,
-    // which gets no gradient.
+    // CPU kernels move NaN to the first element in two dimensions, and to the last in three, where
+    // it gets no gradient.
     const double nan = rank == 2  ? 0
                        : backward ? std::numeric_limits<double>::quiet_NaN()
                                   : static_cast<double>(dims[i + 2] - 1);
@@ -181,8 +181,8 @@ Corners AllCorners(Value grid, const Dims& dims, int64_t mode, int64_t padding, 
   return corners;
 }
 
-/// `x` times the weights, and 0 where there is no element. In two dimensions a weight that is no
-/// number is still seen, as in the CPU's kernels.
+/// `x` times the weights, and 0 outside of the input. In two dimensions a weight of NaN has an
+/// effect even there, as in the CPU's kernels.
 Value Weighted(Value x, Value weight, Value inside, bool two_dims) {
   return two_dims ? Select(inside, x, 0) * weight : Select(inside, x * weight, 0);
 }
@@ -243,7 +243,7 @@ std::vector<Value> GridSamplerBackward(LoweringContext& cx, Value grad_output, V
   const Dims dims = {corners.row.dim(0), grad.dim(0), grad.dim(1)};
   Value all = BroadcastInDim(grad, dims, {1, 2});
   if (of_input) {
-    // What is outside goes to a row that is not there, which Put skips.
+    // Elements outside go to a row that does not exist, which Put skips.
     Value row = Select(corners.inside, corners.row, rows.dim(0));
     Value sum = Put(ZerosLike(rows), 0, row, all * Channels(corners.weight, dims), ReduceOp::kAdd);
     gradients[0] = Convert(FromRows(sum, input.dims()), cx.output_element(0));

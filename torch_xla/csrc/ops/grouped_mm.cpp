@@ -1,4 +1,4 @@
-// Products of groups of rows or columns with a matrix each: the experts of a mixture.
+// Products of groups of rows or columns with one matrix per group: a mixture of experts.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kOp = "_grouped_mm: ";
 
-/// [size]: the group of each of `size` places; offs.size(0) for those behind the last end. Group g
-/// ends before offs[g] and begins where the one before it ends.
+/// [size]: the group of each place; offs.size(0) for places after the last group. Group g is the
+/// places from the end of the group before it up to offs[g].
 at::Tensor GroupOf(const at::Tensor& offs, int64_t size) {
   const at::Tensor place = at::arange(size, offs.options());
   return (place.unsqueeze(1) >= offs.unsqueeze(0)).sum(1);
@@ -67,9 +67,9 @@ at::Tensor XLANativeFunctions::_grouped_mm(const at::Tensor& self, const at::Ten
               "expected one end in ", "`offs` for each matrix, but got ", groups, " for sizes ",
               self.sizes(), " and ", mat2.sizes());
 
-  // All shapes are known when a program is compiled, the sizes of groups are not: each group is
-  // multiplied as if it were all, and what is of others is left out. Left out, not multiplied by
-  // zero: an infinity in one expert is nothing to the rest.
+  // A program has fixed shapes, but the sizes of groups vary. So each group is multiplied with all
+  // places, and the places of other groups are selected away. (A product with zero would let an
+  // infinity in one expert reach the other experts.)
   if (rows && columns) {
     const at::Tensor mine = Members(*offs, self.size(1));
     return at::bmm(Keep(mine.unsqueeze(1), self.unsqueeze(0)),
@@ -83,7 +83,7 @@ at::Tensor XLANativeFunctions::_grouped_mm(const at::Tensor& self, const at::Ten
     const at::Tensor mine = Members(*offs, self.size(0));
     return Keep(mine.unsqueeze(2), at::matmul(self, mat2)).sum(0);
   }
-  // Few rows, as when tokens are generated: fewer copies of matrices than there are groups.
+  // Few rows, as in generation: copy one matrix per row instead of using all groups.
   const at::Tensor group = GroupOf(*offs, self.size(0));
   const at::Tensor matrices = mat2.index_select(0, group.clamp_max(groups - 1));
   return Keep((group < groups).unsqueeze(1), at::bmm(self.unsqueeze(1), matrices).squeeze(1));

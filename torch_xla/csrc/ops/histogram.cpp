@@ -1,4 +1,4 @@
-// Counting what falls where, made of lowered operators.
+// Histograms, composed of lowered operators.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -13,7 +13,7 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 using Range = std::optional<at::ArrayRef<double>>;
 
-/// The CPU's kernel that looks for the range knows no halves.
+/// The CPU's kernel that finds the range does not take half types.
 void CheckDtype(const at::Tensor& points, bool ranged = true) {
   const at::ScalarType dtype = points.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(dtype == at::kFloat || dtype == at::kDouble ||
@@ -52,15 +52,15 @@ void CheckEdges(const at::Tensor& self, at::TensorList edges) {
   }
 }
 
-/// What at::linspace(low, high, bins + 1) gives, from bounds on the device.
+/// The same numbers as at::linspace(low, high, bins + 1), from bounds on the device.
 at::Tensor EvenEdges(const at::Tensor& low, const at::Tensor& high, int64_t bins) {
   const at::Tensor place = at::arange(bins + 1, low.options());
   const at::Tensor step = (high - low) / bins;
   return at::where(place < (bins + 1) / 2, low + step * place, high - step * (bins - place));
 }
 
-/// Evenly spaced edges for each column of `points` [N, D]: in `range`, or else from the least
-/// to the greatest.
+/// Evenly spaced edges for each column of `points` [N, D]: over `range`, or else from the column's
+/// minimum to its maximum.
 std::vector<at::Tensor> BinEdges(const at::Tensor& points, at::IntArrayRef bins,
                                  const Range& range) {
   CheckDtype(points, range.has_value());
@@ -96,7 +96,7 @@ std::vector<at::Tensor> BinEdges(const at::Tensor& points, at::IntArrayRef bins,
   return edges;
 }
 
-/// The histogram of points [N, D] between ascending edges; the last bin has both its ends.
+/// The histogram of points [N, D] between ascending edges; the last bin includes both its edges.
 at::Tensor Histogram(const at::Tensor& points, at::TensorList edges, const OptionalTensor& weight,
                      bool density) {
   std::vector<int64_t> bins;
@@ -153,7 +153,7 @@ at::Tensor XLANativeFunctions::bincount(const at::Tensor& self, const OptionalTe
   if (self.numel() == 0) return at::zeros({minlength}, self.options().dtype(at::kLong));
   TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->size(0) == self.size(0)),
               "weights should be 1-d and have the same length as input");
-  // The size of the result is in the data: the host must look.
+  // The size of the result depends on the data, so the host has to read it.
   auto [low, high] = at::aminmax(self);
   const at::Tensor bounds = aten::ToCpu(at::stack({low, high}).to(at::kLong));
   const int64_t least = bounds[0].item<int64_t>(), greatest = bounds[1].item<int64_t>();

@@ -10,7 +10,7 @@ Value HostCall(LoweringContext& cx, const std::vector<Value>& arrays, Value id, 
   // An exported program has no host program to call.
   if (!LibraryCalls::Allowed()) return token;
   std::vector<Value> operands;
-  // The function sees the dtypes that the user does, whatever the device keeps them in.
+  // The function gets the user's dtypes, even where the device holds arrays as another type.
   for (size_t i = 0; i < arrays.size(); ++i) {
     operands.push_back(Convert(arrays[i], NaturalType(cx.operand_shape(i)->dtype)));
   }

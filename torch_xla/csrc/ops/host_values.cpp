@@ -1,4 +1,4 @@
-// Operators that answer with a Python value.
+// Operators that return a Python value.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
@@ -19,7 +19,7 @@ bool XLANativeFunctions::is_set_to(const at::Tensor& self, const at::Tensor& ten
   if (a->root() != b->root() || self.sizes() != tensor.sizes()) return false;
   const lazy::View *x = a->view(), *y = b->view();
   if (x && y) return x->steps == y->steps;
-  const lazy::View* view = x ? x : y;  // The other is all of the storage.
+  const lazy::View* view = x ? x : y;  // the other is the whole storage
   if (!view) return true;
   const lazy::ViewStep& step = view->last();
   return view->steps.size() == 1 && !step.bitcast && step.offset == 0 &&
@@ -33,7 +33,7 @@ bool XLANativeFunctions::_nested_tensor_from_mask_left_aligned(const at::Tensor&
   TORCH_CHECK(mask.dim() == 2, "Padding mask should be 2D");
   TORCH_CHECK(t.dim() == 3, "Input should be a 3D tensor, N * L * D");
   TORCH_CHECK(t.sizes().slice(0, 2) == mask.sizes(), "Mask size should match input size");
-  // Reads a bool, not the two tensors.
+  // Read one bool instead of both tensors.
   const at::Tensor lengths = mask.sum(1, /*keepdim=*/true);
   return mask.eq(at::arange(mask.size(1), lengths.options()) < lengths).all().item<bool>();
 }

@@ -18,7 +18,7 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// Bags of the sum, or the mean, of rows, as PyTorch's embedding_bag has them.
+/// The arguments of PyTorch's embedding_bag: bags of rows that are summed or averaged.
 struct BagCall {
   Value weight, indices, offsets;
   std::optional<Value> per_sample_weights;
@@ -37,7 +37,8 @@ bool IsChosen(const LoweringContext& cx, const char* operation) {
          Kernel::kLibrary;
 }
 
-/// [num_weights, columns] of float, zeros but for those sums; none where a call is not the fastest.
+/// The table [num_weights, columns] of float, with the added rows and zeros; none if a call would
+/// not be the fastest way.
 std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int64_t num_weights) {
   const auto& [grad, index, of, scale, padding] = rows;
   const stablehlo::Type type(ElementType::kF32, {num_weights, grad.dim(1)});
@@ -52,7 +53,7 @@ std::optional<Value> CallAddRows(LoweringContext& cx, const AddedRows& rows, int
   return CallLibrary(cpu::kAddRowsTarget, operands, {type}, call)[0];
 }
 
-/// Output, the bag of each index and the sizes of bags, without paddings (both s64).
+/// The output, the bag of each index, and the sizes of the bags without padding (both s64).
 std::optional<std::vector<Value>> CallEmbeddingBag(const LoweringContext& cx, const BagCall& call) {
   const auto& scale = call.per_sample_weights;
   const int64_t bags = call.offsets.dim(0) - (call.include_last_offset ? 1 : 0);
@@ -78,7 +79,7 @@ Dims TakeDims(Value x, int64_t dim, Value index) {
   return dims;
 }
 
-/// The result's dimensions that are whole dimensions of `x` in Take.
+/// The dimensions of Take's result that are whole dimensions of `x`.
 Dims WindowDims(Value x, int64_t dim, Value index) {
   Dims dims(x.rank() - 1);
   std::iota(dims.begin(), dims.end(), 0);
@@ -86,11 +87,11 @@ Dims WindowDims(Value x, int64_t dim, Value index) {
   return dims;
 }
 
-/// `index` into a dimension of this size as integers of `element`, which a dimension and all that
-/// it is joined with fit in: the nearest one that is in range. `in_range`, where given, becomes
-/// false where that is another one, for writes, which skip it.
+/// Clamps `index` to a dimension of this size, and converts it to `element`, a type that holds all
+/// indices that the result is joined to. If `in_range` is given, it becomes false where an index
+/// was out of range, so that a write can skip it.
 Value ClampIndex(Value index, int64_t size, ElementType element, Value* in_range) {
-  // Narrowed behind the clamp: 2^32 + 1 is not 1.
+  // Convert to a narrower type only after the clamp: 2^32 + 1 must not become 1.
   if (runtime::ByteWidth(index.element()) < runtime::ByteWidth(element)) {
     index = Convert(index, element);
   }
@@ -99,9 +100,9 @@ Value ClampIndex(Value index, int64_t size, ElementType element, Value* in_range
   return Convert(clamped, element);
 }
 
-/// The places in the flat `x` of the elements that `index` names along `dim`; where it is out of
-/// range, that of the nearest one, or for `writes` one beyond `x`, which Put skips. One coordinate
-/// per element is what XLA gathers and scatters fastest.
+/// The indices in the flat `x` of the elements that `index` names along `dim`. An index out of
+/// range becomes the nearest one, or for `writes` an index beyond `x`, which Put skips. XLA gathers
+/// and scatters fastest with a single coordinate per element.
 Value FlatIndex(Value x, int64_t dim, Value index, bool writes) {
   Value in_range;
   Value flat = ClampIndex(index, x.dims()[dim], IndexElement(x.type().num_elements()),
@@ -119,15 +120,15 @@ Value FlatIndex(Value x, int64_t dim, Value index, bool writes) {
 
 Value Flat(Value x) { return Reshape(x, {x.type().num_elements()}); }
 
-/// `index` with negative indices counted from the end of a dimension of this size.
+/// `index`, with negative indices counted from the end of a dimension of this size.
 Value WrapIndex(Value index, int64_t size) {
   if (runtime::ByteWidth(index.element()) < 4) index = Convert(index, ElementType::kS64);
   return Select(Compare(index, ZerosLike(index), Direction::kLt), Add(index, FullLike(index, size)),
                 index);
 }
 
-/// Indexing with several tensors as a Take or Put along one dimension: the indexed dimensions
-/// brought together (to the front where they are apart, as numpy does) and joined to one.
+/// Indexing with several tensors as a Take or Put along one dimension. The indexed dimensions are
+/// brought together (at the front if they are apart, as in numpy) and joined to one.
 struct JointIndex {
   Value x, index;
   int64_t dim;
@@ -135,8 +136,8 @@ struct JointIndex {
   Dims dims;         // x after the permutation
 };
 
-/// Each index is clamped by itself; for `writes`, one that is out of range puts the joint one out
-/// of range, too.
+/// Each index is clamped by itself. For `writes`, a joint index is out of range if one of its
+/// indices is.
 JointIndex JoinIndices(Value x, const std::vector<std::optional<Value>>& indices, bool writes) {
   JointIndex joint;
   Dims indexed, shape;
@@ -186,7 +187,7 @@ bool NoneGiven(const std::vector<std::optional<Value>>& indices) {
   return std::none_of(indices.begin(), indices.end(), [](const auto& i) { return i.has_value(); });
 }
 
-/// `op` along `index` in the type that sums are computed in; result as the node's output.
+/// `op` along `index`, computed in the type of sums, as the node's output.
 Value Accumulate(LoweringContext& cx, Value x, int64_t dim, Value index, Value updates, ReduceOp op,
                  Value (*put)(Value, int64_t, Value, Value, std::optional<ReduceOp>)) {
   ElementType compute = ComputeType(cx.output_element());
@@ -206,7 +207,7 @@ Value DivideByCount(Value a, Value b) {
 using PutFunction = Value (*)(Value x, int64_t dim, Value index, Value updates,
                               std::optional<ReduceOp> op);
 
-/// scatter_reduce and index_reduce: `source` has the shape that `put` wants for `index`.
+/// scatter_reduce and index_reduce. `source` has the shape that `put` requires for `index`.
 Value ScatterReduce(LoweringContext& cx, Value x, int64_t dim, Value index, Value source,
                     std::string_view reduce, bool include_self, PutFunction put) {
   ElementType compute = ComputeType(cx.output_element());
@@ -216,7 +217,7 @@ Value ScatterReduce(LoweringContext& cx, Value x, int64_t dim, Value index, Valu
                 : reduce == "amax"                       ? ReduceOp::kMax
                 : reduce == "amin"                       ? ReduceOp::kMin
                                                          : ReduceOp::kAdd;
-  // `value` where the index points, for what is to be left out there.
+  // `to` with `value` wherever the index points, so that the elements there do not count.
   auto reset = [&](Value to, Value value) {
     return put(to, dim, index, BroadcastTo(value, source.dims()), std::nullopt);
   };
@@ -225,36 +226,36 @@ Value ScatterReduce(LoweringContext& cx, Value x, int64_t dim, Value index, Valu
   if (reduce == "mean") {
     Value count = OnesLike(x);
     if (!include_self) count = reset(count, ScalarLike(count, 0));
-    // At least 1: where nothing was put, and the element itself does not count either.
+    // At least 1, for elements that nothing was put at and that do not count themselves.
     count = put(count, dim, index, OnesLike(source), op);
     result = DivideByCount(result, count);
   }
   return ToOutputElement(cx, Reshape(result, cx.output_dims()));
 }
 
-/// The number of hits before each element of a flat mask.
+/// For each element of a flat mask, how many elements before it are set.
 Value Rank(Value mask) {
   Value ones = Convert(mask, IndexElement(mask.type().num_elements()));
   return Scan(ones, 0, ReduceOp::kAdd) - 1;
 }
 
-/// The flat places where a flat mask of hits puts its elements one after the other; the others
-/// at `limit`, out of range.
+/// The indices to which a flat mask moves its set elements, so that they are packed at the front.
+/// Other elements get `limit`, which is out of range.
 Value PackedPlaces(Value mask, int64_t limit) { return Select(mask, Rank(mask), limit); }
 
 /// Elements of an embedding bag, in the order of `indices`.
 struct Bags {
   int64_t count = 0;
-  int64_t length = 0;  // of each of them, where all are known to have as many elements
+  int64_t length = 0;  // elements per bag, if it is known to be the same for all bags
   Value of;            // the bag of each element
   Value valid;         // false where an element is padding
   Value sizes;         // how many valid elements each bag has
 
-  /// What `op` makes of the rows [n, ...] that are valid, by bag; `init`, its identity, of none.
+  /// Reduces the valid rows [n, ...] by bag; an empty bag gets `init`, the identity of `op`.
   Value Reduced(Value rows, Value init, ReduceOp op) const {
     Dims dims = rows.dims();
     dims[0] = count;
-    if (length == 0) {  // Put skips what is out of range.
+    if (length == 0) {  // Put skips indices out of range
       return Put(BroadcastTo(init, dims), 0, Select(valid, of, count), rows, op);
     }
     Value mask = BroadcastInDim(valid, rows.dims(), {0});
@@ -263,8 +264,8 @@ struct Bags {
   }
 };
 
-/// How many elements each bag has, where its offsets are 0, length, 2 * length ... by the program
-/// itself, as embedding_bag makes them of a matrix of indices; else 0.
+/// The length of each bag if the program itself makes the offsets 0, length, 2 * length, ..., as
+/// embedding_bag does for a matrix of indices; else 0.
 int64_t LengthOfBags(const ir::Value& offsets, int64_t bags, int64_t elements) {
   if (bags == 0 || elements == 0 || elements % bags != 0) return 0;
   const ir::Node& node = *offsets.node;
@@ -284,7 +285,8 @@ Bags FindBags(LoweringContext& cx, Value indices, Value offsets, bool include_la
   if (bags.length > 0) {
     bags.of = Iota(indices.builder(), places, 0) / bags.length;
   } else {
-    // How many bags begin at or before an element; one that begins at the end has none.
+    // The number of bags that begin at or before an element gives its bag. A bag that begins at the
+    // end has no elements.
     Value starts = Slice(offsets, {0}, {bags.count});
     Value begins =
         Put(Constant(indices.builder(), 0, places), 0, starts,
@@ -300,10 +302,10 @@ Bags FindBags(LoweringContext& cx, Value indices, Value offsets, bool include_la
 
 enum BagMode : int64_t { kBagSum = 0, kBagMean = 1, kBagMax = 2 };
 
-/// x [n] beside rows of `columns`.
+/// x [n] broadcast to [n, columns].
 Value AsColumn(Value x, int64_t columns) { return BroadcastInDim(x, {x.dim(0), columns}, {0}); }
 
-/// x resized at the end of its only dimension, with zeros.
+/// x [n] cut at its end, or padded with zeros, to [size].
 Value Resized(Value x, int64_t size) { return Pad(x, ScalarLike(x, 0), {0}, {size - x.dim(0)}); }
 
 std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices, Value offsets,
@@ -333,7 +335,7 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
   Value sizes = bags.sizes;
   if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
   if (mode == kBagMax) {
-    // The first row that has the maximum; no row (-1) for an empty bag.
+    // The first row that has the maximum; -1 for an empty bag.
     Value empty = AsColumn(Equal(sizes, 0), columns);
     const int64_t end = indices.dim(0);
     Value hit = Or(Equal(rows, Take(output, 0, bags.of)), IsNan(rows));
@@ -345,7 +347,7 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
   return results(output, bags.of, sizes, best);
 }
 
-/// The part of a scatter's source that its index has a place for.
+/// The part of a scatter's source that has the shape of its index.
 Value SourceOf(Value source, Value index) {
   source = AtLeast1d(source);
   return Slice(source, Dims(source.rank(), 0), AtLeast1d(index).dims());
@@ -379,15 +381,15 @@ Value Take(Value x, int64_t dim, Value index) {
 
 Value Put(Value x, int64_t dim, Value index, Value updates, std::optional<ReduceOp> op) {
   if (IsEmpty(x) || IsEmpty(updates)) return x;
-  // XLA's partitioner ends the process at 64-bit indices that it has to pad. What is out of range
-  // stays so.
+  // XLA's partitioner aborts if it has to pad 64-bit indices, so narrow them. Indices out of range
+  // stay out of range.
   const int64_t devices = x.builder().partitions();
   const ElementType narrow = IndexElement(x.dims()[dim] + 1);
   if (devices > 1 && runtime::ByteWidth(index.element()) > runtime::ByteWidth(narrow)) {
     index = Clamp(ScalarLike(index, -1), index, ScalarLike(index, x.dims()[dim]));
     index = Convert(index, narrow);
   }
-  // It divides 7 updates over 2 devices as if they were 8, and writes the eighth.
+  // The partitioner pads updates to a multiple of the number of devices, and writes the padding.
   if (std::ranges::any_of(index.dims(), [&](int64_t n) { return n % devices != 0; })) {
     index = Sharded(index, *distributed::Sharding::Replicated());
     updates = Sharded(updates, *distributed::Sharding::Replicated());
@@ -409,9 +411,9 @@ Value TakeAlong(Value x, int64_t dim, Value index) {
 
 namespace {
 
-/// Whether PutAlong writes at most a few elements of each row along `dim`, in rows so short that
-/// they may be written whole. As selections the writes fuse with what is around them; each scatter
-/// of a program is a kernel of its own, which XLA:CPU compiles even if another one is equal.
+/// Whether PutAlong writes few elements of each row along `dim`, in rows that are short enough to
+/// be written whole. Then it uses selections, which fuse with the operations around them. XLA:CPU
+/// compiles a kernel of its own for each scatter, even if two are equal.
 bool PutsFew(Value x, int64_t dim, Value index, std::optional<ReduceOp> op) {
   constexpr int64_t kMostWrites = 4, kLongestRow = 64;
   if (x.rank() == 0 || x.rank() != index.rank() || (op && *op != ReduceOp::kAdd)) return false;
@@ -442,8 +444,8 @@ Value PutAlong(Value x, int64_t dim, Value index, Value updates, std::optional<R
 
 namespace {
 
-/// Rows added up by their index. Scatter-add beats a one-hot product on XLA:CPU for every
-/// vocabulary (of 2, of 65: 1 and 3 ms against 2 and 20 for 4k and 16k tokens).
+/// Adds up rows by their index. On XLA:CPU a scatter-add is faster than a product with one-hot
+/// rows, whatever the size of the vocabulary.
 Value EmbeddingGradient(LoweringContext& cx, AddedRows added, int64_t num_weights,
                         const Number& padding_idx, bool scale_grad_by_freq) {
   Value index = added.index, rows = added.grad;
@@ -455,7 +457,7 @@ Value EmbeddingGradient(LoweringContext& cx, AddedRows added, int64_t num_weight
   if (added.scale) rows = rows * AsColumn(*added.scale, rows.dim(1));
   const stablehlo::Type type(rows.element(), {num_weights, rows.dim(1)});
   if (!padding_idx.constant() || padding_idx.constant()->toLong() >= 0) {
-    // Out of range, so that Put skips it.
+    // An index out of range, which Put skips.
     index = Select(Equal(index, padding_idx.Like(index)), num_weights, index);
   }
   Value grad = Put(Constant(rows.builder(), 0, type), 0, index, rows, ReduceOp::kAdd);
@@ -468,7 +470,7 @@ Value EmbeddingGradient(LoweringContext& cx, AddedRows added, int64_t num_weight
   return grad;
 }
 
-/// By a mask along the dimension, so that what is as large as `self` stays elementwise.
+/// Uses a mask along the dimension, so that all operations on whole arrays are elementwise.
 Value IndexFill(LoweringContext& cx, Value self, int64_t dim, Value index, Value value) {
   Value x = AtLeast1d(self);
   dim = WrapDim(dim, self.rank());
@@ -615,7 +617,7 @@ Value nonzero_static(LoweringContext& cx, Value self, int64_t size, int64_t fill
     found =
         Put(found, 0, PackedPlaces(mask, size), Iota(cx.builder(), {type.element, mask.dims()}, 0));
   }
-  // The flat place as coordinates, last one first.
+  // The flat index as coordinates, last coordinate first.
   std::vector<Value> columns(dims.size());
   Value rest = found;
   for (size_t i = dims.size(); i-- > 0;) {
@@ -628,7 +630,7 @@ Value nonzero_static(LoweringContext& cx, Value self, int64_t size, int64_t fill
 }
 
 Value repeat_interleave_Tensor(LoweringContext& cx, Value repeats, std::optional<int64_t>) {
-  // Where each one begins is counted; the prefix sum of that says which one a place is of.
+  // Counts which repetitions begin at each place; the prefix sum is the element that is repeated.
   const stablehlo::Type type = cx.output_type();
   if (type.num_elements() == 0) return Constant(cx.builder(), 0, type);
   Value ends = Scan(Convert(repeats, ElementType::kS64), 0, ReduceOp::kAdd);
@@ -661,7 +663,7 @@ Value _embedding_bag_dense_backward(LoweringContext& cx, Value grad, Value indic
   Value zeros = Constant(cx.builder(), 0, type);
   grad = Convert(grad, type.element);
   if (mode == kBagMax) {
-    // -1, an empty bag's, stays out.
+    // The index -1 of an empty bag stays out of range.
     const int64_t none = num_weights;
     Value rows = Select(maximum_indices < 0, none, maximum_indices);
     Value column = Iota(cx.builder(), rows.type(), 1);

@@ -1,5 +1,6 @@
-// Indexing with tensors. Integer indices are lowered; a boolean mask is data-dependent:
-// where it selects what to write it becomes a select, else its count is read.
+// Indexing with tensors. Integer indices are lowered. The result of a boolean mask has a size that
+// depends on the data, so the host reads it, unless the mask is for a write, which becomes a
+// select.
 #include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
@@ -26,7 +27,7 @@ bool IsMask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
 }
 
-/// Masks as integer indices (which reads their count), all on the device of `self`.
+/// Masks as integer indices on the device of `self`. Reads the size of each mask.
 Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
   Indices result;
   for (const std::optional<at::Tensor>& entry : indices) {
@@ -37,7 +38,7 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
     const auto dim = static_cast<int64_t>(result.size());
     if (dim < self.dim() && !IsMask(*entry)) {
       const int64_t size = self.size(dim);
-      // Where another dimension has no elements none is looked up.
+      // If another dimension is empty, no element is looked up.
       if (size == 0 || self.numel() != 0) {
         aten::CheckCpuIndex("aten::index", *entry, -size, size);
         aten::CheckIndex("aten::index", *entry, -size, size);
@@ -57,7 +58,7 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
                         " does not match the shape of the indexed tensor ", self.sizes(),
                         " at index ", dim + i);
     }
-    // Python's x[mask] makes a zero-dim mask a dimension of its own before it calls us.
+    // Python's x[mask] adds a dimension to a zero-dimensional mask before it calls this operator.
     TORCH_CHECK_INDEX(index.dim() > 0, "a zero-dim boolean tensor cannot be an index");
     at::Tensor positions = index.nonzero();
     for (int64_t i = 0; i < index.dim(); ++i) result.push_back(positions.select(1, i));
@@ -68,7 +69,7 @@ Indices IntegerIndices(const at::Tensor& self, const Indices& indices) {
   return result;
 }
 
-/// x[mask] = value with one mask over leading dimensions: the mask, shaped to broadcast.
+/// For x[mask] = value with one mask over leading dimensions: the mask, shaped to broadcast.
 std::optional<at::Tensor> SingleMask(const at::Tensor& self, const Indices& indices) {
   std::optional<at::Tensor> mask;
   int64_t before = 0;
@@ -90,8 +91,8 @@ std::optional<at::Tensor> SingleMask(const at::Tensor& self, const Indices& indi
   return mask->view(sizes);
 }
 
-/// PyTorch's Meta kernel of index_put does not look at the values, but that of index tells
-/// what they must fit.
+/// PyTorch's Meta kernel of index_put does not check the values, but the Meta kernel of index gives
+/// the shape that they must fit.
 void CheckFits(const at::Tensor& values, const at::Tensor& self, const Indices& indices) {
   ir::Node::Operands operands{aten::GetIrValue(self)};
   ir::Words words;
@@ -123,7 +124,7 @@ ir::Value IndexPut(const at::Tensor& self, const Indices& indices, const at::Ten
   if (in_place) {
     aten::CheckNoOverlap(self, values);
     for (const std::optional<at::Tensor>& index : indices) {
-      // Of a mask PyTorch makes indices first.
+      // PyTorch turns a mask into indices first.
       if (index && !IsMask(*index)) aten::CheckNoOverlap(self, *index);
     }
   }
@@ -171,7 +172,7 @@ at::Tensor XLANativeFunctions::nonzero(const at::Tensor& self) {
 
 at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-  // Zero dimensions are one, as an index is nothing without.
+  // Indexing needs at least one dimension.
   auto at_least_1d = [](const at::Tensor& x) { return x.dim() == 0 ? x.unsqueeze(0) : x; };
   const at::Tensor tensor = at_least_1d(self), selected = at_least_1d(mask);
   auto expanded = at::expand_outplace(tensor, selected);
@@ -179,7 +180,8 @@ at::Tensor XLANativeFunctions::masked_select(const at::Tensor& self, const at::T
 }
 
 at::Tensor autograd::one_hot(const at::Tensor& self, int64_t num_classes) {
-  // What is special about it PyTorch's composition says. It writes zeros, and then scatters.
+  // PyTorch's composition handles the special cases. In the other cases it writes zeros and then
+  // scatters, so that is done in one step here.
   if (self.scalar_type() != at::kLong || self.numel() == 0) {
     return at::compositeimplicitautograd::one_hot(self, num_classes);
   }
@@ -196,7 +198,7 @@ at::Tensor XLANativeFunctions::repeat_interleave_Tensor(const at::Tensor& repeat
               "repeats has to be Long or Int tensor");
   if (repeats.size(0) == 0) return at::empty({0}, repeats.options());
   if (!output_size) {
-    // The size of the result is in the data: the host must look.
+    // The size of the result depends on the data, so the host has to read it.
     static auto& counter = debug::GetCounter("aten::repeat_interleave");
     counter.Add();
     const at::Tensor seen = aten::ToCpu(repeats);
@@ -218,7 +220,7 @@ at::Tensor& XLANativeFunctions::embedding_renorm_(at::Tensor& self, const at::Te
   TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
               "embedding_renorm_ expects indices of Long or Int, but got ", indices.scalar_type());
   if (indices.numel() == 0) return self;
-  // A row named twice is written twice with the same.
+  // A row that is named twice is written twice with the same values.
   const at::Tensor places = indices.reshape({-1}).to(at::kLong);
   const at::Tensor rows = self.index_select(0, places);
   const at::Tensor norms = rows.norm(norm_type, at::IntArrayRef{1}, /*keepdim=*/true);

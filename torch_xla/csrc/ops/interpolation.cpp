@@ -12,7 +12,7 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// How often each input is copied when `rows` repeats each of `inputs` elements; else 0.
+/// How often each input is copied, if `rows` repeats each of `inputs` elements equally; else 0.
 int64_t Repetitions(const MapRows& rows, int64_t inputs) {
   const auto outputs = static_cast<int64_t>(rows.size());
   if (inputs == 0 || outputs % inputs != 0) return 0;
@@ -23,7 +23,7 @@ int64_t Repetitions(const MapRows& rows, int64_t inputs) {
   return count;
 }
 
-/// Rank 2, one row per output.
+/// The weights as an array of rank 2, one row per output.
 Value Weights(Value like, const std::vector<double>& weights, const Dims& dims) {
   const bool wide = like.element() == ElementType::kF64 || like.element() == ElementType::kC128;
   auto constant = [&](const auto& numbers, ElementType element) {

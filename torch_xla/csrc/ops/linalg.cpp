@@ -1,5 +1,5 @@
-// Factorizations and solves that StableHLO has ops for. On the CPU LAPACK does better
-// (`kernel` in the yaml); what StableHLO lacks has no lowering here.
+// Factorizations and solves that StableHLO has operations for. On the CPU LAPACK is faster
+// (`kernel` in the yaml). Others have no lowering here.
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/linalg_lstsq_ops.h>
@@ -19,7 +19,7 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-/// x with its last two dimensions exchanged.
+/// x with its last two dimensions swapped.
 Value MatrixTranspose(Value x) {
   Dims permutation;
   for (int64_t i = 0; i < x.rank(); ++i) permutation.push_back(i);
@@ -27,7 +27,7 @@ Value MatrixTranspose(Value x) {
   return Transpose(x, permutation);
 }
 
-/// One triangle of the matrices, zeros in the other.
+/// One triangle of each matrix, with zeros in the other triangle.
 Value Triangle(Value x, bool upper) {
   const stablehlo::Type type{ElementType::kS64, x.dims()};
   Value row = Iota(x.builder(), type, x.rank() - 2);
@@ -39,14 +39,14 @@ struct CholeskyResult {
   Value factor, info;
 };
 
-/// The factor, and per matrix the order of the first leading minor that is not positive
-/// definite (0: all are).
+/// The factor, and per matrix the order of the first leading minor that is not positive definite,
+/// or 0 if all are.
 CholeskyResult CholeskyFactor(Value self, bool upper) {
   const int64_t rank = self.rank(), n = self.dim(-1);
   Value source = upper ? MatrixTranspose(self) : self;
   if (upper && runtime::IsComplex(self.element())) source = Conj(source);
   Value lower = Triangle(stablehlo::Cholesky(source, /*lower=*/true), /*upper=*/false);
-  // XLA answers with NaN.
+  // XLA returns NaN from the column on that fails.
   const stablehlo::Type type{ElementType::kS32, self.dims()};
   Value order =
       Select(IsNan(lower), Iota(self.builder(), type, rank - 1) + 1, static_cast<int64_t>(n) + 1);
@@ -57,7 +57,7 @@ CholeskyResult CholeskyFactor(Value self, bool upper) {
   return {runtime::IsComplex(self.element()) ? Conj(factor) : factor, info};
 }
 
-/// The leading dimensions of both broadcast together.
+/// Both with their leading dimensions broadcast to each other.
 std::pair<Value, Value> BroadcastBatches(Value a, Value b) {
   auto batch = [](Value x) { return Dims(x.dims().begin(), x.dims().end() - 2); };
   const Dims dims = stablehlo::BroadcastShape(batch(a), batch(b));
@@ -98,8 +98,8 @@ namespace torch_xla {
 
 void XLANativeFunctions::_linalg_check_errors(const at::Tensor& info, c10::string_view api_name,
                                               bool is_matrix) {
-  // As on other accelerators the error comes with the call, which waits for it. All that is
-  // pending is computed with it, or the factorization would be done again when it is used.
+  // As on other accelerators the error is raised by this call, so it waits. Everything pending is
+  // computed with it, else the factorization would be computed again when it is used.
   const int device = aten::GetImpl(info)->root()->device();
   lazy::SyncStorages(lazy::Storage::Pending(device), /*wait=*/false);
   at::_linalg_check_errors(aten::ToCpu(info), api_name, is_matrix);
@@ -108,7 +108,7 @@ void XLANativeFunctions::_linalg_check_errors(const at::Tensor& info, c10::strin
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::linalg_lstsq(
     const at::Tensor& self, const at::Tensor& b, std::optional<double> rcond,
     std::optional<c10::string_view> driver) {
-  // These two give residuals where the rank turns out to be full.
+  // These drivers return residuals only if the rank turns out to be full.
   const bool shape_follows_data = driver == "gelss" || driver == "gelsd";
   if (shape_follows_data || !aten::UseCpuKernels()) {
     return at::native::call_fallback_fn<&aten::Fallback, at::_ops::linalg_lstsq>::call(

@@ -32,7 +32,7 @@ bool CallsRows(const LoweringContext& cx, const char* operation, Value x, const 
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
-/// Whether a call is the fastest for those of log-softmax over `dims`, of what is not empty.
+/// Whether a call is the fastest way to the row sums of log-softmax over `dims`.
 bool CallsRowSums(const LoweringContext& cx, Value x, const Dims& dims) {
   return CallsRows(cx, "log_softmax", x, dims);
 }
@@ -47,8 +47,8 @@ LogSoftmax CallRowSums(const BiasedRows& rows) {
   return {rows, results[0], results[1]};
 }
 
-/// The gradient of log-softmax's argument where that of its result is `grad` [rows] at the class
-/// of each of [rows, columns], and zero elsewhere.
+/// The gradient of log-softmax's argument. The gradient of its result is `grad` [rows] at the class
+/// of each row, and zero at all other classes.
 Value CallCrossEntropyBackward(const LogSoftmax& forward, Value classes, Value grad) {
   const BiasedRows& rows = forward.rows;
   std::vector<Value> operands{rows.x, forward.maximum, forward.log_sum, classes, grad};
@@ -56,13 +56,13 @@ Value CallCrossEntropyBackward(const LogSoftmax& forward, Value classes, Value g
   return CallLibrary(cpu::kCrossEntropyBackwardTarget, operands, {rows.x.type()})[0];
 }
 
-/// Whether log-softmax over `dims`, and what cross entropy makes of it, are calls of their own.
+/// Whether log-softmax over `dims`, and cross entropy with it, are calls of their own.
 bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {
   return x.element() == ElementType::kF32 && x.type().num_elements() > 0 &&
          CallsRows(cx, "cross_entropy", x, dims);
 }
 
-/// Log-softmax as a whole, and the gradient of its argument from that of its result `output`.
+/// The whole log-softmax.
 std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
   if (!CallsCrossEntropy(cx, x, dims)) return std::nullopt;
   return CallLibrary(cpu::kLogSoftmaxTarget, {x}, {x.type()})[0];
@@ -76,13 +76,13 @@ std::optional<Value> CallLogSoftmaxBackward(const LoweringContext& cx, Value gra
   return CallLibrary(cpu::kLogSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
 }
 
-/// The softmax of `x` over `dims`; `safe`: zeros where all of them are -inf.
+/// The softmax of `x` over `dims`. With `safe` a row of only -inf becomes zeros.
 std::optional<Value> CallSoftmax(const LoweringContext& cx, Value x, const Dims& dims, bool safe) {
   if (!CallsRows(cx, "softmax", x, dims)) return std::nullopt;
   return CallLibrary(cpu::kSoftmaxTarget, {x}, {x.type()}, cpu::SoftmaxCall{safe})[0];
 }
 
-/// The gradient of its argument from that of its result `output`.
+/// The gradient of the softmax's argument from the gradient of its result `output`.
 std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, Value output,
                                          const Dims& dims) {
   if (grad.element() != output.element() || !CallsRows(cx, "softmax", output, dims)) {
@@ -91,8 +91,8 @@ std::optional<Value> CallSoftmaxBackward(const LoweringContext& cx, Value grad, 
   return CallLibrary(cpu::kSoftmaxBackwardTarget, {grad, output}, {output.type()})[0];
 }
 
-/// What PyTorch's nll_loss is given beside the logarithms. Classes out of range are the nearest
-/// one.
+/// The arguments of PyTorch's nll_loss besides the logarithms. A class out of range means the
+/// nearest class.
 struct NllCall {
   Value target;                 // [rows] of s64
   std::optional<Value> weight;  // [columns]
@@ -116,8 +116,8 @@ std::vector<Value> Operands(const NllCall& call, std::initializer_list<Value> ot
 
 cpu::NllLossCall Form(const NllCall& call) { return {call.reduction, call.weight.has_value()}; }
 
-/// Of [rows, columns]: the loss, [rows] or a number, and the total weight; none where a call is not
-/// the fastest.
+/// For [rows, columns]: the loss, which is [rows] or a number, and the total weight. None if a call
+/// is not the fastest way.
 std::optional<std::vector<Value>> CallNllLoss(const LoweringContext& cx, Value self,
                                               const NllCall& call) {
   if (!Calls(cx, self, call)) return std::nullopt;
@@ -126,7 +126,7 @@ std::optional<std::vector<Value>> CallNllLoss(const LoweringContext& cx, Value s
                      {{ElementType::kF32, dims}, {ElementType::kF32, {}}}, Form(call));
 }
 
-/// [rows, columns], zero but where `target` says.
+/// The gradient [rows, columns], which is zero except at the targets.
 std::optional<Value> CallNllLossBackward(const LoweringContext& cx, Value grad_output, Value self,
                                          const NllCall& call, Value total_weight) {
   if (!Calls(cx, self, call) || grad_output.element() != ElementType::kF32 ||
@@ -160,14 +160,14 @@ Value ReduceAll(Value x, ReduceOp op = ReduceOp::kAdd) {
 
 Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), x.rank()); }
 
-/// The elementwise loss as the argument `reduction` wants it.
+/// Reduces an elementwise loss as the argument `reduction` says.
 Value Reduced(LoweringContext& cx, Value loss, int64_t reduction) {
   if (reduction == kNone) return ToOutput(cx, loss);
   Value sum = Sum(cx, loss, ReductionDims(std::nullopt, loss.rank()));
   return ToOutput(cx, reduction == kMean ? sum / loss.type().num_elements() : sum);
 }
 
-/// The gradient of each element of the loss that `reduction` made of `input`'s.
+/// The gradient of the elementwise loss of `input` before the reduction.
 Value Unreduced(LoweringContext& cx, Value grad_output, Value input, int64_t reduction) {
   Value grad = To(grad_output, ComputeType(cx.output_element()), cx.output_dims());
   return reduction == kMean ? grad / input.type().num_elements() : grad;
@@ -185,14 +185,14 @@ Value ClassWeights(LoweringContext& cx, Value self, std::optional<Value> weight)
   return Reshape(Wide(cx, *weight), dims);
 }
 
-/// Whether a class is that number, which classes of bytes may be too small for.
+/// Whether a class is this number. (A class of 8 bits may be too narrow to hold the number.)
 Value IsClass(Value classes, const Number& number) {
   Value wide = Convert(classes, ElementType::kS64);
   return Equal(wide, number.Like(wide));
 }
 
-/// The elements of `x` that `target` names in the class dimension. Classes out of range
-/// (an ignore_index may be) give any element.
+/// The elements of `x` that `target` names in the class dimension. A class out of range, which an
+/// ignore_index may be, gives an arbitrary element.
 Value PickClass(Value x, Value target) {
   if (target.type().num_elements() == 0) {
     return Constant(x.builder(), 0, {x.element(), target.dims()});
@@ -236,7 +236,7 @@ std::vector<Value> NllForward(LoweringContext& cx, Value self, Value target,
   return {ToOutput(cx, loss), Convert(total_weight, cx.output_element(1))};
 }
 
-// Elementwise, without a scatter: it fuses with the softmax's gradient.
+// Elementwise instead of a scatter, so that it fuses with the gradient of the softmax.
 Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value target,
                   std::optional<Value> weight, int64_t reduction, const Number& ignore_index,
                   Value total_weight) {
@@ -262,34 +262,33 @@ Value NllBackward(LoweringContext& cx, Value grad_output, Value self, Value targ
 
 namespace {
 
-// ---- Margins: samples [N, C], or one of [C].
+// ---- Margin losses: samples are [N, C], or a single sample [C].
 
-/// `x` as rows, and a target's dimensions beside it.
+/// `x` as rows. The dimensions of a target follow beside it.
 Value AsRows(Value x) { return x.rank() == 2 ? x : Reshape(x, {1, x.type().num_elements()}); }
 
-/// x [N] or [N, C] with size 1 where it lacks a dimension.
+/// x [N] as a column [N, 1].
 Value AsColumn(Value x) { return Reshape(x, {x.type().num_elements(), 1}); }
 
-/// The mean over classes: what each pair of classes adds to a sample's loss, and the gradient
-/// of that sample's loss as a column.
+/// The gradient of the mean over classes, by each pair of classes, as a column.
 Value MarginGradient(LoweringContext& cx, Value grad_output, Value x, int64_t reduction) {
   Value grad = Wide(cx, grad_output) / x.dim(1);
   if (reduction == kMean) grad = grad / x.dim(0);
   return grad.rank() == 0 ? Reshape(grad, {1, 1}) : AsColumn(grad);
 }
 
-/// x where it is positive, 0 where not: of NaN, too, as the CPU asks `x > 0`.
+/// x where it is positive, else 0. NaN becomes 0, too, since the CPU asks `x > 0`.
 Value Positive(Value x) { return Select(x > 0, x, 0); }
 
-/// `rows` sums of a margin loss as the argument `reduction` wants them.
+/// Reduces the sums of a margin loss, one per row, as the argument `reduction` says.
 Value MarginLoss(LoweringContext& cx, Value sums, int64_t classes, int64_t reduction) {
   Value loss = sums / classes;
   if (reduction == kNone) return Reshape(Convert(loss, cx.output_element()), cx.output_dims());
   return Reduced(cx, loss, reduction);
 }
 
-/// Of multi_margin_loss: where a class is the target, and margin - x[target] + x[class]
-/// everywhere else (0 there).
+/// For multi_margin_loss: which class is the target, and margin - x[target] + x[class] for every
+/// other class (0 for the target).
 struct ClassMargins {
   Value is_target, z, weight;
 };
@@ -306,8 +305,8 @@ ClassMargins MultiMargins(LoweringContext& cx, Value x, Value target, const Numb
   return result;
 }
 
-/// Of multilabel_margin_loss, for each sample, each of its targets and each class:
-/// 1 - x[target] + x[class] where positive and the class is no target, else 0.
+/// For multilabel_margin_loss, by sample, target and class: 1 - x[target] + x[class] if it is
+/// positive and the class is not a target, else 0.
 struct LabelMargins {
   Value targets;  // [N, C] classes; those after the first -1 are C, out of range
   Value z;        // [N, C, C]: sample, target, class
@@ -332,7 +331,7 @@ LabelMargins MultiLabelMargins(Value x, Value target, Value is_target) {
 
 constexpr double kNegInf = -std::numeric_limits<double>::infinity();
 
-/// x [B, L] with state l where l + by was; what comes in from outside is `fill`.
+/// x [B, L] with its states moved by `by`: result[l] = x[l + by], and `fill` outside.
 Value ShiftStates(Value x, int64_t by, stablehlo::Literal fill) {
   return Pad(x, ScalarLike(x, fill), {0, -by}, {0, by});
 }
@@ -346,8 +345,8 @@ Value LogSumExp3(Value a, Value b, Value c) {
 struct CtcStates {
   Value labels;               // [T, B, L]: the class of each state
   Value log_probs;            // [T, B, L]: of that class
-  Value place;                // [B, L]: l
-  Value skips;                // [B, L]: may be entered from the second state before it
+  Value place;                // [B, L]: the index l of a state
+  Value skips;                // [B, L]: whether the second state before may enter it
   Value input_lengths, last;  // [B, 1]: the last is a blank
 };
 
@@ -357,7 +356,7 @@ CtcStates FindCtcStates(Value log_probs, Value targets, Value input_lengths, Val
   const Dims dims{log_probs.dim(0), batch, count};
   CtcStates states;
   targets = Convert(targets, ElementType::kS64);
-  // Labels apart, blanks between.
+  // Insert a blank before, between and after the labels.
   Value labels = Pad(targets, ScalarLike(targets, blank), {0, 1}, {0, 1}, {0, 1});
   if (targets.dim(1) == 0)
     labels = Constant(targets.builder(), blank, {labels.element(), {batch, count}});
@@ -372,7 +371,7 @@ CtcStates FindCtcStates(Value log_probs, Value targets, Value input_lengths, Val
   return states;
 }
 
-/// Runs `step` (time, state before) -> state over all times and gives all states: [T, B, L].
+/// Runs `step` (time, state before) -> state over all times, and returns all states [T, B, L].
 template <typename Step>
 Value OverTime(Value like, bool backward, const Step& step) {
   const int64_t times = like.dim(0);
@@ -389,7 +388,7 @@ Value OverTime(Value like, bool backward, const Step& step) {
 
 // ---- Softmax
 
-/// Log-softmax's gradient where that of its result, `grad`, is zero but for the classes `target`.
+/// The gradient of log-softmax, if the gradient `grad` of its result is zero except at `target`.
 std::optional<Value> CrossEntropyBackward(const LoweringContext& cx, Value grad, Value target) {
   const std::optional<LogSoftmax> forward = FindLogSoftmax(cx);
   if (!forward || grad.rank() != 2 || grad.element() != ElementType::kF32 ||
@@ -399,9 +398,9 @@ std::optional<Value> CrossEntropyBackward(const LoweringContext& cx, Value grad,
   return CallCrossEntropyBackward(*forward, target, PickClass(grad, target));
 }
 
-/// `safe`: zeros where all along `dims` are -inf.
+/// With `safe` a row of only -inf along `dims` becomes zeros.
 Value Softmax(LoweringContext& cx, Value self, const Dims& dims, bool safe) {
-  // Of half types in float, and rounded once.
+  // Half types are computed in float, to be rounded only once.
   if (self.element() == cx.output_element()) {
     if (const auto made = CallSoftmax(cx, self, dims, safe)) return *made;
   }
@@ -473,7 +472,7 @@ Value _softmax_backward_data(LoweringContext& cx, Value grad_output, Value outpu
 Value binary_cross_entropy(LoweringContext& cx, Value self, Value target,
                            std::optional<Value> weight, int64_t reduction) {
   Value x = Wide(cx, self), t = Wide(cx, target);
-  // PyTorch bounds the logarithms, so that a certain error has a finite loss.
+  // PyTorch bounds the logarithms, so that a wrong but certain prediction has a finite loss.
   Value loss = (t - 1) * Maximum(LogPlusOne(-x), -100) - t * Maximum(Log(x), -100);
   return Reduced(cx, weight ? loss * Wide(cx, *weight) : loss, reduction);
 }
@@ -594,7 +593,7 @@ std::vector<Value> _ctc_loss_Tensor(LoweringContext& cx, Value log_probs, Value 
   largest = Select(Equal(largest, kNegInf), 0, largest);
   Value sum = ReduceKept(Exponential(final - largest), {1}, ReduceOp::kAdd);
   Value loss = -(Log(sum) + largest);
-  // No input has no loss for no labels.
+  // Without inputs the loss is 0 for no labels, and infinite otherwise.
   Value nothing = Select(Equal(states.last, 0), FullLike(loss, 0), -kNegInf);
   loss = Select(Equal(states.input_lengths, 0), nothing, loss);
   return {Reshape(loss, cx.output_dims()), Transpose(alpha, {1, 0, 2})};
@@ -606,7 +605,7 @@ Value _ctc_loss_backward_Tensor(LoweringContext& cx, Value grad, Value log_probs
   const CtcStates states = FindCtcStates(log_probs, targets, input_lengths, target_lengths, blank);
   Value ends = Or(Equal(states.place, BroadcastTo(states.last, states.place.dims())),
                   Equal(states.place, BroadcastTo(states.last - 1, states.place.dims())));
-  // States that may be left for the second one after.
+  // Which states may be followed by the second state after them.
   Value skips = ShiftStates(states.skips, 2, false);
   Value beta = OverTime(states.log_probs, /*backward=*/true, [&](Value t, Value after) {
     Value skipped = Select(skips, ShiftStates(after, 2, kNegInf), kNegInf);
@@ -616,7 +615,7 @@ Value _ctc_loss_backward_Tensor(LoweringContext& cx, Value grad, Value log_probs
     left = Select(is_end, Select(ends, FullLike(after, 0), kNegInf), left);
     return left + AtTime(states.log_probs, t);
   });
-  // Of each state, the probability that it is passed at a time, given the labels.
+  // The probability that each state is passed at a time, given the labels.
   auto per_sample = [&](Value x) { return Reshape(x, {1, x.type().num_elements(), 1}); };
   Value passed = Exponential(Transpose(log_alpha, {1, 0, 2}) + beta - states.log_probs +
                              per_sample(neg_log_likelihood));

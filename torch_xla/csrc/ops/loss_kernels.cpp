@@ -1,4 +1,4 @@
-// Losses whose kernels look at their arguments first.
+// Losses whose kernels read or check their arguments first.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -14,10 +14,10 @@
 namespace torch_xla {
 namespace {
 
-// ---- CTC: PyTorch has the lengths on the host; here they are operands, so that others need
-// no other program.
+// ---- CTC: PyTorch has the lengths on the host. Here they are operands, so that other lengths do
+// not need another program.
 
-/// Labels as [B, S]; concatenated ones are taken apart.
+/// Labels as [B, S]. Concatenated labels are split into rows.
 at::Tensor LabelRows(const at::Tensor& targets, at::IntArrayRef lengths) {
   if (targets.dim() > 1) return targets;
   const int64_t batch = static_cast<int64_t>(lengths.size());
@@ -109,7 +109,7 @@ at::Tensor XLANativeFunctions::multi_margin_loss(const at::Tensor& self, const a
 
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::multilabel_margin_loss_forward(
     const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
-  // -1: no more labels.
+  // A label of -1 ends the labels.
   aten::CheckIndex("aten::multilabel_margin_loss", target, -1, aten::SizeAt(self, -1), {},
                    aten::kRuntimeError);
   aten::NodeBuilder builder(ir::ops::multilabel_margin_loss_forward);

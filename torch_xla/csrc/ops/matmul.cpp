@@ -37,13 +37,13 @@ Value CallFewRows(Value rows, Value weights, bool by_columns) {
 
 namespace {
 
-/// A matrix, or a batch of them, as it lies in memory.
+/// A matrix, or a batch of matrices, in the layout that it has in memory.
 struct MatrixOperand {
   Value value;              // [*, rows, columns]
   bool transposed = false;  // [*, columns, rows]
 };
 
-/// Whether ATen multiplies matrices `from` one element type `to` another.
+/// Whether ATen multiplies matrices of the type `from` to a result of the type `to`.
 bool HasMatmul(ElementType from, ElementType to) {
   switch (from) {
     case ElementType::kS8:
@@ -64,8 +64,8 @@ bool HasMatmul(ElementType from, ElementType to) {
   }
 }
 
-/// lhs times rhs [*, m, n] of `element`, rounded once, with `bias`, of the same type, which
-/// broadcasts to the result, where there is one; `*` is one dimension or none.
+/// lhs times rhs, a result [*, m, n] of `element` that is rounded once. `*` is one dimension or
+/// none. An optional `bias` of the same type is broadcast to the result and added before rounding.
 Value CallMatmul(const MatrixOperand& lhs, const MatrixOperand& rhs, ElementType element,
                  std::optional<Value> bias) {
   Dims dims = lhs.value.dims();
@@ -108,13 +108,14 @@ Value SumOfProducts(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& 
                            summed, ReduceOp::kAdd);
 }
 
-/// Whether a product keeps the dimension: it is neither summed over nor one of the batch.
+/// Whether the result of a product keeps a dimension: not a batch or contraction dimension.
 bool IsKept(int64_t dim, const Dims& batch, const Dims& contracting) {
   return std::ranges::count(batch, dim) == 0 && std::ranges::count(contracting, dim) == 0;
 }
 
-/// The product without batch dimensions of size one. XLA:CPU drops these itself, but after it has
-/// seen that it can multiply bfloat16 in batches; for some of what is left it has no product.
+/// The product without batch dimensions of size 1. XLA:CPU drops these, but only after it has
+/// checked whether it can multiply bfloat16 in batches, and it cannot multiply some of the products
+/// that result.
 Value WithoutUnitBatches(Value lhs, Value rhs, const stablehlo::DotDimensionNumbers& numbers,
                          stablehlo::Precision precision, ElementType result) {
   stablehlo::DotDimensionNumbers fewer;
@@ -173,7 +174,7 @@ stablehlo::Precision PrecisionOn(std::string_view platform) {
     case MatMulPrecision::kPlatform:
       break;
   }
-  // GPUs would round float operands to TF32, which PyTorch does not unless it is asked to.
+  // GPUs would round float operands to TF32, which PyTorch only does if asked to.
   return precision.rounds_products ? stablehlo::Precision::kDefault
                                    : stablehlo::Precision::kHighest;
 }
@@ -187,7 +188,7 @@ using stablehlo::Convert;
 using stablehlo::DotDimensionNumbers;
 using stablehlo::Multiply;
 
-/// How many rows `x` is of, the summed dimension apart, in each batch.
+/// The number of rows of `x` in each batch: the product of the dimensions that are kept.
 int64_t Rows(Value x, const Dims& batch, const Dims& contracting) {
   int64_t rows = 1;
   for (int64_t d = 0; d < x.rank(); ++d) {
@@ -196,9 +197,9 @@ int64_t Rows(Value x, const Dims& batch, const Dims& contracting) {
   return rows;
 }
 
-/// The type that a product comes in: the one that PyTorch accumulates in. GPUs' libraries do so by
-/// themselves, and would write twice the bytes of a half type; but products with a vector XLA
-/// multiplies out, in the type that it is asked for.
+/// The type of the product: the type that PyTorch accumulates in. Libraries of GPUs accumulate in
+/// that type by themselves, and a result in it would take twice the memory of a half type. But XLA
+/// expands products with a vector, and these accumulate in the type of the result.
 ElementType ProductElement(const LoweringContext& cx, Value lhs, Value rhs,
                            const DotDimensionNumbers& numbers) {
   const bool vector = Rows(lhs, numbers.lhs_batch, numbers.lhs_contracting) == 1 ||
@@ -210,7 +211,7 @@ ElementType ProductElement(const LoweringContext& cx, Value lhs, Value rhs,
 /// lhs times rhs.
 Value Product(LoweringContext& cx, Value lhs, Value rhs, const DotDimensionNumbers& numbers) {
   const ElementType element = cx.output_element();
-  // mm's Meta kernel lets them differ, PyTorch's other kernels do not.
+  // mm's Meta kernel allows different dtypes, but PyTorch's other kernels do not.
   if (lhs.element() != rhs.element()) {
     throw stablehlo::Error("expected both matrices to have the same dtype, got " +
                            lhs.type().ToString() + " and " + rhs.type().ToString());
@@ -232,8 +233,7 @@ Value AddScaled(LoweringContext& cx, Value self, Value product, Value beta, Valu
                                  Multiply(product, To(alpha, element, dims))));
 }
 
-/// Whether a matrix, or each of a batch, is the transposed view of one whose rows lie one after
-/// another.
+/// Whether a matrix, or each matrix of a batch, is the transposed view of a matrix with dense rows.
 bool IsTransposed(const ir::Value& matrix) {
   const ir::Node& node = *matrix.node;
   if (&node.op() != &ir::ops::as_strided) return false;
@@ -245,19 +245,19 @@ bool IsTransposed(const ir::Value& matrix) {
          (rank == 2 || stride[0] == size[1] * size[2]);
 }
 
-/// Whether the matrices of a product lie transposed in memory.
+/// Whether the operands of a product are transposed in memory.
 struct Transpositions {
   bool lhs, rhs;
 };
 
-/// The implementation, one of `possible`, of lhs times rhs, which has `rows` times one column of
-/// rhs to compute.
+/// Chooses one of the `possible` implementations of lhs times rhs. `rows` is the number of rows
+/// that are multiplied with each column of rhs.
 Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t rows,
                      Transpositions transposed, const std::vector<Kernel>& possible) {
   if (lhs.element() != rhs.element()) return Kernel::kStableHlo;
   const ElementType element = lhs.element();
   const int64_t products = cx.output_type().num_elements() * lhs.dim(lhs.rank() - 1);
-  // XLA:CPU's library takes no transposed lhs, so that the others are ahead sooner.
+  // XLA:CPU's library does not take a transposed lhs, so other implementations win earlier.
   const int64_t long_ones = transposed.lhs ? 1 << 21 : 1 << 22;
   return ChooseKernel(
       cx, "matmul",
@@ -271,8 +271,8 @@ Kernel ChooseProduct(const LoweringContext& cx, Value lhs, Value rhs, int64_t ro
       possible);
 }
 
-/// lhs times rhs, the node's operand number `place` and the one behind it: [m, k] and [k, n], or
-/// batches of them.
+/// lhs times rhs: [m, k] and [k, n], or batches of them. They are the operands `place` and `place +
+/// 1` of the node.
 class MatrixProduct {
  public:
   MatrixProduct(LoweringContext& cx, Value lhs, Value rhs, size_t place)
@@ -290,7 +290,7 @@ class MatrixProduct {
     kernel_ = ChooseProduct(cx, lhs, rhs, lhs.dim(lhs.rank() - 2), transposed_, possible);
   }
 
-  /// In the type that PyTorch accumulates in, or rounded to the output's.
+  /// In the type that PyTorch accumulates in, or already rounded to the output's type.
   Value Compute() const {
     if (kernel_ == Kernel::kFewRows) {
       return transposed_.rhs ? CallFewRows(lhs_, Transposed(rhs_)) : CallFewRows(lhs_, rhs_, true);
@@ -302,7 +302,7 @@ class MatrixProduct {
     return Product(cx_, lhs_, rhs_, numbers);
   }
 
-  /// With `bias` added before it is rounded, where the implementation does that.
+  /// Adds `bias` before the result is rounded, if the implementation can.
   std::optional<Value> ComputeWith(Value bias) const {
     if (kernel_ != Kernel::kLibrary || lhs_.rank() != 2) return std::nullopt;
     if (bias.element() != cx_.output_element()) return std::nullopt;
@@ -328,7 +328,7 @@ class MatrixProduct {
   Kernel kernel_ = Kernel::kStableHlo;
 };
 
-/// matrix, the node's operand number `place`, times vector.
+/// The product of a matrix, the node's operand `place`, with a vector.
 Value MatrixVector(LoweringContext& cx, Value matrix, Value vector, size_t place) {
   // One row times the transposed matrix.
   const bool is_transposed = IsTransposed(cx.node().operands()[place]);

@@ -1,8 +1,7 @@
-// Batch, layer and group normalization. All three take moments over some dimensions of an
-// array and then scale and shift; they differ in which (struct Axes). Statistics of half
-// types are computed in float. Plain reductions: XLA fuses them with what is around them,
-// and they are no slower than the dedicated StableHLO ops, which are expanded to the same.
-// Where the table of kernels wants it they are calls (cpu/normalization.cpp).
+// Batch, layer and group normalization. All three compute moments over some dimensions (struct
+// Axes), then scale and shift. Statistics of half types are computed in float. They are plain
+// reductions, which XLA fuses with the operations around them; StableHLO's own operations are
+// expanded to the same. If the table of kernels says so, they are calls (cpu/normalization.cpp).
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
@@ -31,14 +30,14 @@ using stablehlo::Convert;
 using cpu::NormalizedForm;
 using cpu::NormalizedGroups;
 
-/// Running statistics of a batch norm, those that there are; `momentum` is a number of double.
+/// The running statistics of a batch norm, if given; `momentum` is a double.
 struct RunningValues {
   std::optional<Value> mean, variance, momentum;
 };
 
 stablehlo::Type InFloat(const stablehlo::Type& type) { return {ElementType::kF32, type.dims}; }
 
-/// Whether a call is to normalize `input`, with `others`, values or none.
+/// Whether to normalize `input` by a call. `others` are the other operands, if given.
 bool CallsNormalization(const LoweringContext& cx, Value input, const NormalizedForm& form,
                         const std::vector<std::optional<Value>>& others) {
   auto fits = [&](const Value& value) {
@@ -48,7 +47,7 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
   if (input.type().num_elements() == 0) return false;
   for (const auto& other : others) {
     if (other && !fits(*other)) return false;
-    // Else the composition says what is wrong.
+    // Otherwise the composition raises the error.
     if (other && other->rank() == 1 && form.is_batch() && other->dim(0) != form.channels) {
       return false;
     }
@@ -58,8 +57,9 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
                       {Kernel::kStableHlo, Kernel::kLibrary}) == Kernel::kLibrary;
 }
 
-/// Output, mean and inverse standard deviation in the shapes of the node's results, and what there
-/// is of `running`; `eps` is a number of double. The output is that of the rectifier, if any.
+/// Output, mean and inverse standard deviation in the shapes of the node's results, then the new
+/// running statistics, if given; `eps` is a double. The output is the output of the rectifier, if
+/// there is one.
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
                                      const std::optional<Value>& bias, Value eps,
@@ -91,7 +91,7 @@ std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const Nor
   return results;
 }
 
-/// Gradients of input, weight and bias, those of them that have a shape in the node.
+/// The gradients of input, weight and bias that the node has a shape for.
 std::vector<Value> CallNormalizationBackward(LoweringContext& cx, const RectifiedGrad& grad_output,
                                              Value input, Value mean, Value inverse_std,
                                              const NormalizedForm& form,
@@ -141,7 +141,7 @@ Dims Range(int64_t first, int64_t last) {
   return dims;
 }
 
-/// How the input is looked at, and what its dimensions are for.
+/// The shape in which the input is normalized, and the purpose of each dimension.
 struct Axes {
   Dims dims;     // the input is reshaped to this
   Dims moments;  // dimensions that mean and variance are taken over
@@ -205,10 +205,10 @@ Value ToResult(LoweringContext& cx, Value x, size_t i) {
 
 struct Moments {
   Value mean, inverse_std;
-  Value variance = {};  // of moments that are the input's own
+  Value variance = {};  // only for the input's own moments
 };
 
-/// Not mean(x^2) - mean(x)^2, which cancels.
+/// Not mean(x^2) - mean(x)^2, which suffers from cancellation.
 Moments ComputeMoments(Value input, const Axes& axes, const Number& eps) {
   const ElementType element = ComputeType(input.element());
   Value x = Reshape(Convert(input, element), axes.dims);
@@ -230,7 +230,7 @@ Value Normalize(LoweringContext& cx, Value input, const Axes& axes, const Moment
   return ToResult(cx, y, 0);
 }
 
-/// Output, and the moments that gave it.
+/// The output, and the moments it was normalized with.
 std::vector<Value> NormalizeBy(LoweringContext& cx, Value input, const Axes& axes,
                                const Moments& moments, const std::optional<Value>& weight,
                                const std::optional<Value>& bias) {
@@ -238,8 +238,8 @@ std::vector<Value> NormalizeBy(LoweringContext& cx, Value input, const Axes& axe
           ToResult(cx, moments.inverse_std, 2)};
 }
 
-/// Gradients of input, weight and bias. `constant_moments`: the moments were given, not
-/// taken from the input. Gradients that the caller masked out have no shape.
+/// The gradients of input, weight and bias; those that the caller masked out have no shape. With
+/// `constant_moments` the moments do not depend on the input.
 std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input, const Axes& axes,
                             const Moments& moments, const std::optional<Value>& weight,
                             bool constant_moments) {
@@ -251,14 +251,14 @@ std::vector<Value> Backward(LoweringContext& cx, Value grad_output, Value input,
                               inverse_std);
   std::vector<Value> gradients(3);
   if (cx.node().shape(0)) {
-    auto project = [&](Value g) {  // takes out what the moments' own dependence cancels
+    auto project = [&](Value g) {  // removes the part that the moments' dependence cancels
       if (constant_moments) return g;
       Value shift = axes.SpreadMoment(axes.Mean(g), element);
       Value slope = axes.SpreadMoment(axes.Mean(Multiply(g, normalized)), element);
       return Subtract(Subtract(g, shift), Multiply(normalized, slope));
     };
-    // A weight that is constant over the moments' dimensions commutes with the means, which
-    // are then the sums that the gradients of weight and bias are made of.
+    // A weight that is constant over the dimensions of the moments commutes with the means. These
+    // are then the same sums that the gradients of weight and bias need.
     const bool commutes = axes.affine == axes.Without(axes.moments);
     Value scale = weight ? axes.SpreadAffine(*weight, element) : stablehlo::OnesLike(grad);
     Value g = commutes ? Multiply(project(grad), scale) : project(Multiply(grad, scale));
@@ -290,7 +290,7 @@ NormalizedForm FormOf(const Axes& axes) {
   return {NormalizedGroups::kGroups, dims[0], dims[1], dims[2], dims[3]};
 }
 
-/// By a call where that is faster.
+/// Uses a call if that is faster.
 std::vector<Value> NormalizeByOwnMoments(LoweringContext& cx, Value input, const Axes& axes,
                                          const std::optional<Value>& weight,
                                          const std::optional<Value>& bias, const Number& eps) {
@@ -315,7 +315,7 @@ std::vector<Value> BackwardOfOwnMoments(LoweringContext& cx, Value grad_output, 
   return Backward(cx, grad_output, input, axes, moments, weight, false);
 }
 
-/// What batch normalization uses when it is not training.
+/// The moments that batch normalization uses in evaluation.
 Moments RunningMoments(Value input, Value mean, Value variance, const Number& eps) {
   const ElementType element = ComputeType(input.element());
   return {mean, InverseStd(Convert(variance, element), eps)};
@@ -349,7 +349,7 @@ std::vector<Value> BatchNorm(LoweringContext& cx, Value input, std::optional<Val
   };
   if (running_mean) move(*running_mean, moments.mean);
   if (running_var) {
-    // Normalization divides by the biased variance; the running one is unbiased.
+    // Normalization uses the biased variance, but the running variance is unbiased.
     const auto n = static_cast<double>(form.group_size());
     const Value factor = stablehlo::FullLike(moments.variance, n / (n - 1));
     move(*running_var, Multiply(moments.variance, factor));
@@ -414,7 +414,7 @@ std::vector<Value> native_group_norm_backward(LoweringContext& cx, Value grad_ou
   std::vector<Value> gradients =
       BackwardOfOwnMoments(cx, grad_out, input, GroupAxes(N, C, HxW, group), {mean, rstd}, weight);
   if (HxW == 0 && N > 0 && cx.node().shape(1)) {
-    // As ATen's, which multiplies sums of nothing by moments of nothing.
+    // As in ATen, which multiplies empty sums with empty moments.
     gradients[1] =
         Constant(cx.builder(), std::numeric_limits<double>::quiet_NaN(), cx.output_type(1));
   }
@@ -428,7 +428,8 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-/// Results like those `of` the operator, of a node that gives the new running statistics with them.
+/// Makes a node that also returns the new running statistics; its other results have the shapes
+/// `of` the operator's results.
 std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
                                               const at::Tensor& input, const OptionalTensor& weight,
                                               const OptionalTensor& bias,
@@ -475,14 +476,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(
   auto [output, save_mean, save_invstd] = builder.Tuple<3>();
   if (training &&
       ((running_mean && running_mean->defined()) || (running_var && running_var->defined()))) {
-    // The operator's own node has said what is refused; this one gives the running statistics, too.
+    // The operator's node has raised its errors; this node also returns the running statistics.
     const std::vector<at::Tensor> results =
         WithRunningStatistics({output, save_mean, save_invstd}, input, weight, bias,
                               {running_mean, running_var}, momentum, eps);
     output = results[0], save_mean = results[1], save_invstd = results[2];
   }
-  // As ATen on the CPU: in the input's dtype if the weights have it, and what only training saves
-  // is empty.
+  // As ATen on the CPU: in the input's dtype if the weights have that dtype. Results that only
+  // training saves are empty otherwise.
   if (!weight || !weight->defined() || weight->scalar_type() == input.scalar_type()) {
     save_mean = save_mean.to(input.scalar_type());
     save_invstd = save_invstd.to(input.scalar_type());

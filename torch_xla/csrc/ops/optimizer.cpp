@@ -1,5 +1,5 @@
-// Fused optimizers (`fused=True`) and the gradient scaler's two operations. Each is a handful
-// of `_foreach_` nodes for all parameters together, with the formulas of torch.optim.
+// Fused optimizers (`fused=True`), and the two operations of the gradient scaler. Each is a few
+// `_foreach_` nodes for all parameters together, with the formulas of torch.optim.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -12,14 +12,13 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using OptionalTensor = std::optional<at::Tensor>;
 
-/// What an update begins with: the gradients divided by the scale (which they keep) and
-/// negated to maximize (which they do not).
+/// The gradients for an update: unscaled in place, and negated in a copy to maximize.
 Tensors Gradients(at::TensorList grads, const OptionalTensor& grad_scale, bool maximize) {
   if (grad_scale) at::_foreach_div_(grads, grad_scale->to(grads[0].device()).reshape({}));
   return maximize ? at::_foreach_neg(grads) : grads.vec();
 }
 
-/// Undoes the changes of `lists` when the flag `found_inf` turns out to be set on the device.
+/// Undoes the changes of `lists` if the flag `found_inf` is set on the device.
 class Transaction {
  public:
   Transaction(const OptionalTensor& found_inf, std::initializer_list<at::TensorList> lists) {
@@ -43,14 +42,14 @@ class Transaction {
   Tensors tensors_, before_;
 };
 
-/// The counts of steps as one vector of doubles: 1 - beta^step loses digits in float.
+/// The step counts as one vector of doubles; in float, 1 - beta^step would lose digits.
 at::Tensor StepVector(at::TensorList steps) { return at::stack(steps).to(at::kDouble).reshape(-1); }
 
 /// An element of `vector` for each parameter, as float zero-dim tensors.
 Tensors PerParameter(const at::Tensor& vector) { return vector.to(at::kFloat).unbind(); }
 
-/// A learning rate as a zero-dim tensor, and a parameter of the program also while it is 0 or 1: a
-/// schedule that begins there (warm-up) compiles no program of its own.
+/// A learning rate as a zero-dim tensor. It is a parameter of the program even if it is 0 or 1, so
+/// that a schedule that begins there (warm-up) compiles no program of its own.
 at::Tensor RateTensor(const at::Tensor& rate, at::TensorList) { return rate; }
 at::Tensor RateTensor(double rate, at::TensorList params) {
   if (params.empty()) return {};
@@ -191,7 +190,7 @@ at::Tensor& XLANativeFunctions::_amp_update_scale_(at::Tensor& self, at::Tensor&
   const at::Tensor failed = found_inf.ne(0).reshape(self.sizes());
   const at::Tensor grown = self * growth_factor;
   const at::Tensor is_due = (growth_tracker + 1).eq(growth_interval).reshape(self.sizes());
-  // A scale that would overflow stays, as PyTorch has it.
+  // As in PyTorch, a scale that would overflow stays unchanged.
   const at::Tensor kept = at::where(is_due.logical_and(at::isfinite(grown)), grown, self);
   const at::Tensor tracker = at::where(failed.logical_or(is_due), 0, growth_tracker + 1);
   self.copy_(at::where(failed, self * backoff_factor, kept));

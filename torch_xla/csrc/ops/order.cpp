@@ -1,4 +1,4 @@
-// Ops about the order of elements: sorting, what is found by it, and searching what is sorted.
+// Sorting, operations that are based on it, and searches in sorted arrays.
 #include "ops/order.h"
 
 #include <algorithm>
@@ -25,7 +25,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 bool IsFloat(Value x) { return runtime::IsFloat(x.element()); }
 
-/// Up to 32 bits of x as a signed integer in PyTorch's order: -0 equals 0, NaN is largest.
+/// A float or an integer of up to 32 bits as a signed integer that sorts in PyTorch's order: -0
+/// equals 0, and NaN is largest.
 Value OrderKey(Value x) {
   if (!IsFloat(x)) return Convert(x, ElementType::kS64);
   Value bits = BitcastConvert(Convert(x, ElementType::kF32), ElementType::kS32);
@@ -44,14 +45,14 @@ Value Less(Value a, Value b) {
 
 }  // namespace
 
-// Whether an element and its index are too wide for one integer.
+// Whether an element and its index do not fit in one integer.
 bool aten::SortsPairs(Value x) { return runtime::ByteWidth(x.element()) > 4; }
 
 namespace {
 
-/// The stable order of the elements along `dim` (kS64 indices). Elements of up to 32 bits are
-/// sorted as one integer with the index in its low half: plain integers sort 15 times
-/// faster on XLA:CPU than pairs do, and by radix on GPUs.
+/// The stable order of the elements along `dim` (kS64 indices). An element of up to 32 bits is
+/// sorted as one integer with its index in the low half: XLA:CPU sorts integers much faster than
+/// pairs, and GPUs sort them by radix.
 Value SortOrder(Value x, int64_t dim, bool descending) {
   Type wide(ElementType::kS64, x.dims());
   if (aten::SortsPairs(x)) {
@@ -91,7 +92,7 @@ std::vector<Value> Picked(LoweringContext& cx, Value x, int64_t dim, Value index
   return results;
 }
 
-/// Zeros for all results: of something empty.
+/// Zeros for all results of an empty operand.
 std::vector<Value> Zeros(LoweringContext& cx) {
   std::vector<Value> results;
   for (size_t i = 0; i < cx.node().num_outputs(); ++i) {
@@ -100,7 +101,7 @@ std::vector<Value> Zeros(LoweringContext& cx) {
   return results;
 }
 
-/// The lower median along `dim`, or NaN where there is one and they are not ignored.
+/// The lower median along `dim`. It is NaN if a NaN is there and NaNs are not ignored.
 std::vector<Value> LowerMedian(LoweringContext& cx, bool ignore_nan, Value x, int64_t dim) {
   x = AtLeast1d(x);
   TORCH_CHECK_INDEX(cx.node().num_outputs() == 1 || x.dim(dim) > 0,
@@ -127,7 +128,7 @@ Value CountBefore(Value boundaries, Value values, bool right) {
   const ElementType element = IndexElement(size);
   const Type index{element, values.dims()};
   if (size == 0 || IsEmpty(values)) return Constant(values.builder(), 0, index);
-  // As PyTorch does, by what does not hold: a NaN comes after all boundaries.
+  // As in PyTorch the comparison is negated, so that NaN comes after all boundaries.
   auto before = [&](Value boundary, Value value) {
     return Not(right ? boundary > value : boundary >= value);
   };
@@ -154,7 +155,7 @@ Value CountBefore(Value boundaries, Value values, bool right) {
   auto search = [&] { return stablehlo::While({steps, zero, zero + size}, more, halve)[1]; };
   if (size > 64) return search();
   if (!IsFloat(boundaries)) return count()[0];
-  // Counting is one pass; where boundaries are NaN the halving decides which one is found.
+  // Counting takes one pass. If boundaries are NaN, the result depends on the binary search.
   Dims all(boundaries.rank());
   std::iota(all.begin(), all.end(), 0);
   return stablehlo::If(
@@ -197,11 +198,11 @@ std::vector<Value> topk(LoweringContext& cx, Value self, int64_t k, int64_t dim,
   Value x = AtLeast1d(self);
   dim = WrapDim(dim, self.rank());
   if (cx.output_type().num_elements() == 0) return Zeros(cx);
-  // XLA's own top-k is fast for f32 alone.
+  // XLA's own top-k is fast for f32 only.
   if (!IsFloat(x) || x.element() == ElementType::kF64) return Ordered(cx, x, dim, largest, k);
   Value y = Convert(x, ElementType::kF32);
   if (!largest) y = Negate(y);
-  // It compares in total order: the sign of a NaN decides where it goes.
+  // XLA compares in total order, in which the sign of a NaN decides its place.
   double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), largest ? 1.0 : -1.0);
   y = Select(IsNan(y), FullLike(y, nan), y);
   Dims to_last(x.rank());
@@ -239,8 +240,8 @@ std::vector<Value> Median(LoweringContext& cx, bool ignore_nan, Value self, int6
   return LowerMedian(cx, ignore_nan, self, WrapDim(dim, self.rank()));
 }
 
-// The longest run of equal elements in sorted order (the first of such), and where its last
-// element was: PyTorch's choices.
+// The longest run of equal elements in sorted order (the first run of that length), and the
+// original index of the run's last element: PyTorch's choices.
 std::vector<Value> mode(LoweringContext& cx, Value self, int64_t dim, bool) {
   Value x = AtLeast1d(self);
   if (IsEmpty(x)) return Zeros(cx);
@@ -290,14 +291,14 @@ Value histc(LoweringContext& cx, Value self, int64_t bins, const Number& min, co
   high = Select(point, high + 1, high);
   Value bin = Convert((x - low) * bins / (high - low), ElementType::kS64);
   Value inside = And(x >= low, x <= high);
-  bin = Select(inside, Minimum(bin, bins - 1), bins);  // Put skips what is out of range
+  bin = Select(inside, Minimum(bin, bins - 1), bins);  // Put skips indices out of range
   Value counts = Constant(cx.builder(), 0, {ElementType::kS64, {bins}});
   return ToOutputElement(cx, Put(counts, 0, bin, OnesLike(bin), ReduceOp::kAdd));
 }
 
-/// Which candidates stay when each one that stays removes those it overlaps further down the
-/// order. Round k settles the first k candidates, so the fixed point is the greedy result;
-/// it comes after as many rounds as the longest chain of removals has links.
+/// Non-maximum suppression: which candidates stay, if each candidate that stays removes the later
+/// candidates that it overlaps. Round k settles the first k candidates, so the fixed point is the
+/// greedy result. It is reached after as many rounds as the longest chain of removals.
 Value nms(LoweringContext& cx, Value overlaps, Value valid) {
   const Dims dims = overlaps.dims();
   const stablehlo::Type index{ElementType::kS64, dims};

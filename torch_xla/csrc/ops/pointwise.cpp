@@ -1,5 +1,5 @@
-// Ops that compute each element from the elements at the same place. Those with an
-// exact counterpart in StableHLO are named in the yaml and have no function here.
+// Elementwise operations. Those with an exact counterpart in StableHLO are named in the yaml and
+// need no function here.
 #include "ops/pointwise.h"
 
 #include <torch/version.h>
@@ -25,7 +25,7 @@ std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<
   if (function < 0 || !runtime::IsFloat(type.element) || runtime::ByteWidth(type.element) < 4) {
     return std::nullopt;
   }
-  // Fewer are fused with what is around them.
+  // A smaller array fuses with the operations around it.
   const bool is_large = type.num_elements() >= 1 << 12;
   if (ChooseKernel(cx, "pointwise", {name, is_large ? "large" : "small"},
                    {Kernel::kStableHlo, Kernel::kLibrary}) != Kernel::kLibrary) {
@@ -43,13 +43,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Value ToPred(LoweringContext& cx, Value x) { return To(x, ElementType::kPred, cx.output_dims()); }
 
-/// `op` for floats; integers have no fraction and stay as they are.
+/// `op` for floats; integers are rounded already.
 Value Rounded(LoweringContext& cx, Value x, Value (*op)(Value)) {
   x = ToOutput(cx, x);
   return runtime::IsFloat(x.element()) ? op(x) : x;
 }
 
-/// By a function of this library where there is one, or else by `op`.
+/// Calls a function of the library if there is one, else uses `op`.
 Value ByLibrary(LoweringContext& cx, Value x, Value (*op)(Value)) {
   x = ToOutput(cx, x);
   const std::optional<Value> called = CallPointwise(cx, {x});
@@ -58,16 +58,16 @@ Value ByLibrary(LoweringContext& cx, Value x, Value (*op)(Value)) {
 
 Value Truncate(Value x) { return Select(x < 0, Ceil(x), Floor(x)); }
 
-/// log(x) over the logarithm of a base: exact where x is a small power of it.
+/// log(x) / log_base, which is exact where x is a small power of the base.
 Value LogToBase(LoweringContext& cx, Value self, double log_base) {
   auto [x] = ToCompute(cx, self);
   Value log = Log(x);
   if (!runtime::IsComplex(x.element())) return ToOutput(cx, log / log_base);
-  // By parts: a complex division would make NaN of log(0).
+  // Divide the parts: a complex division would make NaN of log(0).
   return Complex(Real(log) / log_base, Imag(log) / log_base);
 }
 
-/// Whether the real part, or the imaginary one, equals one of `values`.
+/// Whether the real or the imaginary part equals one of `values`.
 Value EqualsAny(Value x, std::initializer_list<double> values) {
   if (runtime::IsComplex(x.element())) {
     return Or(EqualsAny(Real(x), values), EqualsAny(Imag(x), values));
@@ -78,8 +78,8 @@ Value EqualsAny(Value x, std::initializer_list<double> values) {
   return result;
 }
 
-/// A clamp's bound that lies outside the range of an integral output 0: the range's end since
-/// PyTorch 2.15, wrapped around before (and refused where it is above the range).
+/// A clamp's bound, if it is outside the range of an integral output 0. Since PyTorch 2.15 it is
+/// the end of that range. Before, it wraps around (and is refused if it is above the range).
 Value WithinOutput(LoweringContext& cx, Value bound) {
   constexpr bool kSaturates = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15;
   const ElementType output = cx.output_element(), wide = bound.element();
@@ -93,16 +93,16 @@ Value WithinOutput(LoweringContext& cx, Value bound) {
   return Maximum(bound, Convert(MinFinite(cx.builder(), output), wide));
 }
 
-/// Where both are not zero and have different signs.
+/// Whether the signs differ; neither may be zero.
 Value SignsDiffer(Value a, Value b) { return NotEqual(a < 0, b < 0); }
 
-/// Divisors that kill the process where XLA folds constants with the processor's own division:
-/// 0, and -1 for the smallest integer.
+/// Divisors that abort the process where XLA folds constants with the processor's division: 0, and
+/// -1 for the smallest integer.
 Value IsTrap(Value b) {
   return runtime::IsSigned(b.element()) ? Or(Equal(b, 0), Equal(b, -1)) : Equal(b, 0);
 }
 
-/// a / b as XLA has it: -1 (all bits) for b = 0.
+/// a / b as XLA defines it: all bits are set for b = 0.
 Value SafeDivide(Value a, Value b) {
   if (!runtime::IsInteger(a.element())) return Divide(a, b);
   Value quotient = Divide(a, Select(IsTrap(b), 1, b)), zero = Equal(b, 0);
@@ -110,7 +110,7 @@ Value SafeDivide(Value a, Value b) {
   return Select(zero, Not(FullLike(a, 0)), quotient);
 }
 
-/// The remainder of that: a for b = 0.
+/// The remainder of SafeDivide: a for b = 0.
 Value SafeRemainder(Value a, Value b) {
   if (!runtime::IsInteger(a.element())) return Remainder(a, b);
   Value remainder = Remainder(a, Select(IsTrap(b), 1, b));
@@ -124,7 +124,7 @@ Value FloorDivideIntegers(Value a, Value b) {
   return Select(And(inexact, SignsDiffer(a, b)), quotient - 1, quotient);
 }
 
-/// Python's //, with care for quotients that rounding would carry over an integer.
+/// Python's //, which must not be off by one where the quotient rounds up to an integer.
 Value FloorDivideFloats(Value a, Value b) {
   Value quotient = a / b;
   Value remainder = Remainder(a, b);
@@ -143,19 +143,19 @@ Value FloorDivide(LoweringContext& cx, Value self, Value other) {
   return ToOutput(cx, integers ? FloorDivideIntegers(a, b) : FloorDivideFloats(a, b));
 }
 
-/// The operand that is not NaN, or else what `op` picks.
+/// The operand that is not NaN, or else the result of `op`.
 Value IgnoringNan(LoweringContext& cx, Value self, Value other, Value (*op)(Value, Value)) {
   Value a = ToOutput(cx, self), b = ToOutput(cx, other);
   return Select(IsNan(a), b, Select(IsNan(b), a, op(a, b)));
 }
 
-/// log(base^a + base^b) to that base, from the larger (by real part) and the difference.
+/// log(base^a + base^b) to that base, from the larger operand (by real part) and the difference.
 Value LogAddExp(LoweringContext& cx, Value self, Value other, double log_base) {
   auto [a, b] = ToCompute(cx, self, other);
   const bool complex = runtime::IsComplex(a.element());
   Value first = complex ? Real(a) >= Real(b) : a >= b;
   Value larger = Select(first, a, b), smaller = Select(first, b, a);
-  // Equal operands differ by 0, infinities too.
+  // The difference of equal operands is 0, even if they are infinite.
   Value difference = Select(Equal(a, b), 0, smaller - larger);
   Value correction = LogPlusOne(Exponential(difference * log_base));
   return ToOutput(cx, larger + correction * (1 / log_base));
@@ -206,8 +206,8 @@ Value isposinf(LoweringContext&, Value self) { return EqualsAny(self, {kInfinity
 Value exp(LoweringContext& cx, Value self) {
   auto [x] = ToCompute(cx, self);
   Value power = Exponential(x);
-  // XLA:CPU's is a product, which it fuses with a sum that follows: exp(100) - 3e38 is then finite.
-  // What is compared with is the last number of float32 whose power is finite.
+  // XLA:CPU's exp ends in a product, which it fuses with a following sum, and then exp(100) - 3e38
+  // is finite. So compare with the last float32 whose exponential is finite.
   if (runtime::IsHost(cx.platform()) && !runtime::IsComplex(x.element()) &&
       x.element() != ElementType::kF64) {
     power = Select(x > 88.72283172607422, kInfinity, power);
@@ -296,14 +296,14 @@ Value Remainder(LoweringContext& cx, Value self, Value other) {
   return ToOutput(cx, Select(adjust, remainder + b, remainder));
 }
 
-// PyTorch's formula, exact at both ends.
+// PyTorch's formula, which is exact at both ends.
 Value Lerp(LoweringContext& cx, Value self, Value end, Value weight) {
   auto [a, b, w] = ToCompute(cx, self, end, weight);
   return ToOutput(cx, Select(Abs(w) < 0.5, a + w * (b - a), b - (b - a) * (1 - w)));
 }
 
 Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
-  // What a tensor holds is not known here.
+  // PyTorch refuses by the value, but here only the type is known.
   TORCH_CHECK(!runtime::IsComplex(value.element()) || runtime::IsComplex(self.element()),
               "value cannot be converted to type ", self.type().ToString(), " without overflow");
   return Select(ToPred(cx, mask), ToOutput(cx, value), ToOutput(cx, self));
@@ -311,7 +311,7 @@ Value MaskedFill(LoweringContext& cx, Value self, Value mask, Value value) {
 
 Value MaskedFillByNumber(LoweringContext& cx, Value self, Value mask, Value value) {
   const ElementType element = self.element();
-  // One with an imaginary part was refused where it was traced, but for bool.
+  // Tracing has refused numbers with an imaginary part, except for bool.
   if (runtime::IsComplex(value.element()) && !runtime::IsComplex(element) &&
       element != ElementType::kPred) {
     value = Real(value);
@@ -325,8 +325,8 @@ Value Pow(LoweringContext& cx, Value self, Value exponent) {
   return ToOutput(cx, Power(x, y));
 }
 
-// ATen answers 1 for a base of 1 before it looks at the exponents: complex ones with an infinity or
-// a NaN would give NaN.
+// ATen returns 1 for a base of 1 before it reads the exponents. The formula would give NaN for
+// complex exponents with an infinity or NaN.
 Value PowOfNumber(LoweringContext& cx, Value self, Value exponent) {
   Value power = Pow(cx, self, exponent);
   if (!runtime::IsComplex(power.element())) return power;
@@ -372,7 +372,7 @@ Value ClampMin(LoweringContext& cx, Value self, Value min) {
   return Clamp(cx, self, min, std::nullopt);
 }
 
-// Shifts by a negative number or all bits behave alike in PyTorch and StableHLO.
+// PyTorch and StableHLO agree on shifts by a negative number or by all bits.
 Value bitwise_left_shift_Tensor(LoweringContext& cx, Value self, Value other) {
   return ShiftLeft(ToOutput(cx, self), ToOutput(cx, other));
 }
@@ -417,7 +417,7 @@ Value heaviside(LoweringContext& cx, Value self, Value values) {
 Value hypot(LoweringContext& cx, Value self, Value other) {
   auto [a, b] = ToCompute(cx, self, other);
   Value z = Complex(a, b);  // whose absolute value does not overflow on the way
-  // An infinity outweighs NaN.
+  // An infinity takes precedence over NaN.
   return ToOutput(cx, Select(EqualsAny(z, {kInfinity, -kInfinity}), kInfinity, Abs(z)));
 }
 
@@ -468,7 +468,7 @@ Value pow_Tensor_Scalar(LoweringContext& cx, Value self, const Number& number) {
               "Integers to negative integer powers are not allowed.");
   if (y == 0) return ToOutput(cx, FullLike(x, 1));
   if (x.element() == ElementType::kPred) return ToOutput(cx, x);
-  if (y == 0.5) return ToOutput(cx, Sqrt(x));  // PyTorch's too: sqrt(-inf) is NaN
+  if (y == 0.5) return ToOutput(cx, Sqrt(x));  // as PyTorch: sqrt(-inf) is NaN
   if (y == -0.5) return ToOutput(cx, Rsqrt(x));
   if (y == -1) return ToOutput(cx, Reciprocal(x));
   if (y == -2) return ToOutput(cx, 1 / (x * x));

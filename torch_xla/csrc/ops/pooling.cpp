@@ -1,9 +1,7 @@
-// Average and max pooling over the last 2 or 3 dimensions. Batched or not makes no
-// difference: whatever comes before them is left alone.
-//
-// Sums and maxima are taken one dimension after the other: k0 + k1 terms instead of k0 * k1.
-// Gradients are dense: what each input element gets from the windows that may cover it. The
-// StableHLO op for it, select_and_scatter, is 24 times slower than ATen on XLA:CPU.
+// Average and max pooling over the last 2 or 3 dimensions; any dimensions before these are left
+// alone. Sums and maxima are taken along one dimension after the other: k0 + k1 terms instead of k0
+// * k1. Gradients are dense: each input element sums over the windows that may cover it.
+// StableHLO's select_and_scatter is far slower on XLA:CPU.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -22,15 +20,16 @@
 namespace torch_xla::lowering {
 namespace {
 
-/// Of the dimensions that are pooled, or those before them.
+/// The number of elements in the dimensions from `from` up to `to`.
 int64_t Product(const Dims& dims, int64_t from, int64_t to) {
   int64_t product = 1;
   for (int64_t i = from; i < to; ++i) product *= dims[i];
   return product;
 }
 
-/// Of an input of dimensions `dims`, the last `pooled` of which make a plane: `grad_output` goes
-/// where `indices`, of its shape, say in the plane. Nothing where no call is made.
+/// The gradient for an input of dimensions `dims`, whose last `pooled` dimensions are a plane.
+/// `indices` has the place in the plane of each element of `grad_output`. Nothing if no call is
+/// made.
 std::optional<Value> CallMaxPoolBackward(const LoweringContext& cx, Value grad_output,
                                          Value indices, const Dims& dims, int64_t pooled) {
   const ElementType element = grad_output.element();
@@ -44,7 +43,7 @@ std::optional<Value> CallMaxPoolBackward(const LoweringContext& cx, Value grad_o
     return std::nullopt;
   }
   const int64_t outputs = Product(grad_output.dims(), rank - pooled, rank);
-  // As the forward pass had them.
+  // The forward pass had indices of 32 bits.
   indices = stablehlo::Convert(indices, ElementType::kS32);
   return CallLibrary(cpu::kMaxPoolBackwardTarget, {grad_output, indices}, {{element, dims}},
                      cpu::MaxPoolBackwardCall{planes, inputs, outputs})[0];
@@ -64,7 +63,7 @@ using stablehlo::ReduceOp;
 using stablehlo::Reshape;
 using stablehlo::Select;
 
-/// Indices within one plane fit: half the memory traffic of int64.
+/// Indices within one plane fit in 32 bits, which halves the memory traffic.
 constexpr ElementType kIndex = ElementType::kS32;
 
 // ---- One dimension ----------------------------------------------------------------------
@@ -76,13 +75,13 @@ struct Window {
   int64_t kernel, stride, padding, dilation = 1;
 
   int64_t extent() const { return (kernel - 1) * dilation + 1; }
-  /// Windows of which none overlap and none leave a gap.
+  /// Whether the windows neither overlap nor leave gaps.
   bool Tiles() const {
     return padding == 0 && kernel == stride && dilation == 1 && input == output * kernel;
   }
 };
 
-/// One number per position along dimension `dim`, broadcast to `dims`.
+/// One number per index along dimension `dim`, broadcast to `dims`.
 Value Table(Value like, const Dims& numbers, ElementType element, int64_t dim, const Dims& dims) {
   Value table = ConstantS64(like.builder(), numbers);
   return BroadcastInDim(Convert(table, element), dims, {dim});
@@ -94,7 +93,7 @@ Value PadAlong(Value x, int64_t dim, Value value, int64_t low, int64_t high) {
                                : Pad(x, value, WithSize(none, dim, low), WithSize(none, dim, high));
 }
 
-/// `x` padded (or cropped) with `value` to what the windows cover.
+/// `x` padded with `value`, or cropped, to the extent of all windows.
 Value PadWindows(Value x, const Window& w, Value value) {
   const int64_t covered = (w.output - 1) * w.stride + w.extent();
   return PadAlong(x, w.dim, value, w.padding, covered - w.input - w.padding);
@@ -118,7 +117,7 @@ Value SumWindows(Value x, const Window& w) {
   return ReduceWindow(x, window, ReduceOp::kAdd);
 }
 
-/// The transpose of SumWindows: each input element gets the sum of its windows.
+/// The transpose of SumWindows: each input element gets the sum over the windows it is in.
 Value SpreadWindows(Value y, const Window& w) {
   if (w.Tiles()) return RepeatEach(y, w.dim, w.kernel);
   stablehlo::Window window{.dimensions = WithSize(Dims(y.rank(), 1), w.dim, w.kernel),
@@ -132,7 +131,7 @@ Value SpreadWindows(Value y, const Window& w) {
 
 // ---- All pooled dimensions --------------------------------------------------------------
 
-/// From the dimensions of input and output and PyTorch's parameters.
+/// Makes the windows from the dimensions of input and output and from PyTorch's parameters.
 std::vector<Window> Windows(int64_t pooled, const Dims& input, const Dims& output,
                             c10::IntArrayRef kernel, c10::IntArrayRef stride,
                             c10::IntArrayRef padding, c10::IntArrayRef dilation) {
@@ -146,7 +145,7 @@ std::vector<Window> Windows(int64_t pooled, const Dims& input, const Dims& outpu
       TORCH_CHECK(number <= std::numeric_limits<int32_t>::max(),
                   "value cannot be converted to type int without overflow: ", number);
     }
-    const int64_t size = input[dim] + 2 * paddings[i] + kernels[i];  // ceil_mode reaches beyond it
+    const int64_t size = input[dim] + 2 * paddings[i] + kernels[i];  // ceil_mode may reach further
     windows.push_back({dim, input[dim], output[dim], kernels[i],
                        CheckedStep(strides[i], output[dim], size, "stride"), paddings[i],
                        CheckedStep(dilations[i], kernels[i], size, "dilation")});
@@ -165,7 +164,7 @@ Value PlaneIndex(stablehlo::Builder& builder, const Dims& dims, int64_t pooled) 
 
 // ---- Max pooling ------------------------------------------------------------------------
 
-/// Values and their flat indices in the pooled dimensions.
+/// The maxima and their flat indices in the pooled dimensions.
 std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Window>& windows) {
   Value lowest = stablehlo::LowestOrNegInf(x.builder(), x.element());
   Value zero = stablehlo::Scalar(x, 0, kIndex);
@@ -188,14 +187,14 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Windo
       if (place < 0) place += (-place + step - 1) / step * step;
     }
     Value values = PadWindows(best, *w, lowest), indices = PadWindows(index, *w, zero);
-    // What a window of nothing but -inf reports: -inf at its first element.
+    // A window of only -inf reports -inf at its first element.
     best = stablehlo::BroadcastTo(lowest, dims);
     index = stablehlo::BroadcastTo(zero, dims);
     for (const auto& [dim, first] : firsts) index = Add(index, Table(x, first, kIndex, dim, dims));
     for (int64_t tap = 0; tap < w->kernel; ++tap) {
       Value value = Tap(values, *w, tap);
       Value place = Add(Tap(indices, *w, tap), Table(x, places(tap), kIndex, w->dim, dims));
-      // NaN wins, and the last one of several.
+      // NaN wins; of several NaNs the last one wins.
       Value better =
           Or(Compare(value, best, Direction::kGt), Compare(value, value, Direction::kNe));
       best = Select(better, value, best);
@@ -205,7 +204,7 @@ std::vector<Value> MaxPool(LoweringContext& cx, Value x, const std::vector<Windo
   return {best, Convert(index, cx.output_element(1))};
 }
 
-/// Adds each gradient where its index says, by a scatter into the flattened planes.
+/// Adds each gradient at its index, by a scatter into the flattened planes.
 Value ScatterMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_output,
                              Value indices) {
   const Dims dims = cx.output_dims();
@@ -217,7 +216,7 @@ Value ScatterMaxPoolBackward(LoweringContext& cx, int64_t pooled, Value grad_out
   const Dims flat = {planes, grad.type().num_elements() / planes};
   Value start = stablehlo::Iota(cx.builder(), {ElementType::kS64, flat}, 0) * plane;
   Value places = Reshape(Convert(indices, ElementType::kS64), flat);
-  // Out of the plane is out of all of them.
+  // An index out of its plane must be out of all planes.
   places = Select(And(places >= 0, places < plane), places + start, planes * plane);
   Value zeros = Constant(cx.builder(), 0, {grad.element(), {planes * plane}});
   const Dims all = {flat[0] * flat[1]};
@@ -267,7 +266,7 @@ Value MaxPoolBackward(LoweringContext& cx, Value grad_output, Value indices,
 
 // ---- Average pooling --------------------------------------------------------------------
 
-/// What each window's sum is divided by, as an array of `dims`.
+/// The divisor of each window's sum, as an array of `dims`.
 Value Divisor(Value like, const std::vector<Window>& windows, bool count_include_pad,
               std::optional<int64_t> divisor_override, const Dims& dims) {
   if (divisor_override) {
@@ -277,7 +276,7 @@ Value Divisor(Value like, const std::vector<Window>& windows, bool count_include
   for (const Window& w : windows) {
     Dims sizes(w.output);
     for (int64_t o = 0; o < w.output; ++o) {
-      // The padding counts, but not what ceil_mode adds beyond it.
+      // The divisor counts padding, but not elements that ceil_mode adds beyond the padding.
       const int64_t from = o * w.stride - w.padding;
       const int64_t to = std::min(from + w.kernel, w.input + w.padding);
       sizes[o] = count_include_pad ? to - from : std::min(to, w.input) - std::max<int64_t>(from, 0);
@@ -300,7 +299,7 @@ MapRows AdaptiveWindows(int64_t input, int64_t output) {
   return windows;
 }
 
-/// Both directions: sums over windows, or of the windows over each input element.
+/// Sums over windows; with `backward` for each input element over the windows it is in.
 Value AdaptivePool(LoweringContext& cx, int64_t pooled, Value x, bool backward) {
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   Value y = Convert(x, ComputeType(x.element()));
@@ -319,11 +318,11 @@ Value AdaptivePool(LoweringContext& cx, int64_t pooled, Value x, bool backward) 
   return ToOutput(cx, y);
 }
 
-/// Splits dimension `dim` of an array in two: its windows, and the elements of each. One that
-/// is in a window twice does no harm.
+/// Splits dimension `dim` of an array in two: its windows, and the elements of each window. An
+/// element may be in a window twice.
 using Cut = std::function<Value(Value x, int64_t dim)>;
 
-/// Values and their flat indices, as MaxPool; of any windows.
+/// The maxima and their flat indices, as MaxPool, for any windows.
 std::vector<Value> MaxPool(LoweringContext& cx, int64_t pooled, Value x, const Cut& cut) {
   if (cx.output_type().num_elements() == 0) {
     return {Constant(cx.builder(), 0, cx.output_type()),
@@ -359,7 +358,7 @@ Cut FractionalWindows(LoweringContext& cx, int64_t pooled, Value self, c10::IntA
     // ATen numbers the samples backwards in two dimensions, forwards in three.
     const int64_t which = pooled == 2 ? 1 - spatial : spatial;
     Dims planes(self.dims().begin(), self.dims().end() - pooled);
-    // One image without a batch takes the first of however many were drawn.
+    // A single image without a batch uses the first of all samples that were drawn.
     const int64_t images = self.rank() - pooled == 1 ? 1 : samples.dim(0);
     Value u = Slice(samples, {0, 0, which}, {images, samples.dim(1), which + 1});
     Dims table = planes;
@@ -375,7 +374,7 @@ Cut FractionalWindows(LoweringContext& cx, int64_t pooled, Value self, c10::IntA
       start = Convert((Convert(o, u.element()) + u) * step, kIndex) - Convert(u * step, kIndex);
     }
     start = Select(Equal(o, outputs - 1), FullLike(o, range), start);
-    // [planes…, outputs * kernel] over whatever the other dimensions are by now.
+    // [planes…, outputs * kernel], broadcast to the present size of the other dimensions.
     Dims flat = planes;
     flat.push_back(outputs * kernel);
     axes.push_back(dim);

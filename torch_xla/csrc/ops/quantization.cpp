@@ -1,4 +1,4 @@
-// Rounding floats to what integers of a scale and a zero point can hold.
+// Fake quantization: rounds floats to the values that a scale and a zero point can represent.
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
 #include "stablehlo/arithmetic.h"
@@ -6,8 +6,8 @@
 namespace torch_xla::lowering::aten {
 namespace {
 
-/// The quantized and dequantized value, and where no bound cut it off. `scale` and `zero_point`
-/// have the element type of x.
+/// The quantized and dequantized value, and whether it is within the bounds. `scale` and
+/// `zero_point` have the element type of x.
 std::vector<Value> FakeQuantize(LoweringContext& cx, Value x, Value scale, Value zero_point,
                                 bool round_sum, int64_t low, int64_t high) {
   Value steps = x * (1 / scale);

@@ -1,4 +1,4 @@
-// Counter-based generators (Philox): the numbers depend on the seed alone.
+// Counter-based generators (Philox): the seed alone determines the numbers.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -18,8 +18,8 @@ namespace {
 
 using namespace stablehlo;  // NOLINT: formulas
 
-/// What rng_bit_generator (Philox) gives after `blocks` blocks of 4 words, from the state [seed,
-/// 0]. `seed` is a number of 64 bits, `type` one of u32 or u64.
+/// The output of rng_bit_generator (Philox) from the state [seed, 0], after `blocks` blocks of 4
+/// words. `seed` is a number of 64 bits, and `type` is u32 or u64.
 Value CallRandomBits(Value seed, int64_t blocks, const stablehlo::Type& type) {
   return CallLibrary(cpu::kRandomBitsTarget, {seed}, {type}, cpu::RandomBitsCall{blocks})[0];
 }
@@ -27,7 +27,7 @@ Value CallRandomBits(Value seed, int64_t blocks, const stablehlo::Type& type) {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// Random bits, as many as are asked for one after the other.
+/// A stream of random bits.
 class Stream {
  public:
   explicit Stream(Value state) : state_(state) {}
@@ -54,12 +54,12 @@ class Stream {
     return bits;
   }
 
-  /// Uniform in [0, 1) with as many bits as the type's mantissa holds; with `centered`, in
-  /// (0, 1), half a step from both ends.
+  /// Uniform in [0, 1) with as many bits as the type's mantissa has. With `centered` in (0, 1),
+  /// half a step from both ends.
   Value Uniform(ElementType element, const Dims& dims, bool centered = false) {
     const bool wide = element == ElementType::kF64;
     Value bits = Bits(wide ? ElementType::kU64 : ElementType::kU32, dims);
-    // With the half step one bit less: 2^24 - 0.5 has no float32.
+    // The half step takes one bit: 2^24 - 0.5 is no float32.
     const int kept = (wide ? 53 : 24) - (centered ? 1 : 0);
     bits = ShiftRightLogical(bits, FullLike(bits, (wide ? 64 : 32) - kept));
     Value x = Convert(bits, wide ? ElementType::kF64 : ElementType::kF32);
@@ -72,15 +72,15 @@ class Stream {
   }
 
  private:
-  /// Of the seed `state_`.
+  /// The state of the seed `state_` after `blocks` blocks.
   Value StateAfter(int64_t blocks) const {
     Value seed = Reshape(Convert(state_, ElementType::kU64), {1});
     return Concatenate({seed, FullLike(seed, blocks)}, 0);
   }
 
-  Value state_;  // the seed where the library is called
+  Value state_;  // the seed, if the library is called
   bool calls_ = false;
-  int64_t blocks_ = 0;  // that the library has drawn
+  int64_t blocks_ = 0;  // drawn by the library
 };
 
 /// The type to compute a float output in.
@@ -92,10 +92,10 @@ struct Proposal {
   Value accepted, value;
 };
 
-/// Draws until every element is accepted or `done` from the start (which keeps `value`).
+/// Draws until every element is accepted. Elements that are `done` at the start keep `value`.
 template <typename Propose>
 Value UntilAccepted(Stream& stream, Value done, Value value, const Propose& propose) {
-  // What should be accepted sooner or later is; the bound is against what has no numbers.
+  // Every valid element is accepted sooner or later; the bound is for invalid parameters.
   constexpr int kLimit = 1000;
   Dims all(done.rank());
   std::iota(all.begin(), all.end(), 0);
@@ -114,8 +114,8 @@ Value UntilAccepted(Stream& stream, Value done, Value value, const Propose& prop
   return results[3];
 }
 
-/// The least k whose cumulated probability reaches `u`. `first` is the probability of 0,
-/// ratio(k) that of k over that of k - 1.
+/// The least k whose cumulative probability reaches `u`. `first` is the probability of 0, and
+/// ratio(k) is the probability of k over the probability of k - 1.
 template <typename Ratio>
 Value Inverted(Value u, Value first, const Ratio& ratio) {
   constexpr int kLimit = 1000;  // rounding may keep the sum below u
@@ -142,7 +142,7 @@ Value uniform(LoweringContext& cx, Value seed, Value from, Value to) {
   const ElementType element = FloatFor(cx), output = cx.output_element();
   const Dims dims = cx.output_dims();
   Value u = Stream(cx, seed).Uniform(element, dims);
-  // What is next to the end that is left out: rounding, to fewer bits above all, would reach that.
+  // The number next to the excluded end, which rounding could reach, above all to fewer bits.
   Value last = NextAfter(Convert(to, output), Convert(from, output));
   from = To(from, element, dims), to = To(to, element, dims);
   return ToOutputElement(cx, Minimum(from + u * (to - from), To(last, element, dims)));
@@ -158,7 +158,7 @@ Value normal(LoweringContext& cx, Value seed, Value mean, Value std) {
 Value random(LoweringContext& cx, Value seed, Value from, Value to) {
   const Dims dims = cx.output_dims();
   from = To(from, ElementType::kU64, dims), to = To(to, ElementType::kU64, dims);
-  // Modulo, as PyTorch's own random_; its bias is below 2^-32 for ranges below 2^32.
+  // Modulo, as PyTorch's random_ does; the bias is negligible for small ranges.
   Value x = Remainder(Stream(cx, seed).Bits(ElementType::kU64, dims), to - from) + from;
   return ToOutputElement(cx, BitcastConvert(x, ElementType::kS64));
 }
@@ -209,7 +209,7 @@ Value binomial(LoweringContext& cx, Value seed, Value trials, Value prob) {
   const Dims dims = cx.output_dims();
   Stream stream(cx, seed);
   Value n = To(trials, element, dims), p = To(prob, element, dims);
-  // Failures are counted where success is likelier. Small means by inversion, the others by
+  // Count failures where success is likelier. Small means use inversion, large means use
   // transformed rejection (BTRS, Hoermann 1993).
   Value flipped = p > 0.5;
   Value q = Select(flipped, 1 - p, p);
@@ -249,8 +249,8 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
   const Dims dims = cx.output_dims();
   Stream stream(cx, seed);
   Value alpha = To(self, element, dims);
-  // Rejection from a transformed normal (Marsaglia and Tsang 2000); below 1, a sample of
-  // alpha + 1 times a uniform to the power of 1 / alpha.
+  // Rejection from a transformed normal (Marsaglia and Tsang 2000). For alpha below 1: a sample for
+  // alpha + 1 times a uniform number to the power of 1 / alpha.
   Value below = alpha < 1, valid = And(alpha > 0, alpha < kInfinity);
   Value d = Select(valid, Select(below, alpha + 1, alpha), 1) - 1.0 / 3;
   Value c = Rsqrt(d * 9);
@@ -263,7 +263,7 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
     Value bound = x * x * 0.5 + d * (1 - v + Log(Maximum(v, 1e-30)));
     return {And(v > 0, Log(u) < bound), d * v * boost};
   });
-  // PyTorch's samples are positive, in the type that they are given as.
+  // PyTorch's samples are positive in the type of the result.
   const double least = cx.output_element() == ElementType::kF64 ? std::numeric_limits<double>::min()
                        : cx.output_element() == ElementType::kF16
                            ? 0x1p-14
@@ -274,8 +274,8 @@ Value _standard_gamma(LoweringContext& cx, Value seed, Value self) {
 
 Value randperm(LoweringContext& cx, Value seed) {
   const Dims dims = cx.output_dims();
-  // The index is the last bits of a random key: XLA:CPU sorts one array in a twelfth of the time
-  // of two. Where the other bits are equal, which is rare, the lesser index comes first.
+  // The index is the last bits of a random key, since XLA:CPU sorts one array much faster than two.
+  // In the rare case that the other bits are equal, the smaller index comes first.
   const uint64_t mask = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(dims[0], 1))) - 1;
   Value bits = Stream(cx, seed).Bits(ElementType::kU64, dims);
   Value index = Iota(cx.builder(), bits.type(), 0);
@@ -294,19 +294,19 @@ Value multinomial(LoweringContext& cx, Value seed, Value weights, bool replaceme
       weights.element() == ElementType::kF64 ? ElementType::kF64 : ElementType::kF32;
   weights = Reshape(Convert(weights, element), {rows, n});
   if (replacement && k > 1) {
-    // The inverse of the distribution function: how many cumulated weights are not above u. A
-    // weight of zero has its predecessor's, whatever the order they were summed in, so that it is
-    // never the first one above.
+    // The inverse of the distribution function: the number of cumulative weights that are not above
+    // u. A weight of zero gets its predecessor's sum, in whatever order sums were computed, so that
+    // it is never the first one above u.
     Value sums = Scan(weights, 1, ReduceOp::kAdd);
     Value cumulated = Scan(Select(weights > 0, sums, 0), 1, ReduceOp::kMax);
     Value total = BroadcastInDim(Slice(cumulated, {0, n - 1}, {rows, n}), {rows, k}, {0, 1});
     Value u = Stream(cx, seed).Uniform(element, {rows, k}) * total;
-    u = Select(u < total, u, 0);  // It may have been rounded up.
+    u = Select(u < total, u, 0);  // rounding may have reached total
     Value index = Minimum(CountBefore(cumulated, u, /*right=*/true), n - 1);
     return Reshape(ToOutputElement(cx, index), out);
   }
   // The k smallest of exponential variables divided by their weights (Efraimidis and Spirakis
-  // 2006): of one, the first one to come.
+  // 2006). For k = 1 that is the smallest one.
   Value u = Stream(cx, seed).Uniform(element, {rows, n}, /*centered=*/true);
   Value keys = Negate(Log(u)) / weights;
   if (k == 1) {

@@ -1,6 +1,6 @@
-// Gradients of samples: of a gamma or beta variable by its parameter, at a constant value of the
-// distribution function. PyTorch's approximations (Jankowiak and Obermeyer 2018; the tables are its
-// Distributions.h), each good in a part of the plane.
+// Gradients of samples of gamma and beta variables by their parameters, at a constant value of the
+// distribution function. They are PyTorch's approximations (Jankowiak and Obermeyer 2018; the
+// tables are those of its Distributions.h), each for a part of the plane.
 
 #include "XLALowerings.h"
 #include "lowering/elementwise.h"
@@ -71,7 +71,7 @@ Value GammaGradientMiddle(Value x, Value alpha) {
   return Exponential(p / q);
 }
 
-/// By alpha, for x near 0: Taylor series.
+/// The gradient by alpha for x near 0: a Taylor series.
 Value BetaGradientNearZero(Value x, Value alpha, Value beta) {
   Value factor = Digamma(alpha) - Digamma(alpha + beta) - Log(x);
   Value numerator = FullLike(x, 1);
@@ -84,7 +84,7 @@ Value BetaGradientNearZero(Value x, Value alpha, Value beta) {
   return FiniteOrZero(x * Power(1 - x, -beta) * series);
 }
 
-/// By beta, for x near 0: Taylor series.
+/// The gradient by beta for x near 0: a Taylor series.
 Value BetaGradientByBetaNearZero(Value x, Value alpha, Value beta) {
   Value factor = Digamma(alpha + beta) - Digamma(beta);
   Value numerator = FullLike(x, 1), betas = FullLike(x, 1), dbetas = FullLike(x, 0);
@@ -98,7 +98,7 @@ Value BetaGradientByBetaNearZero(Value x, Value alpha, Value beta) {
   return FiniteOrZero(-Power(1 - x, 1 - beta) * series);
 }
 
-/// By alpha, for large alpha and beta: Rice's saddle point expansion.
+/// The gradient by alpha for large alpha and beta: Rice's saddle point expansion.
 Value BetaGradientLarge(Value x, Value alpha, Value beta) {
   Value total = alpha + beta, mean = alpha / total;
   Value deviation = Sqrt(alpha * beta / (total + 1)) / total;
@@ -126,7 +126,7 @@ Value BetaGradientLarge(Value x, Value alpha, Value beta) {
   return Select(is_near, near, far);
 }
 
-/// By alpha: a rational correction to an analytic approximation.
+/// The gradient by alpha elsewhere: a rational correction of an analytic approximation.
 Value BetaGradientMiddle(Value x, Value alpha, Value total) {
   constexpr double kCoefficients[2][3][3][4] = {
       {{{1.003668233, -0.01061107488, -0.0657888334, 0.01201642863},

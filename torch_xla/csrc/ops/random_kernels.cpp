@@ -1,4 +1,4 @@
-// Random numbers, made on the device from a seed that is a parameter of the program.
+// Random numbers, which programs make on the device from a seed that is a parameter.
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
@@ -36,7 +36,7 @@ using aten::GetIrValue;
 using aten::MakeTensor;
 using Generator = std::optional<at::Generator>;
 
-/// A random node shaped like `self`: `operands` follow the seed.
+/// A random node with the sizes of `self`. Its operands are the seed and then `operands`.
 ir::Value Random(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
                  std::initializer_list<ir::Value> operands, at::ScalarType dtype) {
   ir::Node::Operands all{aten::DrawSeed(generator, GetImpl(self)->root()->device())};
@@ -46,7 +46,7 @@ ir::Value Random(const ir::OpSpec& op, const at::Tensor& self, const Generator& 
 
 ir::Value Number(double value) { return lazy::MakeScalar(value); }
 
-/// The dtype to draw numbers of, before they become `self`'s.
+/// The dtype in which to draw, before a conversion to the dtype of `self`.
 at::ScalarType FloatOf(const at::Tensor& self) {
   return self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -56,21 +56,21 @@ at::Tensor& FillWith(at::Tensor& self, const ir::Value& value) {
   return self;
 }
 
-/// Numbers of FloatOf(self), for a distribution made of them.
+/// Draws numbers of FloatOf(self), from which a distribution is composed.
 at::Tensor Drawn(const ir::OpSpec& op, const at::Tensor& self, const Generator& generator,
                  std::initializer_list<ir::Value> operands) {
   return MakeTensor(Random(op, self, generator, operands, FloatOf(self)),
                     GetImpl(self)->root()->device());
 }
 
-/// Fills `self` with what `draw` gives, which is not asked where there are no numbers to draw: most
-/// of the CPU's kernels return then before they look at the dtype.
+/// Fills `self` with the result of `draw`, which is not called if `self` is empty: most of the
+/// CPU's kernels return in that case before they check the dtype.
 template <typename Draw>
 at::Tensor& FillUnlessEmpty(at::Tensor& self, Draw draw) {
   return self.numel() == 0 ? self : FillWith(self, draw());
 }
 
-/// As the CPU's kernel of this name refuses other dtypes.
+/// Refuses other dtypes as the CPU's kernel of this name does.
 void CheckImplemented(bool implemented, const at::Tensor& self, const char* kernel) {
   TORCH_CHECK_NOT_IMPLEMENTED(implemented, '"', kernel, "\" not implemented for '",
                               self.scalar_type(), "'");
@@ -88,8 +88,7 @@ double LargestOf(at::ScalarType dtype) {
       AT_EXPAND(AT_FLOATING_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16);
 }
 
-/// The least and the largest number of a floating point dtype between 0 and 1, both of them left
-/// out.
+/// The least and the largest number of a floating point dtype in the open interval (0, 1).
 std::pair<double, double> InsideOfOne(at::ScalarType dtype) {
   return AT_DISPATCH_V2(dtype, "_sample_dirichlet", AT_WRAP([] {
                           using Limits = std::numeric_limits<scalar_t>;
@@ -147,7 +146,7 @@ int64_t IntegerLimit(at::ScalarType dtype) {
   }
 }
 
-/// The next integer of so many binary digits that is not above `x`; with `up`, not below it.
+/// Rounds `x` to an integer of so many binary digits: down, or up with `up`.
 int64_t Rounded(int64_t x, int digits, bool up) {
   const uint64_t size = x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
   const int rest = std::bit_width(size) - digits;
@@ -172,7 +171,7 @@ at::Tensor& RandomInteger(at::Tensor& self, int64_t from, int64_t to, const Gene
     const double most = LargestOf(dtype);
     TORCH_CHECK(static_cast<double>(from) >= -most, "from is out of bounds for ", dtype);
     TORCH_CHECK(static_cast<double>(to - 1) <= most, "to - 1 is out of bounds for ", dtype);
-    // Rounded later, a number might be the end that is left out, or one below the first.
+    // Rounding after the draw could reach the excluded end, or a number below the first.
     const int digits = std::bit_width(static_cast<uint64_t>(IntegerLimit(dtype) - 1)) - 1;
     from = Rounded(from, digits, /*up=*/true);
     to = std::max(from, Rounded(to - 1, digits, /*up=*/false)) + 1;
@@ -214,7 +213,7 @@ at::Tensor& XLANativeFunctions::normal_(at::Tensor& self, double mean, double st
                                         Generator generator) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
   if (self.is_complex()) {
-    // Half of the variance is the real part's.
+    // The real part has half of the variance.
     at::view_as_real(self).normal_(0, std / std::sqrt(2.), generator);
     return self.add_(mean);
   }
@@ -269,7 +268,7 @@ at::Tensor& XLANativeFunctions::geometric_(at::Tensor& self, double p, Generator
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
   return FillUnlessEmpty(self, [&] {
     CheckImplemented(self.scalar_type() != at::kBool && !self.is_complex(), self, "geometric_cpu");
-    // An exponential variable rounded up.
+    // A geometric variable is an exponential variable that is rounded up.
     const at::Tensor x = Drawn(ir::ops::exponential, self, generator, {Number(-std::log1p(-p))});
     return GetIrValue(at::ceil(x));
   });
@@ -319,7 +318,7 @@ at::Tensor XLANativeFunctions::_standard_gamma(const at::Tensor& self, Generator
 
 at::Tensor XLANativeFunctions::_sample_dirichlet(const at::Tensor& self, Generator generator) {
   CheckFloating(self, "dirichlet");
-  // In double as PyTorch: of small concentrations all samples may be small.
+  // In double as in PyTorch, since all samples may be tiny if concentrations are small.
   const at::Tensor gamma = at::_standard_gamma(self.to(at::kDouble), std::move(generator));
   const auto [least, most] = InsideOfOne(self.scalar_type());
   return (gamma / gamma.sum(-1, /*keepdim=*/true)).clamp(least, most).to(self.scalar_type());
@@ -432,7 +431,7 @@ at::Tensor& XLANativeFunctions::rrelu_with_noise_(at::Tensor& self, at::Tensor& 
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::native_dropout(const at::Tensor& input,
                                                                       double p,
                                                                       std::optional<bool> train) {
-  // As PyTorch's CPU kernel: it drops unless told not to.
+  // As in PyTorch's CPU kernel, dropout is on by default.
   if (!train.value_or(true)) return {input.clone(), at::ones_like(input, at::kBool)};
   const at::Tensor mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);
   return {input.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask};

@@ -1,5 +1,5 @@
-// Lowerings of recurrent layers: a loop over the times, whose body has one product with the
-// weights.
+// Lowerings of recurrent layers: a loop over the time steps, whose body has a single product with
+// the weights.
 #include "ops/recurrent.h"
 
 #include "XLALowerings.h"
@@ -17,7 +17,7 @@ namespace {
 using stablehlo::Convert;
 using stablehlo::Literal;
 
-/// Columns `index` of as many as there are gates, each of `width` numbers.
+/// The gate number `index`: `width` columns of `gates`.
 Value Gate(Value gates, int64_t index, int64_t width) {
   return stablehlo::Slice(gates, {0, index * width}, {gates.dim(0), (index + 1) * width});
 }
@@ -25,7 +25,7 @@ Value Gate(Value gates, int64_t index, int64_t width) {
 Value Gates(const std::vector<Value>& gates) { return stablehlo::Concatenate(gates, 1); }
 
 bool CallsLibrary(const LoweringContext& cx, Value x, Cell kind) {
-  // The plain cells' loops are as fast without.
+  // The loops of plain cells are as fast without a call.
   if (x.element() != ElementType::kF32 || NumGates(kind) == 1) return false;
   return ChooseKernel(cx, "recurrent", {"f32"}, {Kernel::kStableHlo, Kernel::kLibrary}) ==
          Kernel::kLibrary;
@@ -37,7 +37,7 @@ std::vector<stablehlo::Type> OutputTypes(const LoweringContext& cx) {
   return types;
 }
 
-/// What one time gives: the states after it, and what is kept.
+/// The results of one time step: the states after it, and the values to keep.
 struct Step {
   Value hidden;
   std::optional<Value> cell, gates;
@@ -73,8 +73,8 @@ Step Forward(Cell kind, Value gates, Value products, Value hidden, std::optional
   throw std::logic_error("no such cell");
 }
 
-/// Gradients at one time: of the gates, of the products, of the cells before, and what reaches the
-/// state before without its products.
+/// Gradients at one time step: of the gates, of the products, of the cells before it, and the part
+/// of the previous state's gradient that does not come through its products.
 struct BackwardStep {
   Value gates, products;
   std::optional<Value> cell, hidden;
@@ -130,7 +130,7 @@ std::vector<Value> Recurrent(LoweringContext& cx, Value gates, Value weight, Val
   const ElementType element = gates.element(), wide = ComputeType(element);
   const int64_t times = gates.dim(0);
   bias = Convert(bias, wide);
-  // The time, the states, and the results that have one: output, gates, cells.
+  // The loop's state: the time, the hidden states, and the results over all times.
   const size_t states = cell ? 3 : 2;
   std::vector<Value> init{Scalar(gates, 0, ElementType::kS64), Convert(hidden, wide)};
   if (cell) init.push_back(Convert(*cell, wide));
@@ -174,7 +174,7 @@ std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weig
   const ElementType element = grad.element(), wide = ComputeType(element);
   const int64_t times = grad.dim(0);
   const bool is_gru = which == Cell::kGru;
-  // How many times are done, the states' gradients, the results over all times.
+  // The loop's state: the number of steps done, the states' gradients, the results over all times.
   std::vector<Value> init{Scalar(grad, 0, ElementType::kS64),
                           stablehlo::ZerosLike(Convert(hidden, wide)),
                           stablehlo::Constant(cx.builder(), 0, cx.output_type(0))};
@@ -184,7 +184,7 @@ std::vector<Value> RecurrentBackward(LoweringContext& cx, Value grad, Value weig
   auto next = [&](std::span<const Value> v) -> std::vector<Value> {
     Value t = reverse ? v[0] : times - 1 - v[0];
     Value is_first = Equal(v[0], times - 1);
-    // The state before: that of another time, or the one that was given.
+    // The previous state: the state of another time step, or the initial state.
     auto before = [&](Value states, Value first) {
       Value earlier = reverse ? Minimum(t + 1, times - 1) : Maximum(t - 1, 0);
       return Select(is_first, Convert(first, wide), Convert(AtTime(states, earlier), wide));

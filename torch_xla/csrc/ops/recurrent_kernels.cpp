@@ -1,5 +1,5 @@
-// lstm, gru, rnn_tanh and rnn_relu of whole tensors: a node for each layer and direction, in place
-// of the ten operations of each time that PyTorch's own make.
+// lstm, gru, rnn_tanh and rnn_relu of whole tensors: one node for each layer and direction.
+// PyTorch's composition would have ten operations in each time step.
 #include <ATen/CompositeImplicitAutogradFunctions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -29,13 +29,13 @@ namespace {
 
 using torch::autograd::variable_list;
 
-/// What xla::recurrent takes; `cell` of an LSTM alone.
+/// The operands of xla::recurrent; only an LSTM has `cell`.
 struct Sequence {
   at::Tensor gates, weight, bias, hidden;
   std::optional<at::Tensor> cell;
 };
 
-/// Its results (ops/recurrent.h).
+/// The results of xla::recurrent (ops/recurrent.h).
 std::vector<at::Tensor> Recurrent(const Sequence& x, Cell kind, bool reverse, bool keeps) {
   const at::ScalarType dtype = x.gates.scalar_type();
   const int64_t times = x.gates.size(0), samples = x.gates.size(1), h = x.hidden.size(1);
@@ -55,7 +55,7 @@ std::vector<at::Tensor> Recurrent(const Sequence& x, Cell kind, bool reverse, bo
   return builder.List(results);
 }
 
-/// Gradients of the gates, the hidden state, and what more it gives.
+/// Gradients of the gates and the hidden state, and the other results of the node.
 std::vector<at::Tensor> RecurrentBackward(const at::Tensor& grad,
                                           const std::optional<at::Tensor>& grad_cell,
                                           const Sequence& x, const std::vector<at::Tensor>& states,
@@ -76,7 +76,7 @@ std::vector<at::Tensor> RecurrentBackward(const at::Tensor& grad,
   return builder.List(shapes);
 }
 
-/// The same by ordinary operators, time by time: for gradients of gradients.
+/// The same by ordinary operators for each time step, for gradients of gradients.
 variable_list Unrolled(const Sequence& x, Cell kind, bool reverse) {
   const int64_t times = x.gates.size(0);
   at::Tensor hidden = x.hidden, cell = x.cell.value_or(at::Tensor());
@@ -104,7 +104,7 @@ variable_list Unrolled(const Sequence& x, Cell kind, bool reverse) {
   return results;
 }
 
-/// (gates, weight, bias, hidden, cell or undefined) -> output, and an LSTM's last cells.
+/// (gates, weight, bias, hidden, cell or undefined) -> output, and for an LSTM the last cells.
 struct Recurrence : torch::autograd::Function<Recurrence> {
   static variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gates,
                                const at::Tensor& weight, const at::Tensor& bias,
@@ -133,7 +133,7 @@ struct Recurrence : torch::autograd::Function<Recurrence> {
         at::GradMode::is_enabled()
             ? OfGradients(x, kind, reverse, grads)
             : Gradients(ctx, x, {saved.begin() + 5, saved.end()}, kind, reverse, std::move(grads));
-    result.resize(7);  // none of `kind` and `reverse`
+    result.resize(7);  // `kind` and `reverse` have no gradients
     return result;
   }
 
@@ -185,7 +185,7 @@ struct Recurrence : torch::autograd::Function<Recurrence> {
   }
 };
 
-/// As Recurrence, which costs something also where there is no gradient.
+/// Uses Recurrence only if there is a gradient, since it costs time.
 variable_list Differentiable(const Sequence& x, Cell kind, bool reverse) {
   if (torch::autograd::compute_requires_grad(x.gates, x.weight, x.bias, x.hidden, x.cell)) {
     return Recurrence::apply(x.gates, x.weight, x.bias, x.hidden, x.cell,
@@ -195,7 +195,7 @@ variable_list Differentiable(const Sequence& x, Cell kind, bool reverse) {
   return Recurrent(x, kind, reverse, /*keeps=*/false);
 }
 
-/// The arguments of the operators: `hidden` is the states before, an LSTM's hidden ones first.
+/// The operators' arguments. `hidden` has the initial states; an LSTM's hidden states come first.
 struct Layers {
   Cell kind;
   at::Tensor input;
@@ -209,7 +209,7 @@ struct Layers {
   size_t params_each() const { return has_biases ? 4 : 2; }
   int64_t times() const { return input.size(batch_first ? 1 : 0); }
 
-  /// Whether these are layers as above. Else PyTorch's own operations run, and raise its errors.
+  /// Whether nodes can compute these layers. Else PyTorch's own operations run, and raise errors.
   bool Fits() const {
     if (at::autocast::is_autocast_enabled(at::kXLA)) return false;
     const at::ScalarType dtype = input.scalar_type();
@@ -245,7 +245,7 @@ struct Layers {
     return true;
   }
 
-  /// Output, and the states after the last time, as `hidden`.
+  /// The output, and the states after the last time step in the order of `hidden`.
   std::vector<at::Tensor> Run() const {
     at::Tensor x = batch_first ? input.transpose(0, 1) : input;
     std::vector<at::Tensor> last_hidden, last_cell;

@@ -28,7 +28,7 @@ bool IsLast(const Dims& dims, int64_t rank) {
                      [&](int64_t dim) { return dim >= rank - std::ssize(dims); });
 }
 
-/// `large` and `is_long` are how many elements there are, and make one of the result, at least.
+/// `large` and `is_long` are the least numbers of elements, in all and per result, for a call.
 std::optional<Value> CallReduction(const LoweringContext& cx, std::string_view name, Value x,
                                    const Dims& dims, int64_t large, int64_t is_long,
                                    cpu::Reduction operation, double p = 0) {
@@ -60,10 +60,9 @@ bool IsWide(Value x) {
   return x.element() == ElementType::kF32 || x.element() == ElementType::kF64;
 }
 
-/// Each of the next gives nothing where no call is made.
-/// In float, of bfloat16.
+/// The next functions return nothing if no call is made. The sum of bfloat16 is float.
 std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dims) {
-  // XLA converts bfloat16 one element after the other.
+  // XLA converts bfloat16 to float one element after the other.
   const bool is_half = x.element() == ElementType::kBF16 && IsLast(dims, x.rank());
   if (is_half) return CallReduction(cx, "sum", x, dims, 1 << 14, 64, cpu::Reduction::kSum);
   if (!IsWide(x)) return std::nullopt;
@@ -71,12 +70,12 @@ std::optional<Value> CallSum(const LoweringContext& cx, Value x, const Dims& dim
 }
 
 std::optional<Value> CallProduct(const LoweringContext& cx, Value x, const Dims& dims) {
-  // ATen's takes one dimension; those at the end are one.
+  // ATen's kernel takes one dimension. Several dimensions at the end are dense, so they are one.
   if (!IsWide(x) || !IsLast(dims, x.rank())) return std::nullopt;
   return CallReduction(cx, "product", x, dims, 1 << 14, 64, cpu::Reduction::kProduct);
 }
 
-/// kMax or kMin, NaN where there is one.
+/// kMax or kMin, which are NaN if an element is NaN.
 std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims& dims,
                                  ReduceOp op) {
   if (!runtime::IsFloat(x.element())) return std::nullopt;
@@ -87,12 +86,12 @@ std::optional<Value> CallExtreme(const LoweringContext& cx, Value x, const Dims&
 /// The norms of order `p`.
 std::optional<Value> CallNorm(const LoweringContext& cx, Value x, const Dims& dims, double p) {
   if (!IsWide(x) || !(p > 0)) return std::nullopt;
-  // XLA does not have in memory what it sums.
+  // XLA need not have the elements in memory to sum them.
   return CallReduction(cx, "norm", x, dims, 1 << 13, 64, cpu::Reduction::kNorm, p);
 }
 
-/// The sum over `dims` of the first operand of the node that is lowered, in float of bfloat16;
-/// nothing where no call is made.
+/// The sum over `dims` of the first operand of the node that is being lowered, in float if it is
+/// bfloat16. Nothing if no call is made.
 std::optional<Value> CallColumnSums(LoweringContext& cx, Value x, const Dims& dims) {
   const auto reduced = std::ssize(dims);
   const bool is_first =
@@ -134,8 +133,8 @@ std::optional<Value> CallDot(const LoweringContext& cx, Value x, Value y) {
   return CallLibrary(cpu::kDotTarget, {x, y}, {{x.element(), {}}})[0];
 }
 
-// Comparing with the extreme keeps both passes plain reductions, which fuse and vectorize
-// (the more so in 32 bits).
+// A comparison with the extreme keeps both passes plain reductions, which fuse and vectorize,
+// better still with 32 bits.
 Value FirstIndex(Value x, Value extreme, const Dims& dims) {
   const int64_t size = dims.empty() ? 1 : x.dim(dims[0]);
   const stablehlo::Type indices{IndexElement(size), x.dims()};
@@ -152,13 +151,13 @@ Value Sum(const LoweringContext& cx, Value x, const Dims& dims) {
 
 Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
   if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
-  // XLA:CPU's library (YNNPACK), which takes more elements than this, drops a NaN.
+  // XLA:CPU's library (YNNPACK), which takes arrays with more elements than this, drops NaN.
   constexpr int64_t kLeast = 1 << 14;
   if (!runtime::IsFloat(x.element()) || !runtime::IsHost(cx.platform()) ||
       x.type().num_elements() < kLeast || dims.empty()) {
     return Reduce(x, dims, op);
   }
-  // Reductions with a body of their own cannot be partitioned on the CPU.
+  // The CPU cannot partition reductions that have a body of their own.
   Value extreme = Reduce(x, dims, op);
   Value is_nan = Reduce(IsNan(x), dims, ReduceOp::kOr);
   return Select(is_nan, FullLike(extreme, std::numeric_limits<double>::quiet_NaN()), extreme);
@@ -177,7 +176,7 @@ Dims Wrapped(DimList dims, Value x) { return ReductionDims(dims, x.rank()); }
 Dims OneDim(int64_t dim, Value x) { return ReductionDims(c10::IntArrayRef(dim), x.rank()); }
 Dims AllDims(Value x) { return ReductionDims(std::nullopt, x.rank()); }
 
-/// Of all and any, where () reduces nothing; elsewhere it reduces all dimensions.
+/// For `all` and `any`, where () reduces no dimension; elsewhere it reduces all dimensions.
 Dims LogicalDims(DimList dims, Value x) {
   return dims && dims->empty() ? Dims{} : Wrapped(dims, x);
 }
@@ -199,7 +198,7 @@ Value Accumulable(LoweringContext& cx, Value x) {
   return Convert(x, ComputeType(cx.output_element()));
 }
 
-/// Converts before it multiplies, as the argument `dtype` asks for.
+/// Converts before it multiplies, since the argument `dtype` is the dtype of the product.
 Value Product(LoweringContext& cx, Value x, const Dims& dims) {
   x = Accumulable(cx, x);
   const std::optional<Value> called = CallProduct(cx, x, dims);
@@ -210,7 +209,7 @@ Value LogicalReduced(LoweringContext& cx, Value x, const Dims& dims, ReduceOp op
   return Finish(cx, Reduce(Convert(x, ElementType::kPred), dims, op));
 }
 
-/// In the type that it is added up in.
+/// The sum in the type in which it is accumulated.
 Value Added(LoweringContext& cx, Value x, const Dims& dims) {
   if (ComputeType(cx.output_element()) == ElementType::kF32) {
     std::optional<Value> called = CallColumnSums(cx, x, dims);
@@ -224,13 +223,14 @@ Value Mean(LoweringContext& cx, Value x, const Dims& dims) {
   return Finish(cx, Added(cx, x, dims) / Count(x, dims));
 }
 
-/// PyTorch has no result of complex numbers but the empty one.
+/// PyTorch has no extremes of complex numbers, except of an empty tensor.
 Value Extremes(LoweringContext& cx, Value x, c10::IntArrayRef dim, ReduceOp op) {
   if (cx.output_type().num_elements() == 0) return Constant(x.builder(), 0, cx.output_type());
   return Finish(cx, Extreme(cx, x, Wrapped(dim, x), op));
 }
 
-/// Of all elements. PyTorch's Meta kernel lets empty tensors pass, its others do not.
+/// The extreme of all elements. PyTorch's Meta kernel accepts empty tensors; its other kernels do
+/// not.
 Value ExtremeOfAll(LoweringContext& cx, Value x, ReduceOp op) {
   TORCH_CHECK(x.type().num_elements() > 0,
               "Expected reduction dim to be specified for "
@@ -255,7 +255,7 @@ struct Moments {
   Value mean, variance;
 };
 
-/// In two passes; complex numbers have a real variance.
+/// In two passes. The variance of complex numbers is real.
 Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
                         std::optional<Value> correction) {
   const Dims dims = Wrapped(dim, x);
@@ -264,11 +264,11 @@ Moments MeanAndVariance(LoweringContext& cx, Value x, DimList dim,
   x = Convert(x, ComputeType(x.element()));
   Value mean = Reduce(x, dims, ReduceOp::kAdd) / count;
   Value centered = x - KeepDims(mean, x.dims(), dims);
-  // The divisor in double: a count need not be exact in float.
+  // The divisor is a double, since a float may not hold the count exactly.
   const ElementType f64 = cx.Physical(c10::ScalarType::Double);
   Value divisor =
       Scalar(x, count, f64) - (correction ? Convert(*correction, f64) : Scalar(x, 1, f64));
-  // PyTorch has NaN for the variance of no numbers, whatever the correction.
+  // In PyTorch the variance of no numbers is NaN for any correction.
   divisor = count == 0 ? FullLike(divisor, std::numeric_limits<double>::quiet_NaN())
                        : Select(divisor > 0, divisor, 0);
   auto variance = [&](Value part) {
@@ -282,8 +282,8 @@ Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
 }
 
-/// Where the extreme of each prefix last is: the last place so far that holds it. A NaN
-/// beats every number.
+/// The index of the extreme of each prefix: the last index so far that has it. NaN is more extreme
+/// than every number.
 std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   dim = WrapDim(dim, x.rank());
   if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};
@@ -293,7 +293,7 @@ std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, R
   return {extreme, Convert(Scan(place, dim, ReduceOp::kMax), cx.output_element(1))};
 }
 
-/// log(exp(a) + exp(b)) from the larger (by real part) and the difference.
+/// log(exp(a) + exp(b)) from the larger operand (by real part) and the difference.
 Value LogAddExp(Value a, Value b) {
   const bool complex = runtime::IsComplex(a.element());
   Value first = complex ? Real(a) >= Real(b) : a >= b;
@@ -306,8 +306,8 @@ Value LogAddExp(Value a, Value b) {
 
 }  // namespace
 
-// XLA:CPU scans a window's every prefix anew where the operation is not a sum. What PyTorch's
-// kernel does not take is for the StableHLO to refuse, in the call.
+// XLA:CPU computes each prefix of a window anew if the operation is not a sum. Operands that
+// PyTorch's kernel does not take are left to StableHLO, which refuses them.
 bool IsReal(Value x) { return !runtime::IsComplex(x.element()); }
 
 bool IsInexact(Value x) { return runtime::IsFloat(x.element()) || runtime::IsComplex(x.element()); }
@@ -388,8 +388,8 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
   Value x = Convert(self, element);
   auto sum = [&](Value terms) { return Reduce(terms, dims, ReduceOp::kAdd); };
   Value norm;
-  // One number's norm is its size, and that of none is 0: no power of it is looked at, not even
-  // the NaN-th.
+  // The norm of one number is its absolute value, and the norm of none is 0. The exponent does not
+  // matter then, not even if it is NaN.
   const bool none = IsEmpty(self);
   if (none || self.type().num_elements() == cx.output_type().num_elements()) {
     const bool counts = ord.constant() && ord.constant()->toDouble() == 0;
@@ -405,7 +405,7 @@ Value linalg_vector_norm(LoweringContext& cx, Value self, const Number& ord, Dim
     Value p = ord.Like(norm);
     norm = Power(norm, 1 / p);
     norm = Select(Equal(p, 0), sum(Convert(NotEqual(x, 0), element)), norm);
-    // Not what is infinite in the type of the norm alone.
+    // Compare in double: an exponent that is infinite only in the type of the norm does not count.
     Value exact = ord.Like(Convert(norm, ElementType::kF64));
     norm = Select(Equal(exact, kInfinity), Extreme(cx, size, dims, ReduceOp::kMax), norm);
     norm = Select(Equal(exact, -kInfinity), Extreme(cx, size, dims, ReduceOp::kMin), norm);
@@ -446,7 +446,7 @@ Value logsumexp(LoweringContext& cx, Value self, c10::IntArrayRef dim, bool /*ke
   Value x = Accumulable(cx, self);
   Value real = runtime::IsComplex(x.element()) ? Real(x) : x;
   Value maximum = Reduce(real, dims, ReduceOp::kMax);
-  // An infinite maximum minus itself would be NaN.
+  // An infinite maximum minus itself is NaN, so subtract 0 instead.
   maximum = Convert(Select(IsInf(maximum), 0, maximum), x.element());
   Value terms = Exponential(x - KeepDims(maximum, x.dims(), dims));
   return Finish(cx, Log(Reduce(terms, dims, ReduceOp::kAdd)) + maximum);
@@ -513,7 +513,7 @@ std::vector<Value> var_mean_correction(LoweringContext& cx, Value self, DimList 
   return {Finish(cx, moments.variance), Finish(cx, moments.mean, 1)};
 }
 
-/// The norms of many arrays, such as all gradients of a model: one node, and on the CPU one call.
+/// The norms of many arrays, such as all gradients of a model, as one node and on the CPU one call.
 std::vector<Value> Norms(LoweringContext& cx, const std::vector<Value>& arrays) {
   const ElementType element = arrays[0].element();
   std::vector<Value> results;

@@ -13,8 +13,8 @@
 namespace torch_xla {
 namespace {
 
-/// at::blas::ScalingType: a number for a whole matrix, or for each row of the first and each
-/// column of the second.
+/// at::blas::ScalingType: one scale for a whole matrix, or one for each row of the first matrix and
+/// each column of the second.
 enum Scaling : int64_t { kTensorWise = 0, kRowWise = 1 };
 
 bool Fits(Scaling scaling, const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
@@ -37,14 +37,14 @@ bool Fits(Scaling scaling, const at::Tensor& a, const at::Tensor& b, const at::T
                     scale_b.scalar_type(), scale_b.sizes());
 }
 
-/// XLA:GPU makes one call of cuBLAS of it.
+/// XLA:GPU turns this into one call of cuBLAS.
 at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
                          const at::Tensor& scale_b, const std::optional<at::Tensor>& bias,
                          std::optional<at::ScalarType> out_dtype) {
   at::Tensor product = at::mm(a.to(at::kFloat) * scale_a, b.to(at::kFloat) * scale_b);
   if (bias && bias->defined()) product = product + bias->to(at::kFloat);
   const at::ScalarType dtype = out_dtype.value_or(a.scalar_type());
-  // A type without infinity: here, unlike in a conversion, the CPU saturates.
+  // This dtype has no infinity. Here, unlike in a conversion, the CPU saturates.
   if (dtype == at::kFloat8_e4m3fn) {
     const double max = std::numeric_limits<c10::Float8_e4m3fn>::max();
     product = product.clamp(-max, max);
@@ -52,7 +52,7 @@ at::Tensor ScaledProduct(const at::Tensor& a, const at::Tensor& b, const at::Ten
   return product.to(dtype);
 }
 
-/// TensorList, or since PyTorch 2.14, whose operator is a structured one, ITensorListRef.
+/// TensorList; since PyTorch 2.14, which has a structured operator, ITensorListRef.
 using Scales = c10::guts::typelist::element_t<
     2, c10::guts::function_traits<decltype(XLANativeFunctions::_scaled_mm_v2)>::parameter_types>;
 

@@ -1,4 +1,4 @@
-// Ops that move, repeat and pad elements.
+// Operations that move, repeat and pad elements.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -16,12 +16,12 @@ using stablehlo::Type;
 
 Value Zero(Value like) { return ScalarLike(like, 0); }
 
-/// `x` in zeros of `dims`, `start` from the front of dimension `dim` and `step` apart.
+/// `x` within zeros of `dims`: from index `start` of dimension `dim`, and `step` apart.
 Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step) {
   TORCH_CHECK(x.rank() == static_cast<int64_t>(dims.size()), "expected a gradient with ",
               dims.size(), " dimensions, but got one with ", x.rank());
   const int64_t size = x.dims()[dim];
-  if (size <= 1) step = 1;  // else it fits the dimension, however large it was asked for
+  if (size <= 1) step = 1;  // a single element fits with any step
   TORCH_CHECK(step > 0 && step <= std::max<int64_t>(dims[dim], 1), "step ", step,
               " does not fit in dimension ", dim, " of size ", dims[dim]);
   const int64_t extent = size == 0 ? 0 : (size - 1) * step + 1;
@@ -32,7 +32,7 @@ Value Place(Value x, const Dims& dims, int64_t dim, int64_t start, int64_t step)
   return Pad(x, Zero(x), low, high, interior);
 }
 
-/// The same where `start` is a parameter of the program.
+/// As Place, where `start` is a parameter of the program.
 Value PlaceAt(Value x, const Dims& dims, int64_t dim, Value start, int64_t step) {
   Value zeros = Constant(x.builder(), 0, Type(x.element(), dims));
   if (IsEmpty(x)) return zeros;
@@ -43,7 +43,7 @@ Value PlaceAt(Value x, const Dims& dims, int64_t dim, Value start, int64_t step)
   return DynamicUpdateSlice(zeros, Pad(x, Zero(x), none, none, interior), starts);
 }
 
-/// An index into a dimension of `size` that is a parameter; negative ones count from the end.
+/// An index into a dimension of `size` as a value; negative indices count from the end.
 Value FromFront(const Number& index, Value like, int64_t size) {
   Value i = index.Like(stablehlo::Scalar(like, 0, ElementType::kS64));
   i = Select(i < 0, i + size, i);
@@ -55,7 +55,7 @@ int64_t SliceBound(int64_t bound, int64_t size) {
   return std::clamp<int64_t>(bound < 0 ? bound + size : bound, 0, size);
 }
 
-/// An index that may be negative, as select's.
+/// select's index, counted from the front. It may be negative.
 int64_t SelectIndex(int64_t index, const Dims& dims, int64_t dim) {
   const int64_t size = dims[dim];
   TORCH_CHECK_INDEX(index >= -size && index < size, "select(): index ", index,
@@ -69,14 +69,14 @@ Value Triangle(Value x, const Number& number, Direction keep) {
   int64_t rows = x.dim(-2), columns = x.dim(-1);
   Type type(IndexElement(std::max(rows, columns)), {rows, columns});
   Value row = Iota(x.builder(), type, 0), column = Iota(x.builder(), type, 1);
-  // Any diagonal beyond the matrix is as good as the next one, and fits in the type.
+  // A diagonal outside of the matrix may as well be the nearest one, which the type can hold.
   Value diagonal = number.Like(stablehlo::Scalar(x, 0, ElementType::kS64));
   diagonal = stablehlo::Clamp(ScalarLike(diagonal, -rows), diagonal, ScalarLike(diagonal, columns));
   Value kept = Compare(Subtract(column, row), To(diagonal, type.element, type.dims), keep);
   return Select(stablehlo::BroadcastTo(kept, x.dims()), x, ZerosLike(x));
 }
 
-/// Of the diagonal of an array, which comes last.
+/// The dimensions of the diagonal of an array; the diagonal itself comes last.
 Dims DiagonalDims(const Dims& dims, int64_t offset, int64_t dim1, int64_t dim2) {
   const auto rank = static_cast<int64_t>(dims.size());
   dim1 = WrapDim(dim1, rank);
@@ -92,14 +92,14 @@ Dims DiagonalDims(const Dims& dims, int64_t offset, int64_t dim1, int64_t dim2) 
   return result;
 }
 
-/// `background` with a diagonal of the dimensions dim1 and dim2 replaced. `values` has the
-/// diagonal as its last dimension.
+/// `background` with the diagonal of the dimensions dim1 and dim2 replaced by `values`, whose last
+/// dimension is the diagonal.
 Value SetDiagonal(Value background, Value values, int64_t offset, int64_t dim1, int64_t dim2) {
   if (IsEmpty(values)) return background;
   const Dims& dims = background.dims();
   dim1 = WrapDim(dim1, background.rank());
   dim2 = WrapDim(dim2, background.rank());
-  // Each row gets its value everywhere; a mask keeps the one place.
+  // Broadcast each value along its row, and let a mask select the place on the diagonal.
   Dims placed = values.dims(), mapping;
   placed.back() = dims[dim1];
   values = Place(values, placed, values.rank() - 1, std::max<int64_t>(-offset, 0), 1);
@@ -120,7 +120,7 @@ namespace aten {
 Value cat(LoweringContext& cx, const std::vector<Value>& tensors, int64_t dim) {
   std::vector<Value> parts;
   for (Value x : tensors) {
-    // PyTorch lets an empty vector be concatenated with anything.
+    // PyTorch lets an empty vector be concatenated with any tensor.
     if (x.dims() != Dims{0}) parts.push_back(ToOutputElement(cx, x));
   }
   if (parts.empty()) return Constant(cx.builder(), 0, cx.output_type());
@@ -146,8 +146,8 @@ Value constant_pad_nd(LoweringContext& cx, Value self, const std::vector<Number>
       low[dim] = before.constant()->toLong();
       high[dim] = after.constant()->toLong();
     } else {
-      // As much as there may be on both sides, of which a window is the result: it stays within,
-      // since what lies wholly in the padding is the same wherever.
+      // Pad both sides by the size of the result, which is then a window of the padded array. The
+      // window stays within: a result that lies wholly in the padding is the same anywhere in it.
       const int64_t size = cx.output_dims()[dim];
       window = true;
       low[dim] = high[dim] = size;
@@ -167,7 +167,7 @@ Value flip(LoweringContext&, Value self, c10::IntArrayRef dims) {
 }
 
 Value repeat(LoweringContext& cx, Value self, c10::IntArrayRef repeats) {
-  // What is empty may be repeated -4 times, too.
+  // An empty tensor may be repeated a negative number of times, too.
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());
   // Each dimension becomes (repeat, size), which the reshape joins.
   Dims dims, mapping;
@@ -219,7 +219,7 @@ Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input
                       int64_t size, int64_t step) {
   if (IsEmpty(grad_in)) return Constant(cx.builder(), 0, cx.output_type());
   if (input_sizes.empty()) return Reshape(grad_in, cx.output_dims());
-  // Windows in blocks of `step`: block p of window n is added to block n + p of the input.
+  // Windows in blocks of `step` elements: block p of window n is added to block n + p of the input.
   dim = WrapDim(dim, static_cast<int64_t>(input_sizes.size()));
   auto product = [](auto begin, auto end) {
     return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
@@ -227,14 +227,14 @@ Value unfold_backward(LoweringContext& cx, Value grad_in, c10::IntArrayRef input
   int64_t before = product(input_sizes.begin(), input_sizes.begin() + dim);
   int64_t after = product(input_sizes.begin() + dim + 1, input_sizes.end());
   const int64_t windows = grad_in.dim(dim);
-  if (windows == 1) step = size;  // else it fits the dimension, however large it was asked for
+  if (windows == 1) step = size;  // a single window fits with any step
   const int64_t blocks = (size + step - 1) / step;
   Value x = Convert(grad_in, ComputeType(grad_in.element()));
   x = Reshape(x, {before, windows, after, size});
   x = Pad(x, Zero(x), {0, 0, 0, 0}, {0, 0, 0, blocks * step - size});
   x = Transpose(Reshape(x, {before, windows, after, blocks, step}), {0, 1, 3, 4, 2});
-  // The fewer of the two become rows. Rows padded by one element more than the sum is long
-  // and then read without it are each shifted by their own number.
+  // The smaller of the two numbers becomes rows. Each row gets one element of padding more than the
+  // sum is long, and is then read without it, which shifts each row by its own index.
   int64_t rows = windows, columns = blocks;
   if (rows > columns) {
     x = Transpose(x, {0, 2, 1, 3, 4});

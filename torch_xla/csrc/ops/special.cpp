@@ -1,5 +1,5 @@
-// Special functions, from the approximations of Cephes (cephes_tables.h) where StableHLO and
-// CHLO have none.
+// Special functions that StableHLO and CHLO lack, from the approximations of Cephes
+// (cephes_tables.h).
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -27,7 +27,7 @@ Value Polynomial(Value x, const double (&coefficients)[N]) {
   return sum;
 }
 
-/// Clenshaw's recurrence, over [-2, 2] as Cephes keeps its series.
+/// Clenshaw's recurrence over [-2, 2], the interval that Cephes uses for its series.
 template <size_t N>
 Value Chebyshev(Value x, const double (&coefficients)[N]) {
   Value b0 = FullLike(x, coefficients[0]), b1 = ZerosLike(x), b2 = b1;
@@ -71,7 +71,7 @@ Hankel Hankel1(Value x) {
 Value BesselJ0(Value self) {
   using namespace cephes;
   Value x = Abs(self), z = x * x;
-  // The first zeros are factors, so that the result is exact about them.
+  // The first zeros are factors, so that the result is exact near them.
   Value middle = (z - 5.78318596294678452118e+00) * (z - 3.04712623436620863991e+01) *
                  Polynomial(z, kJ0Rp) / Polynomial(z, kJ0Rq);
   Value small = Select(x < 1e-5, 1 - z / 4, middle);
@@ -81,14 +81,14 @@ Value BesselJ0(Value self) {
 Value BesselJ1(Value self) {
   using namespace cephes;
   Value x = Abs(self), z = x * x;
-  // The small factor last: a product with another one would be below the smallest float.
+  // Multiply by the small factor last: an earlier product could underflow.
   Value small = Polynomial(z, kJ1Rp) / Polynomial(z, kJ1Rq) * (z - 1.46819706421238932572e+01) *
                 (z - 4.92184563216946036703e+01) * x;
   Value value = Select(x <= 5, small, Hankel1(x).cosine);
   return Select(self < 0, -value, value);
 }
 
-/// -inf at 0, NaN below.
+/// `value`, with `at_zero` at 0 and NaN below.
 Value ForPositive(Value x, Value value, double at_zero) {
   return Select(x < 0, kNan, Select(Equal(x, 0), at_zero, value));
 }
@@ -126,7 +126,7 @@ Value ScaledI1(Value self) {
 Value ModifiedI0(Value x) { return Exponential(Abs(x)) * ScaledI0(x); }
 Value ModifiedI1(Value x) { return Exponential(Abs(x)) * ScaledI1(x); }
 
-/// K0 and K1, times exp(x) where `scaled`.
+/// K0 and K1, multiplied by exp(x) if `scaled`.
 Value ModifiedK0(Value x, bool scaled) {
   Value small = Chebyshev(x * x - 2, cephes::kK0A) - Log(0.5 * x) * ModifiedI0(x);
   Value large = Chebyshev(8 / x - 2, cephes::kK0B) * Rsqrt(x);
@@ -145,7 +145,7 @@ Value ModifiedK1(Value x, bool scaled) {
 
 Value SphericalJ0(Value x) {
   Value z = x * x;
-  // sin(x) / x by its series where it is nearly 1.
+  // Near 0, where sin(x) / x is nearly 1, use its series.
   constexpr double kSeries[] = {1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040,
                                 1.0 / 120,        -1.0 / 6,        1.0};
   Value value = Select(Abs(x) < 0.5, Polynomial(z, kSeries), Sine(x) / x);
@@ -155,7 +155,7 @@ Value SphericalJ0(Value x) {
 Value AiryAi(Value x) {
   using namespace cephes;
   const double inverse_sqrt_pi = std::numbers::inv_sqrtpi;
-  // Far left: oscillating.
+  // Far to the left the function oscillates.
   Value root = Sqrt(-x);
   Value zeta = -2 * x * root / 3;
   Value z = 1 / zeta, zz = z * z;
@@ -163,13 +163,13 @@ Value AiryAi(Value x) {
   Value left = inverse_sqrt_pi * Rsqrt(root) *
                (Sine(t) * (1 + zz * Polynomial(zz, kAiryAfn) / Polynomial(zz, kAiryAfd)) -
                 Cosine(t) * (z * Polynomial(zz, kAiryAgn) / Polynomial(zz, kAiryAgd)));
-  // Far right: decaying.
+  // Far to the right it decays.
   root = Sqrt(x);
   zeta = 2 * x * root / 3;
   z = 1 / zeta;
   Value right = inverse_sqrt_pi * (Polynomial(z, kAiryAn) / Polynomial(z, kAiryAd)) /
                 (2 * Sqrt(root) * Exponential(zeta));
-  // Between: the Maclaurin series, whose terms are under 2^-53 after these.
+  // Between them: the Maclaurin series, whose later terms are negligible.
   constexpr int kTerms = 13;
   Value cube = x * x * x;
   Value m = FullLike(x, 1), n = x, f = m, g = n;
@@ -193,7 +193,7 @@ Value Erfcx(Value self) {
   using namespace cephes;
   Value x = Abs(self), square = x * x;
   Value middle = Polynomial(x, kErfcP) / Polynomial(x, kErfcQ);
-  // In 1 / x, which does not overflow.
+  // Polynomials of 1 / x, which do not overflow.
   Value r = 1 / x;
   auto reversed = [&](auto& coefficients) {
     double c[std::extent_v<std::remove_reference_t<decltype(coefficients)>>];
@@ -230,21 +230,21 @@ Value LogNdtr(Value x) {
 
 // ---- Orthogonal polynomials
 
-/// A family by its three-term recurrence r = Next(i, q, p) for degree i >= 2.
+/// A family of polynomials: its degree 1, and its recurrence r = next(i, q, p) for i >= 2.
 struct Family {
   Value first;  // the polynomial of degree 1
   std::function<Value(Value i, Value q, Value p)> next;
-  /// Where the value is known otherwise, and that value.
+  /// Where the value is known without the recurrence, and that value.
   Value known, known_value;
 };
 
 Value IsEven(Value n) { return Equal(And(n, FullLike(n, 1)), 0); }
 
-/// A whole degree; -1, whose polynomial is 0, for what is none.
+/// The degree as an integer. An invalid degree becomes -1, whose polynomial is 0.
 Value Degree(Value n) { return Convert(Select(Abs(n) < 0x1p63, n, -1), ElementType::kS64); }
 
 Value PolynomialOfDegree(Value x, Value n, const Family& family) {
-  // Degrees differ by element: all go on until the last one has arrived.
+  // Degrees differ by element, so iterate until the largest degree is reached.
   const Dims all = [&] {
     Dims dims;
     for (int64_t i = 0; i < n.rank(); ++i) dims.push_back(i);
@@ -272,7 +272,7 @@ Value PolynomialOfDegree(Value x, Value n, const Family& family) {
 
 enum class ChebyshevKind { kT, kU, kV, kW };
 
-/// By the definition with cosines inside (-1, 1) above degree `closed_above`.
+/// Above degree `closed_above` uses the definition by cosines for x in (-1, 1).
 Value ChebyshevPolynomial(Value x, Value degree, ChebyshevKind kind, int64_t closed_above) {
   Value n = Degree(degree), real = Convert(n, x.element());
   Value even = IsEven(n), positive = x > 0, angle = Acos(x);
@@ -330,7 +330,7 @@ Value LowerHermite(LoweringContext& cx, Value self, Value degree, bool physicist
   family.next = [x, scale](Value i, Value q, Value p) {
     return x * scale * q - (i - 1) * scale * p;
   };
-  // As PyTorch's: what is larger overflows.
+  // As in PyTorch: polynomials of larger degrees overflow.
   family.known = n > (x.element() == ElementType::kF64 ? 512 : 128);
   family.known_value = FullLike(x, kNan);
   return ToOutput(cx, PolynomialOfDegree(x, n, family));
@@ -338,8 +338,8 @@ Value LowerHermite(LoweringContext& cx, Value self, Value degree, bool physicist
 
 // ---- The zeta function of Hurwitz
 
-/// Terms until the argument is past 9, then the Euler-Maclaurin formula, as Cephes has it. CHLO's
-/// is wrong below 0.
+/// Sums terms until the argument is past 9, then uses the Euler-Maclaurin formula, as Cephes does.
+/// CHLO's function is wrong below 0.
 Value HurwitzZeta(LoweringContext& cx, Value exponent, Value start) {
   // (2k)! / B_2k
   constexpr double kDivisors[] = {12,
@@ -386,7 +386,7 @@ Value HurwitzZeta(LoweringContext& cx, Value exponent, Value start) {
     b = b / w;
     k += 2;
   }
-  // Far out every term is 0, and infinite factors would make NaN of them: at infinity, as Cephes.
+  // Far out every term is 0, but infinite factors would make it NaN. At infinity as Cephes.
   Value infinite = And(Equal(state[2], 0), Or(Equal(x, kInfinity), Equal(q, kInfinity)));
   sum = Select(Equal(state[2], state[2] + state[3]), state[2], sum);
   Value nan = Or(Or(IsNan(x), IsNan(q)), Or(undefined, infinite));
@@ -525,7 +525,7 @@ Value special_legendre_polynomial_p(LoweringContext& cx, Value self, Value degre
   return ToOutput(cx, PolynomialOfDegree(x, n, family));
 }
 
-// ---- Numbers taken apart and put together
+// ---- Decomposing and composing numbers
 
 Value angle(LoweringContext& cx, Value self) {
   if (runtime::IsComplex(self.element())) return Atan2(Imag(self), Real(self));
@@ -564,7 +564,7 @@ std::vector<Value> frexp_Tensor(LoweringContext& cx, Value self) {
   Value denormal = Equal(exponent, 0);
   // Zeros, infinities and NaN are their own mantissas.
   Value whole = Or(And(denormal, Equal(fraction, 0)), Equal(exponent, largest));
-  // Without arithmetic on them: the device may flush denormals.
+  // Use no arithmetic on denormals, since the device may flush them.
   Value shift = CountLeadingZeros(fraction) - (format.width - 1 - format.mantissa);
   fraction = Select(denormal, And(ShiftLeft(fraction, shift), mask(hidden - 1)), fraction);
   Value sign = And(bits, mask(std::numeric_limits<int64_t>::min() >> (64 - format.width)));
@@ -577,8 +577,8 @@ std::vector<Value> frexp_Tensor(LoweringContext& cx, Value self) {
 
 Value ldexp_Tensor(LoweringContext& cx, Value self, Value other) {
   auto [x] = ToCompute(cx, self);
-  // 2 ** other may be out of range where the product is not: it is multiplied by in three parts,
-  // whose bits are made of the exponents.
+  // 2 ** other may be out of range where the product is not. So multiply by it in three parts,
+  // whose bits are made from their exponents.
   const FloatFormat format = FormatOf(x.element());
   const int64_t most = 3 * (format.bias - 1);
   const bool wide = runtime::ByteWidth(other.element()) == 8;

@@ -16,7 +16,7 @@
 
 namespace torch_xla::lowering::aten {
 
-/// A call of the user's functions, which see the types that the user does.
+/// Calls the user's functions, which get the user's dtypes.
 std::vector<Value> StableHloText(LoweringContext& cx, std::string_view text,
                                  const std::vector<Value>& inputs) {
   const std::string symbol = cx.builder().AddFunctions(text);
@@ -65,7 +65,7 @@ stablehlo::Type TypeOf(const at::Tensor& tensor) {
           stablehlo::Dims(tensor.sizes().begin(), tensor.sizes().end())};
 }
 
-/// The results' shapes from the text's signature, whose arguments must be the inputs.
+/// The shapes of the results, from the signature in the text, whose arguments the inputs must fit.
 std::vector<at::Tensor> MetaKernel(c10::string_view text, at::TensorList inputs) {
   stablehlo::FunctionText function;
   try {
@@ -96,8 +96,8 @@ std::vector<at::Tensor> CpuKernel(c10::string_view text, at::TensorList inputs) 
       false, "torch_xla.library.stablehlo(): expected tensors of the xla device, but got cpu");
 }
 
-/// Bodies are the compiler's to understand: by compiling the function alone, once, an error is
-/// raised where the user's call is, and not at the sync.
+/// Only the compiler checks the bodies of functions. Compile each function once by itself, so that
+/// an error is raised at the user's call, and not at the sync.
 void CheckThatItCompiles(std::string_view text) {
   static auto& mutex = *new std::mutex;
   static auto& compiled = *new std::unordered_set<std::string>;

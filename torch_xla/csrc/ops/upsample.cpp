@@ -1,7 +1,7 @@
-// Interpolation to another size and padding by copies of what is there: a map along each
-// dimension (dimension_map.h), and its transpose for the gradient.
+// Interpolation to another size, and padding by copies of elements: a linear map along each
+// dimension (interpolation.h), and its transpose for the gradient.
 //
-// Source positions are computed as ATen does, in float unless the tensor is double: rounding
+// Source indices are computed as in ATen, in float unless the tensor is double, because rounding
 // decides which element is nearest.
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ struct Line {
   Scale scale;
 };
 
-/// The step in the input from one output to the next.
+/// The distance in the input between neighbouring outputs.
 template <typename T>
 T Step(const Line& line) {
   if (line.align_corners) {
@@ -40,7 +40,7 @@ T SourcePosition(const Line& line, int64_t o) {
   return line.align_corners ? step * o : step * (o + static_cast<T>(0.5)) - static_cast<T>(0.5);
 }
 
-// ---- Filters: the terms of output o -----------------------------------------------------
+// ---- Filters: the terms of output o ----------------------------------------------------
 
 template <typename T>
 std::vector<MapTerm> Nearest(const Line& line, int64_t o) {
@@ -64,7 +64,7 @@ std::vector<MapTerm> Linear(const Line& line, int64_t o) {
   return {{low, T{1} - rest}, {std::min(low + 1, line.input - 1), rest}};
 }
 
-/// Keys' convolution kernel (IEEE Trans. ASSP 29(6), 1981): the two sides of |x| = 1.
+/// Keys' convolution kernel (IEEE Trans. ASSP 29(6), 1981): |x| up to 1, and above.
 double CubicNear(double x, double a) { return ((a + 2) * x - (a + 3)) * x * x + 1; }
 double CubicFar(double x, double a) { return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a; }
 
@@ -83,7 +83,7 @@ std::vector<MapTerm> Cubic(const Line& line, int64_t o) {
   return terms;
 }
 
-/// A filter widened to cover the input where the output is smaller, as Pillow's resize.
+/// A filter that is widened to cover the input if the output is smaller, as in Pillow's resize.
 template <typename T>
 std::vector<MapTerm> Antialiased(const Line& line, int64_t o, int64_t width,
                                  double (*filter)(double)) {
@@ -157,8 +157,8 @@ Filter FilterOf(Interpolation interpolation) {
   return nullptr;
 }
 
-/// The last `scales.size()` dimensions interpolated; `backward` maps gradients of the output
-/// to those of the input.
+/// Interpolates the last `scales.size()` dimensions; `backward` maps gradients of the output to
+/// gradients of the input.
 Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, bool align_corners,
                   const std::vector<Scale>& scales, bool backward = false) {
   const Dims dims = cx.output_dims();
@@ -183,13 +183,13 @@ Value Interpolate(LoweringContext& cx, Interpolation interpolation, Value x, boo
     }
     y = MapDimension(y, dim++, backward ? Transposed(rows, input) : rows);
   }
-  // The one integer type that ATen interpolates is uint8.
+  // uint8 is the only integer type that ATen interpolates.
   if (integral) y = Floor(Clamp(ScalarLike(y, 0), y, ScalarLike(y, 255)) + 0.5);
   return ToOutput(cx, y);
 }
 
-/// The last dimensions padded by the elements that `source` names for a position relative to
-/// the input, of which it gets the size too.
+/// Pads the last dimensions with copies of elements. `source` maps an index relative to the input,
+/// and the input's size, to the index of the element to copy.
 Value PadByCopies(LoweringContext& cx, Value x, c10::IntArrayRef padding,
                   int64_t (*source)(int64_t position, int64_t size), bool backward = false) {
   if (cx.output_type().num_elements() == 0) return Constant(cx.builder(), 0, cx.output_type());

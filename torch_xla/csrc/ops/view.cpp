@@ -1,4 +1,4 @@
-// PyTorch's view operations as stride arithmetic; no node is made until the view is read.
+// PyTorch's view operations, by strides. A node is made only when a view is read.
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/WrapDimUtils.h>
@@ -32,7 +32,7 @@ using aten::MakeView;
 using aten::XLATensorImpl;
 using lazy::Ints;
 
-/// What a tensor is over the elements that its last step looks at.
+/// The sizes, strides and offset of a tensor over the base of its last view step.
 struct Geometry {
   explicit Geometry(const at::Tensor& tensor)
       : impl(GetImpl(tensor)), sizes(tensor.sizes().begin(), tensor.sizes().end()) {
@@ -71,11 +71,11 @@ at::Tensor Alias(const at::Tensor& self) {
   return MakeView(*impl, impl->view_ptr(), impl->dtype(), self.sizes());
 }
 
-/// The same elements in row-major order under other sizes.
+/// The same elements in row-major order with other sizes.
 at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
   auto* impl = GetImpl(self);
   at::DimVector sizes = at::infer_size_dv(size, self.numel());
-  // All of a storage in its order: the view of it is made when someone reads this tensor.
+  // The whole storage in its own order: the view is made when someone reads this tensor.
   if (!impl->view_ptr()) return MakeView(*impl, nullptr, impl->dtype(), sizes);
   Geometry geometry(self);
   auto strides = at::detail::computeStride(geometry.sizes, geometry.strides, sizes);
@@ -84,7 +84,7 @@ at::Tensor ViewAs(const at::Tensor& self, at::IntArrayRef size) {
     geometry.strides.assign(strides->begin(), strides->end());
     return std::move(geometry).Make();
   }
-  // Strides cannot say it (a view of a transpose); to the user the tensor is contiguous.
+  // Strides cannot express a view of a transpose; to the user the tensor is contiguous.
   lazy::ViewStep step;
   step.sizes.assign(sizes.begin(), sizes.end());
   step.strides = lazy::ContiguousStrides(step.sizes);
@@ -97,7 +97,7 @@ at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& siz
               ": call resolve_conj() or resolve_neg() first");
   lowering::NaturalType(dtype);  // throws here, at the call, where the device has no such type
   auto* impl = GetImpl(self);
-  // What is reinterpreted must not depend on the storage's shape, which resize_ may change.
+  // The reinterpretation must not depend on the storage's shape, which resize_ may change.
   lazy::ViewPtr base = impl->view_ptr();
   if (!base) {
     Geometry whole(self);
@@ -110,7 +110,7 @@ at::Tensor Bitcast(const at::Tensor& self, at::ScalarType dtype, const Ints& siz
                   c10::scalarTypeToTypeMeta(dtype), sizes);
 }
 
-/// How many elements the last step of `impl` chooses from.
+/// The number of elements in the base of the last view step of `impl`.
 int64_t ElementsBelow(const XLATensorImpl& impl) {
   const lazy::View* view = impl.view();
   if (!view || (view->steps.size() == 1 && !view->last().bitcast)) {
@@ -121,7 +121,7 @@ int64_t ElementsBelow(const XLATensorImpl& impl) {
                                                      : steps[steps.size() - 2].sizes);
 }
 
-/// The stride from one to the next of elements that are `step` apart.
+/// The stride of every `step`-th element; refuses one that overflows.
 int64_t Spaced(int64_t stride, int64_t step) {
   int64_t spaced = 0;
   TORCH_CHECK(!c10::mul_overflows(stride, step, &spaced), "a step of ", step,
@@ -129,11 +129,11 @@ int64_t Spaced(int64_t stride, int64_t step) {
   return spaced;
 }
 
-/// Whether it is PyTorch's stand-in for a tensor while torch.compile traces, whose sizes and
-/// strides are all that changes.
+/// Whether `self` is the placeholder for a tensor while torch.compile traces. Only its sizes and
+/// strides change.
 bool IsStandIn(const at::Tensor& self) { return !aten::IsXla(self); }
 
-/// The in-place forms of views: `self` is from now on what `view` is.
+/// The in-place forms of views: `self` becomes the same view as `view`.
 template <typename Tensor>
 Tensor& Become(Tensor& self, const at::Tensor& view) {
   auto* to = GetImpl(view);
@@ -143,10 +143,10 @@ Tensor& Become(Tensor& self, const at::Tensor& view) {
 
 /// Exchanges the last two dimensions of `self`.
 ///
-/// Of a weight whose transpose was multiplied, autograd makes the gradient as a product and
-/// transposes that. It would be kept, and be read across by the optimizer; so such a product is
-/// computed the other way round, and `self` becomes the view. Only within a backward pass and of
-/// what the caller alone holds: elsewhere nothing says which of the two is used more, and another
+/// The gradient of a weight whose transpose was multiplied is the transpose of a product. The
+/// optimizer would read that with bad strides. So compute the transposed product instead, and make
+/// `self` a view of it. Do so only in a backward pass, and only if the caller alone holds `self`:
+/// elsewhere the product itself may be read more, and another thread might read `self`.
 /// thread might read `self`.
 at::Tensor Transpose(const at::Tensor& self) {
   auto* impl = GetImpl(self);
@@ -205,9 +205,9 @@ at::Tensor XLANativeFunctions::as_strided(const at::Tensor& self, at::IntArrayRe
                                           std::optional<int64_t> storage_offset) {
   TORCH_CHECK(size.size() == stride.size(), "as_strided: sizes ", size, " and strides ", stride,
               " must have the same length");
-  // Strides and offset are over what the tensor looks like to its user, for whom stride() and
-  // storage_offset() were meant: a contiguous block of memory, and where in truth it is not, one of
-  // its own that begins at storage_offset().
+  // Strides and offset refer to the memory that the user believes the tensor to have, which
+  // stride() and storage_offset() describe: a contiguous block. If the tensor is not contiguous in
+  // truth, that is a block of its own that begins at storage_offset().
   Geometry geometry(self);
   const bool dense = IsDense(geometry);
   const int64_t have = dense ? ElementsBelow(*geometry.impl) : self.numel();
@@ -419,7 +419,7 @@ at::Tensor XLANativeFunctions::view_dtype(const at::Tensor& self, at::ScalarType
   return Bitcast(self, dtype, sizes);
 }
 
-// PyTorch's own checks, whose classes of error differ between versions.
+// Use PyTorch's own checks, since the classes of their errors differ between versions.
 at::Tensor XLANativeFunctions::view_as_real(const at::Tensor& self) {
   const at::Tensor like = at::view_as_real(OnMeta(self));
   return Bitcast(self, like.scalar_type(), Ints(like.sizes()));
@@ -476,7 +476,7 @@ at::Tensor& XLANativeFunctions::unsqueeze_(at::Tensor& self, int64_t dim) {
 namespace torch_xla::lowering {
 namespace {
 
-/// The last of a view's attributes, which may be a parameter.
+/// A view's offset is the last attribute; it may be a parameter.
 ViewOffset Offset(LoweringContext& cx, int64_t storage_offset) {
   return {storage_offset, cx.NumberParameter(cx.node().attributes().size() - 1)};
 }
@@ -503,10 +503,10 @@ Value JoinComplex(Value x, Dims dims) {
   return stablehlo::Complex(part(0), part(1));
 }
 
-/// Reinterprets bits; a ratio of widths splits or joins the last dimension.
+/// Reinterprets bits. If the widths differ, the last dimension is split or joined.
 Value BitcastTo(Value x, const stablehlo::Type& to) {
   if (x.element() == ElementType::kPred || to.element == ElementType::kPred) {
-    // A bool is a byte to torch and a bit to XLA.
+    // A bool takes a byte in PyTorch and a bit in XLA.
     if (x.element() == ElementType::kPred)
       return BitcastTo(stablehlo::Convert(x, ElementType::kU8), to);
     return stablehlo::Convert(BitcastTo(x, {ElementType::kU8, to.dims}), ElementType::kPred);
