@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-// Of the OpenMP and MKL that libtorch_cpu brings; where it has others, they are not there.
+// Functions of the OpenMP and MKL in libtorch_cpu. They are null if it has other libraries.
 extern "C" {
 __attribute__((weak)) int omp_get_max_threads();
 __attribute__((weak)) void omp_set_num_threads(int);
@@ -13,15 +13,15 @@ __attribute__((weak)) int mkl_vml_serv_cpu_detect();
 namespace torch_xla::cpu {
 namespace {
 
-// MKL's first function of vectors in a process stores the processor's kind twice: as it was found,
-// then as an index of its tables. On an Intel the first lies, of the accurate functions, among the
-// inaccurate ones (errors of 1.5e-4), for a thread that calls at that moment. So nothing else runs
-// when it is asked.
+// MKL's first vector function in a process stores the kind of the processor twice: first as it was
+// detected, then as an index of MKL's tables. On some processors the first number is the index of
+// inaccurate functions, which a thread that calls at that moment would get. So trigger the
+// detection while no other thread runs.
 [[maybe_unused]] const int processor = mkl_vml_serv_cpu_detect ? mkl_vml_serv_cpu_detect() : 0;
 
 }  // namespace
 
-// at::set_num_threads() would also change the default of threads that do not exist yet.
+// at::set_num_threads() would also change the default of threads that are started later.
 OneThread::OneThread() {
   at::get_num_threads();  // Sets the thread up once.
   if (omp_set_num_threads && omp_get_max_threads) {

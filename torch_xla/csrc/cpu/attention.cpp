@@ -1,5 +1,5 @@
-// Attention of the CPU's flash kernel, called from the program on the device's memory: it keeps no
-// scores of all queries with all keys.
+// Attention by the CPU's flash kernel, on the device's memory. The kernel does not keep the scores
+// of all queries with all keys.
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
@@ -36,7 +36,7 @@ struct Call {
     return mask.dim() == 2 ? mask.unsqueeze(0).unsqueeze(0) : mask;
   }
 
-  /// Calls work(part) for each thread's batches or heads; `part` takes these of a tensor.
+  /// Calls work(part) on each thread; `part` takes the thread's batches or heads of a tensor.
   template <typename Work>
   void InParts(const at::Tensor& query, const at::Tensor& key, const Work& work) const {
     const int64_t dim = query.size(0) >= FfiThreads(frame) ? 0 : 1, size = query.size(dim);

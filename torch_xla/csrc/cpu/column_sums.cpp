@@ -1,6 +1,6 @@
-// Sums of a matrix's rows into one, as the gradient of a linear layer's bias is: a call, where the
-// matrix is in memory for others anyhow. XLA:CPU sums windows of the rows, and then those sums, by
-// two kernels for each shape, which it compiles first.
+// Sums over the rows of a matrix, such as the gradient of a linear layer's bias, by a call if the
+// matrix is in memory in any case. XLA:CPU would compile two kernels for each shape: one sums
+// windows of the rows, and the other sums the results.
 #include <algorithm>
 
 #include "cpu/calls.h"
@@ -43,7 +43,7 @@ C10_ALWAYS_INLINE void AddFew(const Rows<T>& rows, int64_t columns, float* sums)
 template <typename T>
 C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
   constexpr int kFew = 8;           // rows at once
-  constexpr int64_t kBlock = 64;    // rows, so few that a float's sum does not lose much
+  constexpr int64_t kBlock = 64;    // rows; few enough to sum in float without much loss
   constexpr int64_t kWidth = 1024;  // columns, whose sums stay in the first cache
   float block[kWidth];
   for (int64_t column = 0; column < columns; column += kWidth) {
@@ -64,7 +64,7 @@ C10_ALWAYS_INLINE void Add(const Rows<T>& rows, int64_t columns, double* sums) {
 template <typename T>
 void Sum(const XLA_FFI_CallFrame& frame, const Rows<T>& rows, int64_t columns, float* results) {
   const auto add = ForThisProcessor<&Add<T>>();
-  // Threads take columns, or rows where the columns are few.
+  // Threads take columns, or rows if there are few columns.
   const int64_t cost = rows.count * columns * choices::kFloat;
   const int64_t row_parts = PartsWorthAThread(cost, choices::kMostParts);
   const bool by_rows = columns < 64 * row_parts;

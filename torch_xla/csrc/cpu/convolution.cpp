@@ -19,8 +19,8 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// A dimension of each tensor that parts of the work are cut along; -1: all of it. Where the result
-/// is not cut, it is the sum of the parts.
+/// The dimension of each tensor along which the work is cut into parts; -1 if each part has the
+/// whole tensor. If the result is not cut, it is the sum of the parts' results.
 struct Cut {
   int64_t lhs, rhs, result;
   int64_t extent;
@@ -33,14 +33,15 @@ struct Call {
   at::IntArrayRef stride, padding, dilation;
   int64_t groups;
 
-  /// A cut by which no part reads all of a large tensor, and none is copied to be cut: weights can
-  /// be cut along the first dimension, maps along the batch.
+  /// A cut with which no part reads all of a large tensor, and no tensor must be copied to be cut:
+  /// weights can be cut along the first dimension, and maps along the batch.
   Cut BestCut() const {
-    // For single images ATen's gradients are products that oneDNN does not compute.
+    // For single images ATen computes gradients by products instead of oneDNN.
     const int64_t images = part == ConvolutionPart::kForward ? lhs.size(0) : lhs.size(0) / 2;
     const bool whole = groups == 1 && images < 2;
-    const bool heavy = groups == 1 && rhs.numel() > lhs.numel();  // weights, but for their gradient
-    // oneDNN takes a vector of channels at a time.
+    // Whether the weights are large; not used for their gradient.
+    const bool heavy = groups == 1 && rhs.numel() > lhs.numel();
+    // oneDNN works on vectors of channels.
     auto channels = [](int64_t count) { return std::max<int64_t>(count / 16, 1); };
     switch (part) {
       case ConvolutionPart::kForward:
@@ -62,8 +63,8 @@ struct Call {
                      const std::optional<at::Tensor>& bias_part, const at::Tensor& like) const {
     const int64_t zeros[3] = {0, 0, 0};
     const at::IntArrayRef none(zeros, stride.size());
-    // ATen takes oneDNN, which is up to twenty times faster than its product of few pixels, only
-    // under conditions of its own. The gradient by a kernel of one tap is such a convolution, too.
+    // ATen chooses oneDNN only under conditions of its own, and its product of few pixels is much
+    // slower. The input's gradient with a kernel of one tap is a plain convolution, too.
     const bool is_same = part == ConvolutionPart::kInputGradient &&
                          b.numel() == b.size(0) * b.size(1) && groups == 1 &&
                          c10::multiply_integers(stride) == 1 &&
@@ -77,7 +78,7 @@ struct Call {
       return at::convolution(a, b, bias_part, stride, padding, dilation, /*transposed=*/false, none,
                              groups);
     }
-    // Of the operand whose gradient it is, only the sizes count.
+    // Only the sizes of the operand whose gradient is computed matter.
     const bool of_input = part == ConvolutionPart::kInputGradient;
     auto [input, weight, bias] = at::convolution_backward(
         of_input ? a : b, of_input ? like : a, of_input ? b : like, {}, stride, padding, dilation,
@@ -113,7 +114,7 @@ struct Call {
     std::vector<at::Tensor> sums(cut.result < 0 ? count : 0);
     RunAtenParts(frame, count, [&](const AtenPart& share) {
       at::Tensor out = share(result, cut.result);
-      // Only its sizes count, but those of a view that is not contiguous would be copied.
+      // Only the sizes matter, but ATen would copy a view that is not contiguous.
       const at::Tensor like = result.flatten().narrow(0, 0, out.numel()).view(out.sizes());
       std::optional<at::Tensor> bias_part;
       if (bias) bias_part = share(*bias, cut.rhs);

@@ -15,10 +15,10 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// What outputs see by each tap of the kernel.
+/// For each tap of the kernel, the inputs that it multiplies.
 using Taps = std::vector<float*>;
 
-/// Outputs or their gradients, with as many floats between the rows as in the plane.
+/// Outputs or their gradients, whose rows are as far apart as the rows in the plane.
 class Outputs {
  public:
   Outputs(int64_t rows, int64_t columns, int64_t step)
@@ -28,7 +28,7 @@ class Outputs {
         data_((rows - 1) * step + columns + Plane::kBehind) {}
 
   float* data() { return data_.data(); }
-  /// Those behind the last output, of whole vectors, are nobody's, as are those between rows.
+  /// Includes unused floats between the rows; vectors may reach further behind the last output.
   int64_t count() const { return (rows_ - 1) * step_ + columns_; }
 
   void Give(float* y) const {
@@ -36,7 +36,7 @@ class Outputs {
       CopyRun(data_.data() + row * step_, columns_, y + row * columns_);
     }
   }
-  /// What is between the rows stays zero.
+  /// The floats between the rows stay zero.
   void Take(const float* y) {
     for (int64_t row = 0; row < rows_; ++row) {
       CopyRun(y + row * columns_, columns_, data_.data() + row * step_);
@@ -48,12 +48,12 @@ class Outputs {
   std::vector<float> data_;
 };
 
-/// y = bias + the sum of what the taps see.
+/// y = bias + the weighted sum of the taps' inputs.
 template <int kLanes>
 C10_ALWAYS_INLINE void Sum(const Taps& taps, const float* weights, float bias, int64_t count,
                            float* y) {
   using V = Lanes<kLanes>;
-  // Sums that hide what each takes.
+  // Enough independent sums to hide the latency of additions.
   constexpr int kVectors = 4;
   static_assert(kVectors * kLanes <= Plane::kBehind);
   const int64_t num_taps = taps.size();
@@ -75,7 +75,7 @@ C10_ALWAYS_INLINE void Sum(const Taps& taps, const float* weights, float bias, i
   }
 }
 
-/// Adds the products of dy and what some taps see to sums [kTaps, kLanes].
+/// Adds the products of dy and the inputs of some taps to sums [kTaps, kLanes].
 template <int kLanes, int kTaps>
 C10_ALWAYS_INLINE void MultiplySome(float* const* taps, const float* dy, int64_t count,
                                     float* sums) {
@@ -89,7 +89,7 @@ C10_ALWAYS_INLINE void MultiplySome(float* const* taps, const float* dy, int64_t
   for (int t = 0; t < kTaps; ++t) Store(of_taps[t], sums + t * kLanes);
 }
 
-/// As many taps at once as there are a whole number of times.
+/// Takes the largest number of taps at once that divides the number of all taps.
 template <int kLanes, int kTaps, int... kFewer>
 C10_ALWAYS_INLINE void Multiply(const Taps& taps, const float* dy, int64_t count, float* sums) {
   const int64_t num_taps = taps.size();
@@ -101,7 +101,7 @@ C10_ALWAYS_INLINE void Multiply(const Taps& taps, const float* dy, int64_t count
   }
 }
 
-/// Adds what the gradients of outputs give to what they see.
+/// Adds the outputs' gradients, weighted, to the taps' inputs, which are the input's gradients.
 template <int kLanes>
 C10_ALWAYS_INLINE void Spread(const Taps& taps, const float* weights, const float* dy,
                               int64_t count) {
@@ -130,7 +130,7 @@ const Functions& Chosen() {
   return functions;
 }
 
-/// By which the input's gradient is a convolution, too: of the outputs' gradients, in reverse.
+/// The axis with which the input's gradient is a convolution of the outputs' gradients.
 Axis Reversed(const Axis& axis) {
   return {.input = axis.output,
           .output = axis.input,
@@ -140,7 +140,7 @@ Axis Reversed(const Axis& axis) {
           .dilation = axis.dilation};
 }
 
-/// What a thread has of a group in an image: the channels that are seen, and one that is made.
+/// A thread's data for a group of an image: all input channels, and one output channel.
 struct Group {
   Group(const Axis& rows, const Axis& row, int64_t channels)
       : size(rows.input * row.input),
@@ -246,14 +246,14 @@ class Convolution {
     });
   }
 
-  /// A product with a zero of the padding, or between rows, may be NaN.
+  /// If not, products with the zeros of the padding or between the rows may be NaN.
   bool HasFiniteWeights() const {
     return std::all_of(w_, w_ + groups_ * outputs_ * weights_,
                        [](float weight) { return std::isfinite(weight); });
   }
 
  private:
-  /// Calls work(begin, end) for parts of all groups, in each of `images`.
+  /// Calls work(begin, end) for parts of all groups of `images` images.
   template <typename Work>
   void ForEach(const XLA_FFI_CallFrame& frame, int64_t images, const Work& work) const {
     const int64_t products = images_ / images * outputs_ * weights_ * columns_.outputs();

@@ -11,7 +11,7 @@ void Gather(const float* from, int64_t stride, int64_t count, float* to) {
   int64_t k = 0;
   if (stride == 2) {
     using V = Lanes<4>;
-    // What is behind the last is not read.
+    // Elements behind the last one are not read.
     for (; k + 4 < count; k += 4) {
       const V a = Load<V>(from + 2 * k), b = Load<V>(from + 2 * k + 4);
       Store(__builtin_shufflevector(a, b, 0, 2, 4, 6), to + k);
@@ -26,7 +26,7 @@ void Scatter(const float* from, int64_t stride, int64_t count, float* to) {
   for (int64_t k = 0; k < count; ++k) to[k * stride] = from[k];
 }
 
-/// As many of a as of b, or one more.
+/// `a` has as many elements as `b`, or one more.
 void Interleave(const float* a, int64_t num_a, const float* b, int64_t num_b, float* to) {
   for (int64_t k = 0; k < num_b; ++k) {
     to[2 * k] = a[k];
@@ -70,7 +70,7 @@ void Plane::Give(float* channel) const {
     const float* from = data_.get() + run.inside;
     float* to = channel + run.channel;
     if (row_.stride == 2 && i + 1 < runs_.size() && runs_[i + 1].channel == run.channel + 1) {
-      // What is between these is the next run.
+      // The elements between these are the next run.
       const float* next = data_.get() + runs_[++i].inside;
       Interleave(from, run.count, next, runs_[i].count, to);
     } else {

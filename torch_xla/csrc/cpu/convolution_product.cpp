@@ -13,12 +13,12 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// How far rows of so many floats are apart: an odd number of vectors, or they would share few
-/// places of the caches.
+/// The distance of rows of `count` floats: an odd number of vectors, because the caches would place
+/// rows at other distances in few of their sets.
 int64_t RowOf(int64_t count) { return (InVectors(count) | 1) * ProductLanes(); }
 
-/// Some rows at a time, and of these some terms, so that what is read and written again stays in
-/// the nearest caches.
+/// Multiplies some rows and some of their terms at a time, so that the data stays in the nearest
+/// caches until it is used again.
 void MultiplyInBlocks(const SmallProduct& product, int64_t rows, int64_t terms) {
   for (int64_t row = 0; row < product.rows; row += rows) {
     for (int64_t term = 0; term < product.terms; term += terms) {
@@ -34,9 +34,9 @@ void MultiplyInBlocks(const SmallProduct& product, int64_t rows, int64_t terms) 
   }
 }
 
-/// Of an output.
+/// The number of weights of an output.
 int64_t WeightsOf(const ConvolutionProduct& call) { return call.w.numel() / call.w.size(0); }
-/// Of an image of the output.
+/// The number of pixels of an output image.
 int64_t PixelsOf(const ConvolutionProduct& call) {
   return call.y.numel() / (call.y.size(0) * call.y.size(1));
 }
@@ -44,7 +44,7 @@ int64_t ProductsOf(const ConvolutionProduct& call) {
   return call.y.size(0) * PixelsOf(call) * call.w.numel();
 }
 
-/// Some images of a convolution. Matrices of their pixels have rows of `width`, `row` apart.
+/// Some images of a convolution. Matrices of their pixels have rows of `width`, `row` floats apart.
 class Images {
  public:
   Images(const ConvolutionProduct& call, int64_t first, int64_t count)
@@ -62,7 +62,7 @@ class Images {
         w_(call.w.const_data_ptr<float>()),
         y_(call.y.mutable_data_ptr<float>() + first * outputs * columns.outputs()) {}
 
-  /// What all outputs see, [weights, width]: the rows of some channels.
+  /// The inputs that the weights multiply, [weights, width]: writes the rows of some channels.
   void Unfold(int64_t begin, int64_t end, float* seen) const {
     for (int64_t n = 0; n < count; ++n) {
       columns.Unfold(x_ + (n * inputs + begin) * columns.inputs(), end - begin,
@@ -73,7 +73,7 @@ class Images {
     }
   }
 
-  /// The outputs' gradients, [outputs, width].
+  /// The outputs' gradients of all images as one matrix, [outputs, width].
   Floats Joined() const {
     Floats joined = Scratch(outputs * row);
     for (int64_t o = 0; o < outputs; ++o) {
@@ -86,7 +86,7 @@ class Images {
     return joined;
   }
 
-  /// Writes some outputs.
+  /// Computes some outputs.
   void Forward(int64_t begin, int64_t end, const float* seen, const float* bias) const {
     const Floats made = Scratch((end - begin) * row);
     MultiplyInBlocks({.a = w_ + begin * weights,
@@ -110,7 +110,7 @@ class Images {
     }
   }
 
-  /// Writes the gradient of some channels.
+  /// Computes the gradient of some channels.
   void InputGradient(int64_t begin, int64_t end, const float* joined) const {
     const int64_t rows = (end - begin) * taps;
     const Floats made = Scratch(rows * row);
@@ -142,7 +142,7 @@ class Images {
   float* const y_;
 };
 
-/// What outputs see, transposed: panels of `columns` of which there are as many rows in `seen`.
+/// The inputs that the weights multiply, transposed: panels of `columns` of the rows of `seen`.
 class Panels {
  public:
   Panels(int64_t columns, int64_t terms)
@@ -159,9 +159,9 @@ class Panels {
     }
   }
 
-  /// Writes, or adds, the gradients of some outputs' weights, [rows, columns].
+  /// Writes, or adds to, the gradients of the weights of some outputs, [rows, columns].
   void WeightGradient(const float* joined, int64_t row, int64_t rows, float* to, bool adds) const {
-    // Panels that stay in the second cache.
+    // As many panels as stay in the second-level cache.
     const int64_t some = std::max<int64_t>(1, (1 << 15) / size_);
     for (int64_t panel = 0; panel < count(); panel += some) {
       const int64_t column = PanelBegin(panel, columns_);
@@ -185,7 +185,7 @@ class Panels {
   const Floats data_;
 };
 
-/// All images at once, and of the weights a part on each thread.
+/// Takes all images at once, and a part of the weights on each thread.
 void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                   const float* bias) {
   const Images all(call, 0, call.x.size(0));
@@ -215,7 +215,7 @@ void RunByWeights(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame
           });
 }
 
-/// All weights, and on each thread some images, a few at a time.
+/// Takes all weights, and some of the images on each thread, a few images at a time.
 void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
                  const float* bias) {
   const int64_t outputs = call.w.size(0), weights = WeightsOf(call), pixels = PixelsOf(call);
@@ -262,8 +262,8 @@ void RunByImages(const ConvolutionProduct& call, const XLA_FFI_CallFrame& frame,
 }
 
 bool IsByWeights(const ConvolutionProduct& call) {
-  // oneDNN would bring a gradient of many weights back from its blocks. Winograd's tiles may be
-  // better still.
+  // oneDNN would have to copy a gradient of many weights from its blocked layout. Winograd's tiles
+  // may be faster still.
   const int64_t weights = call.w.numel(), pixels = call.y.size(0) * PixelsOf(call);
   const bool is_worth_more = call.part == ConvolutionPart::kWeightGradient &&
                              weights >= choices::kByWeightsMany && !WinogradHalvesProducts(call);
@@ -273,7 +273,7 @@ bool IsByWeights(const ConvolutionProduct& call) {
 
 bool IsByImages(const ConvolutionProduct& call) {
   const int64_t pixels = PixelsOf(call), products = ProductsOf(call);
-  // A single image would be on one thread.
+  // A single image would use a single thread.
   if (call.y.size(0) == 1 && PartsWorthAThread(products * choices::kProduct, 2) > 1) return false;
   const int64_t columns = WeightsOf(call) * pixels;
   if (call.w.numel() <= choices::kByImagesWeights && columns <= choices::kByImagesColumns &&
@@ -281,7 +281,7 @@ bool IsByImages(const ConvolutionProduct& call) {
        products <= choices::kByImagesProducts)) {
     return true;
   }
-  // oneDNN's gradient is slow to few channels.
+  // oneDNN computes the gradient of an input with few channels slowly.
   const int64_t channels = call.w.size(1), taps = WeightsOf(call) / channels;
   const bool is_strided = c10::multiply_integers(call.stride) > 1;
   return call.part == ConvolutionPart::kInputGradient && columns <= choices::kFoldedColumns &&

@@ -13,23 +13,23 @@ namespace {
 using namespace runtime::pjrt;
 using namespace winograd;
 
-/// Channels of the vector that begins there.
+/// The number of channels in the vector that begins at `channel`.
 int64_t ChannelsFrom(int64_t channel, int64_t channels) {
   return std::min(ProductLanes(), channels - channel);
 }
 
-/// A strip of an image, and where its tiles are among those of others.
+/// A strip of an image, and the index of its first tile among the tiles of all strips.
 struct ImageStrip {
   Strip strip;
   int64_t image;
   int64_t tile;
 };
 
-/// Rows of tiles of each image.
+/// The number of rows and columns of tiles of each image.
 struct Tiling {
   int64_t rows, columns;
 
-  /// Of the rows of all images, those of each image; `map` says where their pixels are.
+  /// Splits rows `begin` to `end` of the rows of all images by image. `map` has the pixels' places.
   std::vector<ImageStrip> Strips(const Strip& map, int64_t begin, int64_t end) const {
     std::vector<ImageStrip> strips;
     int64_t next;
@@ -45,12 +45,12 @@ struct Tiling {
   }
 };
 
-/// What a product reads or writes, [terms, rows, row].
+/// The operands or results of products, [terms, rows, row].
 struct Matrices {
   float* data;
   int64_t terms, rows, row;
 
-  // A tile's terms would else share few places of the caches.
+  // Without this distance the caches would place the terms of a tile in few of their sets.
   static constexpr int64_t kApart = 16;
   int64_t stride() const { return rows * row + kApart; }
   int64_t size() const { return terms * stride(); }
@@ -60,7 +60,7 @@ struct Matrices {
   }
 };
 
-/// Where the pixels of a phase begin in a dimension of the maps, and its first tap.
+/// Where the pixels of a phase begin in a dimension of the maps, and the first tap of the phase.
 struct PhaseBegin {
   int64_t from, to, tap;
 };
@@ -73,8 +73,8 @@ PhaseBegin BeginOf(const ConvolutionProduct& call, int64_t dim, int64_t phase, i
   return {(phase + padding) / step - last, phase, (phase + padding) % step};
 }
 
-/// A convolution of a stride of 1 by some of the taps: of a stride of `step` it is one of those
-/// that see, or make, pixels so far apart.
+/// A convolution with stride 1 by some of the taps. A convolution with a stride of `step` is a sum
+/// of phases, or its gradient consists of phases: each has the pixels that are `step` apart.
 struct Phase {
   Strip from, to;
   int64_t tap;  // the first
@@ -96,8 +96,8 @@ std::vector<Phase> PhasesOf(const ConvolutionProduct& call, int64_t step) {
   return phases;
 }
 
-/// Products are over the channels of the maps `from`; those of the maps `to` are in panels of two
-/// vectors, for each phase.
+/// Products sum over the channels of the maps `from`. The channels of the maps `to` are in panels
+/// of two vectors, for each phase.
 class Convolution {
  public:
   Convolution(const ConvolutionProduct& call, const float* bias, const Transforms& transforms)
@@ -114,8 +114,8 @@ class Convolution {
         vectors_(InVectors(terms_)),
         panels_(InPanels(channels_)) {}
 
-  /// Whether each thread has tiles enough to go through all weights by itself. The sums of weights'
-  /// gradients, which are read and written for some tiles each, do not depend on the threads.
+  /// Whether each thread has enough tiles to use all weights by itself. For gradients of weights,
+  /// which are read and written once for some tiles, the answer does not depend on the threads.
   bool IsByTiles(int64_t threads) const {
     const int64_t tiles = rows() * tiling_.columns / (is_of_weights() ? 2 : threads);
     const int64_t weights_of_tile = !is_of_weights()               ? choices::kTilesWeights
@@ -124,7 +124,7 @@ class Convolution {
     return tiles * weights_of_tile >= terms_ * channels_;
   }
 
-  /// All channels, and on each thread some rows of tiles.
+  /// Takes all channels, and some rows of tiles on each thread.
   bool RunByTiles(const XLA_FFI_CallFrame& frame) {
     const int64_t panels = phases() * panels_, weights = panels * PanelSize();
     const int64_t tiles = rows() * tiling_.columns;
@@ -175,7 +175,7 @@ class Convolution {
     return is_finite_;
   }
 
-  /// All tiles, and on each thread some channels.
+  /// Takes all tiles, and some channels on each thread.
   bool RunByChannels(const XLA_FFI_CallFrame& frame) {
     const int64_t some = RowsAtOnce(choices::kTilesManyInputs, rows());
     const int64_t few = RowsAtOnce(choices::kTilesInputs, some);
@@ -217,19 +217,19 @@ class Convolution {
  private:
   bool is_of_weights() const { return part_ == ConvolutionPart::kWeightGradient; }
   bool is_of_inputs() const { return part_ == ConvolutionPart::kInputGradient; }
-  /// Whether an output is the sum of what the phases make.
+  /// Whether an output is the sum of the results of the phases.
   bool ArePhasesAdded() const { return part_ == ConvolutionPart::kForward && phases() > 1; }
   int64_t phases() const { return phases_.size(); }
   int64_t rows() const { return from_.size(0) * tiling_.rows; }
   int64_t RowsAtOnce(int64_t inputs, int64_t most) const {
     constexpr int64_t kLeast = 16, kMost = 128;
-    // The sums of gradients are read and written each time.
+    // The sums of gradients are read and written once for each group of rows.
     const int64_t size = transforms_.terms * terms_;
     const int64_t tiles = std::clamp((is_of_weights() ? 2 : 1) * inputs / size, kLeast, kMost);
     return std::clamp<int64_t>(tiles / tiling_.columns, 1, most);
   }
 
-  /// In a dimension of the maps `to`, of the phase that has most pixels.
+  /// The tiles in a dimension of the maps `to`, in the phase with the most pixels.
   int64_t TilesOf(int64_t dim) const {
     const int64_t step = phases_[0].to.step, pixels = (to_.size(dim) + step - 1) / step;
     return (pixels + 1) / 2;
@@ -241,8 +241,8 @@ class Convolution {
     return {made, transforms_.terms, rows * tiling_.columns, PanelWidth()};
   }
 
-  /// What products of tiles make: those of a panel and a group of rows at a time or, where phases
-  /// are added up, of all.
+  /// The results of products of tiles: of one panel and one group of rows at a time, or of all
+  /// panels and groups if phases are added up.
   class MadeTiles {
    public:
     MadeTiles(const Convolution& convolution, int64_t panels, int64_t groups, int64_t rows)
@@ -269,8 +269,8 @@ class Convolution {
   }
   const Phase& PhaseOf(int64_t panel) const { return phases_[panel / panels_]; }
 
-  /// Calls visit(channel, column) for the vectors of a panel: what each begins with, of all and in
-  /// the panel.
+  /// Calls visit(channel, column) for each vector of a panel, with its first channel, and with the
+  /// index of that channel in the panel.
   template <typename Visit>
   void ForEachVector(int64_t panel, Visit visit) const {
     const int64_t begin = panel % panels_ * PanelWidth();
@@ -314,7 +314,8 @@ class Convolution {
     });
   }
 
-  /// Of a panel and rows of tiles, whose transformed inputs are in `tiles` from `first_tile` on.
+  /// Multiplies a panel with rows of tiles, whose transformed inputs begin at `first_tile` of
+  /// `tiles`.
   void MultiplyTiles(int64_t begin_row, int64_t end_row, const Matrices& tiles, int64_t first_tile,
                      int64_t panel, float* weights, float* scratch, bool adds) {
     const Matrices w = Weights(panel, weights), made = Made(scratch, end_row - begin_row);
@@ -385,7 +386,8 @@ class Convolution {
   std::atomic<bool> is_finite_ = true;
 };
 
-/// Those of a convolution's kernels; null where it has others, or too little work for them.
+/// The transforms for a convolution's kernel; null if there are none, or if there is too little
+/// work.
 const Transforms* TransformsFor(const ConvolutionProduct& call) {
   auto all = [](at::IntArrayRef values, int64_t wanted) {
     return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == wanted; });

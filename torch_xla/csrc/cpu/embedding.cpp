@@ -1,5 +1,5 @@
-// Rows of a table, summed by bag, and their gradients, by calls of ours: XLA finds the bags by a
-// scatter and a prefix sum, and fills or copies a table of zeros before it adds a few rows to it.
+// Sums of a table's rows by bag, and their gradients. XLA would find the bags by a scatter and a
+// prefix sum, and would fill or copy a table of zeros to add a few rows to it.
 #include <algorithm>
 
 #include "cpu/calls.h"
@@ -45,13 +45,13 @@ void RunEmbeddingBag(const XLA_FFI_CallFrame& frame) {
   auto* const bags = FfiData<int64_t>(frame.rets.rets[1]);
   auto* const sizes = FfiData<int64_t>(frame.rets.rets[2]);
   const int64_t count = indices.size();
-  // What a bag begins with, whatever the offsets are.
+  // The first index of a bag, clamped, since offsets may be out of range.
   auto begin_of = [&](int64_t bag) {
     return bag < offsets.size() ? std::clamp<int64_t>(offsets[bag], 0, count) : count;
   };
   const AddRow add = FindAddRow();
   std::fill_n(bags, begin_of(0), -1);
-  // The last bag goes on to the end, though an offset may follow.
+  // The last bag reaches to the end, even if another offset follows.
   const int64_t cost = (1 + count / std::max<int64_t>(output.rows, 1)) * output.columns;
   InParts(frame, output.rows, cost * choices::kFloat, [&](int64_t first, int64_t last) {
     for (int64_t bag = first; bag < last; ++bag) {

@@ -30,7 +30,7 @@ constexpr ErrorClass Class(std::string_view name) {
   return {name, &Is<E>, &Make<E>};
 }
 
-// The last one is the base of the others.
+// The last class is the base of the others.
 constexpr ErrorClass kClasses[] = {
     Class<c10::LinAlgError>("LinAlgError"),
     Class<c10::IndexError>("IndexError"),

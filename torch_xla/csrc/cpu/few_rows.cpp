@@ -24,7 +24,7 @@ C10_ALWAYS_INLINE Lanes<kLanes> LoadFirst(const T* from, int64_t count) {
   return Load<Lanes<kLanes>>(reinterpret_cast<const T*>(some));
 }
 
-/// Sums of lanes, four of them left.
+/// Adds the halves of a vector until four lanes are left.
 template <int kLanes>
 C10_ALWAYS_INLINE Lanes<4> Fold(Lanes<kLanes> x) {
   if constexpr (kLanes == 16) {
@@ -37,7 +37,7 @@ C10_ALWAYS_INLINE Lanes<4> Fold(Lanes<kLanes> x) {
   }
 }
 
-/// Elements, of what memory gives in the meantime.
+/// How many elements to prefetch ahead.
 template <typename T>
 constexpr int64_t kAhead = 8192 / sizeof(T);
 
@@ -53,7 +53,7 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
     Lanes<kLanes> xs[kRows];
     for (int i = 0; i < kRows; ++i) xs[i] = Load<Lanes<kLanes>>(rows + i * k + l);
     for (int j = 0; j < kColumns; ++j) {
-      // As the weights lie: rows are too short for the processor to see where it goes.
+      // In the order of memory: rows are too short for the processor's prefetcher.
       __builtin_prefetch(weights + kColumns * l + j * kLanes + kAhead<T>);
       const auto w = Load<Lanes<kLanes>>(weights + j * k + l);
       for (int i = 0; i < kRows; ++i) sums[j][i] += w * xs[i];
@@ -89,7 +89,7 @@ C10_ALWAYS_INLINE void Tile(const FewRows<T>& product, int64_t row, int64_t colu
   }
 }
 
-/// `kRows` at a time, as many as there are registers for.
+/// `kRows` rows at a time, as many as there are registers for.
 template <int kLanes, int kRows, typename T>
 C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_t end) {
   for (; column + 4 <= end; column += 4) {
@@ -102,10 +102,10 @@ C10_ALWAYS_INLINE void Columns(const FewRows<T>& product, int64_t column, int64_
   }
 }
 
-/// Terms of the sums at a time, whose weights stay in the nearest cache.
+/// The number of terms of the sums at a time: their weights stay in the nearest cache.
 constexpr int64_t kPanelDepth = 64;
 
-/// Adds to some columns of the result; the weights of a term lie side by side.
+/// Adds to some columns of the result. The weights of a term are contiguous.
 template <int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64_t m,
                                     const float* panel, int64_t depth, float* out,
@@ -120,7 +120,7 @@ C10_ALWAYS_INLINE void AddPanelRows(const float* rows, int64_t row_stride, int64
   }
 }
 
-/// kVectors * kLanes columns: their weights are transposed, a few terms at a time.
+/// Computes kVectors * kLanes columns, whose weights are transposed a few terms at a time.
 template <int kLanes, int kVectors, int kRows, typename T>
 C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
   constexpr int kWidth = kVectors * kLanes;
@@ -164,7 +164,7 @@ C10_ALWAYS_INLINE void Panel(const FewRows<T>& product, int64_t column) {
   }
 }
 
-/// `kDepth` terms of the sums of a row's columns: weights that lie by columns are read as they lie.
+/// Adds `kDepth` terms to the columns of each row. Weights stored by columns need no transposition.
 template <int kLanes, int kDepth, typename T>
 C10_ALWAYS_INLINE void AddTerms(const FewRows<T>& product, int64_t l, int64_t begin, int64_t end) {
   const T* weights = product.weights + l * product.n;
@@ -212,9 +212,9 @@ C10_ALWAYS_INLINE void Terms(const FewRows<T>& product, int64_t begin, int64_t e
 template <int kLanes, int kRows, typename T>
 C10_ALWAYS_INLINE void Compute(const FewRows<T>& product, int64_t begin, int64_t end) {
   if (product.by_columns) return Terms<kLanes>(product, begin, end);
-  // From how many rows on transposing the weights costs less than summing lanes for each row.
-  // Weights that come from memory are better read as they lie, unless each row would have to
-  // convert them.
+  // From this number of rows on, transposing the weights costs less than summing lanes for each
+  // row. Weights in memory are better read in their order, unless each row would convert them
+  // again.
   const bool is_near =
       product.n * product.k * static_cast<int64_t>(sizeof(T)) <= choices::kNearWeights;
   const int64_t least_rows = is_near                    ? choices::kRowsToPack

@@ -96,7 +96,7 @@ OperandDims::OperandDims(XLA_FFI_CallFrame& frame) : frame_(frame), before_(fram
   for (int64_t i = 0; i < frame.args.size; ++i) {
     buffers_.push_back(*static_cast<XLA_FFI_Buffer*>(before_[i]));
     buffers_.back().rank = *next;
-    buffers_.back().dims = const_cast<int64_t*>(next + 1);  // C's; handlers read them
+    buffers_.back().dims = const_cast<int64_t*>(next + 1);  // C's type; handlers only read
     next += 1 + *next;
     operands_.push_back(&buffers_.back());
   }

@@ -15,11 +15,11 @@ using namespace runtime::pjrt;
 
 namespace {
 
-/// Shared with what is scheduled, which may come to run when all is done.
+/// Shared with the scheduled tasks, which may start after all work is done.
 struct Work {
   explicit Work(int64_t tasks) : count(tasks), left(tasks) {}
 
-  /// Runs tasks until none is left that nobody has taken.
+  /// Runs tasks until all tasks are taken.
   void Run() {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       try {
@@ -32,14 +32,14 @@ struct Work {
   }
 
   const int64_t count;
-  /// Of the caller, who waits as long as one runs.
+  /// Owned by the caller, who waits while a task runs.
   const std::function<void(int64_t)>* task = nullptr;
   std::atomic<int64_t> next{0}, left;
   std::atomic<bool> failed{false};
   std::exception_ptr failure;
 };
 
-/// Until it is so, but not for long: to sleep and be woken takes as long.
+/// Spins until the condition holds, but not for long: sleeping and waking takes as long.
 template <typename Condition>
 void Spin(Condition condition) {
   using Clock = std::chrono::steady_clock;
@@ -62,7 +62,7 @@ bool HasThreads(const XLA_FFI_Api& api) {
                                 sizeof(api.XLA_FFI_ThreadPool_NumThreads);
 }
 
-/// Whether there was none; one is destroyed.
+/// Whether there was no error. Destroys the error if there was one.
 bool Succeeded(const XLA_FFI_Api& api, XLA_FFI_Error* error) {
   if (!error) return true;
   XLA_FFI_Error_Destroy_Args args{};

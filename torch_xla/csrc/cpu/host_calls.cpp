@@ -30,7 +30,7 @@ struct Queue {
   std::condition_variable changed;
   std::deque<HostCall> calls;
   int64_t queued = 0;
-  std::unordered_map<int64_t, int64_t> searches;  // for NaN: how often each has run
+  std::unordered_map<int64_t, int64_t> searches;  // searches for NaN: how often each has run
   bool stopped = false;
 };
 
@@ -47,7 +47,7 @@ void Put(HostCall call) {
   queue.changed.notify_one();
 }
 
-/// Whether one of the words, without its sign, is beyond that of infinity.
+/// Whether one of the words, without its sign, is greater than infinity's bits, so that it is NaN.
 template <int kBytes, typename Word>
 C10_ALWAYS_INLINE bool AnyBeyond(const Word* words, int64_t begin, int64_t end, Word infinity) {
   constexpr int kLanes = kBytes / sizeof(Word);

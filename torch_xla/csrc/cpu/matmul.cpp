@@ -1,6 +1,6 @@
-// Products of matrices by ATen's kernels (oneDNN, MKL), called from the program on the device's
-// memory: XLA:CPU's library multiplies float alone, the other types are loops there, and bfloat16
-// is converted, which a processor may multiply itself at two to eight times the speed.
+// Products of matrices by ATen's kernels (oneDNN, MKL) on the device's memory. XLA:CPU has a
+// library for float products only. It computes other types by loops, and converts bfloat16, which
+// some processors multiply directly and much faster.
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
@@ -15,11 +15,11 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// The dimension of the result that threads share out: the longer one, as each packs all of the
-/// operand that has it not.
+/// The dimension of the result to split among threads: the longer one, since each thread packs the
+/// whole operand that lacks this dimension.
 int64_t BestCut(const at::Tensor& out, int64_t threads, bool is_widened) {
   const int64_t rows = out.dim() - 2;
-  if (is_widened) return rows;  // whose kernel writes to nothing but whole rows
+  if (is_widened) return rows;  // its kernel can only write whole rows
   if (rows == 1 && out.size(0) >= threads) return 0;
   return out.size(rows) >= out.size(rows + 1) ? rows : rows + 1;
 }

@@ -1,5 +1,5 @@
-// The negative log likelihood of rows of float and its gradient, by calls of ours: XLA:CPU makes
-// four kernels of them, which take longer to compile than a small net's step to run.
+// The negative log likelihood of float rows, and its gradient. XLA:CPU would make four kernels,
+// which take longer to compile than a step of a small model takes to run.
 #include <ATen/core/Reduction.h>
 
 #include <algorithm>
@@ -14,8 +14,7 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// The operands that both calls have: `target` and what is ignored, and the weights behind all
-/// others, if there are any.
+/// The operands that both calls have: `target`, the ignored class, and optional weights at the end.
 class Targets {
  public:
   /// `matrix` is the buffer of [rows, columns].
@@ -37,7 +36,7 @@ class Targets {
   bool Counts(int64_t row) const { return classes_[row] != ignored_; }
   int64_t ClassOf(int64_t row) const { return std::clamp<int64_t>(classes_[row], 0, columns_ - 1); }
   float WeightOf(int64_t row) const { return weights_ ? weights_[ClassOf(row)] : 1; }
-  /// Where the row's class is in an array of [rows, columns].
+  /// The index of the row's class in an array of [rows, columns].
   int64_t PlaceOf(int64_t row) const { return row * columns_ + ClassOf(row); }
 
  private:
@@ -65,7 +64,7 @@ void RunNllLoss(const XLA_FFI_CallFrame& frame) {
     if (targets.IsKept()) loss[row] = one;
     sum += one;
   }
-  // PyTorch leaves the total at 0 where it does not reduce.
+  // PyTorch leaves the total at 0 if it does not reduce.
   *FfiData<float>(frame.rets.rets[1]) = targets.IsKept() ? 0 : static_cast<float>(total);
   if (!targets.IsKept()) *loss = static_cast<float>(targets.IsMean() ? sum / total : sum);
 }
@@ -74,7 +73,7 @@ void RunNllLossBackward(const XLA_FFI_CallFrame& frame) {
   const Targets targets(frame, frame.rets.rets[0]);
   const auto* grad = FfiData<const float>(frame.args.args[2]);
   const float total = *FfiData<const float>(frame.args.args[3]);
-  const float of_all = targets.IsMean() ? *grad / total : *grad;  // where it was reduced
+  const float of_all = targets.IsMean() ? *grad / total : *grad;  // if the loss was reduced
   auto* const result = FfiData<float>(frame.rets.rets[0]);
   const int64_t rows = targets.rows(), columns = targets.columns();
   InParts(frame, rows, columns * choices::kFloat, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// Layer, group and batch normalization of float and bfloat16 by calls of ours
-// (normalization_kernel.h); XLA writes to memory what it takes the variance of.
+// Layer, group and batch normalization of float and bfloat16 (normalization_kernel.h). XLA would
+// write the argument of the variance to memory.
 #include <algorithm>
 #include <array>
 
@@ -15,7 +15,7 @@ namespace {
 
 using namespace runtime::pjrt;
 
-/// The buffers of a call, one after the other.
+/// The buffers of a call, in order.
 class Buffers {
  public:
   Buffers(const XLA_FFI_CallFrame& frame, const NormalizedForm& form) : frame_(frame), form_(form) {
@@ -37,7 +37,7 @@ class Buffers {
   }
 
   int64_t num_parts() const { return num_parts_; }
-  /// Calls work(part, its first group, the one behind its last).
+  /// Calls work(part, first group, end of its groups) for each part.
   template <typename Work>
   void InParts(const Work& work) const {
     RunParts(frame_, num_parts_, form_.num_groups(), work);

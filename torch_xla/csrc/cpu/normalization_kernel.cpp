@@ -23,7 +23,7 @@ float InverseStd(double squares, double count, double eps) {
   return static_cast<float>(1 / std::sqrt(squares / count + eps));
 }
 
-/// Layers and groups.
+/// Layer and group normalization.
 template <typename T>
 C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
@@ -64,7 +64,7 @@ C10_ALWAYS_INLINE void OfRows(const Normalization<T>& call, int64_t begin, int64
   }
 }
 
-/// Gradients of groups whose parameters are one for each element.
+/// Gradients for parameters that have one element per element of a group.
 template <typename T>
 C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
@@ -101,7 +101,7 @@ C10_ALWAYS_INLINE void ByElement(const NormalizationBackward<T>& call, int64_t b
   }
 }
 
-/// Gradients of groups whose parameters are one for each channel.
+/// Gradients for parameters that have one element per channel.
 template <typename T>
 C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t begin, int64_t end,
                                  float* of_weight, float* of_bias) {
@@ -149,10 +149,10 @@ C10_ALWAYS_INLINE void ByChannel(const NormalizationBackward<T>& call, int64_t b
 
 // ---------------------------------------------------------------- batches
 
-/// Whether a channel's part of a row is so short that the channels of a row are taken together.
+/// Whether a channel's part of a row is so short that a row's channels are processed together.
 bool IsShort(const NormalizedForm& form) { return form.length < 2 * kFloatLanes; }
 
-/// Elements of the output from `at` on; `normalized<V>(i)` is what element i has before a ReLU.
+/// Writes elements of the output from `at` on; `normalized<V>(i)` is element i before a ReLU.
 template <typename T, typename Normalized>
 C10_ALWAYS_INLINE void WriteBatch(const Normalization<T>& call, int64_t at, int64_t count,
                                   const Normalized& normalized) {
@@ -174,7 +174,7 @@ C10_ALWAYS_INLINE void WriteBatch(const Normalization<T>& call, int64_t at, int6
   }
 }
 
-/// The gradient at `at`, behind a ReLU or not. NaN lets it pass.
+/// The gradient at `at`, after the gradient of an optional ReLU, which lets NaN pass.
 template <bool kRectified, typename V, typename T>
 C10_ALWAYS_INLINE V GradAt(const NormalizationBackward<T>& call, int64_t at) {
   const V grad = Load<V>(call.grad + at);
@@ -182,7 +182,7 @@ C10_ALWAYS_INLINE V GradAt(const NormalizationBackward<T>& call, int64_t at) {
   return grad;
 }
 
-/// Batch normalization of long channels: one channel of all rows after the other.
+/// Batch normalization of long channels: each channel over all rows, one channel after the other.
 template <typename T>
 C10_ALWAYS_INLINE void OfBatch(const Normalization<T>& call, int64_t begin, int64_t end) {
   const NormalizedForm& form = call.form;
@@ -254,7 +254,7 @@ C10_ALWAYS_INLINE void BatchBackward(const NormalizationBackward<T>& call, int64
   }
 }
 
-/// Some channels of a row, side by side, of short ones: what is kept of each of their elements.
+/// Some neighbouring short channels of each row, which are processed as one run of elements.
 class ShortChannels {
  public:
   static constexpr int64_t kMost = 256;  // elements
@@ -262,14 +262,14 @@ class ShortChannels {
   ShortChannels(const NormalizedForm& form, int64_t begin, int64_t end)
       : form_(form), begin_(begin), end_(end) {}
 
-  /// Of which there are as many as fit, and one at least.
+  /// The number of channels at a time: as many as fit.
   static int64_t AtATime(const NormalizedForm& form) { return kMost / form.length; }
 
   int64_t width() const { return (end_ - begin_) * form_.length; }
-  /// Of the row's elements that they are.
+  /// The index of the first of these elements in a row.
   int64_t Place(int64_t row) const { return (row * form_.channels + begin_) * form_.length; }
 
-  /// Calls use(channel, its first element).
+  /// Calls use(channel, index of its first element).
   template <typename Use>
   C10_ALWAYS_INLINE void ForEachChannel(const Use& use) const {
     for (int64_t channel = begin_; channel < end_; ++channel) {
@@ -277,7 +277,7 @@ class ShortChannels {
     }
   }
 
-  /// To each of its elements.
+  /// Writes value(channel) to each element of the channel.
   template <typename Value>
   C10_ALWAYS_INLINE void Spread(float* to, const Value& value) const {
     ForEachChannel([&](int64_t channel, int64_t from) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -285,10 +285,10 @@ class ShortChannels {
     });
   }
 
-  /// Over all rows and a channel's elements; `add<T>(row, i)` is what element i has of it.
+  /// Sums over all rows and a channel's elements; `add<T>(row, i)` is the addend for element i.
   template <typename Add>
   C10_ALWAYS_INLINE void Sum(double* sums, const Add& add) const {
-    constexpr int64_t kRows = 64;  // so few in a float's sum that it does not lose much
+    constexpr int64_t kRows = 64;  // few enough to sum in float without much loss
     std::fill_n(sums, end_ - begin_, 0.);
     for (int64_t first = 0; first < form_.rows; first += kRows) {
       float some[kMost] = {};

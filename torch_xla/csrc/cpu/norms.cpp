@@ -1,5 +1,5 @@
-// Norms of many arrays by one call. XLA:CPU compiles two kernels for each array, and writes its
-// squares to memory.
+// Norms of many arrays by one call. XLA:CPU would compile two kernels for each array, and would
+// write the squares to memory.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -31,7 +31,7 @@ int64_t NumElements(const XLA_FFI_Buffer& buffer) {
   return count;
 }
 
-/// Each part of the work is of as many elements, of the arrays one after the other.
+/// The arrays, one after the other, are split into parts with equally many elements.
 template <typename T>
 void Norms(const XLA_FFI_CallFrame& frame) {
   const auto squares = ForThisProcessor<&AddSquares<T>>();

@@ -1,5 +1,5 @@
-// Functions of each element by ATen's kernels, called from the program on the device's memory:
-// where XLA:CPU calls libm for one element after the other, they take a vector of them.
+// Elementwise functions by ATen's kernels on the device's memory. ATen computes vectors of
+// elements; XLA:CPU calls libm for one element after the other.
 #include <ATen/ops/acos.h>
 #include <ATen/ops/asin.h>
 #include <ATen/ops/atan.h>
@@ -29,10 +29,10 @@ using namespace runtime::pjrt;
 using Unary = at::Tensor& (*)(at::Tensor&, const at::Tensor&);
 using Binary = at::Tensor& (*)(at::Tensor&, const at::Tensor&, const at::Tensor&);
 
-/// ATen's vectors give NaN where a quotient is beyond the largest number.
+/// ATen's vectorized kernels give NaN if the quotient is beyond the largest number, so fix these.
 template <typename T>
 void MendRemainders(at::Tensor& result, const at::Tensor& a, const at::Tensor& b, bool is_floored) {
-  if (!std::isnan(at::sum(result).item<T>())) return;  // The sum would be.
+  if (!std::isnan(at::sum(result).item<T>())) return;  // the sum of a result with NaN is NaN
   T* out = result.mutable_data_ptr<T>();
   const T *x = a.const_data_ptr<T>(), *y = b.const_data_ptr<T>();
   for (int64_t i = 0, size = result.numel(); i < size; ++i) {

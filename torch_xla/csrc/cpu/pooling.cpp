@@ -1,5 +1,5 @@
-// The gradient of max pooling by a call of ours, on the device's memory: as StableHLO it looks, for
-// each input, at all windows that may cover it.
+// The gradient of max pooling on the device's memory. As StableHLO it would read, for each input,
+// all windows that may cover the input.
 #include <algorithm>
 
 #include "cpu/calls.h"

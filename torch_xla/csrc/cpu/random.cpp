@@ -1,5 +1,5 @@
-// Random bits by a function of this library in place of the hundred operations that XLA makes of
-// each rng_bit_generator.
+// Random bits by one call, in place of the many operations that XLA makes of each
+// rng_bit_generator.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -15,12 +15,12 @@ namespace {
 
 using namespace runtime::pjrt;
 
-constexpr int64_t kBlockWords = 4;  // of a block
+constexpr int64_t kBlockWords = 4;  // words of a block
 
-/// `count` words from block number `block` on: Philox4x32-10 (Salmon et al. 2011), whose counter is
-/// the number of the block and, above it, the seed, which is the key, too.
+/// Writes `count` words from block number `block` on: Philox4x32-10 (Salmon et al. 2011). Its
+/// counter is the number of the block and, above it, the seed. The seed is the key, too.
 void Philox(uint64_t seed, uint64_t block, uint32_t* out, int64_t count) {
-  // Loops over as many blocks as compilers make vectors of.
+  // Loops over enough blocks for the compiler to use vectors.
   constexpr int kLanes = 16;
   const auto low = static_cast<uint32_t>(seed), high = static_cast<uint32_t>(seed >> 32);
   for (; count > 0; count -= kBlockWords * kLanes, out += kBlockWords * kLanes, block += kLanes) {

@@ -1,6 +1,5 @@
-// LSTM and GRU of float on the CPU, called from the program on the device's memory: samples are
-// independent, so that each of XLA's threads takes some of them through all times, and waits for
-// no other.
+// LSTM and GRU of float on the device's memory. Samples are independent, so each of XLA's threads
+// computes some samples over all time steps, and waits for no other thread.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -21,8 +20,8 @@ namespace {
 
 using namespace runtime::pjrt;
 
-// ---- Functions that compilers make vectors of; a few units in the last place off. What is inlined
-// must be compiled with the same options: builtins in place of the library's templates.
+// ---- Functions that compilers vectorize, with errors of a few units in the last place. Inlined
+// functions must be compiled with the same options, so these use builtins, not library templates.
 
 C10_ALWAYS_INLINE float Sigmoid(float x) { return 1.f / (1.f + Exp(-x)); }
 
@@ -39,7 +38,7 @@ C10_ALWAYS_INLINE float Tanh(float x) {
   return a < 0.625f ? small : (x == x ? large : x);
 }
 
-// ---- One sample at one time; `h` numbers of state.
+// ---- One sample at one time step; the state has `h` numbers.
 
 using Out = float* __restrict__;
 using In = const float* __restrict__;
@@ -73,8 +72,8 @@ C10_ALWAYS_INLINE void GruForward(int64_t h, In gates, In products, In before, O
   }
 }
 
-/// `grad` and `grad_cell` are those of the state after this time; `grad_cell` becomes that of
-/// before.
+/// `grad` and `grad_cell` are the gradients of the state after this time step; `grad_cell` becomes
+/// the gradient of the cells before it.
 C10_ALWAYS_INLINE void LstmBackward(int64_t h, In saved, In cell, In next_cell, In grad,
                                     Out grad_cell, Out grad_gates) {
   for (int64_t i = 0; i < h; ++i) {
@@ -89,7 +88,8 @@ C10_ALWAYS_INLINE void LstmBackward(int64_t h, In saved, In cell, In next_cell, 
   }
 }
 
-/// `grad` becomes what reaches the state before without its products.
+/// `grad` becomes the part of the previous state's gradient that does not come through its
+/// products.
 C10_ALWAYS_INLINE void GruBackward(int64_t h, In saved, In before, Out grad, Out grad_gates,
                                    Out grad_products) {
   for (int64_t i = 0; i < h; ++i) {
@@ -119,7 +119,7 @@ float* Row(const at::Tensor& matrix, int64_t row) {
   return matrix.mutable_data_ptr<float>() + row * matrix.stride(0);
 }
 
-/// out (+)= rows times weights, transposed.
+/// out (+)= rows times transposed weights.
 void Product(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights, bool accumulate) {
   if (rows.size(0) > kFewRows) {
     at::addmm_out(out, out, rows, weights.t(), /*beta=*/accumulate);
@@ -136,7 +136,7 @@ void Product(at::Tensor out, const at::Tensor& rows, const at::Tensor& weights, 
   product.Run(0, product.n);
 }
 
-/// The operands and results of a call, and those of some of its samples.
+/// The operands and results of a call; it can take those of some samples.
 struct Call {
   explicit Call(const XLA_FFI_CallFrame& frame) : frame(frame) {
     const auto call = CallOf<RecurrentCall>(frame);
@@ -146,11 +146,11 @@ struct Call {
   at::Tensor Argument(int64_t i) const { return FfiTensor(frame.args.args[i]); }
   at::Tensor Result(int64_t i) const { return FfiTensor(frame.rets.rets[i]); }
 
-  /// Calls `work(from, count)` for the samples of each thread.
+  /// Calls work(from, count) for each thread's samples.
   template <typename Work>
   void ForSamples(int64_t samples, int64_t products_each, const Work& work) const {
-    // Products of other numbers of samples differ in their last bits, so the parts must not depend
-    // on the number of threads.
+    // Products with other numbers of samples differ in their last bits, so the parts must not
+    // depend on the number of threads.
     const int64_t most = std::max(std::min(samples / choices::kSamplesOfPart, choices::kFullParts),
                                   samples / choices::kSamplesOfFullPart);
     const int64_t parts = PartsWorthAThread(samples * products_each * choices::kProduct, most);
@@ -172,7 +172,7 @@ void RunRecurrent(const XLA_FFI_CallFrame& frame) {
   const at::Tensor gates = call.Argument(0), bias = call.Argument(2), hidden = call.Argument(3);
   const at::Tensor output = call.Result(0);
   const int64_t times = output.size(0), h = output.size(2), width = gates.size(2);
-  // What is kept for the gradient comes after the output and an LSTM's last cells.
+  // The values kept for the gradient come after the output and an LSTM's last cells.
   const int64_t first_kept = call.is_lstm ? 2 : 1;
   const bool keeps = frame.rets.size > first_kept;
   const at::Tensor weight = call.Argument(1);
@@ -229,7 +229,7 @@ void RunRecurrentBackward(const XLA_FFI_CallFrame& frame) {
   call.ForSamples(output.size(1), 2 * times * h * width, [&](int64_t from, int64_t count) {
     auto some = [&](const at::Tensor& x) { return x.narrow(0, from, count); };
     auto at_time = [&](const at::Tensor& x, int64_t t) { return some(x.select(0, t)); };
-    // Of the state after the time that is looked at.
+    // The gradient of the state after the current time step.
     at::Tensor grad = some(grad_hidden).zero_();
     at::Tensor cells, cells_before, grad_cell;
     if (call.is_lstm) {

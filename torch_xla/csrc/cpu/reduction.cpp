@@ -1,6 +1,5 @@
-// Reductions of large arrays of floats by ATen's kernels, called from the program on the device's
-// memory. XLA:CPU writes what it reduces to memory as well, and then sums 32 elements at a time,
-// one after the other.
+// Reductions of large float arrays by ATen's kernels on the device's memory. XLA:CPU would also
+// write the operand to memory, and sum its elements in a single chain of vectors.
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
 #include <ATen/ops/dot.h>
@@ -48,8 +47,7 @@ struct Reducer {
   }
 };
 
-/// The fewest dimensions that do, of which those that are reduced and those that are kept take
-/// turns.
+/// Merges neighbouring dimensions that are all reduced or all kept, so that both kinds alternate.
 struct Joined {
   Words sizes, kept_sizes, reduced;
   bool first_is_kept = false;
@@ -80,13 +78,13 @@ C10_ALWAYS_INLINE double Add(const c10::BFloat16* x, int64_t count) {
   return sum[0];
 }
 
-/// Sums in float of the elements of each row: ATen's of two parts would have been rounded.
+/// Sums the elements of each row in float. (ATen would round the sum of each part.)
 void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* results,
                  int64_t rows) {
   const auto sum = ForThisProcessor<&Add>();
   const auto* elements = x.const_data_ptr<c10::BFloat16>();
   const int64_t length = x.numel() / rows, cost = x.numel() * choices::kFloat;
-  // Rows are cut where there are too few to share out.
+  // Rows are cut if there are too few rows for the threads.
   const int64_t most = PartsWorthAThread(cost, choices::kMostParts);
   const int64_t cuts = rows < 4 * most ? most : 1, parts = FfiParts(frame, cost);
   std::vector<double> sums(cuts > 1 ? rows * cuts : 0);
@@ -110,7 +108,8 @@ void SumBFloat16(const XLA_FFI_CallFrame& frame, const at::Tensor& x, float* res
 
 }  // namespace
 
-/// Cut along the first dimension; where that is reduced, so are the results of its parts.
+/// Splits the work along the first dimension. If that dimension is reduced, so are the parts'
+/// results.
 void RunReduction(const XLA_FFI_CallFrame& frame) {
   const auto words = WordsOf(frame);
   const Reducer reduce{FromWords<ReductionCall>(words)};

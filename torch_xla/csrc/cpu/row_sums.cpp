@@ -50,7 +50,7 @@ RowSums::RowSums(const runtime::pjrt::XLA_FFI_CallFrame& frame, const AddedRowsC
       use(Added{row, grad + from * columns_, scale ? scale[k] : 1});
     }
   };
-  // Sorted by counting.
+  // A counting sort.
   starts_.assign(((rows - 1) >> shift_) + 2, 0);
   for_each([&](const Added& added) { ++starts_[(added.row >> shift_) + 1]; });
   std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());

@@ -8,7 +8,7 @@
 namespace torch_xla::cpu {
 namespace {
 
-/// Some columns of all rows, as many at a time as there are registers for.
+/// Some columns of all rows; as many rows at a time as there are registers for.
 template <bool kByTerm, int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void Rows(const SmallProduct& product, const float* b, int64_t b_term,
                             int64_t row, int64_t end, int64_t column) {
@@ -23,12 +23,12 @@ C10_ALWAYS_INLINE void Rows(const SmallProduct& product, const float* b, int64_t
   }
 }
 
-/// Rows that stay in the nearest cache, of all columns.
+/// All columns of rows that stay in the nearest cache.
 template <bool kByTerm, int kLanes, int kVectors, int kRows>
 C10_ALWAYS_INLINE void Columns(const SmallProduct& product, int64_t row, int64_t end) {
   constexpr int kWidth = kLanes * kVectors;
   if constexpr (kVectors > 1) {
-    // Eight sums hide what each takes.
+    // Eight independent sums hide the latency of additions.
     if (product.columns < kWidth) {
       return Columns<kByTerm, kLanes, 1, std::max(kRows, 8)>(product, row, end);
     }
@@ -36,7 +36,7 @@ C10_ALWAYS_INLINE void Columns(const SmallProduct& product, int64_t row, int64_t
   int64_t column = 0;
   for (int64_t panel = 0; column < product.columns; column += kWidth, ++panel) {
     if constexpr (kVectors > 1) {
-      // One vector is left, to which must not be added twice.
+      // One vector is left. It must not overlap columns that were added already.
       if (product.adds && column + kWidth > product.columns) {
         Rows<kByTerm, kLanes, 1, std::max(kRows, 8)>(product, product.b + column, product.b_term,
                                                      row, end, column);

@@ -1,6 +1,6 @@
-// Softmax and log-softmax along rows of float by ATen's kernels on a few rows at a time, or what
-// log-softmax subtracts and cross entropy's gradient by ours: XLA writes all that it reduces to
-// memory first.
+// Softmax and log-softmax along float rows by ATen's kernels, a few rows at a time, and the maxima
+// and sums of log-softmax and the gradient of cross entropy by kernels here. XLA would first write
+// the operand of each reduction to memory.
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
@@ -74,7 +74,7 @@ C10_ALWAYS_INLINE void Sums(const BiasedFloats& rows, int64_t begin, int64_t end
                             float* log_sum) {
   for (int64_t row = begin; row < end; ++row) {
     const float* const x = rows.x + row * rows.columns;
-    // Of what is NaN the sum is, too.
+    // If an element is NaN, so is the sum.
     const float largest = maximum[row] = Maximum(rows, x);
     double sum[1] = {};
     Sum<1>(rows.columns, sum, [&](auto& to, int64_t i) C10_ALWAYS_INLINE_ATTRIBUTE {
@@ -93,7 +93,7 @@ C10_ALWAYS_INLINE void Gradients(const CrossEntropyGradient& call, int64_t begin
     const float* const x = rows.x + row * rows.columns;
     float* const to = result + row * rows.columns;
     const float grad = call.grad[row], maximum = call.maximum[row], log_sum = call.log_sum[row];
-    if (grad == 0 && std::isfinite(maximum) && std::isfinite(log_sum)) {  // one that is ignored
+    if (grad == 0 && std::isfinite(maximum) && std::isfinite(log_sum)) {  // an ignored row
       std::fill_n(to, rows.columns, 0.0F);
       continue;
     }
@@ -107,7 +107,7 @@ C10_ALWAYS_INLINE void Gradients(const CrossEntropyGradient& call, int64_t begin
 
 // ---------------------------------------------------------------- the calls
 
-/// Calls work(of) on XLA's threads; of(y) is a part of the rows of `y`, which has as many as `x`.
+/// Calls work(of) on XLA's threads; of(y) is a part of the rows of `y`, which has the rows of `x`.
 template <typename Work>
 void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& work) {
   RunAtenParts(frame, FfiParts(frame, x.numel() * choices::kFunction, x.size(0)), work);
@@ -115,7 +115,7 @@ void ForRows(const XLA_FFI_CallFrame& frame, const at::Tensor& x, const Work& wo
 
 at::Tensor Rows(void* buffer) { return FfiTensor(buffer).flatten(0, -2); }
 
-/// The first operand, of so many rows, with the bias behind the `count` operands, if there is one.
+/// The first operand with `rows` rows, and the optional bias, which comes after `count` operands.
 BiasedFloats FloatsOf(const XLA_FFI_CallFrame& frame, int64_t count, int64_t rows) {
   void** const args = frame.args.args;
   const bool has_bias = frame.args.size > count;
@@ -124,7 +124,7 @@ BiasedFloats FloatsOf(const XLA_FFI_CallFrame& frame, int64_t count, int64_t row
           .columns = FfiTensor(args[0]).numel() / rows};
 }
 
-/// Rows of nothing but -inf, whose softmax is NaN throughout, become zeros.
+/// Rows of only -inf, whose softmax is NaN, become zeros.
 template <typename T>
 void ClearMasked(const at::Tensor& x, const at::Tensor& y) {
   const int64_t columns = x.size(1);

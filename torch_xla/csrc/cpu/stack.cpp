@@ -1,6 +1,6 @@
-// Arrays alike as one, and its parts, by functions of this library. XLA has a branch for each in
-// the kernel that joins them, and fuses each part with what uses it, at an offset of its own, so
-// that the kernels of layers alike are all compiled.
+// Joins equal arrays to one array, and takes it apart. XLA's kernel that joins them has a branch
+// for each array. XLA also fuses each part with its users at an offset of its own, so that the
+// kernels of equal layers are all different and are all compiled.
 #include <c10/util/Exception.h>
 
 #include <cstring>

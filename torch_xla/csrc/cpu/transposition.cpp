@@ -1,5 +1,5 @@
-// The call that makes a transposition in memory (stablehlo/transposition.h), a square of it after
-// the other: lines of both sides are in the first cache until they are used up.
+// The call that makes a transposition in memory (stablehlo/transposition.h), one square after the
+// other, so that the cache lines of both sides stay in the first cache until they are used up.
 #include <algorithm>
 #include <cstdint>
 

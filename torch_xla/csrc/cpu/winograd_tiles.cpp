@@ -11,11 +11,11 @@ namespace torch_xla::cpu::winograd {
 
 namespace {
 
-/// Rows of maps with what is missing around them, each pixel a vector of channels.
+/// Rows of maps, with zeros around them where the map ends. Each pixel is a vector of channels.
 template <int kLanes>
 class Pixels {
  public:
-  /// Those of the tiles' outputs, and `after` more rows and columns.
+  /// The pixels of the tiles' outputs, and `after` more rows and columns.
   Pixels(const Strip& strip, int64_t after)
       : strip_(strip),
         width_(2 * strip.columns + after),
@@ -78,7 +78,7 @@ class Pixels {
     int64_t count() const { return std::max<int64_t>(end - begin, 0); }
   };
 
-  /// Of `count` rows or columns those that the map has.
+  /// The part of `count` rows or columns from `first` on that lies within the map.
   Range Inside(int64_t origin, int64_t extent, int64_t first, int64_t count) const {
     auto steps = [&](int64_t to) {
       return (std::max<int64_t>(to, 0) + strip_.step - 1) / strip_.step;
@@ -88,7 +88,7 @@ class Pixels {
 
   bool AreWholeRows() const { return strip_.step == 1 && columns_.count() == strip_.width; }
 
-  /// Calls visit(place in the map, channel, its place here).
+  /// Calls visit(index in the map, channel, index here) for each pixel.
   template <typename Visit>
   C10_ALWAYS_INLINE void ForEach(int64_t channels, Visit visit) const {
     for (int64_t y = rows_.begin; y < rows_.end; ++y) {
@@ -101,8 +101,8 @@ class Pixels {
     }
   }
 
-  /// Calls visit(place in the map, pixels, each) for as many pixels as a vector has floats; then
-  /// each(f) calls f(number, its place here) for them.
+  /// Calls visit(index in the map, pixels, each) for up to as many pixels as a vector has floats;
+  /// each(f) then calls f(number, index here) for these pixels.
   template <typename Visit>
   C10_ALWAYS_INLINE void ForEachBlock(Visit visit) const {
     const int64_t pixels = rows_.count() * strip_.width;
@@ -134,7 +134,7 @@ class Pixels {
 template <typename V, int n>
 using Some = std::array<V, n>;
 
-/// Of tiles with 3 x 3 kernels, in one dimension.
+/// The transforms of tiles for 3 x 3 kernels, in one dimension.
 struct Of3x3 {
   static constexpr int kTaps = 3, kStep = 1;
 
@@ -162,7 +162,7 @@ struct Of3x3 {
   }
 };
 
-/// Of tiles with 2 x 2 kernels, whose taps are every second one of 4 x 4.
+/// The transforms of tiles for 2 x 2 kernels, whose taps are every second tap of 4 x 4.
 struct Of4x4 {
   static constexpr int kTaps = 2, kStep = 2;
 
@@ -188,12 +188,12 @@ struct Of4x4 {
   }
 };
 
-/// Inputs of a tile, in one dimension.
+/// The number of inputs of a tile, in one dimension.
 template <typename Tile>
 constexpr int kInputs = Tile::kTaps + 1;
 constexpr int kOutputs = 2;
 
-/// Calls store(i, j, made) for what `kOf` makes of the rows of matrices, given by columns.
+/// Calls store(i, j, made) for the results of `kOf` for the rows of a matrix, given by columns.
 template <auto kOf, typename Row, typename Columns, typename StoreAt>
 C10_ALWAYS_INLINE void MakeRows(const Columns& columns, StoreAt store) {
   for (size_t i = 0; i < columns[0].size(); ++i) {
@@ -204,7 +204,7 @@ C10_ALWAYS_INLINE void MakeRows(const Columns& columns, StoreAt store) {
   }
 }
 
-/// The same for what it makes of the columns of vectors at(i, j), and then of their rows.
+/// The same for the results for the columns of vectors at(i, j), and then for their rows.
 template <auto kOf, typename Row, typename At, typename StoreAt>
 C10_ALWAYS_INLINE void Make(At at, StoreAt store) {
   constexpr size_t kSide = std::tuple_size_v<Row>;
@@ -263,7 +263,7 @@ C10_ALWAYS_INLINE void Gradients(const float* maps, int64_t channels, const Stri
   }
 }
 
-/// Whether a sum of products with zero is zero: nothing in it was infinite or NaN.
+/// Whether a sum of products with zero is zero, so that no factor was infinite or NaN.
 template <int kLanes>
 C10_ALWAYS_INLINE bool IsZero(const Lanes<kLanes>& sum) {
   bool is_zero = true;
@@ -297,16 +297,16 @@ C10_ALWAYS_INLINE bool Outputs(const Terms& from, const float* bias, int64_t cha
   return IsZero<kLanes>(zero);
 }
 
-/// The taps of a vector of channels' kernels.
+/// The taps of the kernels of a vector of channels.
 template <typename Tile, int kLanes>
 using Taps = float[Tile::kTaps * Tile::kTaps][kLanes];
 
-/// As many kernels as are taken or given at once: vectors of what lay elsewhere are stored long
-/// before they are loaded.
+/// The number of kernels to read or write at once: enough that scattered elements are stored long
+/// before the vectors of them are loaded.
 constexpr int64_t kKernels = 8;
 
-/// Calls block(lane, tap) for blocks of `kSome` lanes and taps that lie side by side, if there are,
-/// and each(lane, tap, its place in the weights) for the rest.
+/// Calls block(lane, tap) for blocks of `kSome` contiguous lanes and taps, if there are any, and
+/// each(lane, tap, index in the weights) for the others.
 template <typename Tile, int kLanes, int kSome, typename Block, typename Each>
 C10_ALWAYS_INLINE void ForEachTap(const Kernels& kernels, Block block, Each each) {
   constexpr int kTaps = Tile::kTaps, kCount = kTaps * kTaps;
