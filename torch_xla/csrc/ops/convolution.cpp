@@ -3,6 +3,7 @@
 // Three functions do it all: Forward, InputGradient and WeightGradient of a convolution from a
 // larger map to a smaller one. A transposed convolution is the InputGradient of a convolution, and
 // its gradients are the other two functions.
+//
 // Each function has several forms, and lowering/kernel_table.inc has the form for a platform and a
 // shape. cuDNN and TPUs want a stablehlo.convolution, where they have one of the element type
 // (dot.h). XLA:CPU computes many convolutions by naive loops, so there the forms are

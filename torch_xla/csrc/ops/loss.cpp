@@ -62,7 +62,7 @@ bool CallsCrossEntropy(const LoweringContext& cx, Value x, const Dims& dims) {
          CallsRows(cx, "cross_entropy", x, dims);
 }
 
-/// The whole log-softmax.
+/// Log-softmax by a call that computes all of it.
 std::optional<Value> CallLogSoftmax(const LoweringContext& cx, Value x, const Dims& dims) {
   if (!CallsCrossEntropy(cx, x, dims)) return std::nullopt;
   return CallLibrary(cpu::kLogSoftmaxTarget, {x}, {x.type()})[0];

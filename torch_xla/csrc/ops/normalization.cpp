@@ -58,8 +58,7 @@ bool CallsNormalization(const LoweringContext& cx, Value input, const Normalized
 }
 
 /// Output, mean and inverse standard deviation in the shapes of the node's results, then the new
-/// running statistics, if given; `eps` is a double. The output is the output of the rectifier, if
-/// there is one.
+/// running statistics, if given; `eps` is a double. With a rectifier the output is its output.
 std::vector<Value> CallNormalization(LoweringContext& cx, Value input, const NormalizedForm& form,
                                      const std::optional<Value>& weight,
                                      const std::optional<Value>& bias, Value eps,

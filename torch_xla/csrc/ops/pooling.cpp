@@ -1,6 +1,6 @@
 // Average and max pooling over the last 2 or 3 dimensions; any dimensions before these are left
-// alone. Sums and maxima are taken along one dimension after the other: k0 + k1 terms instead of k0
-// * k1. Gradients are dense: each input element sums over the windows that may cover it.
+// alone. Sums and maxima are taken along one dimension after the other: k0 + k1 terms, not k0 * k1.
+// Gradients are dense: each input element sums over the windows that may cover it.
 // StableHLO's select_and_scatter is far slower on XLA:CPU.
 #include <algorithm>
 #include <functional>

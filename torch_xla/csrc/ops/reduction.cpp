@@ -229,8 +229,7 @@ Value Extremes(LoweringContext& cx, Value x, c10::IntArrayRef dim, ReduceOp op) 
   return Finish(cx, Extreme(cx, x, Wrapped(dim, x), op));
 }
 
-/// The extreme of all elements. PyTorch's Meta kernel accepts empty tensors; its other kernels do
-/// not.
+/// The extreme of all elements. Of PyTorch's kernels only Meta's accepts empty tensors.
 Value ExtremeOfAll(LoweringContext& cx, Value x, ReduceOp op) {
   TORCH_CHECK(x.type().num_elements() > 0,
               "Expected reduction dim to be specified for "
@@ -282,8 +281,7 @@ Value Cumulated(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   return ToOutput(cx, Scan(Accumulable(cx, x), WrapDim(dim, x.rank()), op));
 }
 
-/// The index of the extreme of each prefix: the last index so far that has it. NaN is more extreme
-/// than every number.
+/// The last index of the extreme of each prefix. NaN is more extreme than every number.
 std::vector<Value> CumulatedExtreme(LoweringContext& cx, Value x, int64_t dim, ReduceOp op) {
   dim = WrapDim(dim, x.rank());
   if (IsTrivialScan(x)) return {x, Constant(cx.builder(), 0, cx.output_type(1))};

@@ -147,7 +147,6 @@ Tensor& Become(Tensor& self, const at::Tensor& view) {
 /// optimizer would read that with bad strides. So compute the transposed product instead, and make
 /// `self` a view of it. Do so only in a backward pass, and only if the caller alone holds `self`:
 /// elsewhere the product itself may be read more, and another thread might read `self`.
-/// thread might read `self`.
 at::Tensor Transpose(const at::Tensor& self) {
   auto* impl = GetImpl(self);
   ir::Value product;
