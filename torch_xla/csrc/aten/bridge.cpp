@@ -97,7 +97,7 @@ at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
 
 std::atomic<void (*)()> after_read{nullptr};
 
-/// Runs the calls that are traced, in one program with what is read.
+/// Runs the traced calls of host functions, in one program with the value that is read.
 void RunCallsOfHost(lazy::Storage& read) {
   const int device = read.device();
   if (!lazy::CollectivePending(device)) return;
@@ -116,7 +116,7 @@ void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   try {
     lazy::ToHost(data, all.defined() ? all : cpu);
   } catch (...) {
-    // The execution's own error says more: its line, and what it needs.
+    // The error of the execution says more: it has the line, and what the execution needs.
     const std::exception_ptr failure = lazy::TakeFailure(data);
     lazy::ThrowToUser(failure ? failure : std::current_exception());
   }

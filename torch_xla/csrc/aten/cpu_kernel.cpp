@@ -76,7 +76,7 @@ void Handle(const XLA_FFI_CallFrame& frame) {
   Call(frame);
 }
 
-// No call of cpu/table.h: it needs the kinds of arguments that a node has.
+// The handler needs a node's kinds of arguments, so cpu/table.h does not have it.
 [[maybe_unused]] const bool registered = [] {
   lazy::OnClientCreated([](runtime::Client& client) {
     if (cpu::RegisterCpuHandler(client, lowering::kCpuKernelTarget, &cpu::Handler<Handle>)) {

@@ -46,12 +46,12 @@ class XLAGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     synchronizeDevice(stream.device_index());
   }
-  // Launches what is traced: the program cannot see that it has not been.
+  // Launches traced operations, too, since a program cannot tell that they were not launched yet.
   void synchronizeDevice(c10::DeviceIndex device) const override {
     if (lazy::ClientCreated()) lazy::SyncDevice(device, /*wait=*/true);
   }
-  // An event knows its device alone, as a number that is not null: of one queue later work follows
-  // earlier work, so nothing needs a mark in it, and recording may not cut the graph.
+  // An event only knows its device, as a number that is not null. A device has a single queue, so
+  // later work follows earlier work in any case, and recording an event need not cut the graph.
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
               c10::EventFlag flag) const override {
     TORCH_CHECK_NOT_IMPLEMENTED(flag != c10::EventFlag::BACKEND_DEFAULT,

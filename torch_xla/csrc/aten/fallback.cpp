@@ -41,8 +41,8 @@ class InProgress {
   bool Decompose(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     decomposing_ = true;
     if (!decomposer(op, stack)) return false;
-    // Counts a call once: neither for another overload in the same call, nor if the decomposition
-    // came back to the same operator, which the CPU then ran.
+    // Counts each call once: not for another overload within the same call, and not if the
+    // decomposition came back to the same operator, which the CPU ran then.
     const std::string& name = name_.name;
     if (!nested_ && !called_itself_)
       debug::GetCounter("xla::decomp::" + name.substr(name.find("::") + 2)).Add();
@@ -265,7 +265,7 @@ TORCH_LIBRARY_IMPL(_, SparseCsrXLA, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());
 }
 
-// PyTorch has a kernel of this operator for all devices, which makes all compressed tensors.
+// PyTorch's own kernel is for all devices and makes all compressed sparse tensors.
 TORCH_LIBRARY_IMPL(aten, SparseCsrXLA, m) {
   m.impl("_sparse_compressed_tensor_unsafe",
          torch::CppFunction::makeFromBoxedFunction<&RefuseSparse>());

@@ -1,5 +1,5 @@
-// What forward-mode autograd asks about the memory of a tensor and its tangent. Its own
-// kernels look at the storage, which an xla tensor does not have.
+// What forward-mode autograd asks about the memory of a tensor and its tangent. PyTorch's own
+// kernels read the strided storage, which an xla tensor does not have.
 #include <ATen/Functions.h>
 
 #include "XLANativeFunctions.h"
@@ -15,7 +15,7 @@ bool XLANativeFunctions::_has_same_storage_numel(const at::Tensor& self, const a
 at::Tensor XLANativeFunctions::_new_zeros_with_same_feature_meta(const at::Tensor& self,
                                                                  const at::Tensor& other,
                                                                  int64_t self_num_batch_dims) {
-  // A tensor of the sizes of `other` behind the batch dimensions of `self`.
+  // Sizes: the batch dimensions of `self`, and then the sizes of `other`.
   at::DimVector sizes(self.sizes().slice(0, self_num_batch_dims));
   sizes.append(other.sizes().begin(), other.sizes().end());
   return at::zeros(sizes, other.options());

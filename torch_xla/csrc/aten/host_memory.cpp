@@ -22,11 +22,11 @@ bool IsMeant(std::optional<c10::Device> device) {
   return is_asked_for && !at::getAccelerator(/*checked=*/false);
 }
 
-/// Memory that this has to free was pinned.
+/// The memory that this function has to free was pinned.
 void FreePinned(void* memory) { delete static_cast<at::DataPtr*>(memory); }
 
-/// A copy, as elsewhere, in usual memory: PJRT copies from any. It is known as pinned, since FSDP2
-/// pins what is not.
+/// A copy, as on other devices, but in ordinary memory, since PJRT copies from any memory. The copy
+/// counts as pinned, because FSDP2 pins tensors that do not.
 at::Tensor PinMemory(const at::Tensor& self, std::optional<c10::Device> device) {
   if (!IsMeant(device)) return at::native::_pin_memory(self, device);
   const auto bytes = static_cast<size_t>(
@@ -40,7 +40,7 @@ at::Tensor PinMemory(const at::Tensor& self, std::optional<c10::Device> device) 
   return result.set_(storage, 0, self.sizes(), self.strides()).copy_(self);
 }
 
-/// A loader pins what its workers give, which may lie on the device already.
+/// A DataLoader pins its workers' tensors, which may already be on the device.
 at::Tensor PinOnDevice(const at::Tensor& self, std::optional<c10::Device> device) {
   TORCH_CHECK(IsMeant(device), "cannot pin a tensor on ", self.device(),
               " for another device: only dense CPU tensors can be pinned");
@@ -52,7 +52,7 @@ bool IsPinned(const at::Tensor& self, std::optional<c10::Device> device) {
   return is_ours ? IsMeant(device) : at::native::is_pinned(self, device);
 }
 
-/// A device has one stream, whose later work cannot overtake what uses the memory.
+/// A device has a single stream, so later work cannot overtake work that uses the memory.
 void RecordStream(at::Tensor& /*self*/, c10::Stream stream) {
   TORCH_CHECK_VALUE(stream.device_type() == c10::DeviceType::XLA,
                     "record_stream(): expected a stream of an xla device, got one of ",

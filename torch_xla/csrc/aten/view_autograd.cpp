@@ -1,9 +1,8 @@
 // AutogradXLA kernels of the views that programs make most.
 //
-// PyTorch's own kernels save, for devices whose tensors have no real strides, two functions
-// that make the view again; their copies cost as much as the view, and those of a view of views
-// grow with their number. These do the same with one object of fixed size, and views of views with
-// one that they share.
+// For devices whose tensors have no real strides, PyTorch's own kernels save two functions that
+// make the view again. Copying these costs as much as the view, and they grow with each view of a
+// view. The kernels here save one object of fixed size instead, and views of views share one.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
@@ -25,7 +24,7 @@ namespace {
 using torch::autograd::ViewFunc;
 using namespace torch::autograd::generated;  // NOLINT: nodes of views
 
-/// What a view of `self` is made by: `function` of its base.
+/// Makes a view of its base by `function`.
 template <typename Function>
 struct Replay final : ViewFunc {
   explicit Replay(Function function) : function(std::move(function)) {}
@@ -37,11 +36,11 @@ struct Replay final : ViewFunc {
   Function function;
 };
 
-/// The last of the views of a chain, and those before it.
+/// The last view of a chain of views, and the views before it.
 struct Link final : c10::intrusive_ptr_target {
   Link(c10::intrusive_ptr<Link> before, std::unique_ptr<ViewFunc> view)
       : before(std::move(before)), view(std::move(view)) {}
-  ~Link() override {  // one after the other: thousands would not fit on the stack
+  ~Link() override {  // iteratively, since thousands would not fit on the stack
     auto next = std::move(before);
     while (next && next.use_count() == 1) next = std::move(next->before);
   }
@@ -50,8 +49,8 @@ struct Link final : c10::intrusive_ptr_target {
   std::unique_ptr<ViewFunc> view;
 };
 
-/// A view of views of a base. It shares what it has in common with them: PyTorch's own chains copy
-/// it with each view, so that n views, each of the one before, cost n * n.
+/// A view of views of a base, which shares the chain of the earlier views. PyTorch's own chains
+/// copy that with each view, so that n views of each other cost n * n.
 struct Chain final : ViewFunc {
   explicit Chain(c10::intrusive_ptr<Link> last) : last(std::move(last)) {}
   at::Tensor operator()(const at::Tensor& base) const override {
@@ -71,7 +70,7 @@ struct Chain final : ViewFunc {
   c10::intrusive_ptr<Link> last;
 };
 
-/// From a view, or a view of views, to what they are of: a look at the same memory.
+/// Goes back from a view, or a view of views, to its base, as a view of the same memory.
 struct ToBase {
   explicit ToBase(const at::Tensor& base)
       : look(aten::GetImpl(base)->view_ptr()), sizes(base.sizes()) {}
@@ -83,14 +82,14 @@ struct ToBase {
   lazy::Ints sizes;
 };
 
-/// The same where views of others, whose way back is `before`, come first.
+/// The same for a base that is itself a view; `before` goes back from there.
 struct ToBaseOfOthers {
   at::Tensor operator()(const at::Tensor& view) const { return (*before)(to(view)); }
   std::shared_ptr<const std::function<at::Tensor(const at::Tensor&)>> before;
   ToBase to;
 };
 
-/// PyTorch's as_view, with a Chain where `self` is a view itself.
+/// PyTorch's as_view, but with a Chain if `self` is a view itself.
 at::Tensor AsView(const at::Tensor& self, const at::Tensor& view,
                   std::unique_ptr<ViewFunc> replay) {
   using torch::autograd::CreationMeta;
@@ -121,8 +120,8 @@ at::Tensor AsView(const at::Tensor& self, const at::Tensor& view,
       torch::autograd::propagate_creation_meta(meta->get_creation_meta(), creation));
 }
 
-/// The view of `self` that `function` makes, as autograd wants it. `save` fills a node of type
-/// Backward where there will be a gradient.
+/// The view of `self` that `function` makes, as a differentiable view. `save` fills a node of type
+/// Backward if there will be a gradient.
 template <typename Backward, typename Function, typename Save>
 at::Tensor DifferentiableView(const at::Tensor& self, Function function, Save save) {
   decltype(MakeBackward<Backward>()) grad_fn;
