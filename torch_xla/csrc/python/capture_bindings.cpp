@@ -99,7 +99,7 @@ std::vector<ir::ShapeRef> ShapesOf(const std::vector<ir::Value>& values) {
 
 void BindCaptureClass(py::module_& m) {
   py::class_<PyProgram>(m, "_CapturedProgram")
-      // Which of its tensors a call reads.
+      // The indices of the tensors that a call reads.
       .def_property_readonly("inputs", &PyProgram::inputs)
       .def("__call__", &PyProgram::Call, py::arg("tensors"), NoGil());
   py::class_<PyCapture>(m, "_Capture")
@@ -148,7 +148,7 @@ void BindCaptureClass(py::module_& m) {
            [](const PyCapture& self, const std::vector<at::Tensor>& tensors) {
              return self.get().DependOnPlaceholders(ValuesOf(tensors));
            })
-      // A tensor that waits for the calls of the host since the last time, or None.
+      // Returns a tensor that depends on the host calls since the last time, or None.
       .def("take_effects",
            [](const PyCapture& self) -> std::optional<at::Tensor> {
              std::optional<ir::Value> token = self.get().TakeEffects();
@@ -163,14 +163,14 @@ void BindCaptureClass(py::module_& m) {
 
 void BindCapture(py::module_& m) {
   BindCaptureClass(m);
-  // Whether both have the same content, as far as the graph tells.
+  // Whether both tensors have the same content, as far as the graph tells.
   m.def("_xla_same_value", [](const at::Tensor& a, const at::Tensor& b) {
     return aten::GetIrValue(a) == aten::GetIrValue(b);
   });
   m.def("_xla_assign", [](const at::Tensor& self, const at::Tensor& value) {
     aten::GetImpl(self, "_xla_assign")->Write(aten::GetIrValue(value));
   });
-  // Tensors of the whole storages that wait to be computed, also of those that only C++ holds.
+  // Returns a tensor over each whole storage that is pending, even if only C++ holds the storage.
   m.def("_xla_pending_storages", [](const std::string& device) {
     std::vector<at::Tensor> tensors;
     for (const lazy::StoragePtr& root : lazy::Storage::Pending(Ordinal(device))) {

@@ -72,9 +72,8 @@ Records AsDicts(const std::vector<lazy::DeviceData::Live>& arrays) {
   return dicts;
 }
 
-/// While it lives, and no Python code is called, no other thread runs, and the garbage collector,
-/// which would call finalizers, is off. So a tuple that another thread is about to fill cannot be
-/// seen as shared.
+/// While this object lives, and no Python code is called, no other thread runs and the garbage
+/// collector, which calls finalizers, is off. So no tuple is seen while another thread fills it.
 class NoOtherCode {
  public:
   ~NoOtherCode() {
@@ -85,8 +84,8 @@ class NoOtherCode {
   const bool was_enabled_ = PyGC_Disable() != 0;
 };
 
-/// Traces a call of the function `id` with the arrays, after all calls and collectives that the
-/// device has traced.
+/// Traces a call of the host function `id` with the arrays, after all calls and collectives that
+/// were traced for the device.
 void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
   const auto first = std::find_if(arrays.begin(), arrays.end(), [](const at::Tensor& array) {
     return array.device().type() == c10::DeviceType::XLA;
@@ -105,7 +104,7 @@ void CallHost(const std::vector<at::Tensor>& arrays, int64_t id) {
       device);
 }
 
-/// Raises what failed in the calls that programs made since the last read.
+/// Raises errors of the host calls that programs made since the last read.
 void RaiseAtRead() {
   static std::atomic<int64_t> seen{0};
   const int64_t calls = cpu::NumHostCalls();
@@ -120,7 +119,7 @@ void BindInsight(py::module_& m) {
   // Whether programs of the platform can call the host.
   m.def("_xla_can_call_host", [] { return lowering::HasCpuKernels(lazy::Platform()); }, NoGil());
   m.def("_xla_call_host", &CallHost, py::arg("arrays"), py::arg("id"), NoGil());
-  // Waits for the next call, (id, arrays); None at the end.
+  // Waits for the next call and returns (id, arrays), or None at the end.
   m.def(
       "_xla_next_host_call",
       []() -> std::optional<std::pair<int64_t, std::vector<at::Tensor>>> {
@@ -133,8 +132,8 @@ void BindInsight(py::module_& m) {
   m.def("_xla_set_find_nan", &lazy::SetFindsNan, py::arg("on"));
   m.def("_xla_finds_nan", &lazy::FindsNan);
   m.def("_xla_set_module", &SetModule, py::arg("name"));
-  // (operation, whether it is an input of the program, lines from the innermost on, module or
-  // None), or None for a call of something else.
+  // Returns (operation, whether it is an input of the program, lines from the innermost on, module
+  // or None). None if no search has this number.
   m.def(
       "_xla_nan_of",
       [](int64_t search, int64_t position)
@@ -239,7 +238,7 @@ void BindInsight(py::module_& m) {
     }
     return ids;
   });
-  // Of each xla::device_data in the text of the tensors' graph, in its order; 0 for a number.
+  // Returns the id for each xla::device_data in the text of the tensors' graph; 0 for a number.
   m.def(
       "_input_array_ids",
       [](const std::vector<at::Tensor>& tensors) {

@@ -18,7 +18,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// On a thread of the program's.
+/// Runs on a thread of the plugin.
 void RunHostOperator(int64_t id, const std::vector<at::Tensor>& operands,
                      const std::vector<at::Tensor>& results) {
   py::gil_scoped_acquire gil;
@@ -33,8 +33,8 @@ void RunHostOperator(int64_t id, const std::vector<at::Tensor>& operands,
   throw std::runtime_error(error);
 }
 
-/// torch._decomp.decomposition_table[op], or for an operator of the user's that has a CPU kernel
-/// alone what makes it a call of the host, or None.
+/// Returns torch._decomp.decomposition_table[op]. For a user's operator that only has a CPU kernel,
+/// returns a function that makes it a host call. Otherwise None.
 py::object FindDecomposition(const c10::FunctionSchema& schema) {
   std::string_view name = schema.name();
   const size_t colons = name.find("::");

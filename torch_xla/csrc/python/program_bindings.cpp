@@ -31,7 +31,7 @@ void BindPrograms(py::module_& m) {
   py::class_<CompiledProgram>(m, "_XlaCompiledProgram")
       .def_property_readonly(
           "name", [](const CompiledProgram& compiled) { return compiled.executable().name(); })
-      // Equal for the same program.
+      // Equal for two objects with the same program.
       .def_property_readonly("identity",
                              [](const CompiledProgram& compiled) {
                                return reinterpret_cast<uintptr_t>(compiled.program.get());
