@@ -44,7 +44,7 @@ bool Hangs(const c10::OperatorHandle& op, const Stack& arguments) {
 bool IsTried(const c10::OperatorHandle& op) {
   // Kernels of other libraries may do more than compute, and other devices' kernels set no rule.
   const std::string_view name = op.operator_name().name;
-  // Tagged as random for the sake of dropout, which the CPU's kernel does not have.
+  // This operator has the tag for the sake of dropout, which the CPU's kernel does not have.
   const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
                      name != "aten::_scaled_dot_product_flash_attention_for_cpu";
   if (!name.starts_with("aten::") || draws ||
@@ -63,8 +63,8 @@ bool IsTried(const c10::OperatorHandle& op) {
       "aten::repeat_interleave",
   };
   // Lists are nodes only if all tensors are float (aten/foreach.h); else PyTorch calls the operator
-  // for each tensor. Of gradients the forward operator was tried already. Their CPU kernels expect
-  // statistics in the dtype of the input, but Meta's forward, and so the device, has them in float.
+  // for each tensor. For gradients the forward operator was tried. Their CPU kernels expect the
+  // input's dtype of statistics, but Meta's forward, and so the device, has them in float.
   return !name.starts_with("aten::_foreach_") && name.find("backward") == std::string_view::npos &&
          !excluded.contains(name);
 }

@@ -10,7 +10,7 @@ namespace torch_xla::stablehlo {
 namespace {
 
 constexpr int64_t kShort = 128;         // loops shorter than this are worth joining
-constexpr int64_t kElements = 1 << 12;  // operations on fewer elements take no time
+constexpr int64_t kElements = 1 << 12;  // with fewer elements joining does not pay
 
 bool Varies(const Builder& builder, Value x, size_t dim) {
   return (builder.Varies(x) >> std::min<size_t>(dim, 31) & 1) != 0;

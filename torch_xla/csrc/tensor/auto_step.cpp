@@ -17,7 +17,7 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// The graph is cut at this many operations at the latest. Every kBlock operations are a check.
+/// The graph is cut at this many operations at the latest, which is checked every kBlock of them.
 constexpr uint64_t kMaxPending = 48 * 1024;
 constexpr uint64_t kBlock = 1024;
 /// The number of operations for which a loop without a backward pass has to repeat. Equal layers of
