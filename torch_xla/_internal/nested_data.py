@@ -76,7 +76,7 @@ def _children(node: Any, objects: bool) -> Iterable[Any]:
         return ()
     if isinstance(node, DataWrapper):
         return node.get_tensors()
-    if isinstance(node, PackedSequence):  # Its batch sizes belong on the CPU.
+    if isinstance(node, PackedSequence):  # Its batch sizes stay on the CPU.
         return node.data, node.sorted_indices, node.unsorted_indices
     if isinstance(node, MutableMapping):
         return list(node.values())
@@ -95,7 +95,7 @@ def _instances(
     """All objects in nested data that ``select`` says, each once, in the order of _Rewriting."""
     if id(value) in seen:
         return
-    seen[id(value)] = value  # Holding it keeps its id.
+    seen[id(value)] = value  # The reference keeps the id from being reused.
     if select(value):
         yield value
         return
@@ -112,7 +112,7 @@ class _Rewriting:
         self._select = select
         self._function = function
         self._objects = objects
-        self._done: dict[int, tuple[Any, Any]] = {}  # What was made of what, which keeps its id.
+        self._done: dict[int, tuple[Any, Any]] = {}  # By id: the original and its result.
         self._untouched: dict[int, Any] = {}
 
     def of(self, node: Any) -> Any:
@@ -143,7 +143,7 @@ class _Rewriting:
             first, *indices = (self.of(child) for child in _children(node, self._objects))
             return PackedSequence(first, node.batch_sizes, *indices)
         if isinstance(node, MutableMapping):
-            # Keeps a default factory, or a subclass's attributes.
+            # A copy keeps a default factory and a subclass's attributes.
             result = self._note(node, copy.copy(node))
             for key, value in list(node.items()):
                 result[key] = self.of(value)
@@ -164,7 +164,7 @@ class _Rewriting:
                 return node
             result = self._note(node, copy.copy(node))
             for name, value in _attributes(node).items():
-                # Also where the class is frozen, or watches what is set.
+                # Works even if the class is frozen, or intercepts assignments.
                 if name in getattr(result, "__dict__", ()):
                     result.__dict__[name] = self.of(value)
                 else:

@@ -315,7 +315,7 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
     ),
 }
 
-# Read as well; they are others'.
+# Variables of other software that this library reads, too.
 FOREIGN: dict[str, str] = {
     "XLA_FLAGS": "XLA's own flags, read by the plugin. On the CPU a child process tries them "
     "first, because XLA ends a process over a flag that it does not know.",
@@ -335,7 +335,7 @@ FOREIGN: dict[str, str] = {
     "HOME, XDG_CACHE_HOME": "Where the folder of compiled programs is by default.",
 }
 
-# Of torch_xla 2.9. Scripts may set them; nothing happens.
+# Variables of torch_xla 2.9 that have no effect. Scripts may still set them.
 NOT_READ: dict[str, str] = {
     "XLA_DUMP_HLO_GRAPH, XLA_DUMP_POST_OPTIMIZATIONS": "`XLA_FLAGS=--xla_dump_to=<folder>`, or "
     "`torch_xla.debug.graph.save_optimized(folder)`",
@@ -384,7 +384,7 @@ def misspelt() -> dict[str, str]:
 
     found = {}
     for name in strange:
-        # Others may be read by the plugin, or by another package.
+        # The plugin or another package may read a variable that resembles none of ours.
         if near := difflib.get_close_matches(name, known, 1, cutoff=0.85):
             found[name] = near[0]
     return found

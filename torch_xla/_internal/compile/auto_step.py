@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_xla import _XLAC
 
-# What ends a step, by its name.
+# The names of the functions that end a step.
 _SYNCS = frozenset({"mark_step", "sync", "optimizer_step"})
 
 

@@ -15,7 +15,7 @@ def is_enabled() -> bool:
 def set_enabled(enable: bool) -> None:
     """Makes them do so, or not; what was traced before runs with the first."""
     if enable:
-        # A higher-order operator has no fallback: those that it calls run at once.
+        # A higher-order operator has no fallback; the operators that it calls run at once.
         key = torch._C._dispatch_key_parse(_KEY)
         for operator in torch._ops._higher_order_ops.values():
             if operator.non_fallthrough_keys.has(key):

@@ -20,7 +20,7 @@ _CONSTANTS = (bool, int, float, complex, str, torch.dtype, type(None))
 class _Call(NamedTuple):
     operator: Any
     spec: Any
-    leaves: list[Any]  # _TENSOR: an operand.
+    leaves: list[Any]  # _TENSOR stands for an operand.
 
     def of(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         given = iter(tensors)
@@ -31,7 +31,7 @@ class _Call(NamedTuple):
         return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-# By number, which is part of a program that lives on disk, and follows from what is called.
+# By number. The number is a hash of the call, since it is part of programs on disk.
 _calls: dict[int, _Call] = {}
 
 
@@ -44,7 +44,7 @@ def of(operator: Any) -> Callable[..., Any] | None:
     if not returns or any(str(one.type) != "Tensor" for one in returns):
         return None
     if torch.Tag.nondeterministic_seeded in operator.tags:
-        return None  # It draws in the order of the calls.
+        return None  # It draws random numbers, whose order must be the order of the calls.
     if not _XLAC._xla_can_call_host() or _XLAC._xla_spmd_devices() > 0:
         return None
     return functools.partial(_trace, operator)
@@ -72,7 +72,7 @@ def _trace(operator: Any, *args: Any, **named: Any) -> Any:
     if not all(leaf is _TENSOR or isinstance(leaf, _CONSTANTS) for leaf in rest):
         return NotImplemented
     call = _Call(operator, spec, rest)
-    # Of sizes that depend on values it raises, and the CPU runs the operator.
+    # This raises for sizes that depend on values; then the CPU runs the operator.
     results = call.of([torch.empty_like(tensor, device="meta") for tensor in tensors])
     key = (operator.name(), str(spec), ["tensor" if x is _TENSOR else (x,) for x in rest])
     number = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:7], "little")

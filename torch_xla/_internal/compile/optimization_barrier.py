@@ -9,7 +9,7 @@ import torch
 
 from torch_xla import _XLAC
 
-# By the shapes and dtypes of the tensors.
+# Texts of functions, by the shapes and dtypes of their tensors.
 _functions: dict[tuple[Any, ...], str] = {}
 
 
@@ -45,7 +45,7 @@ def apply_late(tensors: Sequence[torch.Tensor], late: Sequence[torch.Tensor]) ->
             stays = stays | hlo.compare(first, first, "ne")
         return hlo.optimization_barrier(
             [
-                hlo.select(stays, value, hlo.full_like(value, 1))  # A 0 is not seen, either.
+                hlo.select(stays, value, hlo.full_like(value, 1))  # Hides a 0 from XLA, too.
                 for value in values[1 : 1 + len(tensors)]
             ]
         )

@@ -42,7 +42,8 @@ class _Barrier(torch.autograd.Function):
         values = iter(optimization_barrier.apply_late([zero, *held], late))
         results = [next(values), *(_made_of(tensor, values) for tensor in tensors)]
         ctx.set_materialize_grads(False)
-        # What needed no gradient still needs none: both computations save the same tensors.
+        # A result that needed no gradient needs none again: both computations save the same
+        # tensors.
         needs_grad = (False, *ctx.needs_input_grad[1:])
         ctx.mark_non_differentiable(
             *(r for r, needed in zip(results, needs_grad, strict=True) if not needed)
@@ -77,7 +78,7 @@ def _again(
     if given and late is None:
         last = _XLAC._xla_last_pending(str(given[0].device))
         late = [] if last is None else [last]
-    if not given or not late:  # Another program computes it.
+    if not given or not late:  # Another program computes the gradient.
         return function(*args, **kwargs)
     with _disable_current_modes():  # Selective checkpoints count operators.
         mask, *results = _Barrier.apply(late, *given)  # type: ignore[no-untyped-call]

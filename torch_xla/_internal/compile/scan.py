@@ -29,7 +29,7 @@ class _Residuals:
     def pack(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "xla":
             return tensor
-        # In-place operations may follow.
+        # In-place operations on the tensor may follow.
         self.tensors.append(tensor.detach().clone())
         return self.tensors[-1]
 
@@ -47,11 +47,11 @@ class _Plan:
         self.out_like: list[torch.Tensor] = []  # Of carry, ys and residuals.
         self.params: list[torch.Tensor] = []
         self.num_xs = 0
-        self.kept: list[int] = []  # Carries that the backward function takes.
-        self.carry_grads: list[int] = []  # Which carries have gradients, within and outside.
+        self.kept: list[int] = []  # Indices of carries that the backward function takes.
+        self.carry_grads: list[int] = []  # Carries with gradients, in the loop and outside.
         self.y_grads: list[int] = []
         self.x_grads: list[int] = []
-        # What the backward function takes of each iteration.
+        # The tensors of each iteration that the backward function takes.
         self.order: list[tuple[str, int]] = []
         self.grads_like: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
 
@@ -247,8 +247,8 @@ def _plan_backward(
         torch.zeros_like(target) if grad is None else grad
         for grad, target in zip(found_grads, targets, strict=True)
     ]
-    # Of views and multiples what they are of: a weight that was transposed is no residual, but
-    # given, and attention's scaled queries and keys lie in one product, which is kept.
+    # Replace views and multiples by their bases: a transposed weight is then an input instead of a
+    # residual, and attention's scaled queries and keys share one product.
     kept = capture.bases(kept)
     dependent = capture.depend(kept)
     candidates = [tensor for tensor, ours in zip(kept, dependent, strict=True) if ours]
@@ -257,7 +257,7 @@ def _plan_backward(
     offered = [*carry, *xs, *candidates]
     found = tracing.function(capture, [*offered, *cotangents], grads, "scan_backward")
     used = [i for i in found.inputs if i < len(offered)]
-    # Residuals are numbered anew; the function is called with those that it uses alone.
+    # Residuals are numbered anew, since the function is called only with residuals that it uses.
     order = [names[i] for i in used]
     residuals = [candidates[i] for kind, i in order if kind == "residual"]
     numbers = iter(range(len(residuals)))
@@ -327,7 +327,7 @@ def scan(
             tensor.requires_grad_(gradients and x.requires_grad)
         since = autograd_edges.now()
         with torch.autograd.graph.saved_tensors_hooks(residuals.pack, residuals.unpack):
-            # What it is given it may change in place.
+            # The function may change its arguments in place.
             given = [tensor.clone() for tensor in (*carry, *sliced)]
             returned = fn(
                 tree_unflatten(given[: len(carry)], carry_spec),

@@ -8,7 +8,7 @@ from torch_xla import _XLAC
 from torch_xla._internal import variables
 from torch_xla._internal.compile import step_closures, sync_variables
 
-# Called behind each cut with whether it waited: raises what calls of the host raised.
+# Called after each cut with whether it waited. Raises errors of host calls.
 after_cut: Callable[[bool], object] = bool
 
 

@@ -75,7 +75,7 @@ class AsyncClosureHandler(ClosureHandler):
             except BaseException as error:  # Raised at the next step, in the user's thread.
                 self._errors.put(error)
             finally:
-                del closure  # With its tensors.
+                del closure  # Frees its tensors.
                 self._queue.task_done()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch_xla import _XLAC
 from torch_xla._internal.compile import eager, step
 
-# How much of a difference between two graphs is told.
+# The maximal number of lines that show the difference between two graphs.
 _MAX_LINES = 12
 
 
@@ -67,7 +67,7 @@ class Region(contextlib.ContextDecorator):
         region.__dict__.update(self.__dict__, _before=[])
         return region
 
-    _recreate_cm = again  # What ContextDecorator calls.
+    _recreate_cm = again  # The method that ContextDecorator calls.
 
     def _title(self) -> str:
         return f"torch_xla.compile({self._name or ''})"
@@ -93,7 +93,7 @@ class Region(contextlib.ContextDecorator):
             _XLAC._xla_forbid_cuts(cuts)
         _XLAC._xla_hold_steps(False)
         try:
-            # What an error left half traced runs when it is read, or at the next sync.
+            # After an error, traced operations run when a result is read, or at the next sync.
             if exc_type is None:
                 if self._max_different_graphs is not None:
                     self._count_graph()

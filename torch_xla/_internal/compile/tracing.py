@@ -12,7 +12,7 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._internal.compile import eager, host_operators, optimization_barrier
 
-# Between two draws of a seed; see csrc/tensor/rng.cpp.
+# The distance of two seeds that are drawn in turn; see csrc/tensor/rng.cpp.
 SEED_STEP = -0x61C8864680B583EB
 
 
@@ -138,7 +138,7 @@ def device_of(what: str, tensors: Sequence[torch.Tensor]) -> torch.device:
     return devices.pop()
 
 
-# Functions around traced ones, by what they are made of.
+# The texts of functions that wrap traced functions, by what determines the text.
 _built: dict[Any, str] = {}
 _MAX_BUILT = 1024
 
@@ -156,8 +156,8 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
     operands = list(operands)
     if _HOST_CALL not in text:
         return _XLAC._stablehlo_call(text, operands)
-    # The calls of the host within it are made after those before it and before those after it, and
-    # also if nothing reads the results.
+    # Host calls within the function come after the calls before it and before the calls after it,
+    # even if nobody reads the results.
     token = _XLAC._xla_collective_token(str(operands[0].device))
     operands[0] = optimization_barrier.apply([operands[0], token])[0]
     results = _XLAC._stablehlo_call(text, operands)
@@ -165,10 +165,10 @@ def build(key: Any, make: Any, operands: Sequence[torch.Tensor]) -> list[torch.T
     return results
 
 
-# The target of the call of the host in the text of a function (csrc/cpu/calls.h).
+# The target of host calls in the text of a function (csrc/cpu/calls.h).
 _HOST_CALL = "torch_xla.cpu_host_call"
 
-# Between the seeds of two turns of a loop: others draw those in between.
+# The distance of the seeds of two iterations. Other seeds are drawn between them.
 _SEEDS_APART = SEED_STEP * 1_000_003
 
 

@@ -81,8 +81,8 @@ def _view(ext_tensor: Any, names: list[str]) -> torch.Tensor | None:
     A capsule that it is not made of stays whole.
     """
     if not hasattr(ext_tensor, "__dlpack__"):
-        if torch.cuda.is_available():  # Never ran in a test: it takes a GPU.
-            torch.cuda.synchronize()  # A capsule does not say on which stream its content is made.
+        if torch.cuda.is_available():  # No test covers this: it needs a GPU.
+            torch.cuda.synchronize()  # A capsule does not tell the stream that writes its content.
         views = (_XLAC._xla_from_dlpack(ext_tensor, name, 0) for name in names)
         return next((view for view in views if view is not None), None)
     place = _place(ext_tensor.__dlpack_device__())
@@ -97,7 +97,7 @@ def _view(ext_tensor: Any, names: list[str]) -> torch.Tensor | None:
         arguments["stream"] = stream
     try:
         capsule = ext_tensor.__dlpack__(max_version=(1, 0), **arguments)
-    except TypeError:  # From before DLPack 1.0.
+    except TypeError:  # The producer is older than DLPack 1.0.
         capsule = ext_tensor.__dlpack__(**arguments)
     return _XLAC._xla_from_dlpack(capsule, name, arguments.get("stream", 0))
 

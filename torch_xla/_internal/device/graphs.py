@@ -35,7 +35,7 @@ def _wholes(device: str) -> dict[int, torch.Tensor]:
     tensors = [x for x in tensors if x.device.type == "xla" and x.layout == torch.strided]
     tensors = [x for x in tensors if str(x.device) == device and x.is_xla]
     tensors += [x.grad for x in tensors if x.is_leaf and x.grad is not None and x.grad.is_xla]
-    # Not those that wrap others, as DTensors: these others are among the objects, too.
+    # Leave out tensors that wrap others, such as DTensors: the wrapped tensors are found, too.
     tensors = [x for x in tensors if _XLAC._xla_data_ptr(x) is not None]
     found = {_XLAC._xla_get_tensor_id(x): x for x in tensors}
     return {key: _XLAC._xla_get_storage_tensor(x) for key, x in found.items()}
@@ -50,7 +50,7 @@ class Graph:
         with graph:
             y = model(x)
         x.copy_(batch)
-        graph.replay()  # y is of that batch
+        graph.replay()  # y is the result for that batch
 
     Args:
         keep_graph: Changes nothing.
@@ -92,7 +92,7 @@ class Graph:
         sync()
         self._device = _XLAC._xla_get_default_device()
         self._before = _wholes(self._device)
-        for graph in _graphs:  # What autograd saved of another one is in no object of Python.
+        for graph in _graphs:  # Python does not see what autograd saved of other graphs.
             self._before.update(graph._made)
         if replication.topology().world_size > 1:
             token = _XLAC._xla_collective_token(self._device)
@@ -241,7 +241,7 @@ def make_graphed_callables(
         allow_unused_input: Whether an input may have no gradient.
         pool: Changes nothing.
     """
-    # PyTorch's own function, for which `torch.cuda` is `torch.xla`.
+    # Use PyTorch's own function with `torch.xla` in the place of `torch.cuda`.
     autograd = types.SimpleNamespace(**{**vars(torch.autograd), "Function": _Copying})
     names = types.SimpleNamespace(**{**vars(torch), "cuda": _AsCuda, "autograd": autograd})
     ours = {**vars(cuda_graphs), "torch": names, "graph_pool_handle": graph_pool_handle}

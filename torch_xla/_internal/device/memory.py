@@ -32,7 +32,7 @@ def device_name(device: Device) -> str:
 
 
 def _used(device: Device) -> dict[str, int]:
-    if not _XLAC._xla_is_initialized():  # Programs on the CPU ask too: no client starts for that.
+    if not _XLAC._xla_is_initialized():  # Programs on the CPU ask, too, and start no client.
         return {"bytes_used": 0, "peak_bytes_used": 0}
     return _XLAC._xla_memory_info(device_name(device))
 

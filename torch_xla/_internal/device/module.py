@@ -41,12 +41,12 @@ from torch_xla._internal.plugins import device_counts
 from torch_xla._internal.tensors import is_xla
 
 SEED_MASK = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15  # By how much a draw moves the state: NextRngState in tensor/rng.h.
+_STEP = 0x9E3779B97F4A7C15  # The distance of two random states: NextRngState in tensor/rng.h.
 
 _in_bad_fork = False
 
-# torch.utils.checkpoint asks this where a tensor on xla is given, to know whether to keep the RNG
-# state. The client may not be there yet, which makes no difference to the state.
+# torch.utils.checkpoint asks this for tensors on xla, to decide whether to keep the RNG state. The
+# RNG state does not need a client, so the answer is always yes.
 _initialized = True
 
 
@@ -168,7 +168,7 @@ def synchronize(device: Device = None) -> None:
 def _rng_device(device: Device) -> str:
     name = memory.device_name(device)
     if not is_initialized() and int(name.removeprefix("xla:")) >= device_count():
-        init()  # Whose devices are then looked at.
+        init()  # Starts the client, so that its devices are checked.
     return name
 
 
@@ -265,7 +265,7 @@ def register() -> None:
     if hasattr(torch, "xla"):
         return
     torch._register_device_module("xla", sys.modules[__name__])
-    # By which frameworks tell what device a module is of.
+    # Frameworks find the device of a module by this name.
     sys.modules[__name__].__name__ = "torch.xla"
     sys.modules["torch.xla.memory"] = memory
     if hasattr(os, "register_at_fork"):

@@ -14,7 +14,7 @@ import torch
 from torch_xla import _XLAC
 from torch_xla._internal.device.memory import device_name
 
-# Before the CPU's, which takes every storage of the host for its own.
+# Comes before the CPU's function, which accepts every storage on the host.
 _PRIORITY = 9
 
 

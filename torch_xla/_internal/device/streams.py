@@ -12,7 +12,7 @@ from torch_xla import _XLAC
 from torch_xla._internal.compile.step import sync
 from torch_xla._internal.device.memory import Device, device_name
 
-_DEVICE_TYPE = 9  # c10::DeviceType::XLA, which Python has no name for.
+_DEVICE_TYPE = 9  # c10::DeviceType::XLA. Python has no name for it.
 
 
 class Stream(torch.Stream):
@@ -24,7 +24,7 @@ class Stream(torch.Stream):
     """
 
     def __new__(cls, device: Device = None, priority: int = 0) -> Stream:  # noqa: D102
-        # torch.Stream's own default is the accelerator that PyTorch was built for.
+        # By default torch.Stream is for the accelerator that PyTorch was built for.
         index = torch.device(device_name(device)).index
         return super().__new__(cls, stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
 

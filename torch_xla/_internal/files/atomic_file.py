@@ -42,13 +42,13 @@ def atomic_write(path: str | os.PathLike[str], sync: bool = True) -> Iterator[IO
             machine that loses its power.
     """
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):  # A pipe, /dev/null
+    if os.path.exists(path) and not os.path.isfile(path):  # Such as a pipe or /dev/null.
         with open(path, "wb") as file:
             yield file
         return
     directory, name = os.path.split(path)
     prefix = os.path.join(directory, f".{name}.")
-    if sync:  # Small unsynced files are written by the thousand: no search for each.
+    if sync:  # Thousands of small files are written without sync; do not search for each.
         _remove_leftovers(prefix)
     descriptor, temporary = tempfile.mkstemp(".tmp", f".{name}.", directory)
     try:

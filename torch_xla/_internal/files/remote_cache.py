@@ -22,7 +22,7 @@ from torch_xla import _XLAC
 from torch_xla._internal.files.atomic_file import atomic_write
 
 _NAME = re.compile(r"[0-9a-f]{32}\.(program|record)")
-_MAGIC = b"XLAprog1"  # that an entry begins with, see csrc/exec/disk_cache.cpp
+_MAGIC = b"XLAprog1"  # The bytes that an entry begins with; see csrc/exec/disk_cache.cpp.
 _SECONDS = 5.0
 
 
@@ -45,7 +45,7 @@ class Mirror:
         self._files, self._root = fsspec.core.url_to_fs(url.rstrip("/"))
         self.url, self._read_only = url, read_only
         name = f"remote-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-        # Without a home folder each process has a mirror of its own.
+        # Without a home folder each process has its own mirror.
         self.folder = Path(_XLAC._xla_user_cache_folder() or tempfile.mkdtemp()) / name
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._there: set[str] = set()  # in the remote folder, as far as is known
@@ -71,9 +71,10 @@ class Mirror:
         for name in missing:
             try:
                 data = (self.folder / name).read_bytes()
-            except FileNotFoundError:  # It made room meanwhile.
+            except FileNotFoundError:  # The cache has evicted it meanwhile.
                 continue
-            # Object stores show a file once it is whole; elsewhere a name of its own until then.
+            # An object store shows a file only when it is whole. Elsewhere use another name until
+            # then.
             temporary = f"{self._root}/{name}.{os.getpid()}.tmp"
             self._files.pipe_file(temporary, data)
             self._files.mv(temporary, f"{self._root}/{name}")
@@ -86,7 +87,7 @@ class Mirror:
                 self._pull()
                 if not self._read_only:
                     self._push()
-            except Exception as error:  # A network's failure must not end a training.
+            except Exception as error:  # A failure of the network must not end a training.
                 if not self._told:
                     self._told = True
                     print(f"torch_xla: compiled programs in {self.url}: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-# Of these modules the classes that they define: plain data.
+# All classes that these modules define are allowed: they are plain data.
 _DATA_MODULES = frozenset({"torch.distributed.checkpoint.metadata"})
 _DATA_CLASSES = frozenset(
     {

@@ -23,7 +23,7 @@ class _Found:
         self._texts = texts
 
     def __call__(self, flags: torch.Tensor) -> None:
-        # The NaN of a loop's body or of a checkpoint goes on through the passes around it.
+        # A NaN in the body of a loop or in a checkpoint reaches the passes around it, too.
         if any(error is _Found._last for error in host_calls.errors):
             return
         for text, flag in zip(self._texts, flags.tolist(), strict=True):

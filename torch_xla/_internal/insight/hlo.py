@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-# xla.PrimitiveType: the name in XLA's texts, and bytes of an element.
+# By xla.PrimitiveType: the name in XLA's texts, and the bytes of an element.
 _TYPES = {
     1: ("pred", 1),
     2: ("s8", 1),
@@ -35,7 +35,7 @@ _TYPES = {
 }
 _TUPLE = 13
 
-# Kinds of collectives, each by its synchronous name; -start is the half that is counted.
+# Kinds of collectives by their synchronous names. Of two halves only "-start" is counted.
 COLLECTIVES = (
     "all-gather",
     "all-reduce",
@@ -47,7 +47,7 @@ COLLECTIVES = (
 )
 
 
-# Behind the operator's name where a derivative is meant: csrc/lowering/context.cpp.
+# This follows the name of an operator in its derivative: csrc/lowering/context.cpp.
 BACKWARD = " (backward)"
 
 
@@ -316,7 +316,7 @@ def _library_convolution_flops(call: Instruction, shapes: list[Shape]) -> int:
     return 2 * output.dims[0] * output.dims[1] * kernel.dims[1] * math.prod(pairs)
 
 
-# Their result is memory of an operand, or takes none.
+# The result of these operations is an operand's memory, or takes no memory.
 _ALIASES = {"bitcast", "tuple", "get-tuple-element", "optimization-barrier", "while", "conditional"}
 _IN_PLACE = {"dynamic-update-slice", "parameter"}
 
@@ -338,7 +338,7 @@ def _whole_number(constant: Instruction) -> int | None:
     """The value of a constant of a 32-bit or 64-bit integer type."""
     if constant.opcode != "constant" or constant.shape.dims:
         return None
-    # s32s, s64s, u32s, u64s. What is 0 may be left out.
+    # The fields of s32, s64, u32 and u64 literals. A literal of 0 may have no field.
     of_type = {4: 4, 5: 5, 8: 6, 9: 7}.get(constant.shape.element)
     for number, value in _fields(constant.details.get(_LITERAL, memoryview(b""))):
         if number == of_type:
@@ -385,12 +385,12 @@ class Module(NamedTuple):
             return 1
         try:
             config = json.loads(bytes(loop.details.get(_CONFIG, b"{}")))
-        except ValueError:  # Another compiler's.
+        except ValueError:  # Another compiler's text.
             config = {}
         if "known_trip_count" in config:
             return int(config["known_trip_count"].get("n", 1))
-        # TPUs' compiler does not say: ``counter < constant``, of a counter that counts from a
-        # constant by 1.
+        # The TPU compiler does not tell the number. It is in ``counter < constant``, if the counter
+        # starts at a constant and is increased by 1.
         condition = {i.id: i for i in self.computations[loop.called[1]]}
         test = self.computations[loop.called[1]][-1]
         if test.opcode != "compare" or bytes(test.details.get(_DIRECTION, b"")) != b"LT":
@@ -474,7 +474,7 @@ class Module(NamedTuple):
 
     def _peak(self, identity: int) -> tuple[int, list[Live]]:
         instructions = self.computations[identity]
-        sources: dict[int, set[int]] = {}  # whose memory a result is
+        sources: dict[int, set[int]] = {}  # The operands whose memory a result is.
         last: dict[int, int] = {}
         made: dict[int, list[Live]] = {}
         for at, instruction in enumerate(instructions):
@@ -496,7 +496,7 @@ class Module(NamedTuple):
                 made[at] = [
                     Live(part.bytes, str(part), instruction.line) for part in shape.arrays()
                 ]
-        if instructions:  # The results stay.
+        if instructions:  # The results outlive the program.
             for source in sources[instructions[-1].id]:
                 last[source] = len(instructions)
         live: dict[int, list[Live]] = {}

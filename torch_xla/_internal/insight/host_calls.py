@@ -32,8 +32,8 @@ from torch_xla._internal.replicas import replication, spmd_mode
 _HostFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# By number. A number is part of a program that lives on disk, so no two functions of any two
-# processes may share it: that of a text follows from the text, that of a function is random.
+# By number. A number is part of programs on disk, so no two functions of any processes may share
+# it: the number of a text is its hash, and the number of a function is random.
 _functions: dict[int, _HostFunction] = {}
 _numbers: dict[_HostFunction, int] = {}
 _lines: dict[tuple[Any, ...], int] = {}
@@ -68,7 +68,7 @@ def _work() -> None:
 def _start_thread() -> None:
     global _thread
     with _lock:
-        if _thread is None or not _thread.is_alive():  # A fork has no thread.
+        if _thread is None or not _thread.is_alive():  # A forked process does not have the thread.
             if _thread is None:
                 atexit.register(_finish)
             _thread = threading.Thread(target=_work, name="torch_xla host calls", daemon=True)
@@ -139,14 +139,14 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return _XLAC._xla_tiles(tensor) if sharding is not None and sharding.is_local else []
 
 
-# What torch.compile traces.
+# The operator that torch.compile traces.
 _library = torch.library.Library("torch_xla", "FRAGMENT")
 _library.define("host_call(Tensor[] arrays, int number) -> ()")
 _library.impl("host_call", run, "CompositeExplicitAutograd")
 torch.library.register_fake("torch_xla::host_call", lambda arrays, number: None, lib=_library)
 torch.library._register_effectful_op("torch_xla::host_call", EffectType.ORDERED)
 torch.fx.node.has_side_effect(torch.ops.torch_xla.host_call.default)
-# What calls the host in graphs of torch.compile.
+# Operators in graphs of torch.compile that call the host.
 OPERATORS = [
     torch.ops.torch_xla.host_call.default,
     torch.ops.aten._assert_async.default,
@@ -232,7 +232,7 @@ class _Line:
 
     def __init__(self, text: str, prefix: str, names: Sequence[str | None], values: Sequence[Any]):
         self._text, self._prefix, self._names = text, prefix, names
-        self._values = values  # _LATER: an array.
+        self._values = values  # _LATER stands for an array.
 
     def of_device(self, device: int) -> _Line:
         """The same line, which begins with a device."""
@@ -249,7 +249,7 @@ class _Line:
         )
 
     def __call__(self, *arrays: torch.Tensor) -> None:
-        # One write, or the end of another replica's line may come in between.
+        # A single write, so that the lines of two replicas do not mix.
         builtins.print(self._prefix + self.of(arrays) + "\n", end="", flush=True)
 
 
@@ -326,7 +326,7 @@ def _number_of_line(
         value if isinstance(kind, str) else _LATER for kind, value in zip(kinds, rest, strict=True)
     ]
     line = _Line(text, prefix, [*[None] * count, *names], values)
-    # An error is raised here, where the user's call is.
+    # Format once now, so that an error is raised at the user's call.
     line.of(
         [
             torch.zeros([1] * kind[1], dtype=kind[0])
@@ -378,7 +378,7 @@ def _user_line() -> str:
 
 OWN_FOLDERS = (
     os.path.dirname(str(torch.__file__)) + os.sep,
-    # An editable installation keeps the extension apart from the package's files.
+    # In an editable installation the extension is not beside the package's files.
     os.path.dirname(str(sys.modules["torch_xla"].__file__)) + os.sep,
     "<eval_with_key>",  # A graph of torch.compile.
 )

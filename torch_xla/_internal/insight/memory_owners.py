@@ -81,7 +81,7 @@ def _held_by_python(tensors: list[torch.Tensor]) -> set[int]:
     long as autograd has it.
     """
     held = _XLAC._ids_held_by_objects(tensors)
-    # A frame that is kept by its own variable would live on, with all that it has.
+    # A frame that its own variable keeps would stay alive, with all its objects.
     for at in _frames():
         if at.f_code is not _find.__code__:
             held.update(map(id, at.f_locals.values()))
@@ -93,7 +93,7 @@ def find() -> dict[int, Holder]:
     """Returns the holder of each array in device memory, by the array's id."""
     with torch._C.DisableTorchFunctionSubclass():
         for _ in range(_ATTEMPTS):
-            # Of a module or an optimizer that another thread changes meanwhile.
+            # Another thread may change a module or an optimizer meanwhile.
             with contextlib.suppress(RuntimeError, AttributeError, KeyError):
                 return _find()
         return _find()
@@ -103,9 +103,9 @@ def _find() -> dict[int, Holder]:
     tensors, modules, optimizers = _XLAC._objects_of_types(
         [torch.Tensor, torch.nn.Module, torch.optim.Optimizer]
     )
-    # No other list of them may be left, which would be taken for one of the program's.
+    # Keep no other list of the tensors: it would look like a list of the program.
     tensors = [tensor for tensor in tensors if tensor.device.type == "xla"]
-    # Not those that their constructor has not begun with.
+    # Leave out objects whose constructor has not run yet.
     modules = [module for module in modules if "_modules" in module.__dict__]
     optimizers = [optimizer for optimizer in optimizers if "state" in optimizer.__dict__]
     named: list[tuple[torch.Tensor, Holder]] = []
@@ -122,7 +122,7 @@ def _find() -> dict[int, Holder]:
             for name, value in list(state.items()) if isinstance(state, dict) else ():
                 of = f"{type(optimizer).__name__}.{name} of {names.get(id(parameter), '?')}"
                 named += [(x, Holder("optimizer state", of)) for x in _tensors_in(value)]
-    # `grad` of a tensor that is no leaf warns.
+    # Reading `grad` of a tensor that is not a leaf warns.
     gradients = [(x.grad, names.get(id(x), "")) for x in tensors if x.is_leaf]
     named += [
         (x, Holder("gradient", f"of {name}".strip())) for x, name in gradients if x is not None
@@ -130,14 +130,14 @@ def _find() -> dict[int, Holder]:
     held = _held_by_python(tensors)
     named += [(x, Holder("user", "")) for x in tensors if id(x) in held]
     named = [(x, holder) for tensor, holder in named for x in plain(tensor)]
-    # What is first in the list says it: a parameter is a tensor of the user's, too.
+    # The first entry for an array counts: a parameter is also a tensor of the user.
     found: dict[int, Holder] = {}
     for number, (_, holder) in zip(_XLAC._array_ids([x for x, _ in named]), named, strict=True):
         if number is not None:
             found.setdefault(number, holder)
     for number in _XLAC._pending_array_ids():
         found.setdefault(number, Holder("pending", ""))
-    # Autograd keeps what it saved in C++. Without a result there is no graph of it.
+    # Autograd keeps saved tensors in C++. There is no graph without a result that has a grad_fn.
     rest = Holder("autograd" if any(x.grad_fn is not None for x in tensors) else "runtime", "")
     for array in _XLAC._live_arrays():
         found.setdefault(array["id"], rest)

@@ -15,9 +15,9 @@ from torch.nn.modules import module as hooks
 from torch_xla import _XLAC
 from torch_xla._internal.replicas import replication
 
-# The texts of the reports of this process, without their runs.
+# The reports that this process has made, without the numbers of their runs.
 _told: set[str] = set()
-_waiting: list[list[str]] = []  # Of the blocks that are open, the innermost last.
+_waiting: list[list[str]] = []  # The blocks that are open, innermost last.
 
 
 def report(found: tuple[str, bool, list[str], str | None], run: int) -> None:
@@ -29,7 +29,7 @@ def report(found: tuple[str, bool, list[str], str | None], run: int) -> None:
     """
     op, is_input, lines, module = found
     if is_input and _told:
-        return  # It is the NaN that was told of, in the next program.
+        return  # This NaN was reported; now it is an input of the next program.
     what = "an input of a program" if is_input else op
     place = lines[0] if lines else "an unknown line"
     text = f"NaN made first by {what} at {place}" if not is_input else f"NaN in {what}, {place}"
@@ -72,12 +72,12 @@ class ModuleScopes:
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         del args
-        # Dynamo reads hooks, and calls its graphs as modules; they are the whole model's.
+        # Dynamo reads hooks, and calls its graphs as modules, which cover the whole model.
         if torch.compiler.is_compiling() or isinstance(module, torch.fx.GraphModule):
             return
         module = getattr(module, "_orig_mod", module)
         names = self._stack()
-        if not names and module not in self._names:  # A recomputed layer is known.
+        if not names and module not in self._names:  # A recomputed layer has its name already.
             for name, part in module.named_modules():
                 self._names[part] = name or type(module).__name__
         names.append(self.name_of(module))
@@ -88,7 +88,7 @@ class ModuleScopes:
         if torch.compiler.is_compiling() or isinstance(module, torch.fx.GraphModule):
             return
         names = self._stack()
-        if names:  # The block may have been opened within.
+        if names:  # The block may have been opened within the module.
             names.pop()
         _XLAC._xla_set_module(names[-1] if names else "")
 

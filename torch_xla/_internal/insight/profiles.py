@@ -38,7 +38,7 @@ def add_rows(path: str | os.PathLike[str]) -> None:
     spans = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["ph"] == "X"]
     if not spans:
         return
-    # Kineto's times are microseconds since a time of its own.
+    # Kineto's times are microseconds since `baseTimeNanoseconds`.
     base = float(trace.get("baseTimeNanoseconds", 0)) * 1e-9
     begin = base + min(start for start, _ in spans) * 1e-6
     end = base + max(stop for _, stop in spans) * 1e-6

@@ -13,8 +13,8 @@ from torch_xla import _XLAC
 
 Interval = tuple[float, float]
 
-# Metrics whose samples are intervals that end where they were taken; those of the program's thread
-# first.
+# Metrics whose samples are intervals that end at the sample's time. Those of the program's thread
+# come first.
 HOST = ("HostSyncTime", "HostWaitTime", "HostTransferTime", "HostInputTime")
 ROWS = (
     *HOST,
@@ -32,8 +32,7 @@ COMPILER = "waiting for the compiler"
 TRANSFER = "transfers"
 LOWERING = "lowering"
 CUTTING = "cutting graphs"
-# Of a line's floating-point operations and bytes: so many of the former take as long as one of
-# the latter.
+# How many floating-point operations of a line take as long as one byte of its memory traffic.
 _FLOPS_PER_BYTE = 10
 
 
@@ -50,7 +49,7 @@ def _kind(active: dict[str, int]) -> str:
     if active["HostWaitTime"]:
         return COMPILER if active["CompileTime"] else DEVICE
     if active["HostTransferTime"]:
-        # A read waits for the program that computes it.
+        # A read waits until the program that computes the value has run.
         return DEVICE if active["ExecuteTime"] else TRANSFER
     if active["HostSyncTime"]:
         return LOWERING if active["LowerTime"] else CUTTING
@@ -93,7 +92,7 @@ def idle(begin: float, end: float) -> list[tuple[float, float, str]]:
         if active["ExecuteTime"]:
             continue
         kind = COMPILER if active["CompileTime"] else _kind(active)
-        if kind == DEVICE:  # It is about to run.
+        if kind == DEVICE:  # The program is about to run.
             kind = "starting"
         if found and found[-1][2] == kind and found[-1][1] == start:
             found[-1] = (found[-1][0], stop, kind)
@@ -208,7 +207,7 @@ def summary(steps: int | None = None) -> Summary:
     if steps is not None and steps < 1:
         raise ValueError(f"summary(): expected `steps` of at least 1, got {steps}")
     found = intervals("StepTime")
-    # What fell out of the other rings is not known.
+    # Skip steps for which the other metrics have dropped their samples.
     for row in (*HOST, "ExecuteTime"):
         known = intervals(row)
         if len(known) >= 1024:

@@ -239,7 +239,7 @@ class watch:  # noqa: N801 (is used as a function)
         write_file(path, json.dumps(finite, allow_nan=False, indent=1))
 
 
-# Of a chart, of the labels left of it and of the shares below it, in pixels.
+# In pixels: a chart's width, the labels left of it, its height and the shares below it.
 _WIDTH, _LEFT, _HEIGHT, _BARS = 210, 26, 74, 14
 _LINES = (("largest", "l"), ("deviation", "d"), ("mean", "m"))
 _STYLE = """

@@ -47,12 +47,13 @@ def from_chrome(trace: dict[str, Any], host: str) -> bytes:
         elif event.get("ph") == "X":
             begin = base + round(float(event["ts"]) * 1e3)
             row = rows.setdefault(pid, {}).setdefault(tid, [])
-            # What had not ended with the recording has no end, or one before its begin.
+            # An event that had not ended when the recording ended has no end, or a negative
+            # duration.
             duration = max(round(float(event.get("dur", 0)) * 1e3), 0)
             row.append((str(event["name"]), begin, duration))
     space = b""
     for number, (pid, threads) in enumerate(rows.items()):
-        # TensorBoard looks for the host's plane under this name.
+        # TensorBoard finds the host's plane by this name.
         title = "/host:CPU" if number == 0 else f"/host:{names.get((pid, None), pid)}"
         metadata: dict[str, int] = {}
         # XPlane: id=1, name=2, lines=3, event_metadata=4 (a map), XSpace: planes=1, hostnames=4.

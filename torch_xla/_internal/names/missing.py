@@ -8,7 +8,7 @@ from typing import Any
 
 PAGE = "docs/migration.md"
 
-# What to say of each absent name, in full.
+# The message for each missing name.
 _hints: dict[str, str] = {}
 
 
@@ -18,7 +18,7 @@ class _Finder:
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None, _target: Any = None) -> None:
         if name in _hints:
-            # Not a ModuleNotFoundError: ``from package import module`` would hide that.
+            # Not a ModuleNotFoundError, which ``from package import module`` would hide.
             raise ImportError(_hints[name], name=name)
 
 

@@ -65,13 +65,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "setStream": streams.set_stream,
     "synchronizeDevice": device_module.synchronize,
 }
-# Of torch.accelerator.memory; the others ask memory_stats().
+# Functions of torch.accelerator.memory. The others there call memory_stats().
 _MEMORY: dict[str, Callable[..., Any]] = {
     "empty_cache": memory.empty_cache,
     "empty_host_cache": lambda: None,
     "memory_stats": memory.memory_stats,
     "get_memory_info": memory.mem_get_info,
-    # PJRT counts no allocations: there is no sum to forget.
+    # PJRT does not accumulate allocations, so there is nothing to reset.
     "reset_accumulated_memory_stats": lambda device=None: None,
     "reset_peak_memory_stats": memory.reset_peak_memory_stats,
 }
@@ -82,9 +82,9 @@ def replacements() -> dict[str, Callable[..., Any]]:
     functions = {
         _PREFIX + name: _answered_by(function)
         for name, function in _FUNCTIONS.items()
-        if hasattr(torch._C, _PREFIX + name)  # Some are of a later torch.
+        if hasattr(torch._C, _PREFIX + name)  # Older releases of torch lack some.
     }
-    # torch.distributed asks this one for the backend of a group that names none.
+    # torch.distributed asks this function for the backend of a group that names none.
     return {**functions, "_get_accelerator": functions[_PREFIX + "getAccelerator"]}
 
 
@@ -122,8 +122,8 @@ def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Dynamo asks for the stream in front of each program that it makes. Traced, that would ask
-    # in turn, and so on.
+    # Dynamo asks for the stream before each program that it compiles. If this function were traced,
+    # that would ask again, without end.
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
     eval_frame.set_code_exec_strategy(function.__code__, strategy)

@@ -27,9 +27,9 @@ def _respect_cpu(state: types.ModuleType) -> None:
     """Makes ``PartialState`` pass over xla when it is told ``cpu=True``."""
     original = getattr(state.PartialState, "_prepare_backend", None)
     if original is None or not hasattr(state, "is_torch_xla_available"):
-        return  # An accelerate of another kind: as it is.
+        return  # An unknown version of accelerate stays as it is.
 
-    facts = vars(state)  # The module's, as it sees them.
+    facts = vars(state)  # The module's own globals.
 
     @functools.wraps(original)
     def prepare_backend(self: Any, cpu: bool = False, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ def _number_processes(state: types.ModuleType) -> None:
 
 def _name_compiled_parameters() -> None:
     """Makes ``Accelerator`` call a compiled model's parameters as the model itself does."""
-    # Not yet executed when this package is imported: it may be what imports it.
+    # The module may not have run yet: it may be accelerate that imports this package.
     accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
     original = getattr(accelerator, "_get_named_parameters", None)
     if accelerator is None or original is None or hasattr(original, "__wrapped__"):

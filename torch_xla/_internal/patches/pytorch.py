@@ -64,12 +64,10 @@ def replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) ->
 
 # ---------------------------------------------------------------- nn.Module.to
 #
-# PyTorch moves parameters in place where the old and the new tensor are of a kind, which those of
-# the CPU and of an xla device are not: the module gets a new nn.Parameter for each place that holds
-# the old one. An optimizer made before would go on with the old ones; weights that were one (an
-# embedding and the output layer of a language model) would train apart; and parameters of lazy
-# modules, whose shape the first call finds, would have shape 0 for good. None of that would be an
-# error.
+# PyTorch moves a parameter in place only if the old and the new tensor are of the same kind. CPU
+# and xla tensors are not, so the module would get a new nn.Parameter for each place that holds the
+# old one. Then, without an error, an optimizer that was made before would go on with the old
+# parameters, tied weights would train apart, and the parameters of lazy modules would keep shape 0.
 
 
 class _Conversion:
@@ -89,7 +87,7 @@ def _moved_in_place(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
     That is so while an autograd graph of it is alive, or a weak reference to it.
     """
     if isinstance(old, UninitializedParameter) and not isinstance(new, UninitializedParameter):
-        make: Any = UninitializedParameter  # Its stub has the arguments of a tensor.
+        make: Any = UninitializedParameter  # The type stub has a tensor's arguments.
         new = make(new.requires_grad, device=new.device, dtype=new.dtype)
     try:
         torch.utils.swap_tensors(old, new)
@@ -130,7 +128,7 @@ def _with_xla(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 def _replace_optimizer_lists() -> None:
-    # The optimizers' modules have imported these functions by name.
+    # The optimizers' modules have already imported these functions by name.
     importers = [m for n, m in list(sys.modules.items()) if n.startswith("torch.optim.")]
     for owner, name in (
         (_foreach_utils, "_get_foreach_kernels_supported_devices"),
@@ -159,8 +157,8 @@ def _export_with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
-    # An observer of the loader's ranges (at::addGlobalCallback) would need no patch, but makes
-    # each backward pass slower.
+    # An observer of the loader's ranges (at::addGlobalCallback) would avoid this patch, but slows
+    # down each backward pass.
     def __next__(self: Any) -> Any:  # noqa: N807
         start = time.perf_counter_ns()
         data = original(self)
@@ -172,7 +170,7 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
 
 # ---------------------------------------------------------------- DLPack
 #
-# PyTorch's own exports xla tensors of a GPU alone.
+# PyTorch's own function exports xla tensors of a GPU only.
 
 
 def _dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,9 +229,9 @@ def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None
 
 # ---------------------------------------------------------------- pickle, torch.save, deepcopy
 #
-# PyTorch takes xla tensors for ones without a storage: each is copied by itself, and tensors that
-# shared memory no longer do. They have one (csrc/aten/torch_storage.h), which is read when it is
-# written to a file; `copy.copy` makes a tensor that shares it.
+# PyTorch believes that xla tensors have no storage: it copies each tensor by itself, so that
+# tensors no longer share memory. They do have a storage (csrc/aten/torch_storage.h), which is read
+# when it is written to a file; `copy.copy` makes a tensor that shares it.
 
 
 def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,7 +239,7 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         if not is_xla(self):
             return original(self, proto)
         torch.utils.hooks.warn_if_has_hooks(self)
-        if is_traceable_wrapper_subclass(self):  # A DTensor, whose attributes have the memory.
+        if is_traceable_wrapper_subclass(self):  # A DTensor: its attributes have the memory.
             layout = (self.stride(), self.storage_offset(), self.layout)
             wrapper = (type(self), self.dtype, tuple(self.size()), *layout)
             rebuild: Any = torch._utils._rebuild_wrapper_subclass
@@ -283,7 +281,7 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         with torch.no_grad():
             if key not in copies:
                 copies[key] = memory.clone()
-            # Not a view to autograd, which refuses writes to those made in this mode.
+            # Autograd must not see a view: it refuses writes to views that were made in this mode.
             copy = torch.empty((0,), dtype=self.dtype, device=self.device)
             copy.set_(copies[key].untyped_storage(), offset, self.size(), tuple(strides))
         copy.requires_grad_(self.requires_grad)
@@ -298,7 +296,7 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 # ---------------------------------------------------------------- multiprocessing and loaders
 #
-# Both have a table of functions by type, which is written to.
+# Both look up functions by type in a table, so its entries are replaced.
 
 
 def _replace_entry(table: dict[Any, Any], key: Any, make: Callable[[Any], Any]) -> None:
@@ -318,7 +316,7 @@ def _sent_as_pickled(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 "process, where there is no autograd graph of it: send tensor.detach()"
             )
         function, arguments = tensor.__reduce_ex__(2)
-        if function is torch._utils._rebuild_tensor_v3:  # It loads from a typed storage alone.
+        if function is torch._utils._rebuild_tensor_v3:  # It only loads from a typed storage.
             typed = torch.storage.TypedStorage(
                 wrap_storage=arguments[0], dtype=torch.uint8, _internal=True
             )

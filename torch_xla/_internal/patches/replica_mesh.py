@@ -48,7 +48,8 @@ def init_mesh(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if device_type == "xla" and not spmd_mode.is_on():
             if kwargs.get("_init_backend", True):
-                # PyTorch would set the device LOCAL_RANK, were none in use; a replica has xla:0.
+                # If no device were in use, PyTorch would select device LOCAL_RANK, but a replica
+                # has xla:0.
                 if not dist.is_initialized():
                     dist.init_process_group()
                 device_module.init()

@@ -26,7 +26,7 @@ def of_host() -> int:
     }
     if platform in counts:
         return counts[platform]()
-    if platform:  # Any other plugin is asked, which starts its client.
+    if platform:  # Other plugins are asked through a client.
         return len(_XLAC._xla_get_devices())
     return next((count for count in (of_tpu(), _of_cuda()) if count), 0) or _of_cpu()
 
@@ -37,7 +37,7 @@ def startable_platforms() -> list[str]:
     That is the library, and of GPUs and TPUs a device. Starts nothing.
     """
     seen = {"CUDA": _of_cuda, "TPU": of_tpu}
-    if platform_choice.topology():  # Of devices that are not there.
+    if platform_choice.topology():  # The devices are not there.
         seen = {}
     return [
         platform
@@ -73,7 +73,7 @@ def _numbered(folder: str, prefix: str) -> Iterator[str]:
             yield name
 
 
-# No test runs on an accelerator: what these two read of the system is from documentation.
+# No test runs on an accelerator: these two read what the vendors' documentation says.
 
 
 def _of_cuda() -> int:

@@ -56,7 +56,7 @@ def _module_folder(name: str) -> Path | None:
     """Returns the folder of package ``name`` without importing it (its parents only)."""
     try:
         spec = importlib.util.find_spec(name)
-    except ImportError:  # A parent is missing.
+    except ImportError:  # A parent package is missing.
         return None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -88,7 +88,7 @@ def _from_entry_points() -> Iterator[PluginSpec]:
             else:
                 library = plugin.library_path()
                 options = getattr(plugin, "client_create_options", dict)()
-        except Exception as error:  # A vendor's bug must not break the other devices.
+        except Exception as error:  # A bug in one vendor's plugin must not break other devices.
             warnings.warn(
                 f"torch_xla: the PJRT plugin {entry_point.name!r} ({entry_point.value}) could not "
                 f"be loaded and is left out: {type(error).__name__}: {error}",
@@ -104,7 +104,7 @@ def _from_entry_points() -> Iterator[PluginSpec]:
 
 
 def _has_tpu() -> bool:
-    # libtpu, started on a machine without a chip, waits for one.
+    # On a machine without a TPU libtpu would wait for one.
     return (
         platform_choice.platform() == "TPU"
         or bool(glob.glob("/dev/accel*"))
@@ -121,7 +121,7 @@ def _cuda_library() -> str | None:
 
 
 def _tpu_library() -> str | None:
-    # No test loads it: libtpu without a chip waits for one.
+    # No test loads libtpu: without a TPU it waits for one.
     if not _has_tpu() or importlib.util.find_spec("libtpu") is None:
         return None
     return str(importlib.import_module("libtpu").get_library_path())
@@ -133,15 +133,15 @@ def _cpu_library() -> str | None:
     return str(importlib.import_module("fastatomstruct_xla_cpu").library_path())
 
 
-# Platform and the function that finds its library, accelerators first: where PJRT_DEVICE is
-# not set, the runtime tries them in the order of registration.
+# Each platform and the function that finds its library, accelerators first: without PJRT_DEVICE the
+# runtime tries platforms in the order of registration.
 _KNOWN_WHEELS = (("CUDA", _cuda_library), ("TPU", _tpu_library), ("CPU", _cpu_library))
 
 
 def find_plugins() -> list[PluginSpec]:
     """Returns one plugin for each platform that has one installed, in order of preference."""
     found: dict[str, PluginSpec] = {}
-    # As torch_xla 2.9 has it: the library of the one platform that is asked for.
+    # As torch_xla 2.9: this variable names the library of the platform that is asked for.
     platform, library = platform_choice.platform(), os.environ.get("PJRT_LIBRARY_PATH")
     if platform and library:
         found[platform] = PluginSpec(platform, os.path.expanduser(library), {})
@@ -169,10 +169,10 @@ def _gpu_options() -> dict[str, str | bool | float]:
     return options
 
 
-# What was made known to the runtime, by its platform.
+# The plugins that were registered with the runtime, by platform.
 _known: dict[str, PluginSpec] = {}
 
-# Options of the CPU platform, whoever makes its plugin.
+# Options of the CPU platform for any plugin.
 cpu_options: dict[str, int] = {}
 
 

@@ -36,8 +36,8 @@ class Chip(NamedTuple):
 
 _GIB = 2**30
 
-# Memory of TPUs is what their compiler leaves to programs, as its errors say.
-# A device of v2, v3, v4 and tpu7x is one of the two cores of a chip; so are these numbers.
+# A TPU's memory is the memory that its compiler leaves to programs. For v2, v3, v4 and tpu7x a
+# device is one of the chip's two cores, and all numbers are for one core.
 CHIPS = {
     "v2": Chip("TPU", 23e12, 7.48 * _GIB, 350e9, 62e9),
     "v3": Chip("TPU", 61.5e12, 15.48 * _GIB, 450e9, 82e9),
@@ -54,7 +54,7 @@ CHIPS = {
     "rtx4090": Chip("CUDA", 165e12, 24e9, 1008e9, 32e9),
 }
 
-# Devices of a chip, where each core is one.
+# Devices per chip, for chips on which each core is a device.
 _CORES = {"v2": 2, "v3": 2, "v4": 2, "tpu7x": 2}
 
 
@@ -83,7 +83,7 @@ _GPUS = {
     ),
 }
 
-# The cuDNN that programs are compiled for: the oldest that the plugins in use take.
+# The cuDNN version to compile for: the oldest one that current plugins support.
 _CUDNN = (9, 8, 0)
 
 
@@ -190,11 +190,11 @@ def requested() -> Topology | None:
             f"XLA_TOPOLOGY={text} needs PJRT_DEVICE={topology.platform}, got {platform!r}"
         )
     if topology.platform == "TPU":
-        # Without these libtpu asks the cloud's metadata server which host of which slice this is.
+        # Without these variables libtpu asks the cloud's metadata server for its host and slice.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         os.environ.setdefault("TPU_WORKER_ID", "0")
-        # It lets one process of a host have the chips; there are none to be had.
+        # libtpu lets one process of a host use the chips, but here no chip is used.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     return topology

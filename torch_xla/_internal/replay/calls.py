@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-# Code of these packages reads nothing of its modules that is not looked at elsewhere.
+# Code of these packages reads no state of its modules except what the guards check elsewhere.
 _TRUSTED = ("torch", "torch_xla", "torchgen", "numpy", "typing_extensions")
 _STDLIB = tuple(
     {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
 )
 
-# Built-in functions that give something else each time, or leave a trace: of modules.
+# By module: built-in functions that return something else each time, or have side effects.
 _UNSEEN = {
     "builtins": {"print", "input", "open", "breakpoint"},
     "_io": {"open", "open_code"},
@@ -34,7 +34,7 @@ _UNSEEN = {
     "torch": {"get_num_threads", "get_num_interop_threads"},
     "torch._C": {"_set_multithreading_enabled"},
 }
-# Modules of which all functions are such, but for some that only compute.
+# Modules whose functions all do that, except for the functions here, which only compute.
 _OUTSIDE: dict[str, set[str]] = {
     "posix": {"fspath", "cpu_count", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"},
     "time": set(),
@@ -47,14 +47,14 @@ _OUTSIDE: dict[str, set[str]] = {
     "_socket": set(),
     "_uuid": set(),
 }
-# Of objects that show what others did, or count.
+# Methods that observe what others did, or that keep count.
 _UNSEEN_METHODS = {"write", "writelines", "read", "readline", "now", "utcnow", "today"}
-# Modules of the standard library that work with what other threads and processes do.
+# Modules of the standard library that work with other threads and processes.
 _OF_OTHERS = ("asyncio", "concurrent", "multiprocessing", "subprocess")
 
 
 _LRU_CACHE = type(functools.lru_cache(len))
-# What is looked at where their methods run, wherever it comes from.
+# Classes whose methods' code is checked, wherever the code comes from.
 _WATCHED = (
     torch.nn.Module,
     torch.optim.Optimizer,
@@ -126,10 +126,10 @@ class Calls:
 
     def __enter__(self) -> Calls:
         self._random = self._random_states()
-        # Hooks that other threads run would not be seen.
+        # Hooks on other threads could not be seen.
         self._has_threads = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
-        # Finalizers and callbacks of the collector are nothing that the block calls.
+        # Finalizers and the collector's callbacks are not calls of the block.
         self._collects = gc.isenabled()
         gc.disable()
         self._before = sys.getprofile()
@@ -155,7 +155,7 @@ class Calls:
         """Lets go of objects that nobody else has: the block made them, and will again."""
         nobody_else = {0: object()}
         count = sys.getrefcount(nobody_else[0])
-        for key in list(self.objects):  # Those that hold others come first.
+        for key in list(self.objects):  # Holders come before the objects that they hold.
             if sys.getrefcount(self.objects[key]) == count:
                 del self.objects[key]
 
@@ -176,7 +176,7 @@ class Calls:
     def _event(self, frame: types.FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if code.co_flags & 0x2A0:  # A generator or a coroutine: is it one from outside?
+            if code.co_flags & 0x2A0:  # Was this generator or coroutine started outside?
                 if frame.f_lasti > _first_instructions(code) and id(frame) not in self._started:
                     self._refuse(frame, f"resumes {code.co_name}, which was begun outside of it")
                 self._started.add(id(frame))
@@ -221,7 +221,7 @@ class Calls:
         if isinstance(owner, torch.optim.Optimizer):
             self.events.append(owner)
         elif isinstance(owner, torch.optim.lr_scheduler.LRScheduler) and self._scheduler is None:
-            self._scheduler = frame  # Those that it steps itself are its own business.
+            self._scheduler = frame  # Schedulers that it steps itself do not count.
             self.events.append(owner)
             given = [name for name in frame.f_locals if name not in ("self", "__class__")]
             if any(frame.f_locals[name] is not None for name in given):

@@ -29,12 +29,12 @@ from torch_xla._internal.replay.calls import Calls
 from torch_xla._internal.replay.guards import LEAVES, VALUES, Walk
 from torch_xla._internal.replay.host_numbers import Host
 
-# Calls that are recorded in vain before it is given up, and of those with arguments of new sizes or
-# values; one more for so many replayed.
+# How many recorded calls may fail to become a replay before recording stops, and how many with new
+# sizes or values. Each so many replayed calls allow one more.
 _MAX_ATTEMPTS = 12
 _MAX_NEW = 64
 _REPLAYED_FOR_ONE = 8
-# Kept for each function and thread: one for each set of guards.
+# How many recordings to keep per function and thread: one per set of guards.
 _MAX_RECORDINGS = 64
 _MAX_CANDIDATES = 64
 _LONGEST_INTERVAL = 800
@@ -167,11 +167,11 @@ class _Attempt:
         kwargs: dict[str, Any],
     ) -> None:
         self.refusal = ""
-        self.is_guarded = False  # All that it can reach is looked at.
+        self.is_guarded = False  # All objects that it can reach are guarded.
         self.recording: Any = None
         self.calls = Calls()
         self._owner = owner
-        self._outside = outside  # Of the region, which has settings of its own.
+        self._outside = outside  # The settings outside of the region, which has its own.
         self._surroundings = _XLAC._ReplaySurroundings()
         self._pattern = _XLAC._ArgumentPattern(args, kwargs)
         self._walk = Walk(owner.code)
@@ -216,7 +216,7 @@ class _Attempt:
         if self._recorder is not None:
             tensors = [] if self.refusal else self._results.tensors
             if self._recorder.end(tensors) and not self.refusal:
-                gc.collect(0)  # Cycles that it made, and that nobody can reach, are no results.
+                gc.collect(0)  # Unreachable cycles that it made are not results.
                 self._recorder.end(tensors)
         return result
 
@@ -280,7 +280,7 @@ class _OfThread:
         self._learnt = False
         check = variables.ALL["XLA_REPLAY_CHECK"]
         self._first_interval = self._interval = check.value()
-        # The user's choice stays as it is.
+        # A user's own choice of the interval does not change.
         self._longest_interval = self._interval if check.is_set() else _LONGEST_INTERVAL
         self._to_check = self._interval
 
@@ -333,7 +333,7 @@ class _OfThread:
         self.code, self.objects = calls.code, calls.objects
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._learnt:  # Which code it runs.
+        if not self._learnt:  # Finds out which code it runs.
             self._learnt = True
             self.reason = "it was the first call"
             with self._region.again(), Calls() as calls:
@@ -348,8 +348,8 @@ class _OfThread:
             if not self._recordings:
                 self._refuse()
             return self._run(args, kwargs)
-        step.cut()  # Guards of tensors look at data.
-        # A recording whose guards hold was not replayed for its numbers: it may learn.
+        step.cut()  # Guards of tensors read their data.
+        # A recording whose guards hold, but which was not replayed for its numbers, may learn.
         alike = [one for one in (*self._recordings, *self._candidates) if one.holds(args, kwargs)]
         if self._candidates and not alike:
             self.reason = self._candidates[-1].difference(args, kwargs)
@@ -372,7 +372,7 @@ class _OfThread:
                     before = one
                     break
                 self.reason = difference
-            # One that did something else in a call like this is of no use.
+            # Drop candidates that did something else in an equal call.
             self._candidates = [one for one in self._candidates if one not in alike]
             if before is None:
                 self._candidates.append(attempt.recording)
@@ -383,7 +383,7 @@ class _OfThread:
             self._recordings.append(attempt.recording)
             del self._recordings[:-_MAX_RECORDINGS]
             self._interval = self._to_check = self._first_interval
-        # Each new one but the first has an attempt that confirms it.
+        # Each new recording except the first needs one attempt to confirm it.
         allowed = _MAX_ATTEMPTS + max(self._new - 1, 0) + self.replayed // _REPLAYED_FOR_ONE
         if self._attempts >= allowed:
             self.reason += "; too few calls are replayed for what recording costs"
@@ -399,7 +399,7 @@ class _OfThread:
         self._interval = min(2 * self._interval, self._longest_interval)
         self._to_check = self._interval
         attempt, result = self._trace(args, kwargs)
-        # What was called may be a finalizer's, what is reached another package's: no differences.
+        # Calls of a finalizer, or objects of another package, are not differences.
         if attempt.calls.refusal or not attempt.is_guarded:
             self._recordings.remove(recording)
             self.reason = attempt.refusal

@@ -44,7 +44,7 @@ VALUES = (
     torch.device,
     torch.Size,
 )
-# Compared by identity; what hangs on them is of no matter, or the code that runs leads to it.
+# Types compared by identity: their attributes do not matter, or the code leads to them.
 LEAVES = (
     torch.dtype,
     torch.layout,
@@ -67,7 +67,7 @@ LEAVES = (
     re.Pattern,
     type(threading.RLock()),
 )
-# Objects of classes of these modules of the standard library are machinery.
+# Objects of classes of these modules of the standard library are not guarded.
 _MACHINERY = {
     "importlib",
     "inspect",
@@ -82,18 +82,18 @@ _LRU_CACHE = type(functools.lru_cache(len))
 _LOCK = type(threading.Lock())
 _ABC_CACHES = type(vars(abc.ABC)["_abc_impl"])
 _MISSING = object()
-# Code that names one of these may read what host_numbers.py lets change.
+# Code with one of these names may read numbers that host_numbers.py lets change.
 _READERS = {"param_groups", "state", "state_dict"}
-# Code that names one of these may read what it has no name of.
+# Code with one of these names may read attributes whose names do not occur in the code.
 _LOOK_UPS = {"getattr", "hasattr", "vars", "globals", "dir", "__dict__", "attrgetter"}
 _USER_READERS = {*_READERS, "__dict__", "__getstate__", "__reduce_ex__", "vars", "deepcopy", "copy"}
-# Built-in bases whose state is looked at, or does not change; others hide it.
+# Built-in bases whose state is guarded or never changes; other bases hide their state.
 _OPEN_BASES = (
     BaseException, bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple, type,
     collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
     types.GenericAlias, types.SimpleNamespace, weakref.ref, property,
 )  # fmt: skip
-# What is looked at of PyTorch's and the standard library's modules and classes: code.
+# Of modules and classes of PyTorch and the standard library only code is guarded.
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 _CODE = (*_METHODS, type, types.ModuleType)
 _IS_HEAP_TYPE = 1 << 9
@@ -158,14 +158,14 @@ class Walk:
         self._entering = False
         self._code = code
         self._ran = {one for one, _ in code}
-        self._entered: set[types.CodeType] = set()  # Of what ran, where a function leads to it.
+        self._entered: set[types.CodeType] = set()  # Code that ran, and that a function leads to.
         self._classes: set[type] = set()
         self._open: collections.deque[tuple[Any, str]] = collections.deque()
         self._globals: dict[int, set[str]] = {}
         self._asked_by_user: set[int] = set()
         users = [one for one in self._ran if family(one) == "user"]
         others = [one for one in self._ran if family(one) != "trusted"]
-        # What is asked of the modules of users and libraries, and of all.
+        # The names that code of users and libraries reads, and the names that all code reads.
         self._attributes = frozenset(name for one in others for name in _names(one)[1])
         self._all_attributes = frozenset(name for one in self._ran for name in _names(one)[1])
         self._looks_up = any(not _LOOK_UPS.isdisjoint(sum(_names(one), ())) for one in users)
@@ -254,14 +254,14 @@ class Walk:
                 self._push(value, f"{where}.{name}")
 
     def _visit_module(self, module: types.ModuleType, path: str) -> None:
-        content = vars(module)  # Its own __getattr__ may answer anything.
+        content = vars(module)  # Not getattr(): the module's __getattr__ may return anything.
         file = content.get("__file__")
         module_name = str(content.get("__name__"))
         kind = "user" if module_name == "__main__" else "trusted"
         if isinstance(file, str):
             kind = file_family(file)
         elif content.get("__spec__") is None:
-            kind = "user"  # Made by hand.
+            kind = "user"  # The module was made by hand.
         asked = self._all_attributes if kind == "trusted" else self._attributes
         asked = asked | {"__getattr__"}
         names = sorted(asked & content.keys())
@@ -269,7 +269,7 @@ class Walk:
         if self._looks_up and (kind == "user" or id(module) in self._asked_by_user):
             others = [name for name in content if not name.startswith("__") and name not in asked]
         self.guards.add_names(content, [*names, *others], module_name)
-        # Of PyTorch's modules it is what the others ask.
+        # PyTorch's modules are asked by the code of others.
         absent = (self._attributes | {"__getattr__"}).difference(content)
         if kind == "user":
             self.guards.add_instance(module, module_name)
@@ -312,7 +312,7 @@ class Walk:
                 self._visit_object(value, path)
         elif isinstance(value, (tuple, frozenset)):
             self._visit_items(value, path)
-            # The others are built in, as sys.version_info is.
+            # Other tuple types are built in, such as sys.version_info.
             if type(value).__flags__ & _IS_HEAP_TYPE and not hasattr(value, "n_sequence_fields"):
                 self._visit_object(value, path)
         elif isinstance(value, (set, collections.deque)):
@@ -341,7 +341,7 @@ class Walk:
         elif isinstance(value, type):
             self._visit_class(value, path)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            # The state of the module `random` is compared for each call.
+            # The state of the module `random` is compared with each call.
             owner = value.__self__
             if owner is not random._inst and not isinstance(owner, (types.ModuleType, type(None))):
                 if not type(owner).__qualname__.startswith(("pybind11_", "PyCapsule")):
@@ -370,12 +370,12 @@ class Walk:
             self.guards.add_question(value.get, (_MISSING,), path)
             self._push(value.get(_MISSING), path)
         elif isinstance(value, _ABC_CACHES):
-            # What isinstance() finds, it finds again until somebody registers a class.
+            # isinstance() gives the same results until somebody registers a class.
             self.guards.add_question(abc.get_cache_token, (), "the registered subclasses")
         elif isinstance(value, _LOCK):
             self.guards.add_question(value.locked, (), path)
         elif isinstance(value, _LRU_CACHE):
-            # Its function, the dict with what it keeps, and that.
+            # Visit its function and the dict with its results.
             if (
                 family(getattr(value.__wrapped__, "__code__", _names.__wrapped__.__code__))
                 != "trusted"
@@ -384,11 +384,11 @@ class Walk:
         elif isinstance(value, LEAVES) or type(value) is object:
             pass
         elif type(value).__qualname__ == "_lru_list_elem":
-            pass  # It never changes, and the dict of its cache has it.
+            pass  # It never changes, and the cache's dict has it.
         elif isinstance(value, logging.Logger):
             self._visit_logger(value, path)
         elif isinstance(value, threading.local):
-            # A recording is of one thread.
+            # A recording belongs to one thread.
             self.guards.add_dict(vars(value), path)
             for name, item in vars(value).items():
                 self._push(item, f"{path}.{name}")
@@ -434,7 +434,7 @@ class Walk:
             return
         else:
             self._push(tensor.grad, f"{path}.grad")
-        content = vars(tensor)  # Made when it is asked for, and looked at from then on.
+        content = vars(tensor)  # This creates the dict, which is guarded from then on.
         self.guards.add_instance(tensor, path)
         self.guards.add_dict(content, path)
         for name, value in content.items():
@@ -460,17 +460,17 @@ class Walk:
         try:
             self._push(cell.cell_contents, path)
         except ValueError:
-            pass  # Empty.
+            pass  # The cell is empty.
 
     def _visit_class(self, cls: type, path: str) -> None:
         self._push(type(cls), type(cls).__qualname__)
         for base in cls.__mro__:
-            # Nobody can write to what is built in.
+            # Built-in classes cannot be written to.
             if base in self._classes or not base.__flags__ & _IS_HEAP_TYPE:
                 continue
             self._classes.add(base)
             if base is torch.utils.hooks.RemovableHandle and "next_id" not in self._attributes:
-                continue  # It counts hooks; what its objects are is PyTorch's.
+                continue  # The class counts hooks; its objects belong to PyTorch.
             self.guards.add_class(base, base.__qualname__)
             file = getattr(sys.modules.get(base.__module__), "__file__", None)
             is_trusted = file is not None and file_family(file) == "trusted"
@@ -504,7 +504,7 @@ class Walk:
         if cls.__module__ == _SCHEDULERS and isinstance(
             value, torch.optim.lr_scheduler.LRScheduler
         ):
-            # It is stepped anew, or does nothing; unless somebody looks at it.
+            # It is stepped again, or has no effect, unless somebody reads it.
             names = {name for name in dir(value) if not name.startswith("__")}
             if not self._reads_optimizers and not self._attributes & names - {"step", "optimizer"}:
                 return
@@ -522,7 +522,7 @@ class Walk:
             and not isinstance(value, builtin)
         ):
             if root == "torch" or cls.__module__.startswith("torch"):
-                return  # A handle of PyTorch's.
+                return  # A handle that belongs to PyTorch.
             self.refusal = f"{path} is an object of type {cls.__name__}, which no guard sees into"
             return
         self._push(cls, cls.__qualname__)
@@ -551,7 +551,7 @@ class Walk:
                 *optimizer.state.values(),
             )
         ):
-            return  # It can be read elsewhere.
+            return  # Others can read it, too.
         groups = host_numbers.groups(optimizer)
         if groups is None:
             return

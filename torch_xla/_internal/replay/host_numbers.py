@@ -24,9 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_xla import _XLAC
 
-# Of a group of parameters, what may become other from call to call.
+# Entries of a parameter group whose numbers may change from call to call.
 FREE = ("lr", "betas", "momentum", "weight_decay")
-# The hypothesis that a number is a constant; the others are places among the candidates.
+# The hypothesis that a number is constant. Other hypotheses are indices of candidates.
 _CONSTANT = -1
 _TRIALS = 24
 
@@ -138,7 +138,7 @@ def _is_known(kind: type, flags: tuple[tuple[str, Any], ...]) -> bool:
     return all(numbers <= (constants or set()) for numbers in unknown)
 
 
-# Entries of a group that are no arguments of its optimizer, or given to it otherwise.
+# Entries of a group that are not arguments of its optimizer, or are passed in another way.
 _NO_FLAGS = frozenset(
     ("params", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
     + ("foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
@@ -153,10 +153,10 @@ def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
     if group.get("differentiable"):
         return None
     if group.get("fused") or group.get("capturable"):
-        # The numbers go to the device, or to operators of torch_xla.
+        # The numbers go to the device, or to operators of this library.
         return _fused_adam if _SOURCES[kind] is _adam else _plain
     flags = {name: value for name, value in group.items() if name not in _NO_FLAGS}
-    if kind is torch.optim.Adam and group.get("decoupled_weight_decay"):  # AdamW takes none.
+    if kind is torch.optim.Adam and group.get("decoupled_weight_decay"):  # AdamW has no such flag.
         flags["decoupled_weight_decay"] = True
     try:
         for foreach in (False, True):
@@ -166,7 +166,7 @@ def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
             )
             if not _is_known(kind, items):  # type: ignore[arg-type]
                 return None
-    except (TypeError, ValueError, RuntimeError):  # Flags that it does not take, or unhashable.
+    except (TypeError, ValueError, RuntimeError):  # Unknown or unhashable flags.
         return None
     return _SOURCES[kind]
 
@@ -353,7 +353,7 @@ class Host:
         for i, (now, then) in enumerate(zip(self._numbers, before._numbers, strict=True)):
             both = self._hypotheses[i] & before._hypotheses[i]
             self._hypotheses[i] = both if now == then else both - {_CONSTANT}
-        # A number that became part of one program and not of the other is in neither.
+        # A number that is part of one of the two programs is a parameter of neither.
         self._specials = {
             i: value for i, value in self._specials.items() if before._specials.get(i) == value
         }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-# PyTorch's module, slow to import, defines them; an implementation may be there before.
+# A slow import of PyTorch's defines the operators; an implementation may come before it.
 _library = torch.library.Library("fsdp", "IMPL", "XLA")
 
 

@@ -17,9 +17,9 @@ from hmac import compare_digest as same_digest
 COOKIE_SIZE = 32
 _HELLO_SIZE = COOKIE_SIZE + 4
 _WELCOME = b"\1"
-# How many may be connected that have not said who they are.
+# How many connections may wait that have not identified themselves.
 _MAX_UNKNOWN = 128
-# Before connecting again to a replica that has closed the connection, in seconds.
+# Seconds to wait before connecting again to a replica that closed the connection.
 _RETRY_INTERVAL = 0.05
 
 
@@ -35,7 +35,7 @@ class _Greeter:
         self._rank = rank
         self._addresses = addresses
         self._selector = selectors.DefaultSelector()
-        # Those that were accepted and have not said all, in the order in which they came.
+        # Accepted connections that have not identified themselves, oldest first.
         self._unknown: dict[socket.socket, bytes] = {}
         self._retries: dict[int, float] = {}
         server.setblocking(False)
@@ -54,7 +54,7 @@ class _Greeter:
         try:
             peer, _ = self._server.accept()
         except (BlockingIOError, ConnectionError):
-            return  # It has gone again.
+            return  # The peer has disconnected.
         except OSError:  # This process has no descriptor left.
             self._send_away(0)
             return
@@ -76,7 +76,7 @@ class _Greeter:
     def _listen(self, peer: socket.socket) -> None:
         """Takes what an accepted connection says."""
         if peer not in self._unknown:
-            return  # Sent away since it became ready.
+            return  # Dropped after it became ready.
         try:
             part = peer.recv(_HELLO_SIZE - len(self._unknown[peer]))
         except BlockingIOError:

@@ -40,7 +40,7 @@ TIMEOUT_VARIABLE = "XLA_COLLECTIVE_TIMEOUT"
 ADDRESS_VARIABLE = "XLA_REPLICA_ADDRESS"
 DEFAULT_TIMEOUT = 300.0
 
-# How long those who wait for a key sleep between two looks, in seconds: from, to.
+# The shortest and the longest pause between two checks for a key, in seconds.
 _POLL_INTERVALS = (0.0005, 0.05)
 
 
@@ -217,7 +217,7 @@ def _store_of_this_start(keys: Store, rank: int, world_size: int) -> Store:
     while time.monotonic() < deadline:
         if keys.check(["start"]):
             start = keys.get("start").decode()
-            if start != joined:  # Perhaps of processes that are gone: until it is confirmed.
+            if start != joined:  # Unless confirmed, it may be the start of earlier processes.
                 keys.set(f"{start}/replica/{rank}", own)
                 joined = start
             confirmed = f"{joined}/replicas"
@@ -245,7 +245,7 @@ def address() -> str:
     if _address is None:
         family, _, _, _, target = socket.getaddrinfo(_store_host(), 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # Sends nothing.
+            probe.connect(target)  # This sends nothing.
             _address = probe.getsockname()[0]
     return _address
 
@@ -255,7 +255,7 @@ def _open_sockets(keys: Store, place: Topology, seconds: float) -> list[socket.s
     deadline = time.monotonic() + seconds
     host = address()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # As long a queue as the system gives: strangers must not fill it before anybody looks.
+    # The longest queue that the system allows, so that unknown peers cannot fill it.
     with socket.create_server((host, 0), family=family, backlog=1 << 16) as server:
         if place.rank == 0:
             keys.set("cookie", secrets.token_hex(greeting.COOKIE_SIZE // 2))
@@ -285,7 +285,7 @@ def connect() -> None:
             return
         place = topology()
         seconds = timeout()
-        if platform_choice.topology():  # Nothing runs: who they are is all that is asked.
+        if platform_choice.topology():  # Nothing runs; only the identities matter.
             alone = dist.ProcessGroupGloo(HashStore(), 0, 1, datetime.timedelta(seconds=seconds))
             _XLAC._xla_connect_replicas(place.rank, [-1] * place.world_size, seconds, alone)
             atexit.register(_finish_at_exit, getattr(sys, "last_value", None))
@@ -295,7 +295,7 @@ def connect() -> None:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = datetime.timedelta(seconds=seconds)
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address())]
-        options._threads = 1  # For its own collectives, of which none is used.
+        options._threads = 1  # For Gloo's own collectives, which are not used.
         bulk = dist.ProcessGroupGloo(
             PrefixStore("gloo", keys), place.rank, place.world_size, options
         )
@@ -332,8 +332,8 @@ def abandon(error: BaseException) -> None:
 
 
 def _finish_at_exit(shown_before: BaseException | None) -> None:
-    # After an error this replica's collectives are not to be waited for. An interactive session
-    # goes on after one, and connects.
+    # After an error do not wait for this replica's collectives. (An interactive session goes on
+    # after an error, and connects again.)
     error = getattr(sys, "last_value", None)
     if error is None or error is shown_before:
         finish()
@@ -361,7 +361,7 @@ def raise_for_ended(error: Exception, ranks: Sequence[int], failed: bool) -> Non
         failed: Whether the wait is over. Otherwise it may have what it needs from those that have
             ended well, and waits for others.
     """
-    for _ in range(20 if failed else 1):  # A process's connections close one after the other.
+    for _ in range(20 if failed else 1):  # The connections of a process close one after the other.
         ended = _ended(ranks)
         if not failed:
             ended = [rank for rank in ended if not store().check([f"finished/{rank}"])]
@@ -405,12 +405,12 @@ def exchange(tag: str, payload: bytes, ordinals: Sequence[int]) -> list[bytes]:
     """
     members = tuple(ordinals)
     rank = topology().rank
-    if platform_choice.topology():  # As if all had the same.
+    if platform_choice.topology():  # As if all members had the same payload.
         return [payload] * len(members)
     with _lock:
         count = _rendezvous_counts.get((tag, members), 0)
         _rendezvous_counts[(tag, members)] = count + 1
-        # A client answers one call at a time, and others must not wait behind this one.
+        # A client serves one call at a time, and other callers must not wait for this one.
         keys = PrefixStore(f"rendezvous/{tag}/{members}/{count}", store().clone())  # type: ignore[attr-defined]
     keys.set(str(rank), payload)  # type: ignore[arg-type]  # Bytes, too.
     names = {str(member): member for member in members}
@@ -470,7 +470,7 @@ def ends_of_channel(channel: int, sends: bool) -> tuple[int, int]:
         rank = topology().rank
         keys = PrefixStore(f"channel/{channel}", store().clone())  # type: ignore[attr-defined]
         own, other = ("source", "target") if sends else ("target", "source")
-        # The first to set it has it.
+        # The first replica that sets the key owns this end of the channel.
         taken = int(keys.compare_set(own, "", str(rank)))
         if taken != rank:
             verb = "sends" if sends else "receives"
@@ -499,7 +499,7 @@ class HostLock:
         HostLock._made += 1
 
     def _name(self) -> str:
-        # An abstract address: no file, and gone with the process.
+        # An abstract address needs no file, and disappears with the process.
         where = os.environ.get(STORE_VARIABLE) or ":".join(
             os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
         )
@@ -536,7 +536,7 @@ def _rendezvous(
     """``xla://``: the replicas that the environment names."""
     global _process_groups
     place = topology()
-    # After destroy_process_group the next one must not find what the last one wrote.
+    # After destroy_process_group the next group must not find old keys.
     _process_groups += 1
     keys = PrefixStore(f"process_group/{_process_groups}", store())
     yield keys, place.rank, place.world_size
@@ -550,7 +550,7 @@ def register(create_group: Callable[..., dist.ProcessGroup]) -> None:
         create_group: Makes a group of the backend.
     """
     dist.Backend.register_backend("xla", create_group, extended_api=True, devices=["xla"])
-    # torch 2.15 cannot attach its recorder of collectives to a group that is no list of backends.
+    # torch 2.15 cannot attach its flight recorder to a group that is no list of backends.
     recording: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("xla")
     register_rendezvous_handler("xla", _rendezvous)

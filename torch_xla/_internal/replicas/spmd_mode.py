@@ -40,7 +40,7 @@ def enter(auto: bool = False) -> None:
     if _XLAC._xla_spmd_devices() > 0:
         return
     if _XLAC._xla_is_initialized():
-        # What runs is for one device.
+        # Running programs are for one device, so wait for them.
         _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
     _XLAC._xla_enter_spmd_mode()
 

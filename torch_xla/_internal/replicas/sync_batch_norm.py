@@ -50,7 +50,7 @@ def _track(module: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor)
     with torch.no_grad():
         count.add_(1)
         factor: Any = module.momentum
-        if factor is None:  # Of all batches, without reading the count.
+        if factor is None:  # The average over all batches; does not read the count.
             factor = count.to(mean.dtype).reciprocal()
         for name, new in (("running_mean", mean), ("running_var", variance)):
             running: torch.Tensor = getattr(module, name)

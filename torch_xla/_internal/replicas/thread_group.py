@@ -42,7 +42,7 @@ class ThreadGroup:
 
         All combine them in the same order, and get the same bits.
         """
-        # A copy to another device cuts the graph that it is in.
+        # A copy to another device cuts the graph of the tensor.
         self._given[index] = [tensor.detach().cpu() for tensor in tensors]
         self._barrier.wait()
         results = []
@@ -51,7 +51,7 @@ class ThreadGroup:
             for other in others:
                 total = operation(total, other)
             results.append(total.to(own.device))
-        self._barrier.wait()  # Nobody gives anew before all have taken.
+        self._barrier.wait()  # Nobody may give new tensors before all have taken these.
         return results
 
 
