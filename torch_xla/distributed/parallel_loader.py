@@ -71,7 +71,7 @@ class _Channel:
                 raise _ClosedError
             try:
                 item = self._items.popleft()
-            except IndexError:  # The garbage collector, run in this thread, closed the queue.
+            except IndexError:  # The garbage collector, run in this thread, has closed the queue.
                 raise _ClosedError from None
             self._changed.notify_all()
             return item
@@ -95,7 +95,7 @@ def _read(loader: Iterable[Any], channels: Sequence[_Channel]) -> None:
             last: Any = _END
         except _ClosedError:
             return
-        except BaseException as error:  # Raised again where the user takes the samples.
+        except BaseException as error:  # Raised again in the thread that takes the samples.
             last = _Failure(error)
         for channel in channels:
             channel.put(last)
@@ -157,7 +157,7 @@ class _Turns:
             self._turn.wait_for(lambda: self._given == number)
         try:
             self._target.put(data)
-        finally:  # Also when nobody will take it: the others are told so, too.
+        finally:  # Even if nobody will take it, the other threads must be told.
             with self._turn:
                 self._given += 1
                 self._turn.notify_all()
@@ -351,7 +351,7 @@ class ParallelLoader:
             return _END
         _XLAC._note_input_time(time.perf_counter_ns() - start)
         if _is_last(data):
-            channel.close()  # Who asks again is not to wait.
+            channel.close()  # Nobody may wait for another sample.
         if isinstance(data, _Failure):
             raise data.error
         return data

@@ -35,10 +35,10 @@ from torch_xla._internal.compile.step import sync
 from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
-# How long a work of Gloo is waited for before a look at who has ended.
+# The longest wait for Gloo before checking whether a member has ended.
 _LOOK = datetime.timedelta(seconds=1)
 
-# Elements of a TPU's tile of any dtype: up to 32 rows of 128.
+# The number of elements of the largest tile that a TPU has for any dtype.
 _TILE = 32 * 128
 
 _REDUCTIONS = {
@@ -105,13 +105,13 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
         if {tensor.device.type for tensor in _leaves(args)} != {"cpu"}:
             return method(self, *args, **kwargs)
-        # This may wait for members that wait for what is traced here. A thread that made no xla
-        # tensor (PyTorch's, which saves a checkpoint meanwhile) traced nothing, and would cut the
-        # steps of the others anywhere.
+        # Other members may wait for operations that are traced here, so sync. A thread without xla
+        # tensors (such as PyTorch's thread that saves checkpoints) has traced nothing, and would
+        # cut other threads' steps at any place.
         if not torch._C._is_multithreading_enabled():
             sync()
         name = method.__name__
-        # Messages have tags, so their two ends may be in threads of other kinds.
+        # Messages have tags, so a sender and a receiver may be threads of different kinds.
         beside = name not in ("send", "recv") and _is_beside()
         return _HostWork(getattr(self._host(beside), name)(*args, **kwargs), self._members)
 
@@ -220,19 +220,19 @@ class ProcessGroupXla(dist.ProcessGroup):
         super().__init__(rank, len(members))  # type: ignore[call-arg]
         self._store, self._timeout = store, timeout
         self._host_groups: dict[bool, dist.ProcessGroup] = {}
-        self._lock = threading.Lock()  # Of these.
-        # What is to be received, by source and tag.
+        self._lock = threading.Lock()  # For the host groups.
+        # Pending receives, by source and tag.
         self._receives: dict[tuple[int, int], collections.deque[_Receive]] = {}
         self._members = list(members)
         self._name = self._description = ""
-        # Of all replicas: as xm's functions call it, so that both are one program.
+        # For all replicas use the same form as xm's functions, so that both are one program.
         world = members == list(range(replication.topology().world_size))
         self._groups = [] if world else [self._members]
 
     def getBackendName(self) -> str:  # noqa: N802
         return "xla"
 
-    # PyTorch keeps these with a group's backends, of which there is none here.
+    # PyTorch sets these names on a group's backends, but this group has none.
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
@@ -248,8 +248,8 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # PyTorch puts pickled objects on the CPU, which is among them: traced, what one member
-        # sends would wait for its next step.
+        # PyTorch puts pickled objects on the CPU if it is in this list. On xla they would be
+        # traced, and would wait for the sender's next step.
         return [torch.device("cpu"), torch.device("xla")]
 
     def _get_backend(self, device: torch.device) -> Any:
@@ -276,7 +276,7 @@ class ProcessGroupXla(dist.ProcessGroup):
                 dist.ProcessGroupGloo.create_device(hostname=replication.address(), lazy_init=True)
             ]
             options._threads = 2
-            # A client answers one call at a time, and Gloo waits for members in it.
+            # A client serves one call at a time, and Gloo waits for members in a call.
             store = dist.PrefixStore(f"beside {beside}", self._store.clone())  # type: ignore[attr-defined]
             gloo = dist.ProcessGroupGloo(store, self.rank(), self.size(), options)
             kind = dist.ProcessGroup.BackendType.GLOO
@@ -361,9 +361,9 @@ class ProcessGroupXla(dist.ProcessGroup):
             )
         root = self._members[place]
         self._run("broadcast", tensors, [root], in_place=True)
-        # DistributedDataParallel reads the order of its buckets, once, in its second forward pass:
-        # no value of the step's, so the step stays one graph.
-        caller = sys._getframe(1).f_back  # Of the function that @_by_place made.
+        # DistributedDataParallel reads the order of its buckets once, in its second forward pass.
+        # That does not depend on the step, so the step stays one graph.
+        caller = sys._getframe(1).f_back  # The caller of the wrapper that @_by_place made.
         if caller and caller.f_code is DistributedDataParallel._pre_forward.__code__:
             before = _XLAC._xla_forbid_cuts(None)
             try:
@@ -401,7 +401,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             if len({target.numel() for target in targets}) == 1:
                 self._write(targets, self._gathered(tensor).unbind(0))
                 continue
-            # Of several sizes, which all members know from the outputs.
+            # Tensors have several sizes, which all members know from the outputs.
             self._write([targets[self.rank()]], [tensor])
             for member, target in zip(self._members, targets, strict=True):
                 self._run("broadcast", [target], [member], in_place=True)
@@ -437,7 +437,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         """[n, ...], this member's part of it reduced: [...]."""
         if _XLAC._xla_platform() != "TPU":
             return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
-        # The compiler scatters whole tiles. Anything else it reduces for all members, and cuts.
+        # The TPU compiler only scatters whole tiles. Otherwise it reduces for all members and cuts.
         with torch.no_grad():
             rows = tensor.reshape(self.size(), -1)
             count = rows.shape[1]
@@ -489,7 +489,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             self._exchange_evenly(outputs, inputs)
             return
         results: dict[int, torch.Tensor] = {self.rank(): inputs[self.rank()]}
-        # One order on all members.
+        # All members use the same order.
         for source in range(self.size()):
             for target in range(self.size()):
                 if source == target or self.rank() not in (source, target):
@@ -533,7 +533,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         opts: Any = None,
     ) -> Work:
         if not output_split_sizes and not input_split_sizes:
-            # Without sizes all members split evenly.
+            # Without sizes all members split the tensor evenly.
             if input.shape[0] % self.size():
                 raise ValueError(
                     f"all_to_all_single: expected an input whose first dimension is divisible by "
@@ -575,7 +575,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             for part in parts:
                 self._check_size("scatter", output, part.numel())
         if not collectives.on_host():
-            # All members trace the same; of what the others send nothing is used.
+            # All members trace the same operations; data that other members send is not used.
             for i, output in enumerate(outputs):
                 parts = inputs[i] if self.rank() == root else [output] * self.size()
                 sent = self._run("all_to_all", [torch.stack(list(parts))], [0, 0])[0]
@@ -594,7 +594,7 @@ class ProcessGroupXla(dist.ProcessGroup):
                     self._transfer(parts[member], root, member)
         return _done(outputs)
 
-    # PyTorch opens a batch of collectives with these. Those that are traced are one anyway.
+    # PyTorch opens a batch of collectives with these. Traced collectives are a batch anyway.
 
     def _start_coalescing(self, device: torch.device) -> None:
         pass
@@ -603,7 +603,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         return _done(None)
 
     def barrier(self, opts: Any = None) -> Work:
-        if _is_beside():  # Traced, it would come anywhere among the program's collectives.
+        if _is_beside():  # Traced, its place among the program's collectives would be arbitrary.
             return _HostWork(self._host(beside=True).barrier(), self._members)
         if not self._alone():
             token = torch.zeros(1, device="xla")
@@ -616,7 +616,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         self._check_message(dst, tag)
         for tensor in tensors:
             self._transfer(tensor, self.rank(), dst, tag)
-        # The receiver may read before this replica's next step.
+        # The receiver may need the data before this replica's next step.
         sync()
         return _done(tensors)
 
@@ -630,7 +630,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
         queue = self._receives.setdefault((src, tag), collections.deque())
         work = _Receive(tensors, trace, queue)
-        if not collectives.on_host():  # Both ends run one program: where it stands in it is said.
+        if not collectives.on_host():  # Both ends run one program, so the order is fixed.
             work.wait()
         return work
 
@@ -638,7 +638,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         raise ValueError("recv: the xla backend receives from a rank that `src` names, got none")
 
 
-# How often this process made a group of a name, and so its other members, too.
+# How many groups of each name this process, and so every other member, has made.
 _names: collections.Counter[str] = collections.Counter()
 
 
@@ -649,13 +649,13 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroupXla:
         replication.adopt(options.store, options.group_rank, options.group_size)
         members = list(range(options.group_size))
     _XLAC._xla_spend_warning_of_works()
-    # Not the store of the options, in which a restarted job may find the addresses of the one
-    # before; nor a name that the members have used, as after destroy_process_group.
+    # The store of the options may have addresses of the job before a restart. A name must be new as
+    # well, since members may have used it before destroy_process_group.
     name = f"group/{options.group_id}/{members}"
     _names[name] += 1
     store = PrefixStore(f"{name}/{_names[name]}", replication.store())
-    # For "cpu:gloo,xla:xla" PyTorch has connected the members by a Gloo group of its own, which it
-    # drops when this returns: not before all of them are connected.
+    # For "cpu:gloo,xla:xla" PyTorch has connected the members by a Gloo group, and drops it when
+    # this function returns. So return only when all members are connected.
     if len(members) > 1:
         sync()  # Another member may wait for what is traced here.
         replication.exchange(name, b"", members)

@@ -37,7 +37,7 @@ def _run_replica(
     os.environ[replication.STORE_VARIABLE] = store_address
     replication.join()
     if forked:
-        # The threads that PyTorch's operators would share are not in this process.
+        # The threads of PyTorch's thread pool do not exist in a forked process.
         torch.set_num_threads(1)
     try:
         fn(place.rank, *args)
@@ -45,7 +45,7 @@ def _run_replica(
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
             replication.abandon(error)
         raise
-    # A forked process ends without running what is registered for the exit.
+    # A forked process exits without its exit handlers.
     replication.finish()
 
 
@@ -149,7 +149,7 @@ def spawn(
         start_method=start_method,
     )
     if not join:
-        context.store = store  # The replicas need it for as long as they live.
+        context.store = store  # The replicas need the store as long as they live.
         return context
     while not context.join():
         pass

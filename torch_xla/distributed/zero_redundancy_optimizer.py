@@ -279,12 +279,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            # A scheduler changes the groups that it was given: ours.
+            # A scheduler changes this optimizer's groups, so copy its changes to the base
+            # optimizer.
             for group, base in zip(self.param_groups, base_optimizer.param_groups, strict=True):
                 base.update({name: value for name, value in group.items() if name != "params"})
             for flat in self._all_flats():
                 if self._early:
-                    flat.take_early()  # Where some had no part in the loss.
+                    flat.take_early()  # If some parameters had no part in the loss.
                 if flat.shard.grad is None:
                     flat.take_gradients()
                 flat.take_parameters()
@@ -301,7 +302,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         if self.base_optimizer is not None:
             self.base_optimizer.zero_grad()
-            for flat in self._all_flats():  # A backward pass that failed has counted some.
+            for flat in self._all_flats():  # A failed backward pass has counted some gradients.
                 flat.forget_ready()
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ class Sharding(NamedTuple):
     groups: list[list[int]]
     compute_dtype: torch.dtype | None
     float32_reduction: bool
-    by_rows: bool  # Parts are whole rows of the first dimension, where a parameter is by itself.
-    multiple: int  # A part's number of elements is one of it, where parts are not rows.
+    by_rows: bool  # Parts are whole rows of the first dimension of a single parameter.
+    multiple: int  # Otherwise a part's number of elements is a multiple of this.
 
     @property
     def size(self) -> int:
@@ -78,14 +78,14 @@ class Bucket:
         self._sizes = [shape.numel() for shape in self.shapes]
         by_rows = sharding.by_rows and flat_name is None and len(self.shapes[0]) > 0
         unit = self.shapes[0][1:].numel() if by_rows else sharding.multiple
-        # Rows of no elements are parts of no elements.
+        # If rows are empty, so are parts.
         parts = -(-sum(self._sizes) // (sharding.size * max(unit, 1)))
         self.padded_size = parts * unit * sharding.size
         first = parameters[0][0]
         flat = self._flatten([parameter.detach() for parameter, _ in parameters])
         part = self.padded_size // sharding.size
         begin = sharding.rank * part
-        # Cut before it goes to the device, which need not hold the whole of a module on the CPU.
+        # Cut on the CPU first: the device need not hold the whole module.
         device = first.device if is_xla(first) else "xla"
         shard = flat[begin : begin + part].clone().to(device)
         if by_rows:

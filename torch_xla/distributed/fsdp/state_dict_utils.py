@@ -10,11 +10,11 @@ import torch
 
 from torch_xla._internal.files.atomic_file import atomic_write
 
-# A wrapper's name for what it wraps.
+# The name under which a wrapper has the wrapped module.
 WRAPPED = "_fsdp_wrapped_module"
 
 
-# And that of a wrapper for flat parameters, in checkpoints of torch_xla up to 2.9.
+# The same name of wrappers with flat parameters, in checkpoints of torch_xla up to 2.9.
 _FLATTENED = "_fpw_module"
 
 

@@ -188,7 +188,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._to_reduce: list[Bucket] = []
         self._disable_reshard_on_root = disable_reshard_on_root
         self._is_root: bool | None = None
-        # The backward pass that is under way, or has failed.
+        # The id of the backward pass that is running or has failed.
         self._graph_task: int | None = None
         self._buckets = self._make_buckets(module, flatten_parameters)
         self._fsdp_wrapped_module = module
@@ -278,7 +278,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         """Runs the module with whole parameters."""
         self._find_root()
         if self._graph_task is not None and torch._C._current_graph_task_id() < 0:
-            # The last backward pass has failed: nobody else can clear what it has left.
+            # The last backward pass has failed, so clear its state here.
             self._graph_task = None
             self._to_reduce.clear()
             for bucket in self._buckets:
@@ -293,7 +293,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                 (args, kwargs),
             )
         for bucket in self._buckets:
-            # What a forward pass without a backward one has left may be old.
+            # Parameters that a forward pass without a backward pass gathered may be outdated.
             bucket.free()
         gather(self._buckets, self._gathers_together)
         outputs = self.module(*args, **kwargs)
@@ -317,7 +317,7 @@ class XlaFullyShardedDataParallel(nn.Module):
     def _after_backward(self) -> None:
         """At the end of the whole backward pass."""
         self._graph_task = None
-        # Also those of which some parameters have had no part in the output.
+        # Reduce also buckets in which some parameters did not contribute to the output.
         self._to_reduce.clear()
         if self._bytes_to_reduce:
             reduce(self._buckets)

@@ -37,7 +37,7 @@ def _devices_by_tile(sharding: str) -> np.ndarray:
     text = sharding.strip()
     if text in ("", "{replicated}"):
         return np.arange(runtime.global_runtime_device_count())[None]
-    if text == "{manual}":  # a part on each device, and no whole
+    if text == "{manual}":  # each device has a part, and there is no whole
         return np.arange(runtime.global_runtime_device_count())[:, None]
     maximal = re.fullmatch(r"\{maximal device=(\d+)\}", text)
     if maximal:
@@ -76,7 +76,7 @@ def _cells(sharding: str) -> list[list[str]]:
             "visualize_sharding: expected a sharding that splits two dimensions at most, got "
             f"{sharding!r}"
         )
-    # What splits its last dimension only is one row.
+    # A sharding that only splits the last dimension is drawn as one row.
     last_only = len(split) == 1 and (devices.ndim == 2 or devices.shape[0] == 1)
     rows = 1 if last_only or not split else split[0]
     grid = devices.reshape(rows, -1, devices.shape[-1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec
 
-if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
+if TYPE_CHECKING:  # Slow imports, which a user of DeviceMesh has made already.
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.placement_types import Placement
 

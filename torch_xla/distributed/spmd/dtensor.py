@@ -15,7 +15,7 @@ from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 from torch_xla.distributed.spmd.marking import mark_sharding
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
-if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
+if TYPE_CHECKING:  # Slow imports, which a user of DeviceMesh has made already.
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.placement_types import Placement
 
@@ -53,7 +53,7 @@ def xla_distribute_tensor(
         RuntimeError: The process is not in SPMD mode, or the tensor is marked otherwise.
     """
     if _is_of_replicas(device_mesh):
-        # PyTorch's function, whose branch leads here, hands on three of its arguments.
+        # PyTorch's function leads here through a branch that passes on three of its arguments.
         caller = sys._getframe(1)
         given = caller.f_locals if caller.f_code is _api().distribute_tensor.__code__ else {}
         source = {"src_data_rank": given["src_data_rank"]} if "src_data_rank" in given else {}

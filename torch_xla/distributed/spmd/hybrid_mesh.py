@@ -41,13 +41,13 @@ def order_by_coordinates(coordinates: Sequence[Sequence[int]], shape: Sequence[i
     """
     places = np.array(sorted(range(len(coordinates)), key=lambda i: tuple(coordinates[i])))
     torus = [len(set(along)) for along in zip(*coordinates, strict=True)]
-    if math.prod(torus) != len(places):  # Not a box.
+    if math.prod(torus) != len(places):  # The places do not fill a box.
         return places.reshape(shape)
     chosen = next(_dimensions(shape, torus, set(range(len(torus)))), None)
     if chosen is None:
         return places.reshape(shape)
     taken = [d for dimensions in chosen for d in dimensions]
-    rest = [d for d in range(len(torus)) if d not in taken]  # Of size 1.
+    rest = [d for d in range(len(torus)) if d not in taken]  # The dimensions of size 1.
     return places.reshape(torus).transpose(taken + rest).reshape(shape)
 
 

@@ -31,7 +31,7 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import (
     wrap_as_sharded_tensor,
 )
 
-if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
+if TYPE_CHECKING:  # Slow imports, which a user of DeviceMesh has made already.
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.placement_types import Placement
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # Those imports are slow; who has a DeviceMesh has made them.
 #: varying slowest.
 AxisNames = str | tuple[str, ...]
 
-#: What a region was given: the part, the whole, and how it was taken apart.
+# The input of a region: its part, the whole, and the spec by which it was split.
 _Part = tuple[torch.Tensor, torch.Tensor, PartitionSpec]
 
 _ops = torch.ops.torch_xla
@@ -436,7 +436,7 @@ def _saving_wholes(mesh: Mesh, given: Sequence[_Part] | None) -> Iterator[None]:
 
     def load(saved: tuple[Any, PartitionSpec, bool]) -> torch.Tensor:
         packed, spec, is_stack = saved
-        # A checkpoint waits for what was traced last, a part of a gradient: it gets a whole.
+        # The recomputation must wait for the last traced value, which is a part; give it a whole.
         last = _XLAC._xla_last_pending("xla")
         late = None if last is None else stack(last)
         part = _take_apart(unpack(packed).detach(), mesh, spec)

@@ -93,7 +93,7 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     plain = cast(torch.Tensor, unwrap_sharded_tensor(t))
     marked = _XLAC._xla_marked_sharding(t) is not None
     _XLAC._xla_clear_sharding(t)
-    if marked:  # Its data lies as it did: the next program's result may lie otherwise.
+    if marked:  # The data keeps its sharding; the next program's result need not.
         optimization_barrier.apply_([plain])
     return plain
 

@@ -64,7 +64,7 @@ def _tiles(tensor: torch.Tensor) -> tuple[list[torch.Tensor], _XLAC.Sharding]:
     """Returns what each device holds, and the sharding. Computes the tensor."""
     tiles = _XLAC._xla_tiles(tensor)
     sharding = _XLAC._xla_sharding(tensor)
-    if sharding is None:  # A view: what it looks at may lie in any way.
+    if sharding is None:  # The sharding of a view is not known.
         return _tiles(tensor.detach().clone())
     return tiles, sharding
 
@@ -100,7 +100,7 @@ class XLAShardedTensor(torch.Tensor):
         TypeError: ``elem`` is no xla tensor.
     """
 
-    # What operators return is no XLAShardedTensor, and they cost what they always do.
+    # Operators return plain tensors, and cost no more than on plain tensors.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
@@ -220,12 +220,12 @@ class XLAShardedTensor(torch.Tensor):
             _XLAC._xla_mark_sharding(copied, marked)
         result = XLAShardedTensor(copied)
         result.requires_grad_(self.requires_grad)
-        result.__dict__.update(self.__dict__)  # Such as that it is a parameter.
+        result.__dict__.update(self.__dict__)  # Such as whether it is a parameter.
         memo[id(self)] = result
         return result
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        # Files hold plain tensors.
+        # Files contain plain tensors.
         return (
             self.global_tensor.detach().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
         )
