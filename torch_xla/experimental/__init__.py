@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_xla._internal.names import missing
 
-# Where names of this package are, imported when they are asked for.
+# The modules that have this package's names; they are imported when somebody asks.
 _HOMES = {
     "associative_scan": "torch_xla._internal.compile.control_flow",
     "cond": "torch_xla._internal.compile.control_flow",

@@ -26,7 +26,7 @@ __all__ = [
 XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
 
-# What is masked keeps a finite value, so that a row without a key is a mean, not NaN.
+# Masked scores are finite, so that a row without keys becomes a mean, not NaN.
 _MASKED = -0.7 * torch.finfo(torch.float32).max
 
 
@@ -112,7 +112,7 @@ def make_kernel_from_pallas(
     def call(
         *args: Any, static_argnums: Any = None, static_argnames: Any = None, **kwargs: Any
     ) -> Any:
-        # All arguments but tensors are static as it is.
+        # All arguments except tensors are static in any case.
         return xla_builder.call_jax(kernel, args, kwargs)
 
     return call

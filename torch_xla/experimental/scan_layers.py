@@ -168,7 +168,7 @@ def _loop(
         same = _XLAC._xla_same_value
         return result, {n: x.detach() for n, x in state.items() if not same(x, unchanged[n])}
 
-    if not stacked:  # Layers without parameters: there is something to loop over.
+    if not stacked:  # Without parameters, loop over a dummy.
         first = tree_flatten(input_data)[0][0]
         turns = torch.zeros(count, dtype=torch.bool, device=first.device)
         return scan(lambda carry, _: one(carry, {}), input_data, turns)[0]
@@ -219,7 +219,7 @@ class StackedLayers(nn.Module):
             kinds: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for tensors in kinds:
                 for name, old in tensors.items():
-                    if old is not None:  # Under each of its names, where it has several.
+                    if old is not None:  # Under each of its names, if it has several.
                         tensors[name] = stacks[id(old)]
         self.register_state_dict_post_hook(_apart)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_together)  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ class StackedLayers(nn.Module):
 
             def stacked(first: int) -> _State:
                 rows = {name: x[first:] if first else x for name, x in state.items()}
-                # Buffers may change before autograd reads what it saved.
+                # Buffers may change before autograd reads them.
                 return {name: x if x.requires_grad else x.clone() for name, x in rows.items()}
 
             def changed(first: int, buffers: _State) -> None:

@@ -124,7 +124,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
 
     def _marked(self, output: torch.Tensor) -> torch.Tensor:
         if not output.dim():
-            return output  # A loss, of no batch.
+            return output  # A loss has no batch dimension.
         spec = (self._batch_axes,) + (None,) * (output.dim() - 1)
         return spmd.mark_sharding_with_gradients(output, self._mesh, spec)
 

@@ -39,7 +39,7 @@ def custom_call(
                 call_target,
                 values,
                 results,
-                # Version 0 of upstream is XLA's first with an opaque text.
+                # Upstream's version 0 is XLA's first version with an opaque text.
                 api_version or 1,
                 backend_config,
                 has_side_effect,

@@ -36,17 +36,17 @@ from torch_xla.experimental.distributed_checkpoint.planners import (
 )
 from torch_xla.utils import gcsfs
 
-# That there is no process group is no mistake here.
+# A missing process group is not a mistake here.
 warnings.filterwarnings(
     "ignore", "torch.distributed is disabled, unavailable", UserWarning, "torch.distributed"
 )
 
 _METADATA = ".metadata"  # torch.distributed.checkpoint writes it last.
-# Written first: that the folder is a manager's, and when, in nanoseconds. What is without it is
-# never removed.
+# Written first: it marks a folder as a manager's, with the time in nanoseconds. Folders without it
+# are never removed.
 _MARK = ".torch_xla_checkpoint"
 _MARK_TEXT = "torch_xla checkpoint "
-_FAILURES = (Exception, CheckpointException)  # The latter is none of the former.
+_FAILURES = (Exception, CheckpointException)  # CheckpointException is no Exception.
 
 
 def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -121,11 +121,11 @@ class CheckpointManager:
         self._group: dist.ProcessGroup | None = None
         self._flags: dist.ProcessGroup | None = None
         if dist.is_available() and dist.is_initialized():
-            # Of its own: saving in the background must not meet the training's collectives, nor
-            # the questions that are asked in the training's thread.
+            # Groups of its own: background saves must not mix with collectives of the training, nor
+            # with the questions asked in the training's thread.
             ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
-            # Among replicas, a group that launches what is traced, for which others may wait, and
-            # names a replica that has ended.
+            # Replicas need a group that launches traced operations, for which other replicas may
+            # wait, and that names a replica that has ended.
             backend = "xla" if replication.topology().world_size > 1 else "gloo"
             self._group = dist.new_group(ranks, backend=backend)
             self._flags = dist.new_group(ranks, backend=backend)
@@ -138,10 +138,10 @@ class CheckpointManager:
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         if not self._remote and self._is_coordinator():
             os.makedirs(self._path, exist_ok=True)
-            for name in os.listdir(self._path):  # Of runs that were killed.
+            for name in os.listdir(self._path):  # Left by runs that were killed.
                 if partial := re.fullmatch(r"\.(\d+)\.tmp", name):
                     if self._saved_at(f"{self._path}/{name}") is None:
-                        continue  # Not ours.
+                        continue  # Not a folder of a manager.
                     if self._has_metadata(f"{self._path}/{name}"):
                         self._publish(int(partial[1]))
                     else:
@@ -263,10 +263,10 @@ class CheckpointManager:
                 raise RuntimeError(f"CheckpointManager: rank {rank} failed to save: {text}")
 
     def _write(self, step: int, state_dict: dict[str, Any]) -> None:
-        # A remote folder is whole when its metadata is there; a local one has its name then.
+        # A remote checkpoint is complete when it has metadata, a local one when it is renamed.
         target = self._folder(step) if self._remote else self._partial(step)
         self._on_coordinator(lambda: self._prepare(step, target))
-        # Closing a remote file is its sync; without this the writer would call os.sync().
+        # Closing a remote file syncs it; the writer would call os.sync().
         writer = (
             FsspecWriter(target, sync_files=False) if self._remote else FileSystemWriter(target)
         )
@@ -286,7 +286,7 @@ class CheckpointManager:
         except _FAILURES:
             if self._is_coordinator():
                 with contextlib.suppress(Exception):
-                    if not self._has_metadata(target):  # The room may be what was wanting.
+                    if not self._has_metadata(target):  # The disk may have been full.
                         self._remove(target)
             raise
         self._on_coordinator(lambda: self._finish(step))
@@ -359,7 +359,7 @@ class CheckpointManager:
 
     def _remove(self, folder: str) -> None:
         if self._remote:
-            # Without its metadata it is no checkpoint any more, however far this comes.
+            # Without metadata it is no checkpoint any more, even if the removal is interrupted.
             if self._has_metadata(folder):
                 gcsfs.remove(f"{folder}/{_METADATA}")
             gcsfs.rmtree(folder)
@@ -463,7 +463,7 @@ class CheckpointManager:
                 None,
             )
         ]
-        if self._group is not None:  # All ranks restore what the first one sees.
+        if self._group is not None:  # All ranks restore what rank 0 sees.
             dist.broadcast_object_list(found, group_src=0, group=self._group)
         if found[0] is not None:
             self.restore(found[0], state_dict, weights_only)

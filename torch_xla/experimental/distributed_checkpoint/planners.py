@@ -110,7 +110,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         if device is None:
             return super().resolve_data(write_item)
         name = write_item.index.fqn
-        with self._lock:  # Writers have threads.
+        with self._lock:  # Writers use several threads.
             if name not in self._tiles:
                 self._tiles[name] = _XLAC._xla_tiles(self.state_dict[name])
             tile = self._tiles[name][device]

@@ -21,7 +21,7 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     grads = [parameter.grad for parameter in parameters]
     for parameter in parameters:
-        parameter.grad = None  # With one PyTorch's takes the step for taken.
+        parameter.grad = None  # With a gradient PyTorch's function would assume a step was taken.
     _init_optim_state(optimizer)
     for parameter, grad in zip(parameters, grads, strict=True):
         parameter.grad = grad
