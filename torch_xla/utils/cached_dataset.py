@@ -146,7 +146,7 @@ class CachedDataset(Dataset[Any]):
             gcsfs.generic_write(content, path, makedirs=True)
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # What a crash of the machine leaves unwritten, the checksum finds.
+        # No sync: the checksum detects an entry that a crash of the machine left incomplete.
         with atomic_write(path, sync=False) as file:
             file.write(content)
 
@@ -182,7 +182,7 @@ class CachedDataset(Dataset[Any]):
                 ) from error
         sample = self._data_set[index]
         entry = _encode(sample, self._compress)
-        if not self._checked:  # One tells of all; later it would be found to be of no use.
+        if not self._checked:  # The first one fails early if samples cannot be stored.
             try:
                 _decode(entry, self._compress, True)
             except pickle.UnpicklingError as error:

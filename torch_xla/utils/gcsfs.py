@@ -122,7 +122,7 @@ class _Writer:
 
     def discard(self) -> None:
         self._discarded = True
-        self._file.closed = True  # Nor does the finalizer send it.
+        self._file.closed = True  # Keeps the finalizer from sending it.
         if hasattr(self._file, "discard"):
             self._file.discard()
 
@@ -268,7 +268,7 @@ def write(path: str | os.PathLike[str], content: str | bytes | IO[Any]) -> None:
         OSError: The file cannot be written, for one because its folder (or bucket) is missing.
         TypeError: ``content`` is nothing of that.
     """
-    # An object store does by itself what the other does for a local file.
+    # An object store already does what atomic_write does for local files.
     is_url = _is_url(os.fspath(path))
     with open(path, "wb") if is_url else atomic_write(path, sync=False) as file:
         if hasattr(content, "read"):

@@ -83,7 +83,7 @@ def save_file(
     """
     _check(state_dict)
     if on_device := [t for t in state_dict.values() if is_xla(t)]:
-        unlazy(on_device)  # On every replica: it may need them all.
+        unlazy(on_device)  # On every replica, since the execution may need all.
     if not serialization._is_master(master_only, global_master):
         return
     texts = dict(metadata or {})

@@ -47,7 +47,7 @@ def _get_tensors_folder(path: str) -> str:
 
 
 def _get_tensor_file(folder: str, tid: int) -> str:
-    if not isinstance(tid, int):  # A file may say anything; text would be a path to anywhere.
+    if not isinstance(tid, int):  # A file may contain anything; text could be any path.
         raise ValueError(f"expected the number of a tensor as its name in {folder}, got {tid!r}")
     return os.path.join(folder, f"tensor_{tid}.pt")
 
@@ -151,7 +151,7 @@ class _Pickler(pickle.Pickler):
         if not isinstance(obj, torch.Tensor) or obj.device.type != "xla":
             return NotImplemented
         if isinstance(obj, torch.nn.Parameter):
-            return NotImplemented  # It is pickled as its data, which comes here again.
+            return NotImplemented  # Pickled as its data, which comes here again.
         self.tensors.append(obj)
         if self._layouts is None:
             return (list, ())
@@ -185,14 +185,14 @@ class _Layouts:
     def _look(tensor: torch.Tensor) -> Any:
         layout = _XLAC._xla_get_layout(tensor)
         if layout is None:
-            return id(tensor)  # Of its own: strides do not tell what it is.
+            return id(tensor)  # The tensor itself: strides do not identify its content.
         strides, offset = layout
         return (tensor.dtype, tuple(tensor.size()), tuple(strides), offset)
 
     def place(self, tensor: torch.Tensor) -> tuple[Any, torch.Tensor, tuple[int, ...], int]:
         """Returns the storage's key, the tensor to write for it, and the strides and offset."""
         root, look = _XLAC._xla_get_tensor_id(tensor), self._look(tensor)
-        # What an object makes anew each time that it is pickled was not there in the first pass.
+        # An object that is made anew for each pickling was not in the first pass.
         if isinstance(look, int) or len(self._looks.get(root, ())) <= 1:
             return (root, look), tensor, tensor.stride(), 0
         _, _, strides, offset = look
@@ -209,7 +209,7 @@ def _write(data: Any, tensors: list[torch.Tensor], file: IO[bytes]) -> None:
     try:
         _write_records(writer, pickled.getvalue(), pickler.storages)
     except BaseException:
-        # It is at its end with the first failure, and says so again; unasked it ends the process.
+        # The writer fails again at its end. Unless called, that would abort the process.
         with contextlib.suppress(Exception):
             writer.write_end_of_file()
         raise
@@ -243,7 +243,7 @@ def _is_master(master_only: bool, global_master: bool) -> bool:
 def _replacing(path: str | os.PathLike[str]) -> AbstractContextManager[IO[bytes]]:
     """Returns a file that appears under its name when it is whole."""
     path = os.fspath(path)
-    # An object store does so by itself.
+    # An object store does that by itself.
     return gcsfs.generic_open(path, "wb") if gcsfs._is_url(path) else atomic_write(path)
 
 
@@ -278,7 +278,7 @@ def save(
     first_pass = _Pickler(io.BytesIO(), None)
     first_pass.dump(data)
     if first_pass.tensors:
-        unlazy(first_pass.tensors)  # On every replica: it may need them all.
+        unlazy(first_pass.tensors)  # On every replica, since the execution may need all.
     if _is_master(master_only, global_master):
         with _replacing(path) as file:
             _write(data, first_pass.tensors, file)
@@ -347,7 +347,7 @@ def load(
                 weights_only=weights_only,
             )
         except (RuntimeError, OSError) as error:
-            # Few bytes make the reader seek to before the file.
+            # If the file is very short, the reader seeks to a negative offset.
             before = isinstance(error, OSError) and error.errno == errno.EINVAL
             if not before and "PytorchStreamReader" not in str(error):
                 raise

@@ -191,7 +191,7 @@ class IndexedTfRecordDataset(Dataset[Any]):
                 f"{path}: record {len(offsets) - 2} at offset {offsets[-2]}: expected it to end "
                 f"at {offsets[-1]}, but the file has {size} bytes: it is truncated"
             )
-        return torch.tensor(offsets)  # Shared with workers as it is, unlike a list.
+        return torch.tensor(offsets)  # Workers share a tensor, unlike a list.
 
     def __len__(self) -> int:
         return self._ends[-1]

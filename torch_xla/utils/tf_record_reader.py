@@ -19,10 +19,10 @@ class _StringConversion:
         return "STR"
 
     def __reduce__(self) -> str:
-        return "STR"  # Pickled by its name: there is one.
+        return "STR"  # Pickled by name, since it is a singleton.
 
 
-#: Among the transforms of a reader: makes a ``str`` of a feature of bytes.
+# A reader's transform that decodes a bytes feature to ``str``.
 STR: Final = _StringConversion()
 
 Transforms = Mapping[str, Callable[[Any], Any] | _StringConversion | Literal["STR"]]
