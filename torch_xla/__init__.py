@@ -38,7 +38,7 @@ def _check_torch_version(version: str) -> None:
 
 _check_torch_version(torch.__version__)
 
-# What answered for the device until now makes way.
+# Until now this module answered for the device.
 if (_autoload := sys.modules.get("torch_xla_autoload")) is not None:
     _autoload.release()
 
@@ -72,7 +72,7 @@ def _why_not_loaded(error: ImportError) -> str:
 try:
     from torch_xla import _XLAC as _XLAC
 
-    # A folder of that name, such as that of its stubs, is a module, too.
+    # A folder with the extension's name, such as the folder of its stubs, is a module, too.
     if getattr(_XLAC, "__file__", None) is None:
         raise ModuleNotFoundError("no extension")
 except ImportError as error:
@@ -108,7 +108,7 @@ def _xlac_getattr(name: str) -> Any:
 
 
 setattr(_XLAC, "__getattr__", _xlac_getattr)  # noqa: B010  mypy takes it for a method.
-sys.modules.setdefault("_XLAC", _XLAC)  # Upstream's is one at the top.
+sys.modules.setdefault("_XLAC", _XLAC)  # In upstream the extension is a top-level module.
 
 from torch_xla import _ops_names  # noqa: E402, F401  (defines operators)
 
@@ -130,14 +130,14 @@ def _create_group(*args: object) -> torch.distributed.ProcessGroup:
 
 
 def _end_profile() -> None:
-    # PyTorch's profiler faults in its destructor where it is still on when the process ends.
+    # If PyTorch's profiler is still on at exit, its destructor crashes.
     autograd: Any = torch.autograd
     if autograd._profiler_enabled():
         autograd._disable_profiler()
 
 
 atexit.register(_end_profile)
-# What is queued still runs; after that no thread of ours touches the interpreter.
+# Queued programs still run; afterwards no thread of this library uses the interpreter.
 atexit.register(_XLAC._shutdown)
 _device_module.register()
 _storage_location.register()
@@ -324,7 +324,7 @@ def launch(
     xla_multiprocessing.spawn(fn, args, nprocs=nprocs, start_method=start_method)
 
 
-# Imported when they are asked for.
+# These are imported when somebody asks for them.
 _SUBMODULES = (
     "amp",
     "backends",

@@ -21,7 +21,7 @@ _library.define(
 
 
 def _set_buffer_donor(t: torch.Tensor, donor: bool) -> torch.Tensor:
-    # Buffers that nothing can read any more are donated without being told.
+    # Buffers that nobody can read any more are donated in any case.
     return t
 
 
@@ -57,7 +57,7 @@ def _mark_gradient(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | Non
     return torch.ops.xla.dynamo_mark_sharding(gradient, *ctx.lies), None, None, None, None
 
 
-# Opaque in graphs, which would lose the mark otherwise.
+# An opaque operator: a graph would lose the mark otherwise.
 _NAME = "xla::dynamo_mark_sharding"
 _library.impl("dynamo_mark_sharding", _mark_sharding, "XLA")
 torch.library.register_fake(_NAME, lambda t, *_: torch.empty_like(t), lib=_library)

@@ -42,7 +42,7 @@ class _Extension(ctypes.Structure):
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
-# What the plugin's table now points to lives as long as the process.
+# Keeps the functions alive that the plugin's table now points to.
 _kept: list[Any] = []
 
 
@@ -63,7 +63,7 @@ def _watch(library: str) -> None:
         _say("X", str(found.type))
         extension = found.next
 
-    # The table may be constant data. Its pages become this process's own.
+    # The table may be constant data, so make its pages writable.
     page = os.sysconf("SC_PAGE_SIZE")
     first = start // page * page
     ctypes.CDLL(None).mprotect(
@@ -216,7 +216,7 @@ def main() -> None:
         else:
             _say("T", "ok", name)
     _say("D")
-    # The functions in its table end with the interpreter.
+    # The functions in the plugin's table end with the interpreter, so exit at once.
     os._exit(0)
 
 

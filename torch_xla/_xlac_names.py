@@ -124,7 +124,7 @@ def OpSharding(  # noqa: N802
     if kind not in (ShardingType.TILED, ShardingType.PARTIAL):
         raise ValueError(f"OpSharding(): expected a tiled or replicated sharding, got {kind.name}")
     tiles = np.asarray(tile_assignment)
-    # The last dimension of a partial one holds the copies of a tile.
+    # In a partial sharding the last dimension holds the copies of a tile.
     shape = tiles.shape[:-1] if kind == ShardingType.PARTIAL else tiles.shape
     return _XLAC.Sharding.tiled(list(shape), tiles.reshape(-1).tolist())
 

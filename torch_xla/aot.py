@@ -30,10 +30,10 @@ from torch_xla._internal.insight import hlo
 from torch_xla._internal.plugins import device_counts, finder, platform_choice, topologies
 from torch_xla._internal.tensors import plain
 
-# What a read of a value says: csrc/runtime/compile_only.cpp.
+# The error when a value is read: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
 
-# What compilers say that know the chip's memory.
+# The error of compilers that know the chip's memory.
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
@@ -107,7 +107,7 @@ class Plan:
         state = self._held["optimizer state"]
         if state <= inputs:
             inputs -= state
-        else:  # The first step makes it.
+        else:  # The first step makes the state.
             state = min(state, results)
             results -= state
         live = self._module.live() if self._module else []
@@ -253,8 +253,8 @@ def _held() -> dict[str, int]:
     parameters: dict[int, int] = {}
     state: dict[int, int] = {}
     for thing in gc.get_objects():
-        kind = type(thing)  # Asking a lazy object for its class may import what it stands for.
-        # A DTensor says itself whether it is a parameter.
+        kind = type(thing)  # `__class__` of a lazy object may import its module.
+        # A DTensor itself tells whether it is a parameter.
         if issubclass(kind, torch.Tensor) and isinstance(thing, torch.nn.Parameter):
             if thing.device.type == "xla" and not _is_freed(thing):
                 parameters[id(thing)] = _shard_bytes(thing)
@@ -319,7 +319,7 @@ def compile(
     args = tree_map(move, tuple(args))
     torch_xla.sync(wait=True)
     before = _XLAC._xla_compiled_programs()
-    with torch_xla.step():  # One program: an optimizer's step is not its end.
+    with torch_xla.step():  # One program: the optimizer's step does not end it.
         result = fn(*args)
     torch_xla.sync(wait=True)
     plans = _programs_since(before, used, _held())
@@ -480,7 +480,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
     try:
         runpy.run_path(script, run_name="__main__")
     except _EnoughError:
-        return f"after {made} syncs", _held()  # Its frames are there yet.
+        return f"after {made} syncs", _held()  # The frames of the script still exist.
     except SystemExit as error:
         return f"when the script exited ({error.code or 0})", _held()
     except RuntimeError as error:
@@ -488,7 +488,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
             raise
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
         where = f"line {own[-1].lineno}: {own[-1].line}" if own else str(error)
-        sync(True)  # What is traced and not compiled yet is a part of the step.
+        sync(True)  # Traced operations that are not compiled yet belong to the step.
         return f"where the script reads a value, {where}", _held()
     finally:
         step.cut = sync
@@ -520,7 +520,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if used is not None and used.platform not in device_counts.startable_platforms():
         try:
             _XLAC._xla_get_devices()
-        except RuntimeError as error:  # Before the script is run, whose traceback would hide it.
+        except RuntimeError as error:  # Before the script, whose traceback would hide it.
             parser.exit(2, f"{parser.prog}: {error}\n")
     _XLAC._set_ir_debug(True)  # Each instruction names its operator and line.
     try:

@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = os.path.expanduser(options.folder or "")
     if given and (is_warm or remote_cache.is_remote(given)):
         runtime.initialize_cache(given, readonly=not is_warm)
-        given = ""  # What there is now is this process's own, of a remote one its copy.
+        given = ""  # From here on the folder is this process's, or the copy of a remote one.
     path = given or folder()
     if is_warm:
         if path is None:
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = plain[options.command](path)
         sys.stdout.flush()
-    except BrokenPipeError:  # Whoever reads has enough (`ls | head`).
+    except BrokenPipeError:  # The reader has closed the pipe (`ls | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status

@@ -23,7 +23,7 @@ _EXTENSIONS = {
     5: ("FFI", "no lowerings that call the host, no kernels of the CPU"),
     3: ("Stream", "no streams of other libraries"),
 }
-# What a plugin may fail at.
+# Checks that a plugin may fail.
 _MAY_FAIL = ("figures of device memory", "figures of programs", "arrays shared by DLPack")
 
 

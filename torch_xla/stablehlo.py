@@ -181,7 +181,7 @@ class StableHLOExportOptions:
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # numpy has none.
+    if tensor.dtype == torch.bfloat16:  # numpy does not have bfloat16.
         return tensor.view(torch.int16).numpy()
     return tensor.numpy()
 
@@ -192,7 +192,7 @@ def _as_tensor(array: np.ndarray, signature: VariableSignature) -> torch.Tensor:
     return tensor.view(dtype) if tensor.dtype != dtype else tensor
 
 
-# What numbers that follow from a size are made with, by name.
+# By name: the functions that compute numbers from sizes.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -392,7 +392,7 @@ class _OnXla(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, calls: set[str]) -> None:
         super().__init__(module)
         self._calls = calls
-        # Numbers that follow from the size of the dynamic dimension, where tensors take them.
+        # Numbers that depend on the dynamic size and are operands of tensor operations.
         self.numbers: dict[fx.Node, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -504,9 +504,9 @@ def _trace(
     return _Traced(function, locations, types, results, constants, captured, numbers, plain)
 
 
-# Sizes that no other number of a program is likely to be made of.
+# Sizes that are unlikely to be part of other numbers in a program.
 _SIZES = (97, 211, 389)
-# So many sizes may have a text each.
+# Up to so many sizes may each have their own text.
 _FEW = 16
 
 
@@ -627,7 +627,7 @@ def _other_way(what: str) -> ValueError:
     )
 
 
-# The dimensions of a tensor's type after its first are between letters: tensor<2x97xf32>.
+# Dimensions after a tensor's first are between letters: tensor<2x97xf32>.
 _NUMBER = re.compile(r"(?:(?<![\w.%@#])(?=\d+\D)|(?<=\dx)(?=\d+x))(\d+)")
 
 
@@ -677,7 +677,7 @@ def _dynamic_form(program: Any, options: StableHLOExportOptions) -> _Form:
     """
     sizes = _sizes(program)
     try:
-        # With all numbers as parameters it shows which of them follow from the size.
+        # With all numbers as parameters this shows which of them depend on the size.
         traced = [_trace(program, size, options, None) for size in sizes]
         numbers = _numbers_of_sizes(traced)
         _check_numbers(program, traced[0].numbers, numbers.values())
@@ -761,7 +761,7 @@ def exported_program_to_stablehlo(
 def _dumped(spec: Any) -> str | None:
     try:
         return pytree.treespec_dumps(spec)
-    except NotImplementedError:  # Of a class that is not registered with a name.
+    except NotImplementedError:  # A class is not registered with a name.
         return None
 
 

@@ -23,7 +23,7 @@ REDUCE_OR = "or"
 REDUCE_MIN = "min"
 REDUCE_MAX = "max"
 
-# Of threads that have a device each.
+# For threads that each have a device.
 _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     REDUCE_SUM: torch.add,
     REDUCE_MUL: torch.mul,
@@ -409,7 +409,7 @@ def collective_broadcast(
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives all replicas the parameters and buffers of replica 0, in place."""
     with torch.no_grad():
-        # Each once, though it may have several names.
+        # Each tensor once, even if it has several names.
         tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
         collective_broadcast(list(tensors.values()))
 

@@ -62,7 +62,7 @@ class _Returned:
         storages = [_XLAC._xla_get_tensor_id(leaf) for leaf in leaves]
         given = {_XLAC._xla_get_tensor_id(tensor) for tensor in before}
         self.outputs: list[torch.Tensor] = []
-        # For each leaf the place of its output, and the look at it where it is not all of it.
+        # For each leaf: the index of its output, and its view if it is not the whole output.
         self._looks: list[tuple[int, Any]] = []
         places: dict[int, int] = {}
         for leaf, storage in zip(leaves, storages, strict=True):
@@ -105,10 +105,10 @@ class _Program:
         tensors = [args[i] for i in self._places]
         device = tracing.device_of(_NAME, [*tensors, *self._state])
         if runtime.world_size() > 1 or _calls_host(module):
-            # Collectives of the graph and its calls of the host take their place among those
-            # before and after it.
+            # The graph's collectives and host calls keep their order with those before and after
+            # it.
             self._state.append(_XLAC._xla_collective_token(str(device)))
-        # What others wait for is no part of the program.
+        # Pending values of other code do not become part of the program.
         _XLAC._xla_sync([str(device)], False)
         with torch.no_grad(), tracing.trace(_NAME, device, pure=False) as capture:
             placeholders = [capture.placeholder(tensor) for tensor in tensors]
@@ -133,7 +133,7 @@ class _Program:
                 for now, before in zip(self._state, twins[len(placeholders) :], strict=True):
                     _XLAC._xla_assign(now, before)
             self._program = capture.program(twins, outputs, writes, "dynamo")
-        # What the graph returns besides tensors, in their places.
+        # Results of the graph that are not tensors, by position.
         self._rest = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         self._plain = self._spec.num_children == len(leaves) and all(
             rest is None for rest in self._rest
@@ -291,11 +291,11 @@ class _CompiledGraph:
         if not any(map(_is_xla, [*tensors, *_state(self._module)])) or not all(
             map(_is_xla, tensors)
         ):
-            return traced  # What it copies to the device differs from call to call.
+            return traced  # Its copies to the device differ from call to call.
         if self._is_traced:
             return traced
         if _XLAC._xla_spmd_devices() > 0:
-            return traced  # Its program follows from how its inputs lie.
+            return traced  # Its program depends on the shardings of its inputs.
         try:
             return _Program(self._module, args)
         except RuntimeError as error:

@@ -49,7 +49,7 @@ def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | No
     size = collectives.group_size(lists)
     rank = replication.topology().rank
     own = next((group.index(rank) for group in lists if rank in group), rank)
-    # A gather, without asking for groups of one size.
+    # A gather that allows groups of different sizes.
     values = torch.zeros((size, *value.shape), dtype=value.dtype, device=value.device)
     values[own] = value
     values = collectives.all_reduce(collectives.REDUCE_SUM, values, 1.0, groups)
@@ -171,7 +171,7 @@ def nms(
     order = scores.argsort(descending=True, stable=True)
     overlaps = _pairwise_iou(boxes[order]) > iou_threshold
     kept = _XLAC._xla_suppress(overlaps, scores[order] > score_threshold)
-    # The kept ones first, each group in its order.
+    # Kept boxes first; both groups keep their order.
     first = torch.logical_not(kept).to(torch.int32).argsort(stable=True)[:output_size]
     valid = kept.sum(dtype=torch.int32).clamp(max=output_size)
     position = torch.arange(output_size, device=boxes.device, dtype=torch.int32)

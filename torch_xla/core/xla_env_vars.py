@@ -34,7 +34,7 @@ _NAMES = (
 )
 
 globals().update({name: name for name in _NAMES})
-# Of releases before 2.9; frameworks still ask for them.
+# Names of releases before 2.9, which frameworks still import.
 HOST_ORDINAL = "XRT_HOST_ORDINAL"
 HOST_WORLD_SIZE = "XRT_HOST_WORLD_SIZE"
 TPU_MESH_CTLER_ADDR = "TPU_MESH_CONTROLLER_ADDRESS"

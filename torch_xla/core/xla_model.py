@@ -461,7 +461,7 @@ def save(
         master_only: Whether only the replica with ordinal 0 saves.
         global_master: Whether ``master_only`` means the global master, or each host's.
     """
-    data = _maybe_convert_to_cpu(data)  # On every replica: the execution may need them all.
+    data = _maybe_convert_to_cpu(data)  # On every replica, since the execution may need all.
     if not master_only or is_master_ordinal(local=not global_master):
         if isinstance(file_or_path, (str, os.PathLike)):
             with atomic_write(file_or_path, sync=False) as file:

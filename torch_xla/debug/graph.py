@@ -92,7 +92,7 @@ def _layers(nodes: dict[int, _Node]) -> tuple[list[list[int]], dict[int, list[in
     for number, node in nodes.items():
         for one in node.operands:
             users[one].append(number)
-    # A leaf stands right above the first that takes it.
+    # A leaf is drawn right above its first user.
     for number, node in nodes.items():
         if not node.operands and users[number]:
             depth[number] = min(depth[user] for user in users[number]) - 1

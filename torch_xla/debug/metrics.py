@@ -94,7 +94,7 @@ def metrics_dict() -> dict[str, dict[str, Any]]:
         found["counters"][name] = counter_value(name)
     for name in metric_names():
         data = metric_data(name)
-        if data is None:  # Cleared meanwhile.
+        if data is None:  # The metric was cleared meanwhile.
             continue
         values = sorted(value for _, value in data[2])
         found["metrics"][name] = {

@@ -98,7 +98,7 @@ def trace_me(scope: str) -> Callable[[_F], _F]:
 
 _ALL_SCOPES: set[RecordScope] = set()
 
-# What its stub lacks: functions of C++.
+# Functions of C++ that the type stub lacks.
 _autograd: Any = torch.autograd
 
 
@@ -134,12 +134,12 @@ class _Recording:
             result.save(file)
             profiles.add_rows(file)
             trace = Path(file).read_bytes()
-        # Of two serialized messages after each other, the fields that repeat are joined.
+        # Two concatenated messages are one message: protobuf merges their repeated fields.
         space = xspace.from_chrome(json.loads(trace), socket.gethostname()) + device_planes
         return gzip.compress(trace, compresslevel=3), space
 
 
-# The recording of the host is worth having alone.
+# Without the device's profiler the recording of the host is still useful.
 def _start_device_profiler() -> _XLAC.DeviceProfiler | None:
     try:
         return _XLAC._start_device_profiler()
@@ -156,9 +156,9 @@ def _device_planes(profiler: _XLAC.DeviceProfiler) -> bytes:
         return b""
 
 
-# What is recorded when the process ends is ended then, and written.
+# Set at exit: recordings that are still running end then and are written.
 _ending = threading.Event()
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # Who records, or will write.
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # That record or will write.
 _EXIT_TIMEOUT = 60.0  # For all of them, in seconds.
 
 
@@ -269,7 +269,7 @@ def start_server(port: int, only_on_master: bool = True) -> object | None:
     if only_on_master and runtime.local_ordinal() != 0:
         return None
     found = _servers.get((os.getpid(), port))
-    if found is not None and found.fileno() != -1:  # It is open.
+    if found is not None and found.fileno() != -1:  # The server is still open.
         return found
     server = _Server(("127.0.0.1", port), _Handler)
     _servers[os.getpid(), server.server_address[1]] = server
