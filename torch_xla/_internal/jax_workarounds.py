@@ -1,4 +1,4 @@
-"""What programs that call JAX's kernels put around them."""
+"""Guards that programs put around calls of JAX's kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def jax_import_guard() -> None:
-    """Makes this process's PJRT client, so that JAX cannot take its devices before."""
+    """Makes this process's PJRT client before JAX can take the devices."""
     device_module.init()
 
 

@@ -53,7 +53,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether it is an object that has its content in attributes."""
+    """Whether it is an object that holds its content in attributes."""
     no_data = (
         type, torch.Tensor, torch.nn.Module, types.ModuleType, types.FunctionType, types.MethodType,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _children(node: Any, objects: bool) -> Iterable[Any]:
-    """What nested data has directly in it."""
+    """The direct children of nested data."""
     if isinstance(node, (str, bytes, int, float, type(None))):
         return ()
     if isinstance(node, DataWrapper):
@@ -92,7 +92,7 @@ def _children(node: Any, objects: bool) -> Iterable[Any]:
 def _instances(
     value: Any, select: Callable[[Any], bool], objects: bool, seen: MutableMapping[int, Any]
 ) -> Iterator[Any]:
-    """All objects in nested data that ``select`` says, each once, in the order of _Rewriting."""
+    """All objects in nested data that ``select`` accepts, each once, in the order of _Rewriting."""
     if id(value) in seen:
         return
     seen[id(value)] = value  # The reference keeps the id from being reused.
@@ -104,7 +104,7 @@ def _instances(
 
 
 class _Rewriting:
-    """One pass through nested data that puts ``function`` of what ``select`` says in its place."""
+    """One pass through nested data that replaces what ``select`` accepts by ``function`` of it."""
 
     def __init__(
         self, select: Callable[[Any], bool], function: Callable[[Any], Any], objects: bool
@@ -176,13 +176,13 @@ class _Rewriting:
 def for_each_instance(
     value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]
 ) -> None:
-    """Calls ``fn`` with all objects in nested data that ``select_fn`` says.
+    """Calls ``fn`` with all objects in nested data that ``select_fn`` accepts.
 
     Goes into mappings, lists, tuples, sets and the attributes of objects, each once.
 
     Args:
         value: The data.
-        select_fn: Says whether an object is one of them; it is not gone into then.
+        select_fn: Returns whether to call ``fn`` with an object, whose content is then skipped.
         fn: Called with each.
     """
 
@@ -193,7 +193,7 @@ def for_each_instance(
 def for_each_instance_rewrite(
     value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]
 ) -> Any:
-    """Returns nested data with all objects that ``select_fn`` says replaced by ``fn`` of them.
+    """Returns nested data in which ``fn`` has replaced all objects that ``select_fn`` accepts.
 
     Containers are made anew; an object that has one of them in it is copied.
 

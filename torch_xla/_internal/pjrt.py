@@ -15,12 +15,12 @@ def initialize_multiprocess(local_rank: int, local_world_size: int) -> None:
     changes in a process that a launcher has made a replica already.
 
     Args:
-        local_rank: Which one it is.
-        local_world_size: How many there are on each host.
+        local_rank: The rank of this process on its host.
+        local_world_size: How many replicas there are on each host.
 
     Raises:
-        ValueError: ``local_rank`` is none of them.
-        RuntimeError: A launcher has made this process another replica.
+        ValueError: ``local_rank`` is out of range.
+        RuntimeError: A launcher has already made this process a different replica.
     """
     if not 0 <= local_rank < local_world_size:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What PyTorch does not know of xla tensors: that they are ones, and which memory they look at."""
+"""What PyTorch cannot tell about xla tensors: which ones they are, and their memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def plain(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def memory(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int], int] | None:
-    """Returns all of the tensor's memory, and the strides and offset by which it looks at it.
+    """Returns the whole memory of a tensor as a tensor, and the tensor's strides and offset in it.
 
-    None for a look that strides do not express, which is copied by itself.
+    None for a view that strides cannot express; such a view is copied by itself.
     """
     layout = _XLAC._xla_get_layout(tensor)
     if layout is None:

@@ -37,14 +37,14 @@ class Variable(NamedTuple):
         return re.sub(r"^(PT_|TORCH_)?XLA_", "", self.name).lower()
 
     def is_set(self) -> bool:
-        """Whether it is, to something that is not empty."""
+        """Whether the variable is set and not empty."""
         return any(os.environ.get(name) for name in (self.name, *self.aliases))
 
     def value(self) -> Any:
-        """What it is set to, else its default.
+        """The variable's value, else its default.
 
         Raises:
-            ValueError: It is set to something else than its type says.
+            ValueError: The value does not fit the variable's type.
         """
         names = (self.name, *self.aliases)
         texts = [os.environ[name] for name in names if name in os.environ]
@@ -369,7 +369,7 @@ def known_names() -> set[str]:
 
 
 def misspelt() -> dict[str, str]:
-    """Returns the variables that are set and nobody knows, with the known one that each is near."""
+    """Returns unknown variables that are set, each with the known one that it resembles."""
     known = known_names()
     strange = [
         name
@@ -391,7 +391,7 @@ def misspelt() -> dict[str, str]:
 
 
 def warn_of_misspelt() -> None:
-    """At import, of a host's first process: one line for all variables that are near another."""
+    """Warns at import, in a host's first process, of all misspelt variables in one line."""
     if found := misspelt():
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return

@@ -1,4 +1,4 @@
-"""Steps of loops that call no ``mark_step``: what tensor/auto_step.h learns of the program."""
+"""Steps of loops that call no ``mark_step``: tells tensor/auto_step.h where loops and steps are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SYNCS = frozenset({"mark_step", "sync", "optimizer_step"})
 
 
 def register() -> None:
-    """From now on the end of an optimizer's step is seen."""
+    """Makes the runtime learn of the end of each optimizer step from now on."""
     register_optimizer_step_post_hook(_stepped)
 
 

@@ -1,4 +1,4 @@
-"""What an autograd graph that was recorded within a function reaches outside of it."""
+"""Finds the tensors outside of a function that its autograd graph reaches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def now() -> int:
-    """Returns a number that nodes made from now on have at least."""
+    """Returns the sequence number of the next autograd node; later nodes have larger ones."""
     return torch._C._autograd._get_sequence_nr()
 
 
@@ -25,7 +25,7 @@ def leaves_outside(
         since: :func:`now` before the call.
 
     Raises:
-        ValueError: A tensor from outside that needs a gradient is no leaf.
+        ValueError: A tensor from outside needs a gradient but is no leaf.
     """
     own = {id(tensor) for tensor in arguments}
     found: dict[int, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Branches and loops that are part of the program: what decides is never read by the host."""
+"""Branches and loops that are part of the program: the host never reads their conditions."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def cond(
 
     Raises:
         ValueError: ``pred`` is not one bool, or the functions return tensors of different forms.
-        TypeError: They return something else than tensors.
+        TypeError: The functions return something other than tensors.
         RuntimeError: A function reads a tensor, or changes one from outside.
     """
     if not isinstance(pred, torch.Tensor):
@@ -189,7 +189,7 @@ def while_loop(
         body_fn: Returns the next values, of the same shapes and dtypes. Its random numbers are
             others in every turn.
         carried_inputs: The first values: a tuple of xla tensors, nested or not.
-        additional_inputs: What both get behind the values, the same in each turn.
+        additional_inputs: Arguments of both functions after the values, the same in each turn.
 
     Returns:
         The last values.
@@ -262,7 +262,7 @@ def while_loop(
 
 
 def _as_tensor(leaf: Any, others: Sequence[Any]) -> Any:
-    """A number that is carried is a tensor of the loop."""
+    """Returns a carried Python number as the tensor that the loop carries."""
     if isinstance(leaf, (bool, int, float)):
         device = next((t.device for t in others if isinstance(t, torch.Tensor)), "xla")
         return torch.tensor(leaf, device=device)
@@ -279,7 +279,7 @@ def fori_loop(
 
     Args:
         lower: The first ``i``: an int, or an xla tensor of one integer, which is not read.
-        upper: The first that is too large.
+        upper: The end of the range, which ``i`` does not reach.
         body_fun: Gets ``i``, an int64 tensor, and the values; returns the next ones: a tuple of
             them, or the one that there is.
         *init: The first values: xla tensors of any shape.
@@ -318,7 +318,7 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     Args:
         f: A function of xla tensors, traced once: see :func:`torch_xla.experimental.scan.scan`.
         xs: Nested data with xla tensors of one first dimension.
-        *args: What it gets besides.
+        *args: Further arguments of ``f``.
     """
     return scan(lambda carry, x: (carry, f(x, *args)), (), xs)[1]
 

@@ -13,7 +13,7 @@ def is_enabled() -> bool:
 
 
 def set_enabled(enable: bool) -> None:
-    """Makes them do so, or not; what was traced before runs with the first."""
+    """Switches eager mode for this thread; what was traced before runs with the next operator."""
     if enable:
         # A higher-order operator has no fallback; the operators that it calls run at once.
         key = torch._C._dispatch_key_parse(_KEY)

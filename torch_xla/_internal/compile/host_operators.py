@@ -1,4 +1,4 @@
-"""Operators of the user's that have a CPU kernel alone, as calls of the host by programs."""
+"""Programs that call the host for custom operators which only have a CPU kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _calls: dict[int, _Call] = {}
 
 
 def of(operator: Any) -> Callable[..., Any] | None:
-    """What traces an operator; None where it cannot be a part of a program."""
+    """Returns a function that traces an operator; None if a program cannot contain the operator."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if not all(has_kernel(operator.name(), key) for key in ("CPU", "Meta")):
         return None
@@ -96,7 +96,7 @@ def _trace(operator: Any, *args: Any, **named: Any) -> Any:
 
 
 def run(number: int, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-    """Called by a program: runs an operator, and writes its results.
+    """Runs an operator and writes its results; programs call this.
 
     Raises:
         RuntimeError: The results are not what its fake kernel said.

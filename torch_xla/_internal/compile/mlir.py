@@ -1,4 +1,4 @@
-"""MLIR in its binary form, by jaxlib: the only one who has it here."""
+"""MLIR bytecode, which only jaxlib can read and write here."""
 
 from __future__ import annotations
 

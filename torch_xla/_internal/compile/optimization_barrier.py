@@ -1,4 +1,4 @@
-"""Points that XLA moves no computation across."""
+"""Barriers across which XLA moves no computation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def apply(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def apply_late(tensors: Sequence[torch.Tensor], late: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns tensors of the same values, which are there when ``late`` are, and not before.
+    """Returns tensors of the same values that are not available before those of ``late`` are.
 
-    Compilers that take barriers out before they merge equal computations (XLA's for the CPU) do
-    not see through this: a number that they do not know says that the values stay.
+    Some compilers (XLA's for the CPU) remove barriers before they merge equal computations. So
+    this makes the values depend on a number that a compiler does not know.
     """
     hlo = _XLAC.hlo
     number = torch.scalar_tensor(2, dtype=torch.int64, device=tensors[0].device)
@@ -57,6 +57,6 @@ def apply_late(tensors: Sequence[torch.Tensor], late: Sequence[torch.Tensor]) ->
 
 
 def apply_(tensors: Sequence[torch.Tensor]) -> None:
-    """The same in place. Autograd takes it for no change, as it is none of the values."""
+    """Applies a barrier in place. Autograd sees no change, since the values stay the same."""
     for tensor, value in zip(tensors, apply(tensors), strict=True):
         _XLAC._xla_assign(tensor, value)

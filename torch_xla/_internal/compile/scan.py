@@ -38,7 +38,7 @@ class _Residuals:
 
 
 class _Plan:
-    """How a scan is computed: what its function is, and that of the gradients."""
+    """How a scan is computed: its traced function, and the function of its gradients."""
 
     def __init__(self, carry: int, ys: int, length: int) -> None:
         self.carry, self.ys, self.length = carry, ys, length
@@ -230,7 +230,7 @@ def _plan_backward(
     outputs: list[torch.Tensor],
     kept: list[torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Makes the backward function; returns the residuals that the forward one has to give."""
+    """Makes the backward function; returns the residuals that the forward function must keep."""
     carry, xs = arguments
     plan.carry_grads = [
         i for i in range(plan.carry) if carry[i].requires_grad and outputs[i].requires_grad

@@ -1,4 +1,4 @@
-"""Where a step ends: :func:`torch_xla.sync`."""
+"""The end of a step: :func:`torch_xla.sync`."""
 
 from __future__ import annotations
 

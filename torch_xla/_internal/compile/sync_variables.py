@@ -1,4 +1,4 @@
-"""What variables of the environment ask of each sync: metrics to a file, and waiting."""
+"""Environment variables that act at each sync: they write metrics to a file and report steps."""
 
 from __future__ import annotations
 

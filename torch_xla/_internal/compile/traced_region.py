@@ -18,7 +18,7 @@ def as_options(options: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Returns compile options as the runtime takes them.
 
     Raises:
-        TypeError: A name or value is none that a compiler knows.
+        TypeError: A name or a value has a type that no compiler knows.
     """
     pairs = []
     for name, value in (options or {}).items():
@@ -32,13 +32,13 @@ def as_options(options: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 class Region(contextlib.ContextDecorator):
-    """A region of code that traces into graphs of its own: one where nothing is read.
+    """A region of code that traces into graphs of its own: one graph if it reads no tensor.
 
     Args:
-        full_graph: Whether a cut within raises.
-        name: Of its programs.
+        full_graph: Whether a cut of the graph within the region raises.
+        name: The name of its programs.
         max_different_graphs: How many graphs it may trace.
-        options: Of the compiler, for its programs.
+        options: Options of the compiler for its programs.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Region(contextlib.ContextDecorator):
         self._before: list[tuple[Any, ...]] = []
 
     def again(self) -> Region:
-        """Returns one alike: each call may be on another thread, or within another one."""
+        """Returns a copy for one call, since calls may nest and may be on several threads."""
         region = object.__new__(Region)
         region.__dict__.update(self.__dict__, _before=[])
         return region

@@ -20,10 +20,10 @@ class Function(NamedTuple):
     """A function in StableHLO.
 
     Attributes:
-        text: It.
+        text: The function's text.
         inputs: Which of the inputs that were offered are its first parameters.
-        captured: What its other parameters are: tensors from outside, numbers, seeds.
-        seeds: Of ``captured``, -1 where it is no seed.
+        captured: The values of its other parameters: tensors from outside, numbers, seeds.
+        seeds: For each of ``captured`` the seed's index, -1 for other values.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Function(NamedTuple):
     seeds: list[int]
 
     def call(self, inputs: Sequence[Any], captured: Sequence[Any], like: Any) -> Any:
-        """Calls it within another function that is being built, with all inputs offered.
+        """Calls the function from another one that is being built, which has all offered inputs.
 
         ``like`` is any value of that.
         """
@@ -117,7 +117,7 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
 
 
 def like(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Returns what a placeholder of that shape and dtype is made like."""
+    """Returns a tensor after which a placeholder of that shape and dtype is made."""
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
@@ -125,8 +125,8 @@ def device_of(what: str, tensors: Sequence[torch.Tensor]) -> torch.device:
     """Returns the one xla device of tensors.
 
     Raises:
-        TypeError: One is no tensor.
-        ValueError: One is elsewhere, or there is none.
+        TypeError: A value is no tensor.
+        ValueError: A tensor is on another device, or there is no tensor.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -173,12 +173,12 @@ _SEEDS_APART = SEED_STEP * 1_000_003
 
 
 def constant(like: Any, number: int) -> Any:
-    """A number of turns. Not an int64: those are pairs on TPUs, whose loops then have no length."""
+    """A number of turns. As an int64, which is a pair on TPUs, it would hide the loop's length."""
     return _XLAC.hlo.full(like, number, [], torch.int32)
 
 
 def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[Any]:
-    """What a function captured, with seeds of its own for each turn of a loop."""
+    """The captured values of a function, with different seeds in each turn of a loop."""
     apart = _XLAC.hlo.full(index, _wrapped(_SEEDS_APART), [], torch.int64)
     return [
         value if seed < 0 else value + _XLAC.hlo.convert(index, torch.int64) * apart
@@ -187,5 +187,5 @@ def at_turn(captured: Sequence[Any], seeds: Sequence[int], index: Any) -> list[A
 
 
 def _wrapped(number: int) -> int:
-    """``number`` as an int64 has it."""
+    """Wraps ``number`` to an int64."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -76,7 +76,7 @@ def from_dlpack(ext_tensor: Any, device: torch.device | str | None = None) -> to
 
 
 def _view(ext_tensor: Any, names: list[str]) -> torch.Tensor | None:
-    """The tensor on the first device that the array is on, None if there is none or it must move.
+    """The tensor on the array's first device; None if there is none or the array must move.
 
     A capsule that it is not made of stays whole.
     """

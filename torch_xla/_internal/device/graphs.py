@@ -182,7 +182,7 @@ class Graph:
         _graphs.discard(self)
 
     def pool(self) -> tuple[int, int]:
-        """Returns what tells this graph's memory from others'."""
+        """Returns the handle of this graph's memory pool."""
         if self.graph_pool is None:
             self.graph_pool = graph_pool_handle()
         return self.graph_pool
@@ -195,7 +195,7 @@ class Graph:
         """Writes the StableHLO function to a file.
 
         Raises:
-            RuntimeError: There is none: see :meth:`enable_debug_mode`.
+            RuntimeError: No text was kept: see :meth:`enable_debug_mode`.
         """
         if not self._text:
             raise RuntimeError(f"{_WHAT}: debug_dump() needs a capture after enable_debug_mode()")
@@ -251,7 +251,7 @@ def make_graphed_callables(
 
 
 class _Copying(torch.autograd.Function):
-    """Gives copies, which cost nothing: the next replay changes no result and no gradient."""
+    """Returns copies, which cost nothing, so that the next replay changes no earlier result."""
 
     def __init_subclass__(cls) -> None:
         for name in ("forward", "backward"):

@@ -48,7 +48,7 @@ def max_memory_allocated(device: Device = None) -> int:
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns :func:`memory_allocated`: what a plugin keeps beside it, PJRT does not tell."""
+    """Returns :func:`memory_allocated`: PJRT does not report memory that a plugin reserves."""
     return memory_allocated(device)
 
 
@@ -82,7 +82,7 @@ reset_max_memory_allocated = reset_peak_memory_stats
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and all bytes of a device's memory; on the CPU, of the host's.
+    """Returns the free and the total bytes of a device's memory; for the CPU, of the host's.
 
     Raises:
         RuntimeError: The plugin does not tell how much there is.
@@ -118,10 +118,10 @@ def _record_memory_history(
     max_entries: int = 100_000,
     **kwargs: Any,
 ) -> None:
-    """Remembers what comes to device memory and goes, for :func:`_snapshot`.
+    """Records allocations and releases of device memory for :func:`_snapshot`.
 
     Args:
-        enabled: None: no longer. Anything else: from now on.
+        enabled: None stops the recording; anything else starts it.
         context: Changes nothing: the line is always there.
         stacks: The same.
         max_entries: How many of the last events are kept.

@@ -1,4 +1,4 @@
-"""Sending batches to the devices, each of which gets its part alone."""
+"""Sends batches to the devices, each of which gets only its part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _pairs(data: Any, specs: Any) -> dict[Any, Any] | None:
 
 
 def _plan(data: Any, specs: Any, planned: dict[int, Any]) -> None:
-    """Notes by the tensors' ids which spec they get."""
+    """Notes the spec of each tensor by the tensor's id."""
     if specs is None:
         return
     if hasattr(specs, "can_apply"):  # A ShardingSpec.

@@ -52,7 +52,7 @@ def load(content: bytes, location: str) -> torch.UntypedStorage:
 
 
 def sent_by_value(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """How ``multiprocessing`` sends a storage: PyTorch's way shares memory of the host.
+    """Sends a storage by ``multiprocessing``; PyTorch's own way would share host memory.
 
     The bytes are in the message, so that the process that has sent them may end.
     """

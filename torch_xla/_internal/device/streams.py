@@ -72,7 +72,7 @@ def set_stream(stream: torch.Stream) -> None:
         stream: What :func:`current_stream` returned.
 
     Raises:
-        ValueError: It is a stream of another kind of device.
+        ValueError: The stream belongs to another kind of device.
     """
     if stream.device.type != "xla":
         raise ValueError(f"set_stream(): expected a stream of an xla device, got {stream}")

@@ -1,1 +1,1 @@
-"""Files that are written whole, loaded with care, and kept by others."""
+"""Atomic files, checked loading, and caches in remote folders."""

@@ -1,4 +1,4 @@
-"""Compiled programs in a folder that is no local one (``gs://``, ``s3://``, …), through fsspec.
+"""A cache of compiled programs in a remote folder (``gs://``, ``s3://``, …), through fsspec.
 
 The process works with a local mirror. What the remote folder has is copied to it when the process
 starts and every few seconds, and what the process compiled goes the other way then and at its end:
@@ -27,12 +27,12 @@ _SECONDS = 5.0
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path names a file system of fsspec's."""
+    """Returns whether a path is a URL of an fsspec file system."""
     return "://" in path
 
 
 class Mirror:
-    """A remote folder and the local one that stands for it."""
+    """A remote folder and its local mirror."""
 
     def __init__(self, url: str, read_only: bool) -> None:
         try:
@@ -81,7 +81,7 @@ class Mirror:
             self._there.add(name)
 
     def exchange(self) -> None:
-        """Copies what either side lacks; says once where that cannot be done."""
+        """Copies the entries that either side lacks; warns once if that fails."""
         with self._lock:
             try:
                 self._pull()
@@ -124,7 +124,7 @@ def _finish() -> None:
 
 
 def attach(url: str, read_only: bool) -> str:
-    """Begins to use a remote folder; returns the local one for the runtime.
+    """Begins to use a remote folder; returns its local mirror for the runtime.
 
     Raises:
         ImportError: fsspec, or its package for that kind of place, is not installed.
@@ -140,7 +140,7 @@ def attach(url: str, read_only: bool) -> str:
 
 
 def url_of(folder: str) -> str | None:
-    """Returns the remote folder that a local one stands for; None where it is its own."""
+    """Returns the remote folder that a local one mirrors; None if it mirrors none."""
     return _mirror.url if _mirror is not None and str(_mirror.folder) == folder else None
 
 
@@ -148,13 +148,13 @@ def clear() -> int:
     """Removes the programs of the remote folder that this process uses; returns their number.
 
     Raises:
-        OSError: It cannot be written, or reached.
+        OSError: The folder cannot be written or reached.
     """
     return _mirror.clear() if _mirror is not None else 0
 
 
 def register() -> None:
-    """At import: where ``XLA_PERSISTENT_CACHE_PATH`` names a remote folder."""
+    """Attaches, at import, a remote folder that ``XLA_PERSISTENT_CACHE_PATH`` names."""
     from torch_xla._internal import variables
 
     path = variables.ALL["XLA_PERSISTENT_CACHE_PATH"].value()

@@ -1,6 +1,6 @@
 """Unpickling files that strangers may have written: data, and nothing that runs code.
 
-``torch.load(weights_only=True)`` does it for tensors. This is for what it does not know.
+``torch.load(weights_only=True)`` does so for tensors; this module covers other data.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def check_metadata(content: bytes) -> None:
-    """Raises pickle.UnpicklingError unless it is a distributed checkpoint's metadata."""
+    """Raises pickle.UnpicklingError unless the data is a distributed checkpoint's metadata."""
     _MetadataUnpickler(io.BytesIO(content)).load()
 
 

@@ -1,1 +1,1 @@
-"""What the runtime did and what is in memory, for people to read."""
+"""Reports for people: what the runtime did, and what is in memory."""

@@ -15,7 +15,7 @@ from torch_xla._internal.insight import host_calls
 
 
 class _Found:
-    """Raises what the first flag that is set stands for, unless an earlier one waits."""
+    """Raises the error of the first flag that is set, unless an earlier error waits."""
 
     _last: RuntimeError | None = None
 
@@ -33,7 +33,7 @@ class _Found:
 
 
 class _Pass:
-    """The flags of a backward pass; its end keeps this alive."""
+    """The flags of a backward pass; the callback at the pass's end keeps this alive."""
 
     def __init__(self) -> None:
         self._flags: dict[torch.device, list[tuple[torch.Tensor, str]]] = {}
@@ -55,7 +55,7 @@ _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
 
 
 def _text(node: Any) -> str:
-    """What PyTorch's error says, and the line of the forward pass."""
+    """The text of PyTorch's error, and the line of the forward pass."""
     place = "its forward pass ran without the mode"
     for line in reversed(node.metadata.get("traceback_", [])):
         if not line.lstrip().startswith(_OWN_FILES):
@@ -65,7 +65,7 @@ def _text(node: Any) -> str:
 
 
 def is_any_true(x: torch.Tensor) -> torch.Tensor:
-    """``torch._is_any_true``, which nothing but the engine's check calls while a node runs."""
+    """``torch._is_any_true``; only the engine's check calls it while a node runs."""
     node = torch._C._current_autograd_node()
     if node is None or not (torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()):
         return x.any()

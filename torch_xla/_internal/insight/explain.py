@@ -15,7 +15,7 @@ from torch_xla._internal.insight import memory_owners
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """One thing by which a graph differs from the nearest one that was compiled before.
+    """A difference between a graph and the nearest one that was compiled before.
 
     Attributes:
         kind: ``"shape"``, ``"dtype"``, ``"constant"``, ``"argument"``, ``"operation"``,
@@ -40,8 +40,8 @@ class Compilation:
     Attributes:
         number: Of the compilations of this process, from 1.
         cause: What asked for it: ``"torch_xla.sync() at train.py:12"``.
-        line: The line of that.
-        graph_hash: Of the graph.
+        line: The line of ``cause``.
+        graph_hash: The graph's hash.
         nearest: Hash of the graph that it was compared with; empty where there was none.
         nodes, inputs, outputs: Their numbers.
         changed: How many nodes differ from the nearest graph's.
@@ -67,10 +67,10 @@ class Compilation:
 
     @functools.cached_property
     def disk(self) -> str:
-        """Why the cache on disk did not have it.
+        """Why the cache on disk did not have the program.
 
         The part of its key that no entry has: ``program``, ``options``, ``plugin``, ``processor``,
-        …; or ``evicted`` or ``empty``. Empty where it had it, or there is no such cache.
+        …; or ``evicted`` or ``empty``. Empty if it had the program, or if there is no such cache.
         """
         return _XLAC._why_not_on_disk(self.disk_key) if self.disk_key else ""
 
@@ -146,7 +146,7 @@ explain = _Explain()
 
 @contextlib.contextmanager
 def on_recompile(action: str) -> Iterator[None]:
-    """Says what happens within the block when a graph is nearly one that was compiled before.
+    """Sets what happens in the block when a graph resembles one that was compiled before.
 
     Args:
         action: ``"error"``: the call that asks for it raises a ``RuntimeError`` that says why; what
@@ -173,7 +173,7 @@ class LiveArray:
         holder: What holds it: ``"parameter"``, ``"gradient"``, ``"optimizer state"``, ``"module
             buffer"``, ``"user"`` (a tensor of the program's), ``"pending"`` (an operation that has
             not run), ``"autograd"`` (a backward pass that is to come), or ``"runtime"``.
-        name: Of that: ``"Net.fc.weight"``, ``"SGD.momentum_buffer of Net.fc.weight"``.
+        name: The holder's name: ``"Net.fc.weight"``, ``"SGD.momentum_buffer of Net.fc.weight"``.
     """
 
     bytes: int
@@ -189,7 +189,7 @@ class ProgramMemory:
     """What a program needs on a device while it runs, by the compiler's own statistics, in bytes.
 
     Attributes:
-        number: Of its compilation.
+        number: The number of its compilation.
         cause: What asked for it: ``"torch_xla.sync() at train.py:12"``.
         peak: The most that it needs; ``aliased`` of its outputs take arguments' place.
     """

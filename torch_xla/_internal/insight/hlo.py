@@ -1,4 +1,4 @@
-"""Reads what a compiler made of a program: XLA's HloModuleProto, by the numbers of its fields."""
+"""Reads compiled programs: XLA's HloModuleProto, whose fields it knows by their numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Yields (number, value) of a message: an integer or a memoryview, as its schema says."""
+    """Yields a message's fields as (number, value); a value is an integer or a memoryview."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -107,13 +107,13 @@ class Shape(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the array, without padding; of a tuple those of its parts."""
+        """The array's bytes without padding; the sum of the parts for a tuple."""
         if self.element == _TUPLE:
             return sum(part.bytes for part in self.parts)
         return _TYPES.get(self.element, ("", 0))[1] * math.prod(self.dims)
 
     def arrays(self) -> Iterator[Shape]:
-        """Yields itself; of a tuple the arrays in it."""
+        """Yields the shape itself; for a tuple, the arrays in it."""
         if self.element != _TUPLE:
             yield self
         for part in self.parts:
@@ -198,7 +198,7 @@ def _instruction(data: memoryview, frames: list[str]) -> Instruction:
 
 
 def _message(data: memoryview | None) -> dict[int, list[int]]:
-    """The integer fields of a message, by their numbers; 0 is left out by those who write it."""
+    """The integer fields of a message by their numbers; writers leave out fields that are 0."""
     found: dict[int, list[int]] = {}
     for number, value in _fields(data or memoryview(b"")):
         if isinstance(value, int) or number in (1, 2, 3, 4, 5, 6, 11, 12):
@@ -212,7 +212,7 @@ def _dot_flops(product: Instruction, left: Shape) -> int:
 
 
 def _taps(size: int, positions: int, window: dict[int, list[int]]) -> int:
-    """How many elements of one dimension the windows at all positions see: not the padding."""
+    """Counts the elements of one dimension that all windows read, without the padding."""
 
     def field(number: int, default: int) -> int:
         value = window.get(number, [default])[0]
@@ -243,7 +243,7 @@ def _convolution_flops(product: Instruction, left: Shape, kernel: Shape) -> int:
 
 
 def _cudnn_flops(call: Instruction, shapes: list[Shape]) -> int:
-    """cuDNN's three directions are one sum, over the forward one's output and the kernel."""
+    """FLOPs of cuDNN's convolutions: all three directions multiply the same pairs of elements."""
     result = call.shape.parts[0] if call.shape.parts else call.shape
     if "BackwardFilter" in call.target:
         kernel, output = result, shapes[1]
@@ -273,28 +273,28 @@ _BACKWARD = "_backward"
 
 
 def _numbers(call: Instruction, name: str) -> list[int]:
-    """An attribute of a library's call, whose attributes are text."""
+    """The integers of an attribute of a library call, whose attributes are text."""
     config = bytes(call.details.get(_CONFIG, b"")).decode()
     found = re.search(rf"\b{name} = array<i64: ([\d, -]+)>", config)
     return [int(n) for n in found[1].split(",")] if found else []
 
 
 def _library_operands(call: Instruction, shapes: list[Shape]) -> list[Shape]:
-    """As the call sees them: elementwise operations may have joined their dimensions."""
+    """The operands as the call reads them; the program may have joined their dimensions."""
     numbers = iter(_numbers(call, "operand_dims"))
     dims = [tuple(itertools.islice(numbers, rank)) for rank in numbers]
     return [s._replace(dims=d) for s, d in zip(shapes, dims, strict=True)] if dims else shapes
 
 
 def _library_attention_flops(call: Instruction, shapes: list[Shape]) -> int:
-    """Two products of the forward, five of the gradient."""
+    """FLOPs of attention: two products in the forward pass, five in the gradient."""
     is_backward = call.target.endswith(_BACKWARD)
     query, key = shapes[1:3] if is_backward else shapes[:2]
     return (10 if is_backward else 4) * math.prod(query.dims) * key.dims[2]
 
 
 def _library_recurrent_flops(call: Instruction, shapes: list[Shape]) -> int:
-    """The states' product with the weights, or their gradients'."""
+    """FLOPs of recurrent layers: products of the states with the weights, or their gradients."""
     places = shapes[3 if call.target.endswith(_BACKWARD) else 0].dims[:2]
     return 2 * math.prod(places) * math.prod(shapes[1].dims)
 
@@ -322,7 +322,7 @@ _IN_PLACE = {"dynamic-update-slice", "parameter"}
 
 
 def _origin(instructions: dict[int, Instruction], identity: int) -> Instruction:
-    """What was copied, perhaps in steps, to be an instruction's result."""
+    """Follows copies back to the instruction that made the value."""
     found = instructions[identity]
     while found.opcode in ("bitcast", "copy", "copy-done", "copy-start"):
         found = instructions[found.operands[0]]
@@ -347,7 +347,7 @@ def _whole_number(constant: Instruction) -> int | None:
 
 
 class Live(NamedTuple):
-    """An array that a program makes and needs when it needs most."""
+    """An array that a program holds when its memory use is at its peak."""
 
     bytes: int
     shape: str
@@ -410,7 +410,7 @@ class Module(NamedTuple):
         return stop - first if first is not None and 1 in by and stop > first else 1
 
     def flops(self) -> int:
-        """Returns those of matrix products and convolutions on one device, loops as they run."""
+        """Returns the FLOPs of products and convolutions on one device, for all turns of loops."""
         total = 0
         runs = self.runs()
         for identity, instructions in self.computations.items():
@@ -440,7 +440,7 @@ class Module(NamedTuple):
         return total
 
     def library_copies(self) -> int:
-        """Returns the bytes that a library takes beside what the compiler plans, at most at once.
+        """Returns the largest memory in bytes that libraries take besides the compiler's plan.
 
         Our convolutions on the CPU are oneDNN's, whose kernels copy operands and result into
         layouts of their own; attention's kernel makes results of its own.
@@ -457,11 +457,11 @@ class Module(NamedTuple):
         return max(copies)
 
     def has_loops(self) -> bool:
-        """Whether something in it runs more than once."""
+        """Whether a computation runs more than once."""
         return any(times > 1 for times in self.runs().values())
 
     def largest(self, count: int) -> list[Live]:
-        """Returns the largest arrays among those that are there when most bytes are.
+        """Returns the largest arrays that exist when memory use is at its peak.
 
         Arguments are left out. Arrays are followed from where they are made to their last use,
         so these are what the compiler has to find room for, not where it found it.
@@ -469,7 +469,7 @@ class Module(NamedTuple):
         return sorted(self.live(), key=lambda array: -array.bytes)[:count]
 
     def live(self) -> list[Live]:
-        """Returns the arrays that are there when most bytes are, arguments left out."""
+        """Returns the arrays that exist when memory use is at its peak, without arguments."""
         return self._peak(self.entry)[1]
 
     def _peak(self, identity: int) -> tuple[int, list[Live]]:
@@ -516,9 +516,9 @@ class Module(NamedTuple):
         return most
 
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """Returns how many run of each kind, and the bytes of their results on one device.
+        """Returns how many collectives of each kind run, and their results' bytes on a device.
 
-        One in the body of a loop counts as often as the loop runs, where the compiler knows that.
+        A collective in a loop counts as often as the loop runs, if the compiler knows that.
         """
         found: dict[str, tuple[int, int]] = {}
         runs = self.runs()
@@ -592,7 +592,7 @@ def read(format: str, data: bytes) -> Module | None:
 
 
 def _schedule(data: memoryview) -> dict[int, dict[int, int]]:
-    """Where each instruction stands in the order of its computation, by their numbers."""
+    """The position of each instruction in its computation's order, by the instruction's number."""
     found = {}
     for _, entry in _fields(data):
         identity, order = 0, dict[int, int]()

@@ -1,6 +1,6 @@
 """What holds the arrays in device memory: parameters, gradients, optimizers, autograd, the program.
 
-It is found when somebody asks, among all objects of the interpreter; nothing is kept for it.
+The search goes through all objects of the interpreter; nothing is recorded beforehand.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _roots(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yields what the threads are in, without this module's innermost."""
+    """Yields the frames of all threads, without this module's innermost ones."""
     at: types.FrameType | None
     for at in sys._current_frames().values():
         while at is not None:
@@ -75,10 +75,10 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _held_by_python(tensors: list[torch.Tensor]) -> set[int]:
-    """Returns the ids of what objects and running functions hold, those of ``tensors`` among them.
+    """Returns the ids of ``tensors`` that Python objects and running functions hold.
 
-    The others are kept by C++ alone: a tensor that Python has seen keeps its Python object for as
-    long as autograd has it.
+    Only C++ holds the others: a tensor that Python has seen keeps its Python object for as long
+    as autograd holds the tensor.
     """
     held = _XLAC._ids_held_by_objects(tensors)
     # A frame that its own variable keeps would stay alive, with all its objects.

@@ -1,4 +1,4 @@
-"""What programs report that search for NaN, behind :class:`torch_xla.debug.find_nan`."""
+"""Reports of programs that search for NaN, for :class:`torch_xla.debug.find_nan`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _waiting: list[list[str]] = []  # The blocks that are open, innermost last.
 
 
 def report(found: tuple[str, bool, list[str], str | None], run: int) -> None:
-    """Tells of an operation that made a NaN: once each, or to the innermost block.
+    """Reports an operation that made a NaN, once: to the innermost block, else to stderr.
 
     Args:
-        found: Of ``_XLAC._xla_nan_of``.
+        found: What ``_XLAC._xla_nan_of`` returned.
         run: The number of the program's run.
     """
     op, is_input, lines, module = found
@@ -50,7 +50,7 @@ def report(found: tuple[str, bool, list[str], str | None], run: int) -> None:
 
 
 class ModuleScopes:
-    """While it is open, what is traced knows the module whose ``forward`` runs."""
+    """While it is open, traced operations know the module whose ``forward`` runs."""
 
     def __init__(self) -> None:
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()

@@ -28,7 +28,7 @@ def _rows(begin: float, end: float) -> list[tuple[str, str, float, float]]:
 
 
 def add_rows(path: str | os.PathLike[str]) -> None:
-    """Adds what the runtime did while a trace was recorded to its file, where it did anything."""
+    """Adds the runtime's events to the file of a recorded trace, if there are any."""
     name = os.fspath(path)
     is_zipped = name.endswith(".gz")
     opener: Any = gzip.open if is_zipped else open

@@ -1,4 +1,4 @@
-"""How fast something goes."""
+"""Measures rates: counts per second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class RateTracker:
-    """Counts per second: of late, and since the start.
+    """Counts per second, recently and since the start.
 
     Args:
         smooth_factor: How much of the earlier rate stays in a new one, from 0 (the default:

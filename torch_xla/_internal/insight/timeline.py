@@ -86,7 +86,7 @@ def parts(begin: float, end: float) -> dict[str, float]:
 
 
 def idle(begin: float, end: float) -> list[tuple[float, float, str]]:
-    """Returns when the device had nothing to run, and what the program's thread did then."""
+    """Returns when the device was idle, and what the program's thread did then."""
     found: list[tuple[float, float, str]] = []
     for start, stop, active in _sweep(begin, end, _ALL):
         if active["ExecuteTime"]:

@@ -48,7 +48,7 @@ def _measure(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass
 class _Sink:
-    """What running programs tell. It lives as long as the process, so it does not hold a model."""
+    """Takes what programs report. It lives as long as the process, so it holds no model."""
 
     writer: Any
     records: list[Statistics] = dataclasses.field(default_factory=list)
@@ -80,7 +80,7 @@ class _Sink:
 
 
 def _in_order(records: list[Statistics], kind: str) -> list[Statistics]:
-    """Those of a kind; gradients, which come from the last on, in the order of the weights."""
+    """The records of a kind. Gradients, which arrive in reverse, are in the order of weights."""
     order = {one.name: i for i, one in enumerate(records) if one.kind == "weights"}
     found = [one for one in records if one.kind == kind]
     return sorted(found, key=lambda one: order[one.name]) if kind == "gradients" else found

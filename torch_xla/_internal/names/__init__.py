@@ -1,1 +1,1 @@
-"""Names of torch_xla 2.9: those that lead elsewhere and those that are missing."""
+"""Names of torch_xla 2.9: those that moved and those that are missing."""

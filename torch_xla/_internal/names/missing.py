@@ -13,7 +13,7 @@ _hints: dict[str, str] = {}
 
 
 class _Finder:
-    """Asked last of all: a module that is absent says what an attribute would."""
+    """The last import finder: an absent module raises the same message as an absent attribute."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None, _target: Any = None) -> None:

@@ -78,7 +78,7 @@ _MEMORY: dict[str, Callable[..., Any]] = {
 
 
 def replacements() -> dict[str, Callable[..., Any]]:
-    """Returns, by the name in ``torch._C``, what makes a function of the one that is there."""
+    """Returns makers of replacements by name in ``torch._C``; each takes the original function."""
     functions = {
         _PREFIX + name: _answered_by(function)
         for name, function in _FUNCTIONS.items()
@@ -98,7 +98,7 @@ def memory_replacements() -> dict[str, Callable[..., Any]]:
 
 
 def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes what ``torch.accelerator.Graph`` calls for a new one."""
+    """Makes the constructor that ``torch.accelerator.Graph`` calls."""
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if not _is_xla():
@@ -111,7 +111,7 @@ def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stream_for_dynamo(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes what dynamo asks for the stream of a device: its own asks PyTorch's list."""
+    """Makes the function by which dynamo gets a device's stream; its own asks PyTorch's list."""
 
     def get_current_stream(device: torch.device) -> Any:
         if device.type == "xla":

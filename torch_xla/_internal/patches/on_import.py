@@ -98,7 +98,7 @@ def _take_fsdp2(state: types.ModuleType) -> None:
 
 
 def _move_before_sharding(utils: types.ModuleType) -> None:
-    """Makes accelerate move a model to xla before it shards it: PyTorch would set ``data``."""
+    """Makes accelerate move a model to xla before sharding. Later PyTorch would set ``data``."""
     original = utils.fsdp2_prepare_model
 
     @functools.wraps(original)
@@ -142,7 +142,7 @@ def _offload(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stage_views(stager: types.ModuleType) -> None:
-    """Makes ``dcp.async_save`` copy a view by itself: it would look at memory by its strides."""
+    """Makes ``dcp.async_save`` copy views first, since it reads memory by a tensor's strides."""
     pytorch.replace(stager.StateDictStager, "_offload_tensor", _offload)
 
 

@@ -1,4 +1,4 @@
-"""All that the import replaces in PyTorch: what it has no registration for.
+"""Replacements in PyTorch for which it has no registration, made by the import.
 
 Each function is replaced by one that asks whether xla is meant, and else calls the original.
 docs/torch_patches.md lists them with the reasons.
@@ -51,7 +51,7 @@ replaced: list[str] = []
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Any:
-    """Puts ``make(original)`` in the place of a function, once; returns what is there then."""
+    """Replaces a function by ``make(original)``, once; returns the replacement."""
     original = getattr(owner, name)
     if hasattr(original, _MARK):
         return original
@@ -82,9 +82,9 @@ class _Conversion:
 
 
 def _moved_in_place(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
-    """Returns ``old`` with all that ``new`` is; ``new`` itself where ``old`` is in use.
+    """Returns ``old`` with the content of ``new``, or ``new`` itself where ``old`` is in use.
 
-    That is so while an autograd graph of it is alive, or a weak reference to it.
+    ``old`` is in use while an autograd graph of it or a weak reference to it is alive.
     """
     if isinstance(old, UninitializedParameter) and not isinstance(new, UninitializedParameter):
         make: Any = UninitializedParameter  # The type stub has a tensor's arguments.
@@ -118,7 +118,7 @@ def _module_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_xla(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """A list of device types: a `_foreach_` call is one node of the graph, a loop is many."""
+    """Adds xla to a list of device types with `_foreach_` kernels, each one node of a graph."""
 
     def devices(*args: Any, **kwargs: Any) -> list[str]:
         names = original(*args, **kwargs)
@@ -300,7 +300,7 @@ def _deepcopy(original: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 
 def _replace_entry(table: dict[Any, Any], key: Any, make: Callable[[Any], Any]) -> None:
-    """The same as :func:`replace`, of an entry."""
+    """Replaces an entry of a dict as :func:`replace` does a function."""
     if not hasattr(original := table[key], _MARK):
         table[key] = functools.wraps(original)(make(original))
         setattr(table[key], _MARK, True)
@@ -327,7 +327,7 @@ def _sent_as_pickled(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _collate(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Workers of a loader put their samples together in memory of the host that they share."""
+    """Loader workers collate samples in shared host memory."""
 
     def collate(batch: Any, **kwargs: Any) -> Any:
         return torch.stack(batch) if is_xla(batch[0]) else original(batch, **kwargs)
@@ -339,7 +339,7 @@ def _collate(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
-    """Where the tensor is: what libraries tell shared memory by. Nobody can read from there.
+    """An address by which libraries recognize shared memory; nobody can read there.
 
     PyTorch's own kernels get an error instead, as they call no method of Python.
     """
@@ -355,7 +355,7 @@ def _data_ptr(original: Callable[..., int]) -> Callable[..., int]:
 
 
 def _inductor(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The backend of a torch.compile that names none. It knows no xla."""
+    """The default backend of torch.compile, which does not know xla."""
 
     def call(self: Any, graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, torch.Tensor) and x.device.type == "xla" for x in inputs):
@@ -380,7 +380,7 @@ def _xla(
 
 
 def _with_index(original: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Fake tensors of ``device="xla"`` are on the current device, as real ones are."""
+    """Puts fake tensors of ``device="xla"`` on the current device, as real ones are."""
 
     def is_indexed_device_type(device_type: str) -> bool:
         return device_type == "xla" or original(device_type)

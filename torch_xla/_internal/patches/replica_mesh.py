@@ -25,7 +25,7 @@ def without_branch(function: Callable[..., _Result]) -> Callable[..., _Result]:
     """Returns ``function`` with its comparisons to ``"xla"`` never true.
 
     Raises:
-        RuntimeError: There is none in it: PyTorch has changed, and has another way in.
+        RuntimeError: There is no such comparison: PyTorch has changed.
     """
     code = function.__code__
     if "xla" not in code.co_consts:
@@ -43,7 +43,7 @@ def without_branch(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def init_mesh(original: Callable[..., None]) -> Callable[..., None]:
-    """Makes the ``DeviceMesh.__init__`` that gives a mesh of xla its groups outside SPMD mode."""
+    """Makes a ``DeviceMesh.__init__`` that gives a mesh of xla its groups outside SPMD mode."""
 
     def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if device_type == "xla" and not spmd_mode.is_on():

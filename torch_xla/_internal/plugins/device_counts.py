@@ -32,9 +32,9 @@ def of_host() -> int:
 
 
 def startable_platforms() -> list[str]:
-    """Returns the platforms that the runtime would try, of which all that can be seen is there.
+    """Returns the platforms that the runtime would try and whose library and devices are there.
 
-    That is the library, and of GPUs and TPUs a device. Starts nothing.
+    GPUs and TPUs need a visible device, other platforms only the library. Starts nothing.
     """
     seen = {"CUDA": _of_cuda, "TPU": of_tpu}
     if platform_choice.topology():  # The devices are not there.
@@ -47,14 +47,14 @@ def startable_platforms() -> list[str]:
 
 
 def without_client() -> int | None:
-    """Returns how many devices the runtime will give this process, where that is certain."""
+    """Returns how many devices the runtime will give this process, None if that is uncertain."""
     if startable_platforms() != ["CPU"]:
         return None
     return 1 if variables.is_on("XLA_USE_SPMD") else _of_cpu()
 
 
 def use_one() -> None:
-    """Makes the CPU platform give this process one device: the other replicas have theirs."""
+    """Makes the CPU platform give this process one device, as each replica has."""
     if not _XLAC._xla_is_initialized():
         finder.set_cpu_options({"cpu_device_count": 1})
 

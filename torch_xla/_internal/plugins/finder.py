@@ -154,7 +154,7 @@ def find_plugins() -> list[PluginSpec]:
 
 
 def _gpu_options() -> dict[str, str | bool | float]:
-    """Returns what the environment says of a GPU's allocator, as the plugins' create options."""
+    """Returns a GPU allocator's settings in the environment as create options of the plugins."""
     named = {
         "PJRT_ALLOCATOR_PREALLOCATE": "preallocate",
         "PJRT_ALLOCATOR_FRACTION": "memory_fraction",

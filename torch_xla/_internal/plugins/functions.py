@@ -1,4 +1,4 @@
-"""What this package asks of a PJRT plugin: functions, by their places in its table."""
+"""The functions of a PJRT plugin that this package calls, by their places in its table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Function(NamedTuple):
-    """A function of PJRT_Api. ``without``: what is not there without it; None: nothing works."""
+    """A function of PJRT_Api. ``without``: what a plugin without it lacks; None: everything."""
 
     slot: int
     name: str

@@ -1,4 +1,4 @@
-"""What the environment asks for: the platform, and devices that are not there."""
+"""The platform and the absent devices for which the environment asks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def set_platform(name: str) -> None:
 
 
 def topology() -> str:
-    """Returns ``XLA_TOPOLOGY``, by which nothing runs; empty where devices are to run."""
+    """Returns ``XLA_TOPOLOGY``, with which nothing runs; empty if devices are to run."""
     return os.environ.get("XLA_TOPOLOGY", "")
 
 
 def set_topology(text: str) -> None:
-    """Makes the environment ask for devices that are not there."""
+    """Makes the environment ask for absent devices, to compile for."""
     os.environ["XLA_TOPOLOGY"] = text

@@ -1,4 +1,4 @@
-"""Devices that are not there: what ``XLA_TOPOLOGY`` names, and what is known of the chips.
+"""Absent devices to compile for: what ``XLA_TOPOLOGY`` names, and data of the chips.
 
 A plugin compiles for a topology without having any of its devices. TPUs are named as their plugin
 does, by kind and chips along each axis (``v5e:2x4``); GPUs by kind and count (``h100:8``), or by
@@ -17,14 +17,14 @@ from torch_xla._internal.plugins import platform_choice
 
 
 class Chip(NamedTuple):
-    """What one device can do, by its vendor's data sheet: dense, without sparsity.
+    """The abilities of one device by its vendor's data sheet, for dense operands.
 
     Attributes:
         platform: ``"TPU"`` or ``"CUDA"``.
         flops: Peak of bfloat16 matrix products, per second.
         memory: Bytes.
-        bandwidth: Of the memory, in bytes per second.
-        link: To other devices, in bytes per second each way.
+        bandwidth: The memory's bandwidth, in bytes per second.
+        link: The bandwidth to other devices, in bytes per second each way.
     """
 
     platform: str
@@ -59,7 +59,7 @@ _CORES = {"v2": 2, "v3": 2, "v4": 2, "tpu7x": 2}
 
 
 class _Gpu(NamedTuple):
-    """What the compiler asks of a GPU."""
+    """What the compiler needs to know of a GPU."""
 
     name: str
     capability: tuple[int, int]
@@ -117,10 +117,10 @@ device_description_str: "{gpu.name}"
 
 
 class Topology(NamedTuple):
-    """A topology, and how its platform's plugin is told.
+    """A topology, and how its platform's plugin is asked for it.
 
     Attributes:
-        text: As it was asked for: ``"h100:8"``.
+        text: The name that the user gave: ``"h100:8"``.
         platform: ``"TPU"`` or ``"CUDA"``.
         name: What the plugin calls it; empty where ``options`` say all.
         options: PJRT create options.
@@ -140,7 +140,7 @@ def parse(text: str) -> Topology:
     """Returns the topology that ``text`` names.
 
     Raises:
-        ValueError: It names none.
+        ValueError: ``text`` names no topology.
     """
     kind, colon, extent = text.rpartition(":")
     try:

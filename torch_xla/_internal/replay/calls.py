@@ -1,4 +1,4 @@
-"""What a recorded function calls: which code runs, and what no guard can see through.
+"""The calls of a recorded function: which code runs, and calls that no guard covers.
 
 A clock, a print, a file, another thread: what they give or leave behind is not in the objects that
 guards.py looks at, so a call that comes to one of them is traced.
@@ -81,7 +81,7 @@ def file_family(file: str) -> str:
 
 
 def family(code: types.CodeType) -> str:
-    """Returns whose a piece of code is: ``"user"``, ``"library"`` or ``"trusted"``."""
+    """Returns who wrote a piece of code: ``"user"``, ``"library"`` or ``"trusted"``."""
     return file_family(code.co_filename)
 
 
@@ -98,7 +98,7 @@ def _place_in_stdlib(file: str) -> str | None:
 
 
 def _asked_by_pytorch(frame: types.FrameType | None) -> bool:
-    """Returns whether it is PyTorch's code, or the standard library's that PyTorch called."""
+    """Returns whether code is PyTorch's, or the standard library's and called by PyTorch."""
     while frame is not None and _place_in_stdlib(frame.f_code.co_filename) is not None:
         frame = frame.f_back
     return frame is None or family(frame.f_code) == "trusted"
@@ -110,7 +110,7 @@ class Calls:
     Attributes:
         code: All code that ran, with the globals that it sees. Equal code of two modules is two.
         objects: Modules, optimizers, schedulers and loggers whose methods ran.
-        refusal: Why the block cannot be replayed; empty where nothing is known against it.
+        refusal: Why the block cannot be replayed; empty if it can.
         backward: Whether a backward pass ran.
         events: The optimizers and schedulers that stepped, in order.
     """
@@ -152,7 +152,7 @@ class Calls:
                 self.refusal = f"it draws random numbers from {name}, on the host"
 
     def _forget_temporary(self) -> None:
-        """Lets go of objects that nobody else has: the block made them, and will again."""
+        """Releases objects that nobody else holds: the block made them, and will again."""
         nobody_else = {0: object()}
         count = sys.getrefcount(nobody_else[0])
         for key in list(self.objects):  # Holders come before the objects that they hold.

@@ -43,10 +43,10 @@ _MAX_GRAPH = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How a function that was compiled with ``replay=True`` fares, on one thread.
+    """The state of a function that was compiled with ``replay=True``, on one thread.
 
     Attributes:
-        name: Of the function.
+        name: The function's name.
         state: ``"replayed"``, ``"recording"`` (it is traced, and watched), or ``"refused"``.
         reason: Why the last call that was traced was not replayed.
         calls: How many calls there were.
@@ -65,7 +65,7 @@ class Status:
 
 
 class _Results:
-    """What a call returns, described so that it can be made anew."""
+    """A description of a call's results, from which new ones can be made."""
 
     def __init__(
         self, given: list[torch.Tensor], persistent: dict[int, Any], containers: list[Any]
@@ -133,7 +133,7 @@ class _Tree:
 
 
 def _spent(node: Any) -> bool:
-    """Returns whether a backward pass has gone through a graph: what it saved is gone."""
+    """Returns whether a backward pass has freed what a graph saved."""
     seen = {node}
     waiting = [node]
     while waiting and len(seen) < _MAX_GRAPH:
@@ -234,7 +234,7 @@ class _Attempt:
         return self._host.refusal
 
     def finish(self) -> None:
-        """What the call computes was cut."""
+        """Ends the recording when the call's graph was cut."""
         if self._recorder is None:
             return
         plan, refusal = self._recorder.finish()
@@ -262,7 +262,7 @@ class _Attempt:
 
 
 class _OfThread:
-    """What a thread knows of a function."""
+    """The state of a function on one thread."""
 
     def __init__(self, function: Callable[..., Any], name: str, region: Region) -> None:
         self.function = function
@@ -320,7 +320,7 @@ class _OfThread:
         return attempt, result
 
     def _learn(self, calls: Calls) -> bool:
-        """Notes what code ran; returns whether all of it was known."""
+        """Notes the code that ran; returns whether all of it was known."""
         known = (
             calls.code.keys() <= self.code.keys() and calls.objects.keys() <= self.objects.keys()
         )
@@ -329,7 +329,7 @@ class _OfThread:
         return known
 
     def _relearn(self, calls: Calls) -> None:
-        """Forgets what code ran but for one call: an earlier one may have imported modules."""
+        """Forgets the code of all calls but one, since an earlier one may have imported modules."""
         self.code, self.objects = calls.code, calls.objects
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -420,16 +420,16 @@ def _set_host(recording: Any, host: Host, places: list[list[int]]) -> None:
 
 
 def _difference(recording: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Returns why a recording is not replayed with arguments; empty where nothing is known."""
+    """Returns why a recording is not replayed with arguments; empty if that is unknown."""
     text = str(recording.difference(args, kwargs))
     return text or (recording.host.difference() if recording.host is not None else "")
 
 
 def _compare(now: Any, before: Any, check: bool = False) -> str:
-    """Returns what a call did otherwise than another one; empty where it did the same.
+    """Returns how a call differed from another one; empty if both did the same.
 
     Args:
-        now: The recording of the call. Where it is no check, it learns what the other knew.
+        now: The recording of the call. Unless ``check``, it learns what the other one knew.
         before: The other recording.
         check: The other one should have known all numbers of the call.
     """
@@ -453,7 +453,7 @@ _functions: list[weakref.ref[Callable[..., Any]]] = []
 
 
 def statuses() -> tuple[Status, ...]:
-    """Returns how the functions that are alive fare, on the threads that called them."""
+    """Returns the states of all living functions on the threads that called them."""
     found = []
     for reference in _functions:
         function = reference()
@@ -463,12 +463,12 @@ def statuses() -> tuple[Status, ...]:
 
 
 def replayed(function: Callable[..., Any], region: Region, name: str | None) -> Callable[..., Any]:
-    """Returns ``function`` such that calls like earlier ones run no Python of it.
+    """Wraps ``function`` so that calls like earlier ones run no Python of it.
 
     Args:
         function: Any callable.
-        region: What it is traced in.
-        name: What it is called in messages.
+        region: The region in which the function is traced.
+        name: The function's name in messages.
     """
     local = threading.local()
     known: list[_OfThread] = []

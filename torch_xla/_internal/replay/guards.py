@@ -1,4 +1,4 @@
-"""What of Python's objects a recorded function can read.
+"""The Python objects that a recorded function can read.
 
 :class:`Walk` goes through all objects that the code which runs (calls.py) can reach and
 notes them in an ``_ObjectGuards``, which says later, without Python, whether they are as they were.
@@ -104,7 +104,7 @@ _MAX_BYTES = 1 << 16
 
 @functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the globals that code names, and what may name attributes of modules."""
+    """Returns the globals that code names, and names that may be attributes of modules."""
     found: dict[str, None] = {}
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -139,12 +139,12 @@ class Walk:
     """Goes through what a function can reach.
 
     Attributes:
-        guards: Of the objects.
-        tensors: Those on the device that it met, in order.
+        guards: The guards of the objects.
+        tensors: The device's tensors that it met, in order.
         seen: The ids of all objects that it met; it keeps them alive.
-        generators: Those of random numbers, with the states that they had.
-        optimizers: Those whose numbers may change, by id.
-        refusal: Why the function cannot be replayed; empty where nothing is against it.
+        generators: The generators of random numbers, with the states that they had.
+        optimizers: The optimizers whose numbers may change, by id.
+        refusal: Why the function cannot be replayed; empty if it can.
     """
 
     def __init__(self, code: dict[tuple[types.CodeType, int], dict[str, Any]]) -> None:
@@ -177,13 +177,13 @@ class Walk:
         )
 
     def add(self, value: Any, path: str) -> None:
-        """Goes through what can be reached from ``value``."""
+        """Goes through all objects that can be reached from ``value``."""
         self._push(value, path)
         while self._open and not self.refusal:
             self._visit(*self._open.popleft())
 
     def add_code(self) -> None:
-        """Goes through what the code that runs names; call it last.
+        """Goes through the objects that the running code names; call it last.
 
         All that ran has to be a function that something leads to: one that is called by code
         behind C (a registry, a hook) can be another one the next time.
@@ -410,7 +410,7 @@ class Walk:
             self._visit_object(value, path)
 
     def _visit_logger(self, logger: logging.Logger, path: str) -> None:
-        """Notes what says whether it writes; what it writes with, the call would have used."""
+        """Guards what decides whether a logger writes; the rest is guarded if the call used it."""
         names = ["level", "disabled", "propagate", "parent"]
         self.guards.add_names(vars(logger), names, path)
         for items in (logger.handlers, logger.filters):

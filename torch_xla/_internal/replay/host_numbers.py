@@ -82,7 +82,7 @@ _SOURCES: dict[type, Source] = {
 
 
 class _Spy(TorchDispatchMode):
-    """Notes the numbers that operations are given."""
+    """Notes the numbers that operations take."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -146,7 +146,7 @@ _NO_FLAGS = frozenset(
 
 
 def _source(optimizer: Any, group: dict[str, Any]) -> Source | None:
-    """Returns what names the numbers of a group; None where nothing does."""
+    """Returns the source that names the numbers of a group; None if there is none."""
     kind = type(optimizer)
     if kind not in _SOURCES:
         return None
@@ -179,13 +179,13 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass
 class Group:
-    """A group of parameters, and what of it may change.
+    """A group of parameters, and its entries that may change.
 
     Attributes:
         content: The group itself.
         free: The names of its entries that may change.
-        source: What names its numbers.
-        counters: Of its parameters, those on the CPU.
+        source: The function that names its numbers.
+        counters: The step counters of its parameters, those on the CPU.
     """
 
     content: dict[str, Any]
@@ -221,8 +221,8 @@ class _Unit:
 
     Attributes:
         group: Which group.
-        counter: Which class of counters; None: it has none.
-        ahead: How often the optimizer has stepped then, since the call began.
+        counter: The class of counters; None if there is none.
+        ahead: How many steps the optimizer has taken since the call began.
     """
 
     def __init__(self, group: int, counter: int | None, ahead: int) -> None:
@@ -235,17 +235,17 @@ class _Unit:
 
 
 def _special(value: float) -> str:
-    """Returns a value that becomes part of a program, and nothing for others."""
+    """Returns the text of a value that becomes part of a program; empty for other values."""
     return str(value) if value in (0.0, 1.0) else ""
 
 
 class Host:
-    """What a call takes from optimizers, and what it may come from.
+    """The numbers that a call takes from optimizers, and their possible sources.
 
     Attributes:
         refusal: Why the call cannot be replayed; empty where nothing is against it.
-        reader: What it may come from, as it is now.
-        schedulers: Those that the call steps.
+        reader: Reads the current values of the sources.
+        schedulers: The schedulers that the call steps.
     """
 
     def __init__(self, optimizers: dict[int, tuple[Any, list[Group]]]) -> None:
@@ -305,7 +305,7 @@ class Host:
         self.reader = self._make_reader(classes)
 
     def is_trivial(self) -> bool:
-        """Returns whether there is nothing to look after."""
+        """Returns whether the call takes no numbers from optimizers and steps no scheduler."""
         return not self._groups and not self.schedulers
 
     def learn(self, numbers: list[tuple[float | None, int]]) -> None:
@@ -328,7 +328,7 @@ class Host:
         """Returns which numbers differ from those of another call and have a source.
 
         Returns:
-            Their places; None where nothing can be compared.
+            Their places; None if nothing can be compared.
         """
         if (
             self._units != before._units
@@ -345,7 +345,7 @@ class Host:
         }
 
     def merge(self, before: Host) -> list[list[int]]:
-        """Takes over what another call told, whose program is the same.
+        """Takes over what another call of the same program has shown.
 
         Returns:
             The parameters' places of each of the :meth:`values`.
@@ -377,7 +377,7 @@ class Host:
         return [[place for place in places if place >= 0] for places in slots.values()]
 
     def values(self) -> list[float] | None:
-        """Returns the numbers of a call now; None where it is not known what it would do."""
+        """Returns the numbers that a call would use now; None if they are not known."""
         inputs, steps = self.reader.entries(), self.reader.counters()
         if inputs is None or steps is None:
             return None
@@ -398,7 +398,7 @@ class Host:
         return "numbers of an optimizer that were equal are no more, or one became 0 or 1"
 
     def agrees(self, recorded: Host) -> bool:
-        """Returns whether a call that was traced used the numbers that were to be expected."""
+        """Returns whether a traced call used the expected numbers."""
         if self.explained(recorded) is None or self._inputs is None:
             return False
         values = recorded._predict(self._inputs, self._steps, (*self._inputs, *self._steps))

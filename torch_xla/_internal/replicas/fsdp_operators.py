@@ -17,7 +17,7 @@ def _all_gather_copy_in(
     count: int,
     rank: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What this rank gives, and where all of it goes; elsewhere the first is a part of that."""
+    """Returns input and output of the all-gather; here the input is no part of the output."""
     with torch.no_grad():
         return torch.cat([tensor.reshape(-1).to(output.dtype) for tensor in inputs]), output
 

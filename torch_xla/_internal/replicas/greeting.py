@@ -24,7 +24,7 @@ _RETRY_INTERVAL = 0.05
 
 
 class _Greeter:
-    """The sockets of one replica, as they come."""
+    """The sockets of one replica while it connects."""
 
     def __init__(
         self, server: socket.socket, cookie: bytes, rank: int, addresses: list[tuple[str, int]]
@@ -64,7 +64,7 @@ class _Greeter:
         self._send_away(_MAX_UNKNOWN)
 
     def _send_away(self, limit: int) -> None:
-        """Closes what has been there longest and has not said who it is."""
+        """Closes the oldest connection that has not identified itself."""
         while len(self._unknown) > limit:
             self._close(next(iter(self._unknown)))
 
@@ -74,7 +74,7 @@ class _Greeter:
         peer.close()
 
     def _listen(self, peer: socket.socket) -> None:
-        """Takes what an accepted connection says."""
+        """Reads the greeting of an accepted connection."""
         if peer not in self._unknown:
             return  # Dropped after it became ready.
         try:
@@ -103,7 +103,7 @@ class _Greeter:
         self.sockets[rank] = peer
 
     def connect(self, rank: int) -> None:
-        """Starts to connect with a replica of a lower rank."""
+        """Starts to connect to a replica of a lower rank."""
         family, kind, _, _, target = socket.getaddrinfo(
             *self._addresses[rank], self._server.family, socket.SOCK_STREAM
         )[0]
@@ -137,7 +137,7 @@ class _Greeter:
         self._retries[rank] = time.monotonic() + _RETRY_INTERVAL
 
     def run(self, deadline: float) -> None:
-        """Returns when all replicas are there, or the time is over."""
+        """Returns when all replicas are connected, or at the deadline."""
         for rank in range(self._rank):
             self.connect(rank)
         while self.missing():
@@ -169,7 +169,7 @@ def meet(
 
     Args:
         server: The socket at which this replica listens.
-        cookie: What all replicas and nobody else knows, ``COOKIE_SIZE`` bytes.
+        cookie: A secret of ``COOKIE_SIZE`` bytes that only replicas know.
         rank: This replica's rank.
         addresses: Where each of them listens.
         deadline: When to give up, by ``time.monotonic()``.

@@ -101,9 +101,9 @@ def adopt(store: Store, rank: int, world_size: int) -> None:
 
 
 def stand_for_all(count: int) -> None:
-    """Makes this process the first of ``count`` replicas, of which no other one is there.
+    """Makes this process the first of ``count`` replicas; no other one exists.
 
-    For devices that are not there: nothing runs, so nobody waits for the others.
+    It is for compiling for absent devices: nothing runs, so nobody waits for the others.
     """
     global _override, _store
     _override = Topology(0, count, 0, count)

@@ -38,7 +38,7 @@ class ThreadGroup:
         tensors: Sequence[torch.Tensor],
         operation: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Returns the members' tensors combined, on the devices of this one's.
+        """Returns the combined tensors of all members, on the devices of this member's tensors.
 
         All combine them in the same order, and get the same bits.
         """
@@ -56,6 +56,6 @@ class ThreadGroup:
 
 
 def current() -> tuple[ThreadGroup, int] | None:
-    """Returns the group that this thread is a member of, and which; None where it is of none."""
+    """Returns the group of this thread and the thread's index in it; None if there is no group."""
     place: tuple[ThreadGroup, int] | None = getattr(_local, "place", None)
     return place
