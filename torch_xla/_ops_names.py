@@ -1,4 +1,4 @@
-"""Operators that are Python: PyTorch's that call the host, torch_xla 2.9's (``torch.ops.xla``)."""
+"""Operators in Python: PyTorch's that call the host, and torch_xla 2.9's (``torch.ops.xla``)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _watch(library: str) -> None:
 
 
 def _tries() -> dict[str, Callable[[], None]]:
-    """What is tried, in this order."""
+    """The things to try, in this order."""
     import torch
 
     import torch_xla

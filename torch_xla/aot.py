@@ -1,4 +1,4 @@
-"""Compiles for devices that are not there, and says what a program would need on them.
+"""Compiles for absent devices, and says what a program would need on them.
 
 ``python -m torch_xla.aot script.py --topology v5e:2x4`` runs a script up to its first steps and
 prints the plan of its largest program; :func:`compile` gives the same of a function. See
@@ -41,16 +41,16 @@ class Plan:
     """What the compiler says of a program, on one device of those that it runs on.
 
     Attributes:
-        name: Of the program.
-        devices: How many it runs on.
-        topology: What it was compiled for, None on devices that are there.
+        name: The program's name.
+        devices: The number of devices that it runs on.
+        topology: The topology that it was compiled for; None for the devices of this machine.
         arguments: Bytes of its arguments: parameters, state, inputs.
         outputs: Bytes of its results, those that take the memory of arguments among them.
-        aliased: Bytes of these.
+        aliased: Bytes of the results that take the memory of arguments.
         temporaries: Bytes of what lives during the program alone: activations, for example, or
             what oneDNN's convolutions copy.
         code: Bytes of machine code.
-        peak: Bytes in use when most are.
+        peak: The largest number of bytes in use.
         flops: Operations on floating point numbers, XLA's estimate; where the plugin makes none
             (that of NVIDIA's GPUs) or the program has loops, whose bodies that counts once, those
             of matrix products and convolutions, counted in the optimized program.
@@ -209,7 +209,7 @@ class Plan:
 
 
 def _short(text: str, length: int = 100) -> str:
-    """Cut in the middle: what an array is comes first, where it was made last."""
+    """Cuts the middle out: an array's kind is at the beginning, its line at the end."""
     return text if len(text) <= length else f"{text[: length // 3]}…{text[-length * 2 // 3 :]}"
 
 
@@ -218,7 +218,7 @@ def _bytes(size: float) -> str:
 
 
 def _use(topology: str | None) -> topologies.Topology | None:
-    """Makes the topology this process's, and returns it; with None what it has."""
+    """Makes the process use a topology, and returns it; with None, the one already in use."""
     running = _XLAC._xla_is_initialized()
     if topology is not None and platform_choice.topology() != topology:
         wanted = topologies.parse(topology)
@@ -234,7 +234,7 @@ def _use(topology: str | None) -> topologies.Topology | None:
 
 
 def _shard_bytes(t: torch.Tensor) -> int:
-    """Of what one device has of it."""
+    """The bytes of the tensor's part on one device."""
     total = 0
     for x in plain(t):
         sharding = _XLAC._xla_sharding(x)
@@ -249,7 +249,7 @@ def _is_freed(parameter: torch.nn.Parameter) -> bool:
 
 
 def _held() -> dict[str, int]:
-    """Bytes of a device that the process's parameters and optimizers' state are."""
+    """Bytes of the process's parameters and optimizer state on a device."""
     parameters: dict[int, int] = {}
     state: dict[int, int] = {}
     for thing in gc.get_objects():
@@ -333,10 +333,10 @@ def compile(
 
 
 def _search(peak_of: Callable[[int], int | None], start: int, memory: int) -> int:
-    """The largest batch whose peak is within the memory, to 3 %: the peak is nearly affine in it.
+    """The largest batch that fits, to 3 %, given that the peak is nearly affine in the batch.
 
     Args:
-        peak_of: Compiles for a batch: its peak in bytes, None where the compiler refuses it.
+        peak_of: Compiles for a batch; returns the peak in bytes, None if compiling fails.
         start: The first that is tried.
         memory: Bytes.
 
@@ -426,7 +426,7 @@ def _find_option(option: str, arguments: Sequence[str]) -> tuple[int, int, bool]
 def _batch_of_script(
     option: str, script: str, arguments: Sequence[str], topology: str, syncs: int
 ) -> int:
-    """What :func:`largest_batch` says of a script that has an option for it."""
+    """Runs :func:`largest_batch` on a script that has an option for the batch."""
     at, start, joined = _find_option(option, arguments)
     chip = topologies.parse(topology).chip
     if chip is None:
@@ -463,7 +463,7 @@ def _run(script: str, arguments: Sequence[str], syncs: int) -> tuple[str, dict[s
     """Runs a script until it has made so many syncs.
 
     Returns:
-        Why it ended, and what it held then.
+        Why the script ended, and what it held then.
     """
     sync, made = step.cut, 0
 

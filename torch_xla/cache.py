@@ -34,12 +34,12 @@ class Entry(NamedTuple):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it will be made anew."""
+        """Whether the entry is damaged; the next use makes it anew."""
         return not self.key
 
     @property
     def platform(self) -> str:
-        """What it runs on."""
+        """The platform that the program is for."""
         for line in self.key.split(b"\n"):
             if line.startswith((b"plugin: ", b"platform: ")):
                 return line.split(b" ")[1].decode()
@@ -92,7 +92,7 @@ def clear(path: str) -> int:
     What a GPU's compiler found out about its kernels goes with them. Files of others stay.
 
     Returns:
-        Their number.
+        The number of entries.
     """
     flush()
     if remote_cache.url_of(path):

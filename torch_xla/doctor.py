@@ -70,7 +70,7 @@ _EXPECTED = 64 * 64 * 65
 
 
 def _run(code: str, *arguments: str) -> tuple[str, str]:
-    """The standard output of a piece of Python, and what was wrong with it."""
+    """Runs Python code in a child; returns its standard output and its error."""
     command = [sys.executable, "-c", code, *arguments]
     try:
         result = subprocess.run(

@@ -75,7 +75,7 @@ class InputLocation:
 
 @dataclasses.dataclass
 class StableHLOFunctionMeta:
-    """What is known of a function besides its text."""
+    """The description of a function besides its text."""
 
     name: str
     stablehlo_version: int
@@ -92,7 +92,7 @@ class StableHLOFunc:
     """A function. Where a dimension is dynamic, ``text`` is for the size of the example.
 
     Attributes:
-        meta: What is known of it.
+        meta: The description of the function.
         text: StableHLO, a module whose ``@main`` it is.
         dynamic: Of a function with a dynamic dimension: its text in pieces, between which stand
             numbers ``a * n + b`` of its size ``n``.
@@ -112,7 +112,7 @@ class StableHLOFunc:
 
     @property
     def bytecode(self) -> bytes:
-        """It as a portable artifact, by jaxlib's serializer."""
+        """The function as a portable artifact, by jaxlib's serializer."""
         return mlir.bytecode(self.text)
 
     def text_for(self, sizes: Iterable[int]) -> str:
@@ -205,7 +205,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _number(expression: Any, size: int) -> Any:
-    """Returns what a number is for a size of the dynamic dimension."""
+    """Returns a number's value for a size of the dynamic dimension."""
     if expression == "n":
         return size
     if not isinstance(expression, list):
@@ -438,7 +438,7 @@ def _dynamic_dims(value: Any) -> list[int]:
 
 @dataclasses.dataclass
 class _Traced:
-    """A program that was traced with its dynamic dimension, if it has one, of a size."""
+    """A program that was traced with one size of its dynamic dimension, if it has one."""
 
     function: tracing.Function
     locations: list[InputLocation]
@@ -534,7 +534,7 @@ def _numbers_of_sizes(traced: Sequence[_Traced]) -> dict[int, fx.Node]:
     """Returns which captured numbers differ between sizes, and what numbers of the graph they are.
 
     Raises:
-        ValueError: One is none of them, or another size has other inputs.
+        ValueError: A number is none of the graph's, or another size has other inputs.
     """
     if len({(tuple(one.function.inputs), len(one.constants)) for one in traced}) != 1:
         raise ValueError(f"{_WHAT}: the program takes other inputs for other sizes")
@@ -560,7 +560,7 @@ def _expression(node: Any) -> Any:
     """Returns how a number of an exported graph follows from the size, as :func:`_number` takes it.
 
     Raises:
-        ValueError: It is made of something else.
+        ValueError: The number depends on something other than the size.
     """
     if not isinstance(node, fx.Node):
         return node
@@ -573,7 +573,7 @@ def _expression(node: Any) -> Any:
 
 
 def _is_size(user: fx.Node, node: fx.Node) -> bool:
-    """Returns whether an operator takes a number in another place than one of a value."""
+    """Returns whether an operator takes a number as a size rather than as a value."""
     schema = getattr(user.target, "_schema", None)
     if schema is None:
         return True
@@ -632,10 +632,10 @@ _NUMBER = re.compile(r"(?:(?<![\w.%@#])(?=\d+\D)|(?<=\dx)(?=\d+x))(\d+)")
 
 
 def _template(texts: Sequence[str], sizes: Sequence[int]) -> list[Any]:
-    """Returns a text in pieces and numbers ``a * n + b`` that gives each text for its size.
+    """Returns pieces of text and numbers ``a * n + b`` that together give each size its text.
 
     Raises:
-        ValueError: There is none: the program's form depends on the size.
+        ValueError: There is no such text: the program's form depends on the size.
     """
     split = [_NUMBER.split(text) for text in texts]
     if len({len(parts) for parts in split}) != 1:

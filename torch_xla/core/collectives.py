@@ -1,4 +1,4 @@
-"""Collectives among the replicas: what :mod:`torch_xla.core.xla_model` offers of them.
+"""Collectives among the replicas, as :mod:`torch_xla.core.xla_model` offers them.
 
 A collective is traced like any other operation and runs with the graph. All replicas must trace
 the same ones in the same order; they run in that order, whatever else is read in between.
@@ -109,7 +109,7 @@ def run(
     On the CPU groups need not hold every replica: those that are in none do not call this.
 
     Raises:
-        RuntimeError: They do not, and the devices are others. There a program with a collective is
+        RuntimeError: They do not, and the device is no CPU. There a program with a collective is
             compiled for all replicas, and runs when all run it.
     """
     world_size = replication.topology().world_size
@@ -602,7 +602,7 @@ def reduce_scatter_bucketized(
 
 
 def _transfer(value: torch.Tensor, channel_id: int, sends: bool) -> torch.Tensor:
-    """From the replica that sends on a channel to the one that receives on it."""
+    """Traces a transfer between the two replicas of a channel."""
     with torch.no_grad():
         pair = list(replication.ends_of_channel(channel_id, sends))
         return run("transfer", [value.detach()], [sorted(pair)], [*pair, 0, channel_id])[0]

@@ -23,7 +23,7 @@ _NAME = "torch.compile"
 
 
 def _twin(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of its own with the content that ``tensor`` has now."""
+    """Returns a new tensor with the current content of ``tensor``."""
     twin = torch.empty_like(tensor)
     _XLAC._xla_assign(twin, tensor)
     return twin
@@ -54,8 +54,8 @@ def _state(module: fx.GraphModule) -> list[torch.Tensor]:
 class _Returned:
     """The tensors that a graph returns, as outputs of its program.
 
-    Those that share memory with each other, but with nothing that was there before, are looks at
-    one output: a write into one is seen in the others. Looks at inputs AOTAutograd makes itself.
+    Results that share memory with each other, but with no input, are views of one output, so that
+    a write into one is seen in the others. AOTAutograd itself makes views of inputs.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
@@ -80,7 +80,7 @@ class _Returned:
         self.is_plain = len(self.outputs) == len(leaves)
 
     def leaves(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns what the graph returns, of its program's outputs."""
+        """Returns the graph's results, made of its program's outputs."""
         return [
             outputs[place] if look is None else look.at(outputs[place])
             for place, look in self._looks
@@ -189,7 +189,7 @@ class _Finder(fx.Interpreter):
 def _without_fallbacks(module: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any] | None:
     """Returns the graph in compiled parts around the operators that run on the CPU.
 
-    None where they cannot be told.
+    None if the operators cannot be found.
     """
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import create_op_support
@@ -224,7 +224,7 @@ class _Part(torch.nn.Module):
 
 
 def _returns_views(module: fx.GraphModule) -> bool:
-    """Returns whether a graph returns views of its inputs that begin elsewhere than they do.
+    """Returns whether a graph returns views of its inputs that have another storage offset.
 
     AOTAutograd makes them anew of the input where their place is a number of the graph; where it
     is one of the call's, it asks the tensors that the graph returned.
@@ -247,7 +247,7 @@ def _returns_views(module: fx.GraphModule) -> bool:
 
 
 def _is_of_the_host(module: fx.GraphModule) -> bool:
-    """Returns whether a graph returns CPU tensors or draws them, which a program does not."""
+    """Returns whether a graph returns or draws CPU tensors, which a program cannot."""
     for node in module.graph.nodes:
         is_drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         for value in node.all_input_nodes if node.op == "output" else [node] if is_drawn else []:

@@ -44,7 +44,7 @@ class _AllReduce(torch.autograd.Function):
 
 
 def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | None) -> torch.Tensor:
-    """The product of the other replicas' values; not a quotient, since there are zeros."""
+    """The product of the other replicas' values. Zeros rule out a quotient."""
     lists = collectives.checked_groups("all_reduce", groups)
     size = collectives.group_size(lists)
     rank = replication.topology().rank
@@ -125,7 +125,7 @@ def all_gather(
 
 
 def _pairwise_iou(boxes: torch.Tensor) -> torch.Tensor:
-    """[N, 4] boxes (y0, x0, y1, x1) to the [N, N] areas of intersection over union."""
+    """Returns intersection over union, [N, N], of boxes (y0, x0, y1, x1), [N, 4]."""
     low = torch.minimum(boxes[:, :2], boxes[:, 2:])
     high = torch.maximum(boxes[:, :2], boxes[:, 2:])
     area = (high - low).prod(1)

@@ -595,7 +595,7 @@ def xla_rendezvous(
 
 
 class MemoryInfo(TypedDict):
-    """What :func:`get_memory_info` tells."""
+    """The result of :func:`get_memory_info`."""
 
     kb_free: int
     kb_total: int

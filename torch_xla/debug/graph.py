@@ -32,12 +32,12 @@ class _Node(NamedTuple):
 
 
 def _relative(path: str) -> str:
-    """A file under the working directory, as reports have it."""
+    """A file's path relative to the working directory, as in reports."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def _view(shape: str, operand: str, strides: list[int]) -> str:
-    """What ``as_strided`` does, of the results' strides."""
+    """Names the view that ``as_strided`` makes, by the result's strides."""
 
     def sizes(text: str) -> list[int]:
         return [int(size) for size in re.findall(r"\d+", text.partition("[")[2])]
@@ -52,7 +52,7 @@ def _view(shape: str, operand: str, strides: list[int]) -> str:
 
 
 def _nodes(text: str, names: Sequence[str] = ()) -> dict[int, _Node]:
-    """The operations by number; ``names`` are of the arrays that they take, in their order."""
+    """The operations by number; ``names`` are the names of their input arrays, in order."""
     nodes: dict[int, _Node] = {}
     inputs = iter(names)
     for line in text.splitlines():
@@ -79,7 +79,7 @@ def _nodes(text: str, names: Sequence[str] = ()) -> dict[int, _Node]:
 
 
 def _layers(nodes: dict[int, _Node]) -> tuple[list[list[int]], dict[int, list[int]]]:
-    """Operands above what takes them; those that belong together near each other.
+    """Sorts nodes into layers: operands above their users, related nodes near each other.
 
     Returns:
         The layers, and by number its places in the layers that edges from it pass, which have

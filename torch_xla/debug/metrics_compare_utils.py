@@ -85,7 +85,7 @@ def compare_metrics(
     metrics_report: str,
     config: Mapping[str, Any] = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"},  # noqa: B006
 ) -> str:
-    """Says which numbers of a report are out of what earlier reports had.
+    """Says which numbers of a report are out of the range of earlier reports.
 
     Args:
         data_points: Of :func:`get_data_points_from_metrics_reports`.

@@ -104,9 +104,9 @@ def _read(loader: Iterable[Any], channels: Sequence[_Channel]) -> None:
 
 
 class _InStep:
-    """In place of a channel: reads and uploads a sample when it is taken, in the taker's thread.
+    """A channel without threads: reads and uploads a sample when the consumer takes it.
 
-    For loaders that tell where they are: reading ahead, they would be somewhere else.
+    It is for loaders that tell their position, which reading ahead would change.
     """
 
     def __init__(self, loader: Iterable[Any], upload: _Upload) -> None:
@@ -133,7 +133,7 @@ class _InStep:
 
 
 class _Turns:
-    """Lets threads that take from one channel give to another in the order of taking."""
+    """Makes threads that take from one channel give to another in the order of taking."""
 
     def __init__(self, source: _Channel, target: _Channel) -> None:
         self._source = source
@@ -164,7 +164,7 @@ class _Turns:
 
 
 def _length(samples: Iterable[Any]) -> int:
-    """Raises TypeError where a loader does not know it."""
+    """Returns a loader's length; raises TypeError if the loader does not know it."""
     return len(cast(Sized, samples))
 
 

@@ -88,7 +88,7 @@ def _leaves(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_beside() -> bool:
-    """Whether this thread runs beside the program's, as those do that save checkpoints.
+    """Whether this thread is a helper thread, such as one that saves checkpoints.
 
     Threads that Python has not started (Gloo's, which call what waits for a future, and autograd's)
     go on with what the program began, which another replica may do in its main thread.
@@ -99,7 +99,7 @@ def _is_beside() -> bool:
 
 
 def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
-    """Makes a collective that takes tensors on the CPU, too, where it has no others."""
+    """Makes a collective that takes CPU tensors, too; they go by Gloo."""
 
     @functools.wraps(method)
     def collective(self: ProcessGroupXla, *args: Any, **kwargs: Any) -> Work:
@@ -157,7 +157,7 @@ class _HostWork(Work):
 
 
 class _Receive(Work):
-    """What ``irecv`` returns: the message is traced when somebody waits for it.
+    """The work that ``irecv`` returns; the receive is traced when somebody waits for it.
 
     What the program sends until then is sent before; at once, neighbours that receive before they
     send would wait for each other. Messages come in the order of their ``irecv``, whatever the
@@ -253,7 +253,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         return [torch.device("cpu"), torch.device("xla")]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """Returns what is there for tensors on ``device``: PyTorch asks for its abilities."""
+        """Returns the backend for tensors on ``device``, whose abilities PyTorch looks up."""
         if device.type == "cpu":
             return self._host()._get_backend(device)
         if device.type != "xla":
@@ -325,7 +325,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     def _transfer(
         self, tensor: torch.Tensor, source: int, target: int, tag: int = 0
     ) -> torch.Tensor:
-        """From one rank of the group to another; only these two trace it.
+        """Traces a transfer between two ranks of the group; only these two trace it.
 
         Messages of a group and a tag come in their order, whatever goes the other way.
         """
@@ -375,7 +375,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     @staticmethod
     def _check_size(name: str, output: torch.Tensor, expected: int) -> None:
-        """Before anything is traced: the other replicas would wait for what this one refuses."""
+        """Checks a size before tracing: others would wait for a collective that is refused."""
         if output.numel() != expected:
             raise ValueError(
                 f"{name}: expected an output of {expected} elements, got one of shape "
@@ -389,7 +389,7 @@ class ProcessGroupXla(dist.ProcessGroup):
                 target.detach().copy_(value.reshape(target.shape))
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """[n, ...]: the members' tensors."""
+        """The members' tensors, [n, ...]."""
         return self._run("all_gather", [tensor.unsqueeze(0)], [0])[0]
 
     @_by_place
@@ -434,7 +434,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _scattered(self, tensor: torch.Tensor, op: Any) -> torch.Tensor:
-        """[n, ...], this member's part of it reduced: [...]."""
+        """Reduces [n, ...] over the members; returns this member's part, [...]."""
         if _XLAC._xla_platform() != "TPU":
             return self._run("reduce_scatter", [tensor], [0], op)[0].squeeze(0)
         # The TPU compiler only scatters whole tiles. Otherwise it reduces for all members and cuts.
@@ -484,7 +484,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _exchange(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Part i to member i, pair by pair: only they know the sizes of what they exchange."""
+        """Sends part i to member i, pair by pair, since only each pair knows the sizes."""
         if not collectives.on_host():
             self._exchange_evenly(outputs, inputs)
             return
@@ -506,7 +506,7 @@ class ProcessGroupXla(dist.ProcessGroup):
     def _exchange_evenly(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> None:
-        """The same where all members must trace the same: all parts of one shape."""
+        """Exchanges parts of one shape, where all members must trace the same."""
         shapes = sorted({tuple(tensor.shape) for tensor in (*outputs, *inputs)})
         if len(shapes) != 1:
             raise RuntimeError(

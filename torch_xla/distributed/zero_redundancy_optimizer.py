@@ -12,7 +12,7 @@ from torch_xla.core import collectives
 
 
 class _Flat:
-    """Parameters of one dtype in one group, seen as one array, of which this replica has a part."""
+    """The parameters of one dtype in a group as one array, of which this replica has a part."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class _Flat:
         return self._flatten([parameter.detach() for parameter in self.parameters])[self._own]
 
     def take_parameters(self) -> None:
-        """Takes what was written to the parameters since they were given: loaded, clamped, tied.
+        """Takes over changes of the parameters since they were written: loaded, clamped, tied.
 
-        Elements of a shard of a wider dtype that the parameters' round stay as they are.
+        Elements of a wider shard stay as they are if the parameters hold their rounded values.
         """
         if self._is_ahead:
             return
@@ -58,7 +58,7 @@ class _Flat:
         self.shard.copy_(torch.where(same, self.shard, part.to(self.shard.dtype)))
 
     def load(self, shard: torch.Tensor) -> None:
-        """Takes a shard that was saved; the parameters are given it at the next step."""
+        """Takes a saved shard; the next step writes it to the parameters."""
         self.shard.copy_(shard.to(self.shard.device))
         self._is_ahead = True
 
@@ -86,11 +86,11 @@ class _Flat:
             self.take_early()
 
     def forget_ready(self) -> None:
-        """Counts the gradients of the next backward pass from the first one."""
+        """Restarts the count of gradients for the next backward pass."""
         self._ready = 0
 
     def take_early(self) -> None:
-        """Takes the gradients that there are from the parameters."""
+        """Takes existing gradients from the parameters."""
         self._ready = 0
         if any(parameter.grad is not None for parameter in self.parameters):
             self.take_gradients()
@@ -243,7 +243,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._early = False
 
     def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scales the shards' gradients down to a norm of all together; returns it as it was."""
+        """Scales the shards' gradients down to a common norm; returns the norm before."""
         found = (flat.shard.grad for flat in self._all_flats())
         gradients = [gradient for gradient in found if gradient is not None]
         if norm_type == float("inf"):

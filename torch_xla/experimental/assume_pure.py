@@ -1,4 +1,4 @@
-"""Functions that are said to be pure: what they do depends on their arguments alone."""
+"""Functions that are said to be pure: their results depend on their arguments alone."""
 
 from __future__ import annotations
 

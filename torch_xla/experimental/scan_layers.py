@@ -125,12 +125,12 @@ def _run(
     """Calls a layer in a loop, the first time before it where dtypes need that.
 
     Args:
-        layer: It.
+        layer: The layer.
         count: How many times.
-        first: What gives its state, the first time.
-        stacked: What gives the states from a turn on.
-        changed: What puts buffers that it changed in place back, from a turn on.
-        input_data: What the first is called with.
+        first: Returns its state for the first call.
+        stacked: Returns the stacked states from a turn on.
+        changed: Writes back buffers that the layer changed in place, from a turn on.
+        input_data: The input of the first call.
     """
     try:
         return _loop(layer, count, stacked(0), lambda buffers: changed(0, buffers), input_data)

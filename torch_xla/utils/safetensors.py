@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    """Returns what is equal for two tensors that are the same look at the same memory."""
+    """Returns a key that is equal for tensors which are the same view of the same memory."""
     if tensor.device.type == "xla":
         return _XLAC._xla_get_tensor_id(tensor), serialization._Layouts._look(tensor)
     if tensor.numel() == 0:

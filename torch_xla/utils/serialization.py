@@ -77,7 +77,7 @@ class _Storage:
 
 
 class _Staging:
-    """Host memory that xla tensors pass through one after the other.
+    """Host memory through which xla tensors are copied one after the other.
 
     Allocated once: blocks that are freed and allocated in turns leave holes which the next, by a
     few bytes, does not fit into.
@@ -100,10 +100,10 @@ class _Staging:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles xla tensors as looks at storages, which it numbers and does not read.
+    """Pickles xla tensors as views of storages, which it numbers and does not read.
 
     The first pass only notes which tensors there are: how a storage is written depends on all
-    the tensors that look at it.
+    the tensors that share it.
     """
 
     def __init__(self, file: IO[bytes], layouts: _Layouts | None) -> None:
@@ -172,8 +172,8 @@ class _Pickler(pickle.Pickler):
 class _Layouts:
     """Decides, for tensors that share memory, what of it is written.
 
-    Where they all are the same look at it, that look is. Where they differ, all of the memory is,
-    so that they share it again once loaded.
+    If all of them are the same view, only that view is written. If they differ, the whole memory
+    is, so that they share it again once loaded.
     """
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:

@@ -29,7 +29,7 @@ Transforms = Mapping[str, Callable[[Any], Any] | _StringConversion | Literal["ST
 
 
 class _Decoder:
-    """The transforms, sorted by who applies them."""
+    """The transforms, sorted by whether the C++ reader or Python applies them."""
 
     def __init__(self, transforms: Transforms | None) -> None:
         self.texts: set[str] = set()

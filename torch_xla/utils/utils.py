@@ -224,7 +224,7 @@ def eprint(*args: Any, **kwargs: Any) -> None:
 
 
 def get_print_fn(debug: bool | None = None) -> Callable[..., None]:
-    """Returns :func:`eprint` where ``debug`` (or ``DEBUG`` of the environment), else nothing's."""
+    """Returns :func:`eprint` if ``debug`` (or ``DEBUG`` is set), else :func:`null_print`."""
     return eprint if (check_env_flag("DEBUG") if debug is None else debug) else null_print
 
 

@@ -14,7 +14,7 @@ from torch_xla.core import collectives
 
 
 class Sharding(NamedTuple):
-    """Over which replicas, and in which dtypes."""
+    """The replicas over which to shard, and the dtypes."""
 
     groups: list[list[int]]
     compute_dtype: torch.dtype | None
@@ -50,8 +50,8 @@ class Bucket:
 
     Args:
         parameters: The parameters, each with all its places.
-        names: Their names, from the wrapped module.
-        flat_name: A name for the array, where it is of all parameters of a kind.
+        names: The parameters' names in the wrapped module.
+        flat_name: A name for the array, if it holds all parameters of a kind.
         sharding: Where the parts are.
         on_ready: Called when all gradients are there, but not where they only add up.
 
@@ -129,7 +129,7 @@ class Bucket:
 
     @torch.no_grad()
     def free(self) -> None:
-        """Takes the data of ``full``; what is traced still has it."""
+        """Drops the data of ``full``; traced operations still hold it."""
         if not self.is_gathered:
             return
         for full in self.full:
@@ -160,7 +160,7 @@ class Bucket:
         return (flat if before == 1.0 else flat / before).view(self.sharding.size, -1)
 
     def take_gradient(self, part: torch.Tensor) -> None:
-        """Adds the sum over the replicas of this one's part, [n], to the shard's gradient."""
+        """Adds this replica's part of the summed gradients, [n], to the shard's gradient."""
         part = (part * (1.0 / self.divisors[1])).to(self.shard.dtype).view(self.shard.shape)
         self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
         self.drop_gradients()
@@ -172,7 +172,7 @@ class Bucket:
             full.grad = None
 
     def finish(self) -> None:
-        """Ends a backward pass, in which not all gradients need have come."""
+        """Ends a backward pass, in which some gradients may be missing."""
         self._ready = 0
         self.free()
 

@@ -205,7 +205,7 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     @staticmethod
     def _convert_buffers(module: nn.Module, dtype: torch.dtype | None) -> None:
-        """Puts buffers on the device, those of a floating-point dtype in the one given."""
+        """Puts buffers on the device, and converts those of a floating-point dtype."""
         moved: dict[torch.Tensor, torch.Tensor] = {}
         for child in module.modules():
             for name, buffer in child._buffers.items():
@@ -220,7 +220,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                     buffer.data = buffer.data.to(new)
 
     def _make_buckets(self, module: nn.Module, flatten: bool) -> list[Bucket]:
-        """Shards what no nested wrapper has; a parameter with several places is one."""
+        """Shards the parameters that no nested wrapper has; one with several names is one."""
         found: dict[nn.Parameter, list[Place]] = {}
         names: dict[nn.Parameter, str] = {}
         wrapped = {
@@ -315,7 +315,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
 
     def _after_backward(self) -> None:
-        """At the end of the whole backward pass."""
+        """Runs at the end of the whole backward pass."""
         self._graph_task = None
         # Reduce also buckets in which some parameters did not contribute to the output.
         self._to_reduce.clear()

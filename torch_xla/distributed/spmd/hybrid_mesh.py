@@ -1,4 +1,4 @@
-"""Meshes whose order of devices is that of their connections."""
+"""Meshes that order devices by their connections."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def order_by_coordinates(coordinates: Sequence[Sequence[int]], shape: Sequence[i
     that the devices are in order of their coordinates, the first dimension slowest.
 
     Args:
-        coordinates: Of each device, all of them in a box.
-        shape: Of the mesh; as many as there are devices.
+        coordinates: The coordinates of each device; together they fill a box.
+        shape: The shape of the mesh, which has as many places as there are devices.
 
     Returns:
         The devices' places in ``coordinates``, in this shape.

@@ -139,7 +139,7 @@ class _Axis:
 
 
 class _Collective(torch.autograd.Function):
-    """A collective that is linear, given with the one that takes its gradient back."""
+    """A linear collective, with the collective that computes its gradient."""
 
     @staticmethod
     def forward(
@@ -159,7 +159,7 @@ class _Collective(torch.autograd.Function):
 
 
 class _Extreme(torch.autograd.Function):
-    """The largest or the least value, whose gradient the devices that have it share."""
+    """The largest or least value; devices with equal extremes share its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, op: str, axis: _Axis) -> torch.Tensor:
@@ -308,7 +308,7 @@ def ppermute(
 
 
 class _Edge(torch.autograd.Function):
-    """The edge of a region: takes a tensor apart, or puts parts together."""
+    """The edge of a region: splits a tensor into parts, or joins parts."""
 
     @staticmethod
     def forward(
@@ -412,9 +412,9 @@ def _put_together(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Ten
 
 @contextmanager
 def _saving_wholes(mesh: Mesh, given: Sequence[_Part] | None) -> Iterator[None]:
-    """Gives what autograd saves in a region to the hooks around it as tensors that have a whole.
+    """Hands tensors that autograd saves in a region to hooks outside as whole tensors.
 
-    A loop hands on what is saved, a hook may copy it to the host; a part cannot leave the region.
+    Such a hook may copy them to the host, or a loop stack them; a part cannot leave the region.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     if hooks is None or given is None:  # None: a region around it does so
@@ -448,7 +448,7 @@ def _saving_wholes(mesh: Mesh, given: Sequence[_Part] | None) -> Iterator[None]:
 
 
 def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-    """What :func:`_take_apart` is within a region, where devices along the axes hold copies."""
+    """Does as :func:`_take_apart`, in a region whose devices along the axes hold copies."""
     mesh.sharding_of("shard_map", t, spec)
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         if not axes:
@@ -461,7 +461,7 @@ def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
 
 
 def _all_parts(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
-    """What :func:`_put_together` is within a region."""
+    """Does as :func:`_put_together`, in such a region."""
     mesh.sharding_of("shard_map", t, spec)
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)):
         if axes:
@@ -512,7 +512,7 @@ def _check_spec(mesh: Mesh, spec: PartitionSpec, names: tuple[str, ...]) -> None
 
 
 def _apply(value: Any, spec: Any, convert: Callable[[torch.Tensor, Any], Any]) -> Any:
-    """Converts the tensors of a nested value. A tuple is a spec, for all that is at its place."""
+    """Converts the tensors of a nested value. A tuple is the spec of all tensors in its place."""
     if isinstance(spec, dict) and isinstance(value, dict):
         if spec.keys() != value.keys():
             raise ValueError(f"shard_map: expected specs of {[*value]}, got {[*spec]}")

@@ -36,7 +36,7 @@ class XLAShard:
             are shorter, or empty.
         indices: Where it is in the whole: a slice for each dimension; ``...`` if it is all of it.
         shard_device: The device, for example ``"CPU:0"``.
-        replica: The how-manieth copy of the part this is, from 0.
+        replica: The number of this copy of the part, from 0.
     """
 
     data: torch.Tensor
@@ -61,7 +61,7 @@ def _device_name(number: int) -> str:
 
 
 def _tiles(tensor: torch.Tensor) -> tuple[list[torch.Tensor], _XLAC.Sharding]:
-    """Returns what each device holds, and the sharding. Computes the tensor."""
+    """Returns each device's part, and the sharding. Computes the tensor."""
     tiles = _XLAC._xla_tiles(tensor)
     sharding = _XLAC._xla_sharding(tensor)
     if sharding is None:  # The sharding of a view is not known.

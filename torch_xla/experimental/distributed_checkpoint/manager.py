@@ -50,7 +50,7 @@ _FAILURES = (Exception, CheckpointException)  # CheckpointException is no Except
 
 
 def _on_host(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Returns a copy that the training that goes on does not change."""
+    """Returns a copy that later training steps do not change."""
     own = map_tensors(lambda t: t.detach().clone() if t.device.type == "cpu" else t, state_dict)
     return cast(dict[str, Any], xla_model._maybe_convert_to_cpu(own))
 
@@ -240,14 +240,14 @@ class CheckpointManager:
             self._pending.pop(0).result()
 
     def _raise_failure(self) -> None:
-        """Raises what made a checkpoint fail that is done: on all ranks, or on none."""
+        """Raises the error of a finished checkpoint, on all ranks or on none."""
         done = [future for future in self._pending if future.done()]
         if self._on_any_rank(any(future.exception() for future in done)):
             self.join()
         self._pending = [future for future in self._pending if future not in done]
 
     def _agree(self, failure: BaseException | None = None) -> None:
-        """Waits for all ranks, and raises where one has failed: on each of them."""
+        """Waits for all ranks, and raises on each of them if one has failed."""
         failures: list[str | None] = [None]
         if self._group is not None:
             failures *= dist.get_world_size(self._group)
@@ -325,7 +325,7 @@ class CheckpointManager:
         return bool(gcsfs.list(path)) if self._remote else os.path.exists(path)
 
     def _saved_at(self, folder: str) -> int | None:
-        """When a manager began to save there, by its clock; None: it is no manager's."""
+        """When a manager began to save the checkpoint, by its clock; None if no manager did."""
         try:
             text = gcsfs.read(f"{folder}/{_MARK}").decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError):
@@ -334,7 +334,7 @@ class CheckpointManager:
         return int(time_ns) if text.startswith(_MARK_TEXT) and time_ns.isdecimal() else None
 
     def _steps_by_age(self) -> list[int]:
-        """The oldest first: checkpoints without the mark, in order of their steps."""
+        """The steps, oldest first; checkpoints without the mark come first, in order of steps."""
         ages = {step: self._saved_at(self._folder(step)) for step in self.all_steps()}
         return sorted(ages, key=lambda step: (ages[step] or 0, step))
 
@@ -350,7 +350,7 @@ class CheckpointManager:
     def _publish(self, step: int) -> None:
         """Gives a whole local checkpoint its name.
 
-        Where an older one has that, the process may die when neither has: the next finishes it.
+        An older one of that name is removed first. If the process dies between, the next finishes.
         """
         sync_directory(self._partial(step))
         self._remove(self._folder(step))
@@ -390,7 +390,7 @@ class CheckpointManager:
         return FsspecReader(folder) if self._remote else FileSystemReader(folder)
 
     def _is_whole(self, step: int, weights_only: bool) -> bool:
-        """Whether the metadata can be read and the files are as long as it says."""
+        """Whether the metadata can be read and the files have the lengths that it names."""
         try:
             if weights_only:
                 content = gcsfs.read(f"{self._folder(step)}/{_METADATA}")

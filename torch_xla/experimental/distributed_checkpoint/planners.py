@@ -40,7 +40,7 @@ def _sharding_of(value: Any) -> _XLAC.Sharding | None:
 def _write_items(
     item: WriteItem, tensor: torch.Tensor, sharding: _XLAC.Sharding
 ) -> list[tuple[WriteItem, int]]:
-    """Returns what is written of a tensor, each with the device that has it."""
+    """Returns the parts of a tensor to write, each with the device that holds it."""
     items = []
     for device in range(len(sharding.devices)):
         offsets, sizes, copy = sharding.tile_of(device, list(tensor.shape))

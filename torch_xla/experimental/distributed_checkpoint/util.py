@@ -1,4 +1,4 @@
-"""What a checkpoint is restored into."""
+"""Prepares what a checkpoint is restored into."""
 
 from __future__ import annotations
 
