@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -20,7 +19,7 @@
 #include "exec/bounded_graph.h"
 #include "exec/bounded_rules.h"
 #include "exec/cut_log.h"
-#include "ir/attributes.h"
+#include "ir/dump.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
 #include "tensor/view.h"
@@ -107,13 +106,6 @@ ir::Hash128 HashWithoutSizes(const Graph& graph) {
   return hasher.Finish();
 }
 
-std::string FamilyOf(const ir::Hash128& hash) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%08llx",
-                static_cast<unsigned long long>(hash.low & 0xffffffff));
-  return text;
-}
-
 SizesNote Taken(const BoundedGraph& graph) {
   return {"sizes are arguments of the program (family " + graph.family() +
           "): " + graph.Description()};
@@ -137,7 +129,7 @@ std::optional<VaryingSizes> Learn(const Graph& graph, const ir::Hash128& hash, S
   if (is_new) {
     sizes.varies.resize(shapes.shapes.size());
     sizes.first = std::move(shapes.shapes);
-    sizes.family = FamilyOf(hash);
+    sizes.family = ir::ToHex(hash).substr(24);
     note = Kept({"it is the first of family " + sizes.family});
     return std::nullopt;
   }

@@ -20,7 +20,7 @@
 
 #include "debug/environment.h"
 #include "debug/metrics.h"
-#include "ir/hash.h"
+#include "ir/dump.h"
 
 namespace torch_xla::lazy {
 namespace {
@@ -218,13 +218,8 @@ DiskCache::Claim::~Claim() {
 }
 
 fs::path DiskCache::PathOf(std::string_view key) const {
-  const ir::Hash128 hash = HashOf(key);
-  std::array<char, 40> name;
-  std::snprintf(name.data(), name.size(), "%016llx%016llx",
-                static_cast<unsigned long long>(hash.high),
-                static_cast<unsigned long long>(hash.low));
   return settings_.folder /
-         (std::string(name.data()) + "." + std::string(key.substr(0, key.find(':'))));
+         (ir::ToHex(HashOf(key)) + "." + std::string(key.substr(0, key.find(':'))));
 }
 
 std::optional<std::string> DiskCache::Read(std::string_view key) {

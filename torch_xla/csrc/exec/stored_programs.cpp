@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -22,6 +21,7 @@
 #endif
 
 #include "debug/metrics.h"
+#include "ir/dump.h"
 #include "lowering/context.h"
 #include "runtime/element_type.h"
 #include "runtime/host_memory.h"
@@ -30,13 +30,6 @@
 
 namespace torch_xla::lazy {
 namespace {
-
-std::string ToText(const ir::Hash128& hash) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high),
-                static_cast<unsigned long long>(hash.low));
-  return text;
-}
 
 /// The build id of this library, whose code turns a graph into a program.
 const std::string& BuildId() {
@@ -158,7 +151,7 @@ std::shared_ptr<DiskCache> UsableCache() {
 std::string TextHash(std::string_view stablehlo) {
   ir::Hasher hasher;
   hasher.AddText(stablehlo);
-  return ToText(hasher.Finish());
+  return ir::ToHex(hasher.Finish());
 }
 
 std::string ProgramKey(const std::string& text_hash, const runtime::CompileOptions& options) {
@@ -174,7 +167,7 @@ std::string RecordKey(const ir::Hash128& graph) {
     if (text.starts_with("XLA_") || text.starts_with("PT_XLA_")) variables.push_back(text);
   }
   std::sort(variables.begin(), variables.end());
-  std::string key = "record: " + ToText(graph) + "\nbuild: " + BuildId() +
+  std::string key = "record: " + ir::ToHex(graph) + "\nbuild: " + BuildId() +
                     "\ntorch: " TORCH_VERSION "\nplatform: " + Platform() +
                     "\ndefault dtype: " + c10::toString(c10::get_default_dtype_as_scalartype());
   // The environment may have changed since floats got their types, so the key has these types.

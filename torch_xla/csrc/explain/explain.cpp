@@ -11,6 +11,7 @@
 #include "exec/bounded_cut.h"
 #include "exec/disk_cache.h"
 #include "explain/slow_habits.h"
+#include "ir/dump.h"
 #include "tensor/device.h"
 
 namespace torch_xla::lazy {
@@ -30,13 +31,6 @@ std::atomic<bool>& IsError() {
     return text && std::string_view(text) == "error";
   }());
   return error;
-}
-
-std::string Hex(const ir::Hash128& hash) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high),
-                static_cast<unsigned long long>(hash.low));
-  return text;
 }
 
 /// The record of a graph, and everything else that its program was made from.
@@ -131,7 +125,7 @@ void FindReasons(const Past& now, const std::vector<Past>& past, Explanation& ex
     return;
   }
   Comparison comparison = Compare(*now.record, *nearest);
-  explanation.nearest = Hex(nearest->hash());
+  explanation.nearest = ir::ToHex(nearest->hash());
   explanation.changed = comparison.changed;
   explanation.near = comparison.IsNear(std::max(now.record->size(), nearest->size()));
   if (!explanation.near) {
@@ -207,7 +201,7 @@ int64_t ExplainCompile(const Graph& graph, const Program& program, const ir::Has
   Explanation explanation;
   explanation.cause = origin.ToString();
   explanation.line = origin.location ? origin.location->ToString() : "";
-  explanation.hash = Hex(graph.hash);
+  explanation.hash = ir::ToHex(graph.hash);
   explanation.nodes = graph.order.size();
   explanation.inputs = graph.num_parameters();
   explanation.outputs = graph.roots.size();
@@ -281,8 +275,8 @@ void NoteDiskMiss(int64_t number, std::string key) noexcept try {
 }
 
 void ExplainExecution(const Graph& graph, const Origin& origin) {
-  debug::Report("Execution Analysis: cause: " + origin.ToString() + "\n  graph " + Hex(graph.hash) +
-                ": " + std::to_string(graph.order.size()) + " nodes, " +
+  debug::Report("Execution Analysis: cause: " + origin.ToString() + "\n  graph " +
+                ir::ToHex(graph.hash) + ": " + std::to_string(graph.order.size()) + " nodes, " +
                 std::to_string(graph.num_parameters()) + " inputs, " +
                 std::to_string(graph.roots.size()) + " outputs\n");
 }

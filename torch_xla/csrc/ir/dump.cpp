@@ -1,5 +1,6 @@
 #include "ir/dump.h"
 
+#include <cstdio>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
@@ -132,6 +133,13 @@ std::string ShapesOf(const Node& node) {
 }
 
 }  // namespace
+
+std::string ToHex(const Hash128& hash) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high),
+                static_cast<unsigned long long>(hash.low));
+  return text;
+}
 
 std::vector<const Node*> PostOrder(std::span<const Value> roots) {
   std::vector<const Node*> order;

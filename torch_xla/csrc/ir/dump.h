@@ -12,6 +12,9 @@ namespace torch_xla::ir {
 /// The nodes that `roots` need, operands before users and each node once.
 std::vector<const Node*> PostOrder(std::span<const Value> roots);
 
+/// The 32 hexadecimal digits of a hash.
+std::string ToHex(const Hash128& hash);
+
 /// The text format of torch_xla: "IR {\n  %0 = f32[2] aten::mul(%1, %2), ROOT=0\n}\n".
 std::string ToText(std::span<const Value> roots);
 
