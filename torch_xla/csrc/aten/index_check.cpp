@@ -66,18 +66,11 @@ bool HasIndices(const at::Tensor& tensor) {
 bool SeesAll(const lazy::View& view, int64_t numel) {
   if (view.steps.size() != 1 || view.last().bitcast) return false;
   const lazy::ViewStep& step = view.last();
-  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
-  for (size_t i = 0; i < step.sizes.size(); ++i) {
-    if (step.sizes[i] != 1 && step.strides[i] != 0)
-      dims.emplace_back(step.strides[i], step.sizes[i]);
+  lazy::Ints sizes = step.sizes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (step.strides[i] == 0) sizes[i] = 1;
   }
-  std::sort(dims.begin(), dims.end());
-  int64_t extent = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != extent) return false;
-    extent *= size;
-  }
-  return extent == numel;
+  return c10::multiply_integers(sizes) == numel && lazy::FillsBlock(sizes, step.strides);
 }
 
 /// Whether the tensor contains all elements of its storage.

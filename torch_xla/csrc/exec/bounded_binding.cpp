@@ -74,14 +74,6 @@ std::pair<int32_t, int32_t> VisitNumbers(const Graph& graph, const Visit& visit)
   return {floats, integers};
 }
 
-DeviceDataPtr PromiseOf(ir::ShapeRef shape, int device, const DeviceSet* devices,
-                        const ir::SourceLocation* location) {
-  auto data =
-      c10::make_intrusive<DeviceData>(shape, device, devices, distributed::Sharding::Replicated());
-  data->set_location(location);
-  return data;
-}
-
 }  // namespace
 
 template <typename T>
@@ -111,7 +103,7 @@ Binding::Binding(const Cut& cut, const BoundedGraph& bounded, const Cut& bulk,
   for (const ir::Value& root : exact.roots) roots_.push_back(root.shape());
   // The host's operations read placeholders, which Apply binds to arrays.
   const auto leaf_of = [&](ir::ShapeRef shape) {
-    return MakeLeaf(PromiseOf(shape, cut.device, cut.devices, nullptr));
+    return MakeLeaf(MakePromise(shape, cut.device, cut.devices));
   };
   for (const BoundedGraph::Padded& padded : bounded.padded()) {
     const ir::ShapeRef shape = padded.exact->shape();
@@ -197,7 +189,7 @@ void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) 
   std::vector<DeviceDataPtr> padded, inputs, outputs;
   for (const Pad& pad : pads_) {
     const DeviceDataPtr& exact = execution.inputs[pad.input];
-    padded.push_back(PromiseOf(pad.padded.shape(), device, devices, exact->location()));
+    padded.push_back(MakePromise(pad.padded.shape(), device, devices, exact->location()));
     host->before.Bind(pad.leaf, exact);
     host->before.Add(*pad.padded.node);
     host->before.Promise(pad.padded, padded.back());
@@ -206,7 +198,7 @@ void Binding::Apply(Execution& execution, int device, const DeviceSet* devices) 
     inputs.push_back(input < 0 ? padded[static_cast<size_t>(~input)]
                                : execution.inputs[static_cast<size_t>(input)]);
   for (const auto& [exact, shape] : outputs_)
-    outputs.push_back(exact < 0 ? PromiseOf(shape, device, devices, nullptr)
+    outputs.push_back(exact < 0 ? MakePromise(shape, device, devices)
                                 : execution.outputs[static_cast<size_t>(exact)]);
   for (const Part& part : parts_) {
     const DeviceDataPtr &exact = execution.outputs[part.output], &whole = outputs[part.whole];

@@ -7,31 +7,18 @@
 #include "XLAOps.h"
 #include "ir/attributes.h"
 #include "tensor/node_factory.h"
+#include "tensor/view.h"
 
 namespace torch_xla::lazy {
 namespace {
 
 ir::NodePtr PointerTo(const ir::Node& node) { return ir::NodePtr(const_cast<ir::Node*>(&node)); }
 
-bool IsProgramFill(const DeviceData& data) {
-  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
-}
-
 /// Whether a view has each element of its base exactly once.
 bool IsWhole(const ir::Node& view) {
   ir::AttributeReader attributes(view.attributes());
   const auto sizes = attributes.IntList(), strides = attributes.IntList();
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] != 1) dims.emplace_back(strides[d], sizes[d]);
-  }
-  std::ranges::sort(dims);
-  int64_t next = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != next) return false;
-    next *= size;
-  }
-  return next == view.operands()[0].shape()->numel;
+  return view.shape()->numel == view.operands()[0].shape()->numel && FillsBlock(sizes, strides);
 }
 
 }  // namespace
@@ -336,9 +323,7 @@ void BoundedGraph::VisitLeaf() {
     fills_.emplace_back(results[0].value.node->operands()[0].node.get(), node_);
     return;
   }
-  auto promise = c10::make_intrusive<DeviceData>(bounded, device_, devices_,
-                                                 distributed::Sharding::Replicated());
-  promise->set_location(data->location());
+  DeviceDataPtr promise = MakePromise(bounded, device_, devices_, data->location());
   results[0] = {MakeLeaf(promise), layout, true};
   padded_.push_back(
       {node_, DeviceDataPtr::reclaim_copy(data), std::move(promise), std::move(layout)});

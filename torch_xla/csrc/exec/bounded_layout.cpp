@@ -28,6 +28,14 @@ void AddFactor(BoundedDim& dim, const Factor& factor) {
   dim.push_back(factor);
 }
 
+BoundedDim AllFactors(const BoundedLayout& layout) {
+  BoundedDim all;
+  for (const BoundedDim& dim : layout) {
+    for (const Factor& factor : dim) AddFactor(all, factor);
+  }
+  return all;
+}
+
 int64_t SizeOf(const BoundedDim& dim) {
   int64_t size = 1;
   for (const Factor& factor : dim) size *= factor.size;
@@ -69,12 +77,8 @@ BoundedView ViewOf(const BoundedLayout& layout, const StridedView& view, const B
     int64_t last = 0;                      // for a fixed factor: how far the view goes from `index`
     bool taken = false;                    // for a varying factor: whether the view moves along it
   };
-  BoundedDim all;
-  for (const BoundedDim& dim : layout) {
-    for (const Factor& factor : dim) AddFactor(all, factor);
-  }
   std::vector<Place> places;
-  for (const Factor& factor : all) {
+  for (const Factor& factor : AllFactors(layout)) {
     if (factor.size == 0) throw SizesRefused{"it is empty"};
     places.push_back({factor});
   }

@@ -30,6 +30,9 @@ BoundedLayout FixedLayout(c10::IntArrayRef sizes);
 /// Adds an inner factor.
 void AddFactor(BoundedDim& dim, const Factor& factor);
 
+/// All factors of an array as one dimension.
+BoundedDim AllFactors(const BoundedLayout& layout);
+
 int64_t SizeOf(const BoundedDim& dim);
 int64_t BoundOf(const BoundedDim& dim);
 std::vector<int64_t> BoundsOf(const BoundedLayout& layout);

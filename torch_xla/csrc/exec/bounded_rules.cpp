@@ -72,14 +72,6 @@ struct BoundedRules {
 
   // ---- Views ---------------------------------------------------------------------------------
 
-  static BoundedDim FactorsOf(const BoundedLayout& layout) {
-    BoundedDim all;
-    for (const BoundedDim& dim : layout) {
-      for (const Factor& factor : dim) AddFactor(all, factor);
-    }
-    return all;
-  }
-
   /// The elements of an array with a dimension for each of its factors, with one dimension indexed.
   static ir::Value TakeAlong(G& g, const ir::Value& value, const BoundedDim& all, size_t along,
                              const ir::Value& index) {
@@ -94,7 +86,7 @@ struct BoundedRules {
   /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
   /// returns true. The index is a parameter of the program, since it differs from size to size.
   static bool TakeIndex(G& g, Result& base, StridedView& view) {
-    const BoundedDim all = FactorsOf(base.layout);
+    const BoundedDim all = AllFactors(base.layout);
     int64_t stride = 1;
     for (size_t k = all.size(); k-- > 0; stride *= all[k].size) {
       const Factor factor = all[k];
@@ -136,7 +128,7 @@ struct BoundedRules {
   /// to size, as the gradient of a concatenation is, takes that part, which is like `made`.
   static void TakeRange(G& g, Result& base, StridedView& view, size_t d, const BoundedDim& made,
                         int64_t first) {
-    BoundedDim all = FactorsOf(base.layout);
+    BoundedDim all = AllFactors(base.layout);
     int64_t stride = 1;
     size_t k = all.size();
     while (k > 0 && stride < view.strides[d]) stride *= all[--k].size;
@@ -292,7 +284,7 @@ struct BoundedRules {
     const c10::ScalarType dtype = g.node_->shape()->dtype;
     ir::Value drawn = MakeNode(&g.node_->op(), g.Values(), {}, ir::GetShape(dtype, {bound}));
     drawn.node->set_location(g.node_->location());
-    const BoundedDim all = FactorsOf(layout);
+    const BoundedDim all = AllFactors(layout);
     const std::vector<int64_t> bounds = BoundsOf(layout);
     std::vector<int64_t> strides(bounds.size(), 1);
     for (size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
@@ -1030,7 +1022,7 @@ struct BoundedRules {
         continue;
       }
       const Result& index = g.In(1 + i++);
-      if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("a mask has no rule");
+      if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("only int64 indices have a rule");
       if (d != before + i - 1) Refuse("indices of dimensions that lie apart have no rule");
       last = d;
       ir::Value value = index.value;

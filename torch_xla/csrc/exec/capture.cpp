@@ -41,8 +41,7 @@ std::exception_ptr NoValue(const std::string& what) {
 }
 
 DeviceDataPtr Promise(ir::ShapeRef shape, int device) {
-  return c10::make_intrusive<DeviceData>(shape, device, DevicesOf(device),
-                                         distributed::Sharding::Replicated());
+  return MakePromise(shape, device, DevicesOf(device));
 }
 
 bool IsNumber(const ir::Node& node) { return &node.op() == &ir::ops::scalar; }

@@ -166,8 +166,7 @@ void FailUnlowerable(const Cut& cut) {
       }();
       LowerGraph(graph, {}, Platform(), cut.devices->size());
     } catch (...) {
-      auto failed = c10::make_intrusive<DeviceData>(root.shape(), cut.device, cut.devices,
-                                                    Sharding::Replicated());
+      const DeviceDataPtr failed = MakePromise(root.shape(), cut.device, cut.devices);
       failed->Fail(std::current_exception());
       target.storage->Replace(root, MakeLeaf(failed));
     }

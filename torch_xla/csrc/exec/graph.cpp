@@ -9,11 +9,6 @@
 namespace torch_xla::lazy {
 namespace {
 
-/// A fill that no tensor holds: it becomes part of the program instead of an array.
-bool IsProgramFill(const DeviceData& data) {
-  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
-}
-
 /// Packs a number that is a parameter. Returns its kind, which is part of the program's hash.
 uint64_t AddNumber(const c10::Scalar& value, Graph& graph) {
   if (value.isComplex()) {
@@ -59,6 +54,18 @@ void AddNumbers(const ir::Node& node, Graph& graph) {
 }
 
 }  // namespace
+
+bool IsProgramFill(const DeviceData& data) {
+  return data.fill() && data.owners.load(std::memory_order_relaxed) == 0;
+}
+
+DeviceDataPtr MakePromise(ir::ShapeRef shape, int device, const DeviceSet* devices,
+                          const ir::SourceLocation* location) {
+  auto data =
+      c10::make_intrusive<DeviceData>(shape, device, devices, distributed::Sharding::Replicated());
+  data->set_location(location);
+  return data;
+}
 
 uint64_t GraphWalk::NextId() {
   static uint64_t walks = 0;

@@ -97,4 +97,10 @@ class GraphWalk {
 using GraphInputs = std::unordered_map<const ir::Node*, DeviceDataPtr>;
 Graph CollectGraph(std::vector<ir::Value> roots, const GraphInputs& inputs = {});
 
+/// Whether data is a fill that no tensor holds: it is part of the program instead of an array.
+bool IsProgramFill(const DeviceData& data);
+/// Data that an execution will fulfil, replicated on `devices`.
+DeviceDataPtr MakePromise(ir::ShapeRef shape, int device, const DeviceSet* devices,
+                          const ir::SourceLocation* location = nullptr);
+
 }  // namespace torch_xla::lazy

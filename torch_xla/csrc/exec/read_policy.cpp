@@ -129,9 +129,8 @@ bool EvaluateOnHost(Storage& storage) {
   }
   std::optional<HostCalls> calls = HostAlone(value);
   if (!calls) return false;
-  auto data = c10::make_intrusive<DeviceData>(value.shape(), storage.device(), devices,
-                                              distributed::Sharding::Replicated());
-  data->set_location(value.node->location());
+  const DeviceDataPtr data =
+      MakePromise(value.shape(), storage.device(), devices, value.node->location());
   calls->Promise(value, data);
   calls->Run(/*producer=*/0);
   storage.Replace(value, MakeLeaf(data));

@@ -125,10 +125,7 @@ std::optional<Bulk> SplitCut(const Cut& cut) {
     for (size_t i = 0; i < graph.roots.size(); ++i) {
       if (graph.roots[i] == value) return cut.execution.outputs[i];
     }
-    auto data = c10::make_intrusive<DeviceData>(value.shape(), cut.device, cut.devices,
-                                                distributed::Sharding::Replicated());
-    data->set_location(value.node->location());
-    return data;
+    return MakePromise(value.shape(), cut.device, cut.devices, value.node->location());
   };
   Cut bulk{.device = cut.device, .devices = cut.devices, .graph = {}, .is_bulk = true};
   std::vector<ir::Value> roots;
