@@ -571,6 +571,32 @@ def test_debug_output_says_it_too(tmp_path):
     assert "sizes: sizes are part of the program: aten::kthvalue f32[8]: it has no rule" in text
 
 
+def test_a_bulk_that_is_a_bounded_graph_has_a_program_of_its_own():
+    out = run(
+        """
+    def chain(x):
+        for _ in range(20):
+            x = (x * 1.1).tanh()
+        return x
+    for n in (5, 9, 13, 11):
+        x = torch.ones(n, 8, device=device)
+        torch_xla.sync()
+        expected = chain(x)
+        torch_xla.sync()
+    bounded, good = count('DynamicSizes'), True
+    tokens = torch.arange(3, device=device)
+    for _ in range(5):
+        tokens = torch.cat([tokens, tokens[-1:] + 1])
+        result = chain(x)
+        torch_xla.sync()
+        good &= torch.equal(result.cpu(), expected.cpu())
+    print(good, tokens.tolist() == list(range(8)), bounded > 0, count('HostCalls') > 0)
+    """,
+        mode="1",
+    )
+    assert out == ["True"] * 4
+
+
 def test_a_marked_size_has_one_bound():
     out = run(
         """

@@ -287,7 +287,8 @@ void Bind(const ir::Hash128& key, const ir::Hash128& program, Cut& cut, const Bo
 }
 
 std::optional<Bound> FindBound(const ir::Hash128& key, const Cut& cut) {
-  if (ModeOf() == Mode::kOff || MayChangeAttributes(cut.graph)) return std::nullopt;
+  // The cut that a bulk belongs to has host operations of its own, beside which no binding fits.
+  if (ModeOf() == Mode::kOff || cut.is_bulk || MayChangeAttributes(cut.graph)) return std::nullopt;
   Bound bound;
   {
     std::lock_guard lock(structures_mutex);
