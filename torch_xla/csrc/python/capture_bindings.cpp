@@ -185,7 +185,7 @@ void BindCapture(py::module_& m) {
       [](const std::string& device) {
         return aten::CollectiveTokenTensor(Ordinal(device), /*make=*/true);
       },
-      py::arg("device"));
+      py::arg("device"), NoGil());
   // Calls a function from this library's own text, which needs no check.
   m.def("_stablehlo_call", &aten::CallStableHlo, py::arg("text"), py::arg("inputs"), NoGil());
   m.def("_xla_forbid_cuts", &lazy::ForbidCuts, py::arg("why"));
