@@ -630,7 +630,7 @@ Value nonzero_static(LoweringContext& cx, Value self, int64_t size, int64_t fill
 }
 
 Value repeat_interleave_Tensor(LoweringContext& cx, Value repeats, std::optional<int64_t>) {
-  // Counts which repetitions begin at each place; the prefix sum is the element that is repeated.
+  // A place of the result holds the number of elements whose repetitions end at or before it.
   const stablehlo::Type type = cx.output_type();
   if (type.num_elements() == 0) return Constant(cx.builder(), 0, type);
   Value ends = Scan(Convert(repeats, ElementType::kS64), 0, ReduceOp::kAdd);
