@@ -40,22 +40,6 @@ int64_t ClassVersion([[maybe_unused]] PyObject* type, PyObject* dict) {
 #endif
 }
 
-/// Whether an array has the same shape, format and bytes as `copy`.
-bool SameArray(PyObject* copy, PyObject* now) {
-  Py_buffer a, b;
-  if (PyObject_GetBuffer(copy, &a, PyBUF_FORMAT | PyBUF_ND) != 0 ||
-      PyObject_GetBuffer(now, &b, PyBUF_FORMAT | PyBUF_ND) != 0) {
-    PyErr_Clear();
-    return false;
-  }
-  const bool same = a.len == b.len && a.ndim == b.ndim && std::strcmp(a.format, b.format) == 0 &&
-                    std::equal(a.shape, a.shape + a.ndim, b.shape) &&
-                    std::memcmp(a.buf, b.buf, a.len) == 0;
-  PyBuffer_Release(&a);
-  PyBuffer_Release(&b);
-  return same;
-}
-
 /// Appends the dict of a hook if the hook is a Python hook of the given class. The class is
 /// compared by its mangled name, since PyTorch does not export its type information.
 template <typename PyHook, typename Hook>
@@ -383,7 +367,7 @@ int64_t ObjectGuards::Find(const Check& check) const {
       return same && k == end ? -1 : end;
     }
     case Kind::kBytes:
-      return SameArray(items[begin].second, check.object) ? -1 : end;
+      return SameBuffer(items[begin].second, check.object) ? -1 : end;
   }
   return end;
 }

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace torch_xla::replay {
@@ -21,24 +22,26 @@ bool Equal(PyObject* a, PyObject* b) {
   return equal == 1;
 }
 
-/// Whether two buffers have equal bytes; false if one of them is no buffer.
-bool SameBytes(PyObject* a, PyObject* b) {
+}  // namespace
+
+bool SameBuffer(PyObject* a, PyObject* b) {
   Py_buffer first, second;
-  if (PyObject_GetBuffer(a, &first, PyBUF_SIMPLE) != 0) {
+  if (PyObject_GetBuffer(a, &first, PyBUF_FORMAT | PyBUF_ND) != 0) {
     PyErr_Clear();
     return false;
   }
   bool same = false;
-  if (PyObject_GetBuffer(b, &second, PyBUF_SIMPLE) == 0) {
-    same = first.len == second.len && std::memcmp(first.buf, second.buf, first.len) == 0;
+  if (PyObject_GetBuffer(b, &second, PyBUF_FORMAT | PyBUF_ND) == 0) {
+    same = first.len == second.len && first.ndim == second.ndim &&
+           std::strcmp(first.format, second.format) == 0 &&
+           std::equal(first.shape, first.shape + first.ndim, second.shape) &&
+           std::memcmp(first.buf, second.buf, first.len) == 0;
     PyBuffer_Release(&second);
   }
   PyErr_Clear();
   PyBuffer_Release(&first);
   return same;
 }
-
-}  // namespace
 
 bool IsValue(PyObject* object) {
   if (object == Py_None || PyFloat_CheckExact(object) || PyLong_CheckExact(object) ||
@@ -88,7 +91,7 @@ bool SameValue(PyObject* before, PyObject* now) {
   }
   if (!IsValue(now)) return false;
   // For numpy's numbers compare bytes, since 0.0 equals -0.0.
-  return PyObject_CheckBuffer(now) ? SameBytes(before, now) : Equal(before, now);
+  return PyObject_CheckBuffer(now) ? SameBuffer(before, now) : Equal(before, now);
 }
 
 void SetValueTypes(const py::tuple& types) {

@@ -15,6 +15,8 @@ void SetValueTypes(const pybind11::tuple& types);
 /// Whether two objects are identical, or equal values of one immutable type: numbers, texts, and
 /// tuples of these.
 bool SameValue(PyObject* before, PyObject* now);
+/// Whether two buffers have the same shape, format and bytes; false if one is no buffer.
+bool SameBuffer(PyObject* a, PyObject* b);
 
 /// A short repr for messages.
 std::string Text(PyObject* object);
