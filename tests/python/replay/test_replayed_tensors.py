@@ -56,6 +56,17 @@ class TestTensors:
             x = y
         return found
 
+    @is_refused("returns a container that is an argument")
+    def test_result_is_a_list_that_an_argument_holds(self, compile, device):
+        x = torch.ones(2, device=device)
+        x.parts = [torch.zeros(2, device=device)]
+
+        @compile
+        def f(x):
+            return x.parts
+
+        return [f(x) is x.parts for _ in range(8)]
+
     @is_replayed
     def test_result_is_a_view_of_an_argument(self, compile, device):
         @compile

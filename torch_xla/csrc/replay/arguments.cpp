@@ -42,8 +42,9 @@ ArgumentPattern::Part ArgumentPattern::Make(py::handle object, const std::string
       refusal_ = path + " is a tensor with hooks of autograd";
     }
     if (PyObject* attributes = Attributes(pointer)) {
+      const auto place = static_cast<std::ptrdiff_t>(containers_.size());
       part.parts.push_back(Make(attributes, "the attributes of " + path));
-      containers_.pop_back();
+      containers_.erase(containers_.begin() + place);  // the dict itself
     }
     tensors_.push_back(py::reinterpret_borrow<py::object>(object));
   } else if (PyTuple_CheckExact(pointer) || PyList_CheckExact(pointer)) {
