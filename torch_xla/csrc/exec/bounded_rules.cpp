@@ -1022,7 +1022,8 @@ struct BoundedRules {
         continue;
       }
       const Result& index = g.In(1 + i++);
-      if (index.value.shape()->dtype != c10::ScalarType::Long) Refuse("only int64 indices have a rule");
+      if (index.value.shape()->dtype != c10::ScalarType::Long)
+        Refuse("only int64 indices have a rule");
       if (d != before + i - 1) Refuse("indices of dimensions that lie apart have no rule");
       last = d;
       ir::Value value = index.value;
