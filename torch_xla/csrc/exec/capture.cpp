@@ -364,6 +364,7 @@ Capture::Function Capture::MakeFunction(const std::vector<ir::Value>& inputs,
   ir::Hasher hasher;
   hasher.Add(HashOf(walk, inputs, outputs, name));
   hasher.Add(options.portable);
+  hasher.Add(static_cast<uint64_t>(devices));
   const ir::Hash128 hash = hasher.Finish();
   if (std::optional<std::string> text = FindText(hash)) {
     function.text = *std::move(text);
