@@ -208,6 +208,7 @@ def run(
 
 def why(note: str) -> str:
     """A refusal without the sizes and the line."""
+    note = re.sub("of family [0-9a-f]+", "of its family", note)
     node, _, reason = note.removeprefix("sizes are part of the program: ").partition(": ")
     return f"{node.split()[0]}: {reason}" if reason else note
 
