@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 import torch_xla
@@ -234,9 +235,11 @@ def _use(topology: str | None) -> topologies.Topology | None:
 
 
 def _shard_bytes(t: torch.Tensor) -> int:
-    """The bytes of the tensor's part on one device."""
+    """The bytes of the tensor's part on one device; a fake tensor has none."""
     total = 0
     for x in plain(t):
+        if isinstance(x, FakeTensor):
+            continue
         sharding = _XLAC._xla_sharding(x)
         dims = sharding.tile_dims(list(x.shape)) if sharding else x.shape
         total += math.prod(dims) * x.element_size()

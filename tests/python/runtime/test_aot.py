@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from testing.processes import python_output, start_python, write_script
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_xla import aot
 from torch_xla.experimental.scan import scan
@@ -26,6 +27,16 @@ def test_flops_of_products_and_convolutions(device):
     plan = aot.compile(torch.matmul, (torch.ones(BATCH, 32), torch.ones(32, WIDTH)))
     assert plan._module.flops() == 2 * BATCH * 32 * WIDTH
     assert not plan._module.has_loops()
+
+
+def test_fake_parameters_hold_no_memory(device):
+    """A process may have traced a model with fake tensors, as torch.export does."""
+    real = torch.nn.Linear(3, 5).to(device)
+    with FakeTensorMode():
+        fake = torch.nn.Linear(3, 5, device=device)
+    plan = aot.compile(real, (torch.ones(2, 3),))
+    assert fake.weight.device == device
+    assert plan.categories()["parameters"] >= 4 * (3 * 5 + 5)
 
 
 def test_copies_of_the_library_are_counted(device):
