@@ -70,7 +70,8 @@ def _factor(op: Any) -> Any:
 
     ``fully_shard`` reduces by it after ``set_gradient_divide_factor``.
     """
-    return op.__getstate__()[1] if type(op) is dist.ReduceOp else None
+    state: Any = op.__getstate__() if type(op) is dist.ReduceOp else (op, None)
+    return state[1]
 
 
 def _done(tensors: Any) -> Work:

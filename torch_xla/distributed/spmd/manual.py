@@ -356,9 +356,10 @@ _INSIDE, _SUMS = "torch_xla.inside", "torch_xla.sums"
 
 def _is_inside(node: Any) -> bool:
     """Whether a node was made in a region, or is the edge where a region begins."""
+    edge: Any = _Edge._backward_cls
     inside = node.metadata.get(_INSIDE)
     if inside is None:
-        if isinstance(node, _Edge._backward_cls):  # type: ignore[attr-defined]
+        if isinstance(node, edge):
             inside = node.inwards
         else:
             number = node._sequence_nr()
@@ -374,7 +375,7 @@ def _sum_gradients_of_captured(results: Sequence[torch.Tensor], mesh: Mesh) -> N
     What a node of the autograd graph that was made in a region hands to one that was not is a
     summand on each device. Another region may have stored a part that this one uses.
     """
-    edge: Any = _Edge._backward_cls  # type: ignore[attr-defined]
+    edge: Any = _Edge._backward_cls
     stack: list[Any] = [t.grad_fn for t in results if t.grad_fn is not None]
     ends = set(stack)
     seen: set[Any] = set()
