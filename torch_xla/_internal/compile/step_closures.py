@@ -130,11 +130,5 @@ def _get_async_handler() -> AsyncClosureHandler:
     global _async_handler
     if _async_handler is None:
         _async_handler = AsyncClosureHandler()
-        atexit.register(_finish_async_closures, _async_handler)
+        atexit.register(wait_for_asynchronous)  # An error is printed there.
     return _async_handler
-
-
-def _finish_async_closures(handler: AsyncClosureHandler) -> None:
-    """Lets the queued closures finish at exit; prints the error of one that failed."""
-    handler.wait()
-    handler.raise_error()

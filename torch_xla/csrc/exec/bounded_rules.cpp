@@ -72,15 +72,19 @@ struct BoundedRules {
 
   // ---- Views ---------------------------------------------------------------------------------
 
+  static ir::Value Select(G& g, const ir::Value& of, size_t dim, const ir::Value& index) {
+    ir::Words words;
+    ir::AttributeWriter(words).Int(static_cast<int64_t>(dim));
+    return g.Make(ir::ops::index_select, {of, index}, std::move(words));
+  }
+
   /// The elements of an array with a dimension for each of its factors, with one dimension indexed.
   static ir::Value TakeAlong(G& g, const ir::Value& value, const BoundedDim& all, size_t along,
                              const ir::Value& index) {
     std::vector<int64_t> bounds(all.size()), strides(all.size(), 1);
     for (size_t i = 0; i < all.size(); ++i) bounds[i] = all[i].bound;
     for (size_t i = all.size(); i-- > 1;) strides[i - 1] = strides[i] * bounds[i];
-    ir::Words words;
-    ir::AttributeWriter(words).Int(static_cast<int64_t>(along));
-    return g.Make(ir::ops::index_select, {g.View(value, bounds, strides), index}, std::move(words));
+    return Select(g, g.View(value, bounds, strides), along, index);
   }
 
   /// If a view has one index of a varying size, such as x[:, -1], takes that index from `base` and
@@ -310,9 +314,7 @@ struct BoundedRules {
         }
         size *= all[i].size;
       }
-      ir::Words along;
-      ir::AttributeWriter(along).Int(0);
-      drawn = g.Make(ir::ops::index_select, {drawn, g.View(place, {bound}, {1})}, std::move(along));
+      drawn = Select(g, drawn, 0, g.View(place, {bound}, {1}));
     }
     g.Set(0, g.View(drawn, bounds, strides), layout);
   }
@@ -1111,9 +1113,9 @@ struct BoundedRules {
     for (size_t i = 0; i < dims.size(); ++i) {
       const auto dim = static_cast<size_t>(g.Dim(dims[i], in.layout.size()));
       const BoundedDim& along = in.layout.at(dim);
-      ir::Words words;
-      ir::AttributeWriter writer(words);
       if (!Varies(along)) {
+        ir::Words words;
+        ir::AttributeWriter writer(words);
         if (rolls) writer.IntList({shifts[i]});
         writer.IntList({dims[i]});
         value = g.Make(g.node_->op(), {value}, std::move(words));
@@ -1128,8 +1130,7 @@ struct BoundedRules {
                 : g.Make(ir::ops::maximum,
                          {g.Make(ir::ops::sub_Tensor, {number(SizeOf(along) - 1), iota, one}),
                           MakeConstant(int64_t{0}, c10::ScalarType::Long, false)});
-      writer.Int(static_cast<int64_t>(dim));
-      value = g.Make(ir::ops::index_select, {value, place}, std::move(words));
+      value = Select(g, value, dim, place);
     }
     g.Set(0, value, in.layout);
   }
@@ -1142,11 +1143,7 @@ struct BoundedRules {
       if (of.layout[d].size() > 1) Refuse("it goes along several sizes");
       const ir::Value last =
           MakeScalarParameter(SizeOf(of.layout[d]) - 1, c10::ScalarType::Long, false);
-      ir::Words words;
-      ir::AttributeWriter(words).Int(static_cast<int64_t>(d));
-      value = g.Make(ir::ops::index_select,
-                     {value, g.Make(ir::ops::minimum, {g.Iota(BoundOf(of.layout[d])), last})},
-                     std::move(words));
+      value = Select(g, value, d, g.Make(ir::ops::minimum, {g.Iota(BoundOf(of.layout[d])), last}));
     }
     return value;
   }
@@ -1306,9 +1303,7 @@ struct BoundedRules {
     const ir::Value last = MakeConstant(bounds - 1, c10::ScalarType::Long, false);
     index = g.Make(ir::ops::minimum, {index, last});
     const ir::Value all = g.Make(ir::ops::cat, g.Values(), g.node_->attributes());
-    ir::Words words;
-    ir::AttributeWriter(words).Int(static_cast<int64_t>(dim));
-    g.Set(0, g.Make(ir::ops::index_select, {all, index}, std::move(words)), layout);
+    g.Set(0, Select(g, all, dim, index), layout);
   }
 
   /// The operands of a concatenation without empty 1-D tensors, which fit tensors of any rank.
