@@ -97,14 +97,6 @@ at::Tensor ForStorage(const at::Tensor& tensor, const at::Tensor& cpu) {
 
 std::atomic<void (*)()> after_read{nullptr};
 
-/// Runs the traced calls of host functions, in one program with the value that is read.
-void RunCallsOfHost(lazy::Storage& read) {
-  const int device = read.device();
-  if (!lazy::CollectivePending(device)) return;
-  lazy::SyncStorages({lazy::CollectiveToken(device), lazy::StoragePtr::reclaim_copy(&read)},
-                     /*wait=*/true);
-}
-
 void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
   if (indices_are_checked.load(std::memory_order_relaxed)) {
     ThrowIndexError(GetImpl(tensor)->root()->device());
@@ -119,6 +111,19 @@ void Copy(const at::Tensor& tensor, const at::Tensor& cpu) {
     // The error of the execution says more: it has the line, and what the execution needs.
     const std::exception_ptr failure = lazy::TakeFailure(data);
     lazy::ThrowToUser(failure ? failure : std::current_exception());
+  }
+}
+
+/// Runs the traced calls of host functions, in one program with the value that is read, and waits
+/// for the calls of the programs that were launched before: another program may make the value.
+void RunCallsOfHost(lazy::Storage& read) {
+  const int device = read.device();
+  if (lazy::CollectivePending(device)) {
+    lazy::SyncStorages({lazy::CollectiveToken(device), lazy::StoragePtr::reclaim_copy(&read)},
+                       /*wait=*/true);
+  } else if (const at::Tensor token = CollectiveTokenTensor(device, /*make=*/false);
+             token.defined()) {
+    Copy(token, at::empty(token.sizes(), at::TensorOptions().dtype(token.scalar_type())));
   }
 }
 
