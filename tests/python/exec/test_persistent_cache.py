@@ -498,8 +498,8 @@ def test_files_of_others_stay(tmp_path):
     assert {path: path.read_bytes() for path in kept} == kept
     assert not half_written.exists()
     assert entries(folder)
-    for arguments in (("verify",), ("ls",), ("info",), ("clear",), ("clear",)):
-        command("--folder", str(folder), *arguments)
+    for name in ("verify", "ls", "info", "clear", "clear"):
+        cache.main(["--folder", str(folder), name])
         assert {path: path.read_bytes() for path in kept} == kept
     names = {path.name for path in folder.iterdir()}
     assert names - {path.name for path in kept} <= {"locks.XLAprog1", "evicted.XLAprog1", "tunings"}
