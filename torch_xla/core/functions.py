@@ -29,8 +29,9 @@ class _AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
-        # Every replica's result depends on this one's value.
-        grad = collectives.all_reduce(collectives.REDUCE_SUM, grad, ctx.scale, ctx.groups)
+        # Every replica's result depends on this one's value. What is computed here can be
+        # differentiated again.
+        grad = all_reduce(collectives.REDUCE_SUM, grad, ctx.scale, ctx.groups)
         if ctx.reduce_type == collectives.REDUCE_SUM:
             return grad, None, None, None
         (value,) = ctx.saved_tensors
@@ -43,16 +44,21 @@ class _AllReduce(torch.autograd.Function):
         return grad * chosen / count, None, None, None
 
 
+def _own_index(groups: Sequence[Sequence[int]]) -> int:
+    """The index of this replica in its group."""
+    rank = replication.topology().rank
+    return next((group.index(rank) for group in groups if rank in group), rank)
+
+
 def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | None) -> torch.Tensor:
     """The product of the other replicas' values. Zeros rule out a quotient."""
     lists = collectives.checked_groups("all_reduce", groups)
     size = collectives.group_size(lists)
-    rank = replication.topology().rank
-    own = next((group.index(rank) for group in lists if rank in group), rank)
+    own = _own_index(lists)
     # A gather that allows groups of different sizes.
     values = torch.zeros((size, *value.shape), dtype=value.dtype, device=value.device)
     values[own] = value
-    values = collectives.all_reduce(collectives.REDUCE_SUM, values, 1.0, groups)
+    values = all_reduce(collectives.REDUCE_SUM, values, 1.0, groups)
     others = [values[i] for i in range(size) if i != own]
     return torch.stack(others).prod(0) if others else torch.ones_like(value)
 
@@ -95,10 +101,15 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        size = collectives.group_size(collectives.checked_groups("all_gather", ctx.groups))
-        part = collectives.reduce_scatter(
-            collectives.REDUCE_SUM, grad, 1.0, ctx.dim, size, ctx.groups
-        )
+        lists = collectives.checked_groups("all_gather", ctx.groups)
+        size = collectives.group_size(lists)
+        if torch.is_grad_enabled():  # The gradient is differentiated again.
+            total = all_reduce(collectives.REDUCE_SUM, grad, 1.0, ctx.groups)
+            part = total.chunk(size, ctx.dim)[_own_index(lists)]
+        else:
+            part = collectives.reduce_scatter(
+                collectives.REDUCE_SUM, grad, 1.0, ctx.dim, size, ctx.groups
+            )
         return part.reshape(ctx.shape), None, None
 
 

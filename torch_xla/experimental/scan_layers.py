@@ -61,6 +61,8 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if torch.is_grad_enabled():  # The parts of the gradient are differentiated again.
+            return grad.unbind()
         return tuple(tracing.build("unbind", lambda x: _hlo.unbind(x[0]), [grad.detach()]))
 
 

@@ -449,15 +449,24 @@ def test_zero_redundancy_optimizer(clip, options, tmp_path):
 # ------------------------------------------------------------------------------- autograd
 
 
-def _gradients(function: Any, inputs: list[torch.Tensor], rank: int) -> tuple[Any, Any]:
-    """This replica's gradient of all replicas' weighted sums, by autograd and by differences."""
+def _gradients(
+    function: Any, inputs: list[torch.Tensor], rank: int, second: bool
+) -> tuple[Any, Any]:
+    """This replica's gradient of all replicas' weighted sums, by autograd and by differences.
+
+    With ``second`` they are the sums of the squares of the gradients.
+    """
     device = xm.xla_device()
     weights = torch.linspace(0.5, 1.5, 512, dtype=torch.float64).roll(rank * 7)
 
     def value(x: torch.Tensor) -> torch.Tensor:
-        y = function(x)
+        is_leaf = x.requires_grad
+        x = x.requires_grad_(second or is_leaf)
+        y = function(x * x if second else x)  # Some functions are linear.
         total = (y.reshape(-1) * weights[: y.numel()].to(device)).sum()
-        return xm.all_reduce(xm.REDUCE_SUM, total) if not x.requires_grad else total
+        if second:
+            total = torch.autograd.grad(total, x, create_graph=True)[0].square().sum()
+        return total if is_leaf else xm.all_reduce(xm.REDUCE_SUM, total.detach())
 
     x = inputs[rank].to(device).requires_grad_()
     value(x).backward()
@@ -494,7 +503,11 @@ def run_gradients() -> list[Any]:
         (lambda x: xf.all_gather(x, 1).cos(), inputs),
         (lambda x: xf.all_gather(x.sum()), inputs),
     ]
-    return [_gradients(function, given, rank) for function, given in functions]
+    return [
+        _gradients(function, given, rank, second)
+        for second in (False, True)
+        for function, given in functions
+    ]
 
 
 def test_gradients_across_replicas(tmp_path):

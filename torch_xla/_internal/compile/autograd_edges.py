@@ -13,6 +13,30 @@ def now() -> int:
     return torch._C._autograd._get_sequence_nr()
 
 
+def first_order_only(
+    what: str, gradients: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """Returns the gradients of a backward pass; to differentiate them raises.
+
+    Without this, a pass with ``create_graph=True`` would take them for constants.
+
+    Args:
+        what: Names the function in the message of the error.
+        gradients: What ``backward`` of a ``torch.autograd.Function`` returns.
+    """
+    if not torch.is_grad_enabled():
+        return tuple(gradients)
+    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    error = torch._C._functions.DelayedError(
+        f"{what}: its gradients are not differentiable: second derivatives do not go through it. "
+        "Write a loop or a branch of Python where they are needed",
+        len(places),
+    )
+    made = error(*(gradients[i].detach().requires_grad_() for i in places))  # type: ignore[union-attr]
+    marked = iter(made if isinstance(made, tuple) else (made,))
+    return tuple(None if gradient is None else next(marked) for gradient in gradients)
+
+
 def leaves_outside(
     what: str, outputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor], since: int
 ) -> list[torch.Tensor]:

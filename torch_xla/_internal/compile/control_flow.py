@@ -110,7 +110,7 @@ class _Cond(torch.autograd.Function):
         found = _choose(pred, [b.backward for b in branches], [*inputs, *grads])
         of_inputs = iter(found)
         result = [next(of_inputs) if t.requires_grad else None for t in branches[0].inputs]
-        return (None, None, *result, *of_inputs)
+        return autograd_edges.first_order_only("cond()", (None, None, *result, *of_inputs))
 
 
 def cond(

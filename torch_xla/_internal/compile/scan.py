@@ -216,7 +216,7 @@ class Scan(torch.autograd.Function):
         results = results[len(plan.carry_grads) :]
         for place, gradient in zip(plan.x_grads, results, strict=False):
             found[plan.carry + place] = gradient
-        return (None, *found, *results[len(plan.x_grads) :])
+        return autograd_edges.first_order_only(_SCAN, (None, *found, *results[len(plan.x_grads) :]))
 
 
 def _needs_gradient(tensor: torch.Tensor) -> bool:

@@ -90,7 +90,8 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
             the state of the random numbers is put back.
 
     Raises:
-        RuntimeError: At the end of the block: a tensor from outside was changed in place.
+        RuntimeError: At the end of the block: a tensor from outside was changed in place. After
+            this and any other error such tensors have the values that they had before.
     """
     capture = _XLAC._Capture(what, str(device))
     random_state = _XLAC._xla_get_rng_seed(str(device))
@@ -106,6 +107,9 @@ def trace(what: str, device: torch.device | str, pure: bool = True) -> Iterator[
                 f"{what}: the function changes a tensor from outside in place (a running mean, a "
                 "counter); it has to return what it computes"
             )
+    except BaseException:
+        capture.restore_outside()
+        raise
     finally:
         _of_thread.what = around
         _XLAC._xla_forbid_cuts(before)

@@ -190,20 +190,33 @@ std::optional<ir::Value> Capture::TakeEffects() {
   return now;
 }
 
-bool Capture::ChangedOutside() const {
-  std::unordered_set<const Storage*> known;
-  for (const auto& [storage, value] : before_) {
-    if (writes_.Has(storage.get()) && storage->value() != value) return true;
-    known.insert(storage.get());
-  }
-  for (const StoragePtr& storage : Storage::Pending(device_)) {
-    const uint64_t last = storage->last_data();
-    if (last != 0 && last < first_data_ && writes_.Has(storage.get()) &&
-        !known.contains(storage.get())) {
-      return true;
+std::vector<std::pair<StoragePtr, ir::Value>> Capture::WrittenOutside() const {
+  std::unordered_set<const Storage*> pending;
+  for (const auto& [storage, value] : before_) pending.insert(storage.get());
+  std::vector<std::pair<StoragePtr, ir::Value>> written;
+  for (const auto& [address, before] : writes_.All()) {
+    const bool had_data =
+        LeafData(before.value) && before.last_data != 0 && before.last_data < first_data_;
+    if (!had_data && !pending.contains(address)) continue;
+    if (const auto storage = before.storage.lock()) {
+      written.emplace_back(StoragePtr::reclaim_copy(static_cast<Storage*>(storage.get())),
+                           before.value);
     }
   }
-  return false;
+  return written;
+}
+
+bool Capture::ChangedOutside() const {
+  const auto written = WrittenOutside();
+  return std::any_of(written.begin(), written.end(),
+                     [](const auto& write) { return write.first->value() != write.second; });
+}
+
+void Capture::RestoreOutside() {
+  for (const auto& [storage, before] : WrittenOutside()) {
+    // The sizes of a tensor that was resized stay, so its memory has to stay, too.
+    if (storage->shape() == before.shape()) storage->Replace(storage->value(), before);
+  }
 }
 
 int64_t Capture::DrawOf(const ir::Node& number) const {

@@ -77,6 +77,9 @@ class Capture {
   std::optional<ir::Value> TakeEffects();
   /// Whether the function has written to a tensor that existed before the capture.
   bool ChangedOutside() const;
+  /// Gives these tensors their values before the capture again, for a function that failed. Must be
+  /// called, as ChangedOutside, on the thread that began the capture.
+  void RestoreOutside();
 
  private:
   struct Walk;
@@ -97,6 +100,8 @@ class Capture {
   /// The index, from 0, of this number among the seeds drawn since the start of the capture; -1 if
   /// it is no such seed.
   int64_t DrawOf(const ir::Node& number) const;
+  /// The storages that existed before the capture and were written to, with their values before.
+  std::vector<std::pair<StoragePtr, ir::Value>> WrittenOutside() const;
   bool IsOutside(const ir::Node& leaf) const;
 
   const int device_;

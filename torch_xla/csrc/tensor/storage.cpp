@@ -93,7 +93,11 @@ void Storage::SetSharding(const distributed::Sharding* sharding) {
 }
 
 void Storage::Assign(ir::Value value) {
-  WritesOfThread::Note(this);
+  if (WritesOfThread::IsOn()) [[unlikely]] {
+    using Target = c10::intrusive_ptr_target;
+    c10::weak_intrusive_ptr<Target> self(c10::intrusive_ptr<Target>::reclaim_copy(this));
+    WritesOfThread::Note(this, {std::move(self), this->value(), last_data()});
+  }
   if (LeafData(value)) {
     const distributed::Sharding* wanted = sharding();
     if (wanted && value.shape() == shape()) value = WithSharding(std::move(value), *wanted);

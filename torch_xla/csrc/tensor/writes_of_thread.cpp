@@ -14,10 +14,8 @@ WritesOfThread::~WritesOfThread() {
   DropEnded();
 }
 
-bool WritesOfThread::Has(const Storage* storage) const { return list_->storages.contains(storage); }
-
-void WritesOfThread::Add(const Storage* storage) {
-  for (List* list = open_; list; list = list->outer) list->storages.insert(storage);
+void WritesOfThread::Note(const Storage* storage, const Before& before) {
+  for (List* list = open_; list; list = list->outer) list->storages.try_emplace(storage, before);
 }
 
 void WritesOfThread::DropEnded() {

@@ -1,8 +1,12 @@
-// Records which storages a thread writes to.
+// Records which storages a thread writes to, and what they held before.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <atomic>
-#include <unordered_set>
+#include <unordered_map>
+
+#include "ir/node.h"
 
 namespace torch_xla::lazy {
 
@@ -12,27 +16,34 @@ class Storage;
 /// recorded. May be destroyed on another thread.
 class WritesOfThread {
  public:
+  /// What a storage held when it was first written to.
+  struct Before {
+    // The Storage. While it is here, no new storage gets its address.
+    c10::weak_intrusive_ptr<c10::intrusive_ptr_target> storage;
+    ir::Value value;
+    uint64_t last_data;  // Storage::last_data
+  };
+  using Map = std::unordered_map<const Storage*, Before>;
+
   WritesOfThread();
   ~WritesOfThread();
   WritesOfThread(const WritesOfThread&) = delete;
   WritesOfThread& operator=(const WritesOfThread&) = delete;
 
-  /// Whether the storage was written to. Must be called on the thread that made this object.
-  bool Has(const Storage* storage) const;
+  /// The storages that were written to. Must be called on the thread that made this object.
+  const Map& All() const { return list_->storages; }
 
-  /// Called by Storage for each write.
-  static void Note(const Storage* storage) {
-    if (open_) [[unlikely]]
-      Add(storage);
-  }
+  /// Called by Storage before each write: whether anybody records the writes of this thread, and
+  /// if so, the storage's state.
+  static bool IsOn() { return open_ != nullptr; }
+  static void Note(const Storage* storage, const Before& before);
 
  private:
   struct List {
-    std::unordered_set<const Storage*> storages;
+    Map storages;
     List* outer;
     std::atomic<bool> ended{false};
   };
-  static void Add(const Storage* storage);
   /// Frees this thread's lists that have ended.
   static void DropEnded();
 
