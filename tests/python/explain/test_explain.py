@@ -122,11 +122,19 @@ def test_an_argument(tmp_path):
             return x.exp().sum(dim)  # SUM
         explain(step, 0)
         report(changed=told(explain(step, 1)))
+        def row(i):
+            return x[i].exp()
+        explain(row, 0)
+        report(moved=told(explain(row, 1)), again=told(explain(row, 2)))
         """,
     )
     ((near, _, (kind, text, where, _), *_),) = result["changed"]
     assert near and kind == "argument" and where == line(tmp_path, "SUM")
     assert text == "aten::sum: dim=(1), was dim=(0)"
+    ((near, _, (kind, text, _, remedy), *_),) = result["moved"]
+    assert near and kind == "constant" and "nothing need be done" in remedy
+    assert text == "a number became a parameter of the program"
+    assert result["again"] == []
 
 
 def test_an_operation_more_and_one_less(tmp_path):

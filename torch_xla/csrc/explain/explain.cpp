@@ -100,8 +100,11 @@ std::vector<Explanation::Reason> CompareKeys(const Past& now, const Past& before
                                (now_kept ? " is kept now, but was overwritten in place before"
                                          : " is overwritten in place now, but was kept before")));
   }
-  if (now.shardings != before.shardings || reasons.empty()) {
+  const bool is_sharded = now.devices->size() > 1;
+  if (now.shardings != before.shardings || (is_sharded && reasons.empty())) {
     reasons.push_back(ReasonOf(Change::kSharding, "the sharding of its inputs or outputs changed"));
+  } else if (reasons.empty()) {  // What is left of a program's key.
+    reasons.push_back(ReasonOf(Change::kNumber, "a number became a parameter of the program"));
   }
   return reasons;
 }
