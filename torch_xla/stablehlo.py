@@ -17,6 +17,7 @@ import operator
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -448,6 +449,7 @@ class _Traced:
     captured: list[VariableSignature]
     numbers: dict[fx.Node, Any]
     plain: dict[int, list[Any]]
+    draws: bool  # random numbers
 
 
 def _trace(
@@ -481,6 +483,7 @@ def _trace(
                 locations.append(InputLocation.parameter(spec.target))
             types.append(_signature(placeholder, dynamic))
         interpreter = _OnXla(program.graph_module, options.custom_ops_allowed_in_graph)
+        seed = _XLAC._xla_get_rng_seed(str(device))
         results = interpreter.run(*bound)
         plain, outputs = {}, []
         returned = program.graph_module.graph.output_node().args[0]
@@ -498,10 +501,11 @@ def _trace(
                 plain[place] = ["constant", value]
         function = tracing.function(capture, offered, outputs, "main", True, kept)
         results = [_signature(tensor) for tensor in outputs]
+        draws = _XLAC._xla_get_rng_seed(str(device)) != seed
     constants = [_as_array(tensor) for tensor in function.captured]
     captured = [_signature(tensor) for tensor in function.captured]
     numbers = interpreter.numbers
-    return _Traced(function, locations, types, results, constants, captured, numbers, plain)
+    return _Traced(function, locations, types, results, constants, captured, numbers, plain, draws)
 
 
 # Sizes that are unlikely to be part of other numbers in a program.
@@ -704,7 +708,8 @@ def exported_program_to_stablehlo(
     """Returns a program of ``torch.export.export`` in StableHLO.
 
     A dynamic dimension (``dynamic_shapes`` of the export) may be given any size by the arguments;
-    several have to be of one size. Buffers that the model changes stay as they are.
+    several have to be of one size. The result has no state: buffers and arguments that the model
+    changes stay as they are, and random numbers are the same in each call. A warning says so.
 
     Args:
         exported_model: A ``torch.export.ExportedProgram`` of tensors of any device.
@@ -734,6 +739,7 @@ def exported_program_to_stablehlo(
     else:
         form = _dynamic_form(program, options)
     found = form.traced[0]
+    _warn_of_effects(program.graph_signature, found.draws)
     inputs, count = found.function.inputs, len(found.constants)
     locations, types = found.locations, found.types
     used = set(inputs)
@@ -756,6 +762,18 @@ def exported_program_to_stablehlo(
     numbers = {place: _expression(node) for place, node in form.numbers.items()}
     func = StableHLOFunc(meta, found.function.text, form.template, numbers, form.texts, found.plain)
     return StableHLOGraphModule(StableHLOModelBundle(arrays, found.constants, [func]))
+
+
+def _warn_of_effects(signature: Any, draws: bool) -> None:
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    effects = [f"changes {', '.join(changed)} in place"] if changed else []
+    effects += ["draws random numbers"] if draws else []
+    if effects:
+        warnings.warn(
+            f"{_WHAT}: the program {' and '.join(effects)}. What is exported has no state: what it "
+            "changes stays as it is, and each call draws the same numbers",
+            stacklevel=3,
+        )
 
 
 def _dumped(spec: Any) -> str | None:

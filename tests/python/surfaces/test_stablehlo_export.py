@@ -1,6 +1,7 @@
 """torch_xla.stablehlo: programs of torch.export, saved, loaded and run."""
 
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -152,6 +153,27 @@ class TestExport:
             program(rand(3, 5), rand(3))
         with pytest.raises(ValueError, match="float64"):
             program(rand(3, 4).double(), rand(3))
+
+    def test_what_has_no_state_is_told(self, model):
+        class Changes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("count", torch.zeros(1))
+
+            def forward(self, x):
+                self.count.add_(1)
+                x.mul_(2)
+                return x + self.count + torch.rand(1)
+
+        exported = torch.export.export(Changes(), (torch.ones(1),))
+        with pytest.warns(UserWarning, match="changes count, x in place and draws random numbers"):
+            program = exported_program_to_stablehlo(exported)
+        x = torch.ones(1)
+        first = program(x).item()
+        assert 3 <= first < 4 and program(x).item() == first and x.item() == 1
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*no state")
+            exported_program_to_stablehlo(torch.export.export(model, (rand(3, 4), rand(3))))
 
     def test_names_at_the_top(self):
         assert torch_xla.stablehlo.save_as_stablehlo is save_as_stablehlo
