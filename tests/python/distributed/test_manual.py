@@ -248,6 +248,21 @@ def test_arguments_are_written_in_place():
 
 
 @in_spmd
+def test_arguments_that_share_memory():
+    mesh, t = mesh_of(4, names="x"), torch.randn(4, 4)
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return a * b
+
+    on_t = t.to("xla")
+    close(xs.shard_map(f, mesh, [("x", None)] * 2, ("x", None))(on_t, on_t), (t + 1) ** 2)
+    close(on_t, t + 1)
+    with pytest.raises(ValueError, match=r"shares memory .* spec \(None, 'x'\)"):
+        xs.shard_map(f, mesh, [("x", None), (None, "x")], ("x", None))(on_t, on_t[:1])
+
+
+@in_spmd
 def test_second_derivatives_of_what_is_captured():
     mesh, w, x, results = mesh_of(2, 2), torch.randn(4, 3), torch.randn(4, 4), []
     for device in ("cpu", "xla"):
@@ -507,7 +522,7 @@ def test_what_no_loop_takes():
         lambda p: scan(lambda c, x: (xs.mark_sharding(c, mesh, ("y",)) + x, x), p[0], p)[0],
         mesh,
         [("x", None)],
-        (None,),
+        ("x",),
     )
     with pytest.raises(RuntimeError, match="a loop or a branch within a region"):
         inside(t).cpu()
@@ -758,7 +773,11 @@ def test_bad_regions():
             "dimension 1 of size 3 cannot be split over the 2 devices of axis 'y'",
         ),
         ([("x",)], (None, None), "an entry for each of the 2 dimensions"),
-        ([("x", None), None], None, "expected 2 arguments, got 1"),
+        (
+            [("x", None), None],
+            None,
+            "expected 2 arguments by position, one for each of in_specs, got 1",
+        ),
         ([("x", None)], [None, None], "expected"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -771,14 +790,128 @@ def test_bad_regions():
             "size 3 cannot be split over the 2 devices of axis 'x'",
         ),
         (lambda p: xs.all_reduce(p, "x", "mul"), "sum, mean, max or min"),
-        (lambda p: xs.all_gather(p, "x", 2), "expected a dimension of 2"),
+        (lambda p: xs.all_gather(p, "x", 2), r"of a tensor of shape \[2, 3\], got 2"),
+        (lambda p: xs.pmin(p, 0), r"pmin: .* an axis of the region, \['x', 'y'\], got 0"),
+        (lambda p: xs.ppermute(p, "x", [0, 1]), r"along axis 'x', each once, got \[\(0,\)"),
+        (lambda p: p, "along axis 'x', which the spec does not name"),
+        (lambda p: xs.psum(p + xs.axis_index("y"), "x"), "along axis 'y', which"),
+        (lambda p: xs.ppermute(xs.psum(p, "y"), "x", [(0, 1), (1, 0)]), "along axis 'x'"),
+        (lambda p: xs.reduce_scatter(p.T, "y", 1).T, "along axis 'x'"),
     ]:
         with pytest.raises(ValueError, match=message):
             xs.shard_map(bad, mesh, [("x", None)], (None, None))(t)
     with pytest.raises(TypeError, match="expected xla tensors, got one on cpu"):
         xs.shard_map(same, mesh, [("x", None)], ("x", None))(torch.zeros(4, 3))
-    with pytest.raises(RuntimeError, match="in a function given to shard_map"):
+    with pytest.raises(RuntimeError, match="psum: .* in a function given to shard_map.* 'x'"):
         xs.psum(t, "x")
+    for bad, message in [
+        (lambda p: xs.psum(3, "x"), "psum: expected xla tensors, got 3"),
+        (lambda p: xs.all_gather(torch.zeros(2), "x"), "all_gather: .* got one on cpu"),
+        (lambda p: xs.pmax(p + 0j, "x"), "pmax: complex numbers have no order"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            xs.shard_map(bad, mesh, [("x", None)], (None, None))(t)
+    part = xs.shard_map(same, mesh, [("x", None)], ("x", None), axis_names=("x",))
+    for call, message in [
+        (lambda: part(p=t), r"expected 1 arguments by position.* \['p'\] by name"),
+        (lambda: xs.shard_map(part, mesh, [("x", None)], ("x", None))(t), "a region around"),
+        (lambda: xs.shard_map(same, mesh, [None], None, axis_names="z")(t), "'z', no axis of the"),
+        (lambda: xs.mark_sharding(t, mesh, ("y", "y")), "got 'y' 2 times"),
+        (lambda: xs.enable_manual_sharding(t, ("x", None)), "expected the argument mesh"),
+        (
+            lambda: xs.enable_manual_sharding(t, (None, "y"), mesh=mesh),
+            "enable_manual_sharding: dimension 1 of size 3 .* axis 'y'",
+        ),
+        (lambda: xs.local_map(same, [], [[]], mesh)(t), "2 placements, .* axes 'x', 'y'"),
+        (lambda: xs.local_map(same, [], [[]], mesh)(t, t), "local_map: expected 1 arguments"),
+        (lambda: xs.Mesh(range(4), (2, 2), (0, 1)), "expected strings as axis_names"),
+        (lambda: xs.Mesh([0.5, 1], (2,)), "expected integers as `device_ids`"),
+        (lambda: xs.Mesh([0, 1], 2), "a sequence of sizes as `mesh_shape`"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    # A value that a region has not put together is not read, exchanged as it may be.
+    with pytest.raises(RuntimeError, match="a part on each device and no whole"):
+        xs.shard_map(lambda p: p + xs.axis_index("x").item(), mesh, [None], None)(t)
+
+
+@in_spmd
+def test_what_devices_have_alike():
+    mesh, t = mesh_of(2, 2), torch.randn(4, 6)
+    ring = [(0, 1), (1, 0)]
+    cases = [
+        (
+            lambda p: xs.psum(xs.psum(p, "x"), "y"),
+            None,
+            t[:2, :3] + t[2:, :3] + t[:2, 3:] + t[2:, 3:],
+        ),
+        (lambda p: xs.all_gather(xs.psum(p, "y"), "x"), None, t[:, :3] + t[:, 3:]),
+        (lambda p: xs.all_gather(xs.reduce_scatter(p, "x"), "x"), (None, "y"), t[:2] + t[2:]),
+        (lambda p: xs.ppermute(xs.psum(p, "x"), "x", ring), (None, "y"), t[:2] + t[2:]),
+        (lambda p: torch.ones_like(p) * xs.axis_size("x"), None, torch.full((2, 3), 2.0)),
+        (lambda p: xs.pmax(p.sum(), ("x", "y")) * 0 + 1, None, torch.tensor(1.0)),
+        (
+            lambda p: xs.psum(torch.where(xs.axis_index("y") == 1, p, 0.0), "y"),
+            ("x", None),
+            t[:, 3:],
+        ),
+    ]
+    for f, out, expected in cases:
+        close(xs.shard_map(f, mesh, [("x", "y")], out)(t.to("xla")), expected)
+    # Sums in two orders are equal only for the user.
+    around = lambda p: p + xs.ppermute(p, "x", ring)  # noqa: E731
+    with pytest.raises(ValueError, match="along axis 'x'.* check_rep=False"):
+        xs.shard_map(around, mesh, [("x", "y")], (None, "y"))(t.to("xla"))
+    mapped = xs.shard_map(around, mesh, [("x", "y")], (None, "y"), check_rep=False)
+    close(mapped(t.to("xla")), t[:2] + t[2:])
+    # What is written to an argument, as well.
+    whole = torch.zeros(2, 6).to("xla")
+    write = xs.shard_map(lambda w, p: w.copy_(p), mesh, [(None, "y"), ("x", "y")], ("x", "y"))
+    with pytest.raises(ValueError, match="along axis 'x'"):
+        write(whole, t.to("xla"))
+    close(whole, torch.zeros(2, 6))
+    close(
+        xs.shard_map(lambda p: xs.psum(p > 0, "x"), mesh, [("x", None)], None)(t.to("xla")),
+        (t[:2] > 0).long() + (t[2:] > 0),
+    )
+
+
+@in_spmd
+def test_running_statistics_are_the_devices_mean():
+    mesh, t = mesh_of(2, 2), torch.randn(8, 6)
+    norms = [torch.nn.BatchNorm1d(6, momentum=0.3) for _ in range(5)]
+    for norm in norms[1:]:
+        norm.load_state_dict(norms[0].state_dict())
+    norm = norms[0].to("xla")
+    mapped = xs.shard_map(norm, mesh, [("x", None)], ("x", None))
+    for _ in range(2):
+        found = mapped(t.to("xla"))
+        expected = torch.cat(
+            [norm(part) for norm, part in zip(norms[1:3], t.chunk(2), strict=True)]
+        )
+        close(found, expected)
+    means = {
+        name: (value + norms[2].get_buffer(name)) / 2 for name, value in norms[1].named_buffers()
+    }
+    for name, value in norm.named_buffers():
+        close(value.double(), means[name].double())
+    # As arguments they are written the same.
+    stats = [torch.zeros(6), torch.ones(6)]
+    given = [stat.to("xla") for stat in stats]
+    xs.shard_map(
+        lambda p, *stats: F.batch_norm(p, *stats, training=True, momentum=0.3),
+        mesh,
+        [("x", None), None, None],
+        ("x", None),
+    )(t.to("xla"), *given)
+    for part in t.chunk(2):
+        own = [torch.zeros(6), torch.ones(6)]
+        F.batch_norm(part, *own, training=True, momentum=0.3)
+        stats = [
+            stat + (mine - start) / 2 for stat, mine, start in zip(stats, own, (0, 1), strict=True)
+        ]
+    for actual, expected in zip(given, stats, strict=True):
+        close(actual, expected)
 
 
 def test_regions_need_the_mode():
@@ -868,7 +1001,13 @@ def test_meshes_that_have_no_mesh_in_common():
         return
     kept = []
     xs.shard_map(lambda p: kept.append(p) or p, meshes[0], [("a", "b")], ("a", "b"))(a)
-    mixed = xs.shard_map(lambda p: p.sum() + kept[0].sum(), meshes[1], [("c", "d")], ())
+    mixed = xs.shard_map(
+        lambda p: xs.psum(p.sum(), ("c", "d")) + kept[0].sum(),
+        meshes[1],
+        [("c", "d")],
+        (),
+        check_rep=False,
+    )
     with pytest.raises(ValueError, match=r"devices=\[.*devices=\[.*which no mesh has"):
         mixed(b).cpu()
     torch_xla.sync()  # Then the part is data.

@@ -202,7 +202,7 @@ def test_order_by_coordinates():
         (([0, 1], (2, 2)), "expected 4 device_ids"),
         (([0, 0], (2,)), "device_ids from 0 that differ"),
         (([0, 1], (2,), ("a", "b")), "expected 1 axis_names"),
-        (([0, 1], (1, 2), ("a", "a")), "axis_names that differ"),
+        (([0, 1], (1, 2), ("a", "a")), "strings as axis_names, each once"),
         (([], ()), "axes of at least 1"),
     ],
 )

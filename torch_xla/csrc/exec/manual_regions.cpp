@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "XLAOps.h"
 #include "debug/environment.h"
 #include "distributed/manual_ops.h"
+#include "exec/cut.h"
 #include "exec/stored_programs.h"
 #include "lowering/may_call.h"
 #include "stablehlo/joined_dims.h"
@@ -28,6 +30,8 @@ bool BeginsOrEnds(const ir::Node& node) {
   return &node.op() == &kToLocal || &node.op() == &kToWhole;
 }
 
+bool IsExchange(const ir::Node* node) { return &node->op() == &kManualCollective; }
+
 std::vector<uint32_t> LocalLeaves(const Graph& graph) {
   std::vector<uint32_t> positions;
   for (size_t i = 0; i < graph.data.size(); ++i) {
@@ -40,13 +44,15 @@ std::vector<uint32_t> LocalLeaves(const Graph& graph) {
 }  // namespace
 
 ManualRegions::ManualRegions(const Graph& graph)
-    : ManualRegions(graph.order, graph.roots, LocalLeaves(graph)) {}
+    : ManualRegions(graph.order, graph.roots, LocalLeaves(graph),
+                    std::ranges::any_of(graph.order, IsExchange)) {}
 
 ManualRegions::ManualRegions(std::span<const ir::Node* const> order,
-                             std::span<const ir::Value> roots, std::span<const uint32_t> local)
+                             std::span<const ir::Value> roots, std::span<const uint32_t> local,
+                             bool exchanges)
     : order_(order), roots_(roots) {
   if (!distributed::HasManualOps() ||
-      (local.empty() &&
+      (local.empty() && !exchanges &&
        std::ranges::none_of(order, [](const ir::Node* node) { return BeginsOrEnds(*node); }))) {
     return;
   }
@@ -198,6 +204,113 @@ void ManualRegions::LowerRegion(lowering::LoweringContext& cx, std::span<const u
   const std::vector<stablehlo::Value> wholes =
       writer.Call(cx.builder(), function, operands, in, types, out);
   for (size_t i = 0; i < made.size(); ++i) cx.Bind(made[i], wholes[i]);
+}
+
+namespace {
+
+/// By device. Interned: equal ones are the same object.
+using Holders = std::vector<int64_t>;
+
+const Holders kUnknown;
+
+class HolderWalk {
+ public:
+  const Holders* Of(const ir::Node& root) {
+    walk_.From(
+        root, [this](const ir::Node& node) { of_.push_back(Visit(node)); },
+        [](const ir::Node& node) { return BeginsOrEnds(node); });
+    return of_.back();
+  }
+
+ private:
+  const Holders* Visit(const ir::Node& node) {
+    if (&node.op() == &kToWhole) return nullptr;
+    if (&node.op() == &kToLocal) {
+      const Sharding& sharding = *distributed::ShardingNamed(node);
+      std::vector<Holders> parts(devices_);
+      for (size_t i = 0; i < sharding.devices().size(); ++i) {
+        parts[sharding.devices()[i]] = {static_cast<int64_t>(i) / sharding.copies()};
+      }
+      return Intern(parts);
+    }
+    if (node.payload()) {
+      const Sharding* sharding = static_cast<const DeviceData*>(node.payload())->sharding();
+      return sharding && distributed::IsLocal(*sharding) ? &kUnknown : nullptr;
+    }
+    if (&node.op() == &ir::ops::stablehlo) {
+      const std::string_view text = ir::AttributeReader(node.attributes()).String();
+      for (const char* exchange : {"partition_id", "replica_groups", "source_target_pairs"}) {
+        if (text.find(exchange) != std::string_view::npos) return &kUnknown;
+      }
+    }
+    const Holders* all = nullptr;
+    for (const ir::Value& operand : node.operands()) {
+      const Holders* const one = operand ? of_[operand.node->mark().position] : nullptr;
+      if (one == &kUnknown) return one;
+      if (!one || one == all) continue;
+      if (!all) {
+        all = one;
+        continue;
+      }
+      std::vector<Holders> pairs(devices_);
+      for (size_t i = 0; i < devices_; ++i) pairs[i] = {(*all)[i], (*one)[i]};
+      all = Intern(pairs);
+    }
+    return &node.op() == &kManualCollective ? Exchange(node, all) : all;
+  }
+
+  const Holders* Exchange(const ir::Node& node, const Holders* of) {
+    ir::AttributeReader reader(node.attributes());
+    const std::string_view kind = reader.String();
+    const auto arguments = reader.IntList(), members = reader.IntList();
+    const auto size = static_cast<size_t>(arguments[0]);
+    std::vector<Holders> got(devices_);
+    for (size_t begin = 0; begin < members.size(); begin += size) {
+      auto at = [&](size_t place) { return of ? (*of)[members[begin + place]] : 0; };
+      Holders group;
+      for (size_t i = 0; i < size; ++i) group.push_back(at(i));
+      if (kind == "sum" || kind == "max" || kind == "min") std::ranges::sort(group);
+      const bool own = kind == "reduce_scatter" || kind == "all_to_all";
+      for (size_t i = 0; i < size; ++i) {
+        Holders& mine = got[members[begin + i]];
+        if (kind == "axis_index") {
+          mine = {static_cast<int64_t>(i)};
+        } else if (kind != "ppermute") {
+          mine = group;
+          if (own) mine.push_back(static_cast<int64_t>(i));
+        }
+      }
+      if (kind != "ppermute") continue;
+      for (size_t i = 1; i + 1 < arguments.size(); i += 2) {
+        got[members[begin + arguments[i + 1]]] = {at(arguments[i])};
+      }
+    }
+    return Intern(got);
+  }
+
+  /// Null if all devices have the same.
+  const Holders* Intern(const std::vector<Holders>& keys) {
+    std::map<Holders, int64_t> numbers;
+    Holders holders;
+    for (const Holders& key : keys) {
+      holders.push_back(numbers.emplace(key, static_cast<int64_t>(numbers.size())).first->second);
+    }
+    return numbers.size() == 1 ? nullptr : &*known_.insert(std::move(holders)).first;
+  }
+
+  const size_t devices_ = GetClient().devices().size();
+  GraphWalk walk_;
+  std::vector<const Holders*> of_;  // by position: null if all devices have the same
+  std::set<Holders> known_;
+};
+
+}  // namespace
+
+std::vector<int64_t> HoldersOf(const ir::Value& value) {
+  const auto lock = LockGraph();
+  HolderWalk walk;
+  const Holders* const holders = walk.Of(*value.node);
+  return holders ? *holders : Holders();
 }
 
 namespace {

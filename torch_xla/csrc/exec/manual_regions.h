@@ -24,9 +24,10 @@ namespace torch_xla::lazy {
 class ManualRegions {
  public:
   /// Of nodes, operands before users, and what is read of them. They must live as long. `local` has
-  /// the positions of leaves that are local.
+  /// the positions of leaves that are local; `exchanges`: an exchange makes a region even if
+  /// nothing is taken apart (in a function that is called in a region it does not).
   ManualRegions(std::span<const ir::Node* const> order, std::span<const ir::Value> roots,
-                std::span<const uint32_t> local = {});
+                std::span<const uint32_t> local = {}, bool exchanges = false);
   explicit ManualRegions(const Graph& graph);
 
   bool empty() const { return regions_.empty(); }
@@ -58,6 +59,11 @@ class ManualRegions {
   std::unordered_map<const ir::Node*, uint32_t> position_of_;
   std::vector<bool> local_;  // by position
 };
+
+/// For each device a number, which is the same for devices that certainly hold the same value: by
+/// the ways that it was taken apart and exchanged. Empty if all devices do, and where the graph
+/// does not tell: below data that is local, and below functions that exchange (bodies of loops).
+std::vector<int64_t> HoldersOf(const ir::Value& value);
 
 /// Whether Shardy partitions the programs over several devices: as XLA_SHARDY says, else if the
 /// plugin compiles a small program for it. That is asked once, and kept in the cache on disk.

@@ -3,6 +3,7 @@
 // reductions, which XLA fuses with the operations around them; StableHLO's own operations are
 // expanded to the same. If the table of kernels says so, they are calls (cpu/normalization.cpp).
 #include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/mul.h>
@@ -11,16 +12,20 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "XLALowerings.h"
 #include "XLANativeFunctions.h"
 #include "XLAOps.h"
 #include "aten/node_builder.h"
 #include "cpu/calls.h"
+#include "distributed/manual_ops.h"
+#include "exec/manual_regions.h"
 #include "lowering/elementwise.h"
 #include "lowering/kernel_choice.h"
 #include "lowering/library_call.h"
 #include "lowering/patterns.h"
+#include "tensor/device.h"
 
 namespace torch_xla::lowering {
 namespace {
@@ -427,6 +432,22 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+/// The mean over the devices of a statistic that each has of its own part, in a manual region; it
+/// is a whole then. Otherwise the statistic.
+at::Tensor MeanOfDevices(const at::Tensor& statistic) {
+  if (!distributed::HasManualOps()) return statistic;
+  const ir::Value value = aten::GetIrValue(statistic);
+  const size_t count = lazy::HoldersOf(value).size();
+  if (count == 0) return statistic;
+  std::vector<int64_t> devices(count);
+  std::iota(devices.begin(), devices.end(), 0);
+  const auto size = static_cast<int64_t>(count);
+  const ir::Value sum = distributed::ManualCollective(value, "sum", {size}, devices);
+  return aten::MakeTensor(distributed::ToWhole(sum, *distributed::Sharding::Replicated()),
+                          lazy::DeviceOrdinal(statistic.device()))
+      .div(size);
+}
+
 /// Makes a node that also returns the new running statistics; its other results have the shapes
 /// `of` the operator's results.
 std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
@@ -452,7 +473,7 @@ std::vector<at::Tensor> WithRunningStatistics(const std::vector<at::Tensor>& of,
   const std::vector<at::Tensor> results = builder.List(shapes);
   size_t next = of.size();
   for (const OptionalTensor& statistic : running) {
-    if (statistic && statistic->defined()) statistic->copy_(results[next++]);
+    if (statistic && statistic->defined()) statistic->copy_(MeanOfDevices(results[next++]));
   }
   return results;
 }

@@ -1,8 +1,10 @@
 // SPMD mode: shardings, and the tensors with shardings.
 #include <pybind11/stl.h>
 
+#include "aten/bridge.h"
 #include "aten/sharding.h"
 #include "distributed/sharding_writer.h"
+#include "exec/manual_regions.h"
 #include "ops/matmul.h"
 #include "python/bindings.h"
 #include "tensor/device.h"
@@ -49,6 +51,10 @@ void BindSharding(py::module_& m) {
   m.def(
       "_xla_sharding",
       [maybe](const at::Tensor& tensor) { return maybe(aten::ShardingOf(tensor)); }, kInterned);
+  // See HoldersOf.
+  m.def(
+      "_xla_holders",
+      [](const at::Tensor& tensor) { return lazy::HoldersOf(aten::GetIrValue(tensor)); }, NoGil());
   m.def("_xla_dot_general", &aten::DotGeneral, NoGil());
   m.def("_xla_send_sharded", &aten::SendSharded, NoGil());
   m.def("_xla_tiles", &aten::TilesOf, NoGil());

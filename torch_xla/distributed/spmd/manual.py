@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import torch
 
 from torch_xla import _XLAC, runtime
@@ -41,6 +42,9 @@ AxisNames = str | tuple[str, ...]
 
 # The input of a region: its part, the whole, and the spec by which it was split.
 _Part = tuple[torch.Tensor, torch.Tensor, PartitionSpec]
+
+# The part, its content when it was made, the whole, and the spec by which it was split.
+_Entered = tuple[torch.Tensor, torch.Tensor, torch.Tensor, PartitionSpec]
 
 _ops = torch.ops.torch_xla
 
@@ -104,6 +108,26 @@ def _names_of(mesh: Mesh) -> tuple[str, ...]:
     return mesh.axis_names or tuple(map(str, range(len(mesh.mesh_shape))))
 
 
+def _check_xla(what: str, t: Any) -> None:
+    if not isinstance(t, torch.Tensor) or not is_xla(t):
+        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else repr(t)
+        raise TypeError(f"{what}: expected xla tensors, got {found}")
+
+
+def _is_real(t: torch.Tensor) -> bool:
+    """Whether a tensor is none of an export's, which have no content."""
+    return type(t) in (torch.Tensor, torch.nn.Parameter)
+
+
+def refuse_part(what: str, t: torch.Tensor) -> None:
+    """Raises RuntimeError for a tensor that is the part of a device in a region."""
+    if _regions.stack and _is_real(t) and _XLAC._xla_holders(t):
+        raise RuntimeError(
+            f"{what}: a value of a manual region (shard_map) has a part on each device already; "
+            "return it from the region and mark the result"
+        )
+
+
 def _describe(mesh: Mesh, axes: Sequence[int]) -> str:
     names = ", ".join(repr(_names_of(mesh)[axis]) for axis in axes)
     return f"{'axis' if len(axes) == 1 else 'axes'} {names}"
@@ -113,12 +137,17 @@ def _describe(mesh: Mesh, axes: Sequence[int]) -> str:
 
 
 class _Axis:
-    """The axes by which a collective goes: the sizes, and the groups of devices."""
+    """The axes by which a collective of a value goes: the sizes, and the groups of devices."""
 
-    def __init__(self, what: str, axis_name: AxisNames) -> None:
+    def __init__(self, what: str, axis_name: AxisNames, x: torch.Tensor | None = None) -> None:
         if not _regions.stack:
-            raise RuntimeError(f"{what}: expected to be called in a function given to shard_map()")
-        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+            raise RuntimeError(
+                f"{what}: expected to be called in a function given to shard_map(), which has the "
+                f"axis {axis_name!r}"
+            )
+        if x is not None:
+            _check_xla(what, x)
+        names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
         self.mesh = _regions.stack[-1][0]
         known = [name for _, region in _regions.stack for name in region]
         for name in names:
@@ -192,7 +221,9 @@ def _collective(
 
 def _dimension(what: str, x: torch.Tensor, dim: int) -> int:
     if not -x.dim() <= dim < x.dim():
-        raise ValueError(f"{what}: expected a dimension of {x.dim()}, got {dim}")
+        raise ValueError(
+            f"{what}: expected a dimension of a tensor of shape {list(x.shape)}, got {dim}"
+        )
     return dim % x.dim()
 
 
@@ -217,62 +248,73 @@ def axis_index(axis_name: AxisNames) -> torch.Tensor:
     return cast(torch.Tensor, _ops.manual_collective(like, "axis_index", [axis.size], axis.groups))
 
 
+def _reduced(what: str, x: torch.Tensor, axis_name: AxisNames, op: str) -> torch.Tensor:
+    axis = _Axis(what, axis_name, x)
+    if op not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"{what}: expected op sum, mean, max or min, got {op!r}")
+    if op in ("max", "min"):
+        if x.is_complex():
+            raise TypeError(f"{what}: complex numbers have no order, got {x.dtype}")
+        return cast(torch.Tensor, _Extreme.apply(x, op, axis))  # type: ignore[no-untyped-call]
+    total = _collective(_countable(x), axis, "sum", (), ("sum", ()))
+    return total / axis.size if op == "mean" else total
+
+
+def _countable(x: torch.Tensor) -> torch.Tensor:
+    """Truth values as integers, as torch.sum() adds them."""
+    return x.long() if x.dtype == torch.bool else x
+
+
 def all_reduce(x: torch.Tensor, axis_name: AxisNames, op: str = "sum") -> torch.Tensor:
     """Combines the devices' values along an axis.
 
     Args:
-        x: The device's value.
+        x: The device's value. Truth values are added as integers.
         axis_name: The axis.
         op: ``sum``, ``mean``, ``max`` or ``min``. Devices that have the same largest or least
             value share its gradient.
     """
-    axis = _Axis("all_reduce", axis_name)
-    if op not in ("sum", "mean", "max", "min"):
-        raise ValueError(f"all_reduce: expected op sum, mean, max or min, got {op!r}")
-    if op in ("max", "min"):
-        return cast(torch.Tensor, _Extreme.apply(x, op, axis))  # type: ignore[no-untyped-call]
-    total = _collective(x, axis, "sum", (), ("sum", ()))
-    return total / axis.size if op == "mean" else total
+    return _reduced("all_reduce", x, axis_name, op)
 
 
 def psum(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
     """Returns the sum of the devices' values along an axis."""
-    return all_reduce(x, axis_name)
+    return _reduced("psum", x, axis_name, "sum")
 
 
 def pmean(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
     """Returns the mean of the devices' values along an axis."""
-    return all_reduce(x, axis_name, "mean")
+    return _reduced("pmean", x, axis_name, "mean")
 
 
 def pmax(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
     """Returns the largest of the devices' values along an axis."""
-    return all_reduce(x, axis_name, "max")
+    return _reduced("pmax", x, axis_name, "max")
 
 
 def pmin(x: torch.Tensor, axis_name: AxisNames) -> torch.Tensor:
     """Returns the least of the devices' values along an axis."""
-    return all_reduce(x, axis_name, "min")
+    return _reduced("pmin", x, axis_name, "min")
 
 
 def all_gather(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Tensor:
     """Returns the devices' values one after the other along dimension ``dim``."""
-    axis, dim = _Axis("all_gather", axis_name), _dimension("all_gather", x, dim)
+    axis, dim = _Axis("all_gather", axis_name, x), _dimension("all_gather", x, dim)
     return _collective(x, axis, "all_gather", [dim], ("reduce_scatter", [dim]))
 
 
 def reduce_scatter(x: torch.Tensor, axis_name: AxisNames, dim: int = 0) -> torch.Tensor:
     """Returns the device's part, along dimension ``dim``, of the sum of the devices' values."""
-    axis, dim = _Axis("reduce_scatter", axis_name), _dimension("reduce_scatter", x, dim)
+    axis, dim = _Axis("reduce_scatter", axis_name, x), _dimension("reduce_scatter", x, dim)
     _divisible("reduce_scatter", x, dim, axis.mesh, axis.spec)
-    return _collective(x, axis, "reduce_scatter", [dim], ("all_gather", [dim]))
+    return _collective(_countable(x), axis, "reduce_scatter", [dim], ("all_gather", [dim]))
 
 
 def all_to_all(
     x: torch.Tensor, axis_name: AxisNames, split_dim: int, concat_dim: int
 ) -> torch.Tensor:
     """Sends a part of ``split_dim`` to each device; joins what comes along ``concat_dim``."""
-    axis = _Axis("all_to_all", axis_name)
+    axis = _Axis("all_to_all", axis_name, x)
     split, join = (_dimension("all_to_all", x, dim) for dim in (split_dim, concat_dim))
     _divisible("all_to_all", x, split, axis.mesh, axis.spec)
     return _collective(x, axis, "all_to_all", [split, join], ("all_to_all", [join, split]))
@@ -289,13 +331,14 @@ def ppermute(
         perm: Pairs of a place along the axis and the place that its value is sent to. A device to
             which none is sent gets zeros.
     """
-    axis = _Axis("ppermute", axis_name)
-    pairs = [(int(source), int(target)) for source, target in perm]
-    for ends in zip(*pairs, strict=True):
-        if len(set(ends)) != len(ends) or not all(0 <= end < axis.size for end in ends):
+    axis = _Axis("ppermute", axis_name, x)
+    pairs = [tuple(pair) if isinstance(pair, (tuple, list)) else (pair,) for pair in perm]
+    sources, targets = ([pair[i] for pair in pairs if len(pair) == 2] for i in (0, 1))
+    for ends in (sources, targets):
+        if len(set(ends) & set(range(axis.size))) != len(pairs):
             raise ValueError(
-                f"ppermute: expected sources and targets from 0 to {axis.size - 1}, the places "
-                f"along {_describe(axis.mesh, axis.spec)}, each once, got {pairs}"
+                f"ppermute: expected pairs of a source and a target from 0 to {axis.size - 1}, the "
+                f"places along {_describe(axis.mesh, axis.spec)}, each once, got {pairs}"
             )
     if not pairs:
         return torch.zeros_like(x)
@@ -401,9 +444,11 @@ def _sum_at(mesh: Mesh, places: set[int], grads: Sequence[Any], _: Any) -> tuple
     )
 
 
-def _take_apart(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
+def _take_apart(
+    t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, what: str = "shard_map"
+) -> torch.Tensor:
     for dim, axes in enumerate(axes_by_dimension(mesh, spec)[: t.dim()]):
-        _divisible("shard_map", t, dim, mesh, axes)
+        _divisible(what, t, dim, mesh, axes)
     return cast(torch.Tensor, _Edge.apply(t, mesh, spec, True))  # type: ignore[no-untyped-call]
 
 
@@ -448,6 +493,36 @@ def _saving_wholes(mesh: Mesh, given: Sequence[_Part] | None) -> Iterator[None]:
         yield
 
 
+def _check_copies(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, names: Sequence[str]) -> None:
+    """Refuses a value that differs along an axis, one of ``names``, that ``spec`` does not name.
+
+    What devices got by the same exchanges of the same parts is the same.
+    """
+    copies = [axis for axis in _copy_axes(mesh, spec) if _names_of(mesh)[axis] in names]
+    holders = _XLAC._xla_holders(t) if copies and _is_real(t) else []
+    if not holders:
+        return
+    by_place = np.array(holders)[mesh.all_devices()]
+    for axis in copies:
+        if (by_place != by_place.take([0], axis + 1)).any():
+            raise ValueError(
+                f"shard_map: a result, or what is written to an argument, with the partition spec "
+                f"{spec} is to be the same on all devices along {_describe(mesh, [axis])}, which "
+                "the spec does not name, but each has its own: name the axis in the spec, reduce "
+                "over it (psum, all_gather), or pass check_rep=False if the values are equal"
+            )
+
+
+def _check_not_shared(part: torch.Tensor, t: torch.Tensor, entered: Sequence[_Entered]) -> None:
+    for other, _, whole, spec in entered:
+        if other is not part and _XLAC._xla_get_tensor_id(whole) == _XLAC._xla_get_tensor_id(t):
+            raise ValueError(
+                "shard_map: the function writes in place to an argument that shares memory with "
+                f"another one, of shape {list(whole.shape)} and partition spec {spec}, whose part "
+                "does not have what was written: clone one of them"
+            )
+
+
 def _own_part(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch.Tensor:
     """Does as :func:`_take_apart`, in a region whose devices along the axes hold copies."""
     mesh.sharding_of("shard_map", t, spec)
@@ -486,6 +561,8 @@ def _region_names(mesh: Mesh, axis_names: Sequence[str] | None) -> tuple[str, ..
             f"shard_map: expected the mesh of the region that it is called in, with the axes "
             f"{_names_of(_regions.stack[-1][0])}, got one with {names}"
         )
+    if isinstance(axis_names, str):
+        axis_names = (axis_names,)
     if axis_names is None:
         axis_names = [name for name in names if name not in taken]
         if not axis_names:
@@ -495,9 +572,10 @@ def _region_names(mesh: Mesh, axis_names: Sequence[str] | None) -> tuple[str, ..
             )
     for name in axis_names:
         if name not in names or name in taken:
+            what = "an axis of a region around this one" if name in taken else "no axis of the mesh"
             raise ValueError(
-                f"shard_map: expected axis_names of {[n for n in names if n not in taken]}, the "
-                f"axes that no region has yet, got {name!r}"
+                f"shard_map: expected axis_names of {[n for n in names if n not in taken]}, got "
+                f"{name!r}, {what}"
             )
     return tuple(axis_names)
 
@@ -529,8 +607,7 @@ def _apply(value: Any, spec: Any, convert: Callable[[torch.Tensor, Any], Any]) -
         )
 
     def one(t: torch.Tensor) -> Any:
-        if not is_xla(t):
-            raise TypeError(f"shard_map: expected xla tensors, got one on {t.device}")
+        _check_xla("shard_map", t)
         return convert(cast(torch.Tensor, unwrap_sharded_tensor(t)), spec)
 
     from torch.utils._pytree import tree_map_only
@@ -544,6 +621,7 @@ def shard_map(
     in_specs: Sequence[Any],
     out_specs: Any,
     axis_names: Sequence[str] | None = None,
+    check_rep: bool = True,
 ) -> Callable[..., Any]:
     """Makes a function that each device runs on its parts of the tensors.
 
@@ -559,7 +637,8 @@ def shard_map(
     Gradients go through it. What ``f`` writes to an argument in place is written to the whole.
     Tensors that ``f`` uses and that are no arguments are the same on all devices, and so are random
     numbers. What ``f`` returns along axes that ``out_specs`` does not name, or writes to an
-    argument that is not split along them, has to be the same on their devices.
+    argument that is not split along them, has to be the same on their devices: reduced or gathered
+    over them, or computed from what is.
 
     A region within a region has the same mesh and other axes; the outer one names its own by
     ``axis_names``.
@@ -573,6 +652,9 @@ def shard_map(
         out_specs: The same for the result; a list for several results.
         axis_names: The axes of the region; all that no region around it has when None. Along the
             other axes the devices do the same.
+        check_rep: Whether to refuse a result that is not certainly the same on devices where
+            ``out_specs`` takes it for the same. Switch it off for results that are equal for
+            another reason, such as a sum that goes around a ring: the first device's is taken.
 
     Returns:
         The function, which takes whole tensors and returns whole tensors.
@@ -580,7 +662,8 @@ def shard_map(
     Raises:
         RuntimeError: The process is not in SPMD mode.
         TypeError: The mesh is none, or an argument no xla tensor.
-        ValueError: A spec does not fit the mesh or a tensor. The message names the axis.
+        ValueError: A spec does not fit the mesh or a tensor, or a result differs along an axis that
+            its spec does not name. The message names the axis.
     """
     if not isinstance(in_specs, (tuple, list)) or any(isinstance(s, (str, int)) for s in in_specs):
         raise ValueError(
@@ -589,27 +672,36 @@ def shard_map(
         )
 
     @functools.wraps(f)
-    def mapped(*args: Any) -> Any:
+    def mapped(*args: Any, **kwargs: Any) -> Any:
         _check_mode("shard_map", mesh)
-        if len(args) != len(in_specs):
-            raise ValueError(f"shard_map: expected {len(in_specs)} arguments, got {len(args)}")
+        if len(args) != len(in_specs) or kwargs:
+            named = f" and {[*kwargs]} by name" if kwargs else ""
+            raise ValueError(
+                f"shard_map: expected {len(in_specs)} arguments by position, one for each of "
+                f"in_specs, got {len(args)}{named}"
+            )
         names = _region_names(mesh, axis_names)
         inner = bool(_regions.stack)
         if not inner:
             _regions.begin()
         given: list[_Part] = []
-        entered: list[tuple[torch.Tensor, int, torch.Tensor, PartitionSpec]] = []
+        entered: list[_Entered] = []
         wholes: list[torch.Tensor] = []
 
         def enter(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
             if inner:
                 return _own_part(t, mesh, spec)
+            for part, _, whole, known in entered:
+                if whole is t and known == spec:
+                    return part
             part = _take_apart(t, mesh, spec)
             given.append((part.detach(), t.detach(), spec))
-            entered.append((part, part._version, t, spec))
+            entered.append((part, part.detach().clone(), t, spec))
             return part
 
         def leave(t: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
+            if check_rep:
+                _check_copies(t, mesh, spec, names if inner else _names_of(mesh))
             if inner:
                 return _all_parts(t, mesh, spec)
             wholes.append(_put_together(t, mesh, spec))
@@ -627,13 +719,28 @@ def shard_map(
             pairs = zip(args, in_specs, strict=True)
             result = f(*(_apply(arg, spec, checked(enter)) for arg, spec in pairs))
             result = _apply(result, out_specs, checked(leave))
-            for part, version, t, spec in entered:
-                if part._version != version:
+            for part, before, t, spec in entered:
+                # Operators such as batch_norm() write without raising the version.
+                if _is_real(part) and not _XLAC._xla_same_value(part, before):
+                    _check_not_shared(part, t, entered)
                     t.copy_(leave(part, spec))
         _sum_gradients_of_captured(wholes, mesh)
         return result
 
     return _not_for_dynamo(mapped)
+
+
+def _an_end(
+    what: str, t: torch.Tensor, spec: PartitionSpec, mesh: Mesh | None
+) -> tuple[torch.Tensor, Mesh]:
+    """Checks the arguments of an end of a region; returns the plain tensor, and the mesh."""
+    mesh = get_global_mesh() if mesh is None else mesh
+    if mesh is None:
+        raise ValueError(f"{what}: expected the argument mesh, or a mesh of set_global_mesh()")
+    _check_mode(what, mesh)
+    _check_xla(what, t)
+    mesh.sharding_of(what, t, spec)
+    return cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh
 
 
 @_not_for_dynamo
@@ -652,12 +759,10 @@ def enable_manual_sharding(
     Returns:
         The device's part, as ``global_tensor`` of the result.
     """
-    mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
-    _check_mode("enable_manual_sharding", mesh)
+    what = "enable_manual_sharding"
+    plain, mesh = _an_end(what, t, partition_spec, mesh)
     _regions.begin()
-    return wrap_as_sharded_tensor(
-        _take_apart(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
-    )
+    return wrap_as_sharded_tensor(_take_apart(plain, mesh, partition_spec, what))
 
 
 @_not_for_dynamo
@@ -679,9 +784,9 @@ def disable_manual_sharding(
     Raises:
         ValueError: The parts have another whole.
     """
-    mesh = cast(Mesh, get_global_mesh() if mesh is None else mesh)
-    _check_mode("disable_manual_sharding", mesh)
-    whole = _put_together(cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh, partition_spec)
+    plain, mesh = _an_end("disable_manual_sharding", t, partition_spec, mesh)
+    _check_copies(plain, mesh, partition_spec, _names_of(mesh))
+    whole = _put_together(plain, mesh, partition_spec)
     _regions.end()
     _sum_gradients_of_captured([whole], mesh)
     if tuple(whole.shape) != tuple(full_shape):
@@ -713,10 +818,20 @@ def local_map(
     mesh = device_mesh if isinstance(device_mesh, Mesh) else to_mesh(device_mesh)
 
     def spec(t: Any, placements: Sequence[Placement] | None) -> PartitionSpec | None:
+        if placements is not None and len(placements) != len(mesh.mesh_shape):
+            raise ValueError(
+                f"local_map: expected {len(mesh.mesh_shape)} placements, one for each of the "
+                f"{_describe(mesh, range(len(mesh.mesh_shape)))}, got {tuple(placements)}"
+            )
         return None if placements is None else to_partition_spec(t.dim(), None, placements)
 
     @functools.wraps(func)
     def mapped(*args: Any) -> Any:
+        if len(args) != len(in_placements):
+            raise ValueError(
+                f"local_map: expected {len(in_placements)} arguments, one for each of "
+                f"in_placements, got {len(args)}"
+            )
         specs = [spec(t, placements) for t, placements in zip(args, in_placements, strict=True)]
         several = isinstance(out_placements, tuple)
         out: Any = [None] * len(out_placements) if several else None

@@ -12,6 +12,7 @@ from torch_xla import _XLAC, runtime
 from torch_xla._internal.compile import optimization_barrier
 from torch_xla._internal.replicas import replication
 from torch_xla._internal.tensors import is_xla
+from torch_xla.distributed.spmd.manual import refuse_part
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     XLAShardedTensor,
@@ -37,6 +38,7 @@ def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC
         raise TypeError(f"{name}: expected an xla tensor, got {found}")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"{name}: expected a Mesh, got {type(mesh).__name__}")
+    refuse_part(name, t)
     return mesh.sharding_of(name, t, partition_spec)
 
 
@@ -75,7 +77,7 @@ def mark_sharding(
     if marked is not None and marked != sharding:
         raise RuntimeError(
             f"mark_sharding: the tensor is marked {marked} already; call clear_sharding() before "
-            f"marking it {sharding}"
+            f"marking it {sharding}, which is the partition spec {partition_spec}"
         )
     _XLAC._xla_mark_sharding(t, sharding)
     return wrap_as_sharded_tensor(t)

@@ -42,7 +42,13 @@ class Mesh:
         mesh_shape: Sequence[int],
         axis_names: Sequence[str] | None = None,
     ) -> None:
-        self.device_ids = np.asarray(device_ids, dtype=np.int64).reshape(-1)
+        ids = np.asarray(device_ids).reshape(-1)
+        self.device_ids = ids.astype(np.int64)
+        if isinstance(mesh_shape, int) or (self.device_ids != ids).any():
+            raise ValueError(
+                "Mesh: expected integers as `device_ids` and a sequence of sizes as `mesh_shape`, "
+                f"got {ids.tolist()} and {mesh_shape}"
+            )
         self.mesh_shape = tuple(int(size) for size in mesh_shape)
         if not self.mesh_shape or min(self.mesh_shape) < 1:
             raise ValueError(
@@ -64,8 +70,12 @@ class Mesh:
                     f"Mesh: expected {len(self.mesh_shape)} axis_names, one for each axis of "
                     f"mesh_shape {self.mesh_shape}, got {axis_names}"
                 )
-            if len(set(axis_names)) != len(axis_names):
-                raise ValueError(f"Mesh: expected axis_names that differ, got {axis_names}")
+            if len(set(axis_names)) != len(axis_names) or not all(
+                isinstance(name, str) for name in axis_names
+            ):
+                raise ValueError(
+                    f"Mesh: expected strings as axis_names, each once, got {axis_names}"
+                )
         self.axis_names: tuple[str, ...] | None = axis_names
 
     def size(self) -> int:
@@ -234,8 +244,13 @@ def axes_by_dimension(mesh: Mesh, spec: PartitionSpec) -> list[tuple[int, ...]]:
         axes = () if entry is None else entry if isinstance(entry, (tuple, list)) else (entry,)
         dimensions.append(tuple(_axis_number(mesh, axis, spec) for axis in axes))
     used = [axis for axes in dimensions for axis in axes]
-    if len(set(used)) != len(used):
-        raise ValueError(f"partition spec {spec}: expected each axis of the mesh once at most")
+    for axis in used:
+        if used.count(axis) > 1:
+            name = mesh.axis_names[axis] if mesh.axis_names else axis
+            raise ValueError(
+                f"partition spec {spec}: expected each axis of the mesh once at most, got "
+                f"{name!r} {used.count(axis)} times"
+            )
     return dimensions
 
 
