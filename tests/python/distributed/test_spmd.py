@@ -615,3 +615,27 @@ def test_uneven_tiles_of_indices():
     found = weight.to("xla").index_add(0, at, marked(source, "data", None))
     expected = weight.index_add(0, far[:5], source[:5])
     torch.testing.assert_close(found.cpu(), expected)
+
+
+@in_spmd
+def test_an_array_is_padded_by_several_values():
+    """The partitioner gives an array's parts that are padded for one window to all with it."""
+    cases = {
+        "pads": lambda x: [F.pad(x, (0, 0, 1, 2), value=v) for v in (0.0, 1.0, 2.0)],
+        "scans": lambda x: [
+            *(f(0) for f in (x.cumprod, x.cumsum, x.logcumsumexp)),
+            *(f(0)[0] for f in (x.cummax, x.cummin)),
+        ],
+        "pools": lambda x: [
+            F.max_pool1d(x.T[None], 3, 1, 1),
+            -F.max_pool1d(-x.T[None], 3, 1, 1),
+            F.avg_pool1d(x.T[None], 3, 1, 1),
+        ],
+    }
+    for rows in (8, 9):
+        x = torch.randn(rows, 3)
+        for name, f in cases.items():
+            results = f(marked(x, "data", None))
+            torch_xla.sync()
+            for i, (found, expected) in enumerate(zip(results, f(x), strict=True)):
+                torch.testing.assert_close(found.cpu(), expected, msg=lambda m: f"{name} {i}: {m}")  # noqa: B023

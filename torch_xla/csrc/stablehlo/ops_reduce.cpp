@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "stablehlo/ops.h"
+#include "stablehlo/padded_operand.h"
 #include "stablehlo/text.h"
 
 namespace torch_xla::stablehlo {
@@ -184,6 +185,7 @@ std::vector<Value> ReduceWindow(const std::vector<Value>& operands, const std::v
     results.push_back(Type(v.element(), WindowedSizes(kOp, dims, full, all)));
   }
   Region region = ReductionBody(kOp, builder, operands, body);
+  for (size_t i = 0; i < inits.size(); ++i) all[i] = PaddedOperand(operands[i], inits[i]);
   return builder.Op(kOp, all, results,
                     Cat("window_dimensions = ", I64Array(full.dimensions),
                         ", window_strides = ", I64Array(full.strides),

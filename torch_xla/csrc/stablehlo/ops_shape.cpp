@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "stablehlo/ops.h"
+#include "stablehlo/padded_operand.h"
 #include "stablehlo/text.h"
 #include "stablehlo/transposition.h"
 
@@ -199,7 +200,7 @@ Value Pad(Value x, Value value, const Dims& low, const Dims& high, const Dims& i
          {x, value});
   }
   return builder.Rearranged(
-      builder.Op(kOp, {x, value}, Type(x.element(), dims),
+      builder.Op(kOp, {PaddedOperand(x, value), value}, Type(x.element(), dims),
                  Cat("edge_padding_low = ", I64Array(low), ", edge_padding_high = ", I64Array(high),
                      ", interior_padding = ", I64Array(between))));
 }
