@@ -133,6 +133,42 @@ def test_collectives_and_their_gradients():
 
 
 @in_spmd
+def test_extremes_keep_a_nan():
+    h = torch.tensor([[1.0, 2.0], [float("nan"), 3.0], [3.0, 5.0], [2.0, 4.0]])
+    mapped = xs.shard_map(
+        lambda t: (xs.pmax(t, "x"), xs.pmin(t, "x")),
+        mesh_of(4, names="x"),
+        [("x", None)],
+        [None] * 2,
+    )
+    for found, expected in zip(mapped(h.to("xla")), (h.amax(0), h.amin(0)), strict=True):
+        torch.testing.assert_close(found.cpu()[0], expected, equal_nan=True)
+
+
+@in_spmd
+def test_checkpoints_in_a_region():
+    """What a checkpoint computes again in the backward pass is in the region."""
+    mesh = mesh_of(4, names="x")
+
+    def body(p: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return xs.psum((p @ w).tanh(), "x") * p
+
+    for reentrant in (False, True):
+        (w, on_w), (x, on_x) = pair(4, 4), pair(8, 4)
+        again = lambda p, w: checkpoint(body, p, w, use_reentrant=reentrant)  # noqa: B023, E731
+        found = xs.shard_map(again, mesh, [("x", None), None], ("x", None))(on_x, on_w)
+        total = sum((p @ w).tanh() for p in x.chunk(4))
+        expected = torch.cat([total * p for p in x.chunk(4)])
+        close(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        close(on_x.grad, x.grad)
+        close(on_w.grad, w.grad)
+    with pytest.raises(RuntimeError, match="in a function given to shard_map"):
+        xs.psum(on_x, "x")
+
+
+@in_spmd
 def test_gradients_of_gradients():
     mesh = mesh_of(4, names="x")
     collectives = [

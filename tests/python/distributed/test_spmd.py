@@ -591,6 +591,34 @@ def test_extremes_of_parts_keep_a_nan():
 
 
 @in_spmd
+def test_extremes_that_devices_exchange_keep_a_nan():
+    x = torch.randn(8, 6)
+    x[1, 2] = x[6, 4] = float("nan")
+    x[7, 0] = float("inf")
+    into = torch.zeros(3, 6)
+    into[2, 3] = float("nan")
+    places = torch.arange(8).remainder(2)[:, None].expand(8, 6).contiguous()
+    cases = {
+        "amax": lambda t: t.amax(0),
+        "amin": lambda t: t.amin(1),
+        "all": lambda t: t.aminmax(),
+        "max": lambda t: t.max(0),
+        "norm": lambda t: t.norm(float("inf"), 0),
+        "scatter": lambda t: into.to(t.device).scatter_reduce(0, places.to(t.device), t, "amax"),
+        "bag": lambda t: F.embedding_bag(places.to(t.device), t, mode="max"),
+    }
+    for spec in (("data", None), (None, "model"), ("data", "model"), (("data", "model"), None)):
+        y = marked(x, *spec)
+        for name, f in cases.items():
+            found, expected = f(y), f(x)
+            if not isinstance(found, tuple):
+                found, expected = (found,), (expected,)
+            for one, other in zip(found, expected, strict=True):
+                same = torch.allclose(one.cpu().float(), other.float(), equal_nan=True)
+                assert same, (name, spec, one, other)
+
+
+@in_spmd
 def test_uneven_tiles_of_indices():
     """XLA's partitioner pads what it divides, 64-bit indices, too; some are out of range."""
     at, source = torch.arange(7) % 6, torch.arange(28.0).view(7, 4)

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
 
 #include "ir/attributes.h"
 #include "lowering/context.h"
+#include "stablehlo/arithmetic.h"
 #include "stablehlo/constants.h"
 #include "tensor/node_factory.h"
 
@@ -79,7 +81,13 @@ void LowerCollective(LoweringContext& cx, const ir::Node& node) {
     const auto op = kind == "max"   ? truths ? stablehlo::ReduceOp::kOr : stablehlo::ReduceOp::kMax
                     : kind == "min" ? truths ? stablehlo::ReduceOp::kAnd : stablehlo::ReduceOp::kMin
                                     : stablehlo::ReduceOp::kAdd;
-    return AllReduce({x}, groups, op, channel)[0];
+    const Value reduced = AllReduce({x}, groups, op, channel)[0];
+    if (op == stablehlo::ReduceOp::kAdd || !runtime::IsFloat(x.element())) return reduced;
+    // The plugins' collectives may drop a NaN.
+    const Value is_nan =
+        AllReduce({stablehlo::IsNan(x)}, groups, stablehlo::ReduceOp::kOr, channel)[0];
+    return Select(is_nan, stablehlo::FullLike(x, std::numeric_limits<double>::quiet_NaN()),
+                  reduced);
   };
   cx.SetOutputs(node, make());
 }

@@ -1,6 +1,7 @@
 #include "ops/indexing.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "XLALowerings.h"
@@ -207,6 +208,16 @@ Value DivideByCount(Value a, Value b) {
 using PutFunction = Value (*)(Value x, int64_t dim, Value index, Value updates,
                               std::optional<ReduceOp> op);
 
+/// Whether devices that exchange extremes of floating-point numbers may drop a NaN.
+bool DropsNan(Value x, ReduceOp op) {
+  return x.builder().partitions() > 1 && (op == ReduceOp::kMax || op == ReduceOp::kMin) &&
+         runtime::IsFloat(x.element());
+}
+
+Value NanWhere(Value is_nan, Value x) {
+  return Select(is_nan, FullLike(x, std::numeric_limits<double>::quiet_NaN()), x);
+}
+
 /// scatter_reduce and index_reduce. `source` has the shape that `put` requires for `index`.
 Value ScatterReduce(LoweringContext& cx, Value x, int64_t dim, Value index, Value source,
                     std::string_view reduce, bool include_self, PutFunction put) {
@@ -223,6 +234,9 @@ Value ScatterReduce(LoweringContext& cx, Value x, int64_t dim, Value index, Valu
   };
   if (!include_self) x = reset(x, ReduceIdentity(cx.builder(), op, compute));
   Value result = put(x, dim, index, source, op);
+  if (DropsNan(x, op)) {
+    result = NanWhere(put(IsNan(x), dim, index, IsNan(source), ReduceOp::kOr), result);
+  }
   if (reduce == "mean") {
     Value count = OnesLike(x);
     if (!include_self) count = reset(count, ScalarLike(count, 0));
@@ -332,6 +346,10 @@ std::vector<Value> EmbeddingBag(LoweringContext& cx, Value weight, Value indices
   if (per_sample_weights) rows = rows * AsColumn(Convert(*per_sample_weights, compute), columns);
   const ReduceOp op = mode == kBagMax ? ReduceOp::kMax : ReduceOp::kAdd;
   Value output = bags.Reduced(rows, ReduceIdentity(cx.builder(), op, compute), op);
+  if (DropsNan(rows, op)) {
+    const Value none = ReduceIdentity(cx.builder(), ReduceOp::kOr, ElementType::kPred);
+    output = NanWhere(bags.Reduced(IsNan(rows), none, ReduceOp::kOr), output);
+  }
   Value sizes = bags.sizes;
   if (mode == kBagMean) output = output / AsColumn(Convert(Maximum(sizes, 1), compute), columns);
   if (mode == kBagMax) {

@@ -151,12 +151,12 @@ Value Sum(const LoweringContext& cx, Value x, const Dims& dims) {
 
 Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op) {
   if (const std::optional<Value> called = CallExtreme(cx, x, dims, op)) return *called;
-  // XLA:CPU's library (YNNPACK), which takes arrays with more elements than this, drops NaN.
+  // XLA:CPU's library (YNNPACK), which takes arrays with more elements than this, drops NaN, as
+  // what devices exchange does.
   constexpr int64_t kLeast = 1 << 14;
-  if (!runtime::IsFloat(x.element()) || !runtime::IsHost(cx.platform()) ||
-      x.type().num_elements() < kLeast || dims.empty()) {
-    return Reduce(x, dims, op);
-  }
+  const bool drops_nan = x.builder().partitions() > 1 ||
+                         (runtime::IsHost(cx.platform()) && x.type().num_elements() >= kLeast);
+  if (!runtime::IsFloat(x.element()) || !drops_nan || dims.empty()) return Reduce(x, dims, op);
   // The CPU cannot partition reductions that have a body of their own.
   Value extreme = Reduce(x, dims, op);
   Value is_nan = Reduce(IsNan(x), dims, ReduceOp::kOr);

@@ -73,21 +73,23 @@ class _Regions(threading.local):
 
     Attributes:
         stack: Those that it is in, from the outermost: each a mesh and its axes' names.
-        spans: Of the last ones, the sequence numbers of autograd where they begin and end.
+        spans: Of the last ones, the sequence numbers of autograd where they begin and end, and the
+            mesh.
     """
 
     def __init__(self) -> None:
         self.stack: list[tuple[Mesh, tuple[str, ...]]] = []
-        self.spans: list[tuple[int, float]] = []
+        self.spans: list[tuple[int, float, Mesh]] = []
 
-    def begin(self) -> None:
+    def begin(self, mesh: Mesh) -> None:
         self.end()
-        self.spans.append((torch._C._autograd._get_sequence_nr(), math.inf))
+        self.spans.append((torch._C._autograd._get_sequence_nr(), math.inf, mesh))
         del self.spans[:-1000]
 
     def end(self) -> None:
         if self.spans:
-            self.spans[-1] = (self.spans[-1][0], torch._C._autograd._get_sequence_nr())
+            begin, _, mesh = self.spans[-1]
+            self.spans[-1] = (begin, torch._C._autograd._get_sequence_nr(), mesh)
 
 
 _regions = _Regions()
@@ -140,7 +142,8 @@ class _Axis:
     """The axes by which a collective of a value goes: the sizes, and the groups of devices."""
 
     def __init__(self, what: str, axis_name: AxisNames, x: torch.Tensor | None = None) -> None:
-        if not _regions.stack:
+        stack = _regions.stack or _region_of_backward()
+        if not stack:
             raise RuntimeError(
                 f"{what}: expected to be called in a function given to shard_map(), which has the "
                 f"axis {axis_name!r}"
@@ -148,8 +151,8 @@ class _Axis:
         if x is not None:
             _check_xla(what, x)
         names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
-        self.mesh = _regions.stack[-1][0]
-        known = [name for _, region in _regions.stack for name in region]
+        self.mesh = stack[-1][0]
+        known = [name for _, region in stack for name in region]
         for name in names:
             if name not in known:
                 raise ValueError(
@@ -367,7 +370,7 @@ class _Edge(torch.autograd.Function):
         if ctx.inwards:
             return _sum_of_copies(grad, ctx.mesh, ctx.spec), None, None, None
         if torch.is_grad_enabled():
-            _regions.begin()
+            _regions.begin(ctx.mesh)
         # Devices whose values stand for the same part share the gradient.
         count = math.prod(ctx.mesh.mesh_shape[axis] for axis in _copy_axes(ctx.mesh, ctx.spec))
         grad = _take_apart(grad, ctx.mesh, ctx.spec)
@@ -393,7 +396,8 @@ def _sum_of_copies(grad: torch.Tensor, mesh: Mesh, spec: PartitionSpec) -> torch
     return whole
 
 
-# Keys of the metadata of an autograd node.
+# Keys of the metadata of an autograd node: the mesh of the region in which it was made, and whether
+# it has a hook already.
 _INSIDE, _SUMS = "torch_xla.inside", "torch_xla.sums"
 
 
@@ -406,10 +410,17 @@ def _is_inside(node: Any) -> bool:
             inside = node.inwards
         else:
             number = node._sequence_nr()
-            place = bisect.bisect_right(_regions.spans, (number, math.inf)) - 1
-            inside = place >= 0 and number < _regions.spans[place][1]
+            place = bisect.bisect_right(_regions.spans, number, key=lambda span: span[0]) - 1
+            inside = place >= 0 and number < _regions.spans[place][1] and _regions.spans[place][2]
         node.metadata[_INSIDE] = inside
     return bool(inside)
+
+
+def _region_of_backward() -> list[tuple[Mesh, tuple[str, ...]]]:
+    """The region of the function that the backward pass computes again, as a checkpoint does."""
+    node = torch._C._current_autograd_node()
+    mesh = None if node is None else node.metadata.get(_INSIDE)
+    return [(mesh, _names_of(mesh))] if isinstance(mesh, Mesh) else []
 
 
 def _sum_gradients_of_captured(results: Sequence[torch.Tensor], mesh: Mesh) -> None:
@@ -683,7 +694,7 @@ def shard_map(
         names = _region_names(mesh, axis_names)
         inner = bool(_regions.stack)
         if not inner:
-            _regions.begin()
+            _regions.begin(mesh)
         given: list[_Part] = []
         entered: list[_Entered] = []
         wholes: list[torch.Tensor] = []
@@ -761,7 +772,7 @@ def enable_manual_sharding(
     """
     what = "enable_manual_sharding"
     plain, mesh = _an_end(what, t, partition_spec, mesh)
-    _regions.begin()
+    _regions.begin(mesh)
     return wrap_as_sharded_tensor(_take_apart(plain, mesh, partition_spec, what))
 
 
