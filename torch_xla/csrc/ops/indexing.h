@@ -1,4 +1,5 @@
-// Reads and writes at positions given by an index tensor. All ops with an index use them.
+// Reads and writes at the positions that an index tensor gives. All operators with an index use
+// these functions.
 #pragma once
 
 #include <optional>
@@ -7,11 +8,13 @@
 
 namespace torch_xla::lowering {
 
-/// Selects slices of `x` along `dim`. The result has the dimensions of `index` in place of `dim`.
+/// Returns the slices of `x` along `dim` that `index` selects. The result has the dimensions of
+/// `index` in place of dimension `dim`.
 /// Indices out of range are clamped.
 Value Take(Value x, int64_t dim, Value index);
-/// The inverse of Take: stores each slice of `updates` (shaped like Take's result) in `x`, or
-/// combines it with the slice of `x` by `op`. Indices out of range are skipped.
+/// The inverse of Take. Returns `x` with each slice of `updates`, which has the shape of Take's
+/// result, stored at its index, or combined by `op` with the slice that is there. Indices out of
+/// range are skipped.
 Value Put(Value x, int64_t dim, Value index, Value updates,
           std::optional<ReduceOp> op = std::nullopt);
 
@@ -21,12 +24,12 @@ Value TakeAlong(Value x, int64_t dim, Value index);
 Value PutAlong(Value x, int64_t dim, Value index, Value updates,
                std::optional<ReduceOp> op = std::nullopt);
 
-/// Reads the matrix x[t], where x has three dimensions and t is an integer of rank 0; and replaces
-/// it.
+/// Returns the matrix x[t] of an array `x` with three dimensions. `t` is an integer of rank 0.
 Value AtTime(Value x, Value t);
+/// Returns `x` with the matrix x[t] replaced by `update`.
 Value SetTime(Value x, Value update, Value t);
 
-/// Reshapes rank 0 to rank 1.
+/// Returns a value of rank 0 with rank 1, and any other value unchanged.
 Value AtLeast1d(Value x);
 
 }  // namespace torch_xla::lowering

@@ -5,8 +5,9 @@
 
 namespace torch_xla::lowering {
 
-/// For each of `values`, how many elements of the sorted last dimension of `boundaries` are less
-/// than it, or less or equal if `right`. `boundaries` may be a single row for all values.
+/// Returns for each element of `values` the number of elements in the sorted last dimension of
+/// `boundaries` that are less than the value, or less than or equal to the value if `right`.
+/// `boundaries` may be a single row that all values share.
 Value CountBefore(Value boundaries, Value values, bool right);
 
 }  // namespace torch_xla::lowering

@@ -1,5 +1,5 @@
-// Elementwise functions by calls of ATen's kernels; XLA:CPU would call libm for each element.
-// lowering/kernel_table.inc says when they are used.
+// Elementwise functions that are computed by calls of ATen's kernels, because XLA:CPU would call
+// libm for each element. lowering/kernel_table.inc decides when the calls are used.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace torch_xla::lowering {
 
-/// The call for the node that is being lowered. The operands have the same type and the dimensions
-/// of the output. Returns nothing if the table chooses no call.
+/// Returns the result of the call for the node that is being lowered, or nothing if the table
+/// chooses no call. The operands must have the same type, and the dimensions of the output.
 std::optional<Value> CallPointwise(const LoweringContext& cx, const std::vector<Value>& operands);
 
 }  // namespace torch_xla::lowering

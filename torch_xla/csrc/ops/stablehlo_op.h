@@ -11,10 +11,12 @@
 
 namespace torch_xla::aten {
 
-/// The dtype with the values of an element type; the inverse of lowering::NaturalType.
+/// Returns the dtype that has the values of an element type. It is the inverse of
+/// lowering::NaturalType.
 c10::ScalarType DtypeOf(stablehlo::ElementType element);
 
-/// Calls a function given as StableHLO text. The body is not checked before the graph is compiled.
+/// Calls a function that is given as StableHLO text, and returns its results. The body of the
+/// function is checked only when the graph is compiled.
 std::vector<at::Tensor> CallStableHlo(const std::string& text,
                                       const std::vector<at::Tensor>& inputs);
 
