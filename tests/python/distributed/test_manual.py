@@ -836,12 +836,12 @@ def test_bad_regions():
     ]:
         with pytest.raises(ValueError, match=message):
             xs.shard_map(bad, mesh, [("x", None)], (None, None))(t)
-    with pytest.raises(TypeError, match="expected xla tensors, got one on cpu"):
+    with pytest.raises(TypeError, match="expected an xla tensor, got one on cpu"):
         xs.shard_map(same, mesh, [("x", None)], ("x", None))(torch.zeros(4, 3))
     with pytest.raises(RuntimeError, match="psum: .* in a function given to shard_map.* 'x'"):
         xs.psum(t, "x")
     for bad, message in [
-        (lambda p: xs.psum(3, "x"), "psum: expected xla tensors, got 3"),
+        (lambda p: xs.psum(3, "x"), "psum: expected an xla tensor, got 3"),
         (lambda p: xs.all_gather(torch.zeros(2), "x"), "all_gather: .* got one on cpu"),
         (lambda p: xs.pmax(p + 0j, "x"), "pmax: complex numbers have no order"),
     ]:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from torch_xla import _XLAC, runtime
-from torch_xla._internal.tensors import is_xla
 from torch_xla.distributed.spmd.device_mesh import to_mesh, to_partition_spec
 from torch_xla.distributed.spmd.mesh import (
     Mesh,
@@ -28,6 +27,7 @@ from torch_xla.distributed.spmd.mesh import (
 )
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     XLAShardedTensor,
+    check_xla,
     unwrap_sharded_tensor,
     wrap_as_sharded_tensor,
 )
@@ -110,12 +110,6 @@ def _names_of(mesh: Mesh) -> tuple[str, ...]:
     return mesh.axis_names or tuple(map(str, range(len(mesh.mesh_shape))))
 
 
-def _check_xla(what: str, t: Any) -> None:
-    if not isinstance(t, torch.Tensor) or not is_xla(t):
-        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else repr(t)
-        raise TypeError(f"{what}: expected xla tensors, got {found}")
-
-
 def _is_real(t: torch.Tensor) -> bool:
     """Whether a tensor is none of an export's, which have no content."""
     return type(t) in (torch.Tensor, torch.nn.Parameter)
@@ -149,7 +143,7 @@ class _Axis:
                 f"axis {axis_name!r}"
             )
         if x is not None:
-            _check_xla(what, x)
+            check_xla(what, x)
         names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
         self.mesh = stack[-1][0]
         known = [name for _, region in stack for name in region]
@@ -618,7 +612,7 @@ def _apply(value: Any, spec: Any, convert: Callable[[torch.Tensor, Any], Any]) -
         )
 
     def one(t: torch.Tensor) -> Any:
-        _check_xla("shard_map", t)
+        check_xla("shard_map", t)
         return convert(cast(torch.Tensor, unwrap_sharded_tensor(t)), spec)
 
     from torch.utils._pytree import tree_map_only
@@ -749,7 +743,7 @@ def _an_end(
     if mesh is None:
         raise ValueError(f"{what}: expected the argument mesh, or a mesh of set_global_mesh()")
     _check_mode(what, mesh)
-    _check_xla(what, t)
+    check_xla(what, t)
     mesh.sharding_of(what, t, spec)
     return cast(torch.Tensor, unwrap_sharded_tensor(t)), mesh
 
@@ -845,20 +839,15 @@ def local_map(
             )
         specs = [spec(t, placements) for t, placements in zip(args, in_placements, strict=True)]
         several = isinstance(out_placements, tuple)
-        out: Any = [None] * len(out_placements) if several else None
+        placements = out_placements if several else [out_placements]
+        out: list[Any] = []  # The specs, which are known when the parts are.
 
         def collect(*parts: Any) -> Any:
-            nonlocal out
-            result = func(*parts)
-            if several:
-                out[:] = [spec(t, one) for t, one in zip(result, out_placements, strict=True)]
-            else:
-                out.append(spec(result, out_placements))
-                return [result]
-            return result
+            results = func(*parts) if several else [func(*parts)]
+            out[:] = [spec(t, one) for t, one in zip(results, placements, strict=True)]
+            return results
 
-        out = out if several else []
-        result = shard_map(collect, mesh, specs, out)(*args)
-        return result if several else result[0]
+        results = shard_map(collect, mesh, specs, out)(*args)
+        return results if several else results[0]
 
     return _not_for_dynamo(mapped)

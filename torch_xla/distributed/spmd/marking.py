@@ -16,6 +16,7 @@ from torch_xla.distributed.spmd.manual import refuse_part
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec
 from torch_xla.distributed.spmd.xla_sharded_tensor import (
     XLAShardedTensor,
+    check_xla,
     unwrap_sharded_tensor,
     with_sharding,
     wrap_as_sharded_tensor,
@@ -33,9 +34,7 @@ def _check(name: str, t: Any, mesh: Any, partition_spec: PartitionSpec) -> _XLAC
                 "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel"
             )
         raise RuntimeError(f"{name}: expected SPMD mode; call torch_xla.runtime.use_spmd() first")
-    if not isinstance(t, torch.Tensor) or t.device.type != "xla":
-        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
-        raise TypeError(f"{name}: expected an xla tensor, got {found}")
+    check_xla(name, t)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"{name}: expected a Mesh, got {type(mesh).__name__}")
     refuse_part(name, t)
@@ -89,9 +88,7 @@ def clear_sharding(t: torch.Tensor | XLAShardedTensor) -> torch.Tensor:
     Returns:
         The tensor, as a plain one.
     """
-    if not isinstance(t, torch.Tensor) or t.device.type != "xla":
-        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else type(t).__name__
-        raise TypeError(f"clear_sharding: expected an xla tensor, got {found}")
+    check_xla("clear_sharding", t)
     plain = cast(torch.Tensor, unwrap_sharded_tensor(t))
     marked = _XLAC._xla_marked_sharding(t) is not None
     _XLAC._xla_clear_sharding(t)

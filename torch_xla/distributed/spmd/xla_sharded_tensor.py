@@ -86,6 +86,13 @@ def with_sharding(t: torch.Tensor, sharding: _XLAC.Sharding) -> torch.Tensor:
     return cast(torch.Tensor, marked)
 
 
+def check_xla(what: str, t: Any) -> None:
+    """Raises TypeError for what is no xla tensor; ``what`` is the function that was called."""
+    if not isinstance(t, torch.Tensor) or t.device.type != "xla":
+        found = f"one on {t.device}" if isinstance(t, torch.Tensor) else repr(t)
+        raise TypeError(f"{what}: expected an xla tensor, got {found}")
+
+
 class XLAShardedTensor(torch.Tensor):
     """A tensor on all devices of the process, each of which may hold a part of it.
 
@@ -107,9 +114,7 @@ class XLAShardedTensor(torch.Tensor):
     def __new__(
         cls: type[XLAShardedTensor], elem: torch.Tensor, *args: Any, **kwargs: Any
     ) -> XLAShardedTensor:
-        if not isinstance(elem, torch.Tensor) or elem.device.type != "xla":
-            found = elem.device if isinstance(elem, torch.Tensor) else type(elem).__name__
-            raise TypeError(f"XLAShardedTensor: expected an xla tensor, got {found}")
+        check_xla("XLAShardedTensor", elem)
         result = elem.as_subclass(cls)
         if kwargs.get("requires_grad"):
             result.requires_grad_()
