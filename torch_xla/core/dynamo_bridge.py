@@ -116,10 +116,18 @@ class _Program:
             twins = [_twin(tensor) for tensor in changing]
             bound = list(args)
             for place, placeholder in zip(self._places, placeholders, strict=True):
-                bound[place] = placeholder
+                # flex_attention's backward makes gradients of those inputs that require one.
+                bound[place] = placeholder.requires_grad_(args[place].requires_grad)
+            given = {id(bound[place]): place for place in self._places}
             try:
                 leaves, self._spec = tree_flatten(module(*bound))
-                returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                # An input that is returned as it is, to be saved for the backward pass, stays itself.
+                self._inputs = [given.get(id(leaf)) for leaf in leaves]
+                returned = [
+                    leaf
+                    for leaf, place in zip(leaves, self._inputs, strict=True)
+                    if isinstance(leaf, torch.Tensor) and place is None
+                ]
                 tracing.device_of(_NAME, returned or tensors)
                 self._returned = _Returned(returned, changing)
                 outputs = self._returned.outputs
@@ -135,9 +143,8 @@ class _Program:
             self._program = capture.program(twins, outputs, writes, "dynamo")
         # Results of the graph that are not tensors, by position.
         self._rest = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
-        self._plain = self._spec.num_children == len(leaves) and all(
-            rest is None for rest in self._rest
-        )
+        self._is_flat = self._spec.num_children == len(leaves)
+        self._plain = self._is_flat and self._rest + self._inputs == [None] * len(leaves) * 2
         self._container = type(tree_unflatten(leaves, self._spec))
 
     def __call__(self, args: Sequence[Any]) -> Any:
@@ -146,11 +153,15 @@ class _Program:
         del results[self._count :]
         if not self._returned.is_plain:
             results = self._returned.leaves(results)
-        if self._plain and self._container in (tuple, list):
+        if not self._plain:
+            made = iter(results)
+            results = [
+                rest[0] if rest is not None else next(made) if place is None else args[place]
+                for rest, place in zip(self._rest, self._inputs, strict=True)
+            ]
+        if self._is_flat and self._container in (tuple, list):
             return results if self._container is list else tuple(results)
-        given = iter(results)
-        leaves = [next(given) if rest is None else rest[0] for rest in self._rest]
-        return tree_unflatten(leaves, self._spec)
+        return tree_unflatten(results, self._spec)
 
 
 def _reads(error: RuntimeError) -> bool:

@@ -495,6 +495,21 @@ class TestCond:
         assert cond(False, lambda: 1, lambda: 2) == 2
 
 
+def test_operators_of_pytorch_within_autocast(device):
+    """All of them pass over it, as over that of other devices."""
+    x = torch.full((3,), 0.5, device=device)
+    start = torch.tensor(0, device=device)
+    with torch.autocast("xla", torch.bfloat16):
+        chosen = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x @ x * 2, (x,))
+        count, last = torch._higher_order_ops.while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (start, x)
+        )
+        carry, rows = torch._higher_order_ops.scan(lambda c, a: (c + a, c * a), x[0], x)
+    assert chosen.dtype == torch.bfloat16 and chosen.item() == 0.75
+    assert count.item() == 3 and last.tolist() == [4.0] * 3
+    assert carry.item() == 2.0 and rows.tolist() == [0.25, 0.5, 0.75]
+
+
 class TestLoops:
     def test_while(self, device):
         limit = torch.tensor(100, device=device)

@@ -1,7 +1,8 @@
 """PyTorch's higher-order operators on the device: its own branches and loops in the program.
 
 ``torch.cond``, ``while_loop`` and ``scan`` lead here with functions of tensors, their gradients
-made by PyTorch.
+made by PyTorch. Within ``torch.autocast("xla")`` all of PyTorch's operators do what they do within
+that of other devices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.flex_attention import flex_attention
 from torch._higher_order_ops.while_loop import while_loop_op
+
+_AUTOCAST = torch._C._dispatch_key_parse("AutocastXLA")
 
 
 def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any]) -> Any:
@@ -49,8 +53,27 @@ def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any) -> Any:
     return [*last, *ys]
 
 
+def _flex_attention_autocast(query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    dtype = torch.get_autocast_dtype("xla")
+    query, key, value = (
+        x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x
+        for x in (query, key, value)
+    )
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_AUTOCAST)):
+        return flex_attention(query, key, value, *rest)
+
+
+def _register_autocast() -> None:
+    """PyTorch's operators pass over the autocast of the devices of a list."""
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_AUTOCAST)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(_AUTOCAST)
+    flex_attention.py_impl(_AUTOCAST)(_flex_attention_autocast)
+
+
 def register() -> None:
     """At import: makes them the operators' kernels."""
+    _register_autocast()
     kernels: list[tuple[Any, Callable[..., Any]]] = [
         (cond_op, _cond),
         (while_loop_op, _while_loop),
