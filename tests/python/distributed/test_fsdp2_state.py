@@ -66,6 +66,31 @@ def trained(device_type: str, **options: Any) -> Any:
     return losses, dict(model.named_parameters())
 
 
+@cases.case()
+def from_the_cpu(device_type: str) -> Any:
+    """PyTorch moves the model, which stays the same for who has it: tied, frozen, in an optimizer."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(7, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 7))
+    model[3].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    before = [*model.parameters(), *model.buffers()]
+    mesh = init_device_mesh(device_type, (dist.get_world_size(),))
+    fully_shard(model[1], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert {x.device.type for x in (*before, *model.parameters(), *model.buffers())} == {
+        device_type
+    }
+    assert model[3].weight is model[0].weight and not model[0].bias.requires_grad
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        losses.append(model(torch.randn(4, 7).to(device_type)).square().mean())
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [loss.detach() for loss in losses], model.state_dict()
+
+
 def offloaded(device_type: str, pin_memory: bool) -> Any:
     """Gloo gathers in memory that no accelerator of the build pins."""
     policy = CPUOffloadPolicy(pin_memory=pin_memory and device_type == "xla")

@@ -337,10 +337,11 @@ class TestSeeds:
         torch.manual_seed(value)
         assert xm.get_rng_state() == value % 2**64
 
-    def test_hooked_once(self):
-        hook = torch.random._seed_custom_device
-        torch_patches.apply()
-        assert torch.random._seed_custom_device is hook
+    def test_nothing_but_seeds_takes_the_module_of_private_use(self):
+        name = torch._C._get_privateuse1_backend_name()
+        assert not torch._utils._is_privateuse1_backend_available()
+        assert torch._utils._get_available_device_type() != name
+        assert torch.get_device_module(name).device_count() == 0
 
     def test_random_seed_reaches_the_device(self, device):
         seed = torch.seed()

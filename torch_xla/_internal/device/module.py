@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -260,6 +261,21 @@ def _after_fork_in_child() -> None:
     _in_bad_fork = _in_bad_fork or is_initialized()
 
 
+def _register_for_seeds() -> None:
+    """Has ``torch.manual_seed`` and ``torch.seed`` seed the xla devices.
+
+    They seed the devices of PyTorch's list, and those of the module of ``PrivateUse1``.
+    """
+    name = torch._C._get_privateuse1_backend_name()
+    if not hasattr(torch, name):  # Else another backend has it.
+        module: Any = types.ModuleType(f"torch.{name}", "Seeds the xla devices; has no device.")
+        module.is_available = lambda: False
+        module.device_count = lambda: 0
+        module._is_in_bad_fork = _is_in_bad_fork
+        module.manual_seed_all = manual_seed_all
+        torch._register_device_module(name, module)
+
+
 def register() -> None:
     """Installs this module as ``torch.xla`` and hooks fork, once."""
     if hasattr(torch, "xla"):
@@ -268,5 +284,6 @@ def register() -> None:
     # Frameworks find the device of a module by this name.
     sys.modules[__name__].__name__ = "torch.xla"
     sys.modules["torch.xla.memory"] = memory
+    _register_for_seeds()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -42,12 +42,6 @@ def _torch_has_one() -> bool:
     return found is not None and bool(torch.get_device_module(found).is_available())
 
 
-def _exchange_device(index: int) -> int:
-    before = device_module.current_device()
-    device_module.set_device(index)
-    return before
-
-
 def _device_capability(index: int) -> dict[str, Any]:
     supported = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     quantized = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
@@ -58,8 +52,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "getAccelerator": lambda: _XLA,
     "getDeviceIndex": device_module.current_device,
     "setDeviceIndex": device_module.set_device,
-    "exchangeDevice": _exchange_device,
-    "maybeExchangeDevice": _exchange_device,
     "getDeviceCapability": _device_capability,
     "getStream": streams.current_stream,
     "setStream": streams.set_stream,
@@ -106,6 +98,29 @@ def make_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         from torch_xla._internal.device import graphs  # Few programs have graphs.
 
         return graphs.Graph(*args, **kwargs)
+
+    return __new__
+
+
+class _DeviceIndex(torch.accelerator.device_index):
+    """A context with another current xla device; ``idx`` may be None."""
+
+    def __enter__(self) -> None:
+        if self.idx is not None:
+            self.prev_idx = device_module.current_device()
+            device_module.set_device(self.idx)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.idx is not None:
+            device_module.set_device(self.prev_idx)
+
+
+def make_device_index(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the constructor that ``torch.accelerator.device_index`` calls, where it had none."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        ours = cls is torch.accelerator.device_index and _is_xla()
+        return object.__new__(_DeviceIndex if ours else cls)
 
     return __new__
 

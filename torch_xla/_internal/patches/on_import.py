@@ -1,4 +1,4 @@
-"""Changes of accelerate, and of one method of PyTorch, made when their modules are imported.
+"""Changes of accelerate, and of functions of PyTorch, made when their modules are imported.
 
 docs/torch_patches.md lists them with the reasons. Without those modules nothing happens.
 """
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from torch_xla import _XLAC
-from torch_xla._internal.patches import pytorch
+from torch_xla._internal.patches import pytorch, replica_mesh
 from torch_xla._internal.replicas import replication, spmd_mode
 from torch_xla._internal.tensors import is_xla
 
@@ -97,20 +97,6 @@ def _take_fsdp2(state: types.ModuleType) -> None:
     state.AcceleratorState.__init__ = init
 
 
-def _move_before_sharding(utils: types.ModuleType) -> None:
-    """Makes accelerate move a model to xla before sharding. Later PyTorch would set ``data``."""
-    original = utils.fsdp2_prepare_model
-
-    @functools.wraps(original)
-    def prepare(accelerator: Any, model: Any) -> Any:
-        plugin = accelerator.state.fsdp_plugin
-        if accelerator.device.type == "xla" and not plugin.cpu_ram_efficient_loading:
-            model.to(accelerator.device)
-        return original(accelerator, model)
-
-    utils.fsdp2_prepare_model = prepare  # type: ignore[attr-defined]
-
-
 def _gather_objects(operations: types.ModuleType) -> None:
     """Makes ``gather_object`` join the lists of the replicas."""
     original = getattr(operations, "gather_object", None)
@@ -146,10 +132,31 @@ def _stage_views(stager: types.ModuleType) -> None:
     pytorch.replace(stager.StateDictStager, "_offload_tensor", _offload)
 
 
+def _take_xla(original: Callable[..., None]) -> Callable[..., None]:
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "xla":  # torch.compile traces this function.
+            original(query, key, value)
+
+    return validate_device
+
+
+def _validate_flex_attention(attention: types.ModuleType) -> None:
+    """Makes ``flex_attention`` take xla tensors, too; PyTorch has a list of devices."""
+    pytorch.replace(attention, "_validate_device", _take_xla)
+
+
+def _move_states(sharding: types.ModuleType) -> None:
+    """Makes ``fully_shard`` move parameters to xla in place, where PyTorch would set ``data``."""
+    pytorch.replace(sharding, "_move_states_to_device", replica_mesh.move_states)
+
+
+_TORCH_CHANGES = {
+    "torch.distributed.checkpoint._state_dict_stager": _stage_views,
+    "torch.distributed.fsdp._fully_shard._fsdp_init": _move_states,
+    "torch.nn.attention.flex_attention": _validate_flex_attention,
+}
 _CHANGES = {
-    "torch.distributed.checkpoint._state_dict_stager": (_stage_views,),
     "accelerate.state": (_respect_cpu, _number_processes, _take_fsdp2),
-    "accelerate.utils.fsdp_utils": (_move_before_sharding,),
     "accelerate.utils.operations": (_gather_objects,),
 }
 
@@ -186,9 +193,11 @@ def register() -> None:
     """Waits for the imports, once."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
-    awaited = {name: changes for name, changes in _CHANGES.items() if name not in sys.modules}
-    stager = sys.modules.get("torch.distributed.checkpoint._state_dict_stager")
-    if stager is not None:
-        _stage_views(stager)
-    if not any(name.startswith("accelerate") for name in _CHANGES.keys() - awaited.keys()):
+    awaited = dict(_CHANGES) if sys.modules.keys().isdisjoint(_CHANGES) else {}
+    for name, change in _TORCH_CHANGES.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            awaited[name] = (change,)
+    if awaited:
         sys.meta_path.insert(0, _Finder(awaited))

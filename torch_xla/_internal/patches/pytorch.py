@@ -209,24 +209,6 @@ def _to_dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
     return to_dlpack
 
 
-# ---------------------------------------------------------------- seeds
-
-
-def _seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None]:
-    """``torch.manual_seed`` and ``torch.seed`` seed the xla devices, too.
-
-    Both go through this function, so that references to them which were taken before this import
-    are covered.
-    """
-
-    def seed_custom_device(seed: int) -> None:
-        original(seed)
-        if not device_module._is_in_bad_fork():
-            device_module.manual_seed_all(seed)
-
-    return seed_custom_device
-
-
 # ---------------------------------------------------------------- pickle, torch.save, deepcopy
 #
 # PyTorch believes that xla tensors have no storage: it copies each tensor by itself, so that
@@ -430,7 +412,6 @@ def apply() -> None:
     replace(torch.Tensor, "__dlpack_device__", _dlpack_device)
     to_dlpack = replace(torch.utils.dlpack, "to_dlpack", _to_dlpack)
     setattr(torch, "to_dlpack", to_dlpack)  # noqa: B010  Stubs lack this and the next.
-    replace(torch.random, "_seed_custom_device", _seed_custom_device)
     replace(torch.Tensor, "_reduce_ex_internal", _reduce)
     replace(torch.Tensor, "__deepcopy__", _deepcopy)
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -448,6 +429,7 @@ def apply() -> None:
     replace(fake_tensor, "_is_indexed_device_type", _with_index)
     if hasattr(torch.accelerator, "Graph"):  # torch 2.13
         replace(torch.accelerator.Graph, "__new__", accelerator.make_graph)
+    replace(torch.accelerator.device_index, "__new__", accelerator.make_device_index)
     checkpoint = torch.utils.checkpoint
     replace(checkpoint.CheckpointFunction, "backward", recomputation.backward)
     generator = "_checkpoint_without_reentrant_generator"

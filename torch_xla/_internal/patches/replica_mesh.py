@@ -12,7 +12,10 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_xla._internal.device import module as device_module
 from torch_xla._internal.replicas import spmd_mode
@@ -58,3 +61,22 @@ def init_mesh(original: Callable[..., None]) -> Callable[..., None]:
             original(self, device_type, *args, **kwargs)
 
     return __init__
+
+
+def move_states(original: Callable[..., None]) -> Callable[..., None]:
+    """Makes the function by which ``fully_shard`` moves a model to xla; its own sets ``data``."""
+
+    def move(params: list[nn.Parameter], buffers: list[torch.Tensor], device: torch.device) -> None:
+        for tensor in [*params, *buffers] if device.type == "xla" else ():
+            there = tensor.device.type in ("xla", "meta")
+            if not there and not is_traceable_wrapper_subclass(tensor):
+                with torch.no_grad():
+                    moved = tensor.to(device)
+                    if isinstance(tensor, nn.Parameter):
+                        moved = nn.Parameter(moved, tensor.requires_grad)
+                    if tensor.grad is not None:
+                        moved.grad = tensor.grad.to(device)
+                torch.utils.swap_tensors(tensor, moved)
+        original(params, buffers, device)
+
+    return move
