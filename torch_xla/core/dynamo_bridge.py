@@ -121,7 +121,7 @@ class _Program:
             given = {id(bound[place]): place for place in self._places}
             try:
                 leaves, self._spec = tree_flatten(module(*bound))
-                # An input that is returned as it is, to be saved for the backward pass, stays itself.
+                # An input that is returned, to be saved for the backward pass, stays itself.
                 self._inputs = [given.get(id(leaf)) for leaf in leaves]
                 returned = [
                     leaf

@@ -68,7 +68,7 @@ def trained(device_type: str, **options: Any) -> Any:
 
 @cases.case()
 def from_the_cpu(device_type: str) -> Any:
-    """PyTorch moves the model, which stays the same for who has it: tied, frozen, in an optimizer."""
+    """PyTorch moves the model; its parameters stay the same objects, tied and frozen."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(7, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 7))
     model[3].weight = model[0].weight

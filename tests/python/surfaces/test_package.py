@@ -17,7 +17,6 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch_xla._internal.device import module as device_module
-from torch_xla._internal.patches import pytorch as torch_patches
 
 
 class TestImport:
