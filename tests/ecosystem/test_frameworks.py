@@ -107,10 +107,12 @@ class TestTorchtitan:
             launcher=launcher, OMP_NUM_THREADS="1", **variables,
         )  # fmt: skip
 
-    @pytest.mark.parametrize("way", [None, "tensor_parallel", "context_parallel"])
-    def test_llama(self, tmp_path, expected, way):
-        split = () if way is None else (f"--{way}", "2")
-        actual = self.train(tmp_path, 4 if way else 2, *split, PJRT_DEVICE="CPU")
+    @pytest.mark.parametrize(
+        "ways", [(), ("tensor",), ("context",), ("tensor", "context")], ids="-".join
+    )
+    def test_llama(self, tmp_path, expected, ways):
+        split = [word for way in ways for word in (f"--{way}_parallel", "2")]
+        actual = self.train(tmp_path, 2 << len(ways), *split, PJRT_DEVICE="CPU")
         assert not expected["used_xla"] and actual["used_xla"]
         assert actual["losses"] == pytest.approx(expected["losses"], abs=1e-5)
         assert actual["norms"] == pytest.approx(expected["norms"], rel=1e-4)

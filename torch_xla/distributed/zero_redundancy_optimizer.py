@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -43,8 +44,12 @@ class _Flat:
             parts.append(parts[0].new_zeros(self._padding))
         return torch.cat(parts)
 
+    def own_part(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns this replica's part of tensors that are like the parameters, or one of all."""
+        return self._flatten(tensors)[self._own]
+
     def _part_of_parameters(self) -> torch.Tensor:
-        return self._flatten([parameter.detach() for parameter in self.parameters])[self._own]
+        return self.own_part([parameter.detach() for parameter in self.parameters])
 
     def take_parameters(self) -> None:
         """Takes over changes of the parameters since they were written: loaded, clamped, tied.
@@ -313,36 +318,103 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         state["shards"] = [flat.shard.detach() for flat in self._all_flats()]
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a state that :meth:`state_dict` returned on this replica.
+    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Takes the state that :meth:`state_dict` returned on this replica.
+
+        Args:
+            state_dict: The state, or a list of the states of all replicas, of any number of
+                them. A state may be one of torch_xla 2.9: then all replicas load together.
 
         Raises:
-            ValueError: It is none, or one of other parameters, buckets or numbers of replicas.
+            ValueError: It is no state, or one of other parameters, buckets or numbers of replicas.
         """
         base_optimizer = self._initialized("load_state_dict")
-        state_dict = dict(state_dict)
-        missing = [name for name in ("base_state", "shards") if name not in state_dict]
-        if missing:
-            raise ValueError(
-                "ZeroRedundancyOptimizer.load_state_dict: expected a state of this optimizer, got "
-                f"one without {' and '.join(map(repr, missing))}, of keys {sorted(state_dict)}. "
-                "torch_xla 2.9 shards each parameter by itself and its state cannot be loaded: "
-                "load the model's weights, and begin with a new optimizer"
-            )
-        base_state, shards = state_dict.pop("base_state"), state_dict.pop("shards")
-        state_dict.pop("shape_info", None)
-        own = [list(flat.shard.shape) for flat in self._all_flats()]
-        if own != (found := [list(shard.shape) for shard in shards]):
-            raise ValueError(
-                "ZeroRedundancyOptimizer.load_state_dict: expected this replica's parts, of shapes "
-                f"{own}, got {found}; a state is of the same parameters, buckets and number of "
-                "replicas"
-            )
-        super().load_state_dict(state_dict)
+        is_one = isinstance(state_dict, dict)
+        states: Any = [state_dict] if is_one else list(state_dict)
+        for state in states or [{}]:
+            if "base_state" not in state or state.keys().isdisjoint(("shards", "shape_info")):
+                raise ValueError(
+                    "ZeroRedundancyOptimizer.load_state_dict: expected a state of this optimizer, "
+                    f"got one of keys {sorted(state)}"
+                )
+        state = states[0]
+        flats = self._all_flats()
+        if is_one and "shards" in state:
+            base_state, shards = state["base_state"], state["shards"]
+            own = [list(flat.shard.shape) for flat in flats]
+            if own != (found := [list(shard.shape) for shard in shards]):
+                raise ValueError(
+                    "ZeroRedundancyOptimizer.load_state_dict: expected this replica's parts, of "
+                    f"shapes {own}, got {found}; a state is of the same parameters, buckets and "
+                    "number of replicas. Of another number of replicas, give a list of all states"
+                )
+        else:
+            options = base_optimizer.state_dict()["param_groups"]
+            values, shards = self._split_anew(states)
+            base_state = {"state": values, "param_groups": options}
+        rest = ("base_state", "shards", "shape_info", "sharded_master_weights")
+        super().load_state_dict({name: state[name] for name in state if name not in rest})
         base_optimizer.load_state_dict(base_state)
         with torch.no_grad():
-            for flat, shard in zip(self._all_flats(), shards, strict=True):
-                flat.load(shard)
+            for flat, shard in zip(flats, shards, strict=True):
+                if shard is not None:
+                    flat.load(shard)
+
+    def _split_anew(self, states: list[Any]) -> tuple[dict[int, Any], list[Any]]:
+        """Joins the parts of all replicas; returns this replica's state and shards.
+
+        A state of 2.9 has a part of each parameter: some rows, of which the last may be padding.
+        It has no shards where it was not told to save them: the model has the parameters.
+        """
+        is_own = "shards" in states[0]
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        tables = [s["base_state"]["state"] if is_own else s["base_state"] for s in states]
+        masters = [
+            dict(enumerate(s["shards"])) if is_own else s.get("sharded_master_weights", {})
+            for s in states
+        ]
+
+        def joined(parts: list[Any], size: int, flat: _Flat) -> torch.Tensor:
+            parts = [part.to(flat.shard.device) for part in parts]
+            if len(parts) == 1 and not is_own:
+                whole = collectives.all_gather(parts[0], 0, self._groups or None)
+            else:
+                whole = torch.cat(parts)
+            if not size <= whole.numel() < size + parts[0].numel() + (size == 0):
+                raise ValueError(
+                    f"ZeroRedundancyOptimizer.load_state_dict: expected {size} elements, in parts "
+                    f"of all replicas, got {whole.numel()}"
+                )
+            return whole.reshape(-1)[:size]
+
+        state: dict[int, dict[str, Any]] = {}
+        shards: list[Any] = []
+        for i, flat in enumerate(self._all_flats()):
+            of_29 = [(places[id(p)], p.numel()) for p in flat.parameters]
+            pieces = [(i, sum(size for _, size in of_29))] if is_own else of_29
+            names = {name for place, _ in pieces for name in tables[0].get(place, ())}
+            for name in sorted(names):
+                wholes = []
+                for place, size in pieces:
+                    parts = [table.get(place, {}).get(name) for table in tables]
+                    if isinstance(parts[0], torch.Tensor) and parts[0].dim():
+                        wholes.append(joined(parts, size, flat))
+                    elif parts[0] is not None:
+                        state.setdefault(i, {})[name] = copy.deepcopy(parts[0])  # A count of steps.
+                    else:  # A parameter without a gradient until then.
+                        wholes.append(torch.zeros(size, device=flat.shard.device))
+                if name not in state.get(i, {}):
+                    state.setdefault(i, {})[name] = flat.own_part(wholes)
+            saved = [[master.get(place) for master in masters] for place, _ in pieces]
+            there = all(part is not None for parts in saved for part in parts)
+            sized = zip(saved, pieces, strict=True)
+            shards.append(
+                flat.own_part([joined(parts, size, flat) for parts, (_, size) in sized])
+                if there
+                else None
+            )
+        return state, shards
 
 
 __all__ = ["ZeroRedundancyOptimizer"]

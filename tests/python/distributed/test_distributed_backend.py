@@ -387,8 +387,9 @@ def run_zero_interface() -> None:
     # States of other forms.
     state = hooked.state_dict()
     before_this = {name: state[name] for name in ("param_groups", "state", "shape_info")}
-    with pytest.raises(ValueError, match=r"without 'base_state' and 'shards'.*torch_xla 2\.9"):
-        hooked.load_state_dict({**before_this, "sharded_master_weights": {}})
+    for other_state in ({**before_this, "sharded_master_weights": {}}, {}, []):
+        with pytest.raises(ValueError, match="expected a state of this optimizer"):
+            hooked.load_state_dict(other_state)
     parts = [torch.zeros(1), torch.zeros(1)]
     with pytest.raises(ValueError, match="number of replicas"):
         hooked.load_state_dict({**state, "shards": parts})
@@ -414,6 +415,103 @@ def run_zero_interface() -> None:
     other.grad = torch.full_like(other, 1.0 if xm.get_ordinal() else 2.0**-8)
     precise.step()
     assert precise._all_flats()[1].shard.tolist() == [-(1 + 2.0**-8) / 2] * 2
+
+
+def _part(x: torch.Tensor, rank: int, count: int) -> torch.Tensor:
+    if not x.dim():
+        return x
+    padding = [0, 0] * (x.dim() - 1) + [0, -len(x) % count]
+    return torch.nn.functional.pad(x.detach(), padding).chunk(count)[rank].clone()
+
+
+def _state_of_29(optimizer: torch.optim.Optimizer, rank: int, masters: bool) -> dict[str, Any]:
+    """The state that 2.9 has of a replica, of the state of an optimizer of the whole model."""
+    count = xm.xrt_world_size()
+    parameters = dict(enumerate(optimizer.param_groups[0]["params"]))
+    state = optimizer.state_dict()
+    rows = {
+        i: {name: _part(x, rank, count) for name, x in values.items()}
+        for i, values in state["state"].items()
+    }
+    result = {
+        "state": {},
+        "param_groups": state["param_groups"],
+        "base_state": rows,
+        "shape_info": {i: p.shape for i, p in parameters.items()},
+    }
+    if masters:
+        shards = {i: _part(p, rank, count) for i, p in parameters.items()}
+        result["sharded_master_weights"] = shards
+    return result
+
+
+def run_zero_states(ours: list[dict[str, Any]]) -> dict[str, list[torch.Tensor]]:
+    """Goes on from states of 2.9, of its replica or of all, and of ours in another number."""
+    rank, count = xm.get_ordinal(), xm.xrt_world_size()
+    results = {}
+    for form in ("2.9", "2.9 with masters", "2.9 of all", "ours of all"):
+        model = make_model()
+        whole = torch.optim.AdamW(model.parameters(), lr=0.01)
+        train(model, whole, make_batches(2, 1)[:, 0], lambda optimizer: optimizer.step())
+        states = [_state_of_29(whole, i, "masters" in form) for i in range(count)]
+        of_all = ours if "ours" in form else states
+        model.to(xm.xla_device())
+        if "masters" in form:
+            with torch.no_grad():
+                model[0].weight.zero_()  # The masters have it.
+        zero = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.AdamW, grad_clipping=False, lr=1.0
+        )
+        zero.load_state_dict(of_all if "of all" in form else states[rank])
+        assert zero.param_groups[0]["lr"] == 0.01
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.1)
+        zero.step()
+        results[form] = [p.detach().cpu() for p in model.parameters()]
+        broken = {i: {"exp_avg": torch.zeros(1000)} for i in range(9)}
+        with pytest.raises(ValueError, match="elements, in parts of all replicas"):
+            zero.load_state_dict({**states[rank], "base_state": broken})
+    return results
+
+
+def _zero_states_to_load(count: int) -> list[dict[str, Any]]:
+    """What ``count`` replicas save: here by one, whose arrays are cut as theirs are."""
+    model = make_model().to(xm.xla_device())
+    zero = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.AdamW, grad_clipping=False, lr=0.01
+    )
+    batches = make_batches(2, 1)[:, 0]
+    train(model, zero, batches, lambda optimizer: optimizer.step())
+    state = zero.state_dict()
+
+    base = state["base_state"]
+    return [
+        {
+            **state,
+            "base_state": {
+                **base,
+                "state": {
+                    i: {name: _part(x, rank, count).cpu() for name, x in values.items()}
+                    for i, values in base["state"].items()
+                },
+            },
+            "shards": [_part(shard, rank, count).cpu() for shard in state["shards"]],
+        }
+        for rank in range(count)
+    ]
+
+
+def test_zero_redundancy_states_of_others(tmp_path):
+    results = run_replicas(run_zero_states, 2, tmp_path, _zero_states_to_load(3))
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    train(model, optimizer, make_batches(2, 1)[:, 0], lambda optimizer: optimizer.step())
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.1)
+    optimizer.step()
+    for of_replica in results:
+        expected = list(map(torch.detach, model.parameters()))
+        torch.testing.assert_close(of_replica, dict.fromkeys(of_replica, expected))
 
 
 def test_zero_redundancy_optimizers_interface(tmp_path):
