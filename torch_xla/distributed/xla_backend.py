@@ -15,6 +15,7 @@ Gloo, whether the group is one of ``"xla"`` or of ``"cpu:gloo,xla:xla"``.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import datetime
 import functools
 import sys
@@ -113,8 +114,9 @@ def _by_place(method: Callable[..., Work]) -> Callable[..., Work]:
             sync()
         name = method.__name__
         # Messages have tags, so a sender and a receiver may be threads of different kinds.
-        beside = name not in ("send", "recv") and _is_beside()
-        return _HostWork(getattr(self._host(beside), name)(*args, **kwargs), self._members)
+        kind = _HostMessage if name in ("send", "recv", "recv_anysource") else _HostWork
+        beside = kind is _HostWork and _is_beside()
+        return kind(getattr(self._host(beside), name)(*args, **kwargs), self._members)
 
     return collective
 
@@ -133,12 +135,16 @@ class _HostWork(Work):
         end = time.monotonic() + timeout.total_seconds() if timeout else None
         while True:
             try:
-                return bool(self._work.wait(_LOOK))
+                return self._look()
             except RuntimeError as error:
-                is_done = self._work.is_completed()
+                is_done = self.is_completed()
                 replication.raise_for_ended(error, self._members, is_done)
                 if is_done or (end is not None and time.monotonic() > end):
                     raise
+
+    def _look(self) -> bool:
+        """Waits for a moment; raises RuntimeError if it is not done then, or has failed."""
+        return bool(self._work.wait(_LOOK))
 
     def is_completed(self) -> bool:
         return self._work.is_completed()
@@ -155,6 +161,38 @@ class _HostWork(Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         return self._work.get_future()
+
+
+class _HostMessage(_HostWork):
+    """A message of Gloo. A wait for one that is given up closes the connection, so a thread waits.
+
+    It has Gloo's own timeout, that of the group.
+    """
+
+    _waiting: concurrent.futures.Future[bool] | None = None
+
+    def _look(self) -> bool:
+        if self._waiting is None:
+            self._waiting = concurrent.futures.Future()
+            arguments = (self._work, self._waiting)
+            threading.Thread(target=self._wait_for, args=arguments, daemon=True).start()
+        try:
+            return self._waiting.result(_LOOK.total_seconds())
+        except concurrent.futures.TimeoutError:
+            raise RuntimeError("a message between replicas timed out") from None
+
+    @staticmethod
+    def _wait_for(work: Work, waiting: concurrent.futures.Future[bool]) -> None:
+        try:
+            waiting.set_result(bool(work.wait()))
+        except RuntimeError as error:
+            waiting.set_exception(error)
+
+    def is_completed(self) -> bool:
+        return self._waiting is not None and self._waiting.done()
+
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
 
 
 class _Receive(Work):
@@ -635,6 +673,7 @@ class ProcessGroupXla(dist.ProcessGroup):
             work.wait()
         return work
 
+    @_by_place
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         raise ValueError("recv: the xla backend receives from a rank that `src` names, got none")
 

@@ -2,6 +2,7 @@
 
 import datetime
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_xla
+from torch_xla.distributed import xla_backend
 
 pytestmark = pytest.mark.multiprocess
 
@@ -131,6 +133,33 @@ def send_object_list(device_type: str) -> Any:
     elif dist.get_rank() == 1:
         dist.recv_object_list(objects, src=0, group=group)
     return objects
+
+
+@cases.case()
+def late_messages(device_type: str) -> Any:
+    """Of the host: who waits looks whether the other has ended, and waits on."""
+    group, before = group_of(device_type), xla_backend._LOOK
+    xla_backend._LOOK = datetime.timedelta(milliseconds=20)
+    found = []
+    try:
+        for late in (0, 1):
+            x = torch.full((3,), float(dist.get_rank()))
+            if late == dist.get_rank():
+                time.sleep(0.3)
+            if dist.get_rank() == 0:
+                dist.send(x, 1, group=group)
+                work = dist.isend(x + 1, 1, group=group, tag=7)
+                work.wait()
+                found += [x, work.is_completed()]
+            else:
+                sender = dist.recv(x, None, group=group)
+                work = dist.irecv(y := torch.zeros(3), 0, group=group, tag=7)
+                work.wait()
+                found += [x, y, sender]
+    finally:
+        xla_backend._LOOK = before
+    dist.barrier(group)
+    return found
 
 
 @cases.case(2, 4)
