@@ -216,7 +216,10 @@ def why(note: str) -> str:
 def table(found: dict[str, dict[str, Any]]) -> str:
     """The counts and the reasons, as Markdown."""
     ran = len({name.removesuffix(" gradient") for name in found})
-    lines = [f"{ran} of the {len(OPS)} operators ran:", ""]
+    lines = [
+        f"{ran} of the {len(OPS)} operators ran; the others are random, or have no values:",
+        "",
+    ]
     lines += ["| | " + " | ".join(KINDS) + " |", "|---|" + "---|" * len(KINDS)]
     for title, of_grad in (("forward", False), ("gradient", True)):
         counts = collections.Counter(
