@@ -1,12 +1,17 @@
 """Processes of tests: a piece of Python with variables of its own, a forked child."""
 
+import contextlib
+import io
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,6 +69,67 @@ def python_output(code: str, **environment: str) -> str:
     result = start_python("-c", textwrap.dedent(code), **environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
+
+
+# Compiles small programs in less than half the time.
+QUICK_COMPILES = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
+
+
+class Interpreter:
+    """A process with variables of its own that runs one piece of Python after the other.
+
+    The import of torch takes longer than most pieces. Each has its own names, and finds no program
+    and no count of those before it.
+    """
+
+    def __init__(self, **environment: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        arguments = (theirs, environment)
+        self._process = spawn.Process(target=_run_pieces, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def run(self, code: str, timeout: float = 300) -> str:
+        """Returns what the code printed; fails with its traceback, or if it ended the process."""
+        self._pipe.send(code)
+        if not self._pipe.poll(timeout):
+            self._process.kill()
+            raise TimeoutError(f"it ran for {timeout} seconds")
+        good, printed = self._pipe.recv()
+        assert good, printed[-4000:]
+        return printed
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+
+def _run_pieces(pipe: Connection, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    import torch
+
+    import torch_xla
+    from torch_xla.debug import metrics
+
+    while True:
+        try:
+            code = pipe.recv()
+        except EOFError:
+            return
+        torch_xla._XLAC._xla_clear_programs()
+        metrics.clear_all()
+        torch.manual_seed(0)
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        except Exception:  # noqa: BLE001 - whoever asked sees it
+            pipe.send((False, traceback.format_exc()))
+        else:
+            pipe.send((True, printed.getvalue()))
 
 
 def fork_child(work: Callable[[IO[bytes]], None]) -> tuple[int, int, IO[bytes]]:

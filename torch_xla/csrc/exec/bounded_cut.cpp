@@ -55,26 +55,31 @@ struct Structure {
   SizesNote refused;               // the latest refusal
   std::vector<ir::ShapeRef> last;  // inputs of the last graph
   int growths = 0;                 // how many graphs in a row had inputs that grew by 1
+  bool computed = false;           // whether a program made one that grew, as it makes a cache
   bool always_grows = false;       // whether `growths` has ever reached its limit
 };
 
-/// Notes whether inputs grow by 1 from graph to graph.
+/// Notes whether inputs grow by 1 from graph to graph. Of those that come from the host two in a
+/// row have to: their sizes may be any.
 void NoteGrowth(Structure& structure, const Graph& graph) {
   constexpr int kAlways = 3;
   std::vector<ir::ShapeRef> now;
   for (const DeviceDataPtr& data : graph.data) now.push_back(data->shape());
-  bool grew = false, other = now.size() != structure.last.size();
+  bool grew = false, computed = false, other = now.size() != structure.last.size();
   for (size_t i = 0; !other && i < now.size(); ++i) {
     other = now[i]->rank() != structure.last[i]->rank();
     for (size_t d = 0; !other && d < now[i]->rank(); ++d) {
       const int64_t more = now[i]->dims[d] - structure.last[i]->dims[d];
       grew |= more == 1;
+      computed |= more == 1 && (graph.data[i]->pending() || graph.data[i]->producer() != 0);
       other |= more != 0 && more != 1;
     }
   }
   if (grew || other) structure.growths = grew && !other ? structure.growths + 1 : 0;
   structure.always_grows |= structure.growths >= kAlways;
-  structure.sizes.grows = structure.always_grows || structure.growths > 0;
+  if (grew) structure.computed = computed;
+  structure.sizes.grows =
+      structure.always_grows || structure.growths > (structure.computed ? 0 : 1);
   structure.last = std::move(now);
 }
 
