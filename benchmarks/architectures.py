@@ -3,7 +3,8 @@
 ``make models``. One process for each model; what is measured stays in a file, so that a run goes
 on where the last one ended, and the document is written after each. ``make models
 ARGS=--compiled`` compares inference with ``torch.compile(backend="openxla")`` instead, and prints;
-``ARGS=--sizes`` trains with another batch size and length in each step, with sizes as arguments.
+``ARGS=--sizes`` trains with another batch size and length in each step, with sizes as arguments and
+NaN in their padding, and writes the section of docs/dynamic_sizes.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
+SIZES_DOCUMENT = ROOT / "docs" / "dynamic_sizes.md"
+SIZES_MARK = "<!-- written by benchmarks/architectures.py -->"
 STEPS, ALL_STEPS = 3, 8
 TOLERANCE = 1e-3
 
@@ -164,6 +167,7 @@ def measure_sizes(name: str) -> dict[str, Any]:
     import torch_xla.debug.metrics as met
     from torch_xla.debug import explain
 
+    torch_xla._XLAC._xla_clear_programs()
     architecture = architecture_list.ALL[name]
     torch.manual_seed(0)
     models = {"cpu": without_dropout(architecture.make().train())}
@@ -209,30 +213,82 @@ def measure_sizes(name: str) -> dict[str, Any]:
     return row | {"operators": sorted(every), "bounded": sorted(served)}
 
 
-def print_sizes(names: list[str]) -> None:
+def print_sizes(names: list[str], results: Path) -> None:
     """All in this process: the import of a library takes longer than a model."""
     os.environ.update(
-        XLA_DYNAMIC_SIZES="1", XLA_PERSISTENT_CACHE_PATH="", XLA_RECOMPILE_WARNING="0",
+        XLA_DYNAMIC_SIZES="poison", XLA_PERSISTENT_CACHE_PATH="", XLA_RECOMPILE_WARNING="0",
         HF_HUB_OFFLINE="1", XLA_SAVE_TENSORS_FILE=str(Path(tempfile.mkdtemp()) / "graphs"),
     )  # fmt: skip
-    rows = {}
+    rows = json.loads(results.read_text()) if results.exists() else {}
     for name in names:
+        if name in rows:
+            continue
         try:
-            row = measure_sizes(name)
+            rows[name] = measure_sizes(name)
         except Exception as error:  # noqa: BLE001 - it is a row
-            row = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
-        rows[name] = row
+            rows[name] = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        row = rows[name]
         found = row.get("error") or (
             f"{row['served']} of {row['steps']} steps, difference {row['difference']:.0e} "
             f"{'; '.join(sorted(set(row['refused'])))}"
         )
         print(f"{name:<36}", found, flush=True)
-    good = [row for row in rows.values() if "error" not in row]
-    every = {op for row in good for op in row["operators"]}
-    bounded = {op for row in good for op in row["bounded"]}
-    whole = sum(row["served"] >= row["steps"] for row in good)
-    print(f"{whole} of {len(names)} models take sizes as arguments in all steps after the first")
-    print(f"{len(bounded)} of their {len(every)} operators; the others:", *sorted(every - bounded))
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(rows, indent=1))
+    text = sizes_table(rows)
+    print(text)
+    before, _, after = SIZES_DOCUMENT.read_text().split(SIZES_MARK)
+    SIZES_DOCUMENT.write_text(f"{before}{SIZES_MARK}\n\n{text}\n\n{SIZES_MARK}{after}")
+
+
+def sizes_table(rows: dict[str, dict[str, Any]]) -> str:
+    """The share of the models' operators that take sizes as arguments, as Markdown.
+
+    An operator of which no model had a program for many sizes counts if it generalizes in PyTorch's
+    operator database, by the results of tests/python/dynamic_sizes_ops.py.
+    """
+    file = ROOT / "build" / "dynamic_sizes_ops.json"
+    database = json.loads(file.read_text()) if file.exists() else {}
+    good = {name: row for name, row in rows.items() if "error" not in row}
+    models: dict[str, set[str]] = {}
+    reasons: dict[str, set[str]] = {}
+    for name, row in good.items():
+        for op in set(row["operators"]) - {"xla::device_data", "xla::scalar"}:
+            models.setdefault(op, set()).add(name.split("/", 1)[1])
+        for refusal in row["refused"]:
+            op, _, why = refusal.partition(" ")
+            reasons.setdefault(op, set()).add(why.rpartition(": ")[2] or refusal)
+
+    def kind(op: str) -> str:
+        name = op.removeprefix("aten::").strip("_")
+        title = name.removesuffix("_backward") + (" gradient" if name.endswith("_backward") else "")
+        found = database.get(title) or database.get(f"nn.functional.{title}") or {}
+        return found.get("kind", "")
+
+    bounded = {op for row in good.values() for op in row["bounded"]} & {*models}
+    others = {op for op in {*models} - bounded if kind(op) == "generalizes" and op not in reasons}
+    whole = sum(row["served"] >= row["steps"] for row in good.values())
+    share = 100 * len(bounded | others) / len(models)
+    lines = [
+        f"{whole} of {len(good)} models had a program of their own for the first step only. "
+        f"{len(bounded)} of the {len(models)} operators of all models' graphs were in a program",
+        f"for many sizes; {len(others)} were only in graphs that something else kept from it, and "
+        f"generalize in the table below: {share:.0f} %.",
+        "These were refused in some model, or in none of its graphs:",
+        "",
+        "| operator | in a program for many sizes | models that have it | refused, because |",
+        "|---|---|---|---|",
+    ]
+    for op in sorted({*models} - bounded - others | {*reasons} & {*models}):
+        some = sorted(models[op])
+        shown = ", ".join(some[:3]) + (f" and {len(some) - 3} more" if len(some) > 3 else "")
+        why = "; ".join(sorted(reasons.get(op, ()))) or "another one of the graph was"
+        lines.append(f"| `{op}` | {'also' if op in bounded else 'never'} | {shown} | {why} |")
+    kept = [n for n, r in good.items() if r["served"] < r["steps"] and not r["refused"]]
+    if kept:
+        names = ", ".join(name.split("/", 1)[1] for name in kept)
+        lines += ["", f"Each length is another graph, which loops over time, in {names}."]
+    return "\n".join(lines)
 
 
 def measure_compiled(name: str) -> dict[str, Any]:
@@ -368,7 +424,7 @@ def main() -> None:
     rows = json.loads(options.results.read_text()) if options.results.exists() else {}
     wanted = [n for n in names if not options.names or any(part in n for part in options.names)]
     if options.sizes:
-        print_sizes(wanted)
+        print_sizes(wanted, options.results.with_name("sizes.json"))
         return
     if options.compiled:
         print_compiled(wanted, options.timeout)
