@@ -6,14 +6,15 @@ import collections
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_xla import _XLAC
 
 
 def is_xla(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor is on an xla device; a fake one of ``torch.compile``'s is not."""
-    return bool(tensor.is_xla)  # type: ignore[attr-defined]
+    """Returns whether a tensor is on an xla device; a fake one is not."""
+    return bool(tensor.is_xla) and not isinstance(tensor, FakeTensor)  # type: ignore[attr-defined]
 
 
 def plain(tensor: torch.Tensor) -> list[torch.Tensor]:

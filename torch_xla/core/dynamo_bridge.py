@@ -235,25 +235,29 @@ class _Part(torch.nn.Module):
 
 
 def _returns_views(module: fx.GraphModule) -> bool:
-    """Returns whether a graph returns views of its inputs that have another storage offset.
+    """Returns whether a graph of varying sizes returns views of inputs that are no whole ones.
 
-    AOTAutograd makes them anew of the input where their place is a number of the graph; where it
-    is one of the call's, it asks the tensors that the graph returned.
+    AOTAutograd makes them anew of the input. Where a size decides their place, it asks the tensors
+    that the graph returned for strides and offset, which results of a program do not have.
     """
     nodes = list(module.graph.nodes)
-    inputs = [node.meta.get("val") for node in nodes if node.op == "placeholder"]
-    inputs = [value for value in inputs if isinstance(value, torch.Tensor)]
-    for node in next(node for node in nodes if node.op == "output").all_input_nodes:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor):
-            continue
-        for given in inputs:
-            if torch._C._is_alias_of(value, given):  # type: ignore[attr-defined]
-                here, there = value.storage_offset(), given.storage_offset()
-                if isinstance(here, torch.SymInt) or isinstance(there, torch.SymInt):
-                    return True
-                if here != there:
-                    return True
+
+    def values(found: Sequence[fx.Node]) -> list[torch.Tensor]:
+        return [v for node in found if isinstance(v := node.meta.get("val"), torch.Tensor)]
+
+    inputs = values([node for node in nodes if node.op == "placeholder"])
+    outputs = values(next(node for node in nodes if node.op == "output").all_input_nodes)
+    # A graph returns the new value of an input that it changes, and views of this value.
+    kinds = {(str(value.shape), value.dtype) for value in inputs}
+    changed = [value for value in outputs if (str(value.shape), value.dtype) in kinds]
+    for value in outputs:
+        whole = torch.empty_like(value, memory_format=torch.contiguous_format).stride()
+        if str((value.storage_offset(), value.stride())) != str((0, whole)) and any(
+            torch._C._is_alias_of(value, other)  # type: ignore[attr-defined]
+            for other in (*inputs, *changed)
+            if other is not value
+        ):
+            return True
     return False
 
 

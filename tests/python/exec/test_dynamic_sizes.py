@@ -622,3 +622,26 @@ def test_a_marked_size_has_one_bound():
         setup=TRAINING,
     )
     assert out == ["True", "2"]
+
+
+def test_a_nan_in_the_padding_is_none():
+    """debug.find_nan looks at all elements of an array."""
+    out = run(
+        """
+    from torch_xla.debug import find_nan
+    for n in (5, 9, 13, 5, 9):
+        x = torch.ones(n, 8).to(device)
+        with find_nan():
+            y = (x / x.sum(1, keepdim=True)).log().exp().softmax(0)
+            torch_xla.sync()
+        z = (y / y).softmax(0)
+        torch_xla.sync()
+        print(bool(z.cpu().isfinite().all()), end=' ')
+    with pytest.raises(FloatingPointError, match='aten::log'), find_nan():
+        z = (x - 2).log()
+        torch_xla.sync()
+    print(count('DynamicSizes') > 0)
+    """,
+        setup="import pytest\n",
+    )
+    assert out == ["True"] * 6

@@ -19,6 +19,7 @@
 #include "exec/bounded_graph.h"
 #include "exec/bounded_rules.h"
 #include "exec/cut_log.h"
+#include "exec/nan_search.h"
 #include "ir/dump.h"
 #include "tensor/device_data.h"
 #include "tensor/node_factory.h"
@@ -193,6 +194,7 @@ const char* AlwaysExact(const Cut& cut) {
   if (c10::get_default_dtype_as_scalartype() != c10::ScalarType::Float)
     return "the default dtype is not float32";
   if (HasCollective(cut.graph.order)) return "it has a collective";
+  if (FindsNan()) return "debug.find_nan looks at all elements, and padding is none";
   if (MayChangeAttributes(cut.graph)) return "it is recorded, and numbers of its attributes change";
   if (ModeOf() == Mode::kOn && cut.graph.order.size() < kFewestNodes) return "it is small";
   return nullptr;
