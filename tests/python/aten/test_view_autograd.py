@@ -66,6 +66,10 @@ def test_grad_modes():
         inside = torch.ones(4, device="xla")[1:]
     assert not normal.is_inference() and inside.is_inference()
     assert normal.tolist() == [[1.0], [1.0]]
+    outside = inside.view(1, -1)
+    assert outside.is_inference() and outside[0].detach().is_inference()
+    with pytest.raises(RuntimeError, match="outside InferenceMode"):
+        outside.add_(1)
     assert not x.detach()[1:].requires_grad
     y = (x * 1)[1:3]
     y.mul_(3)

@@ -331,6 +331,23 @@ def test_under_spmd_the_tensors_are_read_after_the_step():
     assert out.splitlines() == ["sharded tensor([0., 2., 4., 6.])"]
 
 
+def test_calls_of_a_second_device_are_made_by_flush_and_at_the_end():
+    out = python_output(
+        """
+        import torch, torch_xla
+        from torch_xla import debug
+        for word in ("flushed", "the end of"):
+            for device in ("xla:1", "xla:0"):
+                debug.print(word + " {:.0f}", torch.ones(3, device=device).sum())
+            if word == "flushed":
+                debug.flush()
+                print("-")
+        """,
+        CPU_NUM_DEVICES="2",
+    )
+    assert out.splitlines() == ["flushed 3"] * 2 + ["-"] + ["the end of 3"] * 2
+
+
 def _replica():
     debug.print("{:.0f}", torch.ones(2, device="xla").sum())
     debug.flush()

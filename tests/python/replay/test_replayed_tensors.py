@@ -312,6 +312,22 @@ class TestRandom:
 
 
 class TestModes:
+    @is_replayed
+    def test_answers_of_the_context_are_guarded(self, compile, device):
+        @compile
+        def f(x):
+            is_exact = torch.get_float32_matmul_precision() == "highest"
+            return x * 2 if is_exact else x * 3
+
+        found, x = [], torch.ones(2, device=device)
+        try:
+            for i in range(20):
+                torch.set_float32_matmul_precision("medium" if i // 5 % 2 else "highest")
+                found.append(f(x))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        return found
+
     @pytest.mark.parametrize(
         "mode", ["train", "autocast", "grad", "dtype", "deterministic", "precision", "inference"]
     )

@@ -323,6 +323,10 @@ def test_view_dtype():
     wide = x.view(torch.float64)
     x.zero_()
     assert wide.tolist() == [0]
+    halves = x.view(torch.int16)  # Read of a storage that bytes were written to.
+    x.view(torch.uint8)[:2] = 1
+    kept = x.clone(), halves.clone()
+    assert kept[1].tolist() == [257, 0, 0, 0] and kept[0].view(torch.int32)[0] == 257
 
 
 def test_views_of_a_resized_storage():

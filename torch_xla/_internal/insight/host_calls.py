@@ -358,9 +358,12 @@ def number_of(key: tuple[Any, ...], function: _HostFunction) -> int:
 def flush() -> None:
     """Runs what is traced, and waits until all lines are printed and all functions were called.
 
+    This holds for all devices of the process.
+
     Raises:
         Exception: What a function raised.
     """
+    _XLAC._xla_sync(_XLAC._xla_get_devices(), True)
     step.sync(wait=True)
     step_closures.wait_for_asynchronous()
 
@@ -539,9 +542,12 @@ def _drain() -> None:
 def _finish() -> None:
     """At the end of the process: runs the calls that are traced, and makes them."""
     try:
-        if _XLAC._xla_collective_pending() and not _XLAC._xla_replicas_connected():
-            _XLAC._xla_sync([], False)
-        _XLAC._xla_wait_device_ops(_XLAC._xla_get_devices())
+        devices = _XLAC._xla_get_devices()
+        if not _XLAC._xla_replicas_connected():
+            pending = [name for name in devices if _XLAC._xla_collective_pending(name)]
+            if pending:
+                _XLAC._xla_sync(pending, False)
+        _XLAC._xla_wait_device_ops(devices)
     except RuntimeError:
         traceback.print_exc()
     _XLAC._xla_stop_host_calls()

@@ -33,8 +33,12 @@ at::Tensor MakeFilled(const c10::Scalar& value, c10::ScalarType dtype, c10::IntA
 
 at::Tensor MakeView(const XLATensorImpl& base, lazy::ViewPtr view, caffe2::TypeMeta dtype,
                     c10::IntArrayRef sizes) {
+  const bool is_normal = base.key_set().has(c10::DispatchKey::ADInplaceOrView);
+  // A view of an inference tensor is one, too, wherever it is made.
+  std::optional<c10::InferenceMode> as_base;
+  if (!is_normal && !c10::InferenceMode::is_enabled()) as_base.emplace();
   auto tensor = at::detail::make_tensor<XLATensorImpl>(base.root(), std::move(view), dtype, sizes);
-  if (c10::InferenceMode::is_enabled() && base.key_set().has(c10::DispatchKey::ADInplaceOrView)) {
+  if (is_normal && c10::InferenceMode::is_enabled()) {
     GetImpl(tensor)->BecomeNormalTensor(base.key_set());
   }
   if (base.is_conj()) tensor.unsafeGetTensorImpl()->_set_conj(true);

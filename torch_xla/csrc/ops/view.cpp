@@ -527,7 +527,10 @@ Value BitcastTo(Value x, const stablehlo::Type& to) {
   if (from_width < to_width) {
     Dims dims = to.dims;
     dims.push_back(to_width / from_width);
-    x = stablehlo::Reshape(x, dims);
+    x = stablehlo::BitcastConvert(stablehlo::Reshape(x, dims), to.element);
+    // XLA makes one bitcast of two, also where their dimensions do not fit: four bytes, which are
+    // joined and split into two halves.
+    return stablehlo::OptimizationBarrier({x})[0];
   }
   return stablehlo::Reshape(stablehlo::BitcastConvert(x, to.element), to.dims);
 }

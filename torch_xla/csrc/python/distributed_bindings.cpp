@@ -7,6 +7,7 @@
 #include "distributed/communicator.h"
 #include "distributed/process_store.h"
 #include "python/bindings.h"
+#include "python/devices.h"
 #include "tensor/device.h"
 
 namespace torch_xla::python {
@@ -109,8 +110,9 @@ void BindDistributed(py::module_& m) {
   m.def("_xla_close_replicas_in_child", &distributed::CloseCommunicatorInChild);
   m.def("_xla_replicas_connected", &distributed::HasCommunicator);
   m.def(
-      "_xla_collective_pending", [] { return lazy::CollectivePending(lazy::CurrentDevice()); },
-      NoGil());
+      "_xla_collective_pending",
+      [](const std::string& device) { return lazy::CollectivePending(Ordinal(device)); },
+      py::arg("device") = "", NoGil());
   m.def("_xla_ended_replicas", [] { return distributed::GetCommunicator()->Ended(); }, NoGil());
   m.def("_xla_collective", &RunCollective, py::arg("kind"), py::arg("reduction"),
         py::arg("tensors"), py::arg("groups"), py::arg("arguments"), py::arg("in_place"), NoGil());

@@ -44,8 +44,17 @@ Surroundings Surroundings::Now() {
        {context.userEnabledCuDNN(), context.deterministicCuDNN(), context.benchmarkCuDNN(),
         context.userEnabledMkldnn(), context.userEnabledNNPACK(), context.userEnabledFlashSDP(),
         context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
-        context.userEnabledCuDNNSDP()}) {
+        context.userEnabledCuDNNSDP(), context.userEnabledOverrideableSDP(),
+        context.userEnabledFA3SDP(), context.allowFP16BF16ReductionMathSDP(),
+        context.allowFP16AccumulationCuBLAS(), context.allowFP16ReductionCPU()}) {
     now.backends = 2 * now.backends + flag;
+  }
+  // What torch.get_float32_matmul_precision() and its successors answer.
+  for (auto backend : {at::Float32Backend::CUDA, at::Float32Backend::MKLDNN}) {
+    for (auto op : {at::Float32Op::MATMUL, at::Float32Op::CONV, at::Float32Op::RNN}) {
+      now.backends =
+          8 * now.backends + static_cast<uint64_t>(context.float32Precision(backend, op));
+    }
   }
   for (int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
     now.function_modes.push_back(

@@ -23,7 +23,7 @@ struct Surroundings {
   std::vector<PyObject*> function_modes;
   int64_t dispatch_modes;
   int devices;
-  uint32_t backends;
+  uint64_t backends;
 
   static Surroundings Now();
   /// What differs from others, in words; null: nothing.
