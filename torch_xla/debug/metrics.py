@@ -61,7 +61,7 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
 def executed_fallback_ops() -> list[str]:
     """Returns the names of the operators that ran on the CPU: ``aten::...``, and custom ones."""
-    own = ("xla::", "CompiledGraph::", "ExecutedGraph::", "aten::_local_scalar_dense")
+    own = ("xla::", "CompiledGraph::", "ExecutedGraph::", "DynamicSizes::", "aten::_local_scalar")
     return [name for name in counter_names() if "::" in name and not name.startswith(own)]
 
 

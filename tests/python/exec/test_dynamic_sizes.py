@@ -549,12 +549,12 @@ last = [r for r in z.compilations[-1].reasons if r.kind == 'sizes'][0]
 print(last.text.replace(' ', '_'), last.line.rpartition(':')[2])
 report = metrics.metrics_report()
 print([line for line in report.splitlines() if 'DynamicSizes::' in line][0].split('::')[1])
-print('DynamicSizesPadding' in report)
+print('DynamicSizesPadding' in report, not metrics.executed_fallback_ops())
 """,
         PT_XLA_DEBUG="1",
         PT_XLA_DEBUG_FILE=str(file),
     )
-    first, second, refused, line, counter, metric = out
+    first, second, refused, line, counter, metric, no_fallback = out
     assert "it_is_the_first_of_family" in first
     family = first.rpartition("_")[2]
     assert second.startswith(f"sizes_are_arguments_of_the_program_(family_{family})")
@@ -563,7 +563,7 @@ print('DynamicSizesPadding' in report)
     assert "aten::kthvalue_f32[8]" in refused and "no_rule_along_a_varying_size" in refused
     assert line.isdigit()
     assert counter.startswith(family + "(") and "<=16" in counter
-    assert metric == "True"
+    assert metric == no_fallback == "True"
     text = file.read_text()
     assert "sizes are arguments of the program (family" in text
     assert "sizes: sizes are part of the program: aten::kthvalue f32[8]: it has no rule" in text

@@ -71,7 +71,8 @@ def python_output(code: str, **environment: str) -> str:
     return result.stdout.strip()
 
 
-# Compiles small programs in less than half the time.
+# Compiles small programs in less than half the time. The emitters that it takes sometimes scatter
+# wrongly, so it is for tests of what is above them.
 QUICK_COMPILES = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1"
