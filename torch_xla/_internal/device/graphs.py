@@ -104,6 +104,7 @@ class Graph:
         self._newest = _XLAC._array_ids([torch.zeros((), device=self._device)])[0] or 0
         for key, whole in self._before.items():
             _XLAC._xla_assign(whole, self._inputs[key])
+        self._capture.forget_writes()
 
     def capture_end(self) -> None:
         """Ends the trace. Tensors hold again what they did before, and those it made hold zeros.

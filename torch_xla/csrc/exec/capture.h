@@ -77,6 +77,8 @@ class Capture {
   std::optional<ir::Value> TakeEffects();
   /// Whether the function has written to a tensor that existed before the capture.
   bool ChangedOutside() const;
+  /// Takes what tensors hold now for what they held before the capture.
+  void ForgetWrites() { writes_.Forget(); }
   /// Gives these tensors their values before the capture again, for a function that failed. Must be
   /// called, as ChangedOutside, on the thread that began the capture.
   void RestoreOutside();

@@ -156,6 +156,7 @@ void BindCaptureClass(py::module_& m) {
              return aten::MakeTensor(*std::move(token), self.get().device());
            })
       .def("changed_outside", [](const PyCapture& self) { return self.get().ChangedOutside(); })
+      .def("forget_writes", [](const PyCapture& self) { self.get().ForgetWrites(); })
       .def("restore_outside", [](const PyCapture& self) { self.get().RestoreOutside(); })
       .def("close", [](PyCapture& self) { self.capture.reset(); });
 }

@@ -32,6 +32,8 @@ class WritesOfThread {
 
   /// The storages that were written to. Must be called on the thread that made this object.
   const Map& All() const { return list_->storages; }
+  /// Forgets the writes so far. Must be called on the same thread.
+  void Forget() { list_->storages.clear(); }
 
   /// Called by Storage before each write: whether anybody records the writes of this thread, and
   /// if so, the storage's state.
