@@ -215,6 +215,32 @@ def test_is_refused(device, name):
     refused(program_of(write, read), device, reason)
 
 
+_LIBRARY = """
+import sys
+
+def version():
+    return sys.version_info[0]
+
+def parts(network):
+    return float(len(list(network.modules()))) + version()
+
+def find():
+    return sys.modules["replay_settings"].SCALE
+"""
+
+
+def test_modules_of_a_network_are_not_those_of_sys(device):
+    """In a library, whose code is told apart by function."""
+    library = types.ModuleType("replay_library")
+    library.__file__ = os.path.join(os.sep, "site-packages", "replay_library", "code.py")
+    exec(compile(_LIBRARY, library.__file__, "exec"), vars(library))
+    network = torch.nn.Sequential(torch.nn.ReLU())
+    right(
+        program_of(lambda v: setattr(library, "SCALE", v), lambda: library.parts(network)), device
+    )
+    refused(program_of(set_setting, lambda: library.find()), device, "sys.modules")
+
+
 def test_version_of_a_tensor(device):
     def program(compile, device):
         @compile

@@ -123,6 +123,31 @@ def _imports(code: types.CodeType) -> tuple[str, ...]:
     )
 
 
+def _finds_modules(code: dict[tuple[types.CodeType, int], dict[str, Any]]) -> bool:
+    """Returns whether code may ask ``sys.modules``, which leads to any object.
+
+    Modules of neural networks have an attribute of that name, too. So code of a library has to name
+    both; code of a user may pass ``sys`` on to another function of the user.
+    """
+
+    def names_sys(one: types.CodeType, variables: dict[str, Any]) -> bool:
+        return "sys" in (*_imports(one), *_names(one)[1]) or any(
+            variables.get(name) is sys for name in _names(one)[0]
+        )
+
+    asked = {"sys": False, "modules": False}  # By code of users.
+    for (one, _), variables in code.items():
+        if family(one) == "trusted":
+            continue
+        has_sys, has_modules = names_sys(one, variables), "modules" in _names(one)[1]
+        if has_sys and has_modules:
+            return True
+        if family(one) == "user":
+            asked["sys"] |= has_sys
+            asked["modules"] |= has_modules
+    return all(asked.values())
+
+
 @functools.lru_cache(maxsize=4096)
 def _hides_state(cls: type) -> bool:
     """Returns whether objects of a class have state that is no attribute of theirs."""
@@ -168,6 +193,7 @@ class Walk:
         # The names that code of users and libraries reads, and the names that all code reads.
         self._attributes = frozenset(name for one in others for name in _names(one)[1])
         self._all_attributes = frozenset(name for one in self._ran for name in _names(one)[1])
+        self._finds_modules = _finds_modules(code)
         self._looks_up = any(not _LOOK_UPS.isdisjoint(sum(_names(one), ())) for one in users)
         if any("_version" in one.co_names for one in users):
             self.refusal = "it reads the version of a tensor, which no guard sees"
@@ -264,6 +290,10 @@ class Walk:
             kind = "user"  # The module was made by hand.
         asked = self._all_attributes if kind == "trusted" else self._attributes
         asked = asked | {"__getattr__"}
+        if module is sys and "modules" in asked:
+            if self._finds_modules:
+                self.refusal = "it looks modules up in sys.modules"
+            asked = asked - {"modules"}
         names = sorted(asked & content.keys())
         others: list[str] = []
         if self._looks_up and (kind == "user" or id(module) in self._asked_by_user):
@@ -276,8 +306,6 @@ class Walk:
         self.guards.add_absent(content, None if others and kind == "user" else absent, module_name)
         if type(module) is not types.ModuleType:
             self._push(type(module), type(module).__qualname__)
-        if module is sys and "modules" in self._attributes:
-            self.refusal = "it looks modules up in sys.modules"
         for name in names:
             value = content[name]
             if kind != "trusted" or issubclass(type(value), _CODE):
@@ -596,6 +624,8 @@ class Walk:
         elif isinstance(value, np.ufunc):
             if getattr(np, value.__name__, None) is not value:
                 self.refusal = f"{path} is a ufunc of Python's functions"
+        elif type(value) is type(np.concatenate):
+            pass  # A function of numpy, which dispatches to a class's own.
         elif not isinstance(value, (np.generic, np.dtype)) or isinstance(value, np.void):
             self._visit_object(value, path)
 
