@@ -412,7 +412,7 @@ def _is_inside(node: Any) -> bool:
 
 def _region_of_backward() -> list[tuple[Mesh, tuple[str, ...]]]:
     """The region of the function that the backward pass computes again, as a checkpoint does."""
-    node = torch._C._current_autograd_node()
+    node: Any = torch._C._current_autograd_node()
     mesh = None if node is None else node.metadata.get(_INSIDE)
     return [(mesh, _names_of(mesh))] if isinstance(mesh, Mesh) else []
 
