@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 import torch_xla
@@ -29,7 +28,7 @@ from torch_xla._internal.compile import step
 from torch_xla._internal.files.atomic_file import write_file
 from torch_xla._internal.insight import hlo
 from torch_xla._internal.plugins import device_counts, finder, platform_choice, topologies
-from torch_xla._internal.tensors import plain
+from torch_xla._internal.tensors import is_xla, plain
 
 # The error when a value is read: csrc/runtime/compile_only.cpp.
 _READ = "shapes and no values"
@@ -238,7 +237,7 @@ def _shard_bytes(t: torch.Tensor) -> int:
     """The bytes of the tensor's part on one device; a fake tensor has none."""
     total = 0
     for x in plain(t):
-        if isinstance(x, FakeTensor):
+        if not is_xla(x):
             continue
         sharding = _XLAC._xla_sharding(x)
         dims = sharding.tile_dims(list(x.shape)) if sharding else x.shape

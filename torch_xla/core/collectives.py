@@ -79,6 +79,12 @@ def group_size(groups: Sequence[Sequence[int]]) -> int:
     return next(len(group) for group in groups if place.rank in group)
 
 
+def group_rank(groups: Sequence[Sequence[int]]) -> int:
+    """Returns this replica's place in its group."""
+    rank = replication.topology().rank
+    return next((group.index(rank) for group in groups if rank in group), rank)
+
+
 def _checked_tensor(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name}(): expected a torch.Tensor, got {type(tensor).__name__}")

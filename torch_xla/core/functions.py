@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 
 from torch_xla import _XLAC
-from torch_xla._internal.replicas import replication
 from torch_xla.core import collectives
 
 
@@ -44,17 +43,11 @@ class _AllReduce(torch.autograd.Function):
         return grad * chosen / count, None, None, None
 
 
-def _own_index(groups: Sequence[Sequence[int]]) -> int:
-    """The index of this replica in its group."""
-    rank = replication.topology().rank
-    return next((group.index(rank) for group in groups if rank in group), rank)
-
-
 def _product_of_others(value: torch.Tensor, groups: Sequence[Sequence[int]] | None) -> torch.Tensor:
     """The product of the other replicas' values. Zeros rule out a quotient."""
     lists = collectives.checked_groups("all_reduce", groups)
     size = collectives.group_size(lists)
-    own = _own_index(lists)
+    own = collectives.group_rank(lists)
     # A gather that allows groups of different sizes.
     values = torch.zeros((size, *value.shape), dtype=value.dtype, device=value.device)
     values[own] = value
@@ -105,7 +98,7 @@ class _AllGather(torch.autograd.Function):
         size = collectives.group_size(lists)
         if torch.is_grad_enabled():  # The gradient is differentiated again.
             total = all_reduce(collectives.REDUCE_SUM, grad, 1.0, ctx.groups)
-            part = total.chunk(size, ctx.dim)[_own_index(lists)]
+            part = total.chunk(size, ctx.dim)[collectives.group_rank(lists)]
         else:
             part = collectives.reduce_scatter(
                 collectives.REDUCE_SUM, grad, 1.0, ctx.dim, size, ctx.groups

@@ -30,8 +30,7 @@ class _Flat:
         count = collectives.group_size(groups)
         self._count = count
         self._padding = -sum(self._sizes) % count
-        rank = replication.topology().rank
-        own = next((group.index(rank) for group in groups if rank in group), rank)
+        own = collectives.group_rank(groups)
         part = (sum(self._sizes) + self._padding) // count
         self._own = slice(own * part, (own + 1) * part)
         self._is_ahead = False

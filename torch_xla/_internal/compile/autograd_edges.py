@@ -26,13 +26,13 @@ def first_order_only(
     """
     if not torch.is_grad_enabled():
         return tuple(gradients)
-    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    present = [gradient for gradient in gradients if gradient is not None]
     error = torch._C._functions.DelayedError(
         f"{what}: its gradients are not differentiable: second derivatives do not go through it. "
         "Write a loop or a branch of Python where they are needed",
-        len(places),
+        len(present),
     )
-    made = error(*(gradients[i].detach().requires_grad_() for i in places))  # type: ignore[union-attr]
+    made = error(*(gradient.detach().requires_grad_() for gradient in present))
     marked = iter(made if isinstance(made, tuple) else (made,))
     return tuple(None if gradient is None else next(marked) for gradient in gradients)
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <limits>
 
 #include "ir/attributes.h"
 #include "lowering/context.h"
@@ -86,8 +85,7 @@ void LowerCollective(LoweringContext& cx, const ir::Node& node) {
     // The plugins' collectives may drop a NaN.
     const Value is_nan =
         AllReduce({stablehlo::IsNan(x)}, groups, stablehlo::ReduceOp::kOr, channel)[0];
-    return Select(is_nan, stablehlo::FullLike(x, std::numeric_limits<double>::quiet_NaN()),
-                  reduced);
+    return stablehlo::NanWhere(is_nan, reduced);
   };
   cx.SetOutputs(node, make());
 }

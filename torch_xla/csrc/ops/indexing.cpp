@@ -1,7 +1,6 @@
 #include "ops/indexing.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "XLALowerings.h"
@@ -212,10 +211,6 @@ using PutFunction = Value (*)(Value x, int64_t dim, Value index, Value updates,
 bool DropsNan(Value x, ReduceOp op) {
   return x.builder().partitions() > 1 && (op == ReduceOp::kMax || op == ReduceOp::kMin) &&
          runtime::IsFloat(x.element());
-}
-
-Value NanWhere(Value is_nan, Value x) {
-  return Select(is_nan, FullLike(x, std::numeric_limits<double>::quiet_NaN()), x);
 }
 
 /// scatter_reduce and index_reduce. `source` has the shape that `put` requires for `index`.

@@ -160,7 +160,7 @@ Value Extreme(const LoweringContext& cx, Value x, const Dims& dims, ReduceOp op)
   // The CPU cannot partition reductions that have a body of their own.
   Value extreme = Reduce(x, dims, op);
   Value is_nan = Reduce(IsNan(x), dims, ReduceOp::kOr);
-  return Select(is_nan, FullLike(extreme, std::numeric_limits<double>::quiet_NaN()), extreme);
+  return NanWhere(is_nan, extreme);
 }
 
 Value Scan(Value x, int64_t dim, ReduceOp op) {

@@ -4,6 +4,7 @@
 // elements.
 #pragma once
 
+#include <limits>
 #include <utility>
 
 #include "stablehlo/ops.h"
@@ -53,6 +54,10 @@ inline Value NotEqual(Value x, Literal y) { return NotEqual(x, FullLike(x, y)); 
 inline bool IsEmpty(Value x) { return x.type().num_elements() == 0; }
 /// True for a NaN (in either part of a complex number); never true for integers.
 inline Value IsNan(Value x) { return NotEqual(x, x); }
+/// `x`, but NaN where `is_nan` is true.
+inline Value NanWhere(Value is_nan, Value x) {
+  return Select(is_nan, FullLike(x, std::numeric_limits<double>::quiet_NaN()), x);
+}
 /// Whether the sign bit of a 32-bit or 64-bit float is set; zeros and NaN have signs, too.
 inline Value IsNegative(Value x) {
   const bool wide = x.element() == ElementType::kF64;

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torch_xla._internal.replicas import replication
 from torch_xla._internal.tensors import is_xla
 from torch_xla.core import collectives
 
@@ -30,8 +29,7 @@ class Sharding(NamedTuple):
     @property
     def rank(self) -> int:
         """This replica's place among them."""
-        rank = replication.topology().rank
-        return next((group.index(rank) for group in self.groups if rank in group), rank)
+        return collectives.group_rank(self.groups)
 
 
 class Place(NamedTuple):
