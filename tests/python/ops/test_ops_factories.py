@@ -99,3 +99,15 @@ def test_deterministic_memory_is_filled(device: torch.device) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.empty(3, device=device).eq(0).all()
+
+
+def test_like_on_another_device(device: torch.device) -> None:
+    x = torch.empty(2, 3, dtype=I32, device=device)
+    likes = (torch.zeros_like, torch.ones_like, lambda x, **to: torch.full_like(x, 7, **to))
+    for like in likes:
+        for to in ({"device": "cpu"}, {"device": "cpu", "dtype": F32}, {"device": "meta"}):
+            expected, made = like(x.cpu(), **to), like(x, **to)
+            assert (made.device, made.dtype) == (expected.device, expected.dtype)
+            assert made.shape == expected.shape
+            if not made.is_meta:
+                assert torch.equal(made, expected)

@@ -294,6 +294,8 @@ def test_distances() -> None:
         cases += [(torch.cdist, (a, b), {"p": p, "compute_mode": mode})]
         cases += [(torch.pdist, (a[0],), {"p": p})]
     check_many(cases, grad=True)
+    a[0, 0, 0] = float("nan")
+    check_many([(torch.cdist, (a, b), {"p": p}) for p in (0.0, 0.5, 1.0, 2.0)])
 
 
 def test_wrong_shapes_raise() -> None:

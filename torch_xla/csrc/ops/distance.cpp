@@ -20,14 +20,14 @@ Value Norm(const LoweringContext& cx, Value x, const Number& number) {
   if (!number.constant()) {
     Value terms = Reduce(Power(size, number.Like(size)), last, ReduceOp::kAdd);
     Value p = number.Like(terms), norm = Power(terms, 1 / p);
-    Value different = Reduce(Convert(NotEqual(x, 0), x.element()), last, ReduceOp::kAdd);
+    Value different = Reduce(Sign(size), last, ReduceOp::kAdd);  // NaN stays NaN
     norm = Select(Equal(p, 0), different, norm);
     return Select(Equal(p, kInfinity), Extreme(cx, size, last, ReduceOp::kMax), norm);
   }
   const double p = number.constant()->toDouble();
   if (std::isinf(p)) return Extreme(cx, size, last, ReduceOp::kMax);
   auto sum = [&](Value terms) { return Reduce(terms, last, ReduceOp::kAdd); };
-  if (p == 0) return sum(Convert(NotEqual(x, 0), x.element()));
+  if (p == 0) return sum(Sign(size));  // NaN stays NaN
   if (p == 1) return sum(size);
   if (p == 2) return Sqrt(sum(x * x));
   return Power(sum(Power(size, FullLike(size, p))), FullLike(sum(size), 1 / p));

@@ -3,6 +3,7 @@
 #include <ATen/Dispatch_v2.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/kaiser_window.h>
 
 #include <cmath>
@@ -103,8 +104,12 @@ void CheckHolds(at::ScalarType dtype, const at::Scalar& value) {
 }
 
 at::Tensor Like(const at::Tensor& self, const at::Scalar& value,
-                const std::optional<at::ScalarType>& dtype,
-                const std::optional<at::Device>& device) {
+                const std::optional<at::ScalarType>& dtype, const std::optional<at::Layout>& layout,
+                const std::optional<at::Device>& device, const std::optional<bool>& pin_memory,
+                const std::optional<at::MemoryFormat>& format) {
+  if (device && !device->is_xla()) {
+    return at::empty_like(self, dtype, layout, device, pin_memory, format).fill_(value);
+  }
   const int ordinal = lazy::DeviceOrdinal(device.value_or(self.device()));
   at::Tensor filled = MakeFilled(value, dtype.value_or(self.scalar_type()), self.sizes(), ordinal);
   // An optimizer's state gets the sharding of its parameter.
@@ -213,27 +218,30 @@ at::Tensor XLANativeFunctions::scalar_tensor(const at::Scalar& s,
 
 at::Tensor XLANativeFunctions::full_like(const at::Tensor& self, const at::Scalar& fill_value,
                                          std::optional<at::ScalarType> dtype,
-                                         std::optional<at::Layout>,
-                                         std::optional<at::Device> device, std::optional<bool>,
-                                         std::optional<at::MemoryFormat>) {
+                                         std::optional<at::Layout> layout,
+                                         std::optional<at::Device> device,
+                                         std::optional<bool> pin_memory,
+                                         std::optional<at::MemoryFormat> format) {
   CheckHolds(dtype.value_or(self.scalar_type()), fill_value);
-  return Like(self, fill_value, dtype, device);
+  return Like(self, fill_value, dtype, layout, device, pin_memory, format);
 }
 
 at::Tensor XLANativeFunctions::zeros_like(const at::Tensor& self,
                                           std::optional<at::ScalarType> dtype,
-                                          std::optional<at::Layout>,
-                                          std::optional<at::Device> device, std::optional<bool>,
-                                          std::optional<at::MemoryFormat>) {
-  return Like(self, 0, dtype, device);
+                                          std::optional<at::Layout> layout,
+                                          std::optional<at::Device> device,
+                                          std::optional<bool> pin_memory,
+                                          std::optional<at::MemoryFormat> format) {
+  return Like(self, 0, dtype, layout, device, pin_memory, format);
 }
 
 at::Tensor XLANativeFunctions::ones_like(const at::Tensor& self,
                                          std::optional<at::ScalarType> dtype,
-                                         std::optional<at::Layout>,
-                                         std::optional<at::Device> device, std::optional<bool>,
-                                         std::optional<at::MemoryFormat>) {
-  return Like(self, 1, dtype, device);
+                                         std::optional<at::Layout> layout,
+                                         std::optional<at::Device> device,
+                                         std::optional<bool> pin_memory,
+                                         std::optional<at::MemoryFormat> format) {
+  return Like(self, 1, dtype, layout, device, pin_memory, format);
 }
 
 at::Tensor& XLANativeFunctions::arange_start_out(const at::Scalar& start, const at::Scalar& end,

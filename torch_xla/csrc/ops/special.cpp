@@ -454,11 +454,16 @@ Value special_zeta(LoweringContext& cx, Value self, Value other) {
 
 Value polygamma(LoweringContext& cx, const Number& number, Value self) {
   auto [x] = ToCompute(cx, self);
+  // The zeta function has no value at infinity, where the trigamma function is 0, and NaN at -inf.
+  auto trigamma = [x](Value value) {
+    return Select(IsInf(x), Convert(Select(x > 0, 0, FullLike(x, kNan)), value.element()), value);
+  };
   if (!number.constant()) {
     Value zeta = HurwitzZeta(cx, number.Like(x) + 1, x);
     Value n = number.Like(zeta), odd = Equal(stablehlo::Remainder(n, FullLike(n, 2)), 1);
     Value factorial = Exponential(stablehlo::Lgamma(n + 1));
     Value value = zeta * Select(odd, factorial, -factorial);
+    value = Select(Equal(n, 1), trigamma(value), value);
     return ToOutput(cx, Select(Equal(n, 0), Convert(digamma(cx, self), n.element()), value));
   }
   const int64_t n = number.constant()->toLong();
@@ -467,7 +472,8 @@ Value polygamma(LoweringContext& cx, const Number& number, Value self) {
     if (const auto called = CallPointwise(cx, {x})) return ToOutput(cx, *called);
   }
   const double factorial = std::tgamma(static_cast<double>(n) + 1);
-  return ToOutput(cx, HurwitzZeta(cx, FullLike(x, n + 1), x) * (n % 2 ? factorial : -factorial));
+  Value value = HurwitzZeta(cx, FullLike(x, n + 1), x) * (n % 2 ? factorial : -factorial);
+  return ToOutput(cx, n == 1 ? trigamma(value) : value);
 }
 
 Value sinc(LoweringContext& cx, Value self) {
